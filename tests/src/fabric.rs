@@ -137,7 +137,7 @@ impl RawFabricChannel {
             if let Some(header) = self.client.poll(self.next - 1) {
                 return Some(header.expect("well-formed"));
             }
-            if self.client.far().is_broken().is_some() {
+            if self.client.far().break_reason().is_some() {
                 return None;
             }
             assert!(start.elapsed() < LIMIT, "neither a reply nor an error");

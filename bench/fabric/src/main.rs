@@ -11,6 +11,7 @@ mod startup;
 use channel::Channel;
 use hdrhistogram::Histogram;
 use hotlease_bench_fabric::{Client, Peer};
+use hotlease_fabric::clock::median;
 use hotlease_fabric::memory::Memory;
 use hotlease_fabric::ofi::{Libfabric, Provider, providers};
 use serde_json::json;
@@ -167,10 +168,7 @@ fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
                 times.extend(took.iter().map(Duration::as_secs_f64));
             }
         }
-        let [raw, ours @ ..] = times.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            bytes as f64 / times[times.len() / 2]
-        });
+        let [raw, ours @ ..] = times.map(|times| bytes as f64 / median(&times));
         for (direction, ours) in ["written", "read"].into_iter().zip(ours) {
             let line = json!({
                 "bench": "fabric_bandwidth",

@@ -213,7 +213,7 @@ impl End {
                 if let Some(message) = self.poll()? {
                     return Ok(Some(message));
                 }
-                if self.sleeps && self.endpoint.can_sleep() {
+                if self.sleeps && self.endpoint.prepare_sleep() {
                     self.wait_readable();
                     break;
                 }

@@ -77,7 +77,7 @@ def hotlease(*words):
 
 
 def measure(asked, directory, times):
-    from hotlease import Executor
+    from hotlease import Executor, ExecutorOptions
 
     # Imported here, too, so that functions are pickled by name.
     import stated
@@ -86,7 +86,7 @@ def measure(asked, directory, times):
 
     def lease(name, function, *args, **options):
         begin = time.perf_counter()
-        executor = Executor(1, imports=["stated"], **options)
+        executor = Executor(1, options=ExecutorOptions(imports=["stated"], **options))
         value = executor.submit(function, *args).result()
         times[name].append(1000 * (time.perf_counter() - begin))
         return executor, value

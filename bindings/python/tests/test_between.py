@@ -21,7 +21,7 @@ def eventually(holds, what):
         time.sleep(0.01)
 
 def begin(**options):
-    made = hotlease.Executor(2, manager=sys.argv[1], **options)
+    made = hotlease.Executor(2, manager=sys.argv[1], options=hotlease.ExecutorOptions(**options))
     eventually(lambda: made._slots() == 2, "both workers are there")
     gate = pathlib.Path(sys.argv[2]) / "both"
     gate.unlink(missing_ok=True)
@@ -218,7 +218,8 @@ def test_callbacks_memo_and_checkpoints_have_the_value(run):
             pathlib.Path(gate).touch()
             print([each.result(60)[0] for each in looked])
             print(remembered.submit(passing.made, 5, 2).result(60)[0], seen)
-        with hotlease.Executor(2, manager=sys.argv[1], checkpoint=str(folder / "checkpoint"), memo=True) as executor:
+        again = hotlease.ExecutorOptions(checkpoint=str(folder / "checkpoint"), memo=True)
+        with hotlease.Executor(2, manager=sys.argv[1], options=again) as executor:
             print(executor.submit(passing.looked_at, executor.submit(passing.made, 5, 2)).result(60)[0])
         """
     )

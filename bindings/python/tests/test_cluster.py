@@ -68,7 +68,7 @@ def test_a_worker_on_another_host_gets_an_array_and_returns_one(site):
 FAILING = """
     import sys, hotlease
     try:
-        hotlease.Executor(1, manager=sys.argv[1], patience=float(sys.argv[2]))
+        hotlease.Executor(1, manager=sys.argv[1], options=hotlease.ExecutorOptions(patience=float(sys.argv[2])))
     except hotlease.Error as error:
         print(type(error).__name__, error.ran, error)
 """
@@ -102,7 +102,7 @@ def test_a_run_goes_on_while_its_manager_is_killed_and_started_again(site, tmp_p
                 import time
                 time.sleep(0.005)
                 return n
-            with hotlease.Executor(2, manager=sys.argv[1], memo=True) as executor:
+            with hotlease.Executor(2, manager=sys.argv[1], options=hotlease.ExecutorOptions(memo=True)) as executor:
                 results = executor.map(slowly, range(1000))
                 first = [next(results) for _ in range(50)]
                 begun.touch()

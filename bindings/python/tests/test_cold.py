@@ -83,7 +83,7 @@ def held():
 
 sys.modules["hotlease._called"] = None
 try:
-    hotlease.Executor(1, label="unimported")
+    hotlease.Executor(1, options=hotlease.ExecutorOptions(label="unimported"))
 except ImportError as error:
     assert "_called" in str(error), error
 else:
@@ -93,7 +93,7 @@ while held():
     assert time.monotonic() < end, held()
     time.sleep(0.01)
 del sys.modules["hotlease._called"]
-with hotlease.Executor(1, label="unimported") as executor:
+with hotlease.Executor(1, options=hotlease.ExecutorOptions(label="unimported")) as executor:
     assert executor.submit(abs, -1).result() == 1 and held(), "looks for something else"
 """
     done = run(program)
@@ -106,7 +106,7 @@ def test_there_are_no_more_spares_than_cores(ran):
 
 def test_an_executor_says_where_its_start_went_and_why_it_was_not_warm(platform, tmp_path):
     # A program of its own kind: no spare can exist for it.
-    with hotlease.Executor(1, variables={"HOTLEASE_TEST_START": str(tmp_path)}) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(variables={"HOTLEASE_TEST_START": str(tmp_path)})) as executor:
         start = executor.cold_start()
         assert executor.submit(int).result(60) == 0
     assert (start.warm, start.cold) == (0, 1) and start.why.startswith("the first lease"), start

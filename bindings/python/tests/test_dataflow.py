@@ -172,7 +172,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_chain_fails_the_rest_of_it_only(e
 
 
 def test_an_idempotent_chain_survives_the_death_of_a_worker(platform, tmp_path):
-    with hotlease.Executor(1, idempotent=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(idempotent=True)) as executor:
         path = executor.submit(tasks.concat, str(tmp_path / "on"), "ce")
         assert executor.submit(tasks.concat, executor.submit(tasks.die_once, path), "!").result(60) == "survived!"
 
@@ -297,7 +297,7 @@ def test_a_retried_task_is_not_run_again_after_its_worker_died_unless_idempotent
 
 
 def test_functions_and_executors_say_how_their_tasks_are_treated(platform, tmp_path):
-    with hotlease.Executor(1, retries=1) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(retries=1)) as executor:
         assert executor.submit(tasks.mark_and_fail, str(tmp_path / "executor"), 1).result(60) == 2
         declared = hotlease.function(executor=executor, retries=3)(tasks.mark_and_fail)
         assert declared.submit(str(tmp_path / "function"), 3).result(60) == 4
@@ -348,7 +348,7 @@ def test_a_remembered_task_is_not_computed_again(executor, tmp_path):
 def test_a_function_that_was_changed_is_computed_again(platform, tmp_path):
     program = """
         import hotlease, changing
-        with hotlease.Executor(1, memo=True, checkpoint="checkpoint") as executor:
+        with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, checkpoint="checkpoint")) as executor:
             print(executor.submit(changing.changed, 1).result())
     """
     told = []
@@ -364,7 +364,7 @@ def test_a_function_that_was_changed_is_computed_again(platform, tmp_path):
 PROGRAM = """
     import hotlease, tasks, sys, warnings
     warnings.simplefilter("always")
-    with hotlease.Executor(1, memo=True, checkpoint=sys.argv[1]) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, checkpoint=sys.argv[1])) as executor:
         first = [executor.submit(tasks.mark_and_return, sys.argv[2], n) for n in range(20)]
         print(executor.submit(tasks.total, first).result())
 """
@@ -403,15 +403,15 @@ def test_a_checkpoint_that_cannot_be_used_is_refused_with_a_reason(platform, tmp
     other = tmp_path / "notes.txt"
     other.write_text("not a checkpoint, but something that somebody wrote and wants to keep " * 3)
     with pytest.raises(hotlease.OptionError, match="is no checkpoint"):
-        hotlease.Executor(1, checkpoint=other)
+        hotlease.Executor(1, options=hotlease.ExecutorOptions(checkpoint=other))
     file = tmp_path / "shared.checkpoint"
-    with hotlease.Executor(1, checkpoint=file):
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(checkpoint=file)):
         with pytest.raises(hotlease.OptionError, match="in use"):
-            hotlease.Executor(1, checkpoint=file)
+            hotlease.Executor(1, options=hotlease.ExecutorOptions(checkpoint=file))
 
 
 def test_submit_waits_where_too_many_are_pending(platform):
-    with hotlease.Executor(1, max_pending=50) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(max_pending=50)) as executor:
         most, futures = 0, [executor.submit(tasks.sleep, 0.0005)]
         for _ in range(400):
             futures.append(executor.submit(tasks.add, futures[-1], 0))

@@ -41,7 +41,8 @@ class Node:
         return self.start("agent", "--in-memory", "--pool", "0", *options)
 
     def executor(self, environment, **options):
-        return hotlease.Executor(1, runtime_dir=self.runtime, environment=environment, **options)
+        options = hotlease.ExecutorOptions(runtime_dir=self.runtime, **options)
+        return hotlease.Executor(1, environment=environment, options=options)
 
     def mounts(self):
         table = pathlib.Path("/proc/self/mountinfo").read_text()

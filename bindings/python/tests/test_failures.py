@@ -1,6 +1,7 @@
 """Failures are reported on the future that they concern, and on no other."""
 
 import concurrent.futures
+import dataclasses
 import os
 import threading
 
@@ -82,7 +83,7 @@ def test_a_task_is_not_run_again_unless_it_is_idempotent(executor, tmp_path):
 
 
 def test_an_idempotent_task_survives_its_worker_and_a_poisonous_one_stops_after_two(platform, tmp_path):
-    with hotlease.Executor(1, idempotent=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(idempotent=True)) as executor:
         assert executor.submit(tasks.die_once, str(tmp_path / "once")).result(60) == "survived"
         path = str(tmp_path / "poison")
         with pytest.raises(hotlease.WorkerDied) as raised:
@@ -111,15 +112,30 @@ def test_options_that_make_no_sense_are_refused(platform):
     for bad in (0, -1):
         with pytest.raises(ValueError):
             hotlease.Executor(bad)
-    with pytest.raises(TypeError):
-        hotlease.Executor(1, no_such_option=1)
+    for of in (hotlease.Executor, hotlease.Gang):
+        with pytest.raises(TypeError, match=f"{of.__name__} has no option 'no_such_option'"):
+            of(1, no_such_option=1)
+        with pytest.raises(TypeError, match=r"pass it in options=hotlease\.ExecutorOptions\(ttl=\.\.\.\)"):
+            of(1, ttl=1)
+    with pytest.raises(TypeError, match="no_such_option"):
+        hotlease.ExecutorOptions(no_such_option=1)
     with pytest.raises(TypeError):
         hotlease.Executor(1, initializer=5)
-    with pytest.raises(ValueError, match="Python workers have cores of their own"):
-        hotlease.Executor(1, shared=True)
+    with pytest.raises(TypeError, match="Python workers have cores of their own"):
+        hotlease.Executor(1, options=hotlease.ExecutorOptions(shared=True))
+
+
+def test_options_have_one_value_each_that_stays():
+    options = hotlease.ExecutorOptions(gpus=1)
+    assert (options.gpus, options.at_least, options.patience, options.output) == (1, 1, 10.0, True)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.gpus = 2
+    with pytest.raises(TypeError):
+        hotlease.ExecutorOptions(True)
+    assert dataclasses.replace(options, gpus=2) == hotlease.ExecutorOptions(gpus=2)
 
 
 def test_without_a_platform_a_manager_that_was_named_is_not_replaced_by_another(tmp_path):
     with pytest.raises(hotlease.NotRunning) as raised:
-        hotlease.Executor(1, runtime_dir=str(tmp_path), patience=0)
+        hotlease.Executor(1, options=hotlease.ExecutorOptions(runtime_dir=str(tmp_path), patience=0))
     assert raised.value.ran is False

@@ -161,17 +161,17 @@ def alone(gang):
 def test_a_gang_is_whole_or_not_at_all(alone):
     cores = len(os.sched_getaffinity(0))
     with pytest.raises(hotlease.Refused, match=f"room for .* of {cores + 1} workers"):
-        hotlease.Gang(cores + 1, patience=0)
+        hotlease.Gang(cores + 1, options=hotlease.ExecutorOptions(patience=0))
     with pytest.raises(hotlease.Refused):
-        hotlease.Executor(cores + 1, at_least=cores + 1, patience=0)
+        hotlease.Executor(cores + 1, options=hotlease.ExecutorOptions(at_least=cores + 1, patience=0))
     with pytest.raises(ValueError, match="at_least"):
-        hotlease.Executor(1, at_least=0)
+        hotlease.Executor(1, options=hotlease.ExecutorOptions(at_least=0))
     with hotlease.Gang(cores - 1):
         with pytest.raises(hotlease.Refused) as raised:
-            hotlease.Gang(2, patience=0)
+            hotlease.Gang(2, options=hotlease.ExecutorOptions(patience=0))
         assert raised.value.ran is False
         # The cores that were free are still free.
-        with hotlease.Executor(1, patience=30) as executor:
+        with hotlease.Executor(1, options=hotlease.ExecutorOptions(patience=30)) as executor:
             with pytest.raises(RuntimeError, match="no ranks run here"):
                 executor.submit(hotlease.communicator).result(60)
 
@@ -187,7 +187,7 @@ def test_gangs_that_want_the_same_workers_have_them_one_after_the_other(alone):
     cores = len(os.sched_getaffinity(0))
 
     def total(n):
-        with hotlease.Gang(cores, patience=60) as gang:
+        with hotlease.Gang(cores, options=hotlease.ExecutorOptions(patience=60)) as gang:
             return gang.run(ranks.total, n)[0]
 
     with concurrent.futures.ThreadPoolExecutor(3) as threads:

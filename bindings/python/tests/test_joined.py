@@ -151,7 +151,7 @@ def test_a_checkpoint_has_one_record_of_them(platform, gate, tmp_path):
     sizes = []
     for number in (1, 20):
         file = tmp_path / f"{number}.checkpoint"
-        with hotlease.Executor(1, memo=True, checkpoint=file) as executor:
+        with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, checkpoint=file)) as executor:
             blocking = executor.options(memo=False).submit(tasks.wait_for, str(gate))
             futures = [executor.submit(tasks.add, 20, 1) for _ in range(number)]
             gate.touch()
@@ -191,7 +191,7 @@ def test_a_broken_executor_ends_those_that_wait(platform, gate, tmp_path):
 
 
 def test_who_waits_is_timed(platform, gate, tmp_path):
-    with hotlease.Executor(1, memo=True, timing=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, timing=True)) as executor:
         futures = [executor.submit(tasks.mark_and_wait, str(tmp_path / "ran"), str(gate)) for _ in range(2)]
         gate.touch()
         assert futures[0].result(60) == futures[1].result(60)

@@ -71,7 +71,7 @@ def test_a_death_behind_which_large_and_small_tasks_wait_costs_no_slot_and_none_
 
 def test_a_poisonous_idempotent_task_with_large_arguments_kills_two_workers_and_no_more(platform, tmp_path):
     path = str(tmp_path / "poison")
-    with hotlease.Executor(1, idempotent=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(idempotent=True)) as executor:
         # OutcomeUnknown if the agent, on a loaded host, is late to say why.
         with pytest.raises((hotlease.WorkerDied, hotlease.OutcomeUnknown)):
             executor.submit(tasks.mark_and_die, path, numpy.ones(100_000)).result(60)
@@ -92,7 +92,7 @@ def test_a_large_task_has_its_whole_time_though_it_waits_behind_another_one(plat
 
 
 def test_a_task_that_runs_again_has_its_large_arguments_as_they_were_submitted(platform, tmp_path):
-    with hotlease.Executor(1, idempotent=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(idempotent=True)) as executor:
         tasks.mark(str(tmp_path / "there"))
         for path in ("there", "not there, and its function known"):
             future = executor.submit(tasks.add_one_and_die_once, numpy.ones(100_000), str(tmp_path / path))
@@ -136,7 +136,7 @@ def test_what_was_sent_to_a_worker_that_is_about_to_leave_runs_on_the_next_one(e
 
 
 def test_a_task_that_runs_again_has_its_large_results_of_others_as_they_were(platform, tmp_path):
-    with hotlease.Executor(1, idempotent=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(idempotent=True)) as executor:
         ones = executor.submit(tasks.ones, 100_000)
         result = executor.submit(tasks.add_one_and_die_once, ones, str(tmp_path / "once")).result(60)
         assert set(result) == {2.0}, "one was added once to each, not once for each run"

@@ -76,7 +76,7 @@ def test_exceptions_and_small_results_come_from_functions_whose_results_are_larg
 
 
 def test_the_time_of_a_task_is_told_whose_result_is_written_in_place(platform):
-    with hotlease.Executor(1, timing=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(timing=True)) as executor:
         for _ in range(3):
             future = executor.submit(tasks.summed_slowly, numpy.ones(100_000), 0.02)
             assert future.result(60) == 100_000
@@ -92,7 +92,7 @@ def test_the_time_of_a_task_is_told_whose_result_is_written_in_place(platform):
 
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_a_worker_that_dies_before_a_large_result_is_told_or_replaced(platform, tmp_path, idempotent):
-    with hotlease.Executor(1, idempotent=idempotent) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(idempotent=idempotent)) as executor:
         path = tmp_path / "runs"
         path.write_text("x")
         for _ in range(3):
@@ -229,7 +229,7 @@ def test_a_task_that_runs_again_has_the_result_of_another_as_it_was(executor, tm
         again = trying.submit(tasks.scale_and_fail_once, first, 2, str(tmp_path / f"once {n}"))
         del first
         assert set(again.result(60)) == {6.0}
-    with hotlease.Executor(1, idempotent=True) as other:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(idempotent=True)) as other:
         first = other.submit(tasks.counted, 3, 8 * _MB)
         again = other.submit(tasks.add_one_and_die_once, first, str(tmp_path / "died"))
         del first
@@ -257,7 +257,7 @@ def test_a_task_whose_worker_died_before_it_began_has_the_result_of_another(exec
 def test_graphs_of_arrays_give_what_they_give_without_workers(platform, seed, idempotent):
     print(f"seed {seed}")
     picked = random.Random(seed)
-    with hotlease.Executor(2, idempotent=idempotent) as executor:
+    with hotlease.Executor(2, options=hotlease.ExecutorOptions(idempotent=idempotent)) as executor:
         # For each: the expected value, and its future as long as it is needed.
         values, futures, checked = [], [], []
         for n in range(150):
@@ -346,7 +346,7 @@ def test_what_is_not_the_whole_array_or_not_alone_is_copied(executor, tmp_path):
 
 
 def test_tasks_that_may_run_again_get_copies_of_an_array_in_shared_memory(platform, tmp_path):
-    with hotlease.Executor(1, idempotent=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(idempotent=True)) as executor:
         array = executor.empty(100_000)
         array[:] = 1
         assert executor.submit(tasks.place_of, array).result(60)[0] != tasks.place(array)[0]

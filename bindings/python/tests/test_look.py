@@ -21,7 +21,7 @@ from hotlease._timing import timing
 
 @pytest.fixture(scope="module")
 def timed(platform):
-    with hotlease.Executor(1, timing=50) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(timing=50)) as executor:
         yield executor
 
 
@@ -86,12 +86,12 @@ def test_what_is_not_known_is_none(timed, tmp_path):
 
 def test_remembered_results_are_the_same_with_times_and_without(platform, tmp_path):
     checkpoint = tmp_path / "checkpoint"
-    with hotlease.Executor(1, memo=True, checkpoint=checkpoint, timing=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, checkpoint=checkpoint, timing=True)) as executor:
         made = executor.submit(tasks.add, executor.submit(tasks.add, 1, 2), 3)
         assert made.result(60) == 6 and made.timing.running is not None
-    with hotlease.Executor(1, memo=True, checkpoint=checkpoint) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, checkpoint=checkpoint)) as executor:
         assert executor.submit(tasks.mark_and_add, str(tmp_path / "ran"), 1).result(60) == 1
-    with hotlease.Executor(1, memo=True, checkpoint=checkpoint, timing=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, checkpoint=checkpoint, timing=True)) as executor:
         again = executor.submit(tasks.mark_and_add, str(tmp_path / "ran"), 1)
         assert again.result(60) == 1 and again.timing.running is None, "it was not run"
     assert (tmp_path / "ran").read_text() == "x"
@@ -157,7 +157,7 @@ def test_the_report_is_one_whole_page_of_the_last_tasks_and_loads_nothing(timed,
 
 
 def test_a_report_of_nothing_and_of_strange_names_is_a_page(platform, tmp_path):
-    with hotlease.Executor(1, timing=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(timing=True)) as executor:
         executor.report(tmp_path / "nothing.html")
         page = _Page((tmp_path / "nothing.html").read_text())
         assert page.open == [] and json.loads(page.scripts[0])["bars"] == []
@@ -195,7 +195,7 @@ def test_progress_of_map_counts_what_is_drawn(executor, capsys):
 
 def test_progress_of_an_executor_counts_what_has_ended(platform, capsys):
     pytest.importorskip("tqdm")
-    with hotlease.Executor(1, progress=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(progress=True)) as executor:
         futures = [executor.submit(abs, n) for n in range(30)]
         refused = executor.submit(abs, object().__reduce_ex__)
         assert refused.exception(60) is not None and futures[-1].result(60) == 29
@@ -237,7 +237,7 @@ def test_what_tasks_print_stands_between_progress_bars(executor, capsys):
         assert re.search(rf"\r *\r\[say worker 0\] {n}\n", shown), shown
 
 
-@pytest.mark.parametrize("use", ["hotlease.Executor(1, progress=True)", "hotlease.Executor(1).map(print, [1], progress=True)"])
+@pytest.mark.parametrize("use", ["hotlease.Executor(1, options=hotlease.ExecutorOptions(progress=True))", "hotlease.Executor(1).map(print, [1], progress=True)"])
 def test_progress_without_tqdm_is_refused_before_anything_runs(platform, use):
     done = run(f"import sys; sys.modules['tqdm'] = sys.modules['tqdm.auto'] = None; import hotlease; {use}")
     assert done.returncode == 1 and "pip install tqdm" in done.stderr.splitlines()[-1], done.stderr

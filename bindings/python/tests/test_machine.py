@@ -75,7 +75,8 @@ def test_machines_that_went_on_from_the_same_one_have_a_time_and_random_numbers_
     deadline = time.monotonic() + 2 * _BOOT
     while len(drawn) < 3 and time.monotonic() < deadline:
         try:
-            with hotlease.Executor(1, sandbox="microvm", imports=["numpy", "uuid"], runtime_dir=runtime) as executor:
+            options = hotlease.ExecutorOptions(sandbox="microvm", imports=["numpy", "uuid"], runtime_dir=runtime)
+            with hotlease.Executor(1, options=options) as executor:
                 each = executor.submit(draw).result(_BOOT)
                 start = executor.cold_start()
         except hotlease.Error as error:
@@ -126,7 +127,7 @@ def test_tasks_run_in_a_machine(runtime, capsys):
         return len(text)
 
     try:
-        executor = hotlease.Executor(1, sandbox="microvm", runtime_dir=runtime)
+        executor = hotlease.Executor(1, options=hotlease.ExecutorOptions(sandbox="microvm", runtime_dir=runtime))
         with executor:
             user, release, devices, version = executor.submit(around).result(_BOOT)
             assert user == 1000

@@ -421,7 +421,7 @@ def test_a_function_is_an_argument_and_part_of_others_like_any_value(executor, l
 
 
 def test_the_time_that_it_took_is_that_of_the_function(platform, library):
-    with hotlease.Executor(1, timing=True) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(timing=True)) as executor:
         future = executor.submit(hotlease.native(library, "twice_large"), numpy.ones(1_000_000))
         assert future.result(60)[0] == 2.0
         assert 0 < future.timing.running < 10 and future.timing.ending == "returned"

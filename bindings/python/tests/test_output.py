@@ -30,7 +30,7 @@ def test_both_streams_are_what_they_are_in_the_program(executor, capsys):
 
 def test_streams_come_in_the_order_in_which_they_were_written(platform):
     seen = []
-    with hotlease.Executor(1, output=seen.append) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=seen.append)) as executor:
         executor.submit(talking.say_to_both, 3).result(60)
     assert [line.text for line in seen] == ["out 0", "err 0", "out 1", "err 1", "out 2", "err 2"]
     assert [line.stream for line in seen] == ["stdout", "stderr"] * 3
@@ -108,7 +108,7 @@ def test_what_is_printed_before_an_exception(executor, capsys):
 @pytest.mark.parametrize("said", [10, 3_000, 7_950, 8_100, 30_000])
 @pytest.mark.parametrize("size", [0, 5_000, 8_000, 8_090, 50_000, 3_000_000])
 def test_results_of_all_sizes_come_with_what_was_printed_beside_them(platform, capsys, timing, said, size):
-    with hotlease.Executor(1, timing=timing) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(timing=timing)) as executor:
         future = executor.submit(talking.say_and_return_bytes, "y" * said, size)
         assert future.result(60) == b"x" * size
         assert capsys.readouterr().out == f"[say_and_return_bytes worker 0] {'y' * said}\n"
@@ -191,7 +191,7 @@ def test_retries_show_each_run(executor, capsys):
 def test_what_is_remembered_is_the_result_alone(platform, capsys, tmp_path):
     path = tmp_path / "checkpoint"
     for _ in range(2):
-        with hotlease.Executor(1, memo=True, checkpoint=path) as executor:
+        with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, checkpoint=path)) as executor:
             for _ in range(2):
                 assert executor.submit(talking.say_twice, "not repeated").result(60) == "not repeatednot repeated"
     assert capsys.readouterr().out == "[say_twice worker 0] not repeated\n", "printed by the one run that there was"
@@ -200,7 +200,7 @@ def test_what_is_remembered_is_the_result_alone(platform, capsys, tmp_path):
 
 
 def test_output_that_nobody_wants_stays_in_the_worker(platform, capfd):
-    with hotlease.Executor(1, output=False) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=False)) as executor:
         assert executor.submit(talking.say, "unseen", then=3).result(60) == 3
         executor.submit(talking.log_levels, "unseen").result(60)
         with pytest.raises(hotlease.WorkerDied) as raised:

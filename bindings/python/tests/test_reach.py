@@ -24,7 +24,7 @@ def _executor(kind="namespace", **options):
     if os.environ.get("HOTLEASE_TRANSPORT"):
         pytest.skip("a worker without a network is reached through shared memory only")
     try:
-        return hotlease.Executor(1, sandbox=kind, **options)
+        return hotlease.Executor(1, options=hotlease.ExecutorOptions(sandbox=kind, **options))
     except hotlease.Error as error:
         if "no sandbox of kind" not in str(error):
             raise
@@ -75,4 +75,4 @@ def test_what_cannot_be_reached_is_refused_with_its_name(platform, folder):
 def test_a_gang_in_sandboxes_without_a_network_says_which_option_it_lacks(platform):
     end(_executor())
     with pytest.raises(ValueError, match="network=True"):
-        hotlease.Gang(2, sandbox="namespace")
+        hotlease.Gang(2, options=hotlease.ExecutorOptions(sandbox="namespace"))

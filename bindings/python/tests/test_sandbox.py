@@ -18,7 +18,7 @@ def sandboxed(platform):
         pytest.skip("a worker without a network is reached through shared memory only")
     executor = None
     try:
-        executor = hotlease.Executor(1, sandbox="namespace")
+        executor = hotlease.Executor(1, options=hotlease.ExecutorOptions(sandbox="namespace"))
         executor.submit(int).result(60)
     except hotlease.Error as error:
         if "no sandbox of kind" not in str(error):
@@ -52,4 +52,4 @@ def test_a_task_that_dies_is_told_and_the_next_one_runs(sandboxed):
 
 def test_an_unknown_kind_is_refused(platform):
     with pytest.raises(hotlease.Error, match="sandbox"):
-        hotlease.Executor(1, sandbox="jail").submit(int).result(60)
+        hotlease.Executor(1, options=hotlease.ExecutorOptions(sandbox="jail")).submit(int).result(60)

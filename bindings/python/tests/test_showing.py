@@ -119,7 +119,7 @@ def test_lines_and_records_of_a_program_that_has_said_nothing_of_logging(platfor
 
 def test_a_callable_gets_lines_and_records(platform, capfd):
     seen = []
-    with hotlease.Executor(1, output=seen.append) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=seen.append)) as executor:
         executor.submit(talking.say, "a line").result(60)
         executor.submit(talking.log_levels, "a.logger").result(60)
     line, *records = seen
@@ -130,7 +130,7 @@ def test_a_callable_gets_lines_and_records(platform, capfd):
 
 def test_what_shows_nothing_is_refused(platform):
     with pytest.raises(TypeError, match="output"):
-        hotlease.Executor(1, output="yes")
+        hotlease.Executor(1, options=hotlease.ExecutorOptions(output="yes"))
 
 
 def test_a_callable_may_submit_tasks_and_wait_for_them(platform):
@@ -141,7 +141,7 @@ def test_a_callable_may_submit_tasks_and_wait_for_them(platform):
         if line.text != "asked back":
             executor.submit(talking.say, "asked back").result(60)
 
-    with hotlease.Executor(1, output=output) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=output)) as executor:
         for n in range(50):
             executor.submit(talking.say, n)
         executor.submit(talking.say, "the last").result(60)
@@ -163,7 +163,7 @@ class Stuck:
 
 def test_a_callable_that_is_stuck_holds_up_nobody_for_long(platform):
     output = Stuck()
-    with hotlease.Executor(1, output=output) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=output)) as executor:
         executor.submit(talking.say, "stuck")
         assert output.inside.wait(60)
         begun = time.monotonic()
@@ -176,7 +176,7 @@ def test_a_callable_that_is_stuck_holds_up_nobody_for_long(platform):
 
 def test_what_is_not_shown_in_time_is_bounded(platform):
     output = Stuck()
-    with hotlease.Executor(1, output=output) as executor:
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=output)) as executor:
         executor.submit(talking.say, "the first")
         assert output.inside.wait(60)
         futures = [executor.submit(talking.say, f"{n:03}" + "y" * 60_000, then=n) for n in range(400)]

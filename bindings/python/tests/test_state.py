@@ -9,7 +9,7 @@ import tempfile
 
 import hotlease
 import pytest
-from hotlease import Executor, _programs, _state
+from hotlease import Executor, ExecutorOptions, _programs, _state
 
 MODULE = """
 import hotlease
@@ -66,7 +66,7 @@ def test_a_state_goes_from_one_executor_to_the_next_one_of_its_name(kept, sandbo
     options, command = kept
     for time in range(1, 4):
         try:
-            executor = Executor(state=f"words-{sandbox}", sandbox=sandbox, **options)
+            executor = Executor(options=ExecutorOptions(state=f"words-{sandbox}", sandbox=sandbox, **options))
         except hotlease.errors.Error as error:
             if "sandbox" in str(error) and sandbox != "process":
                 pytest.skip(str(error))
@@ -81,12 +81,12 @@ def test_a_state_goes_from_one_executor_to_the_next_one_of_its_name(kept, sandbo
 def test_a_state_that_cannot_be_is_refused_before_anything_runs(kept):
     options, _ = kept
     with pytest.raises(ValueError, match="max_workers must be 1"):
-        Executor(2, state="words", **options)
+        Executor(2, options=ExecutorOptions(state="words", **options))
     for bad in ("../words", "a b", "x" * 65):
         with pytest.raises(hotlease.errors.Error, match="state must be a name"):
-            Executor(state=bad, **options)
+            Executor(options=ExecutorOptions(state=bad, **options))
     with pytest.raises(hotlease.errors.Error, match=r"hotlease\.state\(save="):
-        Executor(state="words", runtime_dir=options["runtime_dir"], imports=["json"])
+        Executor(options=ExecutorOptions(state="words", runtime_dir=options["runtime_dir"], imports=["json"]))
 
 
 def test_functions_of_a_state_are_functions_and_what_they_save_is_bytes(monkeypatch):

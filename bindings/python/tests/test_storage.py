@@ -65,7 +65,8 @@ def _executor(runtime, **options):
     if os.environ.get("HOTLEASE_TRANSPORT"):
         pytest.skip("a worker without a network is reached through shared memory only")
     try:
-        return hotlease.Executor(1, sandbox="namespace", runtime_dir=runtime, **options)
+        options = hotlease.ExecutorOptions(sandbox="namespace", runtime_dir=runtime, **options)
+        return hotlease.Executor(1, options=options)
     except hotlease.Error as error:
         if "no sandbox of kind" not in str(error):
             raise

@@ -65,8 +65,10 @@ def test_the_public_module_is_typed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import hotlease\n"
-        "with hotlease.Executor(2) as executor:\n"
+        "options: hotlease.ExecutorOptions = hotlease.ExecutorOptions(memory=1 << 30, output=print, mounts=['/data'])\n"
+        "with hotlease.Executor(2, options=options) as executor:\n"
         "    number: int = executor.submit(len, 'abc').result()\n"
+        "    hotlease.Executor(2, ttl=5)  # type: ignore[arg-type]\n"
         "@hotlease.function\n"
         "def double(n: int) -> int: return 2 * n\n"
         "future: hotlease.Future[int] = double.submit(4)\n"

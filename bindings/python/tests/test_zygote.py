@@ -10,7 +10,7 @@ import time
 
 import hotlease
 import pytest
-from hotlease import Executor, _programs
+from hotlease import Executor, ExecutorOptions, _programs
 
 _FORKED = "forked from a zygote"
 # Expression for the private bytes of a process after it has used numpy. Not a function, whose module would have to be
@@ -41,12 +41,12 @@ def _files():
 
 
 def _executor(imports, **options):
-    return Executor(1, sandbox="namespace", imports=imports, **options)
+    return Executor(1, options=ExecutorOptions(sandbox="namespace", imports=imports, **options))
 
 
 def _skip_without_sandboxes():
     try:
-        Executor(1, sandbox="namespace").shutdown()
+        Executor(1, options=ExecutorOptions(sandbox="namespace")).shutdown()
     except hotlease.errors.Error as error:
         if "sandbox" in str(error):
             pytest.skip(str(error))

@@ -173,7 +173,8 @@ fn remember<T>(last: &mut VecDeque<T>, one: T) {
     last.push_back(one);
 }
 
-/// The value that this percentage of the values does not exceed.
+/// The value that this percentage of the values does not exceed. Not from a histogram: those cannot forget the oldest
+/// value, and there are at most [`ARRIVALS_MAX`].
 fn at_percent<T: Ord>(values: impl Iterator<Item = T>, percent: usize) -> Option<T> {
     let mut values: Vec<T> = values.collect();
     values.sort_unstable();

@@ -178,7 +178,7 @@ impl Images {
 
     fn image(&self, mounted: MountedImage) -> Image {
         // If this cannot be found out: no.
-        let is_seen = mounted.is_shared().unwrap_or(false);
+        let is_seen = mounted.probe_shared().unwrap_or(false);
         if !is_seen {
             self.launcher.renew_mounts();
         }
@@ -232,7 +232,7 @@ fn not_now(id: &ImageId) -> Rejection {
     Rejection::Unavailable {
         what: format!(
             "environment {id} is still being fetched to this node; ask again, or with more patience \
-             (`LeaseOptions::patience`, Executor(patience=)): it goes on"
+             (`LeaseOptions::patience`, Python: ExecutorOptions(patience=)): it goes on"
         ),
     }
 }

@@ -17,9 +17,6 @@ use std::sync::Arc;
 /// Most bytes of function names that are listed for one library.
 const NAME_BYTES_MAX: usize = 64 * 1024;
 
-/// State of an agent in its last report.
-const GONE: &str = "gone";
-
 /// The agent itself; `leaving`: for its last report.
 pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
     let identity = &node.identity;
@@ -45,7 +42,12 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
             _ => 0,
         },
         memory_bytes,
-        state: if leaving { GONE } else { availability.word() }.into(),
+        state: if leaving {
+            Availability::LEAVING
+        } else {
+            availability.word()
+        }
+        .into(),
         last_heartbeat_ms: 0,
         pool: node.pools.ready() as u32,
         endpoint: node.endpoint(),

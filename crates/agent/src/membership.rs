@@ -111,7 +111,7 @@ impl Membership {
             MembershipAction::Report { ask, whole, leaving } => {
                 self.report(ask, (whole, leaving), answers.clone());
             }
-            MembershipAction::Acknowledged { ask } => self.acknowledged(ask),
+            MembershipAction::Acknowledged { ask } => self.note_acknowledged(ask),
             MembershipAction::Unacknowledged { ask } => {
                 tracing::debug!(ask = ask.0, "a report is not acknowledged; its totals are sent again");
             }
@@ -182,7 +182,7 @@ impl Membership {
     }
 
     /// Handles an acknowledgement: the report's content is in the ledger.
-    fn acknowledged(&mut self, ask: QuestionId) {
+    fn note_acknowledged(&mut self, ask: QuestionId) {
         let totals: Vec<FinalTotal> = {
             let mut tables = self.node.tables();
             let totals = tables.outstanding.sent_in(ask).cloned().collect();

@@ -115,7 +115,7 @@ pub(crate) fn check_reachable(kind: Kind, origin: Origin, network: bool) -> Resu
     }
     Err(Rejection::NoSandbox {
         kind: kind.to_string(),
-        why: "its client is on another host, and such a sandbox has a network only if its lease asks for it: `network=True` in \
+        why: "its client is on another host, and such a sandbox has a network only if its lease asks for it: `ExecutorOptions(network=True)` in \
               Python, `options.network` in C and C++, `--network`; and if its operator grants it, with `hotlease agent \
               --sandbox-network`"
             .into(),

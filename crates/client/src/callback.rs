@@ -10,7 +10,7 @@ pub(crate) type Callback = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
 pub(crate) fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<(), Error> {
     let completions = in_flight.function().inner.completions.clone();
     let parked = in_flight.parked_until();
-    let (channel, seq, deadline) = in_flight.watched();
+    let (channel, seq, deadline) = in_flight.begin_watch();
     let action = CompletionAction::Call(Box::new(move || {
         let mut output = Vec::new();
         match in_flight.step(&mut output) {

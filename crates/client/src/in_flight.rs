@@ -419,7 +419,7 @@ impl InFlight {
 
     /// The channel, the number and the deadline for the completion thread to watch; from now on the watch is
     /// removed when this is dropped.
-    pub(crate) fn watched(&mut self) -> (Arc<Channel>, u64, Option<Instant>) {
+    pub(crate) fn begin_watch(&mut self) -> (Arc<Channel>, u64, Option<Instant>) {
         self.watched = true;
         (self.channel.clone(), self.seq, self.give_up_at())
     }

@@ -188,7 +188,7 @@ impl CallFuture {
         let watched = match self.in_flight.parked_until() {
             Some(at) => completions.run_at(at, CompletionAction::Wake(waker)),
             None => {
-                let (channel, seq, deadline) = self.in_flight.watched();
+                let (channel, seq, deadline) = self.in_flight.begin_watch();
                 completions.watch(&channel, seq, deadline, CompletionAction::Wake(waker))
             }
         };

@@ -12,6 +12,7 @@
 //! ```
 
 use crate::{Error, Function, Invoker};
+use hotlease_fabric::clock::median;
 use std::time::{Duration, Instant};
 
 /// Runs of each kind; their median counts.
@@ -236,9 +237,8 @@ fn seconds(value: f64) -> Duration {
 pub(crate) fn median_of(runs: usize, mut run: impl FnMut() -> Result<Duration, Error>) -> Result<Duration, Error> {
     // The first run warms caches and wakes the slot.
     run()?;
-    let mut times = (0..runs).map(|_| run()).collect::<Result<Vec<_>, _>>()?;
-    times.sort_unstable();
-    Ok(times[runs / 2])
+    let times = (0..runs).map(|_| Ok(run()?.as_secs_f64()));
+    Ok(seconds(median(&times.collect::<Result<Vec<_>, Error>>()?)))
 }
 
 /// A line through points by the median of all slopes (Theil and Sen), which outliers do not bend. Returns its value
@@ -253,14 +253,9 @@ fn line(points: &[(usize, Duration)]) -> (f64, f64) {
         let others = points[index + 1..].iter().filter(|(other, _)| other != bytes);
         slopes.extend(others.map(|(other, later)| (later - time) / (other - bytes)));
     }
-    let slope = median(slopes).max(0.0);
-    let starts = points.iter().map(|(bytes, time)| time - slope * bytes).collect();
-    (median(starts).max(0.0), slope)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    let slope = median(&slopes).max(0.0);
+    let starts: Vec<f64> = points.iter().map(|(bytes, time)| time - slope * bytes).collect();
+    (median(&starts).max(0.0), slope)
 }
 
 #[cfg(test)]

@@ -36,9 +36,9 @@ const NO_STORE: &str = "this link goes through no store";
 pub(crate) trait Sink {
     /// Takes a frame; returns where its body goes, if anywhere. Fails if the member must not have sent this frame.
     fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss>;
-    /// Whether a frame stays in the link until the next poll, because a thread is about to say where its body goes.
-    /// Asked for frames whose body has not come completely.
-    fn is_held(&mut self, _from: Rank, _frame: &MemberFrame) -> bool {
+    /// Holds a frame back in the link until the next poll, if a thread is about to say where its body goes; returns
+    /// whether it does. Called for frames whose body has not come completely.
+    fn hold(&mut self, _from: Rank, _frame: &MemberFrame) -> bool {
         false
     }
     /// Notes that the body of this member's last frame has come.

@@ -23,7 +23,7 @@ pub use attempt::{Attempt, AttemptOutcome, Evidence, MustSucceed, Threat};
 pub use attempts::themes;
 pub use neighbour::{LoopTimes, Neighbour, serve as serve_as_neighbour};
 pub use residue::{Residue, names_for};
-pub use syscall::{effective_capabilities, may_be_traced};
+pub use syscall::{allow_tracing, effective_capabilities};
 pub use tenant::{DONE, take_turn};
 pub use variables::PREFIX;
 

@@ -51,7 +51,7 @@ impl Neighbour {
             unread: Vec::new(),
             given: Vec::new(),
         };
-        let lines = started.until_done()?;
+        let lines = started.read_until_done()?;
         started.given = lines
             .iter()
             .filter_map(|line| line.split_once('='))
@@ -95,11 +95,11 @@ impl Neighbour {
             Some(orders) => writeln!(orders, "{order}")?,
             None => return Err(io::ErrorKind::BrokenPipe.into()),
         }
-        self.until_done()
+        self.read_until_done()
     }
 
     /// Reads lines up to the line `done`.
-    fn until_done(&mut self) -> io::Result<Vec<String>> {
+    fn read_until_done(&mut self) -> io::Result<Vec<String>> {
         let mut lines = Vec::new();
         loop {
             while let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
@@ -127,7 +127,7 @@ impl Drop for Neighbour {
     fn drop(&mut self) {
         // It ends by itself, because it has to remove its secrets; it is killed if it does not answer any more.
         self.orders = None;
-        if self.until_done().is_err() {
+        if self.read_until_done().is_err() {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();

@@ -63,7 +63,7 @@ pub fn effective_capabilities() -> u64 {
 
 /// Lets processes of this user trace this one, even if the kernel (Yama) would allow that only to its parents. Used
 /// by a neighbour and a stand-in agent, which only the sandbox must protect.
-pub fn may_be_traced() {
+pub fn allow_tracing() {
     // Fails without Yama, and then the permission is not needed. SAFETY: takes numbers only.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
 }

@@ -1,4 +1,5 @@
-//! Clocks: the system's monotonic clock, and the time-stamp counter for times too short for that one.
+//! Clocks: the system's monotonic clock, and the time-stamp counter for times too short for that one; the median of
+//! what they measure.
 
 use std::time::Duration;
 
@@ -78,9 +79,30 @@ impl TickClock {
     }
 }
 
+/// Median of measured values: the mean of the middle two if their number is even, and 0 if there are none. Exact, for
+/// what a histogram cannot hold: few values, negative values, and ratios.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    match (sorted.len() % 2, sorted.get(half)) {
+        (_, None) => 0.0,
+        (0, Some(upper)) => sorted[half - 1].midpoint(*upper),
+        (_, Some(middle)) => *middle,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_median_is_between_the_two_in_the_middle() {
+        assert_eq!(
+            [&[][..], &[3.0], &[2.0, 1.0], &[2.0, 9.0, 1.0]].map(median),
+            [0.0, 3.0, 1.5, 2.0]
+        );
+    }
 
     #[test]
     fn tick_clock_agrees_with_the_system() {

@@ -14,7 +14,7 @@
 //! * [`fence`] — a fence that costs one of its two sides nothing.
 //! * [`usage`] — the counters that a worker shares with its agent.
 //! * [`claim`] — claims of a core that several slots share.
-//! * [`clock`], [`runtime_dir`] — the node's ticks; the directory of the sockets.
+//! * [`clock`], [`runtime_dir`] — the node's ticks, and medians of times; the directory of the sockets.
 //!
 //! A transport moves bytes into the peer's ring and wakes the peer. Everything else (sequence words, credits, bounds)
 //! belongs to the channel and is the same for all transports. Nothing in [`channel`] assumes that memory is shared.

@@ -51,7 +51,7 @@
 //!
 //! # Loss
 //!
-//! A failed operation breaks its link: every ring over it reports that ([`OfiRing::is_broken`]) and drops frames
+//! A failed operation breaks its link: every ring over it reports that ([`OfiRing::break_reason`]) and drops frames
 //! published later. A peer that closes sends a goodbye. A silent peer is noticed by a send that does not leave, or by
 //! [`Port::probe`]; a provider cannot tell a dead peer from an idle one.
 //!

@@ -4,22 +4,19 @@
 //! Messages are those of `hotlease-wire`. A received message is decoded from a private copy of bounded size;
 //! descriptors that the receiver does not want are closed.
 
+use hotlease_descriptors::ReceiveError;
 use hotlease_wire::limits::{MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 use hotlease_wire::{DecodeError, decode, encode};
-use nix::cmsg_space;
 use nix::sys::socket::sockopt::PeerCredentials as PeerCredentialsOption;
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-    connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt, listen, socket,
+    socketpair,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-
-/// Descriptors that one message can carry, by the kernel's limit (unix(7)).
-const SCM_MAX_FD: usize = 253;
 
 /// Reason why nothing was received.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +30,15 @@ pub enum SocketError {
     /// The peer sent more bytes or descriptors than any message has.
     #[error("message over the limit of {MESSAGE_BYTES_MAX} bytes and {MESSAGE_FDS_MAX} descriptors")]
     Truncated,
+}
+
+impl From<ReceiveError> for SocketError {
+    fn from(error: ReceiveError) -> Self {
+        match error {
+            ReceiveError::Io(error) => Self::Io(error),
+            ReceiveError::Truncated => Self::Truncated,
+        }
+    }
 }
 
 impl SocketError {
@@ -106,17 +112,7 @@ impl Socket {
         if bytes.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, SocketError::Truncated));
         }
-        let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        let rights = [ControlMessage::ScmRights(&raw)];
-        let control: &[ControlMessage<'_>] = if raw.is_empty() { &[] } else { &rights };
-        let iov = [IoSlice::new(bytes)];
-        loop {
-            match sendmsg::<UnixAddr>(self.0.as_raw_fd(), &iov, control, MsgFlags::MSG_NOSIGNAL, None) {
-                Err(nix::errno::Errno::EINTR) => continue,
-                Err(error) => return Err(error.into()),
-                Ok(_) => return Ok(()),
-            }
-        }
+        hotlease_descriptors::send(&self.0, bytes, fds)
     }
 
     /// Receives the next message and its descriptors (closed on exec); `None` when the peer has closed.
@@ -130,40 +126,9 @@ impl Socket {
     /// Receives the next message without decoding it, to forward it; otherwise as [`receive`](Self::receive).
     pub fn receive_raw(&self) -> Result<Option<RawMessage>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
-        let (length, fds) = self.receive_bytes(&mut bytes)?;
+        let (length, fds) = hotlease_descriptors::receive(&self.0, &mut bytes, MESSAGE_FDS_MAX)?;
         bytes.truncate(length);
         Ok((length > 0).then_some((bytes, fds)))
-    }
-
-    fn receive_bytes(&self, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), SocketError> {
-        // Room for all descriptors that the kernel lets a peer attach: those that do not fit are hard to close.
-        let mut control = cmsg_space!([RawFd; SCM_MAX_FD]);
-        let mut iov = [IoSliceMut::new(bytes)];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let received = loop {
-            match recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut iov, Some(&mut control), flags) {
-                // ECONNRESET: the peer closed with our message unread. The kernel reports it once, ahead of the
-                // messages that the peer sent before and ahead of the end of file.
-                Err(nix::errno::Errno::EINTR | nix::errno::Errno::ECONNRESET) => continue,
-                result => break result.map_err(io::Error::from)?,
-            }
-        };
-        let truncated = received.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
-        let length = received.bytes;
-        let mut fds = Vec::new();
-        // The descriptors are owned first, so that every return path closes them.
-        if let Ok(messages) = received.cmsgs() {
-            for message in messages {
-                if let ControlMessageOwned::ScmRights(raw) = message {
-                    // SAFETY: the kernel just made these descriptors for us; no other code owns them.
-                    fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-                }
-            }
-        }
-        if truncated || fds.len() > MESSAGE_FDS_MAX {
-            return Err(SocketError::Truncated);
-        }
-        Ok((length, fds))
     }
 }
 
@@ -253,18 +218,6 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_said_last_arrives_though_it_closed_with_our_message_unread() {
-        let (a, b) = Socket::pair().unwrap();
-        let file = sealed_copy("test", b"hello").unwrap();
-        a.send(&WorkerAnswer::Done, &[file.as_fd()]).unwrap();
-        b.send(&WorkerAnswer::Done, &[]).unwrap();
-        drop(a);
-        let (answer, fds) = b.receive::<WorkerAnswer>().unwrap().expect("its last word");
-        assert_eq!((answer, fds.len()), (WorkerAnswer::Done, 1));
-        assert!(b.receive::<WorkerAnswer>().unwrap().is_none(), "end of file");
-    }
-
-    #[test]
     fn garbage_is_an_error_and_the_next_message_still_arrives() {
         let (a, b) = Socket::pair().unwrap();
         a.send_bytes(&[0xff; 100], &[]).unwrap();
@@ -274,24 +227,16 @@ mod tests {
     }
 
     #[test]
-    fn too_many_descriptors_are_refused_and_closed() {
-        for count in [MESSAGE_FDS_MAX + 1, SCM_MAX_FD] {
-            let (a, b) = Socket::pair().unwrap();
-            // The only read ends of this pipe are in flight, so that it breaks when all are closed.
-            let (reader, writer) = nix::unistd::pipe().unwrap();
-            let raw = vec![reader.as_raw_fd(); count];
-            let rights = [ControlMessage::ScmRights(&raw)];
-            let iov = [IoSlice::new(b"x")];
-            sendmsg::<UnixAddr>(a.as_raw_fd(), &iov, &rights, MsgFlags::empty(), None).unwrap();
-            drop(reader);
-            assert!(matches!(b.receive::<WorkerAnswer>(), Err(SocketError::Truncated)));
-            let written = nix::unistd::write(&writer, b"x");
-            assert_eq!(
-                written,
-                Err(nix::errno::Errno::EPIPE),
-                "{count} descriptors were left open"
-            );
-        }
+    fn too_many_descriptors_are_refused() {
+        let (a, b) = Socket::pair().unwrap();
+        let file = sealed_copy("test", b"hello").unwrap();
+        let fds = [file.as_fd(); MESSAGE_FDS_MAX + 1];
+        assert_eq!(
+            a.send_bytes(b"x", &fds).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        hotlease_descriptors::send(&a, b"x", &fds).unwrap();
+        assert!(matches!(b.receive::<WorkerAnswer>(), Err(SocketError::Truncated)));
     }
 
     #[test]

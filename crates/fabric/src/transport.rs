@@ -32,7 +32,7 @@ impl TransportRing {
     pub fn break_reason(&self) -> Option<OfiError> {
         match self {
             Self::Shm(_) => None,
-            Self::Ofi(ring) => ring.is_broken(),
+            Self::Ofi(ring) => ring.break_reason(),
         }
     }
 }

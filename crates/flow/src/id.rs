@@ -36,9 +36,6 @@ pub struct MemoKey(pub [u8; 32]);
 
 impl fmt::Debug for MemoKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in self.0 {
-            write!(f, "{byte:02x}")?;
-        }
-        Ok(())
+        f.write_str(&hex::encode(self.0))
     }
 }

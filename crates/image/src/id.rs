@@ -21,7 +21,7 @@ impl ImageId {
 
 impl fmt::Display for ImageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(self.0))
     }
 }
 
@@ -42,18 +42,10 @@ impl FromStr for ImageId {
     /// Parses a name. Lower case only, so that an image has only one name.
     fn from_str(text: &str) -> Result<Self, ImageIdError> {
         let wrong = || ImageIdError(text.chars().take(80).flat_map(char::escape_default).collect());
-        let digit = |byte: u8| match byte {
-            b'0'..=b'9' => Some(byte - b'0'),
-            b'a'..=b'f' => Some(byte - b'a' + 10),
-            _ => None,
-        };
-        let digits: Option<Vec<u8>> = text.bytes().map(digit).collect();
-        let digits = digits.filter(|digits| digits.len() == 64).ok_or_else(wrong)?;
         let mut id = [0; 32];
-        for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = pair[0] << 4 | pair[1];
-        }
-        Ok(Self(id))
+        let is_decoded = hex::decode_to_slice(text, &mut id).is_ok();
+        let is_name = is_decoded && !text.contains(|letter: char| letter.is_ascii_uppercase());
+        is_name.then_some(Self(id)).ok_or_else(wrong)
     }
 }
 

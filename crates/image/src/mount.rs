@@ -110,7 +110,7 @@ pub(crate) fn mount_points() -> io::Result<Vec<PathBuf>> {
 }
 
 /// Whether the mount at this folder also appears in namespaces that receive mounts from this one.
-pub(crate) fn is_shared(at: &Path) -> io::Result<bool> {
+pub(crate) fn probe_shared(at: &Path) -> io::Result<bool> {
     let table = fs::read("/proc/self/mountinfo")?;
     let mut lines = table.split(|byte| *byte == b'\n');
     Ok(lines.any(|line| is_shared_line(line, at)))

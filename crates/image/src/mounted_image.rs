@@ -85,8 +85,8 @@ impl MountedImage {
 
     /// Whether mount namespaces that were made before the image was mounted see it: those that were made as a slave
     /// of this process's namespace, on nodes that share mounts. Containers mostly do not.
-    pub fn is_shared(&self) -> Result<bool, ImageError> {
-        mount::is_shared(&self.at).map_err(io("look for the mount", &self.at))
+    pub fn probe_shared(&self) -> Result<bool, ImageError> {
+        mount::probe_shared(&self.at).map_err(io("look for the mount", &self.at))
     }
 
     /// Environment variables with which processes run programs of the image from its mount point. `path`: their PATH

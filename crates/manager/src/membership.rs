@@ -6,6 +6,7 @@
 use crate::acquire::unexpected_answer;
 use crate::records::{agent_ids, agent_record, bad_request, lease_record, offering, parse_ids, past_row};
 use crate::state::ManagerState;
+use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::{AgentReport as Heard, AgentState, ClusterAnswer, ClusterEvent, LeaseNote, LeaseReport};
 use hotlease_net::Peer;
 use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, Report, ReportResult};
@@ -18,8 +19,6 @@ use std::sync::Arc;
 
 /// Limit of leases in one heartbeat.
 const LEASES_MAX: usize = 16 * 1024;
-/// State that an agent reports when it leaves.
-const LEAVING: &str = "gone";
 
 pub(crate) async fn register(
     state: &Arc<ManagerState>,
@@ -85,7 +84,7 @@ pub(crate) async fn heartbeat(
         free_places: info.free_places,
         free_gpus: info.free_gpus,
         pool: info.pool,
-        leaving: info.state == LEAVING,
+        leaving: info.state == Availability::LEAVING,
         offering: offering(&info)?,
         leases: leases.collect::<Result<_, Rejection>>()?,
     };

@@ -128,8 +128,7 @@ fn gpus(info: &AgentInfo) -> Result<u32, Rejection> {
 fn availability(state: &str) -> Result<Availability, Rejection> {
     match state {
         "" => Ok(Availability::Serving),
-        // The agent leaves.
-        "gone" => Ok(Availability::Stopping),
+        Availability::LEAVING => Ok(Availability::Stopping),
         word => Availability::of_word(word).ok_or_else(|| bad_request("the agent's state is not known")),
     }
 }

@@ -168,7 +168,7 @@ impl Group {
 
     /// Whether the kernel has killed a process of the group for lack of memory; `None`: it does not count such kills
     /// here.
-    pub fn has_oom_kill(&self) -> Option<bool> {
+    pub fn read_oom_kill(&self) -> Option<bool> {
         self.folders.iter().find_map(|(folder, _, unified)| {
             let file = if *unified {
                 "memory.events"

@@ -77,6 +77,21 @@ struct Sandbox {
     role: ZygoteRole,
 }
 
+impl Sandbox {
+    /// A sandbox that was made just now, and prepares itself.
+    fn preparing(made: SandboxProcess, role: ZygoteRole) -> Self {
+        Self {
+            made,
+            stage: SandboxStage::Preparing(Instant::now()),
+            id: None,
+            end: None,
+            status: None,
+            failure: None,
+            role,
+        }
+    }
+}
+
 /// Part that a sandbox has in forking from zygotes.
 enum ZygoteRole {
     /// None.

@@ -1,54 +1,27 @@
 //! Percent-encoding in the canonical form that signatures use.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use std::borrow::Cow;
+
+/// All bytes except letters, digits and `-._~`.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// All bytes of [`RESERVED`] except slashes, which stay in paths.
+const RESERVED_IN_PATHS: &AsciiSet = &RESERVED.remove(b'/');
+
 /// Decodes a text; none if its encoding is invalid or the result is not UTF-8.
 pub(crate) fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = match (first, after) {
-            (b'%', [high, low, after @ ..]) => {
-                bytes.push(digit(*high)? << 4 | digit(*low)?);
-                after
-            }
-            (b'%', _) => return None,
-            (byte, after) => {
-                bytes.push(*byte);
-                after
-            }
-        };
+    let begins_with_digits = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    // The decoder would leave an invalid escape as it is.
+    if !text.split('%').skip(1).all(begins_with_digits) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    (byte as char).to_digit(16).map(|digit| digit as u8)
+    percent_decode_str(text).decode_utf8().map(Cow::into_owned).ok()
 }
 
 /// Encodes everything except letters, digits, `-._~` and, in paths, slashes.
 pub(crate) fn encode(text: &str, is_path: bool) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
-            b'/' if is_path => encoded.push('/'),
-            byte => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
-}
-
-/// Hexadecimal digits in lower case, as in signatures and digests.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Bytes of a hexadecimal text.
-pub(crate) fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
-    let pairs = text.as_bytes().chunks_exact(2);
-    if !pairs.remainder().is_empty() {
-        return None;
-    }
-    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+    let encoded = if is_path { RESERVED_IN_PATHS } else { RESERVED };
+    utf8_percent_encode(text, encoded).to_string()
 }
 
 #[cfg(test)]
@@ -63,10 +36,14 @@ mod tests {
         }
         assert_eq!(encode("a/b c", true), "a/b%20c");
         assert_eq!(encode("a/b c", false), "a%2Fb%20c");
+        for byte in 0..=127u8 {
+            let text = char::from(byte).to_string();
+            let is_kept = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+            let kept_or = |escape| if is_kept { text.clone() } else { escape };
+            assert_eq!(encode(&text, false), kept_or(format!("%{byte:02X}")));
+        }
         for bad in ["%", "%2", "%zz", "%ff", "a%", "%+1"] {
             assert_eq!(decode(bad), None, "{bad:?} was taken");
         }
-        assert_eq!(from_hexadecimal(&hexadecimal(&[0, 255, 16])), Some(vec![0, 255, 16]));
-        assert_eq!((from_hexadecimal("0"), from_hexadecimal("0g")), (None, None));
     }
 }

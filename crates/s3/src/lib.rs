@@ -1,7 +1,7 @@
 //! Level 1 of hotlease: parsing and signing of S3 requests, for a proxy between a function and a store.
 //!
 //! ```text
-//! request ─► Authorization: which keys, valid? ─► Asked: object, operation ─► checked against the lease's places
+//! request ─► Authorization: which keys, valid? ─► S3Request: object, operation ─► checked against the lease's places
 //!         ─► headers that are passed on ─► signed with the site's keys
 //! ```
 //!
@@ -10,12 +10,12 @@
 //! (`crates/agent/src/storage`).
 //!
 //! ```
-//! use hotlease_s3::Asked;
+//! use hotlease_s3::S3Request;
 //! use http::{HeaderMap, Method};
 //! let places = ["s3://results/ann:rw".parse()?];
-//! let put = Asked::read(&Method::PUT, "/results/ann/run%207", &HeaderMap::new())?;
-//! assert!(put.judged(&places).is_ok());
-//! let climbs = Asked::read(&Method::PUT, "/results/ann/%2e%2e/bob", &HeaderMap::new());
+//! let put = S3Request::read(&Method::PUT, "/results/ann/run%207", &HeaderMap::new())?;
+//! assert!(put.check(&places).is_ok());
+//! let climbs = S3Request::read(&Method::PUT, "/results/ann/%2e%2e/bob", &HeaderMap::new());
 //! assert_eq!(climbs.expect_err("refused").code, "InvalidURI");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -185,7 +185,7 @@ fn check_key(key: &str) -> Result<(), Fault> {
 fn out_of_reach(what: &str, places: &[StoragePlace]) -> Fault {
     let reached: Vec<String> = places.iter().map(StoragePlace::to_string).collect();
     Fault::denied(format!(
-        "this lease does not reach {what}; it reaches {}; ask for more with the lease's `storage` (Python: storage=[\"s3://BUCKET/PREFIX:rw\"], \
+        "this lease does not reach {what}; it reaches {}; ask for more with the lease's `storage` (Python: ExecutorOptions(storage=[\"s3://BUCKET/PREFIX:rw\"]), \
          shell: --storage), as far as the site grants it",
         reached.join(", ")
     ))

@@ -1,7 +1,6 @@
 //! Signatures of version 4 in the form of S3. The same code checks them with a lease's keys and makes them with the
 //! site's.
 
-use crate::encoding::{from_hexadecimal, hexadecimal};
 use crate::fault::Fault;
 use crate::headers::{DATE, DIGEST, Payload, single_value};
 use crate::time::SignatureTime;
@@ -55,7 +54,7 @@ struct Scope<'a> {
 
 /// SHA-256 of bytes, in the format of body digests.
 pub fn digest(bytes: &[u8]) -> String {
-    hexadecimal(&Sha256::digest(bytes))
+    hex::encode(Sha256::digest(bytes))
 }
 
 /// Parsed Authorization header: the signer, and the signature.
@@ -156,7 +155,7 @@ impl<'a> Authorization<'a> {
             moment,
             region: self.region,
         };
-        let theirs = from_hexadecimal(self.signature).unwrap_or_default();
+        let theirs = hex::decode(self.signature).unwrap_or_default();
         let is_of_day = self.day == moment.day();
         let code = signature_mac(keys, &scope, &canonical(part, &signed, payload.text()));
         // In constant time: the duration does not reveal how many bytes match.
@@ -212,7 +211,7 @@ impl SigningKeys {
             self.id,
             scope.text(),
             names.join(";"),
-            hexadecimal(&code)
+            hex::encode(code)
         );
         headers.insert(AUTHORIZATION, text(&authorization)?);
         Ok(())

@@ -1,7 +1,13 @@
 //! Times in the format of signatures: `20260102T030405Z`.
 
 use std::time::SystemTime;
-use time::{Date, Duration, Month, OffsetDateTime, PrimitiveDateTime, Time};
+use time::format_description::StaticFormatDescription;
+use time::macros::format_description;
+use time::{Duration, OffsetDateTime, PrimitiveDateTime};
+
+const FORMAT: StaticFormatDescription = format_description!("[year][month][day]T[hour][minute][second]Z");
+/// Length of a time in this format, bytes.
+const TEXT_BYTES: usize = 16;
 
 /// Largest difference between the signer's clock and ours.
 const SKEW: Duration = Duration::minutes(15);
@@ -17,21 +23,10 @@ impl SignatureTime {
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let number = |from: usize, to: usize| -> Option<u16> {
-            let digits = text.get(from..to)?;
-            digits
-                .bytes()
-                .all(|byte| byte.is_ascii_digit())
-                .then(|| digits.parse().ok())?
-        };
-        if text.len() != 16 || text.get(8..9) != Some("T") || text.get(15..) != Some("Z") {
-            return None;
-        }
-        let small = |from| number(from, from + 2).map(|value| value as u8);
-        let month = Month::try_from(small(4)?).ok()?;
-        let date = Date::from_calendar_date(number(0, 4)?.into(), month, small(6)?).ok()?;
-        let time = Time::from_hms(small(9)?, small(11)?, small(13)?).ok()?;
-        Some(Self(PrimitiveDateTime::new(date, time).assume_utc()))
+        // The parser would also read a signed year.
+        let has_length = text.len() == TEXT_BYTES;
+        let read = has_length.then(|| PrimitiveDateTime::parse(text, FORMAT).ok())??;
+        Some(Self(read.assume_utc()))
     }
 
     pub(crate) fn is_near(self, other: Self) -> bool {
@@ -45,16 +40,7 @@ impl SignatureTime {
 
     /// Time, in the format of signatures.
     pub(crate) fn text(self) -> String {
-        let (date, time) = (self.0.date(), self.0.time());
-        format!(
-            "{:04}{:02}{:02}T{:02}{:02}{:02}Z",
-            date.year(),
-            u8::from(date.month()),
-            date.day(),
-            time.hour(),
-            time.minute(),
-            time.second()
-        )
+        self.0.format(FORMAT).expect("a time has every part of the format")
     }
 }
 
@@ -76,6 +62,13 @@ mod tests {
             "20260102 030405Z",
             "20260102T250405Z",
             "+0260102T030405Z",
+            "+20260102T030405Z",
+            "-20260102T030405Z",
+            "20260102T030460Z",
+            "2026010 T030405Z",
+            "20260102t030405Z",
+            " 20260102T030405Z",
+            "20260102T030405Z ",
             "é0260102T03040Z",
         ] {
             assert_eq!(SignatureTime::parse(bad), None, "{bad:?} was taken");

@@ -97,7 +97,7 @@ fn control() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Waits for the worker's first message.
-fn is_ready(ours: &OwnedFd) -> Result<bool> {
+fn await_ready(ours: &OwnedFd) -> Result<bool> {
     Ok(recv(ours.as_raw_fd(), &mut [0; 256], MsgFlags::empty())? > 0)
 }
 
@@ -105,7 +105,7 @@ async fn ours(launcher: &Launcher) -> Result<Duration> {
     let (ours, theirs) = control()?;
     let begin = Instant::now();
     let process: Process = launcher.start(Kind::Container, None, &Reach::default(), theirs)?;
-    if !is_ready(&ours)? {
+    if !await_ready(&ours)? {
         return Err(format!("the worker ended: {}", process.exited().await.output).into());
     }
     let ready = begin.elapsed();
@@ -211,7 +211,7 @@ impl Alone {
         let (ours, theirs) = control()?;
         let begin = Instant::now();
         let mut child = self.start(round, theirs)?;
-        if !is_ready(&ours)? {
+        if !await_ready(&ours)? {
             return Err(format!("{} ended: {}", self.runtime, child.wait()?).into());
         }
         let ready = begin.elapsed();

@@ -342,7 +342,7 @@ impl Attendant {
             tokio::select! {
                 biased;
                 () = self.life.wait_for_end(&self.shared) => {
-                    if let Some(ended) = self.ended().await {
+                    if let Some(ended) = self.take_end().await {
                         break ended;
                     }
                 }
@@ -367,7 +367,7 @@ impl Attendant {
     }
 
     /// Returns its end, once everything that it started has ended, too; `None`: it has not ended.
-    async fn ended(&mut self) -> Option<EndReport> {
+    async fn take_end(&mut self) -> Option<EndReport> {
         // It was killed with its nursery, or the cause is unknown.
         const UNKNOWN: EndReport = EndReport {
             status: -(Signal::SIGKILL as i32),

@@ -135,7 +135,12 @@ impl<'a> Biller<'a> {
     }
 
     /// Adds a tenant's total of folded rows. Their job, lease, functions and periods are not known any more.
-    pub(crate) fn folded(&mut self, tenant: &str, usage: UsageTotals, memory_mib_ms: u64) -> Result<(), StoreError> {
+    pub(crate) fn add_folded(
+        &mut self,
+        tenant: &str,
+        usage: UsageTotals,
+        memory_mib_ms: u64,
+    ) -> Result<(), StoreError> {
         let other = self.query.tenant.as_deref().is_some_and(|only| only != tenant);
         if other || self.query.job.is_some() || self.is_ranged() {
             return Ok(());

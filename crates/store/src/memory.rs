@@ -403,7 +403,7 @@ impl Store for MemoryStore {
             biller.add(&row.standing, &row.periods)?;
         }
         for (tenant, (usage, memory)) in &state.folded {
-            biller.folded(tenant, *usage, *memory)?;
+            biller.add_folded(tenant, *usage, *memory)?;
         }
         Ok(biller.done())
     }

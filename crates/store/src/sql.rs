@@ -14,6 +14,7 @@ pub(crate) mod functions;
 pub(crate) mod people;
 pub(crate) mod queries;
 pub(crate) mod schema;
+mod values;
 pub(crate) mod wishes;
 
 use crate::StoreError;

@@ -56,7 +56,7 @@ macro_rules! bytes_id {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                f.write_str(&hex::encode(self.0))
             }
         }
 
@@ -70,19 +70,9 @@ macro_rules! bytes_id {
             type Err = crate::DecodeError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                let malformed = crate::DecodeError::Malformed { what: stringify!($name) };
-                let digits = text.as_bytes();
-                if digits.len() != 2 * $len {
-                    return Err(malformed);
-                }
                 let mut bytes = [0; $len];
-                for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-                    let nibble = |digit: u8| (digit as char).to_digit(16);
-                    match (nibble(pair[0]), nibble(pair[1])) {
-                        (Some(high), Some(low)) => *byte = (high << 4 | low) as u8,
-                        _ => return Err(malformed),
-                    }
-                }
+                let decoded = hex::decode_to_slice(text, &mut bytes);
+                decoded.map_err(|_| crate::DecodeError::Malformed { what: stringify!($name) })?;
                 Ok(Self(bytes))
             }
         }

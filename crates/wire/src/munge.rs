@@ -5,6 +5,5 @@ const VERSION: &str = "hotlease-1";
 
 /// Payload of a credential for a connection with this nonce, to a daemon whose certificate has this BLAKE3 hash.
 pub fn payload(nonce: &[u8], server: &[u8]) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    format!("{VERSION}\n{}\n{}\n", hex(nonce), hex(server))
+    format!("{VERSION}\n{}\n{}\n", hex::encode(nonce), hex::encode(server))
 }

@@ -36,7 +36,7 @@ pub fn on_ports(
             return false;
         }
         // If a port has work to do first, it does it in the next turn.
-        if tells && !ports.iter().all(|port| port.may_sleep()) {
+        if tells && !ports.iter().all(|port| port.prepare_sleep()) {
             continue;
         }
         let fds = ports.iter().filter_map(|port| port.wait_fd());

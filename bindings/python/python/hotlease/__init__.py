@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hotlease._functions import Function, function
     from hotlease._gang import Gang, Spmd, spmd
     from hotlease._native import NativeFunction, native
+    from hotlease._options import ExecutorOptions
     from hotlease._seat import communicator
     from hotlease._showing import Line
     from hotlease._state import state
@@ -40,6 +41,7 @@ __all__ = [
     "Error",
     "Executor",
     "ExecutorBroken",
+    "ExecutorOptions",
     "Function",
     "FunctionFailed",
     "Future",
@@ -69,6 +71,7 @@ __all__ = [
 # Imported on first use: their imports take several times as long as the rest, and a worker never needs them.
 _ELSEWHERE = {
     "Executor": "hotlease._executor",
+    "ExecutorOptions": "hotlease._options",
     "Future": "hotlease._executor",
     "Function": "hotlease._functions",
     "Line": "hotlease._showing",

@@ -15,9 +15,10 @@ from hotlease.errors import NotRunning, Refused
 # Every program that makes an executor waits for these imports: rare ones are inside of functions.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-    from typing import Any, Optional, TypeVar, Union
+    from collections.abc import Callable, Generator, Iterable, Iterator
+    from typing import Any, NoReturn, Optional, TypeVar, Union
 
+    from hotlease._options import ExecutorOptions
     from hotlease._showing import Part, Pieces
     from hotlease._starting import ColdStart
     from hotlease._timing import Timing
@@ -34,6 +35,11 @@ _OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
 _WARNING = 30
 # Default number of tasks whose times are kept.
 _TIMED = 10_000
+# Default minimum of the workers, and of the seconds to wait for them.
+_AT_LEAST = 1
+_PATIENCE = 10.0
+# Parameters of an executor; all else that it can be asked for is in `ExecutorOptions`.
+_PARAMETERS = frozenset(("max_workers", "initializer", "initargs", "manager", "environment", "timeout", "options"))
 
 
 class Future(_core.Task, _bases.Future["T"]):
@@ -49,7 +55,7 @@ class Future(_core.Task, _bases.Future["T"]):
 
     @property
     def timing(self) -> Optional[Timing]:
-        """Seconds of each phase so far; `None` unless its executor times tasks: ``Executor(timing=True)``."""
+        """Seconds of each phase so far; `None` unless its executor times tasks: ``ExecutorOptions(timing=True)``."""
         from hotlease import _timing
 
         row = self._times()
@@ -77,64 +83,14 @@ class Executor(_core.Client, _bases.Executor):
         Called in each worker before any task. If it raises, the executor is broken.
     manager
         ``https://HOST:PORT`` of a cluster's manager. Default: ``$HOTLEASE_MANAGER``, else the platform of this node.
-    timeout
-        Seconds for each task. After that its worker is killed and its future raises `DeadlineExceeded`.
-    idempotent
-        Whether tasks may run again after their worker died. A task that two workers died of is not run again. Each run
-        gets the arguments as they were submitted: unlike for other tasks, large ones are copied for it.
-    retries, memo
-        Defaults for all tasks; see `options`.
-    checkpoint
-        A file for results of tasks with ``memo``: a result in it is not computed again, by this program or a later one.
-        One program at a time writes to it.
-    max_pending
-        Limit of the tasks without a result; over it, `submit` waits. Default: a million.
-    memory
-        Bytes of address space of each worker. Default: no limit.
-    gpus
-        GPUs of each worker.
-    at_least
-        Minimum of the workers: with as many as `max_workers`, the executor gets all of them or none.
-    patience
-        Seconds to wait until that many workers are free.
-    progress
-        Shows a bar of tqdm: tasks that have ended, of those that were submitted (``pip install hotlease[progress]``).
-    timing
-        Whether tasks are timed: `Future.timing` and `report`. A number: how many of the last tasks the report covers
-        (some 150 bytes each). Default, if true: 10,000.
-    output
-        Destination of the output and log records of tasks. Default: text goes to this program's `sys.stdout` and
-        `sys.stderr`, each line with a label (``[simulate worker 3] text``), and log records to the loggers of the same
-        names, with attributes ``function`` and ``worker``; both before `result` of the task returns. False: output
-        stays in the workers. A callable gets each line (`Line`) and each `logging.LogRecord`, in any thread.
     environment
         Packed environment (``hotlease env pack``) that workers run from instead of this program's Python: its hash or
         file. It must have this program's versions of hotlease, cloudpickle and Python (except the last number). Of this
         program's import path, workers get only the folders of its own modules, last, if they exist there.
-    variables
-        More environment variables for workers. Not for secrets: your other processes on the node can read them.
-    mounts
-        Directories of the nodes that tasks see in their sandbox, each as ``"PATH[:INSIDE][:rw]"``: read-only, or
-        writable with ``:rw``, at the same path or at ``INSIDE``. A site refuses directories that it does not grant.
-    network
-        Whether sandboxes have the network of their node. Needed by clients on other hosts, and by tasks that use it.
-    storage
-        Object storage that tasks reach, each as ``"s3://BUCKET[/PREFIX][:ro|:rw]"``: read-only, or writable with
-        ``:rw``. S3 clients find it, with keys that end with the lease, in their environment (``boto3.client("s3")``
-        needs nothing else). A site refuses places that it does not grant.
-    imports
-        Modules that workers import before they run tasks, ``["numpy", "scipy.linalg"]``. If an import fails, there is
-        no executor, and the error says why. In a ``namespace`` sandbox the next lease of the program forks its workers
-        from an interpreter with these imports: they start in milliseconds, and share its memory until they write to it.
-        Random generators of Python and numpy are seeded anew in each; other values from imports are equal in all.
-    state
-        Name of the state that tasks leave in the one worker. Functions of `hotlease.state` save it when the lease ends
-        or is revoked, and restore it for the tenant's next executor of program and name, on any node. One at a time.
+    timeout
+        Seconds for each task. After that its worker is killed and its future raises `DeadlineExceeded`.
     options
-        More options of the lease: ``sandbox`` (kind of isolation: ``"process"``, ``"namespace"``, ``"container"`` or
-        ``"microvm"``; default: the site's choice for this tenant), ``polling``, ``hot_budget``, ``ttl``, ``identity``,
-        ``runtime_dir``, ``transport``, ``label``, ``job``; and ``queue_bytes``, limit of the bytes of waiting tasks,
-        over which `submit` waits (default: 1 GiB). Not ``shared``: Python workers have their own cores.
+        All other options: `ExecutorOptions`.
 
     Raises
     ------
@@ -158,28 +114,19 @@ class Executor(_core.Client, _bases.Executor):
         initializer: Optional[Callable[..., object]] = None,
         initargs: tuple[Any, ...] = (),
         manager: Optional[str] = None,
-        timeout: Optional[float] = None,
-        idempotent: bool = False,
-        retries: int = 0,
-        memo: bool = False,
-        checkpoint: Union[str, os.PathLike[str], None] = None,
-        max_pending: Optional[int] = None,
-        memory: Optional[int] = None,
-        gpus: Optional[int] = None,
-        at_least: int = 1,
-        patience: float = 10.0,
-        progress: bool = False,
-        timing: Union[bool, int] = False,
-        output: Union[bool, Callable[[Part], object]] = True,
         environment: Union[str, os.PathLike[str], None] = None,
-        variables: Optional[dict[str, str]] = None,
-        mounts: Sequence[str] = (),
-        network: bool = False,
-        storage: Sequence[str] = (),
-        imports: Sequence[str] = (),
-        state: Optional[str] = None,
-        **options: Any,
+        timeout: Optional[float] = None,
+        options: Optional[ExecutorOptions] = None,
+        **misplaced: NoReturn,
     ) -> None:
+        if misplaced:
+            raise misplaced_options("Executor", misplaced)
+        # Without `ExecutorOptions`, whose import takes longer than an executor needs, if none are given.
+        asked: dict[str, Any] = {} if options is None else dict(vars(options))
+        at_least, patience = asked.pop("at_least", _AT_LEAST), asked.pop("patience", _PATIENCE)
+        max_pending, output, progress = asked.get("max_pending"), asked.pop("output", True), asked.pop("progress", False)
+        state, timing = asked.get("state"), asked.pop("timing", False)
+        variables, imports = dict(asked.pop("variables", None) or {}), asked.pop("imports", ())
         if isinstance(max_workers, str):
             if manager is not None:
                 raise TypeError("two managers were given")
@@ -199,37 +146,33 @@ class Executor(_core.Client, _bases.Executor):
 
             # Raised before there are workers.
             _progress.tqdm()
-        asked: dict[str, Any] = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
-        asked.update(checkpoint=checkpoint, max_pending=max_pending)
-        options.update((name, value) for name, value in asked.items() if value is not None)
         if state is not None:
             if max_workers not in (None, 1):
                 raise ValueError("a state is that of one worker: max_workers must be 1")
-            max_workers, options["state"] = 1, state
-        if isinstance(mounts, str):
-            raise TypeError("mounts is a list of directories")
-        if isinstance(storage, str):
-            raise TypeError("storage is a list of places")
-        options.update(mounts=list(mounts), network=network, storage=list(storage))
-        options.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=at_least)
-        options.update(idempotent=idempotent, patience=patience, retries=retries, memo=memo)
-        options["timing"] = _TIMED if timing is True else int(timing)
+            max_workers = 1
+        for name, what in (("mounts", "directories"), ("storage", "places")):
+            if isinstance(asked.get(name), str):
+                raise TypeError(f"{name} is a list of {what}")
+            asked[name] = list(asked.get(name, ()))
+        asked.update(manager=manager, timeout=timeout, patience=patience)
+        asked.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=at_least)
+        asked["timing"] = _TIMED if timing is True else int(timing)
         image = None if environment is None else _platform.image(environment)
-        variables = dict(variables or {})
         if output:
-            options["output"] = _shower(output)
+            asked["output"] = _shower(output)
             # Level from which workers keep log records: this program's, if it has imported logging.
             root = getattr(sys.modules.get("logging"), "root", None)
             variables[_OUTPUT] = str(_WARNING if root is None else root.level)
         if imports:
             variables[_IMPORTS] = _platform.imports(imports)
-        options["python"] = _platform.interpreter(variables, image)
+        asked["python"] = _platform.interpreter(variables, image)
+        asked = {name: value for name, value in asked.items() if value is not None}
         _bases.settle()
         prepared = None if initializer is None else (initializer, tuple(initargs))
-        if manager is None and "runtime_dir" not in options and _platform.may_start():
-            self._open_here(options, prepared, patience)
+        if manager is None and "runtime_dir" not in asked and _platform.may_start():
+            self._open_here(asked, prepared, patience)
         else:
-            self._open(self._future, options, prepared)
+            self._open(self._future, asked, prepared)
         self._warn()
         self._bar = _progress.Bar(self) if progress else None
         _remember(self)
@@ -442,7 +385,7 @@ class Executor(_core.Client, _bases.Executor):
 
     def report(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes an HTML page about the last tasks that were submitted: what ran when on which worker, how long each
-        phase took, how busy the workers were. It needs no network, and ``Executor(timing=True)``.
+        phase took, how busy the workers were. It needs no network, and ``ExecutorOptions(timing=True)``.
 
         Raises
         ------
@@ -453,7 +396,7 @@ class Executor(_core.Client, _bases.Executor):
 
         records = self._records()
         if records is None:
-            raise RuntimeError("this executor does not time its tasks: Executor(timing=True)")
+            raise RuntimeError("this executor does not time its tasks: Executor(options=hotlease.ExecutorOptions(timing=True))")
         _report.write(path, records, self._slots(), self._submitted())
 
 
@@ -468,6 +411,26 @@ class Options:
         """Submits a task like `Executor.submit`."""
         future: Future[T] = self._executor._submit_as(self._asking, fn, *args, **kwargs)
         return future
+
+
+def misplaced_options(of: str, names: Iterable[str]) -> TypeError:
+    """Error that says where options belong that were given to an executor or gang itself."""
+    from dataclasses import fields
+
+    from hotlease._options import ExecutorOptions
+
+    names = list(names)
+    known = {field.name for field in fields(ExecutorOptions)}
+    if "shared" in names:
+        return TypeError(
+            "shared: Python workers have cores of their own; ask for fewer workers (max_workers=), or call native functions on "
+            "shared cores (hotlease run --shared, LeaseOptions::sharing, `shared` in C and C++)"
+        )
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        return TypeError(f"{of} has no option {unknown[0]!r}")
+    given = ", ".join(f"{name}=..." for name in names)
+    return TypeError(f"{of} takes no {names[0]!r} itself: pass it in options=hotlease.ExecutorOptions({given})")
 
 
 def _shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int, Pieces], None]:

@@ -14,17 +14,17 @@ import types
 import uuid
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, Optional, ParamSpec, TypeVar, Union, overload
+from typing import Any, Generic, NoReturn, Optional, ParamSpec, TypeVar, Union, overload
 
 from hotlease import _core, _programs, _remote, _seat
-from hotlease._executor import Executor, _executors
+from hotlease._executor import Executor, _executors, misplaced_options
 from hotlease.errors import DeadlineExceeded, ExecutorBroken, LeaseEnded, TaskError, WorkerDied
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from hotlease._showing import Part
+    from hotlease._options import ExecutorOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,9 +62,11 @@ class Gang:
         The IP address of this host at which the hosts of its workers reach this program: ranks find each other at a
         port of it, which admits no other process. Default: the address from which this host reaches the manager;
         127.0.0.1 on the platform of this node.
-    manager, memory, gpus, patience, output, environment, variables, options
-        As for `Executor`. `patience`: seconds to wait until all workers are free at once; no part of them is held
-        meanwhile.
+    manager, environment
+        As for `Executor`.
+    options
+        `ExecutorOptions`. ``patience``: seconds to wait until all workers are free at once; no part of them is held
+        meanwhile. ``at_least`` is the number of ranks.
 
     Raises
     ------
@@ -89,29 +91,29 @@ class Gang:
         timeout: Optional[float] = None,
         address: Optional[str] = None,
         manager: Optional[str] = None,
-        memory: Optional[int] = None,
-        gpus: Optional[int] = None,
-        patience: float = 10.0,
-        output: Union[bool, Callable[[Part], object]] = True,
         environment: Union[str, os.PathLike[str], None] = None,
-        variables: Optional[dict[str, str]] = None,
-        **options: Any,
+        options: Optional[ExecutorOptions] = None,
+        **misplaced: NoReturn,
     ) -> None:
+        if misplaced:
+            raise misplaced_options("Gang", misplaced)
         # These imports take longer than all of this package, and only a gang needs them.
         from concurrent.futures import ThreadPoolExecutor
+        from dataclasses import replace
 
+        from hotlease._options import ExecutorOptions
         from hotlease._rendezvous import Rendezvous, own_address
 
         if ranks <= 0:
             raise ValueError("ranks must be greater than 0")
         self._process = os.getpid()
         self._size, self._manager = ranks, manager or os.environ.get("HOTLEASE_MANAGER")
-        self._identity, self._runtime_dir = options.get("identity"), options.get("runtime_dir")
+        options = options or ExecutorOptions()
+        self._identity, self._runtime_dir = options.identity, options.runtime_dir
         # Identifies its lease, which `_kill` has to find.
-        self._label = options["label"] = f"{options.get('label') or 'gang'} {uuid.uuid4().hex[:12]}"
-        options.update(timeout=timeout, manager=manager, memory=memory, gpus=gpus, patience=patience)
-        options.update(output=output, environment=environment, variables=variables)
-        self._options = options
+        self._label = f"{options.label or 'gang'} {uuid.uuid4().hex[:12]}"
+        self._options = replace(options, label=self._label, at_least=ranks)
+        self._given_manager, self._environment, self._timeout = manager, environment, timeout
         self._lock = threading.Lock()
         self._is_running = self._is_cancelled = self._is_shut_down = False
         self._pending: set[Future[Any]] = set()
@@ -201,12 +203,18 @@ class Gang:
         self._calls.shutdown(wait)
 
     def _lease(self) -> Executor:
-        executor = Executor(self._size, at_least=self._size, **self._options)
+        executor = Executor(
+            self._size,
+            manager=self._given_manager,
+            environment=self._environment,
+            timeout=self._timeout,
+            options=self._options,
+        )
         if not _core._has_network(executor):
             executor.shutdown()
             raise ValueError(
-                "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (network=True), "
-                "or lease workers of kind process (sandbox=\"process\")"
+                "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (ExecutorOptions(network=True)), "
+                "or lease workers of kind process (ExecutorOptions(sandbox=\"process\"))"
             )
         # At the end of the program the gang shuts it down, after its last call.
         _executors.discard(executor)

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 _functions: Optional[tuple[Callable[[], Any], Callable[[bytearray], object]]] = None
 _UNREGISTERED = (
     "no module has called hotlease.state(save=..., restore=...) in this worker: call it at the top of one, "
-    "and name that in Executor(imports=[...])"
+    "and name that in ExecutorOptions(imports=[...])"
 )
 
 
 def state(*, save: Callable[[], Any], restore: Callable[[bytearray], object]) -> None:
     """Declares how the state that tasks leave in a worker is saved, and restored in another worker, for
-    ``Executor(state=NAME)``.
+    ``ExecutorOptions(state=NAME)``.
 
-    To be called at the top of a module that workers import before their first task (``Executor(imports=[MODULE])``). If
+    To be called at the top of a module that workers import before their first task (``ExecutorOptions(imports=[MODULE])``). If
     it is called again, the last call counts. Outside of such a worker it has no effect.
 
     Parameters

@@ -89,7 +89,7 @@ impl Graph {
         self.step(FlowEvent::Release { task });
     }
 
-    fn remembered(&mut self, key: &MemoKey) -> Option<Arc<TaskOutcome>> {
+    fn recall(&mut self, key: &MemoKey) -> Option<Arc<TaskOutcome>> {
         let task = self.flow.recall(key)?;
         self.flow.result(task).cloned()
     }
@@ -212,7 +212,7 @@ impl ExecutorCore {
             return false;
         }
         if let Some(key) = planned.key_of(&results) {
-            if let Some(outcome) = state.graph.remembered(&key) {
+            if let Some(outcome) = state.graph.recall(&key) {
                 planned.cell.start();
                 planned.cell.resolve(TaskOutcome::Shared(outcome));
                 return true;
@@ -444,7 +444,7 @@ impl ExecutorCore {
             let _ = planned.key.set(Box::new(key));
         }
         if let Some(key) = planned.key.get().map(|key| **key) {
-            if let Some(outcome) = graph.remembered(&key) {
+            if let Some(outcome) = graph.recall(&key) {
                 let outcome = done(outcome);
                 graph.step(FlowEvent::Ended { task, attempt, outcome });
                 return;

@@ -1,6 +1,7 @@
 //! Hint to a program whose tasks take longer to submit than to run: measures both for one task in [`EVERY`].
 
 use super::task_times::TaskTimes;
+use hotlease_fabric::clock::median;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,8 +24,8 @@ pub struct Hint {
 #[derive(Default)]
 struct Samples {
     awaited: Vec<Arc<TaskTimes>>,
-    submitting: Vec<u64>,
-    running: Vec<u64>,
+    submitting: Vec<f64>,
+    running: Vec<f64>,
 }
 
 impl Hint {
@@ -49,8 +50,8 @@ impl Hint {
         let (submitting, running) = (&mut seen.submitting, &mut seen.running);
         seen.awaited.retain(|times| match times.cost() {
             Some((submitted, ran)) => {
-                submitting.push(submitted);
-                running.push(ran);
+                submitting.push(submitted as f64);
+                running.push(ran as f64);
                 false
             }
             None => !times.has_ended(),
@@ -58,14 +59,8 @@ impl Hint {
         if submitting.len() < SAMPLES {
             return None;
         }
-        let medians = (median(submitting), median(running));
+        let [submit_ns, run_ns] = [submitting, running].map(|times| median(&std::mem::take(times)) as u64);
+        let medians = (submit_ns, run_ns);
         (medians.0 > medians.1 && !GIVEN.swap(true, Ordering::Relaxed)).then_some(medians)
     }
-}
-
-fn median(values: &mut Vec<u64>) -> u64 {
-    let middle = values.len() / 2;
-    let median = *values.select_nth_unstable(middle).1;
-    values.clear();
-    median
 }

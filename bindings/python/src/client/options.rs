@@ -15,11 +15,6 @@ const QUEUE_BYTES: usize = 1 << 30;
 const PENDING_MAX: u32 = 1_000_000;
 /// Depth of the rings: enough for no-op tasks between two collections by the keeper.
 const DEPTH: u32 = 512;
-/// Reason to reject shared cores: an operator's limit ends an invocation on them after some seconds, and a slot rejects
-/// requests while others have its core. Tasks sent ahead, initializers and fetched results need neither.
-const SHARED: &str = "shared: Python workers have cores of their own; ask for fewer workers (max_workers=), or call native functions on \
-                      shared cores (hotlease run --shared, LeaseOptions::sharing, `shared` in C and C++)";
-
 /// Options of an executor.
 pub struct ExecutorOptions {
     pub lease: LeaseOptions,
@@ -83,11 +78,6 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
             "state" => lease.state = value.extract()?,
             "memory" => lease.memory_bytes = value.extract()?,
             "gpus" => lease.gpus = value.extract()?,
-            "shared" => {
-                if value.extract()? {
-                    return Err(PyValueError::new_err(SHARED));
-                }
-            }
             "sandbox" => lease.sandbox = value.extract()?,
             "mounts" => {
                 let mounts = value.extract::<Vec<String>>()?;

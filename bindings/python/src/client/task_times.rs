@@ -1,4 +1,4 @@
-//! Times of a task's stages, if asked for: `Executor(timing=...)`, and one task in many of every executor.
+//! Times of a task's stages, if asked for: `ExecutorOptions(timing=...)`, and one task in many of every executor.
 //!
 //! All of them are measured on the client, except the running time of the function, which its worker measures and its
 //! reply carries (`FORMAT.md`): clocks of different nodes are not compared.

@@ -20,7 +20,7 @@ type Spec<'a, 'py> = &'a Bound<'py, PyAny>;
 /// `MPI.IN_PLACE`.
 static IN_PLACE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-fn is_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
+fn check_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
     let py = spec.py();
     let it = IN_PLACE.get_or_try_init(py, || -> PyResult<_> {
         Ok(py.import("hotlease.MPI._constants")?.getattr("IN_PLACE")?.unbind())
@@ -134,7 +134,7 @@ impl Group {
             ));
         }
         let mut into = BufferPart::of_blocks(received, Write, self.size, RECEIVED)?;
-        let is_in_place = is_in_place(sent)?;
+        let is_in_place = check_in_place(sent)?;
         let mut part = BufferPart::none();
         if !is_in_place {
             part = BufferPart::of(sent, Read, SENT)?;
@@ -167,7 +167,7 @@ impl Group {
 
     /// This rank's part of what all ranks send, which goes into the blocks `into`.
     fn own_part(&self, sent: Spec<'_, '_>, into: BufferBlocks) -> PyResult<(BufferPart, BufferBlocks, bool)> {
-        if is_in_place(sent)? {
+        if check_in_place(sent)? {
             return Ok((BufferPart::none(), into, true));
         }
         let part = BufferPart::of(sent, Read, SENT)?;
@@ -189,7 +189,7 @@ impl Group {
             ));
         }
         let mut part = BufferPart::of_blocks(sent, Read, self.size, SENT)?;
-        let is_in_place = is_in_place(received)?;
+        let is_in_place = check_in_place(received)?;
         let mut into = BufferPart::none();
         if !is_in_place {
             into = BufferPart::of(received, Write, RECEIVED)?;
@@ -211,7 +211,7 @@ impl Group {
             return Ok(Prepared::of(shape, kind, (BufferPart::none(), 0), (into, mine)));
         }
         let mut from = BufferBlocks::of(sent, Read, self.size, SENT)?;
-        let is_in_place = is_in_place(received)?;
+        let is_in_place = check_in_place(received)?;
         let mut into = BufferPart::none();
         if !is_in_place {
             (into, from) = unify_block_types(BufferPart::of(received, Write, RECEIVED)?, from);
@@ -227,7 +227,7 @@ impl Group {
 
     pub fn allgather(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
         let mut into = BufferPart::of_blocks(received, Write, self.size, RECEIVED)?;
-        let is_in_place = is_in_place(sent)?;
+        let is_in_place = check_in_place(sent)?;
         let mut part = BufferPart::none();
         if !is_in_place {
             part = BufferPart::of(sent, Read, SENT)?;
@@ -251,7 +251,7 @@ impl Group {
 
     pub fn alltoall(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
         let mut into = BufferPart::of_blocks(received, Write, self.size, RECEIVED)?;
-        let is_in_place = is_in_place(sent)?;
+        let is_in_place = check_in_place(sent)?;
         let mut part = BufferPart::none();
         if !is_in_place {
             part = BufferPart::of_blocks(sent, Read, self.size, SENT)?;
@@ -265,7 +265,7 @@ impl Group {
 
     pub fn alltoallv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
         let mut into = BufferBlocks::of(received, Write, self.size, RECEIVED)?;
-        if is_in_place(sent)? {
+        if check_in_place(sent)? {
             let (extent, kind) = (into.blocks().extent(self.size), into.kind());
             let (memory, counts, displacements) = into.into_parts();
             let shape = CollectiveKind::Alltoallv {
@@ -299,7 +299,7 @@ impl Group {
         received: Spec<'_, '_>,
     ) -> PyResult<(BufferPart, BufferPart, bool)> {
         let into = BufferPart::of(received, Write, RECEIVED)?;
-        if is_in_place(sent)? {
+        if check_in_place(sent)? {
             return Ok((BufferPart::none(), into, true));
         }
         let part = BufferPart::of(sent, Read, SENT)?;
@@ -367,7 +367,7 @@ impl Group {
         op: &Bound<'_, Op>,
     ) -> PyResult<Prepared> {
         let operator = op.get().operator(sent.py())?;
-        let is_in_place = is_in_place(sent)?;
+        let is_in_place = check_in_place(sent)?;
         let (part, into) = if is_in_place {
             (
                 BufferPart::none(),
@@ -394,7 +394,7 @@ impl Group {
         op: &Bound<'_, Op>,
     ) -> PyResult<Prepared> {
         let operator = op.get().operator(sent.py())?;
-        let is_in_place = is_in_place(sent)?;
+        let is_in_place = check_in_place(sent)?;
         let into = BufferPart::of(received, Write, RECEIVED)?;
         let counts = match counts {
             Some(counts) if counts.len() == self.size => counts,

@@ -55,7 +55,7 @@ impl InputView {
         }
         // SAFETY: filled, as just checked.
         let view = Self(unsafe { view.assume_init() });
-        if view.has_objects(object)? {
+        if view.find_objects(object)? {
             return Err(PyTypeError::new_err(
                 "a native function cannot read an array of objects, whose memory has references to them and not their values: \
                  pass array.astype(float), for instance",
@@ -79,7 +79,7 @@ impl InputView {
         unsafe { std::ptr::copy_nonoverlapping(self.place().start.as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
-    fn has_objects(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn find_objects(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
         if self.0.format.is_null() {
             return Ok(false);
         }

@@ -28,7 +28,7 @@ impl Sink for DirectReceive<'_> {
         self.protocol.frame(from, frame)
     }
 
-    fn is_held(&mut self, from: Rank, frame: &MemberFrame) -> bool {
+    fn hold(&mut self, from: Rank, frame: &MemberFrame) -> bool {
         if let MemberFrame::Eager { to, .. } = frame
             && self.got.is_none()
             && to.class == MessageClass::Message

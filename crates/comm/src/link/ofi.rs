@@ -313,7 +313,7 @@ impl Link for Ofi {
         if any || !self.is_dozing {
             return any;
         }
-        let may_sleep = self.messenger.may_sleep();
+        let may_sleep = self.messenger.prepare_sleep();
         let has_news = !may_sleep && !self.messenger.is_stalled() && self.messenger.wait_fd().is_some();
         self.sleeper.set_naps(!may_sleep || !self.concerned.is_empty());
         has_news

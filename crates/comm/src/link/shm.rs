@@ -374,8 +374,8 @@ impl Sink for LaneFrameFilter<'_> {
         Ok(None)
     }
 
-    fn is_held(&mut self, from: Rank, frame: &MemberFrame) -> bool {
-        self.sink.is_held(from, frame)
+    fn hold(&mut self, from: Rank, frame: &MemberFrame) -> bool {
+        self.sink.hold(from, frame)
     }
 
     fn body(&mut self, from: Rank, bytes: u64) {

@@ -11,7 +11,7 @@ pub(super) const THEME: Threat = Threat {
         attempt("setuid", "become another user (setresuid)", setuid).with_capability(Capability::Setuid),
         attempt("setgid", "become another group (setresgid)", setgid).with_capability(Capability::Setgid),
         attempt("setgroups", "join other groups (setgroups)", setgroups).with_capability(Capability::Setgid),
-        attempt("capabilities", "have a capability", has_capabilities).with_capability(Capability::SysAdmin),
+        attempt("capabilities", "have a capability", find_capabilities).with_capability(Capability::SysAdmin),
         attempt(
             "capability-raise",
             "give itself capabilities (capset)",
@@ -63,7 +63,7 @@ fn setgroups() -> AttemptResult {
     Ok(format!("joined group {}", groups[0]))
 }
 
-fn has_capabilities() -> AttemptResult {
+fn find_capabilities() -> AttemptResult {
     match capabilities("CapEff") | capabilities("CapPrm") | capabilities("CapInh") | capabilities("CapAmb") {
         0 => denied("it has none"),
         set => Ok(format!("has {set:#x}")),

@@ -1,5 +1,6 @@
 //! Pace of a neighbour, which a flood in a sandbox next to it must not change much.
 
+use hdrhistogram::Histogram;
 use std::fmt;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -17,27 +18,28 @@ pub struct LoopTimes {
 
 /// Steps of the loop: some microseconds.
 const STEPS: u64 = 8192;
+/// Longest time that is recorded: a minute.
+const LONGEST_NS: u64 = 60_000_000_000;
 
 impl LoopTimes {
     /// Measures this process for this time.
     pub(crate) fn measure(over: Duration) -> Self {
         let begin = Instant::now();
-        let mut taken_ns = Vec::new();
-        while begin.elapsed() < over || taken_ns.is_empty() {
+        // Counts a longer time as the longest one.
+        let mut times = Histogram::<u64>::new_with_bounds(1, LONGEST_NS, 3).expect("these bounds are valid");
+        while begin.elapsed() < over || times.is_empty() {
             let started = Instant::now();
             let mut number = 0x9e37_79b9_7f4a_7c15u64;
             for step in 0..STEPS {
                 number = black_box(number.rotate_left(5) ^ step).wrapping_mul(0x0100_0000_01b3);
             }
             black_box(number);
-            taken_ns.push(started.elapsed().as_nanos() as u64);
+            times.saturating_record(started.elapsed().as_nanos() as u64);
         }
-        taken_ns.sort_unstable();
-        let at = |percent: usize| taken_ns[(taken_ns.len() - 1) * percent / 100];
         Self {
-            count: taken_ns.len(),
-            p50_ns: at(50),
-            p99_ns: at(99),
+            count: times.len() as usize,
+            p50_ns: times.value_at_quantile(0.5),
+            p99_ns: times.value_at_quantile(0.99),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::pace::LoopTimes;
 use super::secrets::{Listeners, Secrets};
 use crate::residue::Residue;
-use crate::syscall::{kernel, may_be_traced};
+use crate::syscall::{allow_tracing, kernel};
 use crate::variables::PREFIX;
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -69,7 +69,7 @@ impl KernelAttributes {
 /// harm that was done to it and `pulse MILLISECONDS` with its pace. Each answer ends with a line `done`.
 pub fn serve(token: &str, folder: &Path) -> io::Result<()> {
     let secret = std::env::var(format!("{PREFIX}SECRET")).map_err(io::Error::other)?;
-    may_be_traced();
+    allow_tracing();
     for signal in [
         libc::SIGUSR1,
         libc::SIGUSR2,

@@ -81,15 +81,7 @@ impl WorkerChannel {
                 size_bytes: u64::from(reply.depth),
             });
         }
-        Ok(Self {
-            requests: requests.0,
-            replies,
-            generation,
-            next: 0,
-            express_next: 0,
-            was_express: false,
-            unsettled: false,
-        })
+        Ok(Self::over(requests, generation, replies))
     }
 }
 

@@ -435,14 +435,15 @@ impl Endpoint {
         self.source
     }
 
-    /// Descriptor that is readable when completions may be waiting, after [`Endpoint::can_sleep`] returned true.
+    /// Descriptor that is readable when completions may be waiting, after [`Endpoint::prepare_sleep`] returned true.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the descriptor is the queue's and lives as long as it.
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether the descriptor will become readable for every later completion; otherwise there is work to do.
-    pub fn can_sleep(&mut self) -> bool {
+    /// Prepares a wait for the descriptor; returns whether it will become readable for every later completion.
+    /// Otherwise there is work to do.
+    pub fn prepare_sleep(&mut self) -> bool {
         let mut fids = [self.queue.0.as_ptr().cast::<fid>()];
         // SAFETY: an open fabric and a queue of it.
         let result = unsafe {

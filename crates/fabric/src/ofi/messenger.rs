@@ -273,17 +273,17 @@ impl Messenger {
         }
     }
 
-    /// Descriptor that is readable when something may have come, but only after [`may_sleep`](Self::may_sleep) returned
-    /// true and until the next poll. `None`: the provider has nothing to sleep on; nap instead.
+    /// Descriptor that is readable when something may have come, but only after [`prepare_sleep`](Self::prepare_sleep)
+    /// returned true and until the next poll. `None`: the provider has nothing to sleep on; nap instead.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.endpoint.wait_fd()
     }
 
-    /// Whether there is nothing to do until [`wait_fd`](Self::wait_fd) is readable; false: poll again, after a nap if
-    /// nothing came.
-    pub fn may_sleep(&mut self) -> bool {
+    /// Prepares a wait for [`wait_fd`](Self::wait_fd); returns whether there is nothing to do until it is readable.
+    /// False: poll again, after a nap if nothing came.
+    pub fn prepare_sleep(&mut self) -> bool {
         let is_quiet = self.stalled.is_empty() && self.unposted.is_empty();
-        is_quiet && self.endpoint.wait_fd().is_some() && self.endpoint.can_sleep()
+        is_quiet && self.endpoint.wait_fd().is_some() && self.endpoint.prepare_sleep()
     }
 }
 

@@ -412,11 +412,6 @@ impl std::fmt::Debug for Port {
 }
 
 impl Peer {
-    /// Reason why nothing can be sent to this peer any more, if so.
-    pub fn is_broken(&self) -> Option<OfiError> {
-        self.link.broken()
-    }
-
     /// Port that the peer belongs to.
     pub fn port(&self) -> &Arc<Port> {
         &self.port

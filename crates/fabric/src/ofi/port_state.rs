@@ -261,7 +261,7 @@ impl PortState {
             match self.endpoint.completions(&mut entries, &mut sources) {
                 Completions::Read(count) => {
                     for (entry, source) in entries.iter().zip(sources).take(count) {
-                        self.completed(entry, source);
+                        self.handle_completion(entry, source);
                     }
                     if !self.buffers.unposted.is_empty() {
                         self.post_receives();
@@ -270,7 +270,7 @@ impl PortState {
                         break;
                     }
                 }
-                Completions::Error(failure) => self.operation_failed(&failure),
+                Completions::Error(failure) => self.handle_failure(&failure),
                 Completions::Failed(result) => {
                     self.failed.get_or_insert(self.endpoint.error("fi_cq_read", result));
                     break;
@@ -281,7 +281,7 @@ impl PortState {
     }
 
     #[inline]
-    fn completed(&mut self, entry: &fi_cq_msg_entry, source: fi_addr_t) {
+    fn handle_completion(&mut self, entry: &fi_cq_msg_entry, source: fi_addr_t) {
         let Some(number) = self.operations.find(entry.op_context) else {
             self.counters.unattributed += 1;
             return;
@@ -328,7 +328,7 @@ impl PortState {
     }
 
     #[cold]
-    fn operation_failed(&mut self, failure: &FailedOperation) {
+    fn handle_failure(&mut self, failure: &FailedOperation) {
         let broken = |what: &'static str, endpoint: &Endpoint| OfiError::LinkBroken {
             what,
             code: failure.code,

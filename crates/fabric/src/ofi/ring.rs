@@ -107,7 +107,7 @@ pub struct OfiRing {
 
 impl OfiRing {
     /// Reason why the ring is broken, if it is. Frames published to a broken ring are dropped.
-    pub fn is_broken(&self) -> Option<OfiError> {
+    pub fn break_reason(&self) -> Option<OfiError> {
         self.state.broken().or_else(|| self.port().failure())
     }
 

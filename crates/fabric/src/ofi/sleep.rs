@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 const NAP: Duration = Duration::from_micros(50);
 
 impl Port {
-    /// Descriptor that is readable when something may have arrived, but only after [`Port::may_sleep`] returned true
-    /// and until the next progress. `None`: the provider has nothing to sleep on; nap instead.
+    /// Descriptor that is readable when something may have arrived, but only after [`Port::prepare_sleep`] returned
+    /// true and until the next progress. `None`: the provider has nothing to sleep on; nap instead.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the completion queue's, which is open as long as the port.
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether [`Port::wait_fd`] will become readable for every later completion; false: make progress first. For a
-    /// port that only one thread uses; several threads use [`Port::sleep`].
-    pub fn may_sleep(&self) -> bool {
-        self.wait_fd.is_some() && self.lock().endpoint.can_sleep()
+    /// Prepares a wait for [`Port::wait_fd`]; returns whether it will become readable for every later completion.
+    /// False: make progress first. For a port that only one thread uses; several threads use [`Port::sleep`].
+    pub fn prepare_sleep(&self) -> bool {
+        self.wait_fd.is_some() && self.lock().endpoint.prepare_sleep()
     }
 
     /// Sleeps until `ready` returns true or `timeout`, making progress whenever something arrives; returns whether it
@@ -50,7 +50,7 @@ impl Port {
                 state.followers -= 1;
                 continue;
             }
-            if !state.endpoint.can_sleep() {
+            if !state.endpoint.prepare_sleep() {
                 drop(state);
                 std::hint::spin_loop();
                 state = self.lock();

@@ -38,7 +38,7 @@ pub fn peer_that_closes_is_noticed(fabric: &Fabric) {
     drop(worker);
     let begin = Instant::now();
     let error = loop {
-        if let Some(error) = ends.client.far().is_broken() {
+        if let Some(error) = ends.client.far().break_reason() {
             break error;
         }
         assert!(begin.elapsed() < LONG, "the client was never told");
@@ -85,14 +85,14 @@ pub fn peer_that_vanishes_with_frames_in_flight_hangs_nobody(fabric: &Fabric) {
         // The loss of a small frame that was handed over before the peer vanished is not reported: the client learns of
         // it when it goes on publishing.
         let mut number = 200;
-        while ends.client.far().is_broken().is_none() && begin.elapsed() < patience {
+        while ends.client.far().break_reason().is_none() && begin.elapsed() < patience {
             ends.client_side.progress();
             if number < 20_000 && fabric.provider.name() != "udp;ofi_rxd" {
                 ends.client.publish(number % 64, &CALL, &[&input]).unwrap();
                 number += 1;
             }
         }
-        let broken = ends.client.far().is_broken();
+        let broken = ends.client.far().break_reason();
         // Over datagrams nothing reports the loss before the provider gives up.
         if fabric.provider.name() != "udp;ofi_rxd" {
             assert!(broken.is_some(), "{bytes} bytes: a vanished peer was not noticed");

@@ -130,7 +130,7 @@ pub fn messages_wake_who_sleeps(fabric: &Fabric) {
                     assert!(sent(&mut there, 0, b"answer"));
                     answers += 1;
                 }
-                if !any && there.may_sleep() {
+                if !any && there.prepare_sleep() {
                     let descriptor = there.wait_fd().expect("it said that it may sleep");
                     let mut descriptors = [nix::poll::PollFd::new(descriptor, nix::poll::PollFlags::POLLIN)];
                     nix::poll::poll(&mut descriptors, 5000_u16).unwrap();

@@ -208,17 +208,13 @@ fn measure_one(
             }
         }
     }
-    let median = |mut times: Vec<f64>| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    };
     let of = |(recipe, times): (Recipe, Vec<f64>)| Measurement {
         operation,
         ranks,
         bytes: question.bytes,
         recipe,
         element: ELEMENT,
-        seconds: median(times),
+        seconds: hotlease_fabric::clock::median(&times),
     };
     Ok(recipes.into_iter().zip(times).map(of).collect())
 }

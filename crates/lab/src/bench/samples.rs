@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use hdrhistogram::Histogram;
-use hotlease_fabric::clock::{TickClock, measure_tick_hz, ticks};
+use hotlease_fabric::clock::{TickClock, measure_tick_hz, median, ticks};
 use std::time::Duration;
 
 /// A cheap clock that counts nanoseconds.
@@ -118,13 +118,6 @@ impl Pair {
     pub(super) fn ratio(&self) -> f64 {
         median(&self.ratios)
     }
-}
-
-/// Median of some values; 0 if there are none.
-pub(super) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use super::bench_platform::BenchPlatform;
 use super::measured_lease::{MeasuredLease, blocks, hot};
 use super::record::{Figures, Record, Target, params, print};
-use super::samples::median;
 use clap::Args;
 use hotlease_bench_baseline::RoundTripKind;
 use hotlease_client::{LeaseOptions, Pipeline};
+use hotlease_fabric::clock::median;
 use hotlease_terminal::output::Output;
 use std::time::Instant;
 

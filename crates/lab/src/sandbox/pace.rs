@@ -7,6 +7,7 @@
 //! repeated more often before that is believed.
 
 use hotlease_escape::LoopTimes;
+use hotlease_fabric::clock::median;
 use serde::Serialize;
 
 /// Rounds of each flood.
@@ -90,15 +91,6 @@ impl Pace {
     }
 }
 
-fn median(sorted: &[f64]) -> f64 {
-    let half = sorted.len() / 2;
-    match (sorted.len() % 2, sorted.get(half)) {
-        (_, None) => 0.0,
-        (0, Some(upper)) => sorted[half - 1].midpoint(*upper),
-        (_, Some(middle)) => *middle,
-    }
-}
-
 /// Reads a limit from the command line.
 pub(super) fn parse_limit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -158,14 +150,6 @@ mod tests {
         // Slow all the time, or slowing down gradually.
         assert_eq!(judged(std::iter::repeat(beside(900, 950, 900))), (ROUNDS, false));
         assert_eq!(judged(std::iter::repeat(beside(100, 500, 900))), (ROUNDS, false));
-    }
-
-    #[test]
-    fn the_median_is_between_the_two_in_the_middle() {
-        assert_eq!(
-            [&[][..], &[3.0], &[1.0, 2.0], &[1.0, 2.0, 9.0]].map(median),
-            [0.0, 3.0, 1.5, 2.0]
-        );
     }
 
     #[test]

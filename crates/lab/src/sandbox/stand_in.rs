@@ -2,7 +2,7 @@
 //! protects it.
 
 use anyhow::Context;
-use hotlease_escape::may_be_traced;
+use hotlease_escape::allow_tracing;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::Signal;
 use std::fs::{self, File};
@@ -34,7 +34,7 @@ pub(super) struct StandIn {
 impl StandIn {
     /// Must be called in a runtime, and before any process is started that could inherit from this one.
     pub(super) fn new(secret: Arc<String>) -> anyhow::Result<Self> {
-        may_be_traced();
+        allow_tracing();
         let folder = tempfile::Builder::new()
             .prefix("hotlease-escape-agent-")
             .tempdir()

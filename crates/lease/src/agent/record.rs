@@ -37,6 +37,9 @@ pub enum Availability {
 }
 
 impl Availability {
+    /// Word of an agent's last report, in place of a state's name: the agent leaves.
+    pub const LEAVING: &str = "gone";
+
     /// Name of the state in listings and reports.
     pub fn word(self) -> &'static str {
         match self {

@@ -49,10 +49,9 @@ pub(super) async fn challenge(State(state): State<Arc<Shared>>, request: Request
         ConnectionPeer::Stranger { server, .. } => server.as_slice(),
         ConnectionPeer::Local { .. } | ConnectionPeer::Certified(_) => &[],
     };
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(Json(Challenge {
-        nonce: hex(&nonce),
-        server: hex(server),
+        nonce: hex::encode(nonce),
+        server: hex::encode(server),
         payload: munge::payload(&nonce, server),
         uid: nix::unistd::geteuid().as_raw(),
         ends_ms,

@@ -41,35 +41,32 @@ impl<S: AsyncRead> FrameReader<S> {
 
     /// Receives the next frame.
     pub async fn next(&mut self) -> Result<TunnelFrame, NetError> {
-        let mut prefix = [0; PREFIX_BYTES];
-        self.fill(&mut prefix).await?;
-        let size = TunnelFrame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
-        let mut body = vec![0; size];
-        self.fill(&mut body).await?;
-        TunnelFrame::decode(&body).map_err(NetError::malformed(&self.whom))
+        self.next_within(usize::MAX).await
     }
 
     /// Receives the first frame of an unknown peer: at most `bytes_max` bytes, all of them within `within`.
     pub async fn first(&mut self, bytes_max: usize, within: Duration) -> Result<TunnelFrame, NetError> {
-        let read = async {
-            let mut prefix = [0; PREFIX_BYTES];
-            self.fill(&mut prefix).await?;
-            let size = TunnelFrame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
-            if size > bytes_max {
-                return Err(NetError::Protocol {
-                    whom: self.whom.to_string(),
-                    why: format!("it began with {size} bytes"),
-                });
-            }
-            let mut body = vec![0; size];
-            self.fill(&mut body).await?;
-            TunnelFrame::decode(&body).map_err(NetError::malformed(&self.whom))
-        };
-        let read = timeout(within, read).await;
+        let read = timeout(within, self.next_within(bytes_max)).await;
         read.map_err(|_| NetError::Silent {
             whom: self.whom.to_string(),
             after: within,
         })?
+    }
+
+    /// Receives a frame of at most `bytes_max` bytes.
+    async fn next_within(&mut self, bytes_max: usize) -> Result<TunnelFrame, NetError> {
+        let mut prefix = [0; PREFIX_BYTES];
+        self.fill(&mut prefix).await?;
+        let size = TunnelFrame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
+        if size > bytes_max {
+            return Err(NetError::Protocol {
+                whom: self.whom.to_string(),
+                why: format!("it began with {size} bytes"),
+            });
+        }
+        let mut body = vec![0; size];
+        self.fill(&mut body).await?;
+        TunnelFrame::decode(&body).map_err(NetError::malformed(&self.whom))
     }
 
     /// Fills `bytes` from the stream.

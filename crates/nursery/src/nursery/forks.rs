@@ -287,15 +287,8 @@ impl Nursery {
         let parent = zygote.parent.as_ref().ok_or_else(gone)?;
         let made = nesting::nest(&inside, parent, &zygote.targets, user);
         let made = made.map_err(|error| error.to_string())?;
-        self.sandboxes.push(Sandbox {
-            made,
-            stage: SandboxStage::Preparing(Instant::now()),
-            id: None,
-            end: None,
-            status: None,
-            failure: None,
-            role: ZygoteRole::Nested(ForkedSandbox::new(id)),
-        });
+        self.sandboxes
+            .push(Sandbox::preparing(made, ZygoteRole::Nested(ForkedSandbox::new(id))));
         Ok(())
     }
 

@@ -71,7 +71,7 @@ impl Nursery {
     pub(super) fn reap_sandbox(&mut self, index: usize) {
         let sandbox = self.sandboxes.swap_remove(index);
         sandbox.made.reap();
-        let out_of_memory = sandbox.made.group.has_oom_kill();
+        let out_of_memory = sandbox.made.group.read_oom_kill();
         let mut group = sandbox.made.group;
         if !group.remove() {
             self.dying.push(group);

@@ -43,15 +43,7 @@ impl Nursery {
             network,
         };
         let made = SandboxProcess::make(&inside, &mut self.groups, user).map_err(|error| error.to_string())?;
-        self.sandboxes.push(Sandbox {
-            made,
-            stage: SandboxStage::Preparing(Instant::now()),
-            id: None,
-            end: None,
-            status: None,
-            failure: None,
-            role: ZygoteRole::Plain,
-        });
+        self.sandboxes.push(Sandbox::preparing(made, ZygoteRole::Plain));
         Ok(())
     }
 

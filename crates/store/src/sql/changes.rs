@@ -3,10 +3,11 @@
 use super::functions;
 use super::queries::{self, LeaseSelection};
 use super::schema::{add, counter, raise};
+use super::values::{KeyText, int};
 use super::{Sql, Value};
 use crate::limits::Limits;
 use crate::row;
-use crate::{AgentRecord, LeaseRecord, LeaseState, PERIOD_MS, Report, ReportResult, RowKey, RowState, StoreError};
+use crate::{AgentRecord, LeaseRecord, LeaseState, PERIOD_MS, Report, ReportResult, RowState, StoreError};
 use hotlease_lease::ledger::{TOTAL_MAX, sum};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -28,23 +29,6 @@ pub(crate) struct StoreRules {
     pub(crate) adopt_unknown: bool,
 }
 
-fn int(value: u64) -> Value<'static> {
-    Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
-}
-
-/// Texts of a row's key, to bind.
-struct KeyText([String; 3]);
-
-impl KeyText {
-    fn of(key: RowKey) -> Self {
-        Self([key.agent.to_string(), key.boot.to_string(), key.lease.to_string()])
-    }
-
-    fn values(&self) -> [Value<'_>; 3] {
-        [0, 1, 2].map(|part: usize| Value::Text(&self.0[part]))
-    }
-}
-
 fn full(what: &'static str, limit: usize) -> StoreError {
     StoreError::Full { what, limit }
 }
@@ -61,7 +45,7 @@ pub(crate) fn put_agent(
     agent: &AgentRecord,
     at_ms: u64,
 ) -> Result<(), StoreError> {
-    if !queries::has_row(sql, "SELECT id FROM agents WHERE id = $1", agent.id)?
+    if !queries::find_row(sql, "SELECT id FROM agents WHERE id = $1", agent.id)?
         && queries::count(sql, "SELECT COUNT(*) FROM agents")? >= rules.limits.agents
     {
         return Err(full("agents", rules.limits.agents));

@@ -1,38 +1,19 @@
 //! Usage of functions in tables: a row for each function of a lease, and its totals by period.
 
 use super::queries::{CellReader, damaged};
+use super::values::{KeyText, int};
 use super::{Sql, Value};
 use crate::bill::{Biller, FunctionRow};
 use crate::row::FunctionSums;
 use crate::{Audit, FINDINGS_MAX, PERIOD_MS, RowKey, RowState, StoreError};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 
-/// Key of a function's row, except for the function's name.
-struct FunctionKey([String; 4]);
-
-impl FunctionKey {
-    fn of(key: RowKey, function: &FunctionId) -> Self {
-        Self([
-            key.agent.to_string(),
-            key.boot.to_string(),
-            key.lease.to_string(),
-            function.library.to_string(),
-        ])
-    }
-}
-
-fn int(value: u64) -> Value<'static> {
-    Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
-}
-
 /// Reads the usage of a lease's functions.
 pub(crate) fn of(sql: &mut dyn Sql, key: RowKey) -> Result<FunctionTotals, StoreError> {
-    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
-    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
     let statement = "SELECT library, name, compute_ns, invocations FROM functions \
                      WHERE agent = $1 AND boot = $2 AND lease = $3";
     let mut found = Vec::new();
-    sql.query(statement, &values, &mut |cells| {
+    sql.query(statement, &KeyText::of(key).values(), &mut |cells| {
         let mut row = CellReader::of(cells);
         found.push((function(&mut row)?, used(&mut row)?));
         Ok(())
@@ -64,9 +45,9 @@ pub(crate) fn merge(sql: &mut dyn Sql, row: &RowState, told: &FunctionTotals, at
 }
 
 fn put(sql: &mut dyn Sql, key: RowKey, function: &FunctionId, used: FunctionUse, at_ms: u64) -> Result<(), StoreError> {
-    let place = FunctionKey::of(key, function);
-    let [agent, boot, lease, library] = [0, 1, 2, 3].map(|part: usize| Value::Text(&place.0[part]));
-    let name = Value::Text(&function.name);
+    let (key, library) = (KeyText::of(key), function.library.to_string());
+    let [agent, boot, lease] = key.values();
+    let (library, name) = (Value::Text(&library), Value::Text(&function.name));
     let statement = "SELECT MAX(period) FROM function_periods \
                      WHERE agent = $1 AND boot = $2 AND lease = $3 AND library = $4 AND name = $5";
     let mut last = None;

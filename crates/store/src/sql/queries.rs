@@ -2,6 +2,7 @@
 
 use super::functions;
 use super::schema::counter;
+use super::values::KeyText;
 use super::{Cell, Cells, Sql, Value};
 use crate::bill::Biller;
 use crate::row;
@@ -90,7 +91,7 @@ pub(crate) fn cores_text(cores: &[u32]) -> String {
 }
 
 /// Whether a statement finds a row for this agent.
-pub(crate) fn has_row(sql: &mut dyn Sql, statement: &str, agent: AgentId) -> Result<bool, StoreError> {
+pub(crate) fn find_row(sql: &mut dyn Sql, statement: &str, agent: AgentId) -> Result<bool, StoreError> {
     let mut found = false;
     sql.query(statement, &[Value::Text(&agent.to_string())], &mut |_| {
         found = true;
@@ -204,9 +205,8 @@ fn standings(sql: &mut dyn Sql, rest: &str, values: &[Value<'_>]) -> Result<Vec<
 }
 
 pub(crate) fn row(sql: &mut dyn Sql, key: RowKey) -> Result<Option<RowState>, StoreError> {
-    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
-    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
-    let mut rows = standings(sql, "WHERE agent = $1 AND boot = $2 AND lease = $3", &values)?;
+    let key = KeyText::of(key);
+    let mut rows = standings(sql, "WHERE agent = $1 AND boot = $2 AND lease = $3", &key.values())?;
     Ok(rows.pop())
 }
 
@@ -225,11 +225,10 @@ pub(crate) fn oldest_settled(sql: &mut dyn Sql) -> Result<Option<RowState>, Stor
 
 /// Last period in which usage of a row was counted.
 pub(crate) fn last_period(sql: &mut dyn Sql, key: RowKey) -> Result<Option<u64>, StoreError> {
-    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
-    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
+    let key = KeyText::of(key);
     let statement = "SELECT MAX(period) FROM periods WHERE agent = $1 AND boot = $2 AND lease = $3";
     let mut last = None;
-    sql.query(statement, &values, &mut |cells| {
+    sql.query(statement, &key.values(), &mut |cells| {
         last = CellReader::of(cells).number_or_null()?;
         Ok(())
     })?;
@@ -290,7 +289,7 @@ pub(crate) fn bill(sql: &mut dyn Sql, query: &BillQuery) -> Result<Bill, StoreEr
     }
     each_row(sql, |row, periods| biller.add(row, periods))?;
     for (tenant, usage, memory) in folded(sql)? {
-        biller.folded(&tenant, usage, memory)?;
+        biller.add_folded(&tenant, usage, memory)?;
     }
     Ok(biller.done())
 }

@@ -1,7 +1,7 @@
 //! Wishes of operators for nodes, in a table.
 
 use super::changes::StoreRules;
-use super::queries::{CellReader, cores_text, count, damaged, has_row};
+use super::queries::{CellReader, cores_text, count, damaged, find_row};
 use super::{Sql, Value};
 use crate::StoreError;
 use hotlease_lease::agent::OfferedCores;
@@ -18,7 +18,7 @@ const THESE: &str = "these:";
 const COUNT: &str = "count:";
 
 pub(crate) fn put(sql: &mut dyn Sql, rules: &StoreRules, agent: AgentId, wish: &NodeWish) -> Result<(), StoreError> {
-    if !has_row(sql, "SELECT agent FROM wishes WHERE agent = $1", agent)?
+    if !find_row(sql, "SELECT agent FROM wishes WHERE agent = $1", agent)?
         && count(sql, "SELECT COUNT(*) FROM wishes")? >= rules.limits.agents
     {
         return Err(StoreError::Full {

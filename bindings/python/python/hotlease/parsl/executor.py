@@ -12,6 +12,7 @@ from parsl.executors.errors import BadStateException, InvalidResourceSpecificati
 from parsl.monitoring.radios.filesystem import FilesystemRadio
 
 from hotlease._executor import Executor
+from hotlease._options import arguments
 from hotlease.errors import LeaseEnded, WorkerDied
 
 _log = logging.getLogger(__name__)
@@ -35,8 +36,8 @@ class HotleaseExecutor(ParslExecutor):
     remote_monitoring_radio
         Channel by which tasks report to Parsl's monitoring. Default: files in the run directory.
     options
-        More options of `hotlease.Executor`: ``manager``, ``timeout``, ``memory``, ``gpus``, ``idempotent``,
-        ``initializer``.
+        Parameters of `hotlease.Executor`, such as ``manager``, ``timeout`` and ``initializer``, and options of
+        `hotlease.ExecutorOptions`, such as ``memory``, ``gpus`` and ``idempotent``.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class HotleaseExecutor(ParslExecutor):
             return
         super().start()
         self._bad_state = None
-        self._executor = self.kind(self.max_workers, **self._options)
+        self._executor = self.kind(self.max_workers, **arguments(self._options))
 
     @property
     def started(self) -> Optional[Executor]:

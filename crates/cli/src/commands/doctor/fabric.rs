@@ -3,6 +3,7 @@
 
 use super::Finding;
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
+use hotlease_fabric::clock::median;
 use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::ofi::providers::{Addressing, PROVIDERS, Quirks, TestStatus, named};
 use hotlease_terminal::functions::functions;
@@ -161,9 +162,8 @@ fn try_out(args: &SiteArgs, code: &Code, transport: Option<&str>) -> Result<Tria
     for _ in 0..ROUND_TRIPS {
         let begin = Instant::now();
         echo.invoke(&[7; 8], &mut [0; 8])?;
-        times.push(begin.elapsed());
+        times.push(begin.elapsed().as_secs_f64());
     }
-    times.sort_unstable();
     let (input, mut output) = (vec![7; LARGE_BYTES], vec![0; LARGE_BYTES]);
     echo.invoke(&input, &mut output)?;
     let begin = Instant::now();
@@ -171,7 +171,7 @@ fn try_out(args: &SiteArgs, code: &Code, transport: Option<&str>) -> Result<Tria
     let took = begin.elapsed();
     let tried = TrialTimes {
         transport: invoker.transport().to_owned(),
-        round_trip: times[ROUND_TRIPS / 2],
+        round_trip: Duration::from_secs_f64(median(&times)),
         bytes_per_second: 2.0 * LARGE_BYTES as f64 / took.as_secs_f64(),
     };
     invoker.deallocate()?;

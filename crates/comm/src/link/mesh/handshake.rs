@@ -185,7 +185,7 @@ impl MemberHandshake {
             match std::mem::replace(&mut self.stage, MemberHandshakeStage::Done) {
                 MemberHandshakeStage::Accepted(mut got) => {
                     got.append(&mut bytes);
-                    let Some(knocks) = is_knock(&got) else {
+                    let Some(knocks) = detect_knock(&got) else {
                         self.stage = MemberHandshakeStage::Accepted(got);
                         return Ok(None);
                     };
@@ -405,7 +405,7 @@ impl MeshPlan<'_> {
 }
 
 /// Whether the peer knocks; none: too few bytes have come to tell.
-fn is_knock(got: &[u8]) -> Option<bool> {
+fn detect_knock(got: &[u8]) -> Option<bool> {
     let greeting = got.first_chunk::<{ Greeting::BYTES }>()?;
     let greeting = Greeting::decode(greeting);
     Some(greeting.is_ok_and(|greeting| greeting.purpose == Purpose::Knock))

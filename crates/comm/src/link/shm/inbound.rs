@@ -106,7 +106,7 @@ impl LaneReceiver {
             }
             return Ok(false);
         }
-        if !self.is_last && sink.is_held(from, &frame) {
+        if !self.is_last && sink.hold(from, &frame) {
             self.held = Some((frame, line));
             return Ok(true);
         }

@@ -150,7 +150,7 @@ impl Sink for Undecided {
         self.seen.frame(from, frame)
     }
 
-    fn is_held(&mut self, _: Rank, _: &MemberFrame) -> bool {
+    fn hold(&mut self, _: Rank, _: &MemberFrame) -> bool {
         self.held += usize::from(!self.is_decided);
         !self.is_decided
     }

@@ -91,7 +91,7 @@ impl Shared {
     }
 
     /// Whether there are requests to begin, and whether at once, because other members wait for what is written.
-    fn has_requests(&self) -> (bool, bool) {
+    fn look_for_requests(&self) -> (bool, bool) {
         let requests = lock(&self.requests);
         (!requests.is_empty(), requests.iter().any(CourierRequest::is_write))
     }
@@ -290,7 +290,7 @@ impl Driver {
                 tokio::task::yield_now().await;
             });
             self.leave();
-            if !self.shared.has_requests().1 {
+            if !self.shared.look_for_requests().1 {
                 break;
             }
         }
@@ -298,7 +298,7 @@ impl Driver {
 
     /// Begins requests that must begin at once.
     pub(super) fn begin_urgent(&self) {
-        match self.shared.has_requests() {
+        match self.shared.look_for_requests() {
             (_, true) => self.advance(),
             (true, false) if lock(&self.turn).is_driven() => self.shared.wake_drivers(),
             _ => {}

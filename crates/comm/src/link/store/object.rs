@@ -23,7 +23,6 @@
 
 use crate::schedule::Rank;
 use hotlease_wire::comm::GroupId;
-use std::fmt::Write;
 use std::ops::Range;
 
 /// Name of an object. Ranks are those of the group.
@@ -112,12 +111,7 @@ impl ObjectName {
 
 /// Key of a group: the prefix of all its keys.
 pub(super) fn group_key(prefix: &str, group: GroupId) -> String {
-    let mut key = prefix.to_owned();
-    for byte in group.0 {
-        // Writing to a string does not fail.
-        let _ = write!(key, "{byte:02x}");
-    }
-    key
+    format!("{prefix}{}", hex::encode(group.0))
 }
 
 /// Head of an object.

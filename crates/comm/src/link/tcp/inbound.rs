@@ -253,7 +253,7 @@ impl TcpReceiver {
             let has_body = frame.has_body();
             let total = frame.body_bytes() as usize;
             let is_whole = total <= self.end - self.start - MemberFrame::BYTES;
-            if has_body && !is_whole && sink.is_held(from, &frame) {
+            if has_body && !is_whole && sink.hold(from, &frame) {
                 return Ok(true);
             }
             self.start += MemberFrame::BYTES;

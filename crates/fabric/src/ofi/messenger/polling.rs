@@ -75,7 +75,7 @@ impl Messenger {
                 // SAFETY: the message lies in its buffer, which the provider gave back; no other code writes it until
                 // it is posted again.
                 let message = unsafe { std::slice::from_raw_parts(start, bytes) };
-                self.received(message, source, take);
+                self.handle_received(message, source, take);
                 self.unposted.push(number);
             }
             Some(&MessengerOperation::Send { buffer, to }) => {
@@ -89,7 +89,7 @@ impl Messenger {
 
     /// Handles a message from any sender.
     #[inline]
-    fn received(&mut self, message: &[u8], source: fi_addr_t, take: &mut dyn FnMut(u32, &[u8])) {
+    fn handle_received(&mut self, message: &[u8], source: fi_addr_t, take: &mut dyn FnMut(u32, &[u8])) {
         let Ok((envelope, content)) = Envelope::decode(message) else {
             self.refused += 1;
             return;

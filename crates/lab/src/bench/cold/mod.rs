@@ -108,7 +108,7 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<
     for program in &programs {
         all.extend(measure(args.rounds, program, &ways, (&leases, &outsiders), false)?);
     }
-    match node::may_drop_caches(args.dropped) {
+    match node::check_cache_drop(args.dropped) {
         Ok(()) => {
             let ways: Vec<Starter> = ways
                 .into_iter()

@@ -11,7 +11,7 @@ const DROP: &str = "/proc/sys/vm/drop_caches";
 const AT_REST: Duration = Duration::from_millis(30);
 
 /// Whether the caches can be dropped; the error says why not.
-pub(super) fn may_drop_caches(rounds: u32) -> Result<(), String> {
+pub(super) fn check_cache_drop(rounds: u32) -> Result<(), String> {
     if rounds == 0 {
         return Err("by --dropped 0".into());
     }

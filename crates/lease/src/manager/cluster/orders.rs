@@ -159,7 +159,7 @@ impl Cluster {
         actions.push(ClusterAction::AskOrder { ask, agent, wish });
     }
 
-    fn question_answered(&mut self, ask: AskId, agent: AgentId) {
+    fn note_answer(&mut self, ask: AskId, agent: AgentId) {
         self.orders_asked -= 1;
         if let Some(wished) = self.wishes.get_mut(&agent)
             && wished.asking == Some(ask)
@@ -173,7 +173,7 @@ impl Cluster {
         let Some(Question::Order(ordering)) = self.asks.remove(&ask) else {
             return;
         };
-        self.question_answered(ask, ordering.agent);
+        self.note_answer(ask, ordering.agent);
         self.registry.offers(ordering.agent, offering);
         answer_order(&ordering, true, actions);
     }
@@ -186,7 +186,7 @@ impl Cluster {
         refusal: Rejection,
         actions: &mut Vec<ClusterAction>,
     ) {
-        self.question_answered(ask, ordering.agent);
+        self.note_answer(ask, ordering.agent);
         let Some(request) = ordering.request else {
             return;
         };

@@ -1,0 +1,139 @@
+"""`hotlease.ExecutorOptions`. Imported on first use: `dataclasses` takes longer to import than an executor needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Optional, Union
+
+from hotlease._executor import _AT_LEAST, _PARAMETERS, _PATIENCE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hotlease._showing import Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorOptions:
+    """Options of an executor: ``hotlease.Executor(options=hotlease.ExecutorOptions(gpus=1))``.
+
+    An object can be used for any number of executors. `dataclasses.replace` makes another one that differs.
+
+    Parameters
+    ----------
+    idempotent
+        Whether tasks may run again after their worker died. A task that two workers died of is not run again. Each run
+        gets the arguments as they were submitted: unlike for other tasks, large ones are copied for it. Default: false.
+    retries, memo
+        Defaults for all tasks; see `Executor.options`. Default: 0 and false.
+    checkpoint
+        A file for results of tasks with ``memo``: a result in it is not computed again, by this program or a later one.
+        One program at a time writes to it. Default: none.
+    max_pending
+        Limit of the tasks without a result; over it, `submit` waits. Default: a million.
+    queue_bytes
+        Limit of the bytes of waiting tasks; over it, `submit` waits. Default: 1 GiB.
+    memory
+        Bytes of address space of each worker. Default: no limit.
+    gpus
+        GPUs of each worker. Default: none.
+    at_least
+        Minimum of the workers: with as many as `max_workers`, the executor gets all of them or none. Default: 1.
+    patience
+        Seconds to wait until that many workers are free. Default: 10.
+    progress
+        Shows a bar of tqdm: tasks that have ended, of those that were submitted (``pip install hotlease[progress]``).
+        Default: false.
+    timing
+        Whether tasks are timed: `Future.timing` and `Executor.report`. A number: how many of the last tasks the report
+        covers (some 150 bytes each); true: 10,000. Default: false.
+    output
+        Destination of the output and log records of tasks. True, the default: text goes to this program's `sys.stdout`
+        and `sys.stderr`, each line with a label (``[simulate worker 3] text``), and log records to the loggers of the
+        same names, with attributes ``function`` and ``worker``; both before `result` of the task returns. False: output
+        stays in the workers. A callable gets each line (`Line`) and each `logging.LogRecord`, in any thread.
+    variables
+        More environment variables for workers. Not for secrets: your other processes on the node can read them.
+        Default: none.
+    mounts
+        Directories of the nodes that tasks see in their sandbox, each as ``"PATH[:INSIDE][:rw]"``: read-only, or
+        writable with ``:rw``, at the same path or at ``INSIDE``. A site refuses directories that it does not grant.
+        Default: none.
+    network
+        Whether sandboxes have the network of their node. Needed by clients on other hosts, and by tasks that use it.
+        Default: false.
+    storage
+        Object storage that tasks reach, each as ``"s3://BUCKET[/PREFIX][:ro|:rw]"``: read-only, or writable with
+        ``:rw``. S3 clients find it, with keys that end with the lease, in their environment (``boto3.client("s3")``
+        needs nothing else). A site refuses places that it does not grant. Default: none.
+    imports
+        Modules that workers import before they run tasks, ``["numpy", "scipy.linalg"]``. If an import fails, there is
+        no executor, and the error says why. In a ``namespace`` sandbox the next lease of the program forks its workers
+        from an interpreter with these imports: they start in milliseconds, and share its memory until they write to it.
+        Random generators of Python and numpy are seeded anew in each; other values from imports are equal in all.
+        Default: none.
+    state
+        Name of the state that tasks leave in the one worker. Functions of `hotlease.state` save it when the lease ends
+        or is revoked, and restore it for the tenant's next executor of program and name, on any node. One at a time.
+        Default: none.
+    sandbox
+        Kind of isolation of workers: ``"process"``, ``"namespace"``, ``"container"`` or ``"microvm"``. Default: the
+        site's choice for this tenant.
+    polling
+        How workers wait for tasks: ``"adaptive"``, ``"hot"`` or ``"warm"``. Default: ``"adaptive"``.
+    hot_budget
+        Longest time in seconds for which a worker polls after its last task. It is billed as hot time. Default: 0.001.
+    ttl
+        Seconds for which the lease lives without renewal; the executor renews it. Default: 5; 0.1 to 3600.
+    identity
+        Identity shown to a manager on another host: the folder that ``hotlease identity issue --role client`` made.
+        Default: ``$HOTLEASE_IDENTITY``, else ``~/.config/hotlease/identity``.
+    runtime_dir
+        Directory of the platform's sockets. Default: ``$HOTLEASE_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/hotlease``.
+    transport
+        How bytes reach the workers: ``"shm"``, the name of a libfabric provider, or ``"ofi"`` for the best one that
+        works. Default: ``$HOTLEASE_TRANSPORT``, else ``"shm"`` for workers of this host and ``"ofi"`` for others.
+    label
+        Shown in listings; at most 64 bytes. Default: the program's name.
+    job
+        The batch job that pays; at most 64 bytes. Default: ``$HOTLEASE_JOB``, else the job that Slurm, PBS or LSF names.
+    """
+
+    idempotent: bool = False
+    retries: int = 0
+    memo: bool = False
+    checkpoint: Union[str, os.PathLike[str], None] = None
+    max_pending: Optional[int] = None
+    queue_bytes: Optional[int] = None
+    memory: Optional[int] = None
+    gpus: Optional[int] = None
+    at_least: int = _AT_LEAST
+    patience: float = _PATIENCE
+    progress: bool = False
+    timing: Union[bool, int] = False
+    output: Union[bool, Callable[[Part], object]] = True
+    variables: Optional[dict[str, str]] = None
+    mounts: Sequence[str] = ()
+    network: bool = False
+    storage: Sequence[str] = ()
+    imports: Sequence[str] = ()
+    state: Optional[str] = None
+    sandbox: Optional[str] = None
+    polling: Optional[str] = None
+    hot_budget: Optional[float] = None
+    ttl: Optional[float] = None
+    identity: Union[str, os.PathLike[str], None] = None
+    runtime_dir: Union[str, os.PathLike[str], None] = None
+    transport: Optional[str] = None
+    label: Optional[str] = None
+    job: Optional[str] = None
+
+
+def arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `Executor` for parameters and options that were given by name."""
+    own = {name: value for name, value in given.items() if name in _PARAMETERS}
+    others = {name: value for name, value in given.items() if name not in _PARAMETERS}
+    if others:
+        own["options"] = replace(own.get("options") or ExecutorOptions(), **others)
+    return own
