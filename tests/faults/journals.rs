@@ -16,10 +16,10 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// State of a manager that has granted leases and was not told of their use, and of the agent that knows.
+/// State of a manager that has granted leases and was not told of their use, and of the agent that recorded the use.
 struct Snapshot {
     directory: tempfile::TempDir,
-    /// What was really used.
+    /// Usage that really happened.
     truth: Bill,
     journal: Vec<u8>,
 }
@@ -43,7 +43,7 @@ fn snapshot() -> Snapshot {
     let mut parts = Parts::start();
     let tally = Tally::new();
     let mut truth = Bill::new();
-    // Between two heartbeats, if all goes well: what is acknowledged all the same is as true.
+    // These leases end between two heartbeats if all goes well; usage that a heartbeat acknowledged anyway is as true.
     for round in 0..8 {
         let invoker = parts.invoker().expect("a lease");
         let function = invoker.function("tally").expect("it is there").idempotent(false);
@@ -70,7 +70,7 @@ fn snapshot() -> Snapshot {
     }
 }
 
-/// One of the things that happen to bytes.
+/// Damages a journal in one random way; returns the bytes and what was done.
 fn damage(journal: &[u8], random: &mut StdRng) -> (Vec<u8>, String) {
     let mut bytes = journal.to_vec();
     let at = random.random_range(0..bytes.len());
