@@ -1,4 +1,5 @@
-//! How leases began: steps and reasons, as `hotlease explain` shows them. Python's are in `tests/python/starts.rs`.
+//! Starts of leases: steps and reasons, as `hotlease explain` shows them. Those of Python leases are in
+//! `tests/python/starts.rs`.
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_tests::library::library;
@@ -7,7 +8,7 @@ use hotlease_tests::wait::until_true;
 use hotlease_wire::Rejection;
 use serde_json::Value;
 
-/// What is told of the last lease.
+/// Explanation of the last lease.
 fn explained(platform: &Platform, arguments: &[&str]) -> Value {
     let mut told = platform.json(&[&["explain"], arguments].concat());
     assert_eq!(told.len(), 1, "one object: {told:?}");
