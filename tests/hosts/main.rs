@@ -12,7 +12,8 @@
 //! * [`faults`] — hosts, workers, providers and networks that fail while such calls are made.
 //! * [`nat`] — members of a communicator behind NATs and firewalls.
 //! * [`sharing`] — tenants that share a core.
-//! * [`several`] — manager, agents and client on hosts of their own: both address families, links that lose, delay and
+//! * [`several`] — manager, agents and client on hosts of their own: both address families, links that lose packets,
+//!   delay and break.
 //!   break.
 
 mod authority;

@@ -50,7 +50,7 @@ fn buffers_are_read_and_written_in_place() {
         .invoke_buffer(input.slice(..10), output.slice_mut(..9))
         .unwrap_err();
     assert!(matches!(error, Error::Function { .. }), "{error:?}");
-    // The same by a future.
+    // The same call as a future.
     let future = increment.submit_buffer(&input, output.slice_mut(..)).unwrap();
     assert_eq!(future.wait().unwrap(), 1 << 20);
     assert_eq!(output[12345], input[12345].wrapping_add(1));
