@@ -14,7 +14,6 @@
 //! * [`sharing`] — tenants that share a core.
 //! * [`several`] — manager, agents and client on hosts of their own: both address families, links that lose packets,
 //!   delay and break.
-//!   break.
 
 mod authority;
 mod broken;
