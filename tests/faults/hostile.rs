@@ -422,13 +422,13 @@ fn sessions(path: &Path, random: &mut StdRng, requests: u32) -> u32 {
 }
 
 #[test]
-fn hostile_requests_at_every_listener_harm_nobody() {
+fn hostile_requests_at_every_listener_harm_no_other_client() {
     let _alone = alone();
     let seed = seed();
     let mut row = Row::new(
         "10,000 hostile requests on every listener: manager and agent, local and over TLS, and sessions",
         "no daemon dies or panics; memory and descriptors are bounded; another client's calls go on",
-        "hostile::hostile_requests_at_every_listener_harm_nobody",
+        "hostile::hostile_requests_at_every_listener_harm_no_other_client",
         seed,
     );
     let site = Site::new(seed);

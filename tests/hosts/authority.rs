@@ -35,7 +35,7 @@ fn folder_whose_key_others_can_read_is_refused() {
 }
 
 #[test]
-fn nobody_is_issued_what_could_be_mistaken() {
+fn no_certificate_is_issued_that_could_be_mistaken() {
     let authority = Authority::new();
     let out = authority.directory().join("out");
     let client = |tenant: &str| IdentityRequest {

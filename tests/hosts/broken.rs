@@ -85,7 +85,7 @@ fn frame_of_another_epoch_is_refused_over_a_fabric_too() {
 }
 
 #[test]
-fn channel_over_a_link_of_somebody_else_is_refused() {
+fn channel_over_another_clients_link_is_refused() {
     let Some(mut leased) = Leased::new() else { return };
     let (first, _) = leased.connect();
     let (second, _) = leased.connect();

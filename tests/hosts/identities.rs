@@ -236,7 +236,7 @@ fn agent_with_a_clients_certificate_or_a_foreign_one_does_not_register() {
 }
 
 #[test]
-fn nobody_speaks_for_an_agent_of_another_certificate() {
+fn no_peer_speaks_for_an_agent_of_another_certificate() {
     let scene = Scene::new();
     let victim = scene.client.agents().expect("listed").remove(0);
     let elsewhere = scene.authority.issue(&IdentityRequest {

@@ -305,7 +305,7 @@ fn one_nat_for_both() {
 }
 
 #[test]
-fn firewalls_that_let_nobody_in() {
+fn firewalls_that_let_no_peer_in() {
     let Some(mut scene) = Scene::new() else { return };
     let [one, other] = [(); 2].map(|()| scene.internet.firewalled());
     scene.hold([&one, &other], ["itself direct", "direct itself"]);

@@ -90,7 +90,7 @@ fn bytes_that_are_no_handshake_are_answered_by_closing() {
 }
 
 #[test]
-fn slow_handshakes_are_cut_and_hold_up_nobody() {
+fn slow_handshakes_are_cut_and_delay_no_other_client() {
     let scene = Scene::new();
     let hello = hello();
     let start = Instant::now();
@@ -252,7 +252,7 @@ fn slow_and_splitting_networks_change_nothing() {
 }
 
 #[test]
-fn spoilt_connections_end_and_harm_nobody() {
+fn spoilt_connections_end_and_harm_no_other_client() {
     let scene = Scene::new();
     for after in [0, 600, 2500, 6000] {
         for mischief in [

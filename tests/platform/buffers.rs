@@ -99,7 +99,7 @@ fn several_parts_are_one_input_and_one_output() {
 }
 
 #[test]
-fn large_buffer_is_copied_by_nobody() {
+fn large_buffer_is_copied_by_neither_side() {
     let platform = Platform::start();
     let invoker = invoker(&platform);
     let pid = u32::from_le_bytes(

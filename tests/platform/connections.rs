@@ -252,7 +252,7 @@ fn more_than_a_worker_takes_is_refused_and_freed_again() {
 }
 
 #[test]
-fn client_that_asks_and_never_listens_blocks_nobody() {
+fn client_that_asks_and_never_listens_blocks_no_other_client() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);

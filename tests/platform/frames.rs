@@ -289,7 +289,7 @@ fn frame_of_another_sequence_is_not_taken() {
 }
 
 #[test]
-fn random_and_mutated_frames_are_answered_and_harm_nobody() {
+fn random_and_mutated_frames_are_answered_and_harm_no_other_client() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);
@@ -327,7 +327,7 @@ fn random_and_mutated_frames_are_answered_and_harm_nobody() {
 }
 
 #[test]
-fn payload_that_changes_while_it_is_used_harms_nobody() {
+fn payload_that_changes_while_it_is_used_harms_no_other_client() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     let memory = Memory::create("test", 4096).unwrap();
@@ -364,7 +364,7 @@ fn payload_that_changes_while_it_is_used_harms_nobody() {
 }
 
 #[test]
-fn ring_full_of_garbage_harms_nobody() {
+fn ring_full_of_garbage_harms_no_other_client() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);

@@ -257,7 +257,7 @@ fn last_output_of_a_dead_worker_arrives() {
 }
 
 #[test]
-fn output_of_a_live_worker_is_bounded_and_blocks_nobody() {
+fn output_of_a_live_worker_is_bounded_and_blocks_no_function() {
     let platform = Platform::start();
     let mut lease = RawLease::with(&platform, &library("misbehaved"));
     let process = platform.process();

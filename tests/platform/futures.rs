@@ -154,7 +154,7 @@ fn sixty_four_in_flight_on_a_slot_and_no_more() {
 }
 
 #[test]
-fn futures_that_nobody_harvests_yet_hold_up_nothing() {
+fn futures_that_are_not_read_yet_hold_up_nothing() {
     let platform = Platform::start();
     let invoker = invoker(&platform);
     let echo = invoker.function("echo").unwrap();

@@ -338,7 +338,7 @@ fn runtime_directory_that_others_can_enter_is_refused() {
 }
 
 #[test]
-fn pool_is_filled_again_after_use_and_its_workers_serve_nobody_twice() {
+fn pool_is_filled_again_after_use_and_its_workers_serve_one_lease_only() {
     let platform = Platform::start_with(PlatformOptions {
         pool: 2,
         ..PlatformOptions::default()

@@ -160,7 +160,7 @@ fn library_that_hangs_in_its_constructor_is_rejected_after_five_seconds() {
 #[test]
 fn library_with_unresolved_symbols_is_rejected_with_the_symbol() {
     let (why, _) = rejected(&library("unresolved"));
-    assert!(why.contains("symbol_that_nobody_has"), "{why}");
+    assert!(why.contains("symbol_that_no_library_has"), "{why}");
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn join(platform: &Platform, offer: &Offer) -> Result<Invoker, Error> {
 }
 
 #[test]
-fn peer_calls_on_lent_slots_and_its_death_harms_nobody() {
+fn peer_calls_on_lent_slots_and_its_death_harms_no_other_client() {
     let platform = Platform::start_alone();
     let holder = holder(&platform);
     let own = holder.function("process").unwrap();

@@ -54,7 +54,7 @@ fn code_that_no_node_can_load_is_refused_when_each_has_tried() {
     for (way, label) in WAYS.into_iter().zip(["managed", "direct"]) {
         let refusal = refused(&code, options(&nodes, way, label));
         let told = refusal.to_string();
-        assert!(told.contains("symbol_that_nobody_has"), "{told}");
+        assert!(told.contains("symbol_that_no_library_has"), "{told}");
         assert_eq!(nodes.granted(label).len(), 2, "both have tried: {told}");
     }
 }

@@ -27,7 +27,7 @@ use std::time::Duration;
 const WORKER_DESCRIPTORS: usize = 10;
 
 #[test]
-fn garbage_on_the_grpc_sockets_disturbs_nobody() {
+fn garbage_on_the_grpc_sockets_disturbs_no_other_client() {
     let platform = Platform::start();
     let bystander = Bystander::start(&platform);
     let mut random = random("bytes");
@@ -203,7 +203,7 @@ fn absurd_lease_requests_are_refused_by_name() {
 }
 
 #[test]
-fn garbage_on_the_session_socket_disturbs_nobody() {
+fn garbage_on_the_session_socket_disturbs_no_other_client() {
     let platform = Platform::start();
     let bystander = Bystander::start(&platform);
     let mut random = random("messages");

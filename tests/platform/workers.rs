@@ -14,7 +14,7 @@ use hotlease_wire::session::SessionReply;
 use std::time::{Duration, Instant};
 
 #[test]
-fn nonsense_in_everything_that_a_worker_shares_harms_nobody_else() {
+fn nonsense_in_everything_that_a_worker_shares_harms_no_other_lease() {
     let platform = Platform::start();
     let mut lease = RawLease::with(&platform, &library("misbehaved"));
     let bystander = Bystander::start(&platform);

@@ -76,7 +76,7 @@ fn claim_over(stream: &mut TcpStream, left: &LeftResult) -> std::io::Result<Vec<
 }
 
 #[test]
-fn a_result_stays_for_who_has_its_secret_and_for_nobody_else() {
+fn a_result_stays_only_for_workers_that_have_its_secret() {
     let scene = Scene::new();
     let Some((_invoker, function)) = over_a_fabric(&scene) else {
         return;
@@ -152,7 +152,7 @@ fn strangers_get_a_nonce_and_are_gone_after_two_seconds_and_stop_nothing() {
 }
 
 #[test]
-fn what_nobody_needs_any_more_is_let_go() {
+fn results_that_no_task_needs_any_more_are_released() {
     let scene = Scene::new();
     let Some((_invoker, function)) = over_a_fabric(&scene) else {
         return;

@@ -338,7 +338,7 @@ fn of_two_leases_that_want_one_state_one_has_it_and_the_other_is_told_who() {
 }
 
 #[test]
-fn an_agent_that_is_killed_while_it_saves_leaves_no_half_state_and_nobody_locked_out() {
+fn an_agent_that_is_killed_while_it_saves_leaves_no_half_state_and_no_lease_locked_out() {
     let mut scene = Scene::new(2);
     let invoker = scene.lease();
     put(&invoker, "is large");

@@ -199,7 +199,7 @@ def test_a_future_is_no_part_of_a_function(executor):
         pickle.dumps(future)
 
 
-def test_results_that_nobody_needs_any_more_are_let_go(executor):
+def test_results_that_no_task_needs_any_more_are_released(executor):
     for _ in range(3):
         last = executor.submit(tasks.concat, b"x" * 1000, b"")
         for _ in range(150):

@@ -232,7 +232,7 @@ def test_a_dropped_executor_still_runs_what_was_submitted(platform):
     assert future.result(60) == 0.2
 
 
-def test_futures_that_nobody_keeps_cost_nothing_later(executor, eventually):
+def test_futures_that_the_program_drops_cost_nothing_later(executor, eventually):
     for _ in range(20_000):
         executor.submit(abs, 1)
     eventually(lambda: executor._pending() == 0, "all tasks have ended")

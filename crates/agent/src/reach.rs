@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reaches_what_is_not_granted() {
+    fn no_lease_reaches_what_is_not_granted() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name).display().to_string();
         for name in ["scratch/ann/runs", "scratch/bob", "reference", "home"] {

@@ -116,7 +116,7 @@ fn splits_of_two_communicators_go_on_at_the_same_time_and_in_any_order() {
 }
 
 #[test]
-fn whoever_leaves_a_communicator_is_missed_there_only() {
+fn a_member_that_leaves_a_communicator_is_missed_there_only() {
     each(
         3,
         |_| (),

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_mapped_only_if_nobody_can_change_them() {
+    fn bytes_are_mapped_only_if_no_process_can_change_them() {
         let fd = sealed_copy("test", b"code").unwrap();
         assert_eq!(&*SealedBytes::attach(fd.as_fd(), 4).unwrap(), b"code");
         assert!(SealedBytes::attach(fd.as_fd(), 5).is_err());

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_certificate_are_nobody() {
+    fn bytes_that_are_no_certificate_are_no_peer() {
         for bytes in [&b""[..], b"0", &[0x30, 0x82, 0xff, 0xff], &[0; 4096]] {
             assert!(parse_certificate(bytes).is_err());
         }

@@ -14,7 +14,7 @@ use std::fs;
 use std::time::Duration;
 
 #[test]
-fn an_agent_takes_nobody_without_a_certificate_unless_it_was_told_to() {
+fn an_agent_takes_no_client_without_a_certificate_unless_it_was_told_to() {
     let doors = Doors::new(&[], &[]);
     let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
     let grant = doors.acquire(&channel, LONG).expect("a lease");

@@ -256,7 +256,7 @@ fn who_comes_once_a_day_is_waited_for_as_if_he_were_unknown() {
 }
 
 #[test]
-fn nobody_waits_longer_than_the_limit_at_a_stretch() {
+fn no_lease_waits_longer_than_the_limit_at_a_stretch() {
     let mut forecast = Forecast::new(LEAST);
     let mut now = ms(0);
     for seconds in [10, 7200, 20, 7200, 30, 7200, 15] {

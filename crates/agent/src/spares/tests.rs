@@ -98,7 +98,7 @@ async fn there_are_never_more_than_the_limit_and_none_once_the_node_is_drained()
 }
 
 #[tokio::test]
-async fn what_nobody_asks_for_is_killed() {
+async fn a_spare_that_no_lease_asks_for_is_killed() {
     let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
     let mut spares = Spares::new(launcher.clone(), enough(), 2);
     spares.wait_least = Duration::from_millis(200);

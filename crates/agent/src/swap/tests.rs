@@ -105,7 +105,7 @@ fn what_was_not_restored_is_there_again() {
 }
 
 #[test]
-fn a_state_in_use_is_nobody_else_s_and_the_error_says_whose_it_is() {
+fn a_state_in_use_is_given_to_no_other_lease_and_the_error_names_its_lease() {
     let (_folder, options) = scene();
     save(&options, b"weights");
     let first = hold(&options, model(1)).expect("nobody has it");
@@ -252,7 +252,7 @@ fn folders_that_others_may_enter_or_rename_in_are_refused() {
 }
 
 #[test]
-fn states_are_listed_removed_and_expire_and_locks_of_nobody_go() {
+fn states_are_listed_removed_and_expire_and_unused_locks_go() {
     let (_folder, options) = scene();
     save(&options, b"weights");
     fs::write(options.directory.join("of-uid:7/bad.state"), "x").expect("written");

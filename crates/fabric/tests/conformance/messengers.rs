@@ -149,7 +149,7 @@ pub fn messages_wake_who_sleeps(fabric: &Fabric) {
     });
 }
 
-pub fn who_is_gone_keeps_nobody_from_the_others(fabric: &Fabric) {
+pub fn a_peer_that_is_gone_does_not_block_the_others(fabric: &Fabric) {
     let mut all = together(fabric, 3);
     let (gone, mut here, mut other) = (all.remove(2), all.remove(1), all.remove(0));
     let content = [1; CONTENT_BYTES];

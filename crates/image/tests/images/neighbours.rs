@@ -155,7 +155,7 @@ fn what_has_come_goes_on_before_the_rest_has_come() {
 }
 
 #[test]
-fn whoever_reads_on_is_told_when_it_breaks_off() {
+fn a_reader_of_a_fetch_is_told_when_it_breaks_off() {
     let scene = TestImages::new();
     let bytes = noise(4, 10_000);
     let id = named(&bytes);

@@ -72,7 +72,7 @@ mod tests {
     use std::io::{Seek, Write};
 
     #[test]
-    fn all_that_was_printed_is_passed_on_before_the_end_whoever_still_could_print() {
+    fn all_that_was_printed_is_passed_on_before_the_end_even_if_a_process_could_still_print() {
         let (from, mut prints) = io::pipe().expect("a pipe");
         let told = tempfile::tempfile().expect("a file");
         let teller = MonitorSender::new(told.try_clone().expect("a clone"));

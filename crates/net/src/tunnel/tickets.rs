@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_nobody_comes_for_is_closed() {
+    async fn a_socket_that_no_client_comes_for_is_closed() {
         let tickets = Arc::new(Tickets {
             waits: Duration::from_millis(1),
             ..Tickets::default()

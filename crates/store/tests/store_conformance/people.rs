@@ -62,7 +62,7 @@ fn a_tenant_is_what_was_last_said_of_it() {
 }
 
 #[test]
-fn nobody_belongs_to_two_tenants() {
+fn no_user_belongs_to_two_tenants() {
     for scene in stores(limits()) {
         let store = &scene.store;
         store.put_tenant(tenant("alice", &["uid:1"])).unwrap();

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_client_keeps_nobody_waiting_and_is_the_cause() {
+    fn failing_client_keeps_no_other_client_waiting_and_is_the_cause() {
         let gate = ClientBarrier::new(2);
         let parts = thread::scope(|scope| {
             let waiting = scope.spawn(|| {

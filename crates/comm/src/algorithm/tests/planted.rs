@@ -32,7 +32,7 @@ const IN: Span = Span::first(Area::Input, 2);
 const OUT: Span = Span::first(Area::Output, 2);
 
 #[test]
-fn a_deadlock_says_who_waits_for_whom() {
+fn a_deadlock_names_the_ranks_that_wait_for_each_other() {
     // Each rank receives before it sends, around a ring.
     let schedule = |rank: Rank| {
         let receive = round(&[Step::Receive {
@@ -75,7 +75,7 @@ fn a_symmetric_exchange_is_no_deadlock() {
 }
 
 #[test]
-fn a_message_that_nobody_takes_or_of_another_length_is_noticed() {
+fn a_message_that_no_rank_receives_or_of_another_length_is_noticed() {
     let send = |span| Schedule {
         scratch: 0,
         rounds: vec![round(&[Step::Send { to: 1, from: span }])],

@@ -287,7 +287,7 @@ fn rogue() -> (Shm, Rogue) {
 }
 
 #[test]
-fn what_nobody_may_write_into_a_lane_ends_the_member() {
+fn what_no_member_may_write_into_a_lane_ends_the_member() {
     let garbage = [0xff; MemberFrame::BYTES];
     let (longer, inline) = ([1; 200], [0xff; 8]);
     for (head, body) in [

@@ -263,7 +263,7 @@ fn who_gives_up_says_so() {
 
 /// When a member fails in a run of collectives and messages, the operations of all members end.
 #[test]
-fn a_failure_at_any_moment_leaves_nobody_waiting() {
+fn a_failure_at_any_moment_leaves_no_member_waiting() {
     let seed = seed();
     for round in 0..300 {
         let mut random = StdRng::seed_from_u64(seed + round);

@@ -184,7 +184,7 @@ fn a_member_that_takes_more_than_its_credit_is_noticed() {
 }
 
 #[test]
-fn frames_that_nobody_asked_for_are_a_breach_of_the_protocol() {
+fn frames_that_no_request_explains_are_a_breach_of_the_protocol() {
     let mut net = Net::new(3, 0);
     let data = |landing, length| MemberFrame::Data { landing, length };
     assert_eq!(net.at(1).frame(0, data(0, 1)).err(), Some(Loss::Protocol));

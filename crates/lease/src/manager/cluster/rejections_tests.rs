@@ -107,7 +107,7 @@ fn agents_that_the_client_has_tried_are_not_asked_and_none_is_waited_for_beyond_
 }
 
 #[test]
-fn nobody_offers_enough_is_no_reason_of_an_agent() {
+fn too_small_offers_are_no_reason_of_an_agent() {
     let mut cluster = cluster(&[2]);
     let actions = acquire(&mut cluster, LeaseSpec::together(Need::Cores(3)), &[]);
     assert!(matches!(refused(&actions).1, Rejection::NoCapacity { asked: 3, .. }));

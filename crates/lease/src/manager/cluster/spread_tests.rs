@@ -278,7 +278,7 @@ fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
 }
 
 #[test]
-fn nobody_is_asked_for_ever() {
+fn no_agent_is_asked_for_ever() {
     let mut cluster = cluster(&[2; 40]);
     let mut actions = acquire(&mut cluster, 40, 2, 40);
     let mut granted = 0;

@@ -53,7 +53,7 @@ const READY: FromGuest = FromGuest::Ready {
 };
 
 #[test]
-fn what_nobody_asked_for_is_the_machine_s_end() {
+fn an_unasked_message_is_the_machine_s_end() {
     assert_eq!(lost(&[]), "QEMU has ended");
     assert_eq!(lost(&[(READY, b""), (READY, b"")]), "it says twice that it is ready");
     assert_eq!(

@@ -288,7 +288,7 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
 }
 
 #[tokio::test]
-async fn a_zygote_that_hangs_before_it_takes_orders_keeps_nobody_and_leaves_nothing() {
+async fn a_zygote_that_hangs_before_it_takes_orders_delays_no_start_and_leaves_nothing() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };
