@@ -467,7 +467,7 @@ fn hostile_requests_at_every_listener_harm_no_other_client() {
         assert_eq!(
             site.client.told().failure_after(began),
             None,
-            "{name}: somebody else's call failed"
+            "{name}: another client's call failed"
         );
         for (daemon, (memory, descriptors)) in site.processes().into_iter().zip(before) {
             assert!(daemon.is_alive(), "{name}: a daemon died");

@@ -138,7 +138,7 @@ fn damaged_journal_never_makes_a_wrong_bill_and_every_whole_record_counts() {
     let new_row = || {
         Row::new(
             "torn and flipped bytes in the usage journal",
-            "the agent starts; every whole record is billed; nobody is billed more than was used",
+            "the agent starts; every whole record is billed; no tenant is billed more than was used",
             "journals::damaged_journal_never_makes_a_wrong_bill_and_every_whole_record_counts",
             seed,
         )

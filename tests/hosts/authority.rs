@@ -105,7 +105,7 @@ fn commands_make_an_authority_issue_and_show() {
     let (done, _, words) = hotlease(&issue);
     assert!(
         !done && words.contains("--host"),
-        "an agent that nobody can reach: {words}"
+        "an agent that no host can reach: {words}"
     );
     let hosts = [
         "--host", "node1", "--host", "fd00::1", "--tenant", "alice", "--days", "2",

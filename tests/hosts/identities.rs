@@ -85,7 +85,7 @@ fn expired_certificate_is_refused_on_either_side() {
     let address = format!("https://{}", old.serving["listen"].as_str().expect("it listens"));
     let address = address.parse().expect("an address");
     let alice = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &address);
-    let refusal = alice.acquire(LONG).expect_err("nobody trusts it");
+    let refusal = alice.acquire(LONG).expect_err("no peer trusts it");
     says(&refusal.to_string(), &["its certificate has expired"]);
     scene.still_serves();
 }

@@ -54,7 +54,7 @@ fn a_member() {
     say(&format!("talked: {} ({:?})", routes.join(" "), began.elapsed()));
     let last = all.size() - 1;
     let error = all.receive(&mut [0; 8], Pattern::of(if all.rank() == last { 0 } else { last }, 9));
-    say(&format!("ended: {}", error.expect_err("nobody sends this")));
+    say(&format!("ended: {}", error.expect_err("no member sends this")));
 }
 
 /// Prints a line for the test that started this process.
@@ -62,7 +62,7 @@ fn say(line: &str) {
     let mut stdout = std::io::stdout();
     write!(stdout, "\n{line}\n")
         .and_then(|()| stdout.flush())
-        .expect("somebody listens");
+        .expect("the test listens");
 }
 
 /// Sends messages between all members, small and large, and runs a collective.
@@ -208,7 +208,7 @@ impl Scene {
         for member in &mut members {
             assert!(member.process.wait().expect("it ends").success());
         }
-        until("nobody is relayed any more", PATIENCE, || {
+        until("no pair is relayed any more", PATIENCE, || {
             (self.server.relayed() == 0).then_some(())
         });
     }

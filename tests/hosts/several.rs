@@ -417,7 +417,7 @@ fn drained_host_ends_its_leases_only_and_an_order_reaches_a_host_that_was_cut_of
     let grant = cluster.client.acquire(LONG).expect("the resumed host takes leases");
     assert_eq!(
         grant.agent, on_a.agent,
-        "nobody is sent to a host that is to be removed"
+        "no client is sent to a host that is to be removed"
     );
     cluster.hosts.host("b").link(true);
     until_true("the host is told when it is back", LIMIT, || {

@@ -40,7 +40,7 @@ fn hello() -> Vec<u8> {
     let authority = hotlease_tests::site::Authority::new();
     let manager = Address::new(address.ip().to_string(), address.port());
     let client = RemoteClient::new(&here, &authority.client("alice"), &manager);
-    assert!(client.agents().is_err(), "nobody answered");
+    assert!(client.agents().is_err(), "no daemon answered");
     receiver.recv_timeout(LIMIT).expect("a hello")
 }
 

@@ -192,7 +192,7 @@ fn those_below_an_agent_that_dies_while_it_hands_on_go_on_from_others() {
         forest.ask(&hash, &names[1..]);
         let mut chain = None;
         // The eighth agent is three steps from the first.
-        until_true("what comes through two others comes to somebody", LIMIT, || {
+        until_true("an agent gets pieces that came through two others", LIMIT, || {
             let chains = names.iter().filter_map(|below| {
                 let child = forest.above(below, &hash)?;
                 Some((forest.above(child, &hash)?, child, *below))

@@ -207,8 +207,8 @@ fn each_function_is_billed_for_its_own_calls_whatever_is_killed() {
         .map(|row| &row["library"])
         .collect();
     assert_eq!(libraries, [hash.as_str(), hash.as_str()]);
-    let nobodys = by_function(&platform, &["--job", "no-such-job"]);
-    assert_eq!(nobodys, (BTreeMap::new(), None));
+    let unbilled = by_function(&platform, &["--job", "no-such-job"]);
+    assert_eq!(unbilled, (BTreeMap::new(), None));
     let csv = platform.run(&["bill", "--by", "function", "--csv"]);
     let csv = String::from_utf8(csv.stdout).unwrap();
     assert!(

@@ -39,7 +39,7 @@ fn direct_lease_needs_no_manager_and_is_billed_afterwards() {
     let code = Code::open(library("behaved")).unwrap();
     let first = Invoker::allocate(&code, direct(&nodes)).expect("with the manager's list");
     nodes.kill_manager();
-    let managed = Invoker::allocate(&code, nodes.lease_options()).expect_err("nobody is there to ask");
+    let managed = Invoker::allocate(&code, nodes.lease_options()).expect_err("no manager is there to ask");
     assert!(matches!(managed, Error::NotRunning { .. }), "{managed:?}");
     let second = Invoker::allocate(&code, direct(&nodes)).expect("the list that was kept is used");
     for invoker in [&first, &second] {

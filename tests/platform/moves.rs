@@ -191,12 +191,12 @@ fn invocation_waits_for_another_lease_no_longer_than_its_timeout() {
     // Several ways of calling; a machine that is busy with something else has two more attempts.
     let prompt = (0..3).any(|_| {
         let start = Instant::now();
-        let error = echo.call(b"x").expect_err("nobody is there");
+        let error = echo.call(b"x").expect_err("no agent is there");
         let called = start.elapsed();
         eprintln!("{error} after {called:?}");
         let start = Instant::now();
         let submitted = echo.submit(b"x").and_then(|invocation| invocation.wait());
-        let error = submitted.expect_err("nobody is there");
+        let error = submitted.expect_err("no agent is there");
         eprintln!("{error} after {:?}", start.elapsed());
         called.max(start.elapsed()) < 3 * timeout
     });

@@ -135,7 +135,7 @@ fn giving_back_ends_the_question_for_more() {
     drop(other);
     // The manager may have granted the request, with the very core that was released, before it learnt that the client
     // no longer waits for the answer.
-    until_true("what was granted to nobody is given back", LIMIT, || {
+    until_true("what was granted to no client is given back", LIMIT, || {
         nodes.manager().free_cores() == 2
     });
 }

@@ -24,7 +24,7 @@ fn options(nodes: &Nodes, placement: Placement, label: &str) -> LeaseOptions {
 /// Leases what none of the nodes can serve, checks that the refusal comes soon, and returns it.
 fn refused(code: &Code, options: LeaseOptions) -> Rejection {
     let begin = Instant::now();
-    let error = Invoker::allocate(code, options).expect_err("nobody can serve it");
+    let error = Invoker::allocate(code, options).expect_err("no agent can serve it");
     let took = begin.elapsed();
     assert!(took < SOON, "{took:?} for {error}");
     assert_eq!((error.ran(), error.retryable()), (RunCertainty::No, false), "{error}");

@@ -234,7 +234,7 @@ fn a_lease_reaches_what_it_declares_and_is_granted() {
     let grant = reaching(&platform, folder.path(), false).expect("its own user asks");
     let stated = grant.reach.clone().expect("stated");
     assert_eq!(stated.directories[0].path, folder.path().display().to_string());
-    assert!(!stated.network, "nobody asked for it");
+    assert!(!stated.network, "the lease did not ask for it");
     let id = grant.lease.clone();
     let mut lease = RawLease::of(grant, &library("echo"));
     lease.echo();

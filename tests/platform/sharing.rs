@@ -85,7 +85,7 @@ fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
         .function("echo")
         .unwrap()
         .call(b"x")
-        .expect_err("nobody has a core");
+        .expect_err("no core is free");
     assert!(matches!(error, Error::NoCore), "{error}");
     assert_eq!((error.ran(), error.retryable()), (RunCertainty::No, true));
     assert!(
@@ -230,6 +230,6 @@ fn hot_slots_own_their_core() {
         sharing: hotlease_wire::grpc::Sharing::Shared.into(),
         ..Default::default()
     };
-    let refusal = platform.manager().acquire(request).expect_err("nobody may");
+    let refusal = platform.manager().acquire(request).expect_err("no tenant may");
     assert!(matches!(refusal, Rejection::BadRequest { .. }), "{refusal}");
 }

@@ -152,7 +152,7 @@ fn a_native_worker_waits_in_a_sandbox_once_a_lease_has_asked_for_one_and_serves_
         (waits("process").len(), waits("namespace"))
     };
     until_true("the usual one waits", LIMIT, || waiting().0 == 1);
-    assert_eq!(waiting().1, [0; 0], "nobody has asked for a sandbox");
+    assert_eq!(waiting().1, [0; 0], "no lease has asked for a sandbox");
     let first = match Invoker::allocate(&code, options()) {
         Err(Error::Refused(Rejection::NoSandbox { why, .. })) => return eprintln!("skipped: {why}"),
         first => first.expect("a lease"),

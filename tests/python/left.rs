@@ -207,7 +207,7 @@ fn maker(whole: Vec<u8>, lie: Lie) -> (LeftResult, JoinHandle<()>) {
         address: listener.local_addr().expect("its address"),
     };
     let thread = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("somebody comes");
+        let (mut stream, _) = listener.accept().expect("a worker comes");
         // The test looks at what the worker at the other end makes of it.
         let _ = deliver(&mut stream, &whole, lie);
     });

@@ -169,7 +169,7 @@ fn what_a_task_prints_follows_its_reply_where_the_lease_asks_for_it() {
                 assert_eq!(reply[0], PLAIN);
                 continue;
             };
-            assert!(asks, "nobody has asked");
+            assert!(asks, "no lease has asked");
             assert_eq!(
                 (reply[0], &reply[1..end]),
                 (PLAIN | FLAG, [&[0; 7], int(3).as_slice()].concat().as_slice())

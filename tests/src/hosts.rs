@@ -118,7 +118,7 @@ impl Hosts {
     /// If there is no meddler on its cable.
     pub fn meddle(&self, name: &str, meddling: Meddling) -> meddler::Done {
         let found = self.meddlers.iter().find(|(host, _)| host == name);
-        let (_, meddler) = found.unwrap_or_else(|| panic!("nobody meddles at {name}"));
+        let (_, meddler) = found.unwrap_or_else(|| panic!("there is no meddler at {name}"));
         meddler.set(meddling)
     }
 }

@@ -335,7 +335,7 @@ def test_ctrl_c_reaches_a_waiting_program_at_once(platform):
         # Who started these tests in the background may have it ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         executor = hotlease.Executor(1)
-        # Nobody opens it before the interrupt: what waits for the task waits for ever.
+        # The gate is not opened before the interrupt: a wait for the task would never end.
         gate = os.path.join(tempfile.mkdtemp(), "gate")
         future = executor.submit(tasks.wait_for, gate)
         try:

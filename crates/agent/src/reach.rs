@@ -175,7 +175,7 @@ impl Grants {
             false => Err(std::io::ErrorKind::NotADirectory.into()),
         });
         seen.map_err(|error| {
-            let why = format!("{error}, for the agent's user, as whom functions run in a sandbox of kind process");
+            let why = format!("{error}, for the agent's user, which runs functions in a sandbox of kind process");
             self.refused(named(directory), why)
         })
     }

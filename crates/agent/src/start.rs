@@ -100,7 +100,7 @@ impl ActiveLease {
         let (taken, why) = match &self.terms.program {
             _ if !self.terms.can_wait() => (
                 None,
-                "it reaches directories, storage or the network, which nobody does who waits: its workers are started for it".into(),
+                "it reaches directories, storage or the network, which no waiting worker does: its workers are started for it".into(),
             ),
             Some(program) => {
                 let taken = node.spares.take(tenant, sandbox, program);

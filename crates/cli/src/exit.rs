@@ -28,7 +28,7 @@ Environment:
   HOTLEASE_STATE_DIR    where the ledger and usage journals are kept
   HOTLEASE_TARIFF       the file with the prices of what is used
   HOTLEASE_MANAGER      the manager of a site, https://HOST:PORT, for all commands but the daemons' own
-  HOTLEASE_IDENTITY     the identity folder of whoever asks it; or, without a certificate, one of
+  HOTLEASE_IDENTITY     the client's identity folder; or, without a certificate, one of
   HOTLEASE_KEY_FILE     the file of a key of `hotlease admin key add`
   HOTLEASE_TOKEN_FILE   the file of a token (JWT), read again for each session
   HOTLEASE_MUNGE        1: come as this user of the MUNGE cluster; HOTLEASE_MUNGE_SOCKET: munged's socket
@@ -59,7 +59,7 @@ pub(crate) enum CommandError {
     #[error("{0}; see `hotlease help`")]
     Usage(String),
     /// No process serves the manager's socket.
-    #[error("hotlease is not running (nobody serves {socket}); start it with `hotlease up`")]
+    #[error("hotlease is not running (no process serves {socket}); start it with `hotlease up`")]
     NotRunning {
         /// Path of the socket.
         socket: String,

@@ -23,7 +23,7 @@ use clauses::{advice, after_death, after_lease, did_you_mean, output_text, refus
 #[non_exhaustive]
 pub enum Error {
     /// No platform serves this socket.
-    #[error("hotlease is not running (nobody serves {socket}); start it with `hotlease up`")]
+    #[error("hotlease is not running (no process serves {socket}); start it with `hotlease up`")]
     NotRunning {
         /// Socket of the manager or the agent.
         socket: PathBuf,

@@ -108,17 +108,17 @@ pub enum Error {
     },
     /// The peer has another secret.
     #[error(
-        "{whom} has another secret, and let nobody in; all members and their rendezvous need the same HOTLEASE_COMM_SECRET"
+        "{peer} has another secret and did not accept this member; all members and their rendezvous need the same HOTLEASE_COMM_SECRET"
     )]
     SecretMismatch {
         /// The peer.
-        whom: String,
+        peer: String,
     },
     /// The peer rejected this member, or is no such member or rendezvous.
-    #[error("{whom} did not let this member in: {why}")]
+    #[error("{peer} did not let this member in: {why}")]
     Rejection {
         /// The peer.
-        whom: String,
+        peer: String,
         /// The peer's answer, or what the peer did instead.
         why: String,
     },

@@ -110,7 +110,7 @@ fn one_that_is_closed_tells_who_waits_and_who_comes_later() {
         }
         server.close();
         for told in [waits.join().unwrap(), joined(&options, 1)] {
-            let error = told.expect_err("nobody is put together");
+            let error = told.expect_err("no members are put together");
             let is_told =
                 matches!(&error, Error::RendezvousRefused { refused, .. } if *refused == JoinRejection::Stopping);
             assert!(is_told, "{error}");
@@ -283,7 +283,7 @@ fn a_rendezvous_that_does_not_answer_is_told_with_its_address() {
     let nowhere = "127.0.0.1:1";
     let mut options = Options::new("n", 2, nowhere, secret());
     options.join_timeout = Duration::from_millis(200);
-    let error = Communicator::join(&options).expect_err("nobody is there");
+    let error = Communicator::join(&options).expect_err("no rendezvous is there");
     assert!(matches!(error, Error::NoRendezvous { .. }), "{error}");
     let text = error.to_string();
     assert!(

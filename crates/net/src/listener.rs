@@ -199,7 +199,7 @@ struct Admission {
 impl Admission {
     async fn admit(&self, tcp: TcpStream, at_the_door: HandshakePlaces) -> Result<HandshakeResult, NetError> {
         let closed = |why: String| NetError::Closed {
-            whom: "the peer".into(),
+            peer: "the peer".into(),
             why: Some(why),
         };
         tune(&tcp, Purpose::Requests).map_err(NetError::local("set up a connection"))?;
@@ -239,7 +239,7 @@ impl Admission {
         let described = parse_certificate(certificate.map(|der| der.as_ref()).unwrap_or_default());
         let peer = described
             .map_err(|source| NetError::ForeignCertificate {
-                whom: "the peer".into(),
+                peer: "the peer".into(),
                 source,
             })?
             .peer;

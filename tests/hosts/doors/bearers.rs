@@ -19,7 +19,7 @@ fn an_agent_takes_no_client_without_a_certificate_unless_it_was_told_to() {
     let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
     let grant = doors.acquire(&channel, LONG).expect("a lease");
     let error = doors.session(&grant, &grant.token).map(drop).expect_err("refused");
-    assert!(error.to_string().contains("nobody without a certificate"), "{error}");
+    assert!(error.to_string().contains("no peer without a certificate"), "{error}");
 }
 
 #[test]

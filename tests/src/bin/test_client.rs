@@ -55,7 +55,7 @@ fn main() -> Result<(), Error> {
             let found = Invitation::find(&options)?;
             say(&format!("found {}", found.len()));
             let first = found.first().ok_or(Error::Options {
-                what: "nobody offers anything".into(),
+                what: "no peer offers slots".into(),
             })?;
             Invoker::join(&code, first, options)?
         }

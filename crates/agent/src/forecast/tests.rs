@@ -218,7 +218,7 @@ fn without_arrivals_nothing_waits_after_a_while_and_for_ever() {
     world.forget_the_beginning();
     world.until(Duration::from_secs(100_000));
     assert_eq!((world.most, world.borrowed, world.starts), (0, 0.0, 0));
-    assert_eq!(Forecast::new(LEAST).stock(ms(5)).fill, 0, "nobody ever came");
+    assert_eq!(Forecast::new(LEAST).stock(ms(5)).fill, 0, "no lease ever came");
 }
 
 #[test]

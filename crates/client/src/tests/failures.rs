@@ -144,7 +144,7 @@ fn awaiting_what_is_submitted_once_gets_no_other_worker() {
         let error = runtime.block_on(held).unwrap_err();
         assert_eq!(error.ran(), RunCertainty::Unknown, "{error:?}");
         let now = platform.worker(0).epoch;
-        assert_eq!(now, epoch, "nobody has asked for another worker yet");
+        assert_eq!(now, epoch, "the client has not asked for another worker yet");
         echo.pipeline().unwrap().repair().unwrap();
     }
 }

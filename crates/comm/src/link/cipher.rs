@@ -251,7 +251,7 @@ impl Responder {
                     };
                     let mut content = Vec::new();
                     if !cipher.open(&record, &mut content) {
-                        return Err(HandshakeError::Stranger("it repeats what somebody else has sent"));
+                        return Err(HandshakeError::Stranger("it repeats bytes that another peer has sent"));
                     }
                     let rest = std::mem::take(&mut self.got);
                     return Ok(ResponderStep::Proved { cipher, content, rest });

@@ -99,8 +99,8 @@ fn what_a_neighbour_sends_is_not_believed_and_the_next_is_asked_and_the_store() 
     good.fetch(&named(&bytes)).expect("from the last");
     assert_eq!(all(&good, &named(&bytes)).unwrap(), bytes);
 
-    let nobody = cache(&scene, "b", bad());
-    let error = nobody.fetch(&named(&bytes)).expect_err("nobody has it");
+    let without = cache(&scene, "b", bad());
+    let error = without.fetch(&named(&bytes)).expect_err("no cache has it");
     assert!(matches!(error, ImageError::Unknown { .. }), "{error}");
     is_empty(&scene.path("b"));
 

@@ -304,7 +304,7 @@ mod tests {
         for _ in 0..100 {
             core.turn(CALL, |tenant| tenant == "a");
         }
-        assert_eq!(core.had("a"), LOOK_PERIOD * 100, "nobody else wanted it");
+        assert_eq!(core.had("a"), LOOK_PERIOD * 100, "no other tenant wanted it");
         let before = core.had("a");
         for _ in 0..100 {
             core.turn(CALL, |_| true);

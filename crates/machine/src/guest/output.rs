@@ -80,7 +80,7 @@ mod tests {
         assert!(printed.pass_on(), "nothing yet");
         let text = vec![7; PIECE + 1];
         prints.write_all(&text).expect("room");
-        assert!(printed.pass_on(), "somebody could print");
+        assert!(printed.pass_on(), "a process could print");
         drop(prints);
         assert!(!printed.pass_on());
         // No process could print any more: it returns.

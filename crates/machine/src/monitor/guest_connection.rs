@@ -247,7 +247,7 @@ impl GuestConnection {
                 FromGuest::Obeyed(answer) => {
                     // There is room for the answer to the one order that is under way.
                     if obeyed.try_send(answer).is_err() {
-                        return lost("it obeys what nobody has told it");
+                        return lost("it answers an order that it was not given");
                     }
                 }
                 FromGuest::Returned {

@@ -227,7 +227,7 @@ mod tests {
 
     fn caller(role: Role, how: Proof) -> Caller {
         Caller {
-            name: "somebody".into(),
+            name: "a peer".into(),
             tenant: Some("alice".into()),
             role,
             how,

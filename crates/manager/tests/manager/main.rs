@@ -107,7 +107,7 @@ async fn senseless_requests_reach_no_agent() {
 #[tokio::test]
 async fn a_lost_agent_does_not_stop_the_others() {
     let mut scene = TestManager::new().await;
-    let lost = scene.info(1, 1); // registered, but nobody listens there
+    let lost = scene.info(1, 1); // registered, but no agent listens there
     scene
         .client
         .register(RegisterRequest {

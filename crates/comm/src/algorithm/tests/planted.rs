@@ -81,7 +81,7 @@ fn a_message_that_no_rank_receives_or_of_another_length_is_noticed() {
         rounds: vec![round(&[Step::Send { to: 1, from: span }])],
     };
     let nothing = Schedule::default();
-    let why = run(&[send(IN), nothing], 2).expect_err("nobody takes it");
+    let why = run(&[send(IN), nothing], 2).expect_err("no rank receives it");
     // If the message was copied at once, it is left over; else its sender waits forever.
     assert!(why.contains("was not taken") || why.contains("1 takers"), "{why}");
     let receive = Schedule {
@@ -354,7 +354,7 @@ fn any_mistake_in_any_schedule_is_noticed() {
                     planted += 1;
                     assert!(
                         case.run_schedules(&wrong, random).is_err(),
-                        "{case}: nobody notices a mistake in round {place} of rank {rank}, at {before:?}; HOTLEASE_SEED={}",
+                        "{case}: no rank notices a mistake in round {place} of rank {rank}, at {before:?}; HOTLEASE_SEED={}",
                         base_seed()
                     );
                 }

@@ -127,7 +127,7 @@ fn what_was_granted_to_who_has_given_up_leaves_nothing_behind() {
     let landing = net.at(1).landings.keys(|_| true)[0];
     let withdraw = MemberFrame::Withdraw { landing };
     assert!(net.at(1).frame(0, withdraw).is_ok());
-    assert_eq!(net.at(1).landings.len(), 1, "somebody waits for it");
+    assert_eq!(net.at(1).landings.len(), 1, "a receive waits for it");
     assert_eq!(net.at(1).frame(0, withdraw).err(), Some(Loss::Protocol));
     let word = MemberFrame::Broken {
         context: 0,

@@ -62,7 +62,7 @@ fn everybody_is_told_where_all_are_when_the_last_has_come() {
         })
         .to_vec();
     assert_eq!(answers, expected);
-    assert_eq!(book.next_due(), None, "nobody waits any more");
+    assert_eq!(book.next_due(), None, "no member waits any more");
 }
 
 #[test]

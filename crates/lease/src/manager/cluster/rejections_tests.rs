@@ -131,8 +131,8 @@ fn a_spread_request_is_over_when_those_that_would_serve_it_offer_too_little() {
     }
     // A part that was granted is given back.
     let mut cluster = cluster(&[2, 2]);
-    let (ask, whom, _) = asked(&acquire(&mut cluster, several(3), &[]));
-    let number = whom.0[0];
+    let (ask, asked_agent, _) = asked(&acquire(&mut cluster, several(3), &[]));
+    let number = asked_agent.0[0];
     let actions = cluster.step(grants(ask, number), Duration::ZERO);
     let (ask, ..) = asked(&actions);
     let (given_back, told) = refused(&cluster.step(says(ask, &no_sandbox("no crun")), Duration::ZERO));
