@@ -317,5 +317,8 @@ fn calls_are_right_where_packets_are_late_overtaken_and_repeated() {
     }
     let done = site.hosts.meddle("c", Meddling::default());
     eprintln!("{done:?}");
-    assert!(done.overtaken > 10 && done.repeated > 10, "no packet was changed: {done:?}");
+    assert!(
+        done.overtaken > 10 && done.repeated > 10,
+        "no packet was changed: {done:?}"
+    );
 }

@@ -51,7 +51,7 @@ fn certificate_of_another_authority_is_refused() {
     fs::copy(scene.authority.directory().join("ca.pem"), mixed.join("ca.pem")).expect("copied");
     says(
         &refused(&scene, &mixed),
-        &["does not let us in", "another site's authority"],
+        &["refuses our connection", "another site's authority"],
     );
     // The agent refuses as well.
     let grant = scene.client.acquire(LONG).expect("a lease");

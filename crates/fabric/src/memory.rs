@@ -43,7 +43,7 @@ pub enum MemoryError {
         announced: u64,
     },
     /// The opened descriptor is not the object that the peer announced.
-    #[error("what the peer has open there is not the memory that it spoke of")]
+    #[error("the peer's open file is not the memory that it announced")]
     NotMeant,
     /// Zero, or larger than the address space.
     #[error("{size_bytes} bytes cannot be mapped")]

@@ -94,7 +94,7 @@ impl FromStr for Address {
                 let host = rest.strip_suffix(']').ok_or_else(|| bad("a bracket is open"))?;
                 let host: std::net::Ipv6Addr = host
                     .parse()
-                    .map_err(|_| bad("what is in brackets is no IPv6 address"))?;
+                    .map_err(|_| bad("the text in brackets is no IPv6 address"))?;
                 host.to_string()
             }
             None if host.contains(':') => return Err(bad("an IPv6 address stands in brackets")),

@@ -211,12 +211,12 @@ fn alert_text(alert: AlertDescription) -> String {
         AlertDescription::CertificateExpired => {
             "our certificate has expired; get a new one from `hotlease identity issue`".into()
         }
-        AlertDescription::UnknownCA => "our certificate is of another site's authority than its".into(),
+        AlertDescription::UnknownCA => "our certificate is from another site's authority".into(),
         AlertDescription::BadCertificate
         | AlertDescription::CertificateUnknown
         | AlertDescription::UnsupportedCertificate
         | AlertDescription::DecryptError => "it does not accept our certificate".into(),
-        AlertDescription::NoApplicationProtocol => "it does not offer what is asked for there".into(),
+        AlertDescription::NoApplicationProtocol => "it does not offer this protocol".into(),
         alert => format!("it answered with the TLS alert {alert:?}"),
     }
 }

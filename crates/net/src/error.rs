@@ -43,7 +43,7 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// More than one identity or credential was named, or a setting cannot be understood.
-    #[error("who asks? the answer is {what}; say one thing only")]
+    #[error("conflicting identity settings: {what}; set exactly one")]
     Ambiguous {
         /// The conflicting settings, or the setting that cannot be understood.
         what: String,
@@ -114,7 +114,7 @@ pub enum NetError {
         why: String,
     },
     /// The peer does not accept our certificate.
-    #[error("{peer} does not let us in: {why}")]
+    #[error("{peer} refuses our connection: {why}")]
     NotAdmitted {
         /// Description of the peer.
         peer: String,

@@ -216,7 +216,7 @@ impl Admission {
             None if self.is_http => Some(Protocol::Http),
             alpn => Protocol::of_alpn(alpn),
         };
-        let protocol = protocol.ok_or_else(|| closed("it does not say what it wants to talk".into()))?;
+        let protocol = protocol.ok_or_else(|| closed("it does not name a protocol".into()))?;
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
         let all = Arc::clone(&self.connections).try_acquire_owned();
         let all = all.map_err(|_| closed(format!("over the limit of {} connections", self.limits.connections)))?;

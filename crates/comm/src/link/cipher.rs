@@ -65,7 +65,7 @@ impl Cipher {
         let mut content = Vec::new();
         match self.open(&record, &mut content) {
             true => Ok(Some(content)),
-            false => Err(HandshakeError::Stranger("what came is not what it wrote")),
+            false => Err(HandshakeError::Stranger("the bytes are not those that it wrote")),
         }
     }
 }

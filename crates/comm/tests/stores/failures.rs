@@ -190,7 +190,7 @@ fn redis_that_forgets_is_told_to_all_in_time() {
     let errors = strike(&redis.link(), || {
         redis.ask("FLUSHALL");
     });
-    hold(&errors, &redis.link(), "has lost what was written");
+    hold(&errors, &redis.link(), "has lost data");
 }
 
 /// Not a test: the member that is killed.

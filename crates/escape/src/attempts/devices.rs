@@ -50,7 +50,12 @@ pub(super) const THEME: Threat = Threat {
             dev_terminal,
         )
         .needs("a terminal"),
-        attempt("terminal-list", "find another user's terminal in /dev/pts", terminal_list).needs("a terminal in use"),
+        attempt(
+            "terminal-list",
+            "find another user's terminal in /dev/pts",
+            terminal_list,
+        )
+        .needs("a terminal in use"),
         attempt(
             "terminal-input",
             "type into a terminal as if a user had (TIOCSTI)",

@@ -170,7 +170,7 @@ fn garbage_is_refused_or_read_as_garbage() {
             match writer.begin(&head(0, 0), &[]) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                Err(Broken) => {
+                Err(LaneError) => {
                     refused += 1;
                     break;
                 }

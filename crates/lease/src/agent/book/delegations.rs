@@ -221,7 +221,10 @@ mod tests {
                 session: SessionId(session),
                 lease: id(1),
             };
-            assert!(book.step(closed, SECOND).actions.is_empty(), "the holder does not notice");
+            assert!(
+                book.step(closed, SECOND).actions.is_empty(),
+                "the holder does not notice"
+            );
         }
         assert_eq!(book.step(peer(7, epoch, "uid:1000", 1), SECOND).refusal, None);
         // When the holder dies, its peers' sessions end too.

@@ -161,7 +161,11 @@ fn an_end_is_told_as_it_was_and_want_of_memory_by_its_mark() {
     let last = hear(&far, &obeyed, &said(&[(FromGuest::Ended(strange.clone()), b"more")]));
     assert_eq!(last, LastMessage::Ended(strange.clone()));
     assert_eq!(end_of(&strange).crash, Some(crash));
-    assert_eq!(end_of(&ended(-19, false, None)).status, 1, "SIGSTOP would not end the worker");
+    assert_eq!(
+        end_of(&ended(-19, false, None)).status,
+        1,
+        "SIGSTOP would not end the worker"
+    );
     let killed = end_of(&ended(-9, true, None));
     assert_eq!((killed.status, killed.crash.map(|crash| crash.signal)), (-9, Some(9)));
     assert_eq!(end_of(&ended(-9, false, None)).crash, None, "another process killed it");
