@@ -17,13 +17,15 @@ MINUTES ?= 60
 SEEDS ?= 100000
 
 export PREFIX DESTDIR FUZZ_SECONDS MINUTES
+# Programs that scripts/setup has put there.
+export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 export CARGO_TERM_COLOR ?= auto
 export CARGO_NET_RETRY ?= 5
 
-.PHONY: help setup build demo test bench fuzz sim soak planted guide lint docs install clean
+.PHONY: help setup build demo check test test-all bench fuzz sim soak planted guide lint docs install clean
 
 help: ## List these targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: ## Install what building needs and is missing (Debian packages; root or sudo)
 	@scripts/setup
@@ -35,8 +37,14 @@ build: setup ## Build everything, optimised, into target/release
 demo: build ## Start the platform and show it on real input, with measured latencies
 	@demo/run
 
-test: build ## Run every test and check there is; ends with `N passed, N failed`
+check: setup ## Check format, clippy, and the unit tests of what changed: before each commit, minutes when built
+	@scripts/check
+
+test: build ## Test every kind of promise once, as CI does: 10 minutes when built; ends with `N passed, N failed`
 	@scripts/test
+
+test-all: build ## Test everything: also a second Python, planted bugs, fault counts, virtual machines, REST fuzzing: an hour
+	@scripts/test --all
 
 bench: build ## Run every benchmark, over shared memory and libfabric, into bench/results
 	@scripts/bench

@@ -1,4 +1,4 @@
-//! Compiles `proto/hotlease.proto` when the `grpc` feature matches_code on. protox parses it in Rust, so no `protoc` needs to be
+//! Compiles `proto/hotlease.proto` when the `grpc` feature is on. protox parses it in Rust, so no `protoc` needs to be
 //! installed; without the feature not even protox is built.
 
 #[cfg(feature = "grpc")]

@@ -3,9 +3,10 @@
 use hotlease_tests::faults::ledger;
 use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, alone, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, seed, times};
 use hotlease_tests::faults::system::System;
 use hotlease_tests::library::library;
+use hotlease_tests::locks::cause_faults_alone;
 use hotlease_tests::platform::program;
 use hotlease_tests::wait::until_true;
 use nix::sys::resource::{Resource, setrlimit};
@@ -75,7 +76,7 @@ fn client(parts: &Parts) -> (Child, impl Iterator<Item = String> + Send) {
 
 #[test]
 fn thousand_leases_of_clients_that_vanish_are_free_again() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let mut row = Row::new(
         "ten clients vanish (kill -9) with 1,000 leases",

@@ -5,8 +5,9 @@ use hotlease_tests::faults::caller::Steady;
 use hotlease_tests::faults::ledger;
 use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, Runs, alone, random, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, Runs, random, seed, times};
 use hotlease_tests::faults::system::System;
+use hotlease_tests::locks::cause_faults_alone;
 use hotlease_tests::platform::LIMIT;
 use rand::RngExt;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ const HOUR_S: i64 = 3600;
 
 #[test]
 fn clock_that_jumps_an_hour_ends_no_lease_and_bills_no_hour() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let new_row = || {
         Row::new(

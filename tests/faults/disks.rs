@@ -6,8 +6,9 @@ use hotlease_tests::faults::caller::Steady;
 use hotlease_tests::faults::ledger;
 use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, Runs, alone, random, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, Runs, random, seed, times};
 use hotlease_tests::faults::system::{Strike, System};
+use hotlease_tests::locks::cause_faults_alone;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::process::Process;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -47,7 +48,7 @@ fn until_refused(parts: &Parts) -> String {
 
 #[test]
 fn failing_disk_refuses_with_its_reason_and_loses_nothing() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let new_row = || {
         Row::new(
@@ -173,7 +174,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn full_disk_of_the_whole_platform_loses_nothing_once_there_is_room() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let mut row = Row::new(
         "a file system that is really full, under ledger and journal",

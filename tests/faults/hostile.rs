@@ -7,10 +7,11 @@ use hotlease_fabric::memory::sealed_copy;
 use hotlease_net::{Address, Role, grpc};
 use hotlease_tests::faults::caller::{Client, Steady};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, alone, random, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, random, seed, times};
 use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::garbage::{mutated, session_requests};
 use hotlease_tests::hosts::Host;
+use hotlease_tests::locks::cause_faults_alone;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::process::Process;
 use hotlease_tests::session::RawSession;
@@ -423,7 +424,7 @@ fn sessions(path: &Path, random: &mut StdRng, requests: u32) -> u32 {
 
 #[test]
 fn hostile_requests_at_every_listener_harm_no_other_client() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let mut row = Row::new(
         "10,000 hostile requests on every listener: manager and agent, local and over TLS, and sessions",

@@ -7,8 +7,9 @@ use hotlease_tests::faults::caller::{check, make};
 use hotlease_tests::faults::ledger::{self, Bill};
 use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, Runs, alone, random, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, Runs, random, seed, times};
 use hotlease_tests::faults::tally::Tally;
+use hotlease_tests::locks::cause_faults_alone;
 use hotlease_tests::platform::LIMIT;
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -133,7 +134,7 @@ fn left(bytes: &[u8]) -> Bill {
 
 #[test]
 fn damaged_journal_never_makes_a_wrong_bill_and_every_whole_record_counts() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let new_row = || {
         Row::new(

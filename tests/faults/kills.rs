@@ -6,9 +6,10 @@ use hotlease_tests::faults::caller::{Caller, Outcome, Steady, check, make};
 use hotlease_tests::faults::ledger::{self, Bill};
 use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, Runs, alone, random, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, Runs, random, seed, times};
 use hotlease_tests::faults::system::{Strike, System};
 use hotlease_tests::faults::tally::Tally;
+use hotlease_tests::locks::cause_faults_alone;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::process::{Process, cores};
 use hotlease_tests::wait::until_true;
@@ -126,7 +127,7 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
 
 #[test]
 fn manager_killed_at_every_durable_write_loses_nothing_that_was_acknowledged() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let new_row = || {
         Row::new(
@@ -194,7 +195,7 @@ fn agent_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
 
 #[test]
 fn agent_that_loses_power_at_any_write_of_its_journal_bills_all_that_was_told() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let new_row = || {
         Row::new(
@@ -229,7 +230,7 @@ fn agent_that_loses_power_at_any_write_of_its_journal_bills_all_that_was_told() 
 
 #[test]
 fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let new_row = || {
         Row::new(
@@ -305,7 +306,7 @@ fn workers_of(parts: &Parts, lease: &str) -> Vec<Process> {
 
 #[test]
 fn death_of_a_worker_is_told_and_another_takes_its_place() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let new_row = || {
         Row::new(

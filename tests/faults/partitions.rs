@@ -4,9 +4,10 @@ use hotlease_lease::ledger::covers;
 use hotlease_tests::faults::caller::{Client, Steady};
 use hotlease_tests::faults::ledger::{self, Operator};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, Runs, alone, mostly_short, random, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, Runs, mostly_short, random, seed, times};
 use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::hosts::Hosts;
+use hotlease_tests::locks::cause_faults_alone;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, agent};
 use hotlease_tests::wait::until_true;
@@ -197,7 +198,7 @@ fn one(site: &Site, cut: Cut, flaps: bool, random: &mut StdRng, row: &mut Row) {
 
 #[test]
 fn partitions_resolve_every_call_in_time_and_everything_converges_afterwards() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     if Hosts::new(&["m"]).is_none() {
         return;

@@ -5,8 +5,9 @@ use hotlease_tests::faults::caller::{Outcome, Steady};
 use hotlease_tests::faults::ledger::Operator;
 use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, Runs, alone, random, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, Runs, random, seed, times};
 use hotlease_tests::faults::tally::Tally;
+use hotlease_tests::locks::cause_faults_alone;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::process::Process;
 use hotlease_tests::wait::until_true;
@@ -83,7 +84,7 @@ fn is_told_rightly(tally: &Tally, outcome: &Outcome, number: u64) {
 
 #[test]
 fn node_that_is_taken_during_hot_calls_is_clean_in_time_and_every_call_is_told() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let new_row = || {
         Row::new(

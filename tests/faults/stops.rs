@@ -5,7 +5,8 @@ use hotlease_tests::faults::caller::{Client, Steady};
 use hotlease_tests::faults::ledger;
 use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
-use hotlease_tests::faults::scale::{COUNTS, Runs, alone, mostly_short, random, seed, times};
+use hotlease_tests::faults::scale::{COUNTS, Runs, mostly_short, random, seed, times};
+use hotlease_tests::locks::cause_faults_alone;
 use hotlease_tests::manager::ManagerClient;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::process::Process;
@@ -175,7 +176,7 @@ fn slow(seed: u64) -> Steady {
 
 #[test]
 fn party_that_stops_is_given_up_in_time_and_goes_on_without_harm() {
-    let _alone = alone();
+    let _alone = cause_faults_alone();
     let seed = seed();
     let new_row = || {
         Row::new(

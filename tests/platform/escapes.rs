@@ -10,7 +10,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs that `hotlease sandbox test` needs in its folder.
-const PROGRAMS: [&str; 4] = ["hotlease", "hotlease-escape", "hotlease-nursery", "hotlease-worker"];
+const PROGRAMS: [&str; 5] = [
+    "hotlease",
+    "hotlease-escape",
+    "hotlease-lab",
+    "hotlease-nursery",
+    "hotlease-worker",
+];
 /// A user with no rights at all.
 const NOBODY: u32 = 65534;
 
@@ -155,8 +161,8 @@ fn has_teeth(user: Option<u32>) {
     let mut escaped = 0;
     for row in &run.rows {
         let must = match row["outside"].as_str().expect("who gets out") {
-            "anybody" => true,
-            "nobody" => false,
+            "any process" => true,
+            "no process" => false,
             name => {
                 let number = CAPABILITIES.iter().find(|(known, _)| *known == name);
                 let (_, number) = number.unwrap_or_else(|| panic!("{name} is no capability"));
@@ -411,6 +417,13 @@ fn programs_for_attempts_are_found_where_they_are_installed() {
         )
     };
     place("hotlease-worker", "libexec/hotlease");
+    let (status, errors) = attempt(&hotlease);
+    assert_eq!(status, Some(1), "{errors}");
+    assert!(
+        errors.contains("hotlease-lab") && errors.contains("make build"),
+        "{errors}"
+    );
+    place("hotlease-lab", "libexec/hotlease");
     let (status, errors) = attempt(&hotlease);
     assert_eq!(status, Some(1), "{errors}");
     assert!(

@@ -2,8 +2,9 @@
 //! without certificates. (Across hosts: [`crate::site`].)
 
 use crate::library::library;
+use crate::locks::{Lock, have_machine_alone};
 use crate::manager::ManagerClient;
-use crate::platform::{LIMIT, TURNS, Turn, private_directory, program};
+use crate::platform::{LIMIT, private_directory, program};
 use crate::process::{Process, cores};
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use nix::sys::signal::Signal;
@@ -30,7 +31,7 @@ pub struct Nodes {
     manager: Option<Child>,
     /// The agents.
     pub nodes: Vec<Node>,
-    _turn: Turn,
+    _lock: Lock,
 }
 
 impl Nodes {
@@ -48,13 +49,13 @@ impl Nodes {
     /// there.
     pub fn start_unlike(libraries: &[&Path], arguments: &[&str]) -> Self {
         let count = libraries.len();
-        let turn = Turn::take(TURNS);
+        let lock = have_machine_alone();
         let directory = private_directory();
         let mut nodes = Self {
             directory,
             manager: None,
             nodes: Vec::new(),
-            _turn: turn,
+            _lock: lock,
         };
         nodes.start_manager();
         let cores: Vec<String> = cores().into_iter().take(2).map(|core| core.to_string()).collect();

@@ -1,5 +1,6 @@
 //! `hotlease up` in a private runtime directory.
 
+use crate::locks::{Lock, have_machine_alone, share_machine};
 use crate::manager::ManagerClient;
 use crate::process::{Process, cores};
 use hotlease_client::{Code, Invoker, LeaseOptions};
@@ -9,7 +10,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Limit for all waits that are not measured: only a broken program needs as long.
@@ -50,7 +50,7 @@ pub struct Platform {
     up: Option<Child>,
     /// All processes that it had when it was last killed or stopped.
     descendants: Vec<Process>,
-    _turn: Turn,
+    _lock: Lock,
 }
 
 impl Platform {
@@ -77,14 +77,18 @@ impl Platform {
             "the tests need a machine with two cores; this one offers {:?}",
             options.cores
         );
-        let turn = Turn::take(if options.alone { TURNS } else { 1 });
+        let lock = if options.alone {
+            have_machine_alone()
+        } else {
+            share_machine()
+        };
         let directory = private_directory();
         let mut platform = Self {
             directory,
             options,
             up: None,
             descendants: Vec::new(),
-            _turn: turn,
+            _lock: lock,
         };
         platform.up_again();
         platform
@@ -355,31 +359,4 @@ pub fn program(name: &str) -> PathBuf {
     let path = target_directory().join(name);
     assert!(path.exists(), "{} is not there; run `make build` first", path.display());
     path
-}
-
-/// Number of platforms that run at once: each offers the same two cores.
-pub(crate) const TURNS: usize = 2;
-
-static FREE_TURNS: Mutex<usize> = Mutex::new(TURNS);
-static TURN_GIVEN_BACK: Condvar = Condvar::new();
-
-/// The right to run a platform.
-pub(crate) struct Turn(usize);
-
-impl Turn {
-    pub(crate) fn take(turns: usize) -> Self {
-        let free = FREE_TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut free = TURN_GIVEN_BACK
-            .wait_while(free, |free| *free < turns)
-            .unwrap_or_else(PoisonError::into_inner);
-        *free -= turns;
-        Self(turns)
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        *FREE_TURNS.lock().unwrap_or_else(PoisonError::into_inner) += self.0;
-        TURN_GIVEN_BACK.notify_all();
-    }
 }

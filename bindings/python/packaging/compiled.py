@@ -17,7 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 # All programs but one have the names of the packages that they are compiled from.
 PROGRAMS = {
     "hotlease": "hotlease-cli",
-    **{name: name for name in ("hotlease-worker", "hotlease-nursery", "hotlease-machine")},
+    **{name: name for name in ("hotlease-lab", "hotlease-worker", "hotlease-nursery", "hotlease-machine")},
 }
 SOURCES = "bindings/python/python/hotlease"
 

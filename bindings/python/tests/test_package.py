@@ -16,7 +16,7 @@ import pytest
 import hotlease
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PROGRAMS = ("hotlease", "hotlease-worker", "hotlease-nursery", "hotlease-machine")
+PROGRAMS = ("hotlease", "hotlease-lab", "hotlease-worker", "hotlease-nursery", "hotlease-machine")
 
 
 def _run(*command, **options):

@@ -15,7 +15,6 @@ pub(crate) mod leases;
 pub(crate) mod manager;
 pub(crate) mod ps;
 pub(crate) mod run;
-pub(crate) mod sandbox;
 pub(crate) mod state;
 pub(crate) mod top;
 pub(crate) mod up;

@@ -1,27 +1,25 @@
-//! L4: the one `hotlease` binary. Each command is a file of [`commands`]; `--help` is its manual.
+//! L4: the program `hotlease`. Each command is a file of [`commands`]; `--help` is its manual. `bench` and `sandbox`
+//! are commands of the program `hotlease-lab`, which [`lab`] runs.
 //!
 //! Results go to stdout, as text for people or with `--json` as one JSON object per line for programs. Errors go to
 //! stderr and say what to do next. [`exit`] explains the exit status.
 
 #![forbid(unsafe_code)]
 
-mod bench;
 mod commands;
 mod config_file;
-mod exit;
-mod log;
-mod output;
-mod platform;
-mod quantity;
+mod lab;
 mod service;
 mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    admin, agent, agents, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, ps, run,
-    sandbox, top, up, version,
+    admin, agent, agents, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, ps, run, top,
+    up, version,
 };
-use output::Output;
+use hotlease_terminal::output::Output;
+use hotlease_terminal::{exit, log};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Call functions on leased cores with microsecond overhead.
@@ -58,9 +56,11 @@ enum Command {
     Admin(admin::AdminArgs),
     Doctor(doctor::DoctorArgs),
     Comm(comm::CommArgs),
-    Sandbox(sandbox::SandboxArgs),
+    /// Test how functions are isolated from the host and from each other
+    Sandbox,
     State(commands::state::StateArgs),
-    Bench(bench::BenchArgs),
+    /// Measure how fast the platform is on this host, next to baselines in the same run
+    Bench,
     Version(version::VersionArgs),
 }
 
@@ -92,18 +92,23 @@ impl Command {
             Self::Admin(args) => admin::carry_out(args, output),
             Self::Doctor(args) => doctor::carry_out(args, output),
             Self::Comm(args) => comm::carry_out(args, output),
-            Self::Sandbox(args) => sandbox::carry_out(args, output),
             Self::State(args) => commands::state::carry_out(args, output),
-            Self::Bench(args) => bench::carry_out(args, output),
             Self::Version(args) => version::carry_out(args, output),
+            // `main` has handed these over before the command line was parsed.
+            Self::Bench | Self::Sandbox => Err(lab::hand_over(std::env::args_os().collect())),
         }
     }
 }
 
 fn main() -> ExitCode {
-    let args = match config_file::expand(&Cli::command(), std::env::args_os().collect()) {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let json = args.iter().any(|arg| arg == "--json");
+    if lab::is_meant(&args) {
+        return exit::report(&lab::hand_over(args), json);
+    }
+    let args = match config_file::expand(&Cli::command(), args) {
         Ok(args) => args,
-        Err(error) => return exit::report(&error, std::env::args_os().any(|arg| arg == "--json")),
+        Err(error) => return exit::report(&error, json),
     };
     let Cli { json, command } = Cli::parse_from(args);
     log::start(command.log_level());

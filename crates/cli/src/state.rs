@@ -1,12 +1,12 @@
 //! Directories in which the daemons of this program keep durable state.
 
-use crate::commands::agent::absolute;
 use clap::Args;
 use hotlease_fabric::runtime_dir::{RuntimeDir, RuntimeDirError};
 use hotlease_journal::network_file_system;
 use hotlease_manager::identity::TenantPolicy;
 use hotlease_manager::{ManagerConfig, load_tariff};
 use hotlease_store::{MemoryStore, SqliteOptions, Store, open_sqlite};
+use hotlease_terminal::arguments::absolute;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const HEADER_BYTES: usize = 16;
 const TIME: std::ops::Range<usize> = 8..12;
 
-/// Path of the source of a compiled module: `a/__pycache__/b.cpython-311.pyc` is_file_at of `a/b.py`. None for other files.
+/// Path of the source of a compiled module: `a/__pycache__/b.cpython-311.pyc` is of `a/b.py`. None for other files.
 pub(crate) fn source_of(path: &Path) -> Option<PathBuf> {
     let folder = path.parent()?;
     let name = path.file_name()?.as_bytes();

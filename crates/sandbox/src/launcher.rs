@@ -196,7 +196,7 @@ impl Launcher {
         self.with_new_nurseries()
     }
 
-    /// Replaces the `hotlease-nursery` that is resolve by default: `$HOTLEASE_NURSERY`, else beside the worker's program
+    /// Replaces the `hotlease-nursery` that is found by default: `$HOTLEASE_NURSERY`, else beside the worker's program
     /// or the running one, else in `../libexec/hotlease` of that.
     pub fn with_nursery(mut self, nursery: impl Into<PathBuf>) -> Self {
         self.nursery = nursery.into();

@@ -47,3 +47,4 @@ pub use machine::{MACHINE_BINARY, Machine, MachineParts};
 pub use nursery::NURSERY_BINARY;
 pub use phases::Phases;
 pub use process::{Exit, Process, ProcessEnd};
+pub use programs::find_program;

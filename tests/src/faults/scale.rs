@@ -4,10 +4,10 @@ use super::row::Row;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Runs of each fault in `make test`. `HOTLEASE_FAULTS_TIMES` multiplies them, which `make soak` does.
+/// Runs of each fault in `make test-all`. `make test` makes a tenth of them. `HOTLEASE_FAULTS_TIMES` multiplies them (0.1 by
+/// default).
 pub struct Counts {
     /// kill -9 of an agent, and of a worker.
     pub kills: u32,
@@ -47,9 +47,13 @@ fn variable(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
-/// Number of runs, multiplied as the environment asks.
+/// Number of runs of a fault: `count` times `HOTLEASE_FAULTS_TIMES`, at least one.
 pub fn times(count: u32) -> u32 {
-    count * variable("HOTLEASE_FAULTS_TIMES").unwrap_or(1) as u32
+    let factor = std::env::var("HOTLEASE_FAULTS_TIMES").unwrap_or_else(|_| "0.1".into());
+    let factor: f64 = factor
+        .parse()
+        .unwrap_or_else(|_| panic!("HOTLEASE_FAULTS_TIMES is no number: {factor}"));
+    (f64::from(count) * factor).ceil().max(1.0) as u32
 }
 
 /// The seed of this test program's random choices: `HOTLEASE_FAULTS_SEED`, else a new one.
@@ -66,12 +70,6 @@ pub fn random(seed: u64, run: u32) -> StdRng {
 pub fn mostly_short(random: &mut StdRng, shortest: Duration, longest: Duration) -> Duration {
     let (low, high) = (shortest.as_secs_f64().ln(), longest.as_secs_f64().ln());
     Duration::from_secs_f64(random.random_range(low..=high).exp())
-}
-
-/// Lock for one fault at a time: other faults would be measured with it.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs of a fault, several at once.

@@ -4,11 +4,11 @@ mod key;
 mod node;
 mod tenant;
 
-use crate::output::Output;
-use crate::quantity;
 use crate::state::StateArgs;
 use clap::{Args, Subcommand};
 use hotlease_store::{BackupSummary, LEDGER_FILE, backup, restore};
+use hotlease_terminal::output::Output;
+use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::path::PathBuf;
 

@@ -1,13 +1,10 @@
 //! `hotlease agent`: an agent in a process of its own.
 
 mod environments;
-mod machines;
 mod swapping;
 
 use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
-use crate::output::Output;
-use crate::quantity;
 use crate::service;
 use crate::state::DaemonStateArgs;
 use clap::Args;
@@ -15,18 +12,19 @@ use environments::EnvironmentArgs;
 use hotlease_agent::{Agent, AgentConfig, CoreChoice, DirectoryGrant, Network};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{Address, Identity, Role};
-use hotlease_sandbox::{Container, Kind, Mount};
+use hotlease_sandbox::{Kind, Mount};
+use hotlease_terminal::arguments::{ContainerArgs, MachineArgs, absolute, machine_arguments};
+use hotlease_terminal::output::Output;
+use hotlease_terminal::quantity;
 use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use serde::Serialize;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use swapping::SwapArgs;
-
-pub(crate) use machines::{MachineArgs, machine_arguments};
 
 /// Run only an agent, in the foreground
 ///
@@ -179,27 +177,6 @@ struct SandboxArgs {
     machine: MachineArgs,
 }
 
-/// Container runtime and image.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub(crate) struct ContainerArgs {
-    /// Program that makes containers: the name or path of crun, ch-run, apptainer, singularity or podman-hpc
-    #[arg(long = "sandbox-container", value_name = "RUNTIME", default_value = "crun")]
-    runtime: OsString,
-    /// Contents of containers: a folder, a file of the runtime's format, or a name for podman-hpc [default: the
-    /// host's system folders, which only crun and ch-run support]
-    #[arg(long = "sandbox-image", value_name = "PATH")]
-    image: Option<PathBuf>,
-}
-
-impl ContainerArgs {
-    pub(crate) fn container(self) -> Container {
-        Container {
-            runtime: self.runtime,
-            image: self.image,
-        }
-    }
-}
-
 impl SandboxArgs {
     fn apply_to(self, config: &mut AgentConfig) {
         config.sandbox = self.sandbox;
@@ -233,18 +210,7 @@ impl SandboxArgs {
         }
         add("--sandbox-processes", self.sandbox_processes.to_string().into());
         add("--sandbox-prepared", self.sandbox_prepared.to_string().into());
-        let runtime = Path::new(&self.container.runtime);
-        let runtime = match runtime.components().count() {
-            // A name, which is looked up in PATH.
-            1 => runtime.to_owned(),
-            _ => absolute(runtime),
-        };
-        add("--sandbox-container", runtime.into());
-        if let Some(image) = &self.container.image {
-            // If there is no such file, it is an image's name.
-            let image = if image.exists() { absolute(image) } else { image.clone() };
-            add("--sandbox-image", image.into());
-        }
+        args.extend(self.container.to_args());
         args.extend(machine_arguments(&self.machine.machine()));
         if self.sandbox_network {
             args.push("--sandbox-network".into());
@@ -305,11 +271,6 @@ impl OfferArgs {
         self.swap.add_to(&mut args);
         args
     }
-}
-
-/// Absolute path of a file. If the current directory is gone, the path stays as it is.
-pub(crate) fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 #[derive(Serialize)]

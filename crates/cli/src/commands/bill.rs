@@ -3,10 +3,10 @@
 mod moment;
 mod verify;
 
-use crate::output::{Column, ColumnAlign::*, Output, printable};
-use crate::platform::{Platform, SiteArgs};
-use crate::quantity;
 use clap::{Args, Subcommand, ValueEnum};
+use hotlease_terminal::output::{Column, ColumnAlign::*, Output, printable};
+use hotlease_terminal::platform::{Platform, SiteArgs};
+use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{BillBy, BillReply, BillRequest, BillRow};
 use moment::Moment;
 use serde::Serialize;

@@ -7,12 +7,12 @@ mod run;
 mod simulate;
 
 use crate::commands::up::signals::Signals;
-use crate::output::Output;
 use crate::service;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use hotlease_comm::Secret;
 use hotlease_comm::rendezvous::{Limits, Server};
+use hotlease_terminal::output::Output;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;

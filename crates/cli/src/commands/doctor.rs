@@ -7,9 +7,9 @@ mod running;
 mod sandboxes;
 mod site;
 
-use crate::output::{Output, printable};
-use crate::platform::SiteArgs;
 use clap::Args;
+use hotlease_terminal::output::{Output, printable};
+use hotlease_terminal::platform::SiteArgs;
 use serde::Serialize;
 
 /// Check whether this host and the platform have all they need

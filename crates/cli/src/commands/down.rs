@@ -1,14 +1,14 @@
 //! `hotlease down`: the end of the platform.
 
 use crate::commands::up::lock::{LockHolder, UP_LOCK};
-use crate::exit::CommandError;
-use crate::output::Output;
-use crate::platform::Platform;
 use anyhow::{Context, bail};
 use clap::Args;
 use hotlease_agent::AGENT_LOCK;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_LOCK;
+use hotlease_terminal::exit::CommandError;
+use hotlease_terminal::output::Output;
+use hotlease_terminal::platform::Platform;
 use hotlease_wire::grpc::ShutdownRequest;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

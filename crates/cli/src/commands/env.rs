@@ -4,12 +4,12 @@ mod listing;
 mod pack;
 mod run;
 
-use crate::commands::agent::absolute;
-use crate::output::Output;
-use crate::quantity;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use hotlease_image::{Cache, CacheOptions, MountMethod, Store};
+use hotlease_terminal::arguments::absolute;
+use hotlease_terminal::output::Output;
+use hotlease_terminal::quantity;
 use nix::unistd::geteuid;
 use std::path::{Path, PathBuf};
 

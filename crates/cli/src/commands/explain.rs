@@ -1,10 +1,10 @@
 //! `hotlease explain`: the start of a lease, step by step.
 
-use crate::exit::CommandError;
-use crate::output::{Column, ColumnAlign, Output, printable};
-use crate::platform::{Platform, SiteArgs};
-use crate::quantity;
 use clap::Args;
+use hotlease_terminal::exit::CommandError;
+use hotlease_terminal::output::{Column, ColumnAlign, Output, printable};
+use hotlease_terminal::platform::{Platform, SiteArgs};
+use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{Directory, LeaseInfo, LeaseStart, ListRequest};
 use serde::Serialize;
 

@@ -1,11 +1,11 @@
 //! `hotlease functions`: functions of a library, or cached libraries.
 
-use crate::output::ColumnAlign::{Left, Right};
-use crate::output::{Column, Output};
-use crate::platform::{Platform, SiteArgs};
-use crate::quantity;
 use clap::Args;
 use hotlease_client::Code;
+use hotlease_terminal::output::ColumnAlign::{Left, Right};
+use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::platform::{Platform, SiteArgs};
+use hotlease_terminal::quantity;
 use hotlease_wire::code::Interface;
 use hotlease_wire::grpc::{CodeInfo, ListRequest};
 use serde::Serialize;

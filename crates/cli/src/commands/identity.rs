@@ -1,9 +1,9 @@
 //! `hotlease identity`: a site's authority and the identities that it issues.
 
-use crate::output::Output;
 use clap::{Args, Subcommand};
 use hotlease_net::authority::{self, IDENTITY_DAYS_DEFAULT, IdentityRequest};
 use hotlease_net::{CertificateInfo, Identity, Role};
+use hotlease_terminal::output::Output;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};

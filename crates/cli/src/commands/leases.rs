@@ -1,11 +1,11 @@
 //! `hotlease leases`: a list of leases, and the release of one.
 
-use crate::exit::CommandError;
-use crate::output::ColumnAlign::{Left, Right};
-use crate::output::{Column, Output};
-use crate::platform::{Platform, SiteArgs};
-use crate::quantity;
 use clap::Args;
+use hotlease_terminal::exit::CommandError;
+use hotlease_terminal::output::ColumnAlign::{Left, Right};
+use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::platform::{Platform, SiteArgs};
+use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest, Usage};
 use serde::Serialize;
 

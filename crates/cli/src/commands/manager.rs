@@ -2,7 +2,6 @@
 
 use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
-use crate::output::Output;
 use crate::service;
 use crate::state::LedgerArgs;
 use clap::{ArgGroup, Args};
@@ -11,6 +10,7 @@ use hotlease_manager::identity::{Issuers, MungeConfig};
 use hotlease_manager::{MANAGER_SOCKET, Manager, Network, openapi};
 use hotlease_net::{Identity, Limits, Role};
 use hotlease_store::{Candidate, PostgresOptions, Store};
+use hotlease_terminal::output::Output;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;

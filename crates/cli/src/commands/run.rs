@@ -1,9 +1,6 @@
 //! `hotlease run`: calls of one function.
 
 use crate::commands::leases::UsageRow;
-use crate::output::Output;
-use crate::platform::SiteArgs;
-use crate::quantity;
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,6 +9,9 @@ use hdrhistogram::Histogram;
 use hotlease_client::{
     Code, Directory, Function, Invoker, LeaseOptions, Placement, Polling, Reach, Sharing, Spread, StoragePlace,
 };
+use hotlease_terminal::output::Output;
+use hotlease_terminal::platform::SiteArgs;
+use hotlease_terminal::quantity;
 use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX};
 use serde::Serialize;
 use std::fs::File;

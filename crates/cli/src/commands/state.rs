@@ -1,10 +1,10 @@
 //! `hotlease state`: saved states of workers.
 
-use crate::output::ColumnAlign::{Left, Right};
-use crate::output::{Column, Output};
-use crate::quantity;
 use clap::{Args, Subcommand};
 use hotlease_agent::{remove_state, saved_states};
+use hotlease_terminal::output::ColumnAlign::{Left, Right};
+use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::quantity;
 use nix::unistd::geteuid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

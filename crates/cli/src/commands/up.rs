@@ -5,13 +5,13 @@ pub(crate) mod lock;
 pub(crate) mod signals;
 
 use crate::commands::agent::OfferArgs;
-use crate::output::Output;
-use crate::quantity;
 use crate::state::LedgerArgs;
 use clap::Args;
 use hotlease_agent::Agent;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::{AgentRecord, Manager};
+use hotlease_terminal::output::Output;
+use hotlease_terminal::quantity;
 use lock::UpLock;
 use serde::{Deserialize, Serialize};
 use signals::{ShutdownKind, Signals};

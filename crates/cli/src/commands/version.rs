@@ -1,10 +1,10 @@
 //! `hotlease version`: versions of this program and of the running platform.
 
-use crate::exit::CommandError;
-use crate::output::Output;
-use crate::platform::Platform;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_terminal::exit::CommandError;
+use hotlease_terminal::output::Output;
+use hotlease_terminal::platform::Platform;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use serde::Serialize;
 

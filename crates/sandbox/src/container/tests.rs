@@ -328,7 +328,7 @@ fn nothing_is_on_disk(runtime: &str) {
 
 #[test]
 fn an_agent_that_is_killed_leaves_nothing() {
-    let name = "container::tests::an_agent_that_is_killed_leaves_nothing";
+    let name = concat!(module_path!(), "::an_agent_that_is_killed_leaves_nothing");
     an_agent_is_killed(name, async || {
         let start = |(_, launcher): (_, Launcher)| {
             let process = run(&launcher, "setsid sleep 600 & sleep 600");

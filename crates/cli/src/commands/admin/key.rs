@@ -1,11 +1,11 @@
 //! `hotlease admin key`: keys for programs without a certificate.
 
-use crate::output::ColumnAlign::Left;
-use crate::output::{Column, Output};
-use crate::platform::{Platform, SiteArgs};
-use crate::quantity::parse_time;
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use hotlease_terminal::output::ColumnAlign::Left;
+use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::platform::{Platform, SiteArgs};
+use hotlease_terminal::quantity::parse_time;
 use hotlease_wire::grpc::{AddKeyRequest, KeyInfo, ListKeysRequest, RevokeKeyRequest, RotateKeyRequest};
 use serde::Serialize;
 use std::fs::{self, OpenOptions};

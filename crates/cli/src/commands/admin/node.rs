@@ -1,12 +1,12 @@
 //! `hotlease admin node`: an operator's orders to nodes.
 
-use crate::output::ColumnAlign::{Left, Right};
-use crate::output::{Column, Output};
-use crate::platform::{Platform, SiteArgs};
-use crate::quantity;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use hotlease_agent::CoreChoice;
+use hotlease_terminal::output::ColumnAlign::{Left, Right};
+use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::platform::{Platform, SiteArgs};
+use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{
     CoresWanted, ListRequest, NodeInfo, NodeOrder, OfferWanted, OrderNodeReply, OrderNodeRequest,
 };

@@ -1,11 +1,11 @@
 //! `hotlease admin tenant`: tenants, their members and quotas.
 
-use crate::output::ColumnAlign::{Left, Right};
-use crate::output::{Column, Output};
-use crate::platform::{Platform, SiteArgs};
-use crate::quantity;
 use anyhow::bail;
 use clap::{Args, Subcommand};
+use hotlease_terminal::output::ColumnAlign::{Left, Right};
+use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::platform::{Platform, SiteArgs};
+use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{ListTenantsRequest, PutTenantRequest, RemoveTenantRequest, Tenant};
 use serde::Serialize;
 use std::str::FromStr;

@@ -1,11 +1,11 @@
 //! Environments that an agent's leases may name.
 
-use super::absolute;
 use crate::commands::env::{MountArg, cache_folder, own_store};
-use crate::quantity;
 use clap::{Args, ValueEnum};
 use hotlease_agent::Environments;
 use hotlease_image::{Cache, CacheOptions};
+use hotlease_terminal::arguments::absolute;
+use hotlease_terminal::quantity;
 use std::ffi::OsString;
 use std::path::PathBuf;
 

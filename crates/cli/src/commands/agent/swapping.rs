@@ -1,9 +1,9 @@
 //! Arguments of saving states of workers.
 
-use super::absolute;
-use crate::quantity;
 use clap::Args;
 use hotlease_agent::SwapOptions;
+use hotlease_terminal::arguments::absolute;
+use hotlease_terminal::quantity;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! `hotlease bill verify`: a check of the ledger.
 
-use crate::output::{Output, printable};
-use crate::platform::Platform;
 use crate::state::StateArgs;
 use anyhow::Context;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_journal::{JOURNAL_FILE, LeaseKey, LeaseTotal, TotalsTable, read};
+use hotlease_terminal::output::{Output, printable};
+use hotlease_terminal::platform::Platform;
 use hotlease_wire::grpc::{FunctionUsage, JournalTotal, Usage, VerifyReply, VerifyRequest};
 use hotlease_wire::ids::AgentId;
 use serde::Serialize;

@@ -1,11 +1,11 @@
 //! `hotlease comm explain`: the choice of an algorithm, and the steps of a rank.
 
 use super::model_args::{CollectiveArgs, ModelFileArgs, TimesArgs, algorithm, time};
-use crate::exit::CommandError;
-use crate::output::{Column, ColumnAlign::*, Output};
 use clap::Args;
 use hotlease_comm::model::{Candidate, candidates};
 use hotlease_comm::{Call, LinkKind, Question, Step};
+use hotlease_terminal::exit::CommandError;
+use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
 use serde::Serialize;
 
 /// Most rounds that are shown.

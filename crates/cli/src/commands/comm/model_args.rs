@@ -1,11 +1,11 @@
 //! Arguments shared by `plan`, `explain` and `simulate`.
 
-use crate::exit::CommandError;
-use crate::quantity;
 use anyhow::Context;
 use clap::Args;
 use hotlease_comm::model::{MessageTimes, Origin, Prices, RANKS_MAX, Scenario, collective_of_bytes};
 use hotlease_comm::{Call, Operation, Recipe, Table};
+use hotlease_terminal::exit::CommandError;
+use hotlease_terminal::quantity;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};

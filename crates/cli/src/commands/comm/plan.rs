@@ -1,12 +1,12 @@
 //! `hotlease comm plan`: time and cost of a collective on each link.
 
 use super::model_args::{CollectiveArgs, ModelFileArgs, algorithm, time};
-use crate::exit::CommandError;
-use crate::output::{Column, ColumnAlign::*, Output};
-use crate::quantity;
 use clap::Args;
 use hotlease_comm::model::{Criterion, Estimate, Scenario, estimate};
 use hotlease_comm::{Error, LinkChoice, LinkKind};
+use hotlease_terminal::exit::CommandError;
+use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
+use hotlease_terminal::quantity;
 use serde::Serialize;
 
 /// Show the modelled time and cost of a collective on each link, and which link is the best

@@ -1,13 +1,13 @@
 //! `hotlease comm run`: all members of one communicator, on this host.
 
-use crate::exit::CommandError;
-use crate::quantity;
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use hotlease_comm::Secret;
 use hotlease_comm::rendezvous::{Limits, Server};
+use hotlease_terminal::exit::CommandError;
+use hotlease_terminal::quantity;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::ffi::OsString;

@@ -1,11 +1,11 @@
 //! `hotlease comm simulate`: the fastest algorithms by the model.
 
 use super::model_args::{ModelFileArgs, SizedCollective, TimesArgs, algorithm, time};
-use crate::output::{Column, ColumnAlign::*, Output};
-use crate::quantity;
 use clap::Args;
 use hotlease_comm::model::{Candidate, Estimate, RANKS_MAX, candidates};
 use hotlease_comm::{LinkKind, Operation};
+use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
+use hotlease_terminal::quantity;
 use serde::Serialize;
 
 /// Show which algorithm is the fastest for each operation, number of ranks and size, by the model

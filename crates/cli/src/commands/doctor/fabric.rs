@@ -2,11 +2,12 @@
 //! towards an agent, through short leases.
 
 use super::Finding;
-use crate::platform::SiteArgs;
-use crate::quantity;
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::ofi::providers::{Addressing, PROVIDERS, Quirks, TestStatus, named};
+use hotlease_terminal::functions::functions;
+use hotlease_terminal::platform::SiteArgs;
+use hotlease_terminal::quantity;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,7 +53,7 @@ pub(super) fn peer(args: &SiteArgs, mut tell: impl FnMut(Finding) -> anyhow::Res
             }
         }
     }
-    let code = match crate::bench::functions() {
+    let code = match functions() {
         Ok(code) => code,
         Err(error) => {
             let advice = "without them no transport can be tried";

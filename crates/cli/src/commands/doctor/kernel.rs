@@ -1,9 +1,9 @@
 //! Checks of kernel features: tried out where possible, not guessed from the kernel's version.
 
 use super::Finding;
-use crate::quantity;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::{Memory, read_sealed, sealed_copy};
+use hotlease_terminal::quantity;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use std::fs;
 use std::os::fd::AsFd;

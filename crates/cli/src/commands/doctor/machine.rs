@@ -1,7 +1,7 @@
 //! Checks of the hardware: cores, and causes of varying latency.
 
 use super::Finding;
-use crate::quantity;
+use hotlease_terminal::quantity;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use std::fs;

@@ -2,11 +2,11 @@
 
 use super::Finding;
 use crate::commands::up::lock::{LockHolder, UP_LOCK};
-use crate::exit::CommandError;
-use crate::platform::Platform;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_SOCKET;
 use hotlease_sandbox::{Launcher, WORKER_BINARY};
+use hotlease_terminal::exit::CommandError;
+use hotlease_terminal::platform::Platform;
 use hotlease_wire::grpc::ListRequest;
 use std::process::{Command, Stdio};
 use std::time::Duration;

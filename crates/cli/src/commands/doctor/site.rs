@@ -3,8 +3,8 @@
 use super::Finding;
 use super::running::agents;
 use crate::commands::identity::{now, validity};
-use crate::platform::{Platform, SiteArgs};
 use hotlease_net::Proof;
+use hotlease_terminal::platform::{Platform, SiteArgs};
 
 /// Remaining validity below which a warning is given, seconds: a week.
 const SOON: i64 = 7 * 24 * 3600;

@@ -1,11 +1,11 @@
 //! `hotlease env ls`, `gc` and `verify`: images of this node and of the stores.
 
 use super::{CacheArgs, StoreArgs};
-use crate::output::ColumnAlign::{Left, Right};
-use crate::output::{Column, Output};
-use crate::quantity;
 use clap::Args;
 use hotlease_image::{CachedImage, ImageError, ImageId};
+use hotlease_terminal::output::ColumnAlign::{Left, Right};
+use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};

@@ -1,11 +1,11 @@
 //! `hotlease env pack`: an image of an environment.
 
 use super::of_user;
-use crate::commands::agent::absolute;
-use crate::output::Output;
-use crate::quantity;
 use clap::Args;
 use hotlease_image::{Limits, PackResult, Store, TreeKind, pack};
+use hotlease_terminal::arguments::absolute;
+use hotlease_terminal::output::Output;
+use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::path::PathBuf;
 

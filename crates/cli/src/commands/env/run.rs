@@ -1,10 +1,10 @@
 //! `hotlease env run`: a command in an environment.
 
 use super::CacheArgs;
-use crate::exit::CommandError;
 use anyhow::Context;
 use clap::Args;
 use hotlease_image::{ImageId, MountedImage};
+use hotlease_terminal::exit::CommandError;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsString;

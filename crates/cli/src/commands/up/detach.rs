@@ -11,11 +11,12 @@
 
 use super::PlatformSummary;
 use super::lock::{LockHolder, UP_LOCK, UpLock};
-use crate::commands::agent::{OfferArgs, absolute};
-use crate::exit::{self, CommandError};
+use crate::commands::agent::OfferArgs;
 use crate::state::LedgerArgs;
 use anyhow::Context;
 use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_terminal::arguments::absolute;
+use hotlease_terminal::exit::{self, CommandError};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};

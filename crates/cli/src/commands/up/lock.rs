@@ -4,9 +4,9 @@
 //! files in the directory are left over. The lock file itself stays: if it were removed, two processes could each
 //! hold the lock of a different file with this name.
 
-use crate::exit::CommandError;
 use anyhow::Context;
 use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_terminal::exit::CommandError;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File, OpenOptions};

@@ -216,6 +216,8 @@ pub fn an_agent_is_killed(test: &str, begin: impl AsyncFnOnce() -> Vec<(Process,
         });
         return;
     }
+    // Test programs name their tests without the crate.
+    let (_crate, test) = test.split_once("::").expect("the path of a test");
     let mut agent = Command::new(std::env::current_exe().expect("it runs"))
         .args(["--exact", test, "--nocapture"])
         .env(TELL, "1")
@@ -244,7 +246,7 @@ pub fn an_agent_is_killed(test: &str, begin: impl AsyncFnOnce() -> Vec<(Process,
 
 #[test]
 fn an_agent_that_is_killed_leaves_nothing() {
-    let name = "namespace::tests::residue::an_agent_that_is_killed_leaves_nothing";
+    let name = concat!(module_path!(), "::an_agent_that_is_killed_leaves_nothing");
     an_agent_is_killed(name, async || {
         let Some(launcher) = launcher(Policy::default()) else {
             return Vec::new();
