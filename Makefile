@@ -1,4 +1,4 @@
-# The one entry to everything done every day. `make` lists the targets.
+# The entry to all daily tasks. `make` lists the targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -6,14 +6,14 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 
 CARGO ?= cargo
-# Where `make install` puts things; DESTDIR goes before it for packagers.
+# Folder into which `make install` installs; packagers put DESTDIR before it.
 PREFIX ?= /usr/local
 DESTDIR ?=
-# How long `make fuzz` gives each decoder.
+# Seconds that `make fuzz` gives each decoder.
 FUZZ_SECONDS ?= 20
-# How long `make soak` goes on.
+# Minutes that `make soak` takes.
 MINUTES ?= 60
-# How many seeds `make sim` runs.
+# Number of seeds that `make sim` runs.
 SEEDS ?= 100000
 
 export PREFIX DESTDIR FUZZ_SECONDS MINUTES

@@ -126,8 +126,8 @@ static void messages(communicator& all)
     EXPECT(failure_of<hotlease::communication_error>([&] { (void)all.recv_vector<double>(other); }).kind() ==
            hotlease::kind::invalid_argument);
     EXPECT(all.recv_vector<int>(other) == numbers);
-    const auto nobody = failure_of<hotlease::communication_error>([&] { all.send(1, 7); });
-    EXPECT(nobody.kind() == hotlease::kind::invalid_argument && !nobody.rank());
+    const auto no_rank = failure_of<hotlease::communication_error>([&] { all.send(1, 7); });
+    EXPECT(no_rank.kind() == hotlease::kind::invalid_argument && !no_rank.rank());
 
     // Non-blocking: on the caller's memory, and on the request's.
     std::vector<int> into(3);

@@ -108,7 +108,7 @@ INLINE void price_block(const black_scholes_option* __restrict options, float* _
     }
 }
 
-// The same block for every processor, and for those of 2013 and later: twice to four times as fast.
+// The block for every processor, and the block for processors of 2013 and later, which is two to four times as fast.
 using PriceBlock = void (*)(const black_scholes_option*, float*, std::size_t);
 
 void price_block_anywhere(const black_scholes_option* options, float* prices, std::size_t count)

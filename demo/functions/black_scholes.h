@@ -1,4 +1,4 @@
-/* What the Black-Scholes demonstration's functions read and write; C and C++. */
+/* Input and output of the Black-Scholes demonstration's functions; C and C++. */
 #ifndef HOTLEASE_DEMO_BLACK_SCHOLES_H
 #define HOTLEASE_DEMO_BLACK_SCHOLES_H
 

@@ -85,7 +85,7 @@ struct Job {
         jpeg->err->format_message(jpeg, job.message);
         std::longjmp(job.recover, 1);
     }
-    // libjpeg fills a file that was cut short with grey and warns; a grey thumbnail helps nobody.
+    // libjpeg fills a file that was cut short with grey and warns; a grey thumbnail is useless.
     static void warn(j_common_ptr jpeg, int level)
     {
         if (level < 0 && (jpeg->err->msg_code == JWRN_JPEG_EOF || jpeg->err->msg_code == JWRN_HIT_MARKER))

@@ -1,4 +1,4 @@
-/* What the thumbnail demonstration's function reads and writes; C and C++. */
+/* Input and output of the thumbnail demonstration's function; C and C++. */
 #ifndef HOTLEASE_DEMO_THUMBNAIL_H
 #define HOTLEASE_DEMO_THUMBNAIL_H
 

@@ -18,7 +18,7 @@
 namespace {
 
 constexpr int repetitions = 5;
-// Of the function's single precision; prices are up to 100.
+// Error bound of the function's single precision; prices are up to 100.
 constexpr double error_allowed = 3e-4;
 
 // The largest difference of any price from the closed form; not a number counts as infinite.
@@ -35,7 +35,7 @@ double largest_error(const std::vector<double>& expected, std::span<const float>
 void demonstrate(const std::string& library, const std::string& results_path, std::size_t count)
 {
     demo::results results;
-    // A lease of one core. The data takes milliseconds and the call a microsecond: no need to poll.
+    // Leases one core. The data takes milliseconds and the call a microsecond: no need to poll.
     hotlease::invoker invoker{hotlease::code{library}, {.label = "demo: Black-Scholes"}};
     const hotlease::function leased = invoker.function("black_scholes");
     demo::local_function local{library, "black_scholes"};
@@ -66,7 +66,7 @@ void demonstrate(const std::string& library, const std::string& results_path, st
         demo::begin(what);
         std::vector<double> times;
         for (int i = 0; i < repetitions; ++i) {
-            // What is checked below was written by this run, and its pages are there.
+            // The prices checked below are from this run, and their pages are already mapped.
             std::fill(prices.begin(), prices.end(), 0.0f);
             times.push_back(demo::seconds(work));
         }

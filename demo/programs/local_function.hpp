@@ -1,4 +1,4 @@
-// The same function library, run in this process: what the leased worker is compared with.
+// A function library run in this process, for comparison with the leased worker.
 #ifndef HOTLEASE_DEMO_LOCAL_FUNCTION_HPP
 #define HOTLEASE_DEMO_LOCAL_FUNCTION_HPP
 

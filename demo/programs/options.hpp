@@ -1,4 +1,4 @@
-// The options to price, and what their prices should be.
+// Options to price, and their exact prices.
 #ifndef HOTLEASE_DEMO_OPTIONS_HPP
 #define HOTLEASE_DEMO_OPTIONS_HPP
 

@@ -1,4 +1,4 @@
-// What the demonstration's programs say while they work, and leave behind for the summary.
+// Progress lines of the demonstration's programs, and the results that they write for the summary.
 #ifndef HOTLEASE_DEMO_REPORT_HPP
 #define HOTLEASE_DEMO_REPORT_HPP
 
@@ -28,7 +28,7 @@ inline double median(std::vector<double> values)
     return values.empty() ? 0 : values[values.size() / 2];
 }
 
-// A line that says what is being done, and then how it went.
+// A line that names a step, and then its result.
 inline void begin(const std::string& what)
 {
     std::printf("  %-58s", what.c_str());

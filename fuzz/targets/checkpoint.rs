@@ -1,4 +1,4 @@
-//! See `decoders` in `crates/flow/tests`: what must hold for any bytes.
+//! Fuzz target of one decoder. `decoders` in `crates/flow/tests` says what must hold for any bytes.
 #![no_main]
 
 hotlease_fuzz::target!("checkpoint");

@@ -1,4 +1,4 @@
-//! See `decoders` in `crates/journal/tests`: what must hold for any bytes.
+//! Fuzz target of one decoder. `decoders` in `crates/journal/tests` says what must hold for any bytes.
 #![no_main]
 
 hotlease_fuzz::target!("journal_frame");

@@ -17,22 +17,22 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// In all.
+/// Number of leases.
 const LEASES: u32 = 1000;
-/// That share them.
+/// Number of clients that share these leases.
 const CLIENTS: u32 = 10;
-/// What a single client held is free in 250 ms, see `clients` of `platform`. Here as many processes have to be killed and
-/// reaped first, which two cores do one after the other.
+/// Time until all cores are free. The cores of a single client are free in 250 ms, see `clients` of `platform`; here a
+/// thousand worker processes have to be killed and reaped first, one after the other on two cores.
 const ALL_FREE: Duration = Duration::from_secs(3);
-/// Only a broken platform needs as long.
+/// Limit that only a broken platform exceeds.
 const LONG: Duration = Duration::from_secs(30);
 
-/// An agent with as many cores as leases, of which each real one stands for many.
+/// An agent that offers as many cores as there are leases; each real core stands for many.
 fn platform() -> Parts {
     let mut parts = Parts::new();
     let system = System::new(&parts.directory().join("orders"), &parts.directory().join("nowhere"));
     system.pretend_cores(LEASES);
-    // Workers get a new environment, and need the cores as well.
+    // Workers get a new environment, and must see the pretended cores as well.
     let wrapper = parts.directory().join("worker");
     let lines = [
         "#!/bin/sh".to_owned(),
@@ -52,7 +52,7 @@ fn platform() -> Parts {
     parts
 }
 
-/// Holds some leases until it is killed.
+/// Starts a client that holds its share of the leases until it is killed.
 fn client(parts: &Parts) -> (Child, impl Iterator<Item = String> + Send) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hotlease-test-client"));
     command

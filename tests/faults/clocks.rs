@@ -1,4 +1,4 @@
-//! The time of day jumps an hour forth or back, for a daemon or for a client.
+//! Faults of clocks: the time of day of a daemon or of a client jumps an hour forth or back.
 
 use crate::scene::Scene;
 use hotlease_tests::faults::caller::Steady;
@@ -64,7 +64,7 @@ fn clock_that_jumps_an_hour_ends_no_lease_and_bills_no_hour() {
                     scene.parts.spawn(Part::Manager, Some(&of_manager));
                     scene.parts.until_serving(LIMIT);
                 }
-                // A lease that begins in the other time, and may end in this one.
+                // A lease that begins under the changed clock, and may end under the right one.
                 let asked = Instant::now();
                 let other = scene.parts.invoker().expect("a lease");
                 row.took("lease granted in", None, asked.elapsed());
@@ -85,8 +85,8 @@ fn clock_that_jumps_an_hour_ends_no_lease_and_bills_no_hour() {
                 "the lease went on all the time"
             );
             let tally = scene.tally.clone();
-            // A manager that is started with its clock set back goes on from the latest that was written down: what
-            // passed since is lost to the bill, each time.
+            // A manager that is started with its clock set back continues from the latest recorded time: the time that
+            // passed since is not billed, at each such start.
             let bill = scene.end_with_time_lost(Duration::from_secs(6));
             assert_eq!(
                 ledger::total(&bill).invocations,

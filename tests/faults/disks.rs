@@ -1,4 +1,4 @@
-//! Disks that are full, and disks that fail, under the ledger and under the usage journal.
+//! Faults of disks: full and failing disks under the ledger and under the usage journal.
 
 use crate::scene::Scene;
 use hotlease_client::Invoker;
@@ -18,7 +18,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Longest that a platform may need to go on by itself once its disk is well.
+/// Longest time that a platform needs to recover by itself after its disk is well again.
 const WELL: Duration = Duration::from_secs(5);
 
 fn until_leased(parts: &Parts, limit: Duration) -> Duration {
@@ -35,7 +35,7 @@ fn until_leased(parts: &Parts, limit: Duration) -> Duration {
     }
 }
 
-/// Tries to lease until it is refused for the disk's sake; leases that were had meanwhile are given back.
+/// Tries to lease until it is refused because of the disk; releases the leases that were granted meanwhile.
 fn until_refused(parts: &Parts) -> String {
     let start = Instant::now();
     loop {
@@ -87,7 +87,7 @@ fn failing_disk_refuses_with_its_reason_and_loses_nothing() {
             let mut scene = Scene::with(parts, &steady);
             let lease = scene.caller().invoker().lease();
             std::thread::sleep(Duration::from_millis(random.random_range(0..700)));
-            // A short fault may be over before anybody notices.
+            // A short fault may be over before a daemon writes.
             let span = [1, random.random_range(1..10), 1 << 40][random.random_range(0..3)];
             let at = system.operations() + random.random_range(1..6);
             system.strike(at, span, how, 0);
@@ -102,14 +102,14 @@ fn failing_disk_refuses_with_its_reason_and_loses_nothing() {
             let deadline = Instant::now() + LIMIT;
             while system.struck() == 0 {
                 assert!(Instant::now() < deadline, "no write was struck");
-                // Makes for more writes.
+                // Causes more writes.
                 drop(scene.parts.invoker().map(Invoker::deallocate));
             }
             std::thread::sleep(Duration::from_millis(random.random_range(0..600)));
             system.heal();
             let healed = Instant::now();
             if whose == Part::Manager && how == Strike::IoError {
-                // What the disk holds is known only by looking: that is what a new manager does.
+                // Only a look at the disk tells what it holds: a new manager takes one.
                 scene.parts.kill(Part::Manager);
                 scene.parts.spawn(Part::Manager, None);
                 scene.parts.until_serving(LIMIT);
@@ -156,7 +156,7 @@ impl SmallDisk {
         }
     }
 
-    /// Leaves no byte of room.
+    /// Fills the disk to its last byte.
     fn fill(&self) -> PathBuf {
         let path = self.0.join("filler");
         let mut file = File::create(&path).expect("a file");
@@ -200,7 +200,7 @@ fn full_disk_of_the_whole_platform_loses_nothing_once_there_is_room() {
         let lease = scene.caller().invoker().lease();
         let filler = disk.fill();
         let began = Instant::now();
-        // The log of writes has pages to itself that it writes anew: it may take some leases until it grows.
+        // SQLite's write-ahead log reuses the pages that it has: some leases may be granted before it has to grow.
         let why = until_refused(&scene.parts);
         assert!(
             why.contains("full") || why.contains("space"),

@@ -1,4 +1,4 @@
-//! Ten thousand hostile requests at every listener, while somebody else calls.
+//! Ten thousand hostile requests to every listener, while another client calls.
 
 mod bearers;
 
@@ -40,16 +40,16 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-/// A call while ten thousand requests come.
+/// Longest pause of the calls of the well-behaved client while ten thousand requests come.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Memory that a daemon may have taken for them, once they are gone.
+/// Memory that a daemon may have grown by once these requests are over.
 const GROWN_BYTES_MAX: u64 = 64 << 20;
-/// At once.
+/// Number of attacker threads.
 const THREADS: u32 = 3;
-/// How long a hostile request is waited for.
+/// Longest wait for the answer to a hostile request.
 const ANSWERED: Duration = Duration::from_secs(5);
 
-/// Bytes as messages, whatever they are.
+/// Codec that passes message bytes through as they are.
 #[derive(Clone, Copy, Default)]
 struct Bytes;
 
@@ -84,8 +84,8 @@ impl Decoder for Bytes {
     }
 }
 
-/// Every method of the protocol. Over a daemon's own socket its own user asks, who may stop it and take its node: that
-/// would be no attack.
+/// Every method of the protocol, except those that stop a daemon or take its node where the daemon's own user asks over
+/// its own socket: that user may do so, which is no attack.
 fn methods(of_own_user: bool) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/wire/proto/hotlease.proto");
     let protocol = std::fs::read_to_string(path).expect("the protocol");
@@ -121,7 +121,7 @@ fn number(random: &mut StdRng) -> u64 {
     [0, 1, 7, u64::from(u32::MAX), 1 << 63, u64::MAX, random.random()][random.random_range(0..7)]
 }
 
-/// A message that decodes, with nonsense in it.
+/// A message that decodes, and whose fields are nonsense.
 fn nonsense(random: &mut StdRng) -> Vec<u8> {
     let usage = |random: &mut StdRng| {
         Some(Usage {
@@ -223,7 +223,7 @@ fn functions(random: &mut StdRng) -> Vec<FunctionUsage> {
     (0..80).map(function).collect()
 }
 
-/// Asks something; whether the daemon answered, and be it that it refuses.
+/// Sends a request; returns whether the daemon answered, if only with a refusal.
 async fn ask(channel: Channel, methods: &[String], random: &mut StdRng) -> bool {
     let method = match random.random_range(0..20) {
         0 => text(random)
@@ -252,7 +252,7 @@ async fn ask(channel: Channel, methods: &[String], random: &mut StdRng) -> bool 
     tokio::time::timeout(ANSWERED, answer).await.unwrap_or(false)
 }
 
-/// What is no request at all.
+/// Bytes that are no request.
 fn noise(random: &mut StdRng) -> Vec<u8> {
     let mut bytes = vec![0; random.random_range(1..2000)];
     random.fill_bytes(&mut bytes);
@@ -268,16 +268,16 @@ fn noise(random: &mut StdRng) -> Vec<u8> {
     }
 }
 
-/// Who listens.
+/// Listener that is attacked.
 #[derive(Clone)]
 enum Listener {
     /// gRPC over a Unix socket.
     Local(PathBuf),
     /// The agent's sockets for sessions.
     Sessions(PathBuf),
-    /// Everything of a daemon over TLS, for a client of the site.
+    /// All services of a daemon over TLS, for a client of the site.
     Tls(Address, Role),
-    /// An agent's port, for whoever has no certificate.
+    /// An agent's port, for peers without a certificate.
     Bearers(Address),
 }
 
@@ -351,7 +351,7 @@ impl Site {
     }
 }
 
-/// One thread's share.
+/// One attacker thread.
 struct Attacker<'a> {
     random: StdRng,
     listener: Listener,
@@ -363,7 +363,7 @@ impl Attacker<'_> {
         Builder::new_current_thread().enable_all().build().expect("a runtime")
     }
 
-    /// How many were answered.
+    /// Sends requests; returns how many were answered.
     fn attack(mut self, requests: u32) -> u32 {
         let runtime = Self::runtime();
         let channel = match &self.listener {
@@ -384,13 +384,13 @@ impl Attacker<'_> {
         let methods = methods(matches!(self.listener, Listener::Local(_)));
         let mut answered = 0;
         for _ in 0..requests {
-            // Most are well-formed, and so get further.
+            // Most requests are well-formed, and so get further.
             if self.random.random_range(0..5) > 0 {
                 answered += u32::from(runtime.block_on(ask(channel.clone(), &methods, &mut self.random)));
                 continue;
             }
             let bytes = noise(&mut self.random);
-            // It may be closed before all is written, or refused for the number of strangers.
+            // The connection may be closed before all is written, or refused because of the number of strangers.
             let _ = match &self.listener {
                 Listener::Local(path) => UnixStream::connect(path).and_then(|mut stream| stream.write_all(&bytes)),
                 Listener::Tls(address, _) => {
@@ -423,13 +423,13 @@ fn sessions(path: &Path, random: &mut StdRng, requests: u32) -> u32 {
 }
 
 #[test]
-fn hostile_requests_at_every_listener_harm_nobody() {
+fn hostile_requests_at_every_listener_harm_no_other_client() {
     let _alone = cause_faults_alone();
     let seed = seed();
     let mut row = Row::new(
         "10,000 hostile requests on every listener: manager and agent, local and over TLS, and sessions",
         "no daemon dies or panics; memory and descriptors are bounded; another client's calls go on",
-        "hostile::hostile_requests_at_every_listener_harm_nobody",
+        "hostile::hostile_requests_at_every_listener_harm_no_other_client",
         seed,
     );
     let site = Site::new(seed);
@@ -468,7 +468,7 @@ fn hostile_requests_at_every_listener_harm_nobody() {
         assert_eq!(
             site.client.told().failure_after(began),
             None,
-            "{name}: somebody else's call failed"
+            "{name}: another client's call failed"
         );
         for (daemon, (memory, descriptors)) in site.processes().into_iter().zip(before) {
             assert!(daemon.is_alive(), "{name}: a daemon died");

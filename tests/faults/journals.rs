@@ -17,10 +17,10 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// State of a manager that has granted leases and was not told of their use, and of the agent that knows.
+/// State of a manager that has granted leases and was not told of their use, and of the agent that recorded the use.
 struct Snapshot {
     directory: tempfile::TempDir,
-    /// What was really used.
+    /// Usage that really happened.
     truth: Bill,
     journal: Vec<u8>,
 }
@@ -44,7 +44,7 @@ fn snapshot() -> Snapshot {
     let mut parts = Parts::start();
     let tally = Tally::new();
     let mut truth = Bill::new();
-    // Between two heartbeats, if all goes well: what is acknowledged all the same is as true.
+    // These leases end between two heartbeats if all goes well; usage that a heartbeat acknowledged anyway is as true.
     for round in 0..8 {
         let invoker = parts.invoker().expect("a lease");
         let function = invoker.function("tally").expect("it is there").idempotent(false);
@@ -71,7 +71,7 @@ fn snapshot() -> Snapshot {
     }
 }
 
-/// One of the things that happen to bytes.
+/// Damages a journal in one random way; returns the bytes and what was done.
 fn damage(journal: &[u8], random: &mut StdRng) -> (Vec<u8>, String) {
     let mut bytes = journal.to_vec();
     let at = random.random_range(0..bytes.len());
@@ -139,7 +139,7 @@ fn damaged_journal_never_makes_a_wrong_bill_and_every_whole_record_counts() {
     let new_row = || {
         Row::new(
             "torn and flipped bytes in the usage journal",
-            "the agent starts; every whole record is billed; nobody is billed more than was used",
+            "the agent starts; every whole record is billed; no tenant is billed more than was used",
             "journals::damaged_journal_never_makes_a_wrong_bill_and_every_whole_record_counts",
             seed,
         )

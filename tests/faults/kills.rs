@@ -19,17 +19,17 @@ use rand::RngExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A client is told of a death.
+/// Time within which a client is told of a worker's death.
 const TOLD: Duration = Duration::from_millis(250);
-/// A manager that was started again serves.
+/// Time within which a restarted manager serves.
 const SERVING: Duration = Duration::from_secs(5);
 
-/// What the work on a ledger has been told for sure.
+/// Facts that a manager or an agent acknowledged.
 #[derive(Default)]
 struct Acknowledged {
     /// Leases that were granted.
     granted: Vec<String>,
-    /// Usage at the end of a lease, as told by its agent.
+    /// Usage at the end of a lease, as its agent reported it.
     told: Bill,
 }
 
@@ -48,7 +48,7 @@ impl Acknowledged {
     }
 }
 
-/// The manager dies at operation `number` of its disk; what was acknowledged is there when it is back.
+/// Kills the manager at operation `number` of its disk; what was acknowledged is there when it is back.
 fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
     let mut parts = Parts::new();
     let system = System::new(&parts.directory().join("orders"), &parts.state(Part::Manager));
@@ -59,8 +59,8 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
     parts.spawn(Part::Manager, Some(&system));
     parts.start_part(Part::Agent, None);
 
-    // Leases come, are used and go; one stays over the manager's death. Whatever the manager does not do any more is
-    // refused, and not counted on.
+    // Leases are granted, used and released; one outlives the manager's death. Requests that the manager refuses after
+    // that are not counted.
     let mut steady = None;
     let mut rounds = 0;
     let begin = Instant::now();
@@ -92,7 +92,7 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
         rounds += 1;
     }
     let operations = system.operations();
-    // Where there were not that many operations, this moment is as good as another.
+    // If there were not that many operations, this moment is as good as another.
     parts.kill(Part::Manager);
     let died = Instant::now();
     system.heal();
@@ -158,7 +158,7 @@ fn manager_killed_at_every_durable_write_loses_nothing_that_was_acknowledged() {
     row.finish();
 }
 
-/// The agent loses its power at operation `number` of its journal; what clients were told is billed by its next run.
+/// Kills the agent at operation `number` of its journal; its next run bills what clients were told.
 fn agent_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
     let mut parts = Parts::new();
     let system = System::new(&parts.directory().join("orders"), &parts.state(Part::Agent));
@@ -251,14 +251,14 @@ fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
         |scene, run, row| {
             let mut random = random(seed, run);
             scene.caller().told().until_success_after(Instant::now(), LIMIT);
-            // In every other run while a lease is taken, too.
+            // In every other run a lease is being taken at the same time.
             let long = match run % 2 {
                 0 => long_call(&scene.parts, &scene.tally),
                 _ => {
                     let (options, delay) = (scene.parts.lease_options(), random.random_range(0..8_000));
                     std::thread::spawn(move || {
                         let code = hotlease_client::Code::open(hotlease_tests::library::library("tally"));
-                        // Comes to a lease, or to an error: not to nothing.
+                        // The attempt ends with a lease or with an error; it must end.
                         drop(Invoker::allocate(&code.expect("a library"), options));
                     });
                     std::thread::sleep(Duration::from_micros(delay));
@@ -267,7 +267,7 @@ fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
             };
             std::thread::sleep(Duration::from_micros(random.random_range(0..20_000)));
             let agent = scene.parts.process(Part::Agent);
-            // Stopped, so that it starts nothing between the look and the kill.
+            // The agent is stopped so that it starts no worker between this listing and the kill.
             agent.signal(Signal::SIGSTOP);
             let workers = agent.descendants();
             let killed = Instant::now();
@@ -297,7 +297,7 @@ fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
     row.finish();
 }
 
-/// The workers of a lease.
+/// Workers of a lease.
 fn workers_of(parts: &Parts, lease: &str) -> Vec<Process> {
     let workers = parts.manager().workers().unwrap_or_default();
     let of_lease = workers.iter().filter(|worker| worker.lease == lease);
@@ -327,7 +327,7 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
         |scene, run, row| {
             let mut random = random(seed, run);
             match run % 4 {
-                // While it starts, and loads.
+                // The worker dies while it starts, and loads.
                 0 => {
                     let agent = scene.parts.process(Part::Agent);
                     let known = agent.descendants();
@@ -339,7 +339,7 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                         (start.elapsed(), taken.map(drop).map_err(|error| error.to_string()))
                     });
                     std::thread::sleep(Duration::from_micros(random.random_range(0..6_000)));
-                    // The pool's worker is taken, and another started in its place: both.
+                    // Taking a lease uses the pool's worker and starts another one in its place: either may be killed.
                     let held = workers_of(&scene.parts, &scene.caller().invoker().lease().to_string());
                     let killed: Vec<Process> = agent
                         .descendants()
@@ -351,9 +351,10 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                     assert!(took < LIMIT, "a lease came to {taken:?} after {took:?}");
                     row.took("a lease taken meanwhile resolved in", None, took);
                 }
-                // While it computes.
+                // The worker dies while it computes.
                 1 => {
-                    // A worker of the pool that was killed before may be granted before it is buried.
+                    // The agent may still grant a worker of the pool that an earlier run killed, before it notices that
+                    // death.
                     let mut long = None;
                     until_true("a lease for a long call", LIMIT, || {
                         long = long_call(&scene.parts, &scene.tally);
@@ -382,7 +383,8 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                     );
                     row.took("told in", Some(TOLD), outcome.ended - killed);
                 }
-                // Between any two instructions of a slot that is called all the time, or asleep for a moment.
+                // The worker dies between any two instructions of a slot that is called all the time, or sleeps for a
+                // moment.
                 _ => {
                     std::thread::sleep(Duration::from_micros(random.random_range(0..5_000)));
                     let lease = scene.caller().invoker().lease().to_string();

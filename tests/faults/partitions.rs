@@ -18,14 +18,14 @@ use std::process::Output;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Of all leases here.
+/// Time to live of all leases here.
 const TTL: Duration = Duration::from_secs(2);
-/// How long its client looks for another lease for a call that did not start.
+/// Time for which a client looks for another lease for a call that did not start.
 const MOVES: Duration = Duration::from_secs(1);
-/// Beyond that, a call is told that its host is gone; and what a busy machine adds.
+/// Extra time until a call is told that its host is gone, with the delay of a busy machine.
 const TOLD: Duration = Duration::from_millis(1500);
-/// When the network is whole again, so is everything else: silence is noticed, the connection made anew, a lease that is
-/// over given up, and another taken.
+/// Time until calls go on after the network is whole again: the silence is noticed, the connection made anew, a lease
+/// that is over given up, and another one taken.
 const WHOLE: Duration = Duration::from_secs(5);
 
 /// A manager on `m`, an agent on `a`, a client on `c`.
@@ -96,14 +96,14 @@ impl Operator for Site {
     }
 }
 
-/// Which packets are lost.
+/// Packets that are lost.
 #[derive(Debug, Clone, Copy)]
 enum Cut {
-    /// All from and to a host.
+    /// All packets from and to a host.
     Host(&'static str),
-    /// All that arrive at a host.
+    /// All packets that arrive at a host.
     Deaf(&'static str),
-    /// All that arrive at a host from another.
+    /// All packets that arrive at a host from another host.
     DeafTo(&'static str, &'static str),
 }
 
@@ -135,7 +135,7 @@ impl Cut {
         assert!(there, "partitions of one direction need nftables");
     }
 
-    /// Whether a call passes there.
+    /// Whether the packets of a call pass the cut.
     fn is_in_the_way_of_calls(self) -> bool {
         match self {
             Self::Host(host) | Self::Deaf(host) => host != "m",
@@ -149,7 +149,8 @@ fn one(site: &Site, cut: Cut, flaps: bool, random: &mut StdRng, row: &mut Row) {
     let whole = Instant::now();
     told.until_success_after(whole, LIMIT);
     if !cut.is_in_the_way_of_calls() {
-        // A lease whose renewals the cut before held up, and its connection's pauses after that, may end until now.
+        // A lease whose renewals the previous cut held up, and the pauses of its connection after that, may end until
+        // now.
         until_true("calls go on for as long as a lease", LIMIT, || {
             let calm = Instant::now().checked_sub(TTL + TOLD).unwrap_or(whole);
             whole <= calm && told.failure_after(calm).is_none()

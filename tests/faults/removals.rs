@@ -16,13 +16,13 @@ use nix::sys::signal::Signal;
 use rand::RngExt;
 use std::time::{Duration, Instant};
 
-/// A node that is to be given back at once is clean.
+/// Time within which a node that is taken at once is clean.
 const CLEAN: Duration = Duration::from_secs(1);
-/// A client is told.
+/// Time within which a client is told.
 const TOLD: Duration = Duration::from_millis(250);
-/// Calls go on when the node is offered again.
+/// Time within which calls go on after the node is offered again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Of SIGTERM.
+/// Notice that SIGTERM gives.
 const NOTICE: Duration = Duration::from_millis(400);
 
 fn order(parts: &Parts, words: &[&str]) {
@@ -33,7 +33,7 @@ fn order(parts: &Parts, words: &[&str]) {
     assert!(output.status.success(), "hotlease {line:?}: {errors}");
 }
 
-/// How the node is taken, and how it comes back.
+/// How a node is taken, and how it is offered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Remove,
@@ -43,7 +43,7 @@ enum Way {
 }
 
 impl Way {
-    /// Takes the node; the notice that its clients have.
+    /// Takes the node; returns the notice that its clients have.
     fn take(self, scene: &mut Scene, notice: Duration) -> Duration {
         let within = format!("{}ms", notice.as_millis());
         match self {
@@ -72,7 +72,7 @@ impl Way {
     }
 }
 
-/// What a call that the node was taken from was told.
+/// Checks what the client of a call was told whose node was taken.
 fn is_told_rightly(tally: &Tally, outcome: &Outcome, number: u64) {
     let (words, ran) = outcome.failed.clone().expect("it never returns");
     let given_back = words.contains("given back") || words.contains("stopping");

@@ -1,4 +1,4 @@
-//! A platform that faults happen to, and a client that calls all the time.
+//! A platform for faults, and a client that calls all the time.
 
 use hotlease_lease::ledger::covers;
 use hotlease_tests::faults::caller::{Caller, Outcome, Steady, make};
@@ -12,7 +12,7 @@ use hotlease_wire::session::UsageTotals;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A platform with a client that calls all the time, over many deaths.
+/// A platform with a client that calls all the time, across many deaths of daemons.
 pub struct Scene {
     pub parts: Parts,
     pub tally: Arc<Tally>,
@@ -21,7 +21,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A client that calls as often as by default.
+    /// A scene whose client calls as often as by default.
     pub fn new(seed: u64) -> Self {
         let how = Steady {
             seed,
@@ -30,7 +30,7 @@ impl Scene {
         Self::with(Parts::start(), &how)
     }
 
-    /// A client that calls as it is told.
+    /// A scene whose client calls as `how` says.
     pub fn with(parts: Parts, how: &Steady) -> Self {
         let tally = Arc::new(Tally::new());
         let caller = Caller::start(parts.invoker().expect("a lease"), &tally, how);
@@ -42,22 +42,23 @@ impl Scene {
         }
     }
 
-    /// The client.
+    /// The client that calls.
     pub fn caller(&self) -> &Caller {
         self.caller.as_ref().expect("it calls")
     }
 
-    /// Everything that was told is so; nothing is over-billed; what was told at the end is billed.
+    /// Ends the calls, and checks that every call was told the truth, that nothing is over-billed, and that the usage
+    /// reported at the end is billed.
     pub fn end(self) {
         self.end_with_bill();
     }
 
-    /// The same; with what is billed.
+    /// Ends as [`Scene::end`]; returns the bill.
     pub fn end_with_bill(self) -> Bill {
         self.end_with_parts().0
     }
 
-    /// The same; the daemons still run.
+    /// Ends as [`Scene::end`]; returns the bill, and the daemons, which still run.
     pub fn end_with_parts(mut self) -> (Bill, Parts) {
         let (outcomes, invoker) = self.caller.take().expect("it calls").finish();
         let answered = outcomes.iter().filter(|outcome| outcome.failed.is_none()).count();
@@ -74,7 +75,7 @@ impl Scene {
         (bill, self.parts)
     }
 
-    /// The same where the ledger may have less of the time, by so much, and never more. With what is billed.
+    /// Ends where the ledger may lack up to `most` of the time, and must never have more; returns the bill.
     pub fn end_with_time_lost(mut self, most: Duration) -> Bill {
         let (_, invoker) = self.caller.take().expect("it calls").finish();
         let lease = invoker.lease().to_string();
@@ -95,7 +96,8 @@ impl Scene {
     }
 }
 
-/// A call that computes for longer than any test, on a lease of its own; what it comes to, when.
+/// Makes a call that computes for longer than any test, on a lease of its own; the thread returns its outcome and
+/// number.
 pub fn long_call(parts: &Parts, tally: &Tally) -> Option<std::thread::JoinHandle<(Outcome, u64)>> {
     let invoker = parts.invoker().ok()?;
     let function = invoker.function("tally").expect("it is there").idempotent(false);

@@ -1,4 +1,4 @@
-//! SIGSTOP: a party that is there, and does nothing, for a tenth of a second to half a minute.
+//! Faults of SIGSTOP: a process that exists and does nothing, for a tenth of a second to half a minute.
 
 use crate::scene::Scene;
 use hotlease_tests::faults::caller::{Client, Steady};
@@ -16,18 +16,18 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Of all leases here.
+/// Time to live of all leases here.
 const TTL: Duration = Duration::from_secs(2);
-/// An agent that says nothing is suspected.
+/// Time after which an agent that says nothing is suspected.
 const SUSPECTED: Duration = Duration::from_millis(1500);
-/// What is silent for its time to live and this is given up.
+/// Time beyond its time to live after which a silent lease is given up.
 const FENCED: Duration = Duration::from_secs(1);
-/// After it goes on, everything does.
+/// Time within which calls go on after the process does.
 const AGAIN: Duration = Duration::from_secs(5);
-/// What a busy machine adds.
+/// Delay that a busy machine adds.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Waits out a stop, looking at something meanwhile.
+/// Waits until a moment, and calls `look` meanwhile.
 fn meanwhile(until: Instant, mut look: impl FnMut()) {
     while Instant::now() < until {
         look();
@@ -126,9 +126,9 @@ fn worker_stops(scene: &Scene, stop: Duration, row: &mut Row) {
     );
 }
 
-/// A call is told by then that its deadline is over.
+/// Time beyond its deadline within which a call is told that the deadline has passed.
 const BEYOND: Duration = Duration::from_millis(400);
-/// That each call has.
+/// Time that each call has.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn client_stops(scene: &Scene, stop: Duration, seed: u64, row: &mut Row) {

@@ -1,4 +1,4 @@
-//! A library of functions in Rust for tests of gangs: what stands in docs/functions.md of it.
+//! A library of functions in Rust for tests of gangs, as docs/functions.md describes it.
 
 use hotlease_comm::Operator;
 use hotlease_gang::{Error, FunctionContext, communicator};
@@ -9,7 +9,7 @@ use std::ffi::c_void;
 #[allow(non_upper_case_globals)]
 pub static hotlease_context_total: u32 = 1;
 
-/// The sum of all ranks' numbers, and this rank: doubles.
+/// Returns the sum of all ranks' numbers, and this rank: doubles.
 ///
 /// # Safety
 /// Called by a worker.
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn total(
     capacity: u64,
     produced: *mut u64,
 ) -> i32 {
-    // SAFETY: the worker's, valid during the call.
+    // SAFETY: the pointers are the worker's and valid during the call.
     let (context, input, output, produced) = unsafe {
         (
             &*context,

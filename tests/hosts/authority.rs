@@ -1,4 +1,4 @@
-//! What an authority issues, what of it is refused, and that any bytes can be read as a certificate.
+//! Certificates: what an authority issues, which parts of it are refused, and that no bytes break the parser.
 
 use hotlease_net::authority::{IdentityRequest, init, issue};
 use hotlease_net::peer::parse_certificate;
@@ -24,7 +24,7 @@ fn folder_whose_key_others_can_read_is_refused() {
         assert!(matches!(error, IdentityError::Unsafe { .. }), "{error}");
         fs::set_permissions(path, before).expect("closed again");
     }
-    // A key of another certificate, and files that are no PEM.
+    // The key of another certificate, and files that are no PEM.
     fs::copy(authority.client("bob").join("key.pem"), &key).expect("copied");
     assert!(Identity::load(&identity).is_err(), "the key is not the certificate's");
     fs::write(&key, "nothing").expect("written");
@@ -35,7 +35,7 @@ fn folder_whose_key_others_can_read_is_refused() {
 }
 
 #[test]
-fn nobody_is_issued_what_could_be_mistaken() {
+fn no_certificate_is_issued_that_could_be_mistaken() {
     let authority = Authority::new();
     let out = authority.directory().join("out");
     let client = |tenant: &str| IdentityRequest {
@@ -105,7 +105,7 @@ fn commands_make_an_authority_issue_and_show() {
     let (done, _, words) = hotlease(&issue);
     assert!(
         !done && words.contains("--host"),
-        "an agent that nobody can reach: {words}"
+        "an agent that no host can reach: {words}"
     );
     let hosts = [
         "--host", "node1", "--host", "fd00::1", "--tenant", "alice", "--days", "2",
@@ -141,7 +141,7 @@ fn certificates_of_any_bytes_are_read_without_harm() {
             bytes[at] = random.next_u32() as u8;
         }
         bytes.truncate(random.random_range(0..=bytes.len()));
-        // Any answer will do, but one.
+        // Any answer will do, except a peer without a name.
         if let Ok(described) = parse_certificate(&bytes) {
             assert!(!described.peer.name.is_empty());
         }

@@ -1,5 +1,5 @@
-//! What a worker makes of clients on a fabric that break off in every state, or lie. Manager, agent and client are on
-//! this machine, and nothing but TLS and the fabric connects them.
+//! Clients that break off in every state, or lie, on a worker's fabric. Manager, agent and client are on this machine,
+//! and only TLS and the fabric connect them.
 
 use crate::remote::{LONG, Scene, worker_of};
 use hotlease_fabric::memory::Memory;
@@ -46,7 +46,7 @@ impl Leased {
         self.session.worker(0).expect("a connection")
     }
 
-    /// Whoever lied or broke off, a channel works.
+    /// Checks that a new channel works after any client lied or broke off.
     fn still_serves(&mut self) {
         let (connection, epoch) = self.connect();
         let link = RawLink::make(&connection, &self.provider);
@@ -85,7 +85,7 @@ fn frame_of_another_epoch_is_refused_over_a_fabric_too() {
 }
 
 #[test]
-fn channel_over_a_link_of_somebody_else_is_refused() {
+fn channel_over_another_clients_link_is_refused() {
     let Some(mut leased) = Leased::new() else { return };
     let (first, _) = leased.connect();
     let (second, _) = leased.connect();
@@ -136,7 +136,7 @@ fn call_on_memory_that_the_client_does_not_have_does_not_run() {
             length: 1 << 20,
         };
         channel.publish(epoch, first_byte, Flags::INPUT_BUFFER, &span.encode());
-        // Providers tell a wrong key by an error of the operation, or by a broken connection.
+        // Providers report a wrong key as an error of the operation, or as a broken connection.
         if let Some(reply) = channel.reply() {
             assert_eq!(reply.status, Status::InputUnreachable, "{lie}");
         }
@@ -148,16 +148,16 @@ fn call_on_memory_that_the_client_does_not_have_does_not_run() {
 fn slot_does_not_wait_for_memory_of_a_client_that_is_gone() {
     let Some(mut leased) = Leased::new() else { return };
     for _ in 0..50 {
-        // The request is there, and the client is not when its memory is read.
+        // The request is in the ring, and the client is gone when the worker reads its memory.
         break_off(&mut leased, 6);
     }
     let start = std::time::Instant::now();
     leased.still_serves();
-    // The transfer alone would be tried for 30 s.
+    // The transfer alone would be retried for 30 s.
     assert!(start.elapsed().as_secs() < 10, "served after {:?}", start.elapsed());
 }
 
-/// How far a client gets before it breaks off.
+/// Number of states in which a client can break off.
 const STATES: u64 = 9;
 
 fn break_off(leased: &mut Leased, state: u64) {
@@ -184,7 +184,7 @@ fn break_off(leased: &mut Leased, state: u64) {
         return;
     }
     if state == 5 {
-        // With a request that nobody waits for.
+        // A request is under way that no client waits for.
         return channel.publish(epoch, leased.code.index("count"), Flags::NONE, b"");
     }
     let lent = memory(256 << 10);
@@ -205,14 +205,14 @@ fn break_off(leased: &mut Leased, state: u64) {
         &span.encode(),
     );
     match state {
-        // While the worker reads the memory.
+        // The worker is reading the memory.
         6 => {}
-        // After a whole call.
+        // A whole call has ended.
         7 => {
             let reply = channel.reply().expect("the link holds");
             assert_eq!(reply.status, Status::Ok);
         }
-        // By nonsense, upon which the worker breaks off.
+        // The client sends nonsense, and the worker breaks off.
         _ => {
             connection.send_bytes(&[0xff; 40], &[]).expect("sent");
             assert!(connection.is_closed(LIMIT), "nonsense was taken");
@@ -254,8 +254,9 @@ fn thousand_clients_that_break_off_in_every_state_leave_nothing_on_either_side()
             "{name}: {} KiB before, {grown} KiB more after 1,000 broken connections",
             before >> 10
         );
-        // `net` of 1.17 loses 0.7 KB with every connection that it accepts (in the worker), and as much with every
-        // endpoint, which keeps 17 KB of the heap apart: one for each of the client's ports here.
+        // The provider `net` of libfabric 1.17 leaks 0.7 KB with every connection that it accepts (in the worker), and
+        // as much with every endpoint, which also fragments 17 KB of the heap: there is one for each of the client's
+        // ports here.
         let allowed = if name == "client" { 24 << 10 } else { 4 << 10 };
         assert!(grown < allowed, "the {name} has {grown} KiB more");
     }

@@ -1,4 +1,4 @@
-//! Functions on one host, called from another. Skipped, which is said, where hosts cannot be made, and for
+//! Functions on one host, called from another. Tests print that they are skipped where hosts cannot be made, and for
 //! providers that this machine's libfabric does not have.
 
 use hotlease_tests::hosts::Hosts;
@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What libfabric may have for two hosts that share a network.
+/// Providers that libfabric may have for two hosts that share a network.
 pub const PROVIDERS: [&str; 4] = ["net", "tcp;ofi_rxm", "tcp", "udp;ofi_rxd"];
-/// From death to verdict.
+/// Time from a worker's death to the error that its client gets, milliseconds.
 const PROMISED_MS: u64 = 250;
-/// What a busy machine may add to a bound: less than what a lease, or TCP, gives up somebody after who says nothing.
+/// Delay that a busy machine may add to a bound, milliseconds: less than the time after which a lease, or TCP, gives up
+/// a silent peer.
 pub const GRACE_MS: u64 = 2500;
 
 /// A manager on `m`, an agent on `a`, a caller on `c`.
@@ -33,7 +34,7 @@ impl Site {
         Some(Self::on(Hosts::new(&["m", "a", "c"])?, &[]))
     }
 
-    /// On these hosts, with further arguments for the agent.
+    /// The site on these hosts, with further arguments for the agent.
     pub fn on(hosts: Hosts, further: &[&str]) -> Self {
         let authority = Authority::new();
         let manager = ManagerDaemon::start(hosts.host("m"), &authority);
@@ -72,7 +73,7 @@ impl Site {
         command
     }
 
-    /// What the caller said, if this transport is there.
+    /// Output of the caller; none if this transport is not available.
     pub fn call(&self, transport: &str, library_name: &str, arguments: &[&str]) -> Option<String> {
         let output = self.caller(transport, library_name, arguments).output();
         let output = output.expect("the caller runs");
@@ -89,7 +90,7 @@ impl Site {
         Some(said)
     }
 
-    /// A file with these words.
+    /// A file with this text.
     fn client_file(&self, words: &str) -> PathBuf {
         let path = self.identity.join("input");
         std::fs::write(&path, words).expect("a file");
@@ -148,7 +149,7 @@ fn death_of_a_worker_is_told_across_hosts_in_time_and_with_its_cause() {
     );
 }
 
-/// A caller that goes on; its lines.
+/// A caller that goes on, and the lines that it prints.
 pub struct Talker {
     pub child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
@@ -185,7 +186,7 @@ impl Talker {
 
 impl Drop for Talker {
     fn drop(&mut self) {
-        // Fails only if it has ended.
+        // Fails only if the caller has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

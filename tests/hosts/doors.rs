@@ -1,4 +1,4 @@
-//! Clients without a certificate: what they show to the manager, and to agents, and what is refused.
+//! Clients without a certificate: the credentials that they show to the manager and to agents, and what is refused.
 
 mod bearers;
 mod rest;
@@ -28,7 +28,7 @@ use tokio::runtime::{Builder, Runtime};
 
 const ISSUER: &str = "https://login.example.org/";
 
-/// Of tokens, and the file about it.
+/// An issuer of tokens, and the file that describes it.
 struct Issuer {
     key: Ed25519KeyPair,
     file: PathBuf,
@@ -47,7 +47,7 @@ impl Issuer {
         Self { key, file }
     }
 
-    /// For alice.
+    /// A token for alice.
     fn token(&self, lasts_s: i64) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
         let claims = serde_json::json!({"iss": ISSUER, "aud": "hotlease", "sub": "alice@example.org",
@@ -63,12 +63,12 @@ impl Issuer {
     }
 }
 
-/// A manager and an agent that let in clients without a certificate, and such a client's host.
+/// A manager and an agent that let in clients without a certificate, and the host of such a client.
 struct Doors {
     runtime: Runtime,
     agent: Daemon,
     manager: ManagerDaemon,
-    /// Its folder is where the files are.
+    /// Owns the folder that the files are in.
     _authority: Authority,
     issuer: Issuer,
     files: PathBuf,
@@ -77,7 +77,7 @@ struct Doors {
 }
 
 impl Doors {
-    /// On this machine.
+    /// All on this machine.
     fn new(of_manager: &[&str], of_agent: &[&str]) -> Self {
         Self::on(None, of_manager, of_agent)
     }
@@ -118,7 +118,7 @@ impl Doors {
         doors
     }
 
-    /// What an operator does on the manager's machine.
+    /// Runs a command as an operator on the manager's machine.
     fn operator(&self, arguments: &[&str]) -> String {
         let host = self.hosts.as_ref().map_or(&self.here, |hosts| hosts.host("m"));
         let output = host.command(&program("hotlease")).args(arguments).output();
@@ -128,7 +128,7 @@ impl Doors {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The file of a new key.
+    /// Makes a new key; returns its file.
     fn key(&self, name: &str, further: &[&str]) -> PathBuf {
         let path = self.files.join(name);
         let out = path.display().to_string();
@@ -140,14 +140,15 @@ impl Doors {
 
     /// A token for alice, in a file.
     fn token(&self, name: &str, lasts_s: i64) -> PathBuf {
-        // Renamed into its place, as whoever rotates tokens does.
+        // The new file is renamed into place, as programs that rotate tokens do.
         let (path, new) = (self.files.join(name), self.files.join("new-token"));
         fs::write(&new, format!("{}\n", self.issuer.token(lasts_s))).expect("a file");
         fs::rename(new, &path).expect("a file");
         path
     }
 
-    /// `hotlease` on the client's host, with a variable that says who asks: its status and what it said.
+    /// Runs `hotlease` on the client's host, with a variable that names a credential; returns its status and its
+    /// output.
     fn hotlease(&self, (name, value): (&str, &Path), arguments: &[&str]) -> (Option<i32>, String) {
         let host = self.hosts.as_ref().map_or(&self.here, |hosts| hosts.host("c"));
         let mut command = host.command(&program("hotlease"));
@@ -167,7 +168,7 @@ impl Doors {
         Trust::load(&self.files.join("ca.pem")).expect("an authority")
     }
 
-    /// Of whoever comes with this.
+    /// A channel to the manager with this credential.
     fn channel(&self, credential: &Credential) -> SiteChannel {
         let address = self.manager.address.to_string();
         let authority = self.files.join("ca.pem");
@@ -196,7 +197,7 @@ impl Doors {
             .map_err(hotlease_net::grpc::refusal)
     }
 
-    /// A session over TLS of somebody who has nothing but this token.
+    /// A session over TLS of a client that has nothing but this token.
     fn session(&self, grant: &Grant, token: &[u8]) -> Result<RawSession, NetError> {
         let proof = Proof::Credential(Credential::KeyFile("not needed".into()), self.trust());
         let endpoint = grant.endpoint.parse()?;
@@ -217,7 +218,7 @@ impl Doors {
         }
     }
 
-    /// What the agent says to somebody with this token.
+    /// The agent's rejection of a client with this token.
     fn refused(&self, grant: &Grant, token: &[u8]) -> Rejection {
         match self.session(grant, token).map(drop) {
             Err(NetError::Refused(refusal)) => refusal,
@@ -261,7 +262,7 @@ fn functions_are_called_on_another_host_with_a_key_from_a_file() {
         let free = || doors.operator(&["agents", "--json"]).contains("\"free_cores\":1");
         until_true("the core is free", LIMIT, free);
     }
-    // The bill is the key's tenant's.
+    // The usage is on the bill of the key's tenant.
     until_true("the bill is the key's tenant's", LIMIT, || {
         let (status, bill) = doors.hotlease(("HOTLEASE_KEY_FILE", &key), &["bill", "--json"]);
         assert_eq!(status, Some(0), "{bill}");
@@ -310,7 +311,7 @@ fn a_key_file_makes_commands_its_tenants_and_no_secret_is_shown() {
         status != Some(0) && text.contains("others can access it"),
         "a key that others can read: {status:?}: {text}"
     );
-    // Two answers are none.
+    // A credential on the command line overrides the environment; two on the command line are an error.
     let other = doors.key("other", &[]).display().to_string();
     let (_, text) = doors.hotlease(("HOTLEASE_IDENTITY", &user), &["agents", "--key-file", &other]);
     assert!(
@@ -319,7 +320,7 @@ fn a_key_file_makes_commands_its_tenants_and_no_secret_is_shown() {
     );
     let (status, _) = as_user(&["agents", "--key-file", &other, "--token-file", &other]);
     assert_eq!(status, Some(2), "a key and a token");
-    // A manager of another authority is not told.
+    // The client tells a manager of another authority nothing.
     let other_site = Authority::new();
     let foreign = other_site.directory().join("ca.pem").display().to_string();
     fs::set_permissions(&user, fs::Permissions::from_mode(0o600)).expect("ours");
@@ -340,7 +341,7 @@ fn a_token_that_expires_is_replaced_by_what_its_file_says_then() {
     doors.token("token", 300);
     let (status, text) = with(&path);
     assert_eq!(status, Some(0), "{text}");
-    // A program that goes on: its session ends, when keys are replaced twice, and it signs in again with the file.
+    // A program that goes on: its session ends when keys are replaced twice, and it signs in again with the file.
     let channel = doors.channel(&Credential::TokenFile(path));
     let info = || {
         let mut manager = ManagerClient::new(channel.clone());

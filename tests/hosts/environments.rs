@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// A manager on `m`, agents with one store, a client on `c`.
+/// A manager on `m`, agents with one image store, a client on `c`.
 pub struct Site {
     folder: TempDir,
     authority: Authority,
@@ -28,7 +28,7 @@ impl Site {
         Self::of(&["a", "b"])
     }
 
-    /// With these hosts beside those two.
+    /// A site with these hosts beside `m` and `c`.
     pub fn of(names: &[&str]) -> Option<Self> {
         let hosts = Hosts::new(&[&["m", "c"], names].concat())?;
         let authority = Authority::new();
@@ -45,7 +45,7 @@ impl Site {
         })
     }
 
-    /// Starts the agent of a host, which clients may ask directly.
+    /// Starts the agent of a host, which clients may also ask directly.
     pub fn agent(&self, name: &str) -> Daemon {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let further = [
@@ -67,7 +67,7 @@ impl Site {
         agent
     }
 
-    /// What its agent says of itself.
+    /// Information about a host's agent, as the manager lists it.
     pub fn listed(&self, name: &str) -> Option<AgentInfo> {
         let host = self.hosts.host(name).address().to_string();
         let agents = self.client.agents().unwrap_or_default();
@@ -76,31 +76,31 @@ impl Site {
             .find(|agent| agent.endpoint.contains(&format!("//{host}:")))
     }
 
-    /// These bytes in the store; their name.
+    /// Writes these bytes into the store; returns their name.
     pub fn publish(&self, bytes: &[u8]) -> String {
         let hash = CodeHash::of(bytes).to_string();
         fs::write(self.stored(&hash), bytes).expect("a store");
         hash
     }
 
-    /// Where it is in the store.
+    /// Path of an image in the store.
     pub fn stored(&self, hash: &str) -> PathBuf {
         self.folder.path().join(format!("store/{hash}.squashfs"))
     }
 
-    /// Where a host's agent keeps it.
+    /// Path of an image in the cache of a host's agent.
     pub fn cached(&self, host: &str, hash: &str) -> PathBuf {
         self.folder.path().join(format!("{host}/images/{hash}.squashfs"))
     }
 
-    /// Has every agent fetch it, which finds then that it is no image.
+    /// Has every agent fetch an image; each finds then that it is no image.
     fn fetch(&self, hash: &str) {
         let request = naming(hash);
         let refused = self
             .client
             .ask(|mut manager| async move { manager.acquire(request).await });
         match refused {
-            // Each has it in another folder.
+            // Each agent names the path in its own folder.
             Err(refusal @ (Rejection::NoEnvironment { .. } | Rejection::Nowhere { .. })) => {
                 eprintln!("as it should be: {refusal}");
             }

@@ -1,5 +1,5 @@
-//! Hosts, workers, providers and networks that fail while functions are called over them. Which fault is held by
-//! which test stands in docs/faults.md. Skipped, which is said, where hosts cannot be made.
+//! Hosts, workers, providers and networks that fail while functions are called over them. docs/faults.md says which
+//! test proves which fault. Tests print that they are skipped where hosts cannot be made.
 
 use crate::calls::{GRACE_MS, PROVIDERS, Site, Talker};
 use hotlease_net::Address;
@@ -14,11 +14,11 @@ use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// From death to verdict.
+/// Time from a death to the error.
 const TOLD: Duration = Duration::from_millis(250 + GRACE_MS);
-/// What 32 MiB take at the most, at 160 Mbit/s and beside other tests.
+/// Longest time that 32 MiB take, at 160 Mbit/s and beside other tests.
 const TRANSFER: Duration = Duration::from_secs(4);
-/// From the silence of a host to the verdict: the caller's time to live and a second.
+/// Time from the silence of a host to the error: the caller's time to live and a second.
 const SILENT: Duration = Duration::from_millis(2000 + 1000 + GRACE_MS);
 
 /// The worker that serves a lease.
@@ -34,14 +34,14 @@ fn worker_of(site: &Site) -> Process {
     until("a leased worker", LIMIT, leased).0
 }
 
-/// Libfabric whose providers do not start: this one, or each.
+/// Builds a libfabric in which one provider, or each provider, does not start.
 fn failing_libfabric() -> PathBuf {
     let map = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/failing_fabric.map");
     let script = format!("-Wl,--version-script={}", map.display());
     compile("failing_fabric", &[&script])
 }
 
-/// What the caller says of a way that is not there.
+/// Output of a caller that finds no way to the worker.
 fn refusal(site: &Site, transport: &str, environment: &[(&str, &str)]) -> String {
     let mut command = site.caller(transport, "behaved", &["allocate"]);
     let output = command.envs(environment.iter().copied()).output();
@@ -63,7 +63,7 @@ fn host_that_comes_back_as_another_boot_serves_the_same_invoker() {
     let before = boot_of(&site);
     let mut caller = Talker::start(site.caller("ofi", "behaved", &["cut"]));
     caller.until("called");
-    // The power fails: nobody says goodbye, and all its processes are gone.
+    // The power fails: no process says goodbye, and all processes of the host are gone.
     site.hosts.host("a").link(false);
     let start = Instant::now();
     site.agent.kill();
@@ -94,7 +94,7 @@ fn death_of_either_end_during_a_transfer_is_noticed_in_time_and_frees_everything
             }
             caller.until("called");
             let sender = if direction == "in" { client } else { host };
-            // 32 MiB take a second and a half: `TRANSFER`.
+            // At this rate 32 MiB take a second and a half: see `TRANSFER`.
             sender.limit(Some(160));
             let worker = worker_of(&site);
             let under_way = || {
@@ -105,7 +105,8 @@ fn death_of_either_end_during_a_transfer_is_noticed_in_time_and_frees_everything
             worker.signal(Signal::SIGKILL);
             let start = Instant::now();
             if direction == "in" {
-                // It had not run: another worker reads all of it, and runs it. Calls of before the limit were quick.
+                // The function had not run: another worker reads all of the input, and runs it. Calls before the limit
+                // were quick.
                 let is_quick = |line: &str| line.starts_with("called") && millis(line) < 1000;
                 let mut line = caller.until_one_of(&["called", "failed after"]);
                 while is_quick(&line) {
@@ -125,7 +126,7 @@ fn death_of_either_end_during_a_transfer_is_noticed_in_time_and_frees_everything
                 assert!(took < TOLD, "{provider} {direction}: told after {took:?}: {line}");
                 says(&line, &["signal 9"]);
             }
-            // The caller goes on with another worker; then it is the one that dies.
+            // The caller goes on with another worker; then that one dies.
             sender.limit(None);
             caller.until("called");
             sender.limit(Some(160));
@@ -143,7 +144,7 @@ fn death_of_either_end_during_a_transfer_is_noticed_in_time_and_frees_everything
     }
 }
 
-/// Of a caller's line.
+/// Milliseconds in a caller's line.
 fn millis(line: &str) -> u64 {
     let number = line.split(' ').rev().nth(1).and_then(|word| word.parse().ok());
     number.unwrap_or_else(|| panic!("no milliseconds in {line:?}"))
@@ -212,7 +213,7 @@ fn providers_that_are_missing_or_do_not_start_are_named_and_others_are_taken() {
     let said = refusal(&site, "ofi", &[libfabric]);
     says(&said, &["no way to the worker", "fi_fabric", "No such device"]);
     site.until_free();
-    // One of several: the next is taken.
+    // Only one provider fails to start: the next one is used.
     let mut command = site.caller("ofi", "behaved", &["few"]);
     command
         .env("HOTLEASE_LIBFABRIC", &failing)
@@ -227,7 +228,7 @@ fn worker_without_a_provider_says_so_to_its_client() {
     let Some(hosts) = Hosts::new(&["m", "a", "c"]) else {
         return;
     };
-    // Of the agent's host alone.
+    // Only the agent's host has the failing libfabric.
     let failing = failing_libfabric();
     hosts.host("a").set_variable("HOTLEASE_LIBFABRIC", failing);
     let site = Site::on(hosts, &[]);
@@ -247,9 +248,9 @@ fn host_names_that_do_not_resolve_are_named_and_no_core_stays_taken() {
     let said = refusal(&site, "ofi", &[]);
     says(&said, &["a.invalid", "resolve"]);
     assert!(start.elapsed() < LIMIT, "said after {:?}", start.elapsed());
-    // Nobody came for the lease.
+    // No client came for the lease.
     site.until_free();
-    // An agent whose manager has no address waits for it, and says what for.
+    // An agent that cannot resolve its manager's address waits for it, and logs why.
     let nowhere = Address::new("no-such-manager.invalid", 7070);
     let lost = agent_in(site.hosts.host("a"), "lost", &site.authority, &nowhere, &["alice"], &[]);
     until_true("it says why it does not register", LIMIT, || {
@@ -270,7 +271,7 @@ fn two_agents_of_a_node_serve_calls_at_the_same_time() {
     for caller in &mut callers {
         caller.until("called");
     }
-    // A listing shows the last report of an agent that takes too long to answer it.
+    // A listing shows the last report of an agent that takes too long to answer.
     until_true("both cores are taken", LIMIT, || {
         let agents = site.client.agents().expect("listed");
         agents.iter().all(|agent| agent.free_cores == 0)
@@ -316,5 +317,8 @@ fn calls_are_right_where_packets_are_late_overtaken_and_repeated() {
     }
     let done = site.hosts.meddle("c", Meddling::default());
     eprintln!("{done:?}");
-    assert!(done.overtaken > 10 && done.repeated > 10, "nobody meddled: {done:?}");
+    assert!(
+        done.overtaken > 10 && done.repeated > 10,
+        "no packet was changed: {done:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Who is refused, by whom, and what that says. After each refusal everybody else is served as before.
+//! Identities that are refused: which party refuses them, and what it says. After each refusal all other clients are
+//! served as before.
 
 use crate::remote::{LONG, Scene};
 use hotlease_net::authority::IdentityRequest;
@@ -22,7 +23,7 @@ fn client(scene: &Scene, identity: &Path) -> RemoteClient {
     RemoteClient::new(&scene.here, identity, &scene.manager.address)
 }
 
-/// What the manager says to a client with this identity.
+/// The manager's answer to a client with this identity.
 fn refused(scene: &Scene, identity: &Path) -> String {
     match client(scene, identity).acquire(LONG) {
         Err(refusal) => refusal.to_string(),
@@ -40,19 +41,19 @@ fn says(text: &str, words: &[&str]) {
 fn certificate_of_another_authority_is_refused() {
     let scene = Scene::new();
     let foreign = Authority::new();
-    // We do not know the manager's authority, so that is said first.
+    // The client does not trust the manager's authority, so that is said first.
     says(
         &refused(&scene, &foreign.client("alice")),
         &["manager", "another site's authority"],
     );
-    // With the right authority to trust and a foreign certificate, it is the manager who refuses.
+    // With the right authority to trust and a foreign certificate, the manager refuses.
     let mixed = foreign.client("alice");
     fs::copy(scene.authority.directory().join("ca.pem"), mixed.join("ca.pem")).expect("copied");
     says(
         &refused(&scene, &mixed),
-        &["does not let us in", "another site's authority"],
+        &["refuses our connection", "another site's authority"],
     );
-    // So does the agent.
+    // The agent refuses as well.
     let grant = scene.client.acquire(LONG).expect("a lease");
     let error = client(&scene, &mixed).session(&grant).err().expect("refused");
     assert!(matches!(error, NetError::NotAdmitted { .. }), "{error}");
@@ -84,7 +85,7 @@ fn expired_certificate_is_refused_on_either_side() {
     let address = format!("https://{}", old.serving["listen"].as_str().expect("it listens"));
     let address = address.parse().expect("an address");
     let alice = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &address);
-    let refusal = alice.acquire(LONG).expect_err("nobody trusts it");
+    let refusal = alice.acquire(LONG).expect_err("no peer trusts it");
     says(&refusal.to_string(), &["its certificate has expired"]);
     scene.still_serves();
 }
@@ -115,7 +116,7 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
     let not_permitted = |what: &str, refusal: Rejection| {
         assert!(matches!(refusal, Rejection::NotPermitted { .. }), "{what}: {refusal}");
     };
-    // An agent takes no leases, and a client is no agent and no operator.
+    // An agent may not take leases, and a client may not act as an agent or an operator.
     let node = scene.authority.daemon(Role::Agent, &scene.here);
     let as_agent = client(&scene, &node);
     not_permitted("an agent's lease", as_agent.acquire(LONG).expect_err("refused"));
@@ -136,7 +137,7 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
             client(&scene, identity).ask(|mut manager| async move { manager.shutdown(ShutdownRequest {}).await });
         not_permitted("a stranger stops the manager", shutdown.expect_err("refused"));
     }
-    // Only managers ask agents for grants; only clients have sessions.
+    // Only managers may ask agents for grants; only clients may have sessions.
     for identity in &identities {
         let asked = client(&scene, identity);
         let (address, own) = (scene.endpoint(), asked.identity());
@@ -182,7 +183,7 @@ fn tenants_are_kept_apart() {
         }
         other => panic!("an agent that serves alice: {other:?}"),
     }
-    // With her token he is still not her.
+    // With alice's token bob is still not alice.
     let grant = scene.client.acquire(LONG).expect("a lease");
     let mut session = bob.session(&grant).expect("a session of his own");
     match session.attach(&grant.token) {
@@ -235,7 +236,7 @@ fn agent_with_a_clients_certificate_or_a_foreign_one_does_not_register() {
 }
 
 #[test]
-fn nobody_speaks_for_an_agent_of_another_certificate() {
+fn no_peer_speaks_for_an_agent_of_another_certificate() {
     let scene = Scene::new();
     let victim = scene.client.agents().expect("listed").remove(0);
     let elsewhere = scene.authority.issue(&IdentityRequest {
@@ -255,7 +256,7 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
         matches!(registered, Err(Rejection::NotPermitted { .. })),
         "{registered:?}"
     );
-    // Nor sends it the manager to a host, or a socket, that is not its own.
+    // The manager may not send the agent to a host, or a socket, that is not its own.
     for address in [victim.address.as_str(), "/run/agent.sock"] {
         let agent = Some(AgentInfo {
             id: "0a".repeat(8),
@@ -286,7 +287,7 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
 #[test]
 fn replaced_certificate_counts_for_the_next_connection() {
     let scene = Scene::new();
-    // What a rotation does: issue a new folder, and put its files in the old one's place.
+    // A rotation issues a new folder, and puts its files in the old one's place.
     let identity = scene.agent.serving["endpoint"].as_str().expect("serves").to_owned();
     let alice = scene.authority.client("alice");
     let rotated = client(&scene, &alice);
@@ -305,7 +306,7 @@ fn replaced_certificate_counts_for_the_next_connection() {
     let grant = rotated.acquire(LONG).expect("a lease");
     assert_eq!(grant.endpoint, identity);
     rotated.attached(&grant).release();
-    // Another's certificate in its place changes nobody's identity.
+    // A certificate of another client in its place does not change the identity of the running client.
     let bob = scene.authority.client("bob");
     std::thread::sleep(Duration::from_millis(20));
     for file in ["key.pem", "cert.pem"] {

@@ -1,7 +1,7 @@
-//! Members of a communicator behind NATs and firewalls: how they reach each other, that they can talk then, that the end of one is
-//! noticed, and that nobody else gets in there.
+//! Members of a communicator behind NATs and firewalls: how they reach each other, that they can talk then, that the
+//! end of one member is noticed, and that strangers do not get in.
 //!
-//! What each NAT lets pass is real: routers of Linux between network namespaces (see `hotlease_tests::hosts::Internet`).
+//! The NATs are real: Linux routers between network namespaces (see `hotlease_tests::hosts::Internet`).
 
 use hotlease_comm::rendezvous::{Limits, Server};
 use hotlease_comm::{
@@ -20,9 +20,9 @@ const SECRET: &[u8] = b"the secret of these tests";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A member that a busy machine stops for a second or two has not failed.
 const BOUND: Duration = Duration::from_secs(5);
-/// What may come on top of the bound on a machine that does many other things.
+/// Delay beyond the bound on a machine that does many other things.
 const SLACK: Duration = Duration::from_secs(4);
-/// Longer than what all buffers on the way hold.
+/// Message that is longer than all buffers on the way hold.
 const LARGE: usize = 3 << 20;
 
 fn options(rendezvous: impl Into<String>, size: Rank) -> Options {
@@ -33,8 +33,8 @@ fn options(rendezvous: impl Into<String>, size: Rank) -> Options {
     options
 }
 
-/// Not a test: a member, as a process on its host. It says how it reaches the others, talks with all of them, and waits for the end of
-/// the last one.
+/// Not a test: the process of one member on its host. It prints how it reaches the others, talks with all of them, and
+/// waits for the end of the last one.
 #[test]
 #[ignore = "started by the other tests"]
 fn a_member() {
@@ -54,18 +54,18 @@ fn a_member() {
     say(&format!("talked: {} ({:?})", routes.join(" "), began.elapsed()));
     let last = all.size() - 1;
     let error = all.receive(&mut [0; 8], Pattern::of(if all.rank() == last { 0 } else { last }, 9));
-    say(&format!("ended: {}", error.expect_err("nobody sends this")));
+    say(&format!("ended: {}", error.expect_err("no member sends this")));
 }
 
-/// To whoever started this process, on a line of its own.
+/// Prints a line for the test that started this process.
 fn say(line: &str) {
     let mut stdout = std::io::stdout();
     write!(stdout, "\n{line}\n")
         .and_then(|()| stdout.flush())
-        .expect("somebody listens");
+        .expect("the test listens");
 }
 
-/// Messages between all, small and large, and a collective.
+/// Sends messages between all members, small and large, and runs a collective.
 fn talk(all: &Communicator) {
     let (me, size) = (all.rank(), all.size());
     let text = |from: Rank, to: Rank| format!("from {from} to {to}").into_bytes();
@@ -105,7 +105,7 @@ fn talk(all: &Communicator) {
     );
 }
 
-/// A member's process, and what it says.
+/// A member's process, and the lines that it prints.
 struct Member {
     process: Child,
     lines: Receiver<String>,
@@ -123,7 +123,7 @@ impl Member {
         Self { process, lines }
     }
 
-    /// The rest of the next line that begins so.
+    /// Waits for the next line that begins with `start`; returns the rest of it.
     fn says(&self, start: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -177,7 +177,8 @@ impl Scene {
         Member::start(command)
     }
 
-    /// Members on these hosts talk with each other, each reaching the others so; then the last one is killed.
+    /// Starts members on these hosts, which talk with each other over the given routes; then kills the last one, whose
+    /// end the others must notice.
     fn hold<const SIZE: usize>(&self, hosts: [&Point; SIZE], routes: [&str; SIZE]) {
         let members: Vec<Member> = (0..SIZE).map(|rank| self.start(rank, SIZE, hosts[rank])).collect();
         self.hold_members(members, &routes);
@@ -202,12 +203,12 @@ impl Scene {
             assert!(said.contains(&format!("rank {last} has failed")), "{said}");
             assert!(took <= BOUND + SLACK, "told after {took:?}");
         }
-        // Those that are left part from each other.
+        // The remaining members leave by themselves.
         drop(victim);
         for member in &mut members {
             assert!(member.process.wait().expect("it ends").success());
         }
-        until("nobody is relayed any more", PATIENCE, || {
+        until("no pair is relayed any more", PATIENCE, || {
             (self.server.relayed() == 0).then_some(())
         });
     }
@@ -218,7 +219,7 @@ fn full_cone() {
     let Some(mut scene) = Scene::new() else { return };
     let [cone] = scene.internet.private(Nat::FullCone);
     let [symmetric] = scene.internet.private(Nat::Symmetric);
-    // Whoever knows its address reaches it, from whichever port.
+    // Every host that knows the address of the full cone reaches it, from every port.
     scene.hold([&cone, &symmetric], ["itself punched", "punched itself"]);
     scene.hold([&symmetric, &cone], ["itself punched", "punched itself"]);
 }
@@ -228,7 +229,8 @@ fn restricted_cone() {
     let Some(mut scene) = Scene::new() else { return };
     let [cone] = scene.internet.private(Nat::RestrictedCone);
     let [symmetric] = scene.internet.private(Nat::Symmetric);
-    // It has called the other one's router, if at a port that is none, and is reached from there.
+    // The restricted cone has sent to the other router's address, if to a port that leads nowhere, and so is reached
+    // from that address.
     scene.hold([&cone, &symmetric], ["itself punched", "punched itself"]);
     scene.hold([&symmetric, &cone], ["itself punched", "punched itself"]);
 }
@@ -239,7 +241,7 @@ fn port_restricted() {
     let [one] = scene.internet.private(Nat::PortRestricted);
     let [other] = scene.internet.private(Nat::PortRestricted);
     let public = scene.internet.public();
-    // Each is let in only as an answer, so both call at once.
+    // Each router lets in only answers, so both members call at once.
     scene.hold(
         [&one, &other, &public],
         [
@@ -256,7 +258,7 @@ fn symmetric_on_one_side() {
     let [symmetric] = scene.internet.private(Nat::Symmetric);
     let [restricted] = scene.internet.private(Nat::PortRestricted);
     let public = scene.internet.public();
-    // The port that the symmetric one will have cannot be known, and the other one lets in nothing else.
+    // The port that the symmetric NAT will use cannot be known, and the other router lets in nothing else.
     scene.hold(
         [&public, &symmetric, &restricted],
         [
@@ -298,12 +300,12 @@ fn a_relay_that_ends_is_told_as_the_cause() {
 fn one_nat_for_both() {
     let Some(mut scene) = Scene::new() else { return };
     let [one, other] = scene.internet.private(Nat::Symmetric);
-    // The router does not send back inside what comes from inside: they use their own addresses.
+    // The router does not send packets from inside back inside: the members use their own addresses.
     scene.hold([&one, &other], ["itself direct", "direct itself"]);
 }
 
 #[test]
-fn firewalls_that_let_nobody_in() {
+fn firewalls_that_let_no_peer_in() {
     let Some(mut scene) = Scene::new() else { return };
     let [one, other] = [(); 2].map(|()| scene.internet.firewalled());
     scene.hold([&one, &other], ["itself direct", "direct itself"]);
@@ -336,7 +338,7 @@ fn without_a_relay_who_cannot_be_reached_is_named() {
     }
 }
 
-/// The port of a host's on which a member listens.
+/// Port on which a member listens on this host.
 fn listening(host: &Point) -> Option<u16> {
     let table = host.inside(|| std::fs::read_to_string("/proc/thread-self/net/tcp"));
     let table = table.expect("this is Linux");
@@ -349,7 +351,7 @@ fn listening(host: &Point) -> Option<u16> {
     ports.next()
 }
 
-/// Says all kinds of things to whoever listens there.
+/// Connects many times to a port and sends what a stranger might send.
 fn pester(address: Ipv4Addr, port: u16) -> Vec<TcpStream> {
     let mut knock = b"HLCM\x02\x03\0\0".to_vec();
     knock.extend([7; 32]);
@@ -360,7 +362,7 @@ fn pester(address: Ipv4Addr, port: u16) -> Vec<TcpStream> {
     let streams = (0..40).filter_map(|number| {
         let to = SocketAddr::from((address, port));
         let mut stream = TcpStream::connect_timeout(&to, PATIENCE).ok()?;
-        // It may have been turned away already.
+        // The listener may have closed the connection already.
         let _ = stream.write_all(words[number % words.len()]);
         Some(stream)
     });
@@ -370,7 +372,8 @@ fn pester(address: Ipv4Addr, port: u16) -> Vec<TcpStream> {
 #[test]
 fn strangers_get_nowhere() {
     let Some(mut scene) = Scene::new() else { return };
-    // The first can be reached by anybody at what its NAT makes of its port; both have to be relayed in the end.
+    // Every host can reach the first member at the port that its NAT gives it; the other two have to be relayed in the
+    // end.
     let [cone] = scene.internet.private(Nat::FullCone);
     let [symmetric] = scene.internet.private(Nat::Symmetric);
     let [other] = scene.internet.private(Nat::Symmetric);
@@ -394,11 +397,11 @@ fn strangers_get_nowhere() {
             "punched relayed itself",
         ],
     );
-    // What each of them was told, if anything: no.
+    // Each stranger got at most one byte, which says no.
     for stream in there.into_iter().flatten() {
         let mut told = Vec::new();
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        // Closed, or reset.
+        // The connection is closed, or reset.
         let _ = (&stream).read_to_end(&mut told);
         assert!(told.len() <= 1, "a stranger was told {told:?}");
     }

@@ -1,5 +1,5 @@
-//! Leases and sessions over TLS. Manager and agent have different runtime directories, so nothing but TLS
-//! connects them, or them and the client.
+//! Leases and sessions over TLS. Manager and agent have different runtime directories, so only TLS connects them, and
+//! the client with both.
 
 use hotlease_net::Address;
 use hotlease_tests::hosts::Host;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// A manager, an agent and a client of one tenant, each with nothing of the others but their addresses.
+/// A manager, an agent and a client of one tenant; each has only the addresses of the others.
 pub struct Scene {
     pub client: RemoteClient,
     pub agent: Daemon,
@@ -67,14 +67,14 @@ impl Scene {
         endpoint.parse().expect("an address")
     }
 
-    /// Whoever is refused, the others' calls go on.
+    /// Checks that the client's calls go on, whichever peer was refused before.
     pub fn still_serves(&self) {
         let grant = self.client.acquire(LONG).expect("a lease");
         self.client.attached(&grant).release();
     }
 }
 
-/// The only worker process that serves a lease of the agent.
+/// The one worker process that serves a lease of the agent.
 pub fn worker_of(scene: &Scene, grant: &Grant) -> Process {
     let list = scene
         .client
@@ -104,7 +104,7 @@ fn remote_client_takes_a_lease_loads_a_library_and_gives_it_back() {
     assert_eq!(leases[0].tenant, "alice", "the certificate names the tenant");
     let (connection, epoch) = session.worker(0).expect("a connection to the worker");
     assert_eq!(epoch.0, grant.epoch);
-    // A message without descriptors gets to the worker and its answer comes back.
+    // A message without descriptors reaches the worker and its answer comes back.
     let answer = connection.done(&ConnectionRequest::Deregister { region: RegionId(7) }, &[]);
     assert!(answer.is_err(), "the worker knows no region 7");
     session.release();
@@ -114,7 +114,7 @@ fn remote_client_takes_a_lease_loads_a_library_and_gives_it_back() {
 #[test]
 fn large_library_arrives_whole() {
     let scene = Scene::new();
-    // Not a library: it arrives, is hashed, and is rejected for what it is.
+    // These bytes are no library: they arrive, are hashed, and are then rejected.
     let bytes: Vec<u8> = (0..(48 << 20)).map(|position: u32| (position / 7) as u8).collect();
     let grant = scene.client.acquire(LONG).expect("a lease");
     let mut session = scene.client.attached(&grant);
@@ -185,7 +185,7 @@ fn cores_are_free_as_soon_as_a_remote_client_is_gone() {
     let client = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &scene.manager.address);
     let grant = client.acquire(LONG).expect("a lease");
     let session = client.attached(&grant);
-    // A listing shows the last report of an agent that takes too long to answer it.
+    // A listing shows the last report of an agent that takes too long to answer.
     until_true("the core is taken", LIMIT, || scene.free_cores() == 0);
     client.vanish();
     let took = until_true("the core is free", LIMIT, || scene.free_cores() == 1);
@@ -199,7 +199,7 @@ fn cores_are_free_as_soon_as_a_remote_client_is_gone() {
 #[test]
 fn remote_lease_that_is_not_renewed_expires_on_both_sides() {
     let scene = Scene::new();
-    // Time enough to attach in it.
+    // Long enough to attach within it.
     let ttl = Duration::from_secs(3);
     let grant = scene.client.acquire(ttl).expect("a lease");
     let mut session = scene.client.attached(&grant);
@@ -238,9 +238,9 @@ fn remote_client_is_told_when_its_agent_stops() {
     until_true("its goodbye is heard", LIMIT, || {
         scene.client.agents().expect("listed").is_empty()
     });
-    // After the goodbye it still closes its state, which the next run needs.
+    // After its goodbye the agent still closes its state, which the next run needs.
     scene.agent.ended(LIMIT);
-    // The same directory, the same agent, another boot: the old token opens nothing.
+    // The same directory and the same agent in another boot: the old token opens nothing.
     let manager = &scene.manager.address;
     scene.agent = agent(&scene.agent_host, &scene.authority, manager, &["alice"], &[]);
     until_true("it registers again", LIMIT, || scene.serving() == 1);
@@ -259,8 +259,8 @@ fn remote_client_is_told_when_its_agent_stops() {
 #[test]
 fn client_on_the_agents_own_machine_uses_shared_memory() {
     let scene = Scene::new();
-    // In the namespace of sockets that they share here, the client is on the agent's machine: `run` needs a
-    // channel, and only shared memory gives it one.
+    // Host and client share the network here and thus the abstract sockets, so the client counts as on the agent's
+    // machine: `run` needs a channel, and only shared memory gives it one.
     let identity = scene.authority.client("alice");
     let echo = library("echo");
     let output = scene

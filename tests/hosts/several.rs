@@ -1,4 +1,4 @@
-//! Manager, agents and client each on a host of their own. Skipped, which is said, where that cannot be made.
+//! Manager, agents and client, each on a host of its own. Tests print that they are skipped where hosts cannot be made.
 
 use crate::remote::LONG;
 use hotlease_net::Address;
@@ -13,7 +13,7 @@ use hotlease_wire::{EndReason, Rejection};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// What a busy machine may add to a bound.
+/// Delay that a busy machine may add to a bound.
 const GRACE: Duration = Duration::from_millis(2500);
 
 /// A manager on `m`, agents on `a` and `b`, a client on `c`.
@@ -55,7 +55,7 @@ impl Cluster {
         agents.iter().filter(|agent| agent.state == state).count()
     }
 
-    /// Leases on both agents, by the names of their hosts.
+    /// A lease on each agent, ordered by the names of the hosts.
     fn lease_on_each(&self, ttl: Duration) -> [Grant; 2] {
         let grants = [(); 2].map(|()| self.client.acquire(ttl).expect("a lease"));
         let host = |name: &str| self.hosts.host(name).address().to_string();
@@ -155,7 +155,7 @@ fn cores_of_a_vanished_client_are_free_within_its_time_to_live_and_a_second() {
     let took = start.elapsed();
     eprintln!("cores were free after {took:?}, time to live {ttl:?}");
     assert!(took < ttl + Duration::from_secs(1) + GRACE, "free after {took:?}");
-    // The client knows, too, though nobody could tell it.
+    // The client notices as well, though no message can reach it.
     for session in &sessions {
         while session.next(LIMIT).is_ok() {}
     }
@@ -164,7 +164,7 @@ fn cores_of_a_vanished_client_are_free_within_its_time_to_live_and_a_second() {
         noticed < ttl + Duration::from_secs(1) + GRACE,
         "noticed after {noticed:?}"
     );
-    // Back on the network, it asks as before.
+    // Back on the network, the client's requests work as before.
     cluster.hosts.host("c").link(true);
     let known = || cluster.client.agents().is_ok_and(|agents| agents.len() == 2);
     until_true("the client reaches the manager", LIMIT, known);
@@ -211,7 +211,7 @@ fn vanished_agent_is_suspected_soon_and_comes_back() {
     let back = until_true("it is heard again", LIMIT, || cluster.serving() == 2);
     eprintln!("heard again after {back:?}");
     assert!(back < Duration::from_secs(8) + GRACE, "heard again after {back:?}");
-    // Its lease ended there by itself: no core is lost.
+    // The agent ended its lease by itself: no core is lost.
     until_true("its core is free", LIMIT, || cluster.free_cores() == 2);
     for grant in cluster.lease_on_each(LONG) {
         cluster.client.attached(&grant).release();
@@ -315,11 +315,12 @@ fn large_library_crosses_a_slow_and_lossy_link_while_its_lease_lives_on() {
     let ttl = Duration::from_secs(2);
     let grant = cluster.client.acquire(ttl).expect("a lease");
     let mut session = cluster.client.attached(&grant);
-    // From here on: the first packet of a connection is missed for a second, which would be half of the lease's life.
+    // Packets are lost from here on: if the first packet of a connection is lost, the retry comes a second later, which
+    // would be half of the lease's life.
     for agent in ["a", "b"] {
         cluster.hosts.host(agent).lose(1);
     }
-    // Not a library, but it takes more than twice as long as the lease lives unless renewed.
+    // These bytes are no library, but sending them takes more than twice as long as the lease lives unless renewed.
     let bytes: Vec<u8> = (0..(20 << 20)).map(|position: u32| (position / 11) as u8).collect();
     let start = Instant::now();
     match session.load(&bytes) {
@@ -408,7 +409,7 @@ fn drained_host_ends_its_leases_only_and_an_order_reaches_a_host_that_was_cut_of
     let refusal = cluster.client.acquire(LONG).expect_err("only a full host is left");
     assert!(matches!(refusal, Rejection::NoCapacity { .. }), "{refusal}");
 
-    // From here on the host hears nothing of the manager.
+    // From here on the host hears nothing from the manager.
     cluster.hosts.host("b").link(false);
     let removed = operator(&["remove", &on_b.agent]);
     assert_eq!(removed["done"], false, "it cannot have heard of it: {removed}");
@@ -416,7 +417,7 @@ fn drained_host_ends_its_leases_only_and_an_order_reaches_a_host_that_was_cut_of
     let grant = cluster.client.acquire(LONG).expect("the resumed host takes leases");
     assert_eq!(
         grant.agent, on_a.agent,
-        "nobody is sent to a host that is to be removed"
+        "no client is sent to a host that is to be removed"
     );
     cluster.hosts.host("b").link(true);
     until_true("the host is told when it is back", LIMIT, || {

@@ -9,8 +9,8 @@ use hotlease_tests::wait::until_true;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The most of one of two tenants. Half would be equal; a client whose turn it is may pause for up to a millisecond
-/// while the other calls again: 63 % were seen. Without turns it is four fifths.
+/// Largest share of a core that one of two tenants may get. Half would be equal; a client whose turn it is may pause
+/// for up to a millisecond while the other calls again: 63 % were seen. Without turns it is four fifths.
 const FAIR: f64 = 2.0 / 3.0;
 /// How long both tenants call without a pause.
 const FOR: Duration = Duration::from_secs(3);
@@ -67,6 +67,6 @@ fn four_times_the_slots_do_not_get_a_tenant_more_of_a_shared_core() {
             used.invocations
         );
     }
-    // Half of it is what one core can do; a loaded machine does less.
+    // One core can compute for half of this time; a loaded machine does less.
     assert!(all >= FOR.as_nanos() as f64 * 0.3, "the core stood idle: {all} ns");
 }

@@ -1,5 +1,5 @@
-//! What anybody can send to a TLS port: bytes that are no TLS, half a handshake, handshakes that never end,
-//! connections by the hundred, and networks that spoil a good connection.
+//! Strangers at a TLS port: bytes that are no TLS, half a handshake, handshakes that never end, connections by the
+//! hundred, and networks that spoil a good connection.
 
 use crate::remote::{LONG, Scene};
 use hotlease_net::Address;
@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long a handshake may take, 10 s, and some.
+/// Limit of a handshake, which is 10 s, and some delay.
 const HANDSHAKE_OVER: Duration = Duration::from_secs(15);
 
 fn socket(address: &Address) -> SocketAddr {
@@ -40,7 +40,7 @@ fn hello() -> Vec<u8> {
     let authority = hotlease_tests::site::Authority::new();
     let manager = Address::new(address.ip().to_string(), address.port());
     let client = RemoteClient::new(&here, &authority.client("alice"), &manager);
-    assert!(client.agents().is_err(), "nobody answered");
+    assert!(client.agents().is_err(), "no daemon answered");
     receiver.recv_timeout(LIMIT).expect("a hello")
 }
 
@@ -80,7 +80,7 @@ fn bytes_that_are_no_handshake_are_answered_by_closing() {
                     bytes
                 }
             };
-            // It may have seen enough before it has read all.
+            // The daemon may have closed the connection before it has read all bytes.
             let _ = stream.write_all(&bytes);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             assert!(is_closed(&mut stream, HANDSHAKE_OVER), "round {round} is still open");
@@ -90,7 +90,7 @@ fn bytes_that_are_no_handshake_are_answered_by_closing() {
 }
 
 #[test]
-fn slow_handshakes_are_cut_and_hold_up_nobody() {
+fn slow_handshakes_are_cut_and_delay_no_other_client() {
     let scene = Scene::new();
     let hello = hello();
     let start = Instant::now();
@@ -99,13 +99,13 @@ fn slow_handshakes_are_cut_and_hold_up_nobody() {
         for number in 0..100 {
             // Some of them are over the limit of one address, and closed at once.
             let mut stream = TcpStream::connect(port).expect("it listens");
-            // Nothing, one byte, half a hello, all of it and no more.
+            // Sends nothing, one byte, half a hello, or all of it and no more.
             let sent = [0, 1, hello.len() / 2, hello.len()][number % 4];
             let _ = stream.write_all(&hello[..sent]);
             streams.push(stream);
         }
     }
-    // Meanwhile one that dribbles keeps none alive either.
+    // A connection that sends a byte now and then is not kept alive either.
     let mut dribble = TcpStream::connect(ports(&scene)[0]).expect("it listens");
     while start.elapsed() < Duration::from_secs(1) {
         let _ = dribble.write_all(&hello[..1]);
@@ -125,8 +125,8 @@ fn slow_handshakes_are_cut_and_hold_up_nobody() {
 
 #[test]
 fn known_clients_are_served_while_strangers_fill_the_door_from_elsewhere() {
-    // All come from one address here, so the door is filled to that address's limit less one, and what is
-    // tested is that a place left is a place that serves.
+    // All connections come from one address here, so one less than that address may have are opened; tested is that the
+    // remaining place serves.
     let scene = Scene::new();
     let mut streams = Vec::new();
     for _ in 0..48 {
@@ -151,7 +151,7 @@ fn thousand_broken_connections_leave_no_descriptor_behind() {
         drop((session, connection));
         until_true("the core is free", LIMIT, || scene.free_cores() == 1);
     };
-    // Once before counting: whatever is made once is made now.
+    // Runs before counting, so that everything that is set up once is set up now.
     for _ in 0..3 {
         good(&scene);
     }
@@ -181,7 +181,7 @@ fn thousand_broken_connections_leave_no_descriptor_behind() {
     scene.still_serves();
 }
 
-/// A client whose way to the manager and to the agent leads through a proxy.
+/// A client whose connections to the manager and to the agent lead through proxies.
 fn through(scene: &Scene, mischief: Mischief) -> (RemoteClient, Proxy, Proxy) {
     let [manager, agent] = ports(scene).map(|port| Proxy::to(port, mischief));
     let address = Address::new("127.0.0.1", manager.address().port());
@@ -189,7 +189,7 @@ fn through(scene: &Scene, mischief: Mischief) -> (RemoteClient, Proxy, Proxy) {
     (client, manager, agent)
 }
 
-/// A lease, a session through the proxy, a library and a worker.
+/// Takes a lease, opens a session through the proxy, loads a library and connects to a worker.
 fn whole_session(client: &RemoteClient, agent: &Proxy) -> Result<(), String> {
     let mut grant = client.acquire(LONG).map_err(|refusal| refusal.to_string())?;
     grant.endpoint = format!("https://{}", agent.address());
@@ -252,7 +252,7 @@ fn slow_and_splitting_networks_change_nothing() {
 }
 
 #[test]
-fn spoilt_connections_end_and_harm_nobody() {
+fn spoilt_connections_end_and_harm_no_other_client() {
     let scene = Scene::new();
     for after in [0, 600, 2500, 6000] {
         for mischief in [
@@ -264,13 +264,13 @@ fn spoilt_connections_end_and_harm_nobody() {
             let (client, manager, agent) = through(&scene, Mischief::None);
             agent.set(mischief);
             let outcome = whole_session(&client, &agent);
-            // What was over before the mischief is fine; what it met has failed, with words.
+            // What ended before the mischief is fine; what the mischief met has failed, with a text.
             if let Err(error) = &outcome {
                 assert!(!error.is_empty());
             }
             assert!(after > 600 || outcome.is_err(), "{mischief:?} was not noticed");
             until_true("the core is free", LIMIT, || scene.free_cores() == 1);
-            // The manager's connection breaks, and the next request has another.
+            // The manager's connection breaks, and the next request opens another one.
             manager.set(mischief);
             let broken = RemoteClient::new(
                 &scene.here,
@@ -289,9 +289,9 @@ fn spoilt_connections_end_and_harm_nobody() {
 fn lease_over_a_silent_network_ends_on_both_sides() {
     let scene = Scene::new();
     let (client, _manager, agent) = through(&scene, Mischief::None);
-    // All of the beginning passes, then nothing does, and nobody closes anything.
+    // The beginning passes, then nothing does, and neither side closes anything.
     agent.set(Mischief::Swallow(8000));
-    // Time enough to attach in it.
+    // Long enough to attach within it.
     let ttl = Duration::from_secs(3);
     let mut grant = client.acquire(ttl).expect("a lease");
     grant.endpoint = format!("https://{}", agent.address());

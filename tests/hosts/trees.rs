@@ -12,10 +12,10 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Who reads from one: what the manager promises.
+/// Most agents that read from one agent: the manager keeps to it.
 const FAN_OUT: usize = 2;
 const BYTES: usize = 8 << 20;
-/// At this rate, megabits a second, a copy takes two thirds of a second, whatever the processors do.
+/// Rate in megabits a second: a copy takes two thirds of a second, however fast the processors are.
 const RATE: u32 = 100;
 
 /// A site with agents on all of these hosts.
@@ -29,7 +29,7 @@ impl Forest {
     fn new(count: usize) -> Option<Self> {
         let names: Vec<String> = (1..=count).map(|number| format!("a{number}")).collect();
         let site = Site::of(&names.iter().map(String::as_str).collect::<Vec<_>>())?;
-        // One after the other: what a thread has started ends with it.
+        // One agent after the other: processes that a thread has started end with that thread.
         let start = |name: &String| {
             site.hosts.host(name).set_variable("HOTLEASE_LOG_FORMAT", "json");
             (name.clone(), site.agent(name))
@@ -44,7 +44,7 @@ impl Forest {
         self.agents.keys().map(String::as_str).collect()
     }
 
-    /// Bytes that no other call makes, in the store; their name.
+    /// Puts an image of unique bytes into the store; returns its name and the bytes.
     fn publish(&self, seed: u64) -> (String, Vec<u8>) {
         let mut next = seed;
         let words = std::iter::repeat_with(|| {
@@ -61,7 +61,7 @@ impl Forest {
         }
     }
 
-    /// Has these agents fetch it at once; they find then that it is no image.
+    /// Has these agents fetch an image at the same time; each finds then that it is no image.
     fn ask(&self, hash: &str, names: &[&str]) {
         let asked = names.iter().map(|name| self.site.listed(name).expect("it serves"));
         let asked: Vec<_> = asked.map(|agent| agent.endpoint.parse().expect("an address")).collect();
@@ -71,7 +71,7 @@ impl Forest {
                 let (identity, request) = (Arc::clone(&identity), request.clone());
                 tokio::spawn(async move {
                     let mut agent = AgentClient::new(grpc::channel(address, identity, Role::Agent));
-                    // That it is no image, or after 2 s that it is still being fetched.
+                    // The answer is that it is no image, or after 2 s that it is still being fetched.
                     let _ = agent.grant_direct(request).await;
                 });
             }
@@ -83,7 +83,7 @@ impl Forest {
         until_true("all have it", LIMIT, || names.iter().all(has));
     }
 
-    /// The same, and how long it took until the last had it.
+    /// Has these agents fetch an image; returns how long it took until the last one had it.
     fn fetch(&self, hash: &str, names: &[&str]) -> Duration {
         let begin = Instant::now();
         self.ask(hash, names);
@@ -91,7 +91,7 @@ impl Forest {
         begin.elapsed()
     }
 
-    /// What an agent has told its operator last of this environment, in this field of a line of these words.
+    /// Value of a field in the last line with this message that an agent logged about an environment.
     fn told(&self, name: &str, words: &str, hash: &str, field: &str) -> Option<String> {
         let log = self.agents[name].log();
         let lines = log
@@ -102,13 +102,13 @@ impl Forest {
         lines.next()?[field].as_str().map(str::to_owned)
     }
 
-    /// Whom it reads it from, or has read it from.
+    /// Host of the agent that this one reads an environment from, or has read it from.
     fn above(&self, name: &str, hash: &str) -> Option<&str> {
         let id = self.told(name, "reading it from another agent", hash, "agent")?;
         Some(&self.ids[&id])
     }
 
-    /// From how many agents it has begun to read it.
+    /// Number of agents that this one has begun to read an environment from.
     fn readings(&self, name: &str, hash: &str) -> usize {
         let log = self.agents[name].log();
         let lines = log
@@ -117,7 +117,7 @@ impl Forest {
         lines.filter(|line| line.contains(hash)).count()
     }
 
-    /// From where each of these has it: another agent's host, or none for the store.
+    /// Source of each agent's copy: another agent's host, or none for the store.
     fn sources(&self, hash: &str, names: &[&str]) -> BTreeMap<String, Option<&str>> {
         let source = |name: &&str| {
             let mut from = None;
@@ -163,14 +163,14 @@ fn many_agents_at_once_read_the_store_once_and_hand_it_on_in_a_tree() {
     for (name, before) in names.iter().zip(before) {
         assert!(readers(&sources, Some(name)) <= FAN_OUT, "of {name}: {sources:?}");
         let sent = sent(name) - before;
-        // What goes around the pieces is little.
+        // The overhead around the pieces is small.
         assert!(sent <= (FAN_OUT * BYTES * 5 / 4) as u64, "{name} sent {sent} bytes");
     }
     let steps = |name: &&str| {
         let above = std::iter::successors(sources[*name], |above| sources[*above]);
         above.take(COUNT).count()
     };
-    // 1, then 2, 4 and 5.
+    // Agents at each step from the store: 1, then 2, 4 and 5.
     assert_eq!(names.iter().map(steps).max(), Some(3), "{sources:?}");
     // One agent that sends to all others needs 7.4 s.
     assert!(took < SOON, "{took:?}");
@@ -187,12 +187,12 @@ fn those_below_an_agent_that_dies_while_it_hands_on_go_on_from_others() {
     let (middle, child, below) = {
         let names = forest.names();
         forest.fetch(&hash, &names[..1]);
-        // Slow enough for somebody to die in between.
+        // Slow enough for an agent to die in between.
         forest.limit(Some(10));
         forest.ask(&hash, &names[1..]);
         let mut chain = None;
-        // The eighth is three steps from the first.
-        until_true("what comes through two others comes to somebody", LIMIT, || {
+        // The eighth agent is three steps from the first.
+        until_true("an agent gets pieces that came through two others", LIMIT, || {
             let chains = names.iter().filter_map(|below| {
                 let child = forest.above(below, &hash)?;
                 Some((forest.above(child, &hash)?, child, *below))
@@ -216,7 +216,7 @@ fn those_below_an_agent_that_dies_while_it_hands_on_go_on_from_others() {
     let sources = forest.sources(&hash, &names);
     eprintln!("without {middle}: {sources:?}");
     assert_eq!(readers(&sources, None), 1, "of the store: {sources:?}");
-    // What the child had is kept, so that nothing breaks off for who reads from it.
+    // The child keeps what it had, so the transfer of the agent below it does not break off.
     assert_eq!((forest.readings(&child, &hash), forest.readings(&below, &hash)), (2, 1));
 }
 

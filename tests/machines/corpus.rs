@@ -1,10 +1,11 @@
-//! The escape corpus in machines. `hotlease sandbox test --kind microvm` makes all of it; here all attempts that can share machines are made,
-//! which is nearly all in one, and two that have one each: a flood of memory, which is the limit that a machine adds, and of processes.
+//! The escape corpus in virtual machines. `hotlease sandbox test --kind microvm` makes all attempts; here one machine
+//! makes all attempts that can share one, which are nearly all, and two attempts have a machine each: a flood of
+//! memory, which is the limit that a machine adds, and a flood of processes.
 
 use crate::Machines;
 use serde_json::Value;
 
-/// What is not made here: it takes a machine for each.
+/// Attempts that are not made here: each needs a machine of its own.
 const ALONE: [&str; 3] = ["flood-", "outlive-", "leave-"];
 
 #[test]

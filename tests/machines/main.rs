@@ -1,9 +1,9 @@
-//! Workers in virtual machines (kind `microvm`), emulated ones, whatever the processor can: what is proven is the platform's part, which is
-//! the same.
+//! Workers in virtual machines (kind `microvm`). The machines are emulated, whatever the processor can do: the
+//! platform's part, which is tested, is the same.
 //!
-//! A machine takes seconds to boot, and a minute where others compile, so each test looks at much in few of them, and one runs at a time.
-//! Without QEMU, or a kernel, they say so and pass. The kernel is `$HOTLEASE_TEST_KERNEL`, else `target/kernel/boot/vmlinuz-*`, else
-//! what hotlease finds in `/boot`.
+//! A machine takes seconds to boot, and a minute where other programs compile, so each test checks much in few
+//! machines, and one test runs at a time. Without QEMU or a kernel the tests print so and pass. The kernel is
+//! `$HOTLEASE_TEST_KERNEL`, else `target/kernel/boot/vmlinuz-*`, else what hotlease finds in `/boot`.
 
 mod corpus;
 mod refusals;
@@ -15,10 +15,10 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// For whatever a boot may be a part of.
+/// Limit for a step that may include a boot.
 const BOOT: Duration = Duration::from_secs(180);
 
-/// The right to have machines; none, once it was said why: they cannot be made here.
+/// The right to run machines; none where they cannot be made, after printing why.
 struct Machines {
     arguments: Vec<String>,
     _turn: MutexGuard<'static, ()>,
@@ -34,7 +34,7 @@ impl Machines {
             arguments.extend(["--sandbox-kernel".to_owned(), kernel.display().to_string()]);
         }
         let machines = Self { arguments, _turn: turn };
-        // Nothing is booted for no attempt, and all that machines are made of is looked for.
+        // No attempt has this name, so nothing is booted, but everything that machines need is looked for.
         let looked = machines.command(&["sandbox", "test", "--kind", "microvm", "--only", "no such attempt"]);
         if looked.status.success() {
             return Some(machines);
@@ -43,7 +43,7 @@ impl Machines {
         None
     }
 
-    /// Runs a command of `hotlease` with these machines.
+    /// Runs a `hotlease` command with the options for these machines.
     fn command(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(program("hotlease"));
         command.args(arguments).args(&self.arguments).current_dir("/");

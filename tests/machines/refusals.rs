@@ -1,10 +1,10 @@
-//! What no machine is booted for.
+//! Refusals that come before any machine is booted.
 
 use crate::Machines;
 use hotlease_tests::platform::program;
 use std::process::Command;
 
-/// Why `hotlease sandbox hand-over` makes no machines with this, and with this PATH, where it is another one.
+/// Error of `hotlease sandbox hand-over` with further arguments and, if given, another PATH.
 fn refused(further: &[&str], path: Option<&str>) -> String {
     let mut command = Command::new(program("hotlease"));
     command.args(["sandbox", "hand-over", "--kind", "microvm", "--sandbox-emulated"]);
@@ -20,7 +20,7 @@ fn refused(further: &[&str], path: Option<&str>) -> String {
 #[test]
 fn what_machines_lack_is_said_before_any_is_made() {
     let why = refused(&[], Some("/no/such/folder"));
-    // Some have it where no PATH leads to.
+    // Some hosts have QEMU in a folder that no PATH names.
     assert!(
         why.contains("apt-get install") || why.contains("--sandbox-kernel"),
         "{why}"

@@ -12,10 +12,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What has a private folder, and shows others two of it. Not root's, which nothing in a sandbox writes.
+/// A private folder with two folders that are shown to functions. Their owner is not root, because nothing in a sandbox
+/// writes root's files.
 struct Folders(tempfile::TempDir);
 
-/// Whose the folders are, where the tests are root's.
+/// Owner of the folders where the tests run as root.
 const OWNER: u32 = 54_321;
 
 impl Folders {
@@ -43,7 +44,7 @@ impl Folders {
             writable,
         };
         Reach {
-            // One of them where a machine has a folder of its own.
+            // One of them is seen inside where the machine has a folder of its own.
             directories: vec![
                 directory("written", "/data", true),
                 directory("read", "/tmp/shown", false),
@@ -53,7 +54,7 @@ impl Folders {
     }
 }
 
-/// QEMUs and monitors below this process.
+/// QEMU and monitor processes below this process.
 fn machines_of(process: &Process) -> Vec<Process> {
     let all = process.descendants().into_iter();
     all.filter(|process| {
@@ -112,7 +113,7 @@ fn functions_run_in_a_machine_of_their_own_and_die_there() {
         running.iter().all(|process| !process.is_alive())
     });
 
-    // One that only begins.
+    // A machine that is only beginning to boot.
     let request = hotlease_wire::grpc::AcquireRequest {
         workers: 1,
         slots_per_worker: 1,
@@ -237,7 +238,7 @@ fn is_explained(platform: &Platform, invoker: &Invoker) {
     assert_eq!(told[0]["sandbox"], "microvm");
 }
 
-/// Each time the next call is another machine's.
+/// Checks that the worker dies as outside of a machine; each call after a death runs in another machine.
 fn dies_as_elsewhere(invoker: &Invoker) {
     let dies = |name: &str| {
         let function = invoker.function(name).expect("it is there");

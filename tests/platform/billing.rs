@@ -1,4 +1,4 @@
-//! What was used is billed: once, whole, and whatever dies in between.
+//! Billing: all usage is billed once and whole, whichever process dies in between.
 
 use hotlease_client::LeaseOptions;
 use hotlease_journal::{JOURNAL_FILE, TotalsTable, read};
@@ -24,14 +24,14 @@ fn used(row: &Value) -> UsageTotals {
     }
 }
 
-/// What is billed, by lease.
+/// Billed usage by lease.
 fn bill(platform: &Platform) -> BTreeMap<String, UsageTotals> {
     let rows = platform.json(&["bill", "--by", "lease"]).into_iter();
     rows.map(|row| (row["lease"].as_str().expect("an id").to_owned(), used(&row)))
         .collect()
 }
 
-/// What the agent wrote down, by lease.
+/// Usage in the agent's journal, by lease.
 fn journal(platform: &Platform) -> BTreeMap<String, UsageTotals> {
     let path = platform.directory().join("state/agent").join(JOURNAL_FILE);
     let (table, _) = TotalsTable::recover(&read(&path).expect("a journal"));
@@ -43,7 +43,7 @@ fn journal(platform: &Platform) -> BTreeMap<String, UsageTotals> {
         .collect()
 }
 
-/// Waits until the manager has taken everything, and nothing is wrong.
+/// Waits until the manager has taken all usage, and its verification finds no error.
 fn until_settled(platform: &Platform) {
     until_true("the manager has all usage", LIMIT, || {
         platform.json(&["bill", "verify"])[0]["journal"]["waiting"] == 0
@@ -98,7 +98,7 @@ fn what_the_journal_says_is_what_is_billed_whenever_the_agent_is_killed() {
         until_settled(&platform);
         let billed = bill(&platform);
         for (lease, usage) in &written {
-            // A heartbeat may be newer than the last note of a lease that was running.
+            // A heartbeat may be newer than the last journal record of a lease that was running.
             let known = billed.get(lease).copied().unwrap_or_default();
             assert!(
                 covers(known, *usage),
@@ -137,7 +137,7 @@ fn bills_are_grouped_filtered_priced_and_exported() {
     assert!(platform.json(&["bill", "--until", "2020-01-01"]).is_empty());
     assert!(platform.json(&["bill", "--tenant", "uid:4242"]).is_empty());
 
-    // A unit for each hour of computing or polling, to nine places.
+    // One unit for each hour of computing or polling, to nine places.
     let all = &platform.json(&["bill"])[0];
     let usage = used(all);
     let hours = |ns: u64| (ns as u128 * 1_000_000_000 + 1_800_000_000_000) / 3_600_000_000_000;
@@ -152,7 +152,7 @@ fn bills_are_grouped_filtered_priced_and_exported() {
     assert!(table.contains("total 0.") && table.contains("core-hours"), "{table}");
 }
 
-/// Calls by function, and the row of what no function used.
+/// Billed usage by function, and the row of usage that belongs to no function.
 fn by_function(platform: &Platform, more: &[&str]) -> (BTreeMap<String, UsageTotals>, Option<UsageTotals>) {
     let mut rows = BTreeMap::new();
     for row in platform.json(&[&["bill", "--by", "function"], more].concat()) {
@@ -176,7 +176,7 @@ fn each_function_is_billed_for_its_own_calls_whatever_is_killed() {
             }
             *calls.get_mut(name).expect("named") += times;
         }
-        // Neither a function that does not exist nor one that fails takes from another's row.
+        // Neither a function that does not exist nor one that fails adds to another function's row.
         assert!(invoker.function("no_such_function").is_err());
         invoker.deallocate().unwrap();
         platform.kill();
@@ -207,8 +207,8 @@ fn each_function_is_billed_for_its_own_calls_whatever_is_killed() {
         .map(|row| &row["library"])
         .collect();
     assert_eq!(libraries, [hash.as_str(), hash.as_str()]);
-    let nobodys = by_function(&platform, &["--job", "no-such-job"]);
-    assert_eq!(nobodys, (BTreeMap::new(), None));
+    let unbilled = by_function(&platform, &["--job", "no-such-job"]);
+    assert_eq!(unbilled, (BTreeMap::new(), None));
     let csv = platform.run(&["bill", "--by", "function", "--csv"]);
     let csv = String::from_utf8(csv.stdout).unwrap();
     assert!(
@@ -247,7 +247,7 @@ fn an_agent_that_wrote_down_less_than_is_billed_is_found() {
     until_settled(&platform);
     let path = platform.directory().join("state/agent").join(JOURNAL_FILE);
     let copy = platform.directory().join("copy.journal");
-    // The same journal, with smaller totals under genuine sums.
+    // Writes the same journal with smaller totals under valid checksums.
     let bytes = read(&path).unwrap();
     let mut forged = Vec::new();
     for frame in bytes.chunks_exact(hotlease_journal::frame::FRAME_BYTES) {
@@ -338,7 +338,7 @@ fn state_is_refused_where_others_could_touch_it() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("its mode must be 0700"), "{text}");
-    // And where somebody else works.
+    // Fails as well where another manager works.
     let used = platform.directory().join("state");
     let mut second = platform.hotlease(&["manager", "--state-dir", used.to_str().unwrap()]);
     let output = second.env("HOTLEASE_RUNTIME_DIR", elsewhere.path()).output().unwrap();

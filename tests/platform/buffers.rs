@@ -1,4 +1,4 @@
-//! Registered memory: nothing is copied.
+//! Buffers in registered memory: no byte is copied.
 
 use crate::invocation::{bytes, invoker};
 use hotlease_client::Error;
@@ -23,7 +23,7 @@ fn buffers_are_read_and_written_in_place() {
             .zip(output.iter())
             .all(|(from, to)| from.wrapping_add(1) == *to)
     );
-    // Parts; what stands beside them is not touched.
+    // Parts of buffers; bytes beside them are not touched.
     output.fill(0);
     assert_eq!(
         increment
@@ -38,7 +38,7 @@ fn buffers_are_read_and_written_in_place() {
             .all(|(to, from)| from.wrapping_add(1) == *to)
     );
     assert!(output[..5].iter().chain(&output[105..]).all(|byte| *byte == 0));
-    // Bytes on one side.
+    // A buffer on one side and bytes on the other.
     let mut little = [0; 10];
     assert_eq!(increment.invoke_buffer(input.slice(..10), &mut little[..]).unwrap(), 10);
     assert_eq!(
@@ -50,7 +50,7 @@ fn buffers_are_read_and_written_in_place() {
         .invoke_buffer(input.slice(..10), output.slice_mut(..9))
         .unwrap_err();
     assert!(matches!(error, Error::Function { .. }), "{error:?}");
-    // Later.
+    // The same call as a future.
     let future = increment.submit_buffer(&input, output.slice_mut(..)).unwrap();
     assert_eq!(future.wait().unwrap(), 1 << 20);
     assert_eq!(output[12345], input[12345].wrapping_add(1));
@@ -90,7 +90,7 @@ fn several_parts_are_one_input_and_one_output() {
     );
     let length = increment.invoke_buffer(&many[1..], &mut [0; 32][..]);
     assert_eq!(length.unwrap(), 16);
-    // Later, and with a place that the function wants of its own.
+    // By a future, and with a function that returns its output in a reply entry of the ring.
     let future = increment.submit_from_buffer(&gathered[..]);
     assert!(
         future.is_ok_and(|future| future.wait().is_err()),
@@ -99,7 +99,7 @@ fn several_parts_are_one_input_and_one_output() {
 }
 
 #[test]
-fn large_buffer_is_copied_by_nobody() {
+fn large_buffer_is_copied_by_neither_side() {
     let platform = Platform::start();
     let invoker = invoker(&platform);
     let pid = u32::from_le_bytes(
@@ -125,7 +125,7 @@ fn large_buffer_is_copied_by_nobody() {
             .unwrap(),
         1
     );
-    // A copy, or a touch of every page, would show.
+    // A copy, or a touch of every page, would show here.
     assert!(worker.rss_bytes() < before + SIZE / 8);
     assert!(ours.rss_bytes() < ours_before + SIZE / 8);
 }

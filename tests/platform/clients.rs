@@ -18,7 +18,7 @@ struct Client {
 }
 
 impl Client {
-    /// Returns when it has its lease.
+    /// Starts a client; returns when it has its lease.
     fn start(platform: &Platform, ttl: Duration, action: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hotlease-test-client"))
             .arg(platform.directory())
@@ -79,7 +79,7 @@ fn cores_of_a_silent_client_are_free_after_its_time_to_live() {
         assert!(before.starts_with("called "), "{before}");
         client.signal(Signal::SIGSTOP);
         let took = until_all_cores_can_be_leased(&platform, LIMIT);
-        // When it goes on, its old worker is gone, and it gets a new lease without noticing.
+        // When the client continues, its old worker is gone, and it gets a new lease without an error.
         client.signal(Signal::SIGCONT);
         let (line, _) = until("it calls another worker", LIMIT, || {
             let line = client.line();

@@ -209,7 +209,7 @@ fn exit_status_says_what_kind_of_failure_it_was() {
     fails(&["run", &path("nothing"), "f"], 1, "exports no function");
     fails(&["run", "/no/such/library.so", "f"], 1, "/no/such/library.so");
     fails(&["run", &path("misbehaved"), "segfault"], 6, "signal 11");
-    // A machine that is busy for the 50 ms of grace has the worker killed for it: two more chances.
+    // On a machine that is busy for the 50 ms of grace the worker is killed: two more attempts.
     let hurried = ["run", &path("behaved"), "until_cancelled", "--timeout", "50"];
     let is_told = (0..3).any(|_| {
         let output = platform.run(&hurried);
@@ -319,7 +319,7 @@ fn bench_of_several_workers_prints_a_record_each_and_leaves_out_what_does_not_fi
 #[test]
 fn detached_up_serves_when_it_returns_and_goes_with_down() {
     let platform = Platform::start();
-    // Another runtime directory: another platform of the same user, on the same cores.
+    // Another runtime directory makes another platform of the same user, on the same cores.
     let directory = private_directory();
     let hotlease = |arguments: &[&str]| {
         let mut command = platform.hotlease(arguments);
@@ -335,7 +335,7 @@ fn detached_up_serves_when_it_returns_and_goes_with_down() {
     assert_eq!(code(&ran), 0, "{}", words(&ran));
     assert_eq!(code(&second), 5, "{}", words(&second));
     assert_eq!(code(&down), 0, "{}", words(&down));
-    // Its sockets and locks are; the kernel may still be taking the rest apart.
+    // Its sockets and locks are gone; the kernel may still be freeing the rest of the process.
     until_true("it is gone when `down` returns", SOON, || !process.is_alive());
     let left = std::fs::read_dir(directory.path()).unwrap().flatten();
     let sockets: Vec<_> = left

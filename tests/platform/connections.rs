@@ -1,4 +1,4 @@
-//! Garbage on the socket to a worker, and memory that is not what it should be.
+//! Connections to a worker: garbage on the socket, and memory that is not what it should be.
 
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::{Memory, sealed_copy};
@@ -42,7 +42,7 @@ fn garbage_on_the_connection_socket_ends_at_most_that_connection() {
                 break;
             }
         }
-        // Before the next one comes.
+        // The worker handles this message before the next one comes.
         let _ = connection.is_closed(Duration::from_millis(2));
     }
     lease.echo();
@@ -185,7 +185,7 @@ fn more_than_a_worker_takes_is_refused_and_freed_again() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);
-    // Buffers of one connection.
+    // Limit of buffers of one connection.
     let (connection, _) = lease.session.worker(0).unwrap();
     let memory = Memory::create("test", 4096).unwrap();
     for region in 0..REGIONS_MAX {
@@ -200,7 +200,7 @@ fn more_than_a_worker_takes_is_refused_and_freed_again() {
         .unwrap();
     connection.register(REGIONS_MAX, &memory).unwrap();
     drop(connection);
-    // Channels of one slot; the lease has one already.
+    // Limit of channels of one slot; the lease has one already.
     let (connection, _) = lease.session.worker(0).unwrap();
     let small = RingShape {
         depth: 1,
@@ -221,12 +221,12 @@ fn more_than_a_worker_takes_is_refused_and_freed_again() {
         channel.echo(epoch, echo, b"one of many");
     }
     drop((channels, connection));
-    // Connections.
+    // Limit of connections.
     let mut connections = Vec::new();
     let mut last = None;
     for _ in 0..CONNECTIONS_MAX + 1 {
         match lease.session.worker(0) {
-            // The worker may also close the one too many.
+            // The worker may also close the connection that is one too many.
             Ok((connection, _)) => connections.push(connection),
             Err(refusal) => {
                 last = Some(refusal);
@@ -252,13 +252,14 @@ fn more_than_a_worker_takes_is_refused_and_freed_again() {
 }
 
 #[test]
-fn client_that_asks_and_never_listens_blocks_nobody() {
+fn client_that_asks_and_never_listens_blocks_no_other_client() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);
     let (deaf, _) = lease.session.worker(0).unwrap();
     let request = encode(&ConnectionRequest::Deregister { region: RegionId(77) });
-    // In a thread: a worker that reads on without being able to answer, or stops reading, are both fine.
+    // Runs in a thread: a worker that reads on without being able to answer, and one that stops reading, are both
+    // right.
     let flood = std::thread::spawn(move || {
         for _ in 0..20_000 {
             if deaf.send_bytes(&request, &[]).is_err() {
@@ -274,7 +275,7 @@ fn client_that_asks_and_never_listens_blocks_nobody() {
         channel.echo(lease.epoch, lease.functions.index("echo"), b"beside a deaf client");
     }
     bystander.finish();
-    // Ends the flood if it is stuck.
+    // Releasing the lease ends the flood if it is stuck.
     lease.session.release();
     drop(flood.join().unwrap());
 }

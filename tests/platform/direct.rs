@@ -1,4 +1,4 @@
-//! Leases that clients ask agents for themselves.
+//! Direct leases, which clients request from agents themselves.
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Rejection, Spread};
 use hotlease_tests::library::library;
@@ -20,7 +20,7 @@ fn direct(nodes: &Nodes) -> LeaseOptions {
     }
 }
 
-/// The rows of a command's `--json`.
+/// Rows that a command prints with `--json`.
 fn json(nodes: &Nodes, arguments: &[&str]) -> Vec<Value> {
     let output = nodes
         .hotlease(&[arguments, &["--json"]].concat())
@@ -39,7 +39,7 @@ fn direct_lease_needs_no_manager_and_is_billed_afterwards() {
     let code = Code::open(library("behaved")).unwrap();
     let first = Invoker::allocate(&code, direct(&nodes)).expect("with the manager's list");
     nodes.kill_manager();
-    let managed = Invoker::allocate(&code, nodes.lease_options()).expect_err("nobody is there to ask");
+    let managed = Invoker::allocate(&code, nodes.lease_options()).expect_err("no manager is there to ask");
     assert!(matches!(managed, Error::NotRunning { .. }), "{managed:?}");
     let second = Invoker::allocate(&code, direct(&nodes)).expect("the list that was kept is used");
     for invoker in [&first, &second] {
@@ -72,7 +72,8 @@ fn direct_lease_needs_no_manager_and_is_billed_afterwards() {
         let billed: BTreeSet<_> = bill.iter().map(of).collect();
         billed == leases.iter().map(|lease| (lease.clone(), Some(10))).collect()
     });
-    // For as long as the leases were held, while the manager was away too. The agents' last reports are on their way.
+    // The bill covers all the time that the leases were held, also while the manager was away. The agents' last reports
+    // are on their way.
     let told: u64 = used.iter().map(|used| used.allocated_ns).sum();
     let billed = || {
         let bill = json(&nodes, &["bill", "--by", "lease"]).into_iter();
@@ -108,7 +109,7 @@ fn one_tenant_holds_no_more_than_its_share_of_each_agent() {
         matches!(error, Error::Refused(Rejection::TooMany { limit: 1, .. })),
         "{error:?}"
     );
-    // The manager, which knows quotas, still gets the rest.
+    // The manager, which knows quotas, can still grant the rest.
     let managed = Invoker::allocate(&code, nodes.lease_options()).expect("through the manager");
     drop((one, managed));
     until_true("what was given back can be had again", LIMIT, || take().is_ok());
@@ -118,11 +119,11 @@ fn one_tenant_holds_no_more_than_its_share_of_each_agent() {
 fn tenant_of_a_direct_lease_is_what_the_credentials_say() {
     let nodes = Nodes::start_with(1, &["--direct", "2"]);
     let grant = grant_direct(nodes.nodes[0].directory(), "uid:4242").expect("granted");
-    // A listing leaves out an agent that takes too long to answer it.
+    // A listing leaves out an agent that takes too long to answer.
     let (info, _) = until("it is listed", LIMIT, || nodes.manager().lease_info(&grant));
     let own = format!("uid:{}", nix::unistd::geteuid());
     assert_eq!(info.tenant, own, "the request says uid:4242");
-    // Nobody has vouched for it: it is on no bill.
+    // No client or manager has vouched for the lease: it is on no bill.
     until_true("its agent has reported it", LIMIT, || {
         json(&nodes, &["bill", "verify"])[0].to_string().contains(&grant)
             || nodes

@@ -1,4 +1,5 @@
-//! `hotlease env`: results, exit statuses and words as documented. What images are is tested in `crates/image`.
+//! Tests of `hotlease env`: results, exit statuses and texts as documented. Images themselves are tested in
+//! `crates/image`.
 
 use hotlease_tests::platform::program;
 use hotlease_tests::wait::until_true;
@@ -12,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// `hotlease env ...` with a store and a cache of this folder's; no platform runs.
+/// `hotlease env ...` with a store and a cache in this folder; no platform runs.
 fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("hotlease"));
     command
@@ -90,7 +91,7 @@ fn an_environment_is_packed_run_listed_verified_and_removed() {
         listed.iter().any(|row| row["mounted"] == true)
     };
     if code(&ran) == Some(7) {
-        // It dies, and its command goes on with its files until that ends, too.
+        // `hotlease` dies, and the command that it ran continues with its files until it ends, too.
         let mut run = command(
             folder.path(),
             &["run", &hash, "--", "sh", "-c", "echo $$; exec sleep 600"],

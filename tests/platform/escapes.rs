@@ -1,4 +1,4 @@
-//! What isolates functions, tried by those who want out (`hotlease sandbox test`).
+//! Isolation of functions, tested by attempts to escape (`hotlease sandbox test`).
 
 use hotlease_tests::platform::program;
 use nix::unistd::{Uid, geteuid};
@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What `hotlease sandbox test` needs beside it.
+/// Programs that `hotlease sandbox test` needs in its folder.
 const PROGRAMS: [&str; 5] = [
     "hotlease",
     "hotlease-escape",
@@ -17,10 +17,10 @@ const PROGRAMS: [&str; 5] = [
     "hotlease-nursery",
     "hotlease-worker",
 ];
-/// Somebody with no rights at all.
+/// A user with no rights at all.
 const NOBODY: u32 = 65534;
 
-/// A run: its rows, its totals, whether it succeeded.
+/// Result of a run: its rows, its totals, whether it succeeded.
 struct Run {
     rows: Vec<Value>,
     totals: Value,
@@ -34,8 +34,8 @@ impl Run {
     }
 }
 
-/// Runs the corpus as this user (none: as whoever runs the tests), and sees that nothing is left of it. `Err` says why this machine
-/// has no such sandboxes.
+/// Runs the corpus as this user (none: as the user that runs the tests), and checks that nothing is left of it. `Err`
+/// says why this machine has no such sandboxes.
 fn run(kind: &str, user: Option<u32>) -> Result<Run, String> {
     run_with(kind, user, &[])
 }
@@ -44,7 +44,7 @@ fn run_with(kind: &str, user: Option<u32>, options: &[&str]) -> Result<Run, Stri
     let folder = tempfile::tempdir().expect("a folder");
     let mut hotlease = program("hotlease");
     if user.is_some() {
-        // Where this user can read them, whoever built them.
+        // Copies the programs where this user can read them, whichever user built them.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
         for name in PROGRAMS {
             fs::copy(program(name), folder.path().join(name)).expect("a copy of the program");
@@ -84,7 +84,7 @@ fn run_with(kind: &str, user: Option<u32>, options: &[&str]) -> Result<Run, Stri
     })
 }
 
-/// No process, file, segment or key that has the name of this run in its own.
+/// Checks that no process, file, segment or key is left whose name contains this run's.
 fn nothing_is_left_of(pid: u32) {
     let mark = format!("{pid:08x}");
     let has_it = |name: &str| name.contains("hotlease-escape") && name.contains(&mark);
@@ -109,7 +109,7 @@ fn nothing_is_left_of(pid: u32) {
         assert!(!has_it(&line), "process {} was left: {line}", entry.path().display());
     }
     let keys = fs::read_to_string("/proc/keys").unwrap_or_default();
-    // What is revoked, dead or invalidated (R, D, i) the kernel removes in its own time.
+    // The kernel removes revoked, dead and invalidated keys (R, D, i) in its own time.
     let lives = |key: &&str| {
         key.split_whitespace()
             .nth(1)
@@ -118,7 +118,7 @@ fn nothing_is_left_of(pid: u32) {
     assert!(!keys.lines().filter(lives).any(has_it), "a key was left:\n{keys}");
 }
 
-/// The capabilities that such a run has.
+/// Capabilities that a run as this user has.
 fn capabilities(user: Option<u32>) -> u64 {
     if user.is_some_and(|user| user != 0) {
         return 0;
@@ -128,7 +128,7 @@ fn capabilities(user: Option<u32>) -> u64 {
     u64::from_str_radix(line.expect("capabilities").trim(), 16).expect("a number")
 }
 
-/// Their numbers in the kernel, by their names.
+/// Names of capabilities, and their numbers in the kernel.
 const CAPABILITIES: [(&str, u32); 21] = [
     ("cap_chown", 0),
     ("cap_dac_override", 1),
@@ -153,15 +153,16 @@ const CAPABILITIES: [(&str, u32); 21] = [
     ("cap_syslog", 34),
 ];
 
-/// Each attempt that must get out of a sandbox of kind `process` does: one that cannot would prove nothing elsewhere.
+/// Checks that each attempt that must get out of a sandbox of kind `process` does: an attempt that cannot proves
+/// nothing elsewhere.
 fn has_teeth(user: Option<u32>) {
     let run = run("process", user).expect("sandboxes of kind process are everywhere");
     let capabilities = capabilities(user);
     let mut escaped = 0;
     for row in &run.rows {
         let must = match row["outside"].as_str().expect("who gets out") {
-            "anybody" => true,
-            "nobody" => false,
+            "any process" => true,
+            "no process" => false,
             name => {
                 let number = CAPABILITIES.iter().find(|(known, _)| *known == name);
                 let (_, number) = number.unwrap_or_else(|| panic!("{name} is no capability"));
@@ -169,7 +170,7 @@ fn has_teeth(user: Option<u32>) {
             }
         };
         let verdict = row["verdict"].as_str().expect("a verdict");
-        // What a machine lacks is no fault of the attempt; what it needs of it is written down.
+        // A machine that lacks something is no fault of the attempt; the row says what the attempt needs.
         let excused = verdict == "untried" && !row["needs"].is_null();
         assert!(
             !must || verdict == "escaped" || excused,
@@ -192,7 +193,7 @@ fn attempts_to_escape_succeed_where_nothing_holds_them() {
     }
 }
 
-/// Nothing gets out of a sandbox of this kind.
+/// Checks that nothing gets out of a sandbox of this kind.
 fn holds(kind: &str, user: Option<u32>) {
     let run = match run(kind, user) {
         Ok(run) => run,
@@ -200,7 +201,8 @@ fn holds(kind: &str, user: Option<u32>) {
     };
     let lacking = run.totals["lacking"].as_array().expect("what it cannot limit");
     let escaped = run.names("escaped").into_iter().filter(|row| {
-        // Without control groups, which a user who is not root may not have, some limits cannot be held. It says so.
+        // Without control groups, which a user who is not root may not have, some limits cannot be enforced. The run
+        // says so.
         let is_limit = row.starts_with("\"flood-") || row.starts_with("\"processors");
         lacking.is_empty() || !is_limit
     });
@@ -221,8 +223,9 @@ fn nothing_escapes_from_a_namespace() {
     }
 }
 
-/// How fast a neighbour is beside floods is asserted by whoever gives `--pace 1.5` on a machine that has nothing else to do; what
-/// is tested on any machine is that it is measured and judged, with limits that hold or do not, whatever else runs.
+/// A test with `--pace 1.5`, on a machine that has nothing else to do, asserts how fast a neighbour is beside floods.
+/// On any machine this test checks that the pace is measured and judged, with limits that hold or do not, whatever else
+/// runs.
 #[test]
 fn floods_that_slow_the_neighbour_down_by_more_than_the_pace_are_a_failure_that_names_them() {
     let paced = |limit: &str| {
@@ -271,7 +274,7 @@ fn floods_that_slow_the_neighbour_down_by_more_than_the_pace_are_a_failure_that_
     }
 }
 
-/// The answer of `hotlease sandbox hand-over`, and whether it succeeded; `Err` says why there are no such sandboxes here.
+/// Answer of `hotlease sandbox hand-over`, and whether it succeeded; `Err` says why there are no such sandboxes here.
 fn handed_over(kind: &str, times: u32) -> Result<(Value, bool), String> {
     let child = Command::new(program("hotlease"))
         .args([
@@ -303,7 +306,7 @@ fn handed_over(kind: &str, times: u32) -> Result<(Value, bool), String> {
 
 #[test]
 fn no_tenant_finds_anything_of_those_before_it() {
-    // Who looks finds it where nothing takes it away.
+    // The search finds traces of an earlier tenant where nothing removes them.
     let (answer, success) = handed_over("process", 2).expect("sandboxes of kind process are everywhere");
     let found = answer["found"].to_string();
     for what in ["/dev/shm/", "/tmp/", "process ", "System V segment", "abstract socket"] {
@@ -319,7 +322,7 @@ fn no_tenant_finds_anything_of_those_before_it() {
     }
 }
 
-/// Of each theme some, for the sake of time; a site makes them all.
+/// Some attempts of each theme, to save time; a site makes them all.
 const SOME: [&str; 16] = [
     "--only",
     "proc-mem",
@@ -343,7 +346,7 @@ const SOME: [&str; 16] = [
 fn nothing_escapes_from_a_container() {
     for (runtime, known) in [
         ("crun", &[][..]),
-        // Without a capability that could come of it, and its own mark: docs/sandboxes.md.
+        // Charliecloud lacks a capability that this needs, and leaves its own mark: see docs/sandboxes.md.
         ("ch-run", &["\"capability-bound\"", "\"own-environment\""]),
     ] {
         let more = [

@@ -1,4 +1,4 @@
-//! Forged frames in the ring: every one is answered with the right status, and nothing else happens.
+//! Forged frames in the ring: each one is answered with the right status and has no other effect.
 
 use hotlease_fabric::memory::Memory;
 use hotlease_tests::lease::{Bystander, RawLease};
@@ -9,7 +9,7 @@ use hotlease_wire::ids::{Epoch, FunctionIndex, RegionId};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::time::Duration;
 
-/// What is refused did not run and has no output.
+/// Checks that a forged request is refused: the function did not run and there is no output.
 #[track_caller]
 fn refused(lease: &mut RawLease, what: &str, status: Status, forge: impl FnOnce(&mut RequestHeader)) {
     let mut request = lease
@@ -85,7 +85,7 @@ fn forged_lengths_are_refused() {
             },
         );
     }
-    // Too short for the spans that it must begin with.
+    // Payloads that are too short for the spans that they must begin with.
     for (flags, length) in [
         (Flags::INPUT_BUFFER, 0),
         (Flags::INPUT_BUFFER, 23),
@@ -120,7 +120,7 @@ fn forged_reply_entry_or_flags_are_refused() {
             },
         );
     }
-    // Each of them says more parts than there may be.
+    // Each of these requests announces more parts than there may be.
     for bit in [5, 6, 7, 13, 14, 15] {
         let request = lease.channel.request(lease.epoch, lease.functions.index("echo"), b"x");
         let mut words = request.encode();
@@ -159,8 +159,8 @@ fn express_entry_is_checked_like_the_ring() {
         assert_eq!(reply.status, status, "{what} forged");
         lease.echo();
     }
-    // What belongs into the ring is not taken from the express entry, however often it is rung for. (One echo
-    // more, so that the two do not count the same.)
+    // A request that belongs into the ring is not taken from the express entry, however often the doorbell rings. (One
+    // more echo, so that the counts of the two differ.)
     lease.echo();
     let request = lease.channel.request(lease.epoch, echo, b"astray");
     lease.channel.write_words(EXPRESS_ENTRY, &request.encode());
@@ -191,7 +191,7 @@ fn span_outside_its_buffer_is_refused() {
         let request = lease.channel.span_request(epoch, echo, input, output);
         lease.channel.send(&request.encode())
     };
-    // The last byte still belongs to it.
+    // The last byte of the memory still belongs to it.
     for (input, output) in [
         (fine, span(SIZE - 64, 64)),
         (span(SIZE - 64, 64), fine),
@@ -229,7 +229,7 @@ fn unknown_buffer_is_refused() {
     let mut lease = RawLease::take(&platform);
     let memory = Memory::create("test", 4096).unwrap();
     lease.connection.register(1, &memory).unwrap();
-    // Known to another connection only.
+    // This region is known to another connection only.
     let (other, _) = lease.session.worker(0).unwrap();
     other.register(2, &Memory::create("test", 4096).unwrap()).unwrap();
     let span = |region| Span {
@@ -253,7 +253,7 @@ fn unknown_buffer_is_refused() {
         .done(&ConnectionRequest::Deregister { region }, &[])
         .unwrap();
     assert_eq!(status(1, 1), Status::UnknownRegion, "it is not registered any more");
-    // Smaller than before, under the same number.
+    // Memory that is smaller than before, under the same number.
     lease
         .connection
         .register(1, &Memory::create("test", 32).unwrap())
@@ -289,7 +289,7 @@ fn frame_of_another_sequence_is_not_taken() {
 }
 
 #[test]
-fn random_and_mutated_frames_are_answered_and_harm_nobody() {
+fn random_and_mutated_frames_are_answered_and_harm_no_other_client() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);
@@ -327,7 +327,7 @@ fn random_and_mutated_frames_are_answered_and_harm_nobody() {
 }
 
 #[test]
-fn payload_that_changes_while_it_is_used_harms_nobody() {
+fn payload_that_changes_while_it_is_used_harms_no_other_client() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     let memory = Memory::create("test", 4096).unwrap();
@@ -343,8 +343,8 @@ fn payload_that_changes_while_it_is_used_harms_nobody() {
         length: 1 << 40,
         ..fine
     };
-    // Spans stand in the ring's payload area (48 bytes do not fit the line), which the client can write at
-    // any time: here right after it has asked, so that the worker reads now the right and now the wrong ones.
+    // Spans are in the ring's payload area (48 bytes do not fit the line), which the client can write at any time: here
+    // right after its request, so that the worker reads sometimes the right and sometimes the wrong ones.
     for round in 0..20_000 {
         let request = lease.channel.span_request(epoch, echo, fine, fine);
         let words = request.encode();
@@ -364,7 +364,7 @@ fn payload_that_changes_while_it_is_used_harms_nobody() {
 }
 
 #[test]
-fn ring_full_of_garbage_harms_nobody() {
+fn ring_full_of_garbage_harms_no_other_client() {
     let platform = Platform::start();
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);

@@ -1,4 +1,4 @@
-//! Functions that misbehave: their caller learns what happened, and nobody else is disturbed.
+//! Functions that misbehave: their caller learns what happened, and other clients are not disturbed.
 
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
 use hotlease_tests::library::library;
@@ -10,11 +10,11 @@ use hotlease_wire::grpc::AcquireRequest;
 use hotlease_wire::session::SessionReply;
 use std::time::{Duration, Instant};
 
-/// Runs a function that kills its worker; what the agent says of it.
+/// Runs a function that kills its worker; returns what the agent reports about it.
 ///
 /// # Panics
-/// Unless that comes within 250 ms of `after`, the time that the function itself takes. The machine may be
-/// busy with something else: a late answer has two more chances.
+/// If the report does not come within 250 ms after `after`, the time that the function itself takes. The machine may be
+/// busy with something else: a late report has two more attempts.
 fn death(lease: &mut RawLease, function: &str, timeout: Duration, after: Duration) -> (Cause, String) {
     let limit = after + Duration::from_millis(250);
     let (mut told, mut took) = timed_death(lease, function, timeout);
@@ -56,7 +56,7 @@ fn timed_death(lease: &mut RawLease, function: &str, timeout: Duration) -> ((Cau
     ((cause, output), took)
 }
 
-/// The worker is replaced, and serves.
+/// Checks that the worker is replaced, and serves.
 fn again(lease: &mut RawLease) {
     lease.reconnect();
     lease.echo();
@@ -111,7 +111,7 @@ fn function_that_ignores_its_deadline_is_killed() {
     let bystander = Bystander::start(&platform);
     for function in ["loops", "sleeps_blocked"] {
         let timeout = Duration::from_millis(100);
-        // The cancel flag is given 50 ms.
+        // The function has 50 ms to react to the cancel flag.
         let (cause, _) = death(&mut lease, function, timeout, timeout + Duration::from_millis(50));
         match cause {
             Cause::Deadline {
@@ -144,7 +144,7 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
     let platform = Platform::start_alone();
     let mut lease = RawLease::with(&platform, &library("behaved"));
     for timeout in [5, 50, 200].map(Duration::from_millis) {
-        // A machine that is busy for the 50 ms of grace has the worker killed: as good as late.
+        // On a machine that is busy for the 50 ms of grace the worker is killed, which counts as late.
         in_time("cancelled", timeout + Duration::from_millis(250), || {
             let mut request = lease
                 .channel
@@ -161,7 +161,7 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
             took
         });
     }
-    // A deadline that is met leaves no trace, also for the call after it.
+    // A deadline that is met has no effect, not on the next call either.
     let mut request = lease
         .channel
         .request(lease.epoch, lease.functions.index("time_left"), b"");
@@ -245,7 +245,7 @@ fn last_output_of_a_dead_worker_arrives() {
     assert!(output.contains("a first line"), "{output:?}");
     assert!(output.contains("the table of contents is empty"), "{output:?}");
     again(&mut lease);
-    // Four megabytes: their end, bounded.
+    // The function prints four megabytes: the report has the bounded end of them.
     let (_, output) = death(&mut lease, "floods_and_dies", Duration::ZERO, Duration::from_secs(2));
     assert!(
         output.trim_end().ends_with("the very end"),
@@ -257,7 +257,7 @@ fn last_output_of_a_dead_worker_arrives() {
 }
 
 #[test]
-fn output_of_a_live_worker_is_bounded_and_blocks_nobody() {
+fn output_of_a_live_worker_is_bounded_and_blocks_no_function() {
     let platform = Platform::start();
     let mut lease = RawLease::with(&platform, &library("misbehaved"));
     let process = platform.process();
@@ -295,7 +295,7 @@ fn memory_limit_of_a_lease_holds() {
     let megabytes = u32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
     eprintln!("{megabytes} MiB of 256");
     assert_eq!(reply.status, Status::Ok);
-    // The worker itself and its stacks come on top of what the function may have.
+    // The memory of the worker itself and of its stacks comes in addition to what the function may use.
     assert!((200..=300).contains(&megabytes), "{megabytes} MiB of 256");
     let (cause, _) = death(&mut lease, "allocates", Duration::ZERO, Duration::from_secs(2));
     assert!(
@@ -315,7 +315,7 @@ fn function_that_stops_its_worker_is_killed_at_its_deadline() {
     let (cause, _) = death(&mut lease, "stops", timeout, timeout + Duration::from_millis(50));
     assert!(matches!(cause, Cause::Deadline { .. }), "{cause:?}");
     again(&mut lease);
-    // Without a deadline nobody ends it but the lease; and whoever asks for it is not kept waiting.
+    // Without a deadline only the end of the lease ends the function; and the client that releases is not kept waiting.
     let request = lease.channel.request(lease.epoch, lease.functions.index("stops"), b"");
     lease.channel.publish(&request);
     let start = Instant::now();

@@ -93,13 +93,13 @@ fn batch_and_map_use_both_slots_and_keep_the_order() {
         .collect();
     assert_eq!(pids.len(), 2, "both workers were used");
     assert_eq!(echo.map(Vec::<Vec<u8>>::new()).count(), 0);
-    // An endless input is drawn only as far as results are.
+    // An endless input is read only as far as results are.
     let drawn = Arc::new(AtomicU32::new(0));
     let counter = drawn.clone();
     let endless = std::iter::repeat_with(move || counter.fetch_add(1, Ordering::Relaxed).to_le_bytes());
     assert_eq!(echo.map(endless).take(10).count(), 10);
     assert!(drawn.load(Ordering::Relaxed) < 1000);
-    // One failure is one result.
+    // One failure makes one failed result.
     let produce = invoker.function("produce").unwrap();
     let sizes = [1u64, 1 << 40, 2].map(u64::to_le_bytes);
     let results: Vec<_> = produce.map(sizes).collect();
@@ -114,7 +114,8 @@ fn sixty_four_in_flight_on_a_slot_and_no_more() {
     let platform = Platform::start();
     let invoker = invoker(&platform);
     let rest = invoker.function("rest").unwrap();
-    // Behind the first, which goes on for a second: only what is asked before its end tells anything.
+    // The first call runs for a second, and the others wait behind it: only what is submitted before its end proves
+    // anything.
     let mut is_told = false;
     while !is_told {
         let begun = Instant::now();
@@ -132,7 +133,7 @@ fn sixty_four_in_flight_on_a_slot_and_no_more() {
             }
             Ok(_) => assert!(begun.elapsed() >= Duration::from_secs(1), "one more than 64"),
         }
-        // Waits for room, and finds it.
+        // This call waits for room, and gets it.
         futures.push(rest.submit(b"").unwrap());
         for future in futures {
             future.wait().unwrap();
@@ -153,14 +154,14 @@ fn sixty_four_in_flight_on_a_slot_and_no_more() {
 }
 
 #[test]
-fn futures_that_nobody_harvests_yet_hold_up_nothing() {
+fn futures_that_are_not_read_yet_hold_up_nothing() {
     let platform = Platform::start();
     let invoker = invoker(&platform);
     let echo = invoker.function("echo").unwrap();
     let futures: Vec<_> = (0..500u32)
         .map(|number| echo.submit(&number.to_le_bytes()).unwrap())
         .collect();
-    // Other calls of the same slot go on.
+    // Other calls of this slot go on.
     assert_eq!(echo.call(b"between").unwrap(), b"between");
     for (number, future) in futures.into_iter().enumerate().rev() {
         assert_eq!(future.wait().unwrap(), (number as u32).to_le_bytes());

@@ -1,4 +1,5 @@
-//! Functions at the same time on all workers of a lease, and what they say to each other. (Of one agent, from C: `bindings/tests/gang.c`.)
+//! Functions that run at the same time on all workers of a lease, and their messages. (On one agent, from C:
+//! `bindings/tests/gang.c`.)
 
 use hotlease_client::{Code, Invoker, LeaseOptions, Rejection};
 use hotlease_gang::{Call, Error, Gang, Inputs};
@@ -7,7 +8,7 @@ use hotlease_tests::platform::LIMIT;
 use hotlease_tests::wait::until_true;
 use std::path::Path;
 
-/// That of `tests/functions/gang.rs`.
+/// The library that is built from `tests/functions/gang.rs`.
 fn code() -> Code {
     let program = std::env::current_exe().expect("a test is a program");
     let folder = program
@@ -51,7 +52,7 @@ fn functions_of_a_gang_on_two_agents_have_a_communicator() {
         "not as many as ranks"
     );
 
-    // All or none.
+    // A gang has all workers or none.
     let others = LeaseOptions {
         workers: 1,
         ..nodes.lease_options()
@@ -65,7 +66,7 @@ fn functions_of_a_gang_on_two_agents_have_a_communicator() {
     );
     assert!(is_refused, "{refused:?}");
 
-    // With half of it gone, the next call has four other workers.
+    // With half of its workers gone, the next call has four other workers.
     nodes.nodes[1].kill();
     nodes.nodes[1].start();
     nodes.wait_for_agents(2);

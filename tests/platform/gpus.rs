@@ -13,7 +13,7 @@ fn with_gpus(nodes: &Nodes, gpus: u16) -> LeaseOptions {
     }
 }
 
-/// What a lease's functions are told, on each slot.
+/// GPU numbers that a lease's functions see, for each slot.
 fn told(invoker: &Invoker) -> Vec<String> {
     let gpus = invoker.function("gpus").expect("a function of the fixture");
     let on = |slot| {
@@ -27,7 +27,7 @@ fn told(invoker: &Invoker) -> Vec<String> {
     (0..invoker.slots()).map(on).collect()
 }
 
-/// Free and offered GPUs of each agent, as they are listed.
+/// Free and offered GPUs of each agent, as listed.
 fn listed(nodes: &Nodes) -> Vec<(u32, u32)> {
     let mut agents = nodes.manager().agents().expect("the manager serves");
     agents.sort_by_key(|agent| (agent.free_gpus, agent.gpus));

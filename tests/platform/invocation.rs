@@ -1,21 +1,21 @@
-//! Invoking through the client library: every size, every place, every mode.
+//! Invocations through the client library: every size, every slot, every mode.
 
 use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, RunCertainty};
 use hotlease_tests::platform::Platform;
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// So many bytes, different for each size.
+/// As many bytes, different for each size.
 pub fn bytes(size: usize) -> Vec<u8> {
     (0..size).map(|at| (at * 31 + size) as u8).collect()
 }
 
-/// One slot with well-behaved functions.
+/// A lease of one slot with well-behaved functions.
 pub fn invoker(platform: &Platform) -> Invoker {
     platform.invoker("behaved")
 }
 
-/// Two workers of one slot each.
+/// A lease of two workers of one slot each.
 pub fn two_slots(platform: &Platform) -> Invoker {
     platform.invoker_with(
         "behaved",
@@ -38,7 +38,7 @@ fn every_size_arrives_and_returns_whole() {
         for size in edges.into_iter().chain((0..70_000).step_by(1777)) {
             let input = bytes(size);
             assert_eq!(echo.call(&input).unwrap(), input, "{name} of {size} bytes");
-            // The output's room is exactly what is needed.
+            // The output buffer has exactly the needed size.
             let mut output = vec![0; size];
             assert_eq!(echo.invoke(&input, &mut output).unwrap(), size);
             assert_eq!(output, input, "{name} of {size} bytes into as many");
@@ -147,7 +147,7 @@ fn slots_run_on_distinct_granted_cores_at_the_same_time() {
         let error = process.on_slot(2).unwrap_err();
         assert!(matches!(error, Error::NoSuchSlot { index: 2, slots: 2 }), "{error:?}");
     }
-    // Slots of one worker share its memory: both must be inside at once.
+    // Slots of one worker share its memory: both calls must be running at once.
     let options = LeaseOptions {
         slots: 2,
         ..platform.lease_options()
@@ -193,7 +193,7 @@ fn every_mode_of_polling_and_waiting_answers() {
             let echo = invoker.function("echo").unwrap();
             for number in 0..300u32 {
                 assert_eq!(echo.call(&number.to_le_bytes()).unwrap(), number.to_le_bytes());
-                // Past the slot's budget now and then, so that it has gone to sleep.
+                // Now and then longer than the slot's polling budget, so that it has gone to sleep.
                 if number % 50 == 0 {
                     std::thread::sleep(Duration::from_millis(3));
                 }

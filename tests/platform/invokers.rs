@@ -1,4 +1,4 @@
-//! The life of an invoker: its bill, its leases, its end.
+//! Life of an invoker: its bill, its leases, its end.
 
 use crate::invocation::{invoker, two_slots};
 use hotlease_client::{EndReason, Error, Invoker, LeaseOptions, Polling, RunCertainty};
@@ -38,7 +38,7 @@ fn bill_counts_what_was_done() {
     let whole = start.elapsed().as_nanos() as u64;
     eprintln!("{bill:?} of {whole} ns");
     assert_eq!(bill.invocations, 6);
-    // A slot that is taken off its core between a reply and the look at the clock has computed for longer than its client saw.
+    // A slot may lose its core between its reply and its look at the clock: then it counts more time than its client saw.
     assert!(bill.compute_ns >= 100_000_000, "five times 20 ms: {bill:?}");
     assert!(bill.allocated_ns >= bill.compute_ns + bill.hot_ns, "one slot: {bill:?}");
     assert!(bill.allocated_ns <= whole, "{bill:?} of {whole} ns");
@@ -161,7 +161,8 @@ fn calls_resolve_within_a_second_when_the_platform_is_killed_and_go_on_when_it_i
         let took = killed.elapsed();
         eprintln!("{error} after {took:?}");
         assert_eq!(error.ran(), RunCertainty::Unknown, "{error:?}");
-        // It stood behind the other: where the worker's end is proved in time, it did not run, but finds no other lease.
+        // This call waited behind the other: if the worker's end is proved in time, it did not run, but there is no
+        // other lease.
         let error = queued.wait().unwrap_err();
         assert!(
             matches!(error, Error::NotRunning { .. }) || error.ran() == RunCertainty::Unknown,

@@ -1,4 +1,4 @@
-//! What a lease promises: cores of one's own, until it ends.
+//! Promises of a lease: cores of its own, until it ends.
 
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
 use hotlease_tests::library::{compile, library};
@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Waits until all cores can be leased again, which is what "free" means; how long that took.
+/// Waits until all cores can be leased again, which is what "free" means; returns how long that took.
 pub fn until_all_cores_can_be_leased(platform: &Platform, limit: Duration) -> Duration {
     let manager = platform.manager();
     let cores = platform.cores().len() as u32;
@@ -68,7 +68,7 @@ fn release_through_the_manager_ends_the_session() {
 #[test]
 fn lease_that_is_not_renewed_expires_and_its_worker_is_gone() {
     let platform = Platform::start_alone();
-    // Time enough to attach, load and call in it.
+    // Long enough to attach, load and call within it.
     let ttl = Duration::from_secs(3);
     in_time("its end", ttl + Duration::from_secs(1), || {
         let grant = platform.manager().lease(1, ttl).unwrap();
@@ -94,9 +94,9 @@ fn lease_that_is_not_renewed_expires_and_its_worker_is_gone() {
     });
 }
 
-/// The only worker of a lease.
+/// The one worker of a lease.
 fn worker_of(platform: &Platform, grant: &Grant) -> hotlease_tests::process::Process {
-    // A listing leaves out an agent that takes too long to answer it.
+    // A listing leaves out an agent that takes too long to answer.
     let (pid, _) = until("it is listed", LIMIT, || {
         let workers = platform.manager().workers().unwrap();
         let worker = workers.iter().find(|worker| worker.lease == grant.lease);
@@ -139,7 +139,7 @@ fn same_core_is_never_granted_twice_at_a_time() {
                         continue;
                     };
                     assert_eq!(grant.cores.len(), workers as usize);
-                    // Seen from outside, at a moment when this one is held for sure.
+                    // The listing is read at a moment when this thread certainly holds its lease.
                     let leases = manager.leases().unwrap();
                     let mut held = HashSet::new();
                     for lease in leases.iter().filter(|lease| lease.state == "active") {
@@ -177,7 +177,7 @@ fn slots_are_pinned_to_the_granted_cores_and_no_two_to_one() {
         let mut granted: Vec<String> = grant.cores.iter().map(u32::to_string).collect();
         granted.sort();
         let mut pinned: Vec<String> = Vec::new();
-        // A listing leaves out an agent that takes too long to answer it.
+        // A listing leaves out an agent that takes too long to answer.
         let (listed, _) = until("they are listed", LIMIT, || {
             let mut listed = manager.workers().unwrap();
             listed.retain(|worker| worker.lease == grant.lease);
@@ -209,7 +209,7 @@ fn epochs_rise_with_every_grant_and_every_replaced_worker() {
         lease.session.event(LIMIT);
         lease.reconnect();
         last = lease.epoch.0;
-        // The library is there again, without being sent again.
+        // The library is loaded again, without being sent again.
         lease.echo();
         lease.session.release();
     }
@@ -246,7 +246,7 @@ fn workers_exit_and_clients_are_told_when_the_platform_is_killed() {
     assert!(lease.connection.is_closed(SOON), "the worker's end is closed");
     platform.nothing_runs(SOON);
     eprintln!("all gone after {:?}", killed.elapsed());
-    // The sockets are still there: `up` is not to stumble over them.
+    // The sockets are still there: `up` must replace them.
     assert!(!platform.sockets().is_empty());
     platform.up_again();
     RawLease::take(&platform).echo();
@@ -277,7 +277,7 @@ fn second_up_says_that_one_runs_already() {
     assert!(words.contains("runs already"), "{words}");
     assert!(words.contains("hotlease down"), "says what to do: {words}");
     assert!(started.elapsed() < LIMIT);
-    // The first one is not disturbed.
+    // The first platform is not disturbed.
     RawLease::take(&platform).echo();
 }
 
@@ -338,7 +338,7 @@ fn runtime_directory_that_others_can_enter_is_refused() {
 }
 
 #[test]
-fn pool_is_filled_again_after_use_and_its_workers_serve_nobody_twice() {
+fn pool_is_filled_again_after_use_and_its_workers_serve_one_lease_only() {
     let platform = Platform::start_with(PlatformOptions {
         pool: 2,
         ..PlatformOptions::default()
@@ -402,7 +402,7 @@ fn leases_and_ends_in_any_order_leave_everything_free() {
     for round in 0..20 {
         let (grant, _) = until("a core is free", LIMIT, || manager.lease(1, LONG).ok());
         match round % 4 {
-            // Never attached, given back through the manager.
+            // The lease was never attached, and is released through the manager.
             0 => drop(manager.release(&grant.lease).unwrap()),
             // The worker may still be starting.
             1 => drop(RawSession::attached(&grant)),
@@ -421,13 +421,13 @@ fn worker_that_hangs_in_a_constructor_is_gone_with_the_platform() {
     let mut session = RawSession::attached(&grant);
     let bytes = std::fs::read(compile("constructor", &["-DHANGS"])).unwrap();
     let loading = std::thread::spawn(move || session.load(&bytes));
-    // A worker whose thread sleeps in the library is what the kill is to meet.
+    // The kill must hit a worker whose thread sleeps in the library.
     let worker = worker_of(&platform, &grant);
     until_true("the library is being loaded", LIMIT, || worker.maps("hotlease-code"));
     platform.kill();
     let took = platform.nothing_runs(SOON);
     eprintln!("gone after {took:?}");
-    // The session broke, which is no answer to `Load`.
+    // The session broke, so `Load` got no answer.
     assert!(loading.join().is_err());
 }
 

@@ -9,7 +9,7 @@ use hotlease_wire::Rejection;
 use hotlease_wire::code::CodeError;
 use std::time::{Duration, Instant};
 
-/// Files that are no function library, and a part of what is to be said of them.
+/// Files that are no function library, and a part of the text that each refusal must contain.
 fn no_libraries() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let good = std::fs::read(library("echo")).unwrap();
     let changed = |at: usize, value: &[u8]| {
@@ -82,14 +82,14 @@ fn file_that_is_no_library_is_refused_by_the_agent_too() {
             "{what}: {refusal:?}"
         );
     }
-    // The worker that was spared all that is not replaced.
+    // The worker never got these files, so it is not replaced.
     assert!(session.events.is_empty(), "{:?}", session.events);
     session.load_file(&library("echo"));
     session.release();
     bystander.finish();
 }
 
-/// A library that the workers cannot load: the reason, and how long it took.
+/// Error about a library that the workers cannot load, and how long it took.
 fn rejected(library: &std::path::Path) -> (String, Duration) {
     let platform = Platform::start();
     let bystander = Bystander::start(&platform);
@@ -102,7 +102,7 @@ fn rejected(library: &std::path::Path) -> (String, Duration) {
     eprintln!("{why} after {took:?}");
     assert_eq!(error.as_ref().map(Error::ran), Some(RunCertainty::No));
 
-    // The same lease can load another one: the worker is replaced.
+    // The same lease can load another library: the worker is replaced.
     let grant = platform.manager().lease(1, LONG).unwrap();
     let mut session = RawSession::attached(&grant);
     let refusal = session.load(&std::fs::read(library).unwrap()).err();
@@ -123,7 +123,7 @@ fn library_that_crashes_in_its_constructor_is_rejected_with_signal_and_output() 
     let (why, took) = rejected(&compile("constructor", &["-DCRASHES"]));
     assert!(why.contains("signal 6"), "{why}");
     assert!(why.contains("constructor at work"), "its last output is shown: {why}");
-    // Far less than the five seconds that one which hangs is given.
+    // Far less than the five seconds that a library which hangs is given.
     assert!(took < SOON, "{took:?}");
 }
 
@@ -131,7 +131,7 @@ fn library_that_crashes_in_its_constructor_is_rejected_with_signal_and_output() 
 fn library_that_exits_in_its_constructor_is_rejected_with_its_status() {
     let (why, took) = rejected(&compile("constructor", &["-DEXITS"]));
     assert!(why.contains("status 5"), "{why}");
-    // Far less than the five seconds that one which hangs is given.
+    // Far less than the five seconds that a library which hangs is given.
     assert!(took < SOON, "{took:?}");
 }
 
@@ -160,7 +160,7 @@ fn library_that_hangs_in_its_constructor_is_rejected_after_five_seconds() {
 #[test]
 fn library_with_unresolved_symbols_is_rejected_with_the_symbol() {
     let (why, _) = rejected(&library("unresolved"));
-    assert!(why.contains("symbol_that_nobody_has"), "{why}");
+    assert!(why.contains("symbol_that_no_library_has"), "{why}");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn function_that_a_library_lacks_is_an_error_that_lists_similar_names() {
     assert_eq!(name, "ech0");
     assert_eq!(similar.first().map(String::as_str), Some("echo"));
     assert!(error.to_string().contains("`echo`"), "{error}");
-    // The same on the command line.
+    // The command line prints the same.
     let output = platform.run(&["run", library("behaved").to_str().unwrap(), "ech0"]);
     assert_eq!(output.status.code(), Some(1));
     let words = String::from_utf8_lossy(&output.stderr);
@@ -194,7 +194,7 @@ fn many_libraries_on_one_lease_keep_their_functions_apart() {
     let fails = lease.functions.index("fails");
     let request = lease.channel.request(epoch, fails, b"");
     assert_eq!(lease.channel.send(&request.encode()).code, 7);
-    // Loaded a second time: the same place, and nothing is loaded twice.
+    // Loaded a second time: it gets the same index, and nothing is loaded twice.
     let again = lease.session.load_file(&library("misbehaved"));
     assert_eq!(again.index("echo"), misbehaved.index("echo"));
 }

@@ -1,4 +1,4 @@
-//! An invocation that failed can be found in the logs of both sides, by the same name.
+//! Logs of failed invocations: client and node log the same name.
 
 use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
@@ -9,7 +9,7 @@ fn platform() -> Platform {
     Platform::start_with(PlatformOptions::default())
 }
 
-/// The client's log of a call that fails: the line about it.
+/// The line about a failed call in the client's log.
 fn failed_call(platform: &Platform, name: &str, function: &str, more: &[&str]) -> Value {
     let path = library(name);
     let mut run = platform.hotlease(&["run", path.to_str().expect("text"), function]);
@@ -26,7 +26,7 @@ fn failed_call(platform: &Platform, name: &str, function: &str, more: &[&str]) -
         .unwrap_or_else(|| panic!("the client does not name its invocation:\n{text}"))
 }
 
-/// Whether a line of the node's log has all of these.
+/// Whether a line of the node's log contains all of these texts.
 fn is_told(platform: &Platform, parts: &[String]) -> bool {
     platform
         .log()

@@ -1,4 +1,5 @@
-//! A lease that is lost is replaced by another, and what may be sent to it is sent, without an error to the user.
+//! Leases that are lost: another lease replaces them, and calls that may be sent to it are sent, without an error to
+//! the user.
 
 use hotlease_client::{Buffer, EndReason, Error, Invoker, LeaseOptions, RunCertainty};
 use hotlease_tests::marks::Marks;
@@ -72,7 +73,8 @@ fn killed_agent_is_not_noticed_under_idempotent_invocations() {
 
 #[test]
 fn what_had_not_started_moves_and_the_rest_says_unknown() {
-    // That a killed agent's worker is gone is proved by its socket, within 100 ms: a busy machine gets more chances.
+    // A killed agent's worker is known to be gone when its socket closes, within 100 ms: a busy machine has more
+    // attempts.
     let mut moved = 0;
     for _ in 0..3 {
         let mut nodes = Nodes::start(2);
@@ -122,7 +124,7 @@ fn revoked_lease_moves_in_the_middle_of_a_queue() {
     );
     let (started, queued) = (Marks::new(), Marks::new());
     let caught = naps.submit(&started.input()).unwrap();
-    // Longer than what stands in the first line of a request.
+    // Longer than what fits the first line of a request.
     let mut long = queued.input();
     long.push(0);
     long.resize(200, b'/');
@@ -186,20 +188,20 @@ fn invocation_waits_for_another_lease_no_longer_than_its_timeout() {
         .timeout(Some(timeout));
     assert_eq!(echo.call(b"x").unwrap(), b"x");
     platform.kill();
-    // Several ways to call; a machine that is busy with something else gets two more chances.
+    // Several ways of calling; a machine that is busy with something else has two more attempts.
     let prompt = (0..3).any(|_| {
         let start = Instant::now();
-        let error = echo.call(b"x").expect_err("nobody is there");
+        let error = echo.call(b"x").expect_err("no agent is there");
         let called = start.elapsed();
         eprintln!("{error} after {called:?}");
         let start = Instant::now();
         let submitted = echo.submit(b"x").and_then(|invocation| invocation.wait());
-        let error = submitted.expect_err("nobody is there");
+        let error = submitted.expect_err("no agent is there");
         eprintln!("{error} after {:?}", start.elapsed());
         called.max(start.elapsed()) < 3 * timeout
     });
     assert!(prompt, "three times it waited for much longer than its timeout");
-    // Who deallocates does not wait for somebody who looks for a lease.
+    // A thread that deallocates does not wait for another thread that looks for a lease.
     let start = Instant::now();
     invoker.deallocate().expect_err("the lease is lost");
     assert!(start.elapsed() < SOON, "it waited {:?}", start.elapsed());
@@ -218,7 +220,7 @@ fn lease_that_shall_not_move_says_why_it_ended() {
     let (first, lease) = (holder(&nodes, &invoker), invoker.lease());
     nodes.nodes[first].kill();
     let error = loop {
-        // What was already answered does not count.
+        // A call that was answered before does not count.
         if let Err(error) = echo.call(b"x") {
             break error;
         }

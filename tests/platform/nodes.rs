@@ -1,4 +1,4 @@
-//! Operators give nodes and take them back, with the command line.
+//! Operators add nodes and take them back, on the command line.
 
 use hotlease_client::{Error, Invoker, LeaseOptions};
 use hotlease_tests::hosts::Host;
@@ -25,7 +25,7 @@ fn looping(platform: &Platform) -> (Invoker, hotlease_client::Invocation) {
     (invoker, call)
 }
 
-/// What a client is told of a call whose node was taken.
+/// Checks what a client is told of a call whose node was taken.
 pub fn is_told_of_a_node_given_back(error: &Error) {
     let text = error.to_string();
     assert!(text.contains("given back"), "the error names the reason: {text}");
@@ -71,7 +71,7 @@ fn drain_of_the_command_line_cuts_a_hot_loop_at_its_deadline_and_says_how_long_i
         (&listed["state"], &listed["drained"]),
         (&"drained".into(), &true.into())
     );
-    // A listing shows the last report of an agent that takes too long to answer it.
+    // A listing shows the last report of an agent that takes too long to answer.
     until_true("it is listed as drained", LIMIT, || {
         platform.json(&["agents"])[0]["state"] == "drained"
     });
@@ -222,7 +222,7 @@ fn drain_outlives_the_manager_and_the_agent_and_finds_a_node_that_was_away() {
     site.manager.take().unwrap().kill();
     site.manager = Some(Daemon::start(&site.host, &["manager"]));
     site.until_state("drained");
-    // Its own next run knows nothing of it; the manager does.
+    // The agent's next run does not know the order itself; the manager does.
     site.agent.take().unwrap().kill();
     site.agent = Some(Apart::agent_of(&site.host));
     site.until_state("drained");

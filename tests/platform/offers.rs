@@ -45,7 +45,7 @@ impl Peer {
         line.trim_end().to_owned()
     }
 
-    /// Reads on until a line begins like this.
+    /// Reads lines until one begins with `beginning`; returns it.
     fn says(&mut self, beginning: &str) -> String {
         loop {
             let line = self.line();
@@ -83,7 +83,7 @@ fn join(platform: &Platform, offer: &Offer) -> Result<Invoker, Error> {
 }
 
 #[test]
-fn peer_calls_on_lent_slots_and_its_death_harms_nobody() {
+fn peer_calls_on_lent_slots_and_its_death_harms_no_other_client() {
     let platform = Platform::start_alone();
     let holder = holder(&platform);
     let own = holder.function("process").unwrap();
@@ -96,7 +96,7 @@ fn peer_calls_on_lent_slots_and_its_death_harms_nobody() {
     for _ in 0..20 {
         assert_eq!(own.call(b"").expect("the holder goes on"), pid.to_le_bytes());
     }
-    // Its place is free for the next one.
+    // Its place is free for the next peer.
     let mut next = Peer::start(&platform, "join", Some(offer.invitation()));
     assert_eq!(next.says("called"), format!("called {pid}"));
     assert!(holder.usage().expect("known").invocations > 0);
@@ -137,7 +137,7 @@ fn peer_is_told_that_slots_are_taken_back_and_the_holder_goes_on() {
 fn what_is_lent_ends_with_its_time_and_with_its_lease() {
     let platform = Platform::start_alone();
     let holder = holder(&platform);
-    // Time enough to join in it.
+    // Long enough to join within it.
     let short = holder.offer(&[0], Some(Duration::from_secs(3))).unwrap();
     let long = holder.offer(&[0], None).unwrap();
     let (first, second) = (join(&platform, &short).unwrap(), join(&platform, &long).unwrap());
@@ -228,7 +228,7 @@ fn peers_token_opens_the_lent_slots_and_nothing_else() {
             "{forbidden:?}: {refused:?}"
         );
     }
-    // What the holder has loaded it may look up; it loads nothing itself.
+    // The peer may look up what the holder has loaded; it cannot load anything itself.
     peer.load_file(&library("echo"));
     let bytes = std::fs::read(library("behaved")).unwrap();
     let loaded = peer.load(&bytes);
@@ -236,7 +236,7 @@ fn peers_token_opens_the_lent_slots_and_nothing_else() {
     let (connection, _) = peer.worker(0).expect("it is lent");
     assert!(matches!(peer.worker(1), Err(Rejection::NotPermitted { .. })));
     drop(connection.channel(0));
-    // Taken back, its connection is closed, and so is its session.
+    // After the revocation the peer's connection is closed, and so is its session.
     let revoked = own.ask(&SessionRequest::Revoke { delegation }, &[]);
     assert!(matches!(revoked, Ok(SessionReply::Revoked { .. })), "{revoked:?}");
     assert!(connection.is_closed(LIMIT), "the worker serves it no more");

@@ -1,4 +1,4 @@
-//! One lease over several agents.
+//! Leases that span several agents.
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Rejection, Spread};
 use hotlease_tests::library::library;
@@ -16,7 +16,7 @@ fn spread(nodes: &Nodes, workers: u16, spread: Spread) -> LeaseOptions {
     }
 }
 
-/// The agent of each lease.
+/// Number of the agent of each part of a lease.
 fn agents(nodes: &Nodes, invoker: &Invoker) -> Vec<usize> {
     let leases = invoker.leases().into_iter();
     leases.map(|lease| nodes.holder(&lease.to_string())).collect()
@@ -69,7 +69,7 @@ fn refused_request_leaves_no_part_granted() {
             "{error:?}"
         );
         assert!(error.retryable());
-        // Far less than the 5 s after which what nobody attaches to ends by itself.
+        // Far less than the 5 s after which a lease to which no client attaches ends by itself.
         let start = Instant::now();
         until_true("what was granted is given back", LIMIT, || {
             nodes.manager().free_cores() == 3
@@ -99,7 +99,7 @@ fn workers_that_were_not_granted_are_added_when_others_give_theirs_back() {
     let echo = invoker.function("echo").unwrap();
     let buffer = invoker.buffer::<u8>(100_000).unwrap();
     drop(others);
-    // One at a time is enough for one question.
+    // Each call of `complete` may add one worker.
     while invoker.slots() < 4 {
         invoker.complete(LIMIT).expect("others' cores are free now");
     }
@@ -110,7 +110,7 @@ fn workers_that_were_not_granted_are_added_when_others_give_theirs_back() {
         assert_eq!(on.call(&[slot; 100]).unwrap(), [slot; 100]);
         assert_eq!(on.invoke_buffer(buffer.slice(..), &mut output).unwrap(), 100_000);
     }
-    // A part that came later is lost and replaced as any other.
+    // A part that came later is lost and replaced like any other.
     let inputs: Vec<[u8; 8]> = (0..1000_u64).map(u64::to_le_bytes).collect();
     for (input, output) in inputs.iter().zip(echo.map(&inputs)) {
         assert_eq!(output.unwrap(), input);
@@ -127,15 +127,15 @@ fn giving_back_ends_the_question_for_more() {
     let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AtLeast(1)));
     let asking = invoker.clone();
     let asked = std::thread::spawn(move || asking.complete(10 * LIMIT));
-    // Mostly it asks by then; it ends either way.
+    // The thread asks by then in most cases; it ends either way.
     std::thread::sleep(Duration::from_millis(50));
     invoker.deallocate().expect("it is given back");
     let error = asked.join().expect("no panic").unwrap_err();
     assert!(matches!(error, Error::LeaseEnded { .. }), "{error:?}");
     drop(other);
-    // The manager may have answered the question, with the very core that was given back, before it learnt that nobody
-    // waits for the answer any more.
-    until_true("what was granted to nobody is given back", LIMIT, || {
+    // The manager may have granted the request, with the very core that was released, before it learnt that the client
+    // no longer waits for the answer.
+    until_true("what was granted to no client is given back", LIMIT, || {
         nodes.manager().free_cores() == 2
     });
 }
@@ -167,9 +167,10 @@ fn part_moves_to_several_agents_if_none_has_room_for_it() {
     let mut nodes = Nodes::start(3);
     let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AllOrNothing));
     let first = agents(&nodes, &invoker)[0];
-    // One core of each of the others is taken.
+    // One core of each of the other agents is taken.
     let code = Code::open(library("behaved")).unwrap();
-    // The tightest fit comes first, so that the second fills the agent of the first, and the third has to go on.
+    // The tightest fit comes first: the second lease fills the agent of the first one, and the third goes to the next
+    // agent.
     let [one, filler, other] =
         [(); 3].map(|()| Invoker::allocate(&code, nodes.lease_options()).expect("there is room"));
     drop(filler);

@@ -1,4 +1,4 @@
-//! `hotlease comm plan`, `explain` and `simulate`: what collectives take and cost, without a platform.
+//! `hotlease comm plan`, `explain` and `simulate`: steps and cost of collectives, without a platform.
 
 use hotlease_tests::platform::program;
 use serde_json::Value;
@@ -167,7 +167,7 @@ fn ten_thousand_ranks_are_simulated_where_they_may_be_the_fastest() {
         "1G",
     ]);
     assert_eq!(rows[0]["algorithm"], "bruck", "{rows:?}");
-    // A hundred million messages each, of which one rank's alone take a thousand times as long.
+    // A hundred million messages each; those of one rank alone would take a thousand times as long.
     assert_eq!(
         rows[0]["not_simulated"],
         serde_json::json!(["ring", "linear"]),

@@ -1,4 +1,4 @@
-//! What no waiting changes is told at once, when nobody is left who could serve the lease.
+//! Refusals that no waiting changes: they come at once when no other agent is left that could serve the lease.
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Python, Rejection, RunCertainty};
 use hotlease_tests::library::{compile, library};
@@ -7,7 +7,7 @@ use hotlease_tests::platform::SOON;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Far more than [`SOON`]: what is waited for that cannot come is noticed.
+/// Far more than [`SOON`]: a client that waits in vain is noticed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const WAYS: [Placement; 2] = [Placement::Managed, Placement::Direct];
@@ -21,10 +21,10 @@ fn options(nodes: &Nodes, placement: Placement, label: &str) -> LeaseOptions {
     }
 }
 
-/// The refusal of a lease that none of the nodes can serve, which came soon, and the nodes that granted it all the same.
+/// Leases what none of the nodes can serve, checks that the refusal comes soon, and returns it.
 fn refused(code: &Code, options: LeaseOptions) -> Rejection {
     let begin = Instant::now();
-    let error = Invoker::allocate(code, options).expect_err("nobody can serve it");
+    let error = Invoker::allocate(code, options).expect_err("no agent can serve it");
     let took = begin.elapsed();
     assert!(took < SOON, "{took:?} for {error}");
     assert_eq!((error.ran(), error.retryable()), (RunCertainty::No, false), "{error}");
@@ -34,7 +34,7 @@ fn refused(code: &Code, options: LeaseOptions) -> Rejection {
     }
 }
 
-/// A library that needs another one, and the folder where that is.
+/// A library that needs another one, and the folder that contains the other one.
 fn in_need() -> (Code, PathBuf) {
     let needed = library("tally");
     let (folder, name) = (needed.parent().expect("a folder"), needed.file_name().expect("a name"));
@@ -54,7 +54,7 @@ fn code_that_no_node_can_load_is_refused_when_each_has_tried() {
     for (way, label) in WAYS.into_iter().zip(["managed", "direct"]) {
         let refusal = refused(&code, options(&nodes, way, label));
         let told = refusal.to_string();
-        assert!(told.contains("symbol_that_nobody_has"), "{told}");
+        assert!(told.contains("symbol_that_no_library_has"), "{told}");
         assert_eq!(nodes.granted(label).len(), 2, "both have tried: {told}");
     }
 }
@@ -110,7 +110,7 @@ fn what_no_node_has_or_grants_is_refused_at_once() {
         let told = refused(
             &code,
             LeaseOptions {
-                // Its operator has named no kernel.
+                // The operator has configured no kernel.
                 sandbox: "microvm".into(),
                 ..options(&nodes, way, "no such sandbox")
             },
@@ -144,7 +144,7 @@ fn what_no_node_has_or_grants_is_refused_at_once() {
 fn each_node_s_reason_is_told_where_they_differ() {
     let needed = library("tally");
     let folder = needed.parent().expect("a folder");
-    // One node has a file of the name that is no library; the other has none.
+    // One node has a file of that name which is no library; the other node has no such file.
     let broken = tempfile::tempdir().expect("a folder");
     std::fs::write(broken.path().join(needed.file_name().expect("a name")), "no library").expect("written");
     let nodes = Nodes::start_unlike(&[Path::new("/nowhere"), broken.path()], &["--direct", "2"]);

@@ -1,4 +1,4 @@
-//! More buffers than a worker may know at a time, with real workers, on one node and over a fabric.
+//! Buffers beyond the number that a worker may know at a time, with real workers, on one node and over a fabric.
 
 use hotlease_client::{Buffer, Error, Invoker, LeaseOptions};
 use hotlease_tests::platform::Platform;
@@ -32,7 +32,7 @@ fn many_threads_use_more_buffers_than_their_worker_may_know() {
     const THREADS: usize = 4;
     let platform = Platform::start();
     for transport in ["shm", "ofi"] {
-        // As many as can be in use at a time.
+        // As many buffers as can be in use at a time.
         let Some(invoker) = invoker(&platform, transport, 2 * THREADS as u32) else {
             continue;
         };
@@ -71,7 +71,8 @@ fn a_buffer_that_made_room_is_registered_again_while_the_slot_is_busy() {
         let increment = invoker.function("increment").unwrap();
         let [a, b, c] = [1, 2, 3].map(|with| filled(&invoker, with));
         for (round, buffer) in [&a, &b, &c, &b, &a].repeat(20).into_iter().enumerate() {
-            // In flight while what follows is forgotten and registered: the slot reads of it behind this one.
+            // This call is in flight while the client deregisters one buffer and registers another: the slot reads
+            // those messages behind it.
             let busy = increment.submit(&[7; 4000]).unwrap();
             let produced = increment.submit_from_buffer(buffer.slice(..100)).unwrap();
             assert_eq!(busy.wait().unwrap(), [8; 4000], "{transport}, round {round}");

@@ -1,4 +1,4 @@
-//! An agent gives its node back when it is told by a signal.
+//! Agents that give their node back when they get a signal.
 
 use crate::nodes::is_told_of_a_node_given_back;
 use hotlease_client::{Code, Invocation, Invoker, LeaseOptions};
@@ -83,17 +83,17 @@ fn looping(host: &Host) -> (Invoker, Invocation) {
     (invoker, call)
 }
 
-/// Files of shared memory.
+/// Files of shared memory on this machine.
 fn shared_memory() -> BTreeSet<String> {
     let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     entries
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        // Other tests of this program try to leave things there (`escapes`).
+        // Other tests of this program try to leave files there (`escapes`).
         .filter(|name| name.contains("hotlease") && !name.contains("hotlease-escape"))
         .collect()
 }
 
-/// Nothing of an agent that is gone is on its node: no process, no shared memory, no socket.
+/// Checks that nothing of a stopped agent is left on its node: no process, no shared memory, no socket.
 fn is_clean(host: &Host, processes: &[Process], before: &BTreeSet<String>) {
     let left: Vec<String> = processes
         .iter()
@@ -108,7 +108,7 @@ fn is_clean(host: &Host, processes: &[Process], before: &BTreeSet<String>) {
     }
 }
 
-/// What the agent wrote down is what is billed.
+/// Checks that the bill equals the agent's journal.
 fn is_billed(node: &Node) {
     let verdict = &node.json(&["bill", "verify"])[0];
     assert_eq!(verdict["journal"]["waiting"], 0, "all usage was reported: {verdict}");
@@ -199,7 +199,7 @@ fn sigusr1_during_hot_loops_tells_clients_bills_what_was_used_and_leaves_nothing
     }
 }
 
-/// A batch system that preempts a job tells every process of it, the workers too.
+/// A batch system that preempts a job signals every process of it, the workers too.
 #[test]
 fn workers_leave_the_signals_of_a_batch_system_to_their_agent() {
     let node = Node::start(&["--drain-within", "60s"]);
@@ -213,13 +213,13 @@ fn workers_leave_the_signals_of_a_batch_system_to_their_agent() {
     }
 }
 
-/// Slots that are busy when a node is taken back.
+/// Number of busy slots when a node is taken back.
 const BUSY: usize = 32;
-/// How often [`thirty_two_hot_loops_are_gone_soon_after_sigusr1`] is repeated: names a number.
+/// Variable with the number of times that [`thirty_two_hot_loops_are_gone_soon_after_sigusr1`] is repeated.
 const REPEAT: &str = "HOTLEASE_REMOVALS";
 
-/// An agent offers each core once, so a machine with fewer cores is several nodes here, which are all taken at the
-/// same moment: more work than one node with as many slots would be.
+/// An agent offers each core once, so a machine with fewer cores runs several nodes here, which are all taken at the
+/// same moment: more work than one node with as many slots has.
 #[test]
 fn thirty_two_hot_loops_are_gone_soon_after_sigusr1() {
     let repeat = std::env::var(REPEAT).ok().and_then(|times| times.parse().ok());
@@ -232,12 +232,13 @@ fn thirty_two_hot_loops_are_gone_soon_after_sigusr1() {
         at(50),
         at(99)
     );
-    // The promise is a second. Tests share two cores with whatever else runs: only what hangs is as slow as this.
+    // The promise is one second. Tests share two cores with other programs: only a node that hangs is as slow as this
+    // limit.
     let slowest = at(100);
     assert!(slowest < Duration::from_secs(10), "it took {slowest:?}");
 }
 
-/// Until all processes of all nodes are gone.
+/// Takes all nodes; returns how long it took until all their processes were gone.
 fn remove_busy_slots() -> Duration {
     let cores: Vec<u32> = cores().into_iter().take(BUSY).collect();
     let listed: Vec<String> = cores.iter().map(u32::to_string).collect();

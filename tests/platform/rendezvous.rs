@@ -1,4 +1,4 @@
-//! `hotlease comm rendezvous`: members of communicators meet there.
+//! `hotlease comm rendezvous`: the place where members of communicators meet.
 
 use hotlease_comm::{Communicator, Error, JoinRejection, Options, Pattern, Secret};
 use hotlease_tests::platform::program;
@@ -23,7 +23,7 @@ fn start(environment: &[(&str, &str)], arguments: &[&str]) -> Child {
         .unwrap()
 }
 
-/// What it says when it serves.
+/// Address that the rendezvous prints when it serves.
 fn address(rendezvous: &mut Child) -> String {
     let mut line = String::new();
     let stdout = rendezvous.stdout.take().unwrap();
@@ -62,7 +62,8 @@ fn members_meet_at_the_rendezvous_until_it_is_told_to_stop() {
             scope.spawn(member);
             scope.spawn(member);
         });
-        // Who waits when it stops is told. Of two that want one rank, the other waits when the first is refused.
+        // Members that wait when the rendezvous stops are told. Of two members that want one rank, one is refused and
+        // the other waits.
         let (told, results) = mpsc::channel();
         for _ in 0..2 {
             let (told, mut waits) = (told.clone(), options(&address, 2));

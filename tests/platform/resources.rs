@@ -1,4 +1,4 @@
-//! Nothing grows: memory, descriptors, threads and processes stay as they are.
+//! Leaks: memory, descriptors, threads and processes do not grow.
 
 use hotlease_client::{Completion, LeaseOptions, Polling};
 use hotlease_tests::platform::{LIMIT, Platform, SOON};
@@ -7,7 +7,7 @@ use hotlease_tests::wait::{in_time, until_true};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// What may not grow.
+/// Resources that must not grow.
 #[derive(Clone, Copy)]
 struct Footprint {
     anonymous_bytes: u64,
@@ -26,16 +26,16 @@ impl Footprint {
         }
     }
 
-    /// Allocators keep what was freed and take in steps: up to this much is no leak. A leak of one byte for
-    /// each of a million invocations is more.
+    /// Allocators keep freed memory and grow in steps: growth up to this is no leak. A leak of one byte for each of a
+    /// million invocations is more.
     const MARGIN_BYTES: u64 = 768 << 10;
-    /// The daemons take threads for what may block when they need them, and keep them for a while. Each has
-    /// a few mappings.
+    /// The daemons start threads for blocking work when they need them, and keep them for a while. Each thread has a
+    /// few mappings.
     const MARGIN_THREADS: usize = 4;
-    /// What the agent has open for one worker: the pool may be filled between two looks.
+    /// Descriptors that the agent has open for one worker: the pool may be filled between two measurements.
     const MARGIN_DESCRIPTORS: usize = 4;
 
-    /// What there is more of later.
+    /// Name of a resource of which there is more later.
     fn grown(&self, later: &Self) -> Option<&'static str> {
         let mappings = 4 + 4 * Self::MARGIN_THREADS;
         let grown = [
@@ -54,8 +54,8 @@ impl Footprint {
     }
 }
 
-/// Does it until these processes have not grown by it, three times at most: other tests run in our own meanwhile, and what they take they
-/// do not take three times in a row, as a leak would.
+/// Repeats an action until these processes have not grown by it, three times at most: other tests run in this process
+/// meanwhile, and what they allocate does not grow three times in a row, as a leak would.
 ///
 /// # Panics
 /// If they have grown three times.
@@ -65,7 +65,7 @@ fn stays_flat(processes: &[(&str, Process)], mut again: impl FnMut()) {
     for _ in 0..3 {
         let before = footprints();
         again();
-        // What is freed in the background takes a moment.
+        // Memory that is freed in the background takes a moment.
         let begun = Instant::now();
         loop {
             let after = footprints();
@@ -135,7 +135,7 @@ fn million_invocations_leak_nothing() {
                 pipeline.pop(&mut output).unwrap();
             }
             pipeline.push(&input[..number as usize % 65]).unwrap();
-            // Every way of calling.
+            // Every way of calling is used.
             if number % 10 == 0 {
                 while pipeline.pop(&mut output).unwrap().is_some() {}
                 echo.invoke(&input, &mut output).unwrap();
@@ -177,7 +177,7 @@ fn buffers_that_come_and_go_leak_nothing() {
             );
             increment.invoke_buffer(&input, &mut output).unwrap();
             assert_eq!(output[99_999], 1);
-            // Staged by the library.
+            // The library stages this input.
             increment.clone().output_bytes(50_000).call(&[0; 50_000]).unwrap();
         }
     };
@@ -185,7 +185,7 @@ fn buffers_that_come_and_go_leak_nothing() {
     until_true("buffers of the first rounds are forgotten", LIMIT, || {
         worker.mappings() < 200
     });
-    // More than a connection may have at a time.
+    // More buffers than a connection may have at a time.
     stays_flat(&[("worker", worker), ("client", ours)], || rounds(1500));
 }
 
@@ -208,7 +208,7 @@ fn fifty_leases_leak_no_process_and_no_descriptor() {
                 invoker.deallocate().unwrap();
             }
         }
-        // What is started and ended in the background.
+        // Workers are started and ended in the background.
         until_true("only the pool is left", LIMIT, || {
             let workers = platform.manager().workers().unwrap();
             workers.len() == 1 && workers[0].state == "pooled" && platform.workers().len() == 1

@@ -1,4 +1,4 @@
-//! The REST interface: what it answers, to whom, and what it survives.
+//! The REST interface: its answers, who gets them, and the requests that it survives.
 
 use hotlease_tests::garbage::random;
 use hotlease_tests::http::{Answer, answer, ask, connect, get};
@@ -16,9 +16,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tonic::transport::Endpoint;
 
-/// Hostile requests.
+/// Number of hostile requests.
 const HOSTILE: usize = 10_000;
-/// What the manager may grow by while it gets them: allocator caches and buffers of open connections.
+/// Growth that is allowed to the manager meanwhile: allocator caches and buffers of open connections.
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
 
 fn is_problem(answer: &Answer, status: u16) {
@@ -251,7 +251,7 @@ fn a_trace_is_found_in_the_logs_of_manager_and_agent() {
     traced("ended a lease");
 }
 
-/// A request that nobody should send, and whether an answer has to come.
+/// A hostile request, as no client sends it.
 fn hostile(random: &mut StdRng) -> Vec<u8> {
     let host = "Host: x\r\n";
     let text = match random.random_range(0..12) {
@@ -300,7 +300,7 @@ fn ten_thousand_hostile_requests_leave_it_serving_and_small() {
     let process = platform.process();
     serves(directory);
     let (before, descriptors) = (process.rss_bytes(), process.descriptors());
-    // Those that never come to an end stay open all the while, as many as there are places but a few.
+    // Requests that never end stay open all the while; they take all but a few of the places.
     let mut slow: Vec<UnixStream> = (0..200).map(|_| connect(directory)).collect();
     for stream in &mut slow {
         stream
@@ -309,7 +309,7 @@ fn ten_thousand_hostile_requests_leave_it_serving_and_small() {
     }
     for number in 0..HOSTILE {
         let mut stream = connect(directory);
-        // It may be closed before all is written, and answered or not.
+        // The connection may be closed before all is written, with an answer or without.
         let _ = stream.write_all(&hostile(&mut random));
         match number % 3 {
             0 => {
@@ -353,7 +353,7 @@ fn who_sends_slowly_loses_its_connection() {
     let mut stream = connect(platform.directory());
     stream.write_all(b"GET /v1/info HTTP/1.1\r\n").expect("a place");
     let mut read = Vec::new();
-    // The end of the stream, within the 20 s that the connection waits for a byte.
+    // The manager ends the stream, within the 20 s that it waits for a byte.
     let ended = stream.read_to_end(&mut read);
     assert!(
         ended.is_ok() && begun.elapsed() < Duration::from_secs(19),

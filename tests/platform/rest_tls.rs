@@ -1,4 +1,4 @@
-//! The REST interface over TLS: strangers are told that it lives, members what is theirs.
+//! The REST interface over TLS: strangers learn that it lives, members get what is theirs.
 
 use hotlease_net::Role;
 use hotlease_net::authority::IdentityRequest;
@@ -70,7 +70,7 @@ impl Manager {
         }
     }
 
-    /// Connects; `identity`: a folder with a certificate.
+    /// Connects; `identity` is a folder with a certificate.
     fn connect(&self, identity: Option<&Path>) -> Tls {
         let mut roots = RootCertStore::empty();
         let ca = self.authority.directory().join("ca.pem");
@@ -140,7 +140,7 @@ fn strangers_learn_that_it_lives_and_members_what_is_theirs() {
     assert_eq!(get(&mut member, "/v1/leases", "").expect("an answer").status, 200);
     assert_eq!(get(&mut member, "/metrics", "").expect("an answer").status, 403);
     assert_eq!(get(&mut member, "/v1/tenants", "").expect("an answer").status, 403);
-    // A credential that is wrong is not overlooked because the certificate would do.
+    // A wrong credential is refused even if the certificate would be enough.
     let wrong = get(&mut member, "/v1/leases", "Authorization: Bearer hlk_0_0\r\n");
     assert_eq!(wrong.expect("an answer").status, 401);
 }

@@ -1,4 +1,4 @@
-//! What is run again, and what never is.
+//! Retries: calls that are run again, and calls that never are.
 
 use hotlease_client::{Cause, Completion, Error, LeaseOptions, RunCertainty};
 use hotlease_tests::marks::Marks;
@@ -25,7 +25,7 @@ fn invocation_that_may_have_run_is_not_run_twice() {
         };
         assert!(error.billed() && !error.retryable());
         assert_eq!(marks.count(), 1, "call {count}");
-        // By any way of calling.
+        // The way of calling makes no difference.
         let error = function.submit(&marks.input()).unwrap().wait().unwrap_err();
         assert_eq!(error.ran(), RunCertainty::Unknown, "{error:?}");
         assert_eq!(marks.count(), 2, "call {count}");
@@ -47,7 +47,7 @@ fn idempotent_invocation_is_run_again_on_another_worker_and_succeeds() {
     assert_eq!(function.submit(&marks.input()).unwrap().wait().unwrap(), [2]);
     let marks = Marks::new();
     assert_eq!(function.map([marks.input()]).next().unwrap().unwrap(), [2]);
-    // The caller's word counts more than the library's.
+    // The caller's setting overrides the library's.
     let marks = Marks::new();
     let error = function.clone().idempotent(false).call(&marks.input()).unwrap_err();
     assert_eq!((error.ran(), marks.count()), (RunCertainty::Unknown, 1));
@@ -104,7 +104,7 @@ fn invocations_queued_behind_a_crash_run_exactly_once() {
             ran,
             "what is said to have run ran once, what is said not to have did not"
         );
-        // What may be run twice is run again by itself; here it runs once, as it did not run before.
+        // The client repeats a call that may run twice; here it runs once, because it had not run before.
         let crash = dies.submit(b"").unwrap();
         let queued: Vec<_> = (0..20).map(|_| repeatable.submit(&marks.input()).unwrap()).collect();
         crash.wait().unwrap_err();
@@ -128,7 +128,7 @@ fn caller_of_a_crashing_function_is_told_within_250_ms() {
         "overruns",
     ] {
         let function = invoker.function(function).unwrap();
-        // A machine that is busy with something else gets two more chances.
+        // A machine that is busy with something else has two more attempts.
         let told = (0..3).any(|_| {
             let start = Instant::now();
             let error = function.call(b"").unwrap_err();
@@ -147,7 +147,7 @@ fn caller_of_a_crashing_function_is_told_within_250_ms() {
             took < Duration::from_millis(250)
         });
         assert!(told, "{}: not within 250 ms, three times", function.name());
-        // The next call finds a new worker.
+        // The next call gets a new worker.
         assert_eq!(invoker.function("echo").unwrap().call(b"x").unwrap(), b"x");
     }
 }
@@ -172,7 +172,7 @@ fn deadline_ends_a_call_whatever_the_function_does() {
         ..platform.lease_options()
     };
     let invoker = platform.invoker_with("behaved", options.clone());
-    // A machine that is busy for the 50 ms of grace has the worker killed: two more chances.
+    // On a machine that is busy for the 50 ms of grace the worker is killed: two more attempts.
     let is_told = (0..3).any(|_| {
         let start = Instant::now();
         let until_cancelled = invoker.function("until_cancelled").unwrap();
@@ -193,7 +193,7 @@ fn deadline_ends_a_call_whatever_the_function_does() {
 
     let invoker = platform.invoker_with("misbehaved", options);
     for function in ["loops", "sleeps_blocked"] {
-        // 50 ms of grace, 250 ms to be told, and some for a busy machine.
+        // 50 ms of grace, 250 ms to be told, and some delay for a busy machine.
         in_time(function, timeout + Duration::from_millis(500), || {
             let start = Instant::now();
             let error = invoker.function(function).unwrap().call(b"").unwrap_err();
@@ -213,7 +213,7 @@ fn deadline_ends_a_call_whatever_the_function_does() {
                 "{error:?}"
             );
             assert!(took >= timeout, "{took:?}");
-            // Which has the same short time for each call.
+            // Each call of this invoker has the same short time.
             let echo = invoker.function("echo").unwrap();
             assert_eq!(until("it answers again", LIMIT, || echo.call(b"x").ok()).0, b"x");
             took
@@ -259,14 +259,14 @@ fn forged_reply_of_a_worker_is_an_error_of_that_call_only() {
         let echo = invoker.function("echo").unwrap();
         echo.submit(b"so that there is a reply before").unwrap().wait().unwrap();
         let forgery = [status.to_le_bytes(), length.to_le_bytes()].concat();
-        // A future, as its reply stands in the ring.
+        // The result of a future is the reply as it is in the ring.
         let result = invoker
             .function("forges_reply")
             .unwrap()
             .submit(&forgery)
             .unwrap()
             .wait();
-        // Whatever the worker did, the invoker works, if need be with another one.
+        // Whatever the worker did, the invoker works, with another worker if needed.
         let echo = echo.idempotent(true);
         let (output, _) = until("it works again", LIMIT, || echo.call(b"afterwards").ok());
         assert_eq!(output, b"afterwards");
@@ -281,7 +281,7 @@ fn forged_reply_of_a_worker_is_an_error_of_that_call_only() {
         (0, 1 << 63),
         (1 << 16, 0),
     ] {
-        // A machine that is busy for the 300 ms between the two replies lets the client see the true one only.
+        // On a machine that is busy for the 300 ms between the two replies the client sees only the true one.
         let error = (0..3).find_map(|_| {
             let result = call(status, length);
             eprintln!(

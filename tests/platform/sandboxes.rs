@@ -1,4 +1,5 @@
-//! Leases whose workers are in sandboxes of kinds `namespace` and `container`. Where the machine cannot make them the tests say why, and pass.
+//! Leases whose workers are in sandboxes of kinds `namespace` and `container`. Where the machine cannot make such
+//! sandboxes the tests print why, and pass.
 
 use crate::leases::until_all_cores_can_be_leased;
 use hotlease_tests::lease::{LONG, RawLease};
@@ -41,7 +42,7 @@ fn worker_of(platform: &Platform, grant: &Grant) -> u32 {
 }
 
 fn listed(platform: &Platform, grant: &Grant) -> WorkerInfo {
-    // A listing leaves out an agent that takes too long to answer it.
+    // A listing leaves out an agent that takes too long to answer.
     let find = || {
         let mut workers = platform.manager().workers().expect("listed").into_iter();
         workers.find(|worker| worker.lease == grant.lease)
@@ -56,7 +57,8 @@ fn nursery(platform: &Platform) -> Option<Process> {
         .find(|process| process.describe().contains("hotlease-nurs"))
 }
 
-/// Functions run in a sandbox of this kind, and a crash is told as of any other; `has` sees more of a worker by its number.
+/// Checks that functions run in a sandbox of this kind, and that a crash is reported as outside of it; `has` checks
+/// more of the worker with this process number.
 fn a_crash_is_told_as_outside(kind: &str, has: impl Fn(u32)) {
     let platform = Platform::start();
     let Some(grant) = granted(&platform, kind) else {
@@ -131,7 +133,7 @@ fn many_short_leases_in_namespaces_leave_nothing() {
     until_true("what was for sandboxes is closed", LIMIT, || {
         agent.descriptors() <= of_agent + 8 && nursery.descriptors() <= of_nursery + 8
     });
-    // The two prepared ones; that of the worker that waits, and the worker; and one that is just ending.
+    // Two prepared sandboxes; the sandbox of the spare worker, and that worker; and one that is just ending.
     until_true("sandboxes are gone", LIMIT, || nursery.descendants().len() <= 5);
 }
 
@@ -166,7 +168,7 @@ fn a_kind_that_the_node_cannot_make_or_does_not_know_is_refused_with_the_reason(
 #[test]
 fn a_site_s_kind_is_that_of_leases_which_name_none() {
     let platform = Platform::start();
-    // Otherwise its agent would not start.
+    // Skips first: where the sandbox cannot be made, the agent below would not start.
     if granted(&platform, "namespace").is_none() {
         return;
     }
@@ -176,7 +178,7 @@ fn a_site_s_kind_is_that_of_leases_which_name_none() {
         ..PlatformOptions::default()
     });
     for (kind, is_own) in [("", true), ("process", false)] {
-        // Its own user may ask for less.
+        // The agent's own user may ask for weaker isolation.
         let grant = granted(&platform, kind).expect("as the agent's own user");
         let mut lease = RawLease::of(grant, &library("echo"));
         lease.echo();
@@ -206,7 +208,7 @@ fn reaching(platform: &Platform, path: &Path, network: bool) -> Result<Grant, Re
     })
 }
 
-/// Not root's, which nothing in a sandbox writes.
+/// A folder whose owner is not root, because nothing in a sandbox writes root's files.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     if nix::unistd::geteuid().is_root() {
@@ -232,7 +234,7 @@ fn a_lease_reaches_what_it_declares_and_is_granted() {
     let grant = reaching(&platform, folder.path(), false).expect("its own user asks");
     let stated = grant.reach.clone().expect("stated");
     assert_eq!(stated.directories[0].path, folder.path().display().to_string());
-    assert!(!stated.network, "nobody asked for it");
+    assert!(!stated.network, "the lease did not ask for it");
     let id = grant.lease.clone();
     let mut lease = RawLease::of(grant, &library("echo"));
     lease.echo();

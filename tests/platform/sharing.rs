@@ -35,7 +35,7 @@ fn core(invoker: &Invoker, slot: usize) -> i32 {
     i32::from_le_bytes(answer[8..12].try_into().unwrap())
 }
 
-/// Waits until a function runs on a slot of another worker of this lease's core.
+/// Waits until a function runs on a slot of another worker that shares this lease's core.
 fn until_taken(invoker: &Invoker, slot: usize) {
     let echo = invoker.function("echo").unwrap().on_slot(slot).unwrap();
     until_true("the core is taken", LIMIT, || {
@@ -50,7 +50,7 @@ fn eight_warm_slots_share_two_cores_and_exclusive_leases_get_none_of_them() {
     let cores: BTreeSet<i32> = (0..8).map(|slot| core(&invoker, slot)).collect();
     let offered: BTreeSet<i32> = platform.cores().iter().map(|core| *core as i32).collect();
     assert_eq!(cores, offered, "each slot runs on one of the two");
-    // A listing shows the last report of an agent that takes too long to answer it.
+    // A listing shows the last report of an agent that takes too long to answer.
     until_true("nothing is free", LIMIT, || {
         let agents = platform.manager().agents().unwrap();
         (agents[0].free_cores, agents[0].free_places) == (0, 0)
@@ -74,7 +74,7 @@ fn eight_warm_slots_share_two_cores_and_exclusive_leases_get_none_of_them() {
 #[test]
 fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
     let platform = Platform::start();
-    // One core for both, as two places fit on it.
+    // One core for both slots, as two fit on it.
     let invoker = platform.invoker_with("behaved", not_waiting(&platform, 2));
     assert_eq!(core(&invoker, 0), core(&invoker, 1));
     let rest = invoker.function("rest").unwrap().on_slot(0).unwrap();
@@ -85,7 +85,7 @@ fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
         .function("echo")
         .unwrap()
         .call(b"x")
-        .expect_err("nobody has a core");
+        .expect_err("no core is free");
     assert!(matches!(error, Error::NoCore), "{error}");
     assert_eq!((error.ran(), error.retryable()), (RunCertainty::No, true));
     assert!(
@@ -98,7 +98,7 @@ fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
         invoker.function("echo").unwrap().call(b"x").is_ok()
     });
 
-    // On two cores the other one is found.
+    // With two cores the other core is found.
     invoker.deallocate().unwrap();
     let invoker = platform.invoker_with("behaved", not_waiting(&platform, 8));
     let taken = core(&invoker, 0);
@@ -183,7 +183,7 @@ fn a_call_that_gets_no_core_in_its_time_has_not_run() {
     let call = || brief.call(b"x");
     let future = || brief.submit(b"x").and_then(|future| future.wait());
     for ask in [&call as &dyn Fn() -> Result<Vec<u8>, Error>, &future] {
-        // Of a worker that the machine lets do nothing for half a second, nobody knows whether it ran.
+        // If the machine does not run the worker for half a second, the client cannot know whether the call ran.
         until_true("it is told that it has not run", LIMIT, || match ask() {
             Err(Error::Deadline { ran, .. }) => ran == RunCertainty::No,
             Err(error) => panic!("{error}"),
@@ -201,7 +201,7 @@ fn no_invocation_on_a_shared_core_outlasts_the_operators_limit() {
     });
     let invoker = platform.invoker_with("behaved", shared(&platform, 1));
     let limit = Duration::from_millis(100);
-    // A machine that is busy for the 50 ms of grace has the worker killed: two more chances.
+    // On a machine that is busy for the 50 ms of grace the worker is killed: two more attempts.
     let is_told = (0..3).any(|_| {
         let until_cancelled = invoker.function("until_cancelled").unwrap();
         let error = until_cancelled.call(b"").expect_err("cut");
@@ -230,6 +230,6 @@ fn hot_slots_own_their_core() {
         sharing: hotlease_wire::grpc::Sharing::Shared.into(),
         ..Default::default()
     };
-    let refusal = platform.manager().acquire(request).expect_err("nobody may");
+    let refusal = platform.manager().acquire(request).expect_err("no tenant may");
     assert!(matches!(refusal, Rejection::BadRequest { .. }), "{refusal}");
 }

@@ -1,5 +1,5 @@
-//! Garbage on the sockets of manager and agent: it is refused or the connection is closed, and everybody
-//! else is served.
+//! Garbage on the sockets of manager and agent: it is refused or the connection is closed, and other clients are
+//! served.
 
 use hotlease_fabric::memory::sealed_copy;
 use hotlease_tests::connection::send_many_fds;
@@ -22,12 +22,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What the agent has open for a worker: the pool may be filled, or a lease ended, between two looks. What
-/// these tests send is many times that.
+/// Descriptors that the agent has open for a worker: the pool may be filled, or a lease ended, between two
+/// measurements. These tests send many times as many.
 const WORKER_DESCRIPTORS: usize = 10;
 
 #[test]
-fn garbage_on_the_grpc_sockets_disturbs_nobody() {
+fn garbage_on_the_grpc_sockets_disturbs_no_other_client() {
     let platform = Platform::start();
     let bystander = Bystander::start(&platform);
     let mut random = random("bytes");
@@ -44,7 +44,7 @@ fn garbage_on_the_grpc_sockets_disturbs_nobody() {
                 _ => preface[..preface.len() / 2].to_vec(),
             };
             let mut stream = UnixStream::connect(platform.directory().join(name)).unwrap();
-            // It may be closed before all is written.
+            // The connection may be closed before all is written.
             let _ = stream.write_all(&bytes);
             if round % 3 == 0 {
                 kept.push(stream);
@@ -178,7 +178,7 @@ fn absurd_lease_requests_are_refused_by_name() {
             "{what}: {refusal:?}"
         );
     }
-    // More than there is, and not absurd.
+    // More workers than there are cores, but not an absurd number.
     match manager.acquire(AcquireRequest {
         workers: 3,
         ..base.clone()
@@ -190,7 +190,7 @@ fn absurd_lease_requests_are_refused_by_name() {
         }) => {}
         other => panic!("{other:?}"),
     }
-    // The tenant is who the kernel says, whatever the request says.
+    // The tenant is the one that the kernel reports, whatever the request says.
     let grant = manager
         .acquire(AcquireRequest {
             tenant: "uid:4711".into(),
@@ -203,7 +203,7 @@ fn absurd_lease_requests_are_refused_by_name() {
 }
 
 #[test]
-fn garbage_on_the_session_socket_disturbs_nobody() {
+fn garbage_on_the_session_socket_disturbs_no_other_client() {
     let platform = Platform::start();
     let bystander = Bystander::start(&platform);
     let mut random = random("messages");
@@ -216,7 +216,7 @@ fn garbage_on_the_session_socket_disturbs_nobody() {
             0 => (0..random.random_range(1..300)).map(|_| random.random()).collect(),
             _ => mutated(&mut random, &valid),
         };
-        // Wrong descriptors, and descriptors that nobody asked for.
+        // Wrong descriptors, and descriptors that the agent did not ask for.
         let fds = vec![file.as_fd(); random.random_range(0..4)];
         let _ = session.send_bytes(&bytes, &fds);
         if round % 4 == 0 {
@@ -243,13 +243,13 @@ fn garbage_in_an_attached_session_ends_at_most_that_session() {
     let process = platform.process();
     let descriptors = process.descriptors();
     let grant = platform.manager().lease(1, LONG).unwrap();
-    // Keeps the lease while other sessions of it come and go.
+    // This session keeps the lease while other sessions of it come and go.
     let mut holder = RawSession::attached(&grant);
     for _ in 0..100 {
         let mut session = RawSession::attached(&grant);
         for _ in 0..20 {
             let bytes = mutated(&mut random, &valid);
-            // That would be no garbage.
+            // A valid release would be no garbage.
             if decode(&bytes) == Ok(SessionRequest::Release) {
                 continue;
             }
@@ -314,7 +314,7 @@ fn sessions_that_never_attach_are_dropped_and_bounded() {
     let descriptors = process.descriptors();
     let socket = platform.directory().join("session.sock");
     let silent: Vec<RawSession> = (0..300).filter_map(|_| RawSession::connect(&socket).ok()).collect();
-    // Somebody with a token gets in all the same, now or as soon as the silent ones are dropped.
+    // A client with a token gets in anyway, now or as soon as the silent sessions are dropped.
     let grant = platform.manager().lease(1, LONG).unwrap();
     until_true("a session with a token is served", LIMIT, || {
         let Ok(mut session) = RawSession::connect(&socket) else {
@@ -357,7 +357,7 @@ fn code_that_is_not_what_was_announced_is_refused() {
     let refusal = ask(&mut session, size_bytes + 1, &[other.as_fd()]);
     assert_eq!(refusal, Rejection::CodeMismatch, "one more byte");
     let sealed = sealed_copy("test", &bytes).unwrap();
-    // Neither reads past the end nor makes room for what is not there.
+    // The agent neither reads past the end nor allocates for bytes that are not there.
     for size_bytes in [size_bytes + 1, 1 << 40, u64::MAX, 0] {
         let refusal = ask(&mut session, size_bytes, &[sealed.as_fd()]);
         eprintln!("announced {size_bytes}: {refusal}");
@@ -384,7 +384,7 @@ fn more_libraries_than_a_lease_may_have_are_refused() {
     let grant = platform.manager().lease(1, LONG).unwrap();
     let mut session = RawSession::attached(&grant);
     let bytes = std::fs::read(library("echo")).unwrap();
-    // Bytes behind the end of an ELF file mean nothing, so each is a library of its own.
+    // The loader ignores bytes behind the end of an ELF file, so each variant is a library of its own.
     let variant = |number: usize| [&bytes[..], &number.to_le_bytes()].concat();
     for number in 0..CODES_PER_LEASE_MAX {
         session

@@ -1,4 +1,5 @@
-//! How leases began: steps and reasons, as `hotlease explain` shows them. Python's are in `tests/python/starts.rs`.
+//! Starts of leases: steps and reasons, as `hotlease explain` shows them. Those of Python leases are in
+//! `tests/python/starts.rs`.
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_tests::library::library;
@@ -7,7 +8,7 @@ use hotlease_tests::wait::until_true;
 use hotlease_wire::Rejection;
 use serde_json::Value;
 
-/// What is told of the last lease.
+/// Explanation of the last lease.
 fn explained(platform: &Platform, arguments: &[&str]) -> Value {
     let mut told = platform.json(&[&["explain"], arguments].concat());
     assert_eq!(told.len(), 1, "one object: {told:?}");
@@ -151,7 +152,7 @@ fn a_native_worker_waits_in_a_sandbox_once_a_lease_has_asked_for_one_and_serves_
         (waits("process").len(), waits("namespace"))
     };
     until_true("the usual one waits", LIMIT, || waiting().0 == 1);
-    assert_eq!(waiting().1, [0; 0], "nobody has asked for a sandbox");
+    assert_eq!(waiting().1, [0; 0], "no lease has asked for a sandbox");
     let first = match Invoker::allocate(&code, options()) {
         Err(Error::Refused(Rejection::NoSandbox { why, .. })) => return eprintln!("skipped: {why}"),
         first => first.expect("a lease"),

@@ -1,5 +1,5 @@
-//! What functions of a library leave in a worker is saved when its lease ends or its memory is wanted, and restored for the next lease of
-//! that name, by whatever library declares the same format.
+//! States that functions leave in a worker: saved when the lease ends or its memory is wanted, and restored for the
+//! next lease of that name, with any library that declares the same format.
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_tests::lease::LONG;
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// The library that says how its state is kept.
+/// A library that has functions to save and restore its state.
 fn stateful() -> PathBuf {
     library("stateful")
 }
 
-/// The same with other bytes.
+/// The stateful library with other bytes.
 fn rebuilt() -> PathBuf {
     compile("stateful", &["-DBIG_LIBRARY"])
 }
 
-/// The same, whose state is in another format.
+/// The stateful library with a state in another format.
 fn of_another_format() -> PathBuf {
     compile("stateful", &["-DFORMAT=text_2"])
 }
@@ -79,7 +79,7 @@ fn holds(invoker: &Invoker, what: &str) {
     assert_eq!(String::from_utf8_lossy(&held), what);
 }
 
-/// Leaves a text in a worker, and gives the lease back; its name.
+/// Leaves a text in a worker, and releases the lease; returns the lease's name.
 fn leave(scene: &Swapping, what: &str) -> String {
     let invoker = lease(scene);
     put(&invoker, what);
@@ -88,7 +88,7 @@ fn leave(scene: &Swapping, what: &str) -> String {
     lease
 }
 
-/// Nothing of a state is left that could not be saved.
+/// Checks that nothing is kept of a state that could not be saved.
 fn nothing_is_kept(scene: &Swapping) {
     assert_eq!(scene.files(), [""; 0].map(PathBuf::from), "something is left");
     holds(&lease(scene), "nothing");
@@ -151,7 +151,7 @@ fn a_native_worker_that_is_idle_goes_and_comes_back_with_the_next_call() {
     until_true("the idle worker is swapped out", LIMIT, || scene.saved().is_some());
     holds(&invoker, "was large");
     assert_ne!(invoker.lease().to_string(), first, "it is another one");
-    // No longer than what runs: that is not idle.
+    // A running function counts as busy, however long it runs.
     let second = invoker.lease().to_string();
     call(&invoker, "busy", &2500_u32.to_le_bytes()).expect("it runs to its end");
     assert_eq!(invoker.lease().to_string(), second);
@@ -207,7 +207,7 @@ fn a_save_function_that_hangs_or_crashes_delays_the_end_no_longer_than_was_said(
 #[test]
 fn a_restore_function_that_fails_hangs_or_crashes_fails_the_lease_and_loses_nothing() {
     let named = "the restore function of its state, HOTLEASE_STATE_RESTORE(text_1),";
-    // Another attempt would fail in the same way, or may be quicker, or not be killed by others.
+    // The last field says whether another attempt may pass: it may be quicker, or not be killed by others.
     let cases = [
         (
             "restores badly",
@@ -232,7 +232,7 @@ fn a_restore_function_that_fails_hangs_or_crashes_fails_the_lease_and_loses_noth
         leave(&scene, state);
         let saved = scene.saved().expect("a state");
         let before = fs::read(&saved).expect("readable");
-        // The second one that tries finds the same.
+        // The second attempt fails in the same way.
         for _ in 0..2 {
             let error = try_refused(&scene, &stateful());
             assert_eq!(error.retryable(), may_pass, "{error}");

@@ -1,5 +1,5 @@
-//! Object storage by lease: a real store, a real agent, and functions that talk to it by hand, so that they can do it wrongly. Where there is
-//! no store, or the machine makes no sandboxes, the tests say so, and pass.
+//! Object storage of leases: a real store, a real agent, and functions that speak the protocol by hand, so that they
+//! can break it. Where there is no store, or the machine makes no sandboxes, the tests print so, and pass.
 
 mod scene;
 
@@ -54,7 +54,7 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
         "<Delete><Object><Key>{0}/run 7</Key></Object><Object><Key>{0}/copy</Key></Object></Delete>",
         scene::own()
     );
-    // Stores want the body's sum in one more header.
+    // Stores require a checksum of the body in one more header.
     let sum = STANDARD.encode(ring::digest::digest(&ring::digest::SHA256, names.as_bytes()));
     let removal = Request {
         headers: &[("x-amz-checksum-sha256", &sum)],
@@ -64,7 +64,7 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
     lease.ask(&removal).is(200, "DeleteResult");
     lease.get(&format!("/data/{own}/run%207")).is(404, "NoSuchKey");
 
-    // What is only read, another's, another bucket, and ways around.
+    // Prefixes that may only be read, other tenants' prefixes, another bucket, and detours.
     let written = lease.put("/data/shared/mine", b"x");
     written.is(403, "s3://data/shared/mine to write");
     assert!(
@@ -111,7 +111,7 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
     assert!(data.join("shared/read me").exists() && !data.join("shared/mine").exists());
     assert_eq!(scene.s3.objects("other").len(), 1);
 
-    // Who it is.
+    // Requests with wrong keys, and a body other than the signed one.
     let wrong = SigningKeys {
         secret: "guessed".into(),
         ..lease.keys.clone()
@@ -141,7 +141,7 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
         .send(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         .is(403, "not signed");
 
-    // The lease's keys are where they belong, and the site's nowhere.
+    // The lease's keys are where they belong, and the site's are nowhere.
     assert!(
         lease.search(&lease.keys.secret).ends_with("/environ"),
         "the search finds what is there"
@@ -163,16 +163,16 @@ fn a_lease_s_keys_are_its_own_and_end_with_it() {
     let target = format!("/data/{}/a", own().replace(':', "%3A"));
     inside.put(&target, b"x").is(200, "");
     let manager = scene.platform.manager();
-    // (how it ends, its time to live)
+    // (how the lease ends, its time to live)
     for (end, ttl) in [
         ("released", LONG),
         ("revoked", LONG),
         ("expired", Duration::from_secs(6)),
     ] {
-        // On the host's network, where this test reaches its way, too.
+        // The lease is on the host's network, where this test reaches its storage port, too.
         let grant = scene.acquire("namespace", true, &place, ttl).expect("granted");
         assert_eq!(grant.reach.clone().expect("stated").storage, place);
-        // Whose holder never comes ends early.
+        // A lease to which no client attaches ends early.
         let session = (end != "expired").then(|| RawSession::attached(&grant));
         let (keys, port) = scene.keys_of(&grant);
         inside
@@ -188,13 +188,13 @@ fn a_lease_s_keys_are_its_own_and_end_with_it() {
         kept.write_all(&get.signed(&keys, port)).expect("sent");
         let first = read_answer(&mut kept);
         first.is(200, "\r\n\r\nx");
-        // A connection is one lease's, whoever else's keys are good.
+        // A connection belongs to one lease, even if another lease's keys are good.
         kept.write_all(&get.signed(&elsewhere, port)).expect("sent");
         read_answer(&mut kept).is(403, "InvalidAccessKeyId");
         let mut kept = connected(port);
         kept.write_all(&get.signed(&keys, port)).expect("sent");
         read_answer(&mut kept).is(200, "\r\n\r\nx");
-        // Another one is in the middle of writing.
+        // Another connection is in the middle of a write.
         let unfinished = format!("{target}-{end}");
         let half = Request {
             body: &[b'y'; 1 << 16],
@@ -221,7 +221,7 @@ fn a_lease_s_keys_are_its_own_and_end_with_it() {
             .expect("sent");
         read_answer(&mut theirs).is(403, "InvalidAccessKeyId");
         drop(session);
-        // Beside the prefix the store has files of its own.
+        // The store keeps files of its own beside the prefix.
         let objects = fs::read_dir(scene.s3.bucket("data").join(own())).expect("a folder");
         assert_eq!(objects.count(), 1, "{end}: half an object was written");
     }
@@ -253,7 +253,7 @@ fn storage_that_is_not_granted_is_refused_with_what_is() {
             assert!(said.contains(word), "{place}: {said} does not say {word}");
         }
     }
-    // The agent's own user could read the site's keys; a function of kind process is that user.
+    // The agent's own user could read the site's keys; a function of kind process runs as that user.
     let grant = scene
         .acquire("process", false, &[own_place()], LONG)
         .expect("its own user asks");

@@ -1,4 +1,4 @@
-//! Tokens open only what they were minted for, and only as long as that exists.
+//! Tokens open only the lease that they were minted for, and only while it exists.
 
 use hotlease_tests::lease::{LONG, RawLease};
 use hotlease_tests::platform::{LIMIT, Platform};
@@ -43,7 +43,7 @@ fn forged_or_truncated_token_is_refused() {
     let longer = [&grant.token[..], b"x"].concat();
     assert_eq!(refused(&grant, &longer, "one byte longer"), Rejection::BadToken);
     assert_eq!(refused(&grant, &[0; 10_000], "zeros"), Rejection::BadToken);
-    // All that did not spoil the real one.
+    // These attempts did not spoil the real token.
     RawSession::attached(&grant).release();
 }
 
@@ -84,7 +84,7 @@ fn token_of_a_released_lease_opens_nothing() {
         ),
         "{refusal:?}"
     );
-    // Also when another lease has the cores.
+    // Old tokens are also refused when another lease has the cores.
     let next = platform.manager().lease(2, LONG).unwrap();
     assert!(next.epoch > grant.epoch, "epochs rise");
     refused(&next, &grant.token, "replayed while another holds the cores");
@@ -113,7 +113,7 @@ fn token_that_is_not_used_in_time_opens_nothing() {
     let grant = platform.manager().lease(1, Duration::from_millis(100)).unwrap();
     let (refusal, _) = until("the token expires", LIMIT, || {
         let mut session = RawSession::connect(Path::new(&grant.session_socket)).ok()?;
-        // An attach that comes in time keeps the lease only as long as its time to live: nobody renews.
+        // An attach in time keeps the lease only for its time to live: the client does not renew.
         match session.attach(&grant.token) {
             Ok(SessionReply::Attached { .. }) => None,
             Ok(SessionReply::Refused(refusal)) => Some(refusal),

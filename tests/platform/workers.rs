@@ -1,4 +1,4 @@
-//! Functions that turn against what surrounds them: the worker's sockets, shared memory and processes.
+//! Functions that attack their surroundings: the worker's sockets, shared memory and processes.
 
 use hotlease_tests::connection::SHAPE;
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
@@ -14,7 +14,7 @@ use hotlease_wire::session::SessionReply;
 use std::time::{Duration, Instant};
 
 #[test]
-fn nonsense_in_everything_that_a_worker_shares_harms_nobody_else() {
+fn nonsense_in_everything_that_a_worker_shares_harms_no_other_lease() {
     let platform = Platform::start();
     let mut lease = RawLease::with(&platform, &library("misbehaved"));
     let bystander = Bystander::start(&platform);
@@ -31,7 +31,7 @@ fn nonsense_in_everything_that_a_worker_shares_harms_nobody_else() {
             .request(lease.epoch, lease.functions.index("scribbles"), input.as_bytes());
         lease.channel.publish(&request);
         if !dies {
-            // Whatever the agent makes of the counters, it must go on; it may kill this worker.
+            // Whatever the agent reads from the counters, it must go on; it may kill this worker.
             std::thread::sleep(Duration::from_millis(200));
             platform.manager().workers().unwrap();
             platform.manager().leases().unwrap();
@@ -61,7 +61,7 @@ fn worker_that_writes_nonsense_to_its_agent_harms_only_its_lease() {
         let mut lease = RawLease::with(&platform, &library("misbehaved"));
         let request = lease.channel.request(lease.epoch, lease.functions.index(function), b"");
         lease.channel.publish(&request);
-        // The agent may end the worker for it, or go on with it: another connection tells.
+        // The agent may end the worker for this, or go on with it: another connection shows which.
         let _ = lease.channel.reply(request.seq, Duration::from_millis(200));
         let start = Instant::now();
         until_true(
@@ -96,7 +96,7 @@ fn child_that_a_function_leaves_behind_is_gone_with_the_lease() {
     assert_eq!(reply.status, Status::Ok);
     let child = i32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
     if child < 0 {
-        // The sandbox forbids it: as good.
+        // The sandbox forbids it, which is as good.
         return;
     }
     let child = Process::of(child).expect("it runs");

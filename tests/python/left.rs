@@ -1,4 +1,4 @@
-//! Results that stay with the worker that made them: who gets them, and who does not.
+//! Results that stay with the worker that made them: which workers get them, and which peers do not.
 
 use crate::requests::*;
 use hotlease_client::{Code, Error, Function, Invoker, LeaseOptions};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const NONCE: [u8; 32] = [5; 32];
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A lease of one worker that is reached over a fabric, as on another host; `None`: there is none here.
+/// A lease of one worker that is reached over a fabric, as on another host; `None` if there is no fabric here.
 fn over_a_fabric(scene: &Scene) -> Option<(Invoker, Function)> {
     let options = LeaseOptions {
         python: Some(scene.python.clone()),
@@ -76,7 +76,7 @@ fn claim_over(stream: &mut TcpStream, left: &LeftResult) -> std::io::Result<Vec<
 }
 
 #[test]
-fn a_result_stays_for_who_has_its_secret_and_for_nobody_else() {
+fn a_result_stays_only_for_workers_that_have_its_secret() {
     let scene = Scene::new();
     let Some((_invoker, function)) = over_a_fabric(&scene) else {
         return;
@@ -114,7 +114,7 @@ fn a_result_stays_for_who_has_its_secret_and_for_nobody_else() {
     }
     let again = claim(&left).1.expect("it is still there");
     assert_eq!(again, got);
-    // The client takes it, and it is there no more.
+    // The client takes the result, and the worker no longer has it.
     let large = function.clone().output_bytes(left.bytes as usize);
     let taken = large.call(&take(&left.ticket.to_le_bytes()));
     assert_eq!(taken.expect("it is taken"), got);
@@ -132,14 +132,14 @@ fn strangers_get_a_nonce_and_are_gone_after_two_seconds_and_stop_nothing() {
     let before: Vec<_> = workers.iter().map(Process::descriptors).collect();
     let strangers: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(left.address).ok()).collect();
     assert!(strangers.len() > 64, "more than are served at a time");
-    // Tasks run meanwhile.
+    // Tasks run in the meantime.
     let (kind, _) = ask(&function, "pid", NOTHING).expect("it runs");
     assert_eq!(kind, PLAIN);
     let begun = Instant::now();
     for mut stranger in strangers {
         stranger.set_read_timeout(Some(LIMIT)).expect("a limit");
         let mut got = Vec::new();
-        // Closed, perhaps with a reset where something was on its way.
+        // The connection is closed, perhaps with a reset if bytes were on their way.
         let _ = stranger.read_to_end(&mut got);
         assert!(got.len() <= CHALLENGE_BYTES, "{} bytes", got.len());
     }
@@ -152,7 +152,7 @@ fn strangers_get_a_nonce_and_are_gone_after_two_seconds_and_stop_nothing() {
 }
 
 #[test]
-fn what_nobody_needs_any_more_is_let_go() {
+fn results_that_no_task_needs_any_more_are_released() {
     let scene = Scene::new();
     let Some((_invoker, function)) = over_a_fabric(&scene) else {
         return;
@@ -181,23 +181,23 @@ fn no_more_than_a_gibibyte_stays_and_the_rest_is_kept_for_the_client() {
     assert_eq!(kinds[10], KEPT, "as without the flag");
 }
 
-/// What a maker does that is none, or not an honest one.
+/// How a fake maker of a result deviates from an honest one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lie {
-    /// None.
+    /// No deviation.
     Honest,
     Secret,
-    /// More bytes than were announced, of which it says so.
+    /// It announces more bytes than the result has.
     Length,
     Content,
-    /// Ends in the middle.
+    /// It ends in the middle.
     Short,
-    /// Something else listens there.
+    /// Another program listens there.
     Other,
     Silent,
 }
 
-/// Listens as a worker would that has this reply.
+/// Listens as a worker that has this result would; returns the reference to the result.
 fn maker(whole: Vec<u8>, lie: Lie) -> (LeftResult, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let left = LeftResult {
@@ -207,8 +207,8 @@ fn maker(whole: Vec<u8>, lie: Lie) -> (LeftResult, JoinHandle<()>) {
         address: listener.local_addr().expect("its address"),
     };
     let thread = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("somebody comes");
-        // What the other end makes of it is what is tested.
+        let (mut stream, _) = listener.accept().expect("a worker comes");
+        // The test looks at what the worker at the other end makes of it.
         let _ = deliver(&mut stream, &whole, lie);
     });
     (left, thread)
@@ -278,14 +278,14 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
     let scene = Scene::new();
     let (_invoker, function) = scene.function();
     let mut whole = vec![reply::PICKLED, 0, 1, 0, 0, 0, 0, 0];
-    // Protocol 5, of the buffer.
+    // A pickle of protocol 5 that consists of the buffer.
     let pickle = b"\x80\x05\x97.";
     whole.extend((pickle.len() as u64).to_le_bytes());
     whole.extend((1_u64 << 20).to_le_bytes());
     whole.extend(pickle);
     whole.resize(64, 0);
     whole.resize(64 + (1 << 20), 3);
-    // What is opened once.
+    // Makes the worker open what it opens only once.
     ask(&function, "pid", NOTHING).expect("it runs");
     let worker = scene.platform.workers().swap_remove(0);
     let before = worker.descriptors();
@@ -313,11 +313,11 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
         }
         thread.join().expect("the maker ends");
     }
-    // Where nobody listens.
+    // An address where no worker listens.
     let (left, _) = maker(Vec::new(), Lie::Honest);
     let nowhere = LeftResult { bytes: 1 << 20, ..left };
     let mut told = nowhere.encode();
-    // A port that is never given away.
+    // A port that the system never gives out.
     told[72..].copy_from_slice(&1_u16.to_le_bytes());
     let reply_to = function.call(&summed(&told)).expect("a reply");
     assert_eq!(
@@ -326,7 +326,7 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
         "{}",
         String::from_utf8_lossy(&reply_to[8..])
     );
-    // What makes no sense is refused.
+    // References that make no sense are refused.
     for (at, byte) in [(72, 0), (73, 0), (23, 255), (1, 1), (66, 0)] {
         let mut told = nowhere.encode();
         if at >= 72 {

@@ -1,5 +1,5 @@
-//! Black-box tests of Python workers, with requests made by hand as `bindings/python/FORMAT.md` has them: what the package's
-//! own client sends is tested with the package. Each is named by the promise that it proves.
+//! Black-box tests of Python workers, with requests made by hand as `bindings/python/FORMAT.md` defines them: the
+//! requests of the package's own client are tested with the package. Each test is named by the promise that it proves.
 
 mod deaths;
 mod left;

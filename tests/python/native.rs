@@ -5,7 +5,7 @@ use hotlease_tests::library::library;
 use std::path::PathBuf;
 
 const NATIVE: u8 = 3;
-/// The worker only repeats it.
+/// Recipe for the result, which the worker only repeats.
 const RECIPE: &[u8] = b"whatever makes an object of it";
 
 fn arguments(room: u64, name: &str, recipe: &[u8]) -> Vec<u8> {
@@ -13,7 +13,7 @@ fn arguments(room: u64, name: &str, recipe: &[u8]) -> Vec<u8> {
     [&room.to_le_bytes(), &name_bytes[..], name.as_bytes(), recipe].concat()
 }
 
-/// A request with one buffer. `with`: whether the library comes along.
+/// A request with one buffer. `with`: whether the request contains the library.
 fn request(library: &[u8], with: bool, arguments: &[u8], input: &[u8]) -> Vec<u8> {
     let sent = if with { library } else { &[] };
     let mut request = vec![NATIVE, 0, 1, 0];
@@ -104,7 +104,7 @@ fn damaged_native_requests_are_refused_and_the_worker_goes_on() {
         small(&arguments(100, &"x".repeat(1025), RECIPE)),
         small(&[&good[..8], &[1, 0, 0xff][..]].concat()),
         small(&arguments(u64::MAX - 1, "echo", RECIPE)),
-        // As its input, which is no result of another task.
+        // `u64::MAX` means as much room as the input has, but the input is no result of another task.
         small(&arguments(u64::MAX, "echo", RECIPE)),
         request(b"\x7fELF no library", true, &good, b"abc"),
         request(b"no library", true, &good, b"abc"),

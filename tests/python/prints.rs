@@ -1,16 +1,16 @@
-//! What tasks print: how it is kept and coded, and that it follows a reply where a lease asks for it.
+//! Output of tasks: how it is kept and encoded, and that it follows a reply where a lease asks for it.
 
 use crate::printed::{
     FLAG, HALF_BYTES, LEFT_OUT, NAME, Pieces, RECORD, RECORD_BYTES_MAX, STDERR, STDOUT, TaskOutput, push, split,
 };
 use crate::requests::*;
 
-/// What follows a reply of one byte.
+/// A reply of one byte, with the output that follows it.
 fn after(printed: &[u8]) -> Vec<u8> {
     [&[FLAG], printed].concat()
 }
 
-/// What was printed, which is no more than was announced.
+/// Takes the output, which is no longer than announced.
 fn taken(mut printed: TaskOutput) -> Vec<u8> {
     let most = printed.bytes();
     let bytes = printed.take();
@@ -18,7 +18,7 @@ fn taken(mut printed: TaskOutput) -> Vec<u8> {
     bytes
 }
 
-/// Pieces, of which texts that follow one another are one.
+/// Pieces of the output; texts that follow one another are joined.
 fn pieces(printed: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let reply = after(printed);
     let (end, section) = split(&reply).expect("something printed");
@@ -78,7 +78,7 @@ fn of_more_the_first_and_the_last_are_kept_and_the_rest_is_counted() {
         assert!(text.as_bytes().starts_with(first) && text.as_bytes().ends_with(last));
         assert!(first.len() > HALF_BYTES - 32 && last.len() > HALF_BYTES * 9 / 10 - 1024);
         if size > 1 {
-            // Of text that came in whole characters.
+            // The text was printed in whole characters.
             let whole = |text: &[u8]| size < 40_000 || std::str::from_utf8(text).is_ok();
             assert!(whole(first) && whole(last), "cut in a character");
         }
@@ -129,7 +129,7 @@ fn damage_is_noticed_or_costs_what_is_damaged() {
     assert!(split(&good).is_some());
     assert!(split(&[]).is_none() && split(&[0, 1, 2, 3, 4, 5]).is_none(), "no flag");
     for length in 1..good.len() {
-        // Whatever the last bytes say, nothing beyond it is looked at.
+        // Whatever the last bytes say, no byte beyond the section is read.
         if let Some((end, section)) = split(&good[..length]) {
             assert!(end >= 1 && end + section.len() + 4 == length);
             assert!(Pieces(section).count() <= length);
@@ -169,7 +169,7 @@ fn what_a_task_prints_follows_its_reply_where_the_lease_asks_for_it() {
                 assert_eq!(reply[0], PLAIN);
                 continue;
             };
-            assert!(asks, "nobody has asked");
+            assert!(asks, "no lease has asked");
             assert_eq!(
                 (reply[0], &reply[1..end]),
                 (PLAIN | FLAG, [&[0; 7], int(3).as_slice()].concat().as_slice())
@@ -192,7 +192,7 @@ fn what_does_not_fit_beside_a_reply_is_kept_with_it() {
     let invoker = invoker.unwrap_or_else(|error| panic!("no lease: {error}"));
     let function = invoker.function("hotlease.call").expect("the one function");
     let arguments = tuple(&[[&[0x06], 20_000_u32.to_le_bytes().as_slice(), &[b'y'; 20_000]].concat()]);
-    // Its ticket is of its one worker.
+    // A ticket is valid with the one worker that gave it.
     let request = plain(&by_reference("tasks", "prints"), true, &arguments);
     let kept = function.clone().output_bytes(8_000).call(&request).expect("it runs");
     assert_eq!((kept[0], kept.len()), (KEPT, 24), "without what was printed");

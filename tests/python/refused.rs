@@ -1,4 +1,4 @@
-//! Imports that cannot be done: the client hears of it when each node has tried, and not when its patience is over.
+//! Imports that fail: the client is told when each node has tried, and does not wait for the end of its patience.
 
 use crate::requests::*;
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Python};
@@ -8,11 +8,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Three starts of an interpreter take seconds where the machine is busy; who waits for what cannot come takes all of it.
+/// Three starts of an interpreter take seconds where the machine is busy; a client that waits in vain waits for all of
+/// this time.
 const PATIENCE: Duration = Duration::from_secs(120);
 const SOON: Duration = Duration::from_secs(30);
 
-/// What workers import, with a module that needs a library which is not on every node.
+/// Modules for workers, one of which needs a library that is not on every node.
 fn scene(imports: &str) -> (TempDir, Python) {
     let package = package();
     let name = library("tally");

@@ -1,4 +1,4 @@
-//! Requests and replies by hand, and a platform with Python workers.
+//! Requests and replies made by hand, and a platform with Python workers.
 
 use hotlease_client::{Code, Error, Function, Invoker, LeaseOptions, Python};
 use hotlease_tests::platform::{Platform, target_directory};
@@ -17,7 +17,7 @@ pub const REFUSED: u8 = 6;
 
 /// An empty tuple.
 pub const NOTHING: &[u8] = &[0x0b, 0];
-/// Protocol 5, of `((buffer,), None)`.
+/// Pickle of protocol 5 of `((buffer,), None)`.
 pub const ONE_BUFFER: &[u8] = b"\x80\x05\x97\x85N\x86.";
 
 /// A platform, and the package that its workers import: the sources of this checkout with the built extension module.
@@ -55,7 +55,7 @@ impl Scene {
     }
 }
 
-/// The interpreter that the extension module was built for: cargo found it in the same way.
+/// The interpreter that the extension module was built for, found in the same way as cargo found it.
 fn interpreter() -> PathBuf {
     let named = std::env::var_os("PYO3_PYTHON").unwrap_or_else(|| "python3".into());
     let told = Command::new(named)
@@ -65,13 +65,13 @@ fn interpreter() -> PathBuf {
     PathBuf::from(String::from_utf8(told).expect("a path").trim())
 }
 
-/// The package that workers import, and the tests' modules.
+/// Makes a folder with the package that workers import, and the tests' modules.
 pub fn package() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let module = folder.path().join("hotlease");
     std::fs::create_dir(&module).expect("a folder");
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bindings/python/python/hotlease");
-    // A sandbox that is shown them has nothing of what is beside them.
+    // A sandbox in which this folder is visible has nothing of what is beside it.
     let sources = sources.canonicalize().expect("the package's sources");
     for source in std::fs::read_dir(sources).expect("the package's sources").flatten() {
         std::os::unix::fs::symlink(source.path(), module.join(source.file_name())).expect("a link");
@@ -90,7 +90,7 @@ pub fn package() -> TempDir {
     folder
 }
 
-/// Workers that find it.
+/// Options of Python workers that find this package.
 pub fn python(package: &Path) -> Python {
     let interpreter = interpreter();
     let script = "import sys, hotlease; print('.'.join(map(str, sys.version_info[:3])), hotlease.__version__)";
@@ -117,12 +117,12 @@ pub fn python(package: &Path) -> Python {
     }
 }
 
-/// A pickle that gives a function of a module, by its name.
+/// A pickle that names a function of a module.
 pub fn by_reference(module: &str, name: &str) -> Vec<u8> {
     format!("c{module}\n{name}\n.").into_bytes()
 }
 
-/// A request with plain arguments. `with`: whether the function comes along.
+/// A request with plain arguments. `with`: whether the request contains the function.
 pub fn plain(blob: &[u8], with: bool, arguments: &[u8]) -> Vec<u8> {
     let sent = if with { blob } else { &[] };
     let mut request = vec![0, 0, 0, 0];
@@ -133,7 +133,7 @@ pub fn plain(blob: &[u8], with: bool, arguments: &[u8]) -> Vec<u8> {
     request
 }
 
-/// A request of `((buffer,), None)`.
+/// A request with the arguments `((buffer,), None)`.
 pub fn with_buffer(blob: &[u8], writable: bool, buffer: &[u8]) -> Vec<u8> {
     let mut request = vec![1, writable.into(), 1, 0];
     request.extend((blob.len() as u32).to_le_bytes());
@@ -155,13 +155,13 @@ pub fn take(ticket: &[u8]) -> Vec<u8> {
     request
 }
 
-/// The first bytes of the BLAKE3 hash: as functions' libraries have it, too.
+/// Key of a function: the first bytes of its BLAKE3 hash, as for libraries of functions.
 pub fn key(blob: &[u8]) -> [u8; 16] {
     let hash = hotlease_wire::ids::CodeHash::of(blob);
     hash.0[..16].try_into().expect("16 bytes")
 }
 
-/// Invokes a function of `tasks.py` with plain arguments; kind of the reply, and its body.
+/// Invokes a function of `tasks.py` with plain arguments; returns the kind of the reply, and its body.
 pub fn ask(function: &Function, name: &str, arguments: &[u8]) -> Result<(u8, Vec<u8>), Error> {
     let request = plain(&by_reference("tasks", name), true, arguments);
     let reply = function.call(&request)?;

@@ -1,4 +1,4 @@
-//! Why an interpreter had not waited.
+//! Starts of Python leases: why an interpreter was not ready.
 
 use crate::requests::*;
 use hotlease_client::{Code, Invoker, LeaseOptions};
@@ -47,7 +47,7 @@ fn the_first_lease_a_warm_one_and_one_that_finds_all_spares_taken_each_say_so() 
     first.deallocate().expect("given back");
 
     until_true("a spare is ready", LIMIT, || spares(&scene) == 1);
-    // What is started may not be ready yet: then the lease waits for it.
+    // The spare worker may not be ready yet: then the lease waits for it.
     let (second, function) = scene.function();
     let told = start(&second);
     assert!(
@@ -81,7 +81,7 @@ fn memory_that_waiting_interpreters_borrow_is_shown_and_counted_against_no_lease
     let listed = scene.platform.run(&["ps"]).stdout;
     let listed = String::from_utf8(listed).expect("text");
     assert!(listed.contains("of idle memory"), "{listed}");
-    // A lease may have all that the node offers, and the spare as well.
+    // A lease may get all the memory that the node offers, and the spare worker as well.
     let offered = scene.platform.json(&["agents"])[0]["memory_bytes"].clone();
     let options = LeaseOptions {
         python: Some(scene.python.clone()),

@@ -1,5 +1,5 @@
-//! What functions leave in a worker is saved when its lease ends or its memory is wanted, and restored for the next lease of that name,
-//! on whichever of two agents that share a directory.
+//! States that functions leave in a worker: saved when the lease ends or its memory is wanted, and restored for the
+//! next lease of that name, on either of two agents that share a directory.
 
 use crate::requests::*;
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Python};
@@ -70,7 +70,7 @@ impl Scene {
         }
     }
 
-    /// Leaves a text in a worker, and gives the lease back; its name.
+    /// Leaves a text in a worker, and releases the lease; returns the lease's name.
     fn leave(&self, what: &str) -> String {
         let invoker = self.lease();
         put(&invoker, what);
@@ -247,7 +247,7 @@ fn a_save_function_that_hangs_delays_the_end_no_longer_than_was_said() {
 
 #[test]
 fn a_restore_function_that_fails_or_hangs_fails_the_lease_and_loses_nothing() {
-    // Another attempt would raise the same, and may be quicker.
+    // The last field says whether another attempt may pass: it would raise the same, but may be quicker.
     for (state, expected, may_pass) in [
         (
             "restores badly",
@@ -338,7 +338,7 @@ fn of_two_leases_that_want_one_state_one_has_it_and_the_other_is_told_who() {
 }
 
 #[test]
-fn an_agent_that_is_killed_while_it_saves_leaves_no_half_state_and_nobody_locked_out() {
+fn an_agent_that_is_killed_while_it_saves_leaves_no_half_state_and_no_lease_locked_out() {
     let mut scene = Scene::new(2);
     let invoker = scene.lease();
     put(&invoker, "is large");

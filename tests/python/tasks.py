@@ -84,7 +84,7 @@ def forks():
 
 def cancelled_in_time():
     assert hotlease.deadline() > time.monotonic() and not hotlease.cancelled()
-    # Without a pause: who does not return soon after the flag is set loses his worker.
+    # No pause: a function that does not return soon after the flag is set loses its worker.
     while not hotlease.cancelled():
         pass
 

@@ -59,7 +59,7 @@ fn damaged_requests_are_refused_and_the_worker_goes_on() {
     let pid = function.call(&good).expect("it runs");
     let buffered = with_buffer(&by_reference("tasks", "look"), false, &[1; 100]);
     let mut spoiled: Vec<Vec<u8>> = (0..good.len()).map(|length| good[..length].to_vec()).collect();
-    // Without its function's bytes, of which the worker knows the key, it is a good one.
+    // From 24 bytes on, the request without its function's bytes is a good one, because the worker knows the key.
     spoiled.truncate(24);
     for (at, byte) in [(0, 3), (0, 200), (1, 2), (2, 1), (3, 255), (4, 255), (7, 255)] {
         let mut request = good.clone();
@@ -81,7 +81,7 @@ fn damaged_requests_are_refused_and_the_worker_goes_on() {
     for request in spoiled {
         let reply = function.call(&request).expect("a reply");
         assert!(
-            // What unpickles wrongly is Python's to say.
+            // Python reports a blob that unpickles wrongly.
             [REFUSED, EXCEPTION].contains(&reply[0]),
             "{request:02x?} was answered {reply:02x?}"
         );
@@ -145,7 +145,7 @@ fn what_a_function_keeps_of_its_arguments_is_noticed_and_its_worker_replaced() {
     let pid = ask(&function, "pid", NOTHING).expect("it runs");
     let buffer = vec![0; 1 << 20];
     let keeps = |name: &str| function.call(&with_buffer(&by_reference("tasks", name), false, &buffer));
-    // Which nobody can reach any more, when it is looked for.
+    // Nothing refers to the cycle from outside when the worker looks for references.
     assert_eq!(keeps("keeps_in_a_cycle").expect("a reply")[8..], [0]);
     assert_eq!(ask(&function, "pid", NOTHING).expect("it runs"), pid);
     let told = keeps("keeps").expect("the reply is out before the worker goes");
@@ -158,7 +158,7 @@ fn what_a_function_keeps_of_its_arguments_is_noticed_and_its_worker_replaced() {
     assert_ne!(next, pid.1, "its memory is used for other things now: another process");
 }
 
-/// Of the worker that takes the place of one that is going.
+/// Process number of the worker that replaces one that is ending.
 fn next_pid(function: &Function) -> Vec<u8> {
     loop {
         match ask(function, "pid", NOTHING) {
@@ -206,7 +206,7 @@ fn deadline_and_cancellation_reach_the_function() {
         );
         ask(&function, "pid", NOTHING).expect("it runs") == pid
     };
-    // A busy machine may not let it run in the 50 ms after which its worker is ended.
+    // A busy machine may not let the function run in the 50 ms after which its worker is ended.
     assert!(
         (0..20).any(|_| told_in_time()),
         "a function that returns when it is told keeps its worker"

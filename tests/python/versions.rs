@@ -1,9 +1,9 @@
-//! Interpreters that are not what the client has.
+//! Interpreters that differ from the client's.
 
 use crate::requests::*;
 use hotlease_client::{Error, Python};
 
-/// What is changed, and what the refusal names then.
+/// A change to the options, and the texts that the refusal must contain.
 type Spoiled<'a> = (fn(&mut Python), [&'a str; 2]);
 
 #[test]
@@ -43,13 +43,13 @@ fn an_interpreter_that_cannot_be_one_is_told() {
         ..scene.python.clone()
     };
     let told = refusal(&scene, without);
-    // Where the package is installed for that interpreter, it starts all the same.
+    // If the package is installed for that interpreter, the worker starts nevertheless.
     assert!(told.is_empty() || told.contains("hotlease"), "{told}");
     let (_invoker, function) = scene.function();
     assert_eq!(ask(&function, "pid", NOTHING).expect("the core is free again").0, PLAIN);
 }
 
-/// Why there is no lease; empty: there is.
+/// Text of the refusal; empty if the lease was granted.
 fn refusal(scene: &Scene, python: Python) -> String {
     match scene.allocate(python) {
         Ok(_) => String::new(),

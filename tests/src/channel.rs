@@ -1,4 +1,4 @@
-//! The client's side of the rings, written by hand: any words into any entry.
+//! The client's side of the rings, written by hand: it can write any words into any entry.
 
 use crate::platform::LIMIT;
 use hotlease_fabric::doorbell::Doorbell;
@@ -9,7 +9,7 @@ use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::time::{Duration, Instant};
 
-/// One channel; checks nothing of what it writes.
+/// One channel; checks nothing that it writes.
 pub struct RawChannel {
     requests: ShmRing,
     replies: NearRing,
@@ -20,7 +20,7 @@ pub struct RawChannel {
 }
 
 impl RawChannel {
-    /// Of rings that both ends know.
+    /// A channel over rings that both ends know.
     pub fn new(requests: ShmRing, replies: NearRing, doorbell: Doorbell, generation: u32) -> Self {
         Self {
             requests,
@@ -58,7 +58,7 @@ impl RawChannel {
         header
     }
 
-    /// A correct request with a small payload for the express entry, which counts its own.
+    /// A correct request with a small payload for the express entry, which has a counter of its own.
     pub fn express_request(&self, epoch: Epoch, function: FunctionIndex, payload: &[u8]) -> RequestHeader {
         assert!(payload.len() <= INLINE_BYTES);
         RequestHeader {
@@ -87,7 +87,7 @@ impl RawChannel {
         self.next += 1;
     }
 
-    /// Writes bytes to the payload area of an entry, whoever uses it.
+    /// Writes bytes to the payload area of an entry, even if it is in use.
     pub fn overwrite_payload(&self, entry: u32, payload: &[u8]) {
         assert!(payload.len() <= self.requests.payload_bytes());
         // SAFETY: the entry's payload is that long, and a borrowed slice does not overlap a foreign mapping.
@@ -96,13 +96,13 @@ impl RawChannel {
         }
     }
 
-    /// Writes any words to the line of any entry and wakes the slot. Counts nothing.
+    /// Writes any words to the line of any entry and wakes the slot. Does not advance the counter.
     pub fn write_words(&self, entry: u32, words: &LineWords) {
         self.requests.publish(entry, 0, words);
         self.requests.ring();
     }
 
-    /// Sends a request without waiting for its answer. Counts nothing.
+    /// Sends a request without waiting for its answer. Does not advance the counter.
     pub fn publish(&self, request: &RequestHeader) {
         self.write_words(self.ring_entry(self.next), &request.encode());
     }
@@ -156,7 +156,7 @@ impl RawChannel {
             if start.elapsed() > limit {
                 return None;
             }
-            // Leaves the core to the slot: there are as many cores as slots.
+            // Leaves the core to the slot: there are only as many cores as slots.
             self.doorbell
                 .sleep_unless(|| line.poll(seq).is_some(), Some(Duration::from_millis(20)));
         }

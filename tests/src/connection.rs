@@ -12,19 +12,19 @@ use hotlease_wire::ids::{RegionId, SlotIndex};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// One connection; checks nothing of what it sends.
+/// One connection; checks nothing that it sends.
 pub struct RawConnection {
     socket: Socket,
 }
 
-/// A shape that every worker takes.
+/// A shape that every worker accepts.
 pub const SHAPE: RingShape = RingShape {
     depth: 8,
     entry_bytes: 4096,
 };
 
 impl RawConnection {
-    /// On the socket that came with `Connected`.
+    /// A connection over the socket that came with `Connected`.
     pub fn new(socket: Socket) -> Self {
         Self { socket }
     }
@@ -40,7 +40,7 @@ impl RawConnection {
         self.next(LIMIT)
     }
 
-    /// The next answer; `None` if the worker closed the connection.
+    /// Waits for the next answer; `None` if the worker closed the connection.
     ///
     /// # Panics
     /// As [`RawConnection::ask`].
@@ -53,17 +53,17 @@ impl RawConnection {
         }
     }
 
-    /// Bytes as they are.
+    /// Sends bytes as they are.
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
         self.socket.send_bytes(bytes, fds)
     }
 
-    /// More descriptors than a message may have.
+    /// Sends more descriptors than a message may have.
     pub fn send_many_fds(&self, bytes: &[u8], fd: BorrowedFd<'_>, count: usize) {
         send_many_fds(&self.socket, bytes, fd, count);
     }
 
-    /// Opens a channel to a slot of rings of [`SHAPE`].
+    /// Opens a channel to a slot, with rings of [`SHAPE`].
     ///
     /// # Panics
     /// If the worker refuses.
@@ -112,7 +112,7 @@ impl RawConnection {
         )
     }
 
-    /// Sends what is answered by yes or no.
+    /// Sends a request that is answered by yes or no.
     ///
     /// # Panics
     /// If there is no answer, or a wrong one.
@@ -124,7 +124,7 @@ impl RawConnection {
         }
     }
 
-    /// Whether the worker has closed the connection, or does within `limit`. Answers are dropped.
+    /// Returns whether the worker has closed the connection, or does so within `limit`. Drops answers.
     pub fn is_closed(&self, limit: Duration) -> bool {
         self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
         loop {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// The best provider that leads from this machine to itself; `None`, which is said, if there is none.
+/// The best provider that can connect this machine with itself; prints so and returns `None` if there is none.
 pub fn provider() -> Option<Provider> {
     let library = Libfabric::load()
         .inspect_err(|error| eprintln!("skipped: {error}"))
@@ -29,17 +29,17 @@ pub fn provider() -> Option<Provider> {
     found
 }
 
-/// A port of this process that a worker's slot knows.
+/// A port of this process that is connected with a worker's slot.
 pub struct RawLink {
-    /// Ours.
+    /// Port of this process.
     pub port: Arc<Port>,
-    /// The slot's.
+    /// The slot's port.
     pub peer: Arc<Peer>,
     key: u64,
 }
 
 impl RawLink {
-    /// Makes the first slot and a new port known to each other.
+    /// Connects the first slot with a new port.
     ///
     /// # Panics
     /// If the worker refuses, or the provider does not start.
@@ -60,7 +60,7 @@ impl RawLink {
         Self { port, peer, key }
     }
 
-    /// Sets up what the provider sets up lazily.
+    /// Makes the provider set up what it sets up lazily.
     ///
     /// # Panics
     /// If no bytes come back.
@@ -104,7 +104,7 @@ impl RawLink {
     }
 }
 
-/// One channel; checks nothing of what it sends.
+/// One channel; checks nothing that it sends.
 pub struct RawFabricChannel {
     client: ClientChannel<OfiRing>,
     next: u64,
@@ -127,7 +127,7 @@ impl RawFabricChannel {
         self.next += 1;
     }
 
-    /// The reply to the last request; `None` if the link breaks instead.
+    /// Waits for the reply to the last request; `None` if the link breaks instead.
     ///
     /// # Panics
     /// If neither happens in time.
@@ -146,7 +146,7 @@ impl RawFabricChannel {
     }
 }
 
-/// Makes memory known to the worker, which it will reach over the fabric; nothing says that it can.
+/// Registers memory with the worker, which will reach it over the fabric; nothing proves that it can.
 ///
 /// # Panics
 /// If the worker refuses.

@@ -1,11 +1,11 @@
-//! What the tests of faults stand on: daemons that can be broken one at a time, work whose every result is checked, and
-//! tables of what was measured.
+//! Support for tests of faults: daemons that can be broken one at a time, calls whose every result is checked, and
+//! tables of measurements.
 //!
-//! * [`system`] — disks, clocks and cores that are as a test says, for daemons as they are shipped.
+//! * [`system`] — disks, clocks and cores that behave as a test says, for daemons as they are shipped.
 //! * [`parts`] — manager and agent of one machine as processes of their own.
 //! * [`tally`] — calls that leave a mark of each run.
-//! * [`caller`] — threads that make them, and what they were told.
-//! * [`ledger`] — what is billed, held against both.
+//! * [`caller`] — threads that make calls, and their outcomes.
+//! * [`ledger`] — bills, compared with marks and with what clients were told.
 //! * [`row`] — one row of the table of faults.
 //! * [`scale`] — how often each fault is tried, and with which seeds.
 

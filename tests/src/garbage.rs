@@ -1,4 +1,4 @@
-//! Messages that are nearly right: valid ones, and what is made of them.
+//! Messages that are nearly right: valid ones, and mutations of them.
 
 use crate::connection::SHAPE;
 use hotlease_wire::connection::ConnectionRequest;
@@ -29,7 +29,7 @@ pub fn mutated(random: &mut StdRng, valid: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// What a client asks an agent.
+/// Requests of a client to an agent.
 pub fn session_requests() -> Vec<Vec<u8>> {
     let worker = hotlease_wire::ids::WorkerIndex(0);
     let hash = CodeHash([1; 32]);
@@ -44,7 +44,7 @@ pub fn session_requests() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What a client asks a worker.
+/// Requests of a client to a worker.
 pub fn connection_requests() -> Vec<Vec<u8>> {
     vec![
         encode(&ConnectionRequest::Open {

@@ -1,10 +1,10 @@
 //! Several hosts on one machine: network namespaces, joined by veth pairs and a bridge.
 //!
-//! Every host has an address of each family, files of its own, and a link that can be cut, made slow, or made
-//! to lose packets. What differs from real hosts: processes and processors are one, and so is the kernel.
+//! Every host has an address of each family, files of its own, and a link that can be cut, slowed down, or made to lose
+//! packets. Unlike real hosts they share processes, processors and the kernel.
 //!
-//! The bridge is in a namespace of its own, so nothing is seen or changed outside. All namespaces of a test
-//! program begin with `hlt-PID-`; those of one that was killed are removed by the next. Needs root.
+//! The bridge is in a namespace of its own, so nothing is seen or changed outside. All namespaces of a test program
+//! begin with `hlt-PID-`; the next test program removes the namespaces of one that was killed. Needs root.
 
 mod host;
 mod internet;
@@ -27,13 +27,13 @@ use tempfile::TempDir;
 pub struct Hosts {
     hosts: Vec<Host>,
     meddlers: Vec<(String, Meddler)>,
-    /// Where the links meet.
+    /// Namespace in which the links meet.
     _hub: Namespace,
     _files: TempDir,
 }
 
 impl Hosts {
-    /// Hosts of these names; `None`, which is said, where this is not root or the system cannot make them.
+    /// Hosts of these names; prints so and returns `None` where this is not root or the system cannot make them.
     ///
     /// # Panics
     /// If it is root, and making them fails half-way.
@@ -41,7 +41,7 @@ impl Hosts {
         Self::make(names, true, &[])
     }
 
-    /// The same without any address of IPv4.
+    /// Hosts of these names without any address of IPv4.
     ///
     /// # Panics
     /// As [`Hosts::new`].
@@ -49,7 +49,7 @@ impl Hosts {
         Self::make(names, false, &[])
     }
 
-    /// The same with a meddler on the cable of each host of `meddled`, who does nothing yet.
+    /// Hosts of these names with a meddler on the cable of each host of `meddled`; it changes nothing yet.
     ///
     /// # Panics
     /// As [`Hosts::new`].
@@ -65,7 +65,7 @@ impl Hosts {
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("hlt-{}-{number}", std::process::id());
-        // A container's root may not be allowed to.
+        // Root in a container may not be allowed to make namespaces.
         let probe = format!("{prefix}-probe");
         let probed = ["add", "del"].map(|step| namespace::ip(&["netns", step, &probe]));
         if let Some(error) = probed.into_iter().find_map(Result::err) {
@@ -80,7 +80,7 @@ impl Hosts {
         let mut meddlers = Vec::new();
         let hosts = names.iter().zip(1..).map(|(name, position)| {
             let namespace = Namespace::new(&format!("{prefix}-{name}"));
-            // At most 15 bytes; the namespaces keep them apart.
+            // At most 15 bytes; the namespaces keep equal names apart.
             let port = format!("to-{name}");
             let addresses = Addresses {
                 v4: ipv4.then_some(Ipv4Addr::new(10, 77, 0, position)),
@@ -103,7 +103,7 @@ impl Hosts {
         })
     }
 
-    /// One of them.
+    /// The host of this name.
     ///
     /// # Panics
     /// If there is none of this name.
@@ -112,13 +112,13 @@ impl Hosts {
         found.unwrap_or_else(|| panic!("no host {name}"))
     }
 
-    /// Tells the meddler on a host's cable what to do from now on; what it has done so far.
+    /// Tells the meddler on a host's cable what to do from now on; returns what it has done so far.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no meddler on its cable.
     pub fn meddle(&self, name: &str, meddling: Meddling) -> meddler::Done {
         let found = self.meddlers.iter().find(|(host, _)| host == name);
-        let (_, meddler) = found.unwrap_or_else(|| panic!("nobody meddles at {name}"));
+        let (_, meddler) = found.unwrap_or_else(|| panic!("there is no meddler at {name}"));
         meddler.set(meddling)
     }
 }

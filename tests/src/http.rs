@@ -1,4 +1,4 @@
-//! HTTP/1.1 over any stream, byte by byte as a test wants it: what a proper client would never send, too.
+//! HTTP/1.1 over any stream, byte by byte as a test wants it, also what a proper client would never send.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A header; empty: there is none.
+    /// Value of a header; empty if there is none.
     pub fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map_or("", |(_, value)| value)
@@ -31,7 +31,7 @@ impl Answer {
     /// The body as JSON.
     ///
     /// # Panics
-    /// If it is none.
+    /// If the body is no JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
@@ -48,7 +48,7 @@ pub fn connect(directory: &Path) -> UnixStream {
     stream
 }
 
-/// Asks over a connection of its own. `headers`: lines with their ends; Host is added.
+/// Asks over a connection of its own. `headers` are lines with their ends; Host is added.
 ///
 /// # Panics
 /// If there is no answer.
@@ -70,7 +70,7 @@ pub fn get(directory: &Path, path: &str) -> Answer {
     ask(directory, "GET", path, "", "")
 }
 
-/// Reads one answer; an error: there is none, or it is none of HTTP.
+/// Reads one answer; fails if there is none, or if it is no HTTP.
 pub fn answer(stream: &mut impl Read, is_head: bool) -> io::Result<Answer> {
     let bad = |what: &str| io::Error::new(ErrorKind::InvalidData, what.to_owned());
     let mut head = Vec::new();

@@ -19,22 +19,22 @@ pub const LONG: Duration = Duration::from_secs(600);
 
 /// A lease of one worker with one slot, a library loaded, a channel open.
 pub struct RawLease {
-    /// As granted.
+    /// The grant of the lease.
     pub grant: Grant,
-    /// Attached.
+    /// A session that is attached to the lease.
     pub session: RawSession,
-    /// To worker 0.
+    /// A connection to worker 0.
     pub connection: RawConnection,
-    /// To slot 0 of it.
+    /// A channel to slot 0 of worker 0.
     pub channel: RawChannel,
-    /// Of worker 0.
+    /// Epoch of worker 0.
     pub epoch: Epoch,
-    /// What is loaded.
+    /// The functions that are loaded.
     pub functions: Loaded,
 }
 
 impl RawLease {
-    /// With `fixtures/echo.c` loaded.
+    /// Takes a lease with `fixtures/echo.c` loaded.
     ///
     /// # Panics
     /// If anything is refused.
@@ -42,7 +42,7 @@ impl RawLease {
         Self::with(platform, &library("echo"))
     }
 
-    /// With a library loaded.
+    /// Takes a lease with this library loaded.
     ///
     /// # Panics
     /// If anything is refused.
@@ -54,7 +54,7 @@ impl RawLease {
         Self::of(grant, library)
     }
 
-    /// On what was granted.
+    /// Attaches to a grant, and loads a library.
     ///
     /// # Panics
     /// If anything is refused.
@@ -78,16 +78,16 @@ impl RawLease {
     /// Invokes the library's echo.
     ///
     /// # Panics
-    /// If it does not answer rightly.
+    /// If the answer is wrong.
     pub fn echo(&mut self) {
         let echo = self.functions.index("echo");
         self.channel.echo(self.epoch, echo, b"are you there?");
     }
 
-    /// Connects again, after the worker died.
+    /// Connects again after the worker died.
     ///
     /// # Panics
-    /// If it is not replaced.
+    /// If the worker is not replaced.
     pub fn reconnect(&mut self) {
         let (connection, epoch) = self
             .session
@@ -111,7 +111,7 @@ impl Bystander {
     /// Takes a lease, and calls until [`Bystander::finish`].
     ///
     /// # Panics
-    /// If there is no lease for it.
+    /// If no lease is granted.
     pub fn start(platform: &Platform) -> Self {
         let mut lease = RawLease::take(platform);
         let stop = Arc::new(AtomicBool::new(false));
@@ -132,10 +132,10 @@ impl Bystander {
         Self { stop, called, calls }
     }
 
-    /// Ends the calls, after some more.
+    /// Makes some more calls, then ends.
     ///
     /// # Panics
-    /// If one failed, or did not end soon.
+    /// If a call failed, or did not end soon.
     pub fn finish(self) {
         let before = self.called.load(Ordering::Relaxed);
         until_true("the bystander goes on", LIMIT, || {

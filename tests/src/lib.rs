@@ -1,26 +1,26 @@
-//! What the black-box tests stand on: a platform of built binaries, and clients that misbehave.
+//! Support for the black-box tests: a platform of built binaries, and clients that misbehave.
 //!
 //! * [`nodes`] — a manager and several agents, each a process with a directory of its own, on one machine.
 //! * [`platform`] — `hotlease up` in a private runtime directory; checks at its end that nothing is left.
 //! * [`locks`] — locks between test programs on what they share.
 //! * [`library`] — function libraries compiled from `fixtures/`.
-//! * [`process`] — what the kernel says of a process: memory, descriptors, cores, whether it is there.
+//! * [`process`] — facts from the kernel about a process: memory, descriptors, cores, whether it is there.
 //! * [`manager`] — the manager's gRPC interface, blocking.
-//! * [`session`], [`connection`], [`channel`] — the client's side of each socket and of the rings, spoken by
-//!   hand so that it can be spoken wrongly.
-//! * [`fabric`] — the same over a fabric.
+//! * [`session`], [`connection`], [`channel`] — the client's side of each socket and of the rings, spoken by hand so
+//!   that it can be spoken wrongly.
+//! * [`fabric`] — the client's side of a channel over a fabric, spoken by hand.
 //! * [`garbage`] — messages that are nearly right.
 //! * [`lease`] — all of these together; a bystander that notices any disturbance.
 //! * [`faults`] — daemons that are broken one at a time, and work that is checked.
 //! * [`http`] — HTTP, also as no client would speak it.
 //! * [`hosts`] — several hosts on one machine; a network that misbehaves.
 //! * [`site`] — a manager and agents on hosts that know each other by certificates, and clients of them.
-//! * [`swapping`] — agents that keep what functions leave in workers.
+//! * [`swapping`] — agents that save the states of workers.
 //! * [`versitygw`] — a store that speaks S3.
 //! * [`wait`] — waiting for a condition, with a limit.
 //!
-//! The tests themselves are the modules of `platform/main.rs` and, across hosts, `hosts/main.rs`. They drive what `make build` left beside
-//! the test program, and never build anything themselves.
+//! The tests themselves are the modules of `platform/main.rs` and, across hosts, `hosts/main.rs`. They run the programs
+//! that `make build` left beside the test program, and never build anything themselves.
 
 pub mod channel;
 pub mod connection;

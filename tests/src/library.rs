@@ -9,12 +9,12 @@ use std::sync::{Mutex, PoisonError};
 /// The library made from `fixtures/NAME.c`, compiled unless the same source was compiled before.
 ///
 /// # Panics
-/// If it cannot be compiled; the compiler's words are in the message.
+/// If it cannot be compiled; the message contains the compiler's output.
 pub fn library(name: &str) -> PathBuf {
     compile(name, &[])
 }
 
-/// The same with further arguments to the compiler.
+/// The library made from `fixtures/NAME.c` with further arguments to the compiler.
 ///
 /// # Panics
 /// As [`library`].

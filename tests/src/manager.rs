@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
-/// See the module. For one thread.
+/// A blocking client of a manager's gRPC interface. For one thread.
 pub struct ManagerClient {
     runtime: Runtime,
     stub: RefCell<Stub<Channel>>,
@@ -46,7 +46,7 @@ impl ManagerClient {
         self.ask(async |stub| stub.acquire(request).await)
     }
 
-    /// Takes a lease of so many workers of one slot each.
+    /// Takes a lease of this many workers of one slot each.
     pub fn lease(&self, workers: u32, ttl: Duration) -> Result<Grant, Rejection> {
         self.acquire(AcquireRequest {
             workers,
@@ -58,12 +58,12 @@ impl ManagerClient {
         })
     }
 
-    /// Gives a lease back.
+    /// Releases a lease.
     pub fn release(&self, lease: &str) -> Result<Option<Usage>, Rejection> {
         self.end(lease, "released")
     }
 
-    /// Ends a lease as an operator does.
+    /// Revokes a lease, as an operator does.
     pub fn revoke(&self, lease: &str) -> Result<Option<Usage>, Rejection> {
         self.end(lease, "revoked")
     }
@@ -78,19 +78,19 @@ impl ManagerClient {
             .map(|reply| reply.usage)
     }
 
-    /// Agents that are registered.
+    /// Registered agents.
     pub fn agents(&self) -> Result<Vec<AgentInfo>, Rejection> {
         self.ask(async |stub| stub.list_agents(ListRequest::default()).await)
             .map(|list| list.agents)
     }
 
-    /// Leases that are held or were.
+    /// Leases that are held or have ended.
     pub fn leases(&self) -> Result<Vec<LeaseInfo>, Rejection> {
         self.ask(async |stub| stub.list_leases(ListRequest::default()).await)
             .map(|list| list.leases)
     }
 
-    /// One lease.
+    /// Information about one lease.
     pub fn lease_info(&self, lease: &str) -> Option<LeaseInfo> {
         self.leases()
             .expect("leases are listed")
@@ -104,8 +104,8 @@ impl ManagerClient {
             .map(|list| list.workers)
     }
 
-    /// Cores that no lease holds: offered, less those of active leases. Both are the agent's own words at
-    /// this moment, not its last heartbeat's.
+    /// Number of cores that no lease holds: the offered ones, less those of active leases. The agent reports both at
+    /// this moment; they are not from its last heartbeat.
     pub fn free_cores(&self) -> u32 {
         let agents = self.agents().expect("agents are listed");
         let offered: usize = agents.iter().map(|agent| agent.cores.len()).sum();

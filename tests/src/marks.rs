@@ -1,4 +1,4 @@
-//! How often a function ran, whatever its callers were told.
+//! Count of a function's runs, independent of what its callers were told.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// None yet.
+    /// A file without marks.
     ///
     /// # Panics
     /// If there is no directory for temporary files.
@@ -20,17 +20,17 @@ impl Marks {
         Self(tempfile::tempdir().expect("a directory"))
     }
 
-    /// The file.
+    /// Path of the file.
     pub fn path(&self) -> PathBuf {
         self.0.path().join("marks")
     }
 
-    /// What the function is told: the file's path.
+    /// The function's input: the file's path.
     pub fn input(&self) -> Vec<u8> {
         self.path().into_os_string().into_encoded_bytes()
     }
 
-    /// Runs so far.
+    /// Number of runs so far.
     pub fn count(&self) -> usize {
         std::fs::read(self.path()).map_or(0, |marks| marks.len())
     }

@@ -1,5 +1,5 @@
-//! A manager and several agents on one machine, each a process with a runtime directory of its own: what a site is
-//! for leases, without certificates. (Across hosts: [`crate::site`].)
+//! A manager and several agents on one machine, each a process with a runtime directory of its own: a site for leases,
+//! without certificates. (Across hosts: [`crate::site`].)
 
 use crate::library::library;
 use crate::locks::{Lock, have_machine_alone};
@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 pub struct Node {
     directory: tempfile::TempDir,
     arguments: Vec<String>,
-    /// Where its workers find libraries beyond the system's.
+    /// Folders in which its workers find libraries, in addition to the system's.
     libraries: PathBuf,
     agent: Option<Child>,
     descendants: Vec<Process>,
 }
 
-/// See the module. Stopped when dropped; a worker that is left then fails the test.
+/// A manager and several agents. Stopped when dropped; a worker that is left then fails the test.
 pub struct Nodes {
     directory: tempfile::TempDir,
     manager: Option<Child>,
@@ -35,17 +35,18 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// So many agents, each with the same two cores and a pool of one worker.
+    /// Starts this many agents, each with the same two cores and a pool of one worker.
     pub fn start(count: usize) -> Self {
         Self::start_with(count, &[])
     }
 
-    /// As [`Nodes::start`], the agents with further arguments. No other test runs a platform meanwhile.
+    /// Starts agents as [`Nodes::start`], with further arguments. No other test runs a platform meanwhile.
     pub fn start_with(count: usize, arguments: &[&str]) -> Self {
         Self::start_unlike(&vec![Path::new(""); count], arguments)
     }
 
-    /// As [`Nodes::start_with`], one agent for each of these folders, in which its workers alone find libraries.
+    /// Starts agents as [`Nodes::start_with`], one for each of these folders; only its own workers find libraries
+    /// there.
     pub fn start_unlike(libraries: &[&Path], arguments: &[&str]) -> Self {
         let count = libraries.len();
         let lock = have_machine_alone();
@@ -60,7 +61,7 @@ impl Nodes {
         let cores: Vec<String> = cores().into_iter().take(2).map(|core| core.to_string()).collect();
         for libraries in libraries {
             let directory = private_directory();
-            // An agent's manager is the one in its own directory: here they all share one.
+            // An agent uses the manager in its own directory: here all share one.
             let socket = nodes.directory.path().join("manager.sock");
             std::os::unix::fs::symlink(socket, directory.path().join("manager.sock")).expect("a link");
             let mut all = vec!["--cores".to_owned(), cores.join(","), "--pool".into(), "1".into()];
@@ -97,7 +98,7 @@ impl Nodes {
         manager.wait().expect("our own child");
     }
 
-    /// Waits until so many agents serve, each with a full pool.
+    /// Waits until this many agents serve, each with a full pool.
     pub fn wait_for_agents(&self, count: usize) {
         let start = Instant::now();
         let ready = || {
@@ -124,7 +125,7 @@ impl Nodes {
         command(self.directory.path(), arguments)
     }
 
-    /// What a client leases unless a test says otherwise.
+    /// Lease options of clients unless a test says otherwise.
     pub fn lease_options(&self) -> LeaseOptions {
         LeaseOptions {
             runtime_dir: Some(self.directory.path().to_owned()),
@@ -132,29 +133,30 @@ impl Nodes {
         }
     }
 
-    /// A lease as asked, with a library of the fixtures.
+    /// Takes a lease with a library of the fixtures.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the lease is refused.
     pub fn invoker(&self, name: &str, options: LeaseOptions) -> Invoker {
         let code = Code::open(library(name)).expect("a library");
         Invoker::allocate(&code, options).unwrap_or_else(|error| panic!("no lease: {error}\n{}", self.log()))
     }
 
-    /// Which node holds a lease.
+    /// Number of the node that holds a lease.
     ///
     /// # Panics
-    /// If none does.
+    /// If no node does.
     pub fn holder(&self, lease: &str) -> usize {
         let info = self.manager().lease_info(lease).expect("the lease is known");
         let held = self.nodes.iter().position(|node| node.id() == info.agent);
         held.expect("one of the agents")
     }
 
-    /// Takes cores of one node until the manager asks it first, as it has the fewest that are free. Held as long as this is.
+    /// Takes a core of this node, so that the manager asks the node first, as it has the fewest free cores. The
+    /// returned lease holds the core.
     ///
     /// # Panics
-    /// If it cannot.
+    /// If that does not succeed.
     pub fn ask_first(&self, node: usize) -> Invoker {
         let mut others = Vec::new();
         for _ in 0..=self.nodes.len() {
@@ -167,14 +169,14 @@ impl Nodes {
         panic!("no lease of node {node}:\n{}", self.log());
     }
 
-    /// Which nodes have granted a lease under this label, also for a moment.
+    /// Numbers of the nodes that have granted a lease under this label, also for a moment.
     pub fn granted(&self, label: &str) -> BTreeSet<usize> {
         let leases = self.manager().leases().expect("leases are listed");
         let leases = leases.iter().filter(|lease| lease.label == label);
         leases.map(|lease| self.holder(&lease.id)).collect()
     }
 
-    /// What everybody printed so far.
+    /// Output of all daemons so far.
     pub fn log(&self) -> String {
         let mut log = read(self.directory.path());
         for (number, node) in self.nodes.iter().enumerate() {
@@ -192,24 +194,24 @@ impl Node {
         self.agent = Some(spawn(self.directory.path(), &self.libraries, &arguments));
     }
 
-    /// Its name.
+    /// Identifier of the agent.
     pub fn id(&self) -> String {
         let id = fs::read_to_string(self.directory.path().join("state/agent/agent.id"));
         id.expect("an agent's name").trim().to_owned()
     }
 
-    /// Its runtime directory.
+    /// Runtime directory of the agent.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Its process.
+    /// Process of the agent.
     pub fn process(&self) -> Process {
         let agent = self.agent.as_ref().expect("it runs");
         Process::of(agent.id() as i32).expect("it lives")
     }
 
-    /// Kills it with -9.
+    /// Kills the agent with -9.
     pub fn kill(&mut self) {
         let mut agent = self.agent.take().expect("it runs");
         if let Some(process) = Process::of(agent.id() as i32) {
@@ -220,7 +222,7 @@ impl Node {
         agent.wait().expect("our own child");
     }
 
-    /// Waits until no worker of the agent that was killed is left.
+    /// Waits until no worker of the killed agent is left.
     fn nothing_runs(&self) {
         let start = Instant::now();
         while self.descendants.iter().any(Process::is_alive) {

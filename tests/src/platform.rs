@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything that is not measured may take: only a broken program needs as long.
+/// Limit for all waits that are not measured: only a broken program needs as long.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// Time for what happens at once: more than a busy machine stops for, and less than what is waited for where it does not happen (5 s
-/// until a lease ends that nobody attaches to, a time to live of minutes).
+/// Time for events that happen at once: more than a busy machine stops for, and less than the wait where the event does
+/// not happen (5 s until a lease ends to which no client attaches, a time to live of minutes).
 pub const SOON: Duration = Duration::from_secs(4);
 
-/// What to start.
+/// Options of a platform.
 #[derive(Debug, Clone)]
 pub struct PlatformOptions {
-    /// Cores that the agent offers. Default: the first two that there are.
+    /// Cores that the agent offers. Default: the first two of this machine.
     pub cores: Vec<u32>,
-    /// Unassigned workers. Default: 1.
+    /// Number of spare workers. Default: 1.
     pub pool: u32,
     /// Whether other tests wait until this platform is gone: for tests that measure. Default: false.
     pub alone: bool,
@@ -43,23 +43,23 @@ impl Default for PlatformOptions {
     }
 }
 
-/// A running platform. Stopped when dropped; what it left behind then fails the test.
+/// A running platform. Stopped when dropped; processes or files that it left behind then fail the test.
 pub struct Platform {
     directory: tempfile::TempDir,
     options: PlatformOptions,
     up: Option<Child>,
-    /// Everything it has been seen to start before it was last killed or stopped.
+    /// All processes that it had when it was last killed or stopped.
     descendants: Vec<Process>,
     _lock: Lock,
 }
 
 impl Platform {
-    /// With two cores and a pool of one worker.
+    /// Starts a platform with two cores and a pool of one worker.
     pub fn start() -> Self {
         Self::start_with(PlatformOptions::default())
     }
 
-    /// Like [`Platform::start`], and no other test runs a platform meanwhile.
+    /// Starts a platform as [`Platform::start`]; no other test runs a platform meanwhile.
     pub fn start_alone() -> Self {
         Self::start_with(PlatformOptions {
             alone: true,
@@ -67,10 +67,10 @@ impl Platform {
         })
     }
 
-    /// Starts one and waits until it serves.
+    /// Starts a platform and waits until it serves.
     ///
     /// # Panics
-    /// If it does not; what it printed is in the message.
+    /// If it does not serve; the message contains its output.
     pub fn start_with(options: PlatformOptions) -> Self {
         assert!(
             options.cores.len() >= 2,
@@ -143,7 +143,7 @@ impl Platform {
         self.directory.path()
     }
 
-    /// What it printed so far.
+    /// Output of the platform so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
@@ -152,7 +152,7 @@ impl Platform {
         self.directory.path().join("up.log")
     }
 
-    /// The cores it offers.
+    /// Cores that the platform offers.
     pub fn cores(&self) -> &[u32] {
         &self.options.cores
     }
@@ -162,18 +162,18 @@ impl Platform {
         ManagerClient::connect(self.directory()).expect("the manager serves")
     }
 
-    /// Cores that are free, as the agent counts them.
+    /// Number of free cores, as the agent counts them.
     pub fn free_cores(&self) -> u32 {
         self.manager().free_cores()
     }
 
-    /// The process that is manager and agent.
+    /// The process that is both manager and agent.
     pub fn process(&self) -> Process {
         let up = self.up.as_ref().expect("it is running");
         Process::of(up.id() as i32).unwrap_or_else(|| panic!("`hotlease up` has died:\n{}", self.log()))
     }
 
-    /// Worker processes, pooled ones too.
+    /// Worker processes, spare ones too.
     pub fn workers(&self) -> Vec<Process> {
         self.process().descendants()
     }
@@ -198,7 +198,7 @@ impl Platform {
         self.hotlease(arguments).output().expect("hotlease runs")
     }
 
-    /// Runs a `hotlease` command that must succeed, with `--json`: the objects that it prints, one a line.
+    /// Runs a `hotlease` command that must succeed, with `--json`; returns the objects that it prints, one a line.
     pub fn json(&self, arguments: &[&str]) -> Vec<serde_json::Value> {
         let output = self.run(&[arguments, &["--json"]].concat());
         let (text, errors) = (
@@ -216,7 +216,7 @@ impl Platform {
         text.lines().map(parse).collect()
     }
 
-    /// What a client of this platform leases unless a test says otherwise.
+    /// Lease options of clients of this platform unless a test says otherwise.
     pub fn lease_options(&self) -> LeaseOptions {
         LeaseOptions {
             runtime_dir: Some(self.directory().to_owned()),
@@ -227,27 +227,27 @@ impl Platform {
     /// A lease of one slot with a library, through the client library.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the lease is refused.
     pub fn invoker(&self, library: &str) -> Invoker {
         self.invoker_with(library, self.lease_options())
     }
 
-    /// A lease as asked, with a library, through the client library.
+    /// Takes a lease with these options and a library, through the client library.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the lease is refused.
     pub fn invoker_with(&self, library: &str, options: LeaseOptions) -> Invoker {
         let code = Code::open(crate::library::library(library)).expect("a library");
         Invoker::allocate(&code, options).unwrap_or_else(|error| panic!("no lease: {error}"))
     }
 
-    /// Kills manager and agent with -9, as a node's failure would. What they leave behind is checked by
-    /// [`Platform::nothing_runs`].
+    /// Kills manager and agent with -9, as a node's failure would. [`Platform::nothing_runs`] checks what they leave
+    /// behind.
     pub fn kill(&mut self) {
         let mut up = self.up.take().expect("it is running");
         let process = Process::of(up.id() as i32);
         if let Some(process) = process {
-            // Stopped first, so that it starts nothing between the look and the kill.
+            // The process is stopped so that it starts no other between this listing and the kill.
             process.signal(Signal::SIGSTOP);
             self.descendants = process.descendants();
         }
@@ -255,7 +255,7 @@ impl Platform {
         up.wait().expect("our own child");
     }
 
-    /// Asks it to stop, as the user's Ctrl-C does, and waits.
+    /// Stops the platform, as the user's Ctrl-C does, and waits.
     pub fn stop(&mut self) -> ExitStatus {
         let process = self.process();
         self.descendants = process.descendants();
@@ -283,7 +283,7 @@ impl Platform {
         }
     }
 
-    /// Waits until no process of the platform that was killed or stopped is left; how long that took.
+    /// Waits until no process of the killed or stopped platform is left; returns how long that took.
     pub fn nothing_runs(&self, limit: Duration) -> Duration {
         let start = Instant::now();
         loop {
@@ -302,7 +302,7 @@ impl Platform {
         }
     }
 
-    /// Sockets in the runtime directory.
+    /// Names of the sockets in the runtime directory.
     pub fn sockets(&self) -> Vec<String> {
         let entries = fs::read_dir(self.directory()).expect("the runtime directory").flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -329,7 +329,7 @@ impl Drop for Platform {
     }
 }
 
-/// Where cargo puts programs: beside the directory of the test program.
+/// Folder in which cargo puts programs: the one above the test program's.
 pub fn target_directory() -> PathBuf {
     let test = std::env::current_exe().expect("the test program has a path");
     let mut directory = test.parent().expect("it is in a directory").to_owned();
@@ -339,8 +339,8 @@ pub fn target_directory() -> PathBuf {
     directory
 }
 
-/// A directory that a platform can live in: nobody else can enter it, and its path is short, as a socket's
-/// has at most 107 bytes.
+/// A directory that a platform can live in: other users cannot enter it, and its path is short, as a socket's path has
+/// at most 107 bytes.
 pub fn private_directory() -> tempfile::TempDir {
     let owner_only = Permissions::from_mode(0o700);
     let mut builder = tempfile::Builder::new();
@@ -351,7 +351,7 @@ pub fn private_directory() -> tempfile::TempDir {
         .expect("a directory")
 }
 
-/// One of the built programs.
+/// Path of one of the built programs.
 ///
 /// # Panics
 /// If it is not built.

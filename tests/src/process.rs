@@ -1,25 +1,25 @@
-//! What the kernel says of a process.
+//! Facts from the kernel about a process.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// One process, told from a later one with the same number by its start time.
+/// One process; its start time tells it from a later process with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// Its number.
+    /// Process number.
     pub pid: i32,
     started: u64,
 }
 
 impl Process {
-    /// The one with this number, unless it is gone or a zombie.
+    /// The process with this number, unless it is gone or a zombie.
     pub fn of(pid: i32) -> Option<Self> {
         let (state, _, started) = stat(pid)?;
         (state != 'Z' && state != 'X').then_some(Self { pid, started })
     }
 
-    /// Whether it still runs. A zombie does not.
+    /// Whether the process still runs. A zombie does not.
     pub fn is_alive(&self) -> bool {
         Self::of(self.pid) == Some(*self)
     }
@@ -29,8 +29,8 @@ impl Process {
         self.status_kib("VmRSS:") * 1024
     }
 
-    /// Resident memory that no file backs: what it has allocated. The pages of a program's file come and
-    /// go with the page cache.
+    /// Resident memory that no file backs: the memory that the process has allocated. The pages of a program's file
+    /// come and go with the page cache.
     pub fn anonymous_bytes(&self) -> u64 {
         self.status_kib("RssAnon:") * 1024
     }
@@ -42,7 +42,7 @@ impl Process {
         value.and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
-    /// Processor time that its threads have used so far; 0 if it is gone. In steps of 10 ms.
+    /// Processor time that its threads have used so far; 0 if the process is gone. In steps of 10 ms.
     pub fn processor_time(&self) -> Duration {
         let text = fs::read_to_string(self.path("stat")).unwrap_or_default();
         let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
@@ -54,22 +54,22 @@ impl Process {
         Duration::from_millis(ticks * 10)
     }
 
-    /// Open descriptors.
+    /// Number of open descriptors.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(self.path("fd")).map_or(0, Iterator::count)
     }
 
-    /// Mapped areas.
+    /// Number of mapped areas.
     pub fn mappings(&self) -> usize {
         fs::read_to_string(self.path("maps")).map_or(0, |maps| maps.lines().count())
     }
 
-    /// Whether it has mapped something of this name.
+    /// Whether the process has mapped a file of this name.
     pub fn maps(&self, name: &str) -> bool {
         fs::read_to_string(self.path("maps")).is_ok_and(|maps| maps.contains(name))
     }
 
-    /// Cores that each of its threads may run on, as the kernel lists them (`0`, `0-1`).
+    /// Cores that each of its threads may run on, in the kernel's notation (`0`, `0-1`).
     pub fn cores_of_threads(&self) -> Vec<String> {
         let Ok(tasks) = fs::read_dir(self.path("task")) else {
             return Vec::new();
@@ -96,7 +96,7 @@ impl Process {
         )
     }
 
-    /// Children that run, and their children.
+    /// Running children, and their children.
     pub fn descendants(&self) -> Vec<Self> {
         let pids = || {
             let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -112,7 +112,7 @@ impl Process {
         found[1..].iter().filter_map(|pid| Self::of(*pid)).collect()
     }
 
-    /// Sends it a signal; nothing happens if it is gone.
+    /// Sends the process a signal; does nothing if it is gone.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         if self.is_alive() {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid), signal);
@@ -127,7 +127,7 @@ impl Process {
 /// State, parent and start time.
 fn stat(pid: i32) -> Option<(char, i32, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, also spaces and parentheses.
+    // The name may contain anything, also spaces and parentheses.
     let (_, rest) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split(' ').collect();
     Some((

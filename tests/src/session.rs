@@ -14,38 +14,38 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// One session; checks nothing of what it sends.
+/// One session; checks nothing that it sends.
 pub struct RawSession {
     socket: Socket,
-    /// Deaths and ends that came between answers.
+    /// Deaths of workers and ends of leases that came between answers.
     pub events: Vec<SessionReply>,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug)]
 pub enum NoAnswer {
     /// The agent closed the session.
     Closed,
-    /// It says nothing.
+    /// The agent says nothing.
     Silent,
-    /// It sent what is no message.
+    /// The agent sent bytes that are no message.
     Garbage(String),
 }
 
 impl NoAnswer {
-    /// Whether there will never be one.
+    /// Whether there will never be an answer.
     pub fn is_closed(&self) -> bool {
         matches!(self, Self::Closed)
     }
 }
 
 impl RawSession {
-    /// To an agent's session socket.
+    /// Connects to an agent's session socket.
     pub fn connect(path: &Path) -> std::io::Result<Self> {
         Socket::connect(path).map(Self::over)
     }
 
-    /// Over a socket that leads to one.
+    /// A session over a socket that leads to an agent.
     pub fn over(socket: Socket) -> Self {
         Self {
             socket,
@@ -53,10 +53,10 @@ impl RawSession {
         }
     }
 
-    /// Bound to the lease of a grant.
+    /// A session that is attached to the lease of a grant.
     ///
     /// # Panics
-    /// If the agent does not take the token.
+    /// If the agent rejects the token.
     pub fn attached(grant: &Grant) -> Self {
         let mut session = Self::connect(Path::new(&grant.session_socket)).expect("the session socket");
         match session.attach(&grant.token) {
@@ -102,12 +102,12 @@ impl RawSession {
         }
     }
 
-    /// Bytes as they are.
+    /// Sends bytes as they are.
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
         self.socket.send_bytes(bytes, fds)
     }
 
-    /// The next message, whatever it is, but for the notice that the lease is being ended: the end itself follows.
+    /// Waits for the next message of any kind, except the notice that the lease is being ended: the end itself follows.
     pub fn next(&self, limit: Duration) -> Result<(SessionReply, Vec<OwnedFd>), NoAnswer> {
         self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
         match self.socket.receive() {
@@ -120,7 +120,7 @@ impl RawSession {
         }
     }
 
-    /// The next event, also one that came before; how long that took.
+    /// Waits for the next event, also one that came before; returns it and how long that took.
     ///
     /// # Panics
     /// If there is none within `limit`.
@@ -133,7 +133,7 @@ impl RawSession {
         (event, start.elapsed())
     }
 
-    /// Loads a library, bytes and all.
+    /// Loads a library, and sends its bytes.
     pub fn load(&mut self, bytes: &[u8]) -> Result<u16, Rejection> {
         self.load_as(CodeHash::of(bytes), bytes)
     }
@@ -155,7 +155,7 @@ impl RawSession {
         }
     }
 
-    /// Loads a library from a file; the index of a function of it is [`Loaded::index`].
+    /// Loads a library from a file; [`Loaded::index`] returns the index of a function of it.
     ///
     /// # Panics
     /// If it cannot be loaded.
@@ -174,7 +174,7 @@ impl RawSession {
         }
     }
 
-    /// A connection to a worker, and its epoch.
+    /// Opens a connection to a worker; returns it and the worker's epoch.
     pub fn worker(&mut self, index: u16) -> Result<(RawConnection, Epoch), Rejection> {
         let request = SessionRequest::Connect {
             worker: WorkerIndex(index),
@@ -208,10 +208,10 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// What to put into a request to run the function.
+    /// Index that a request must have to run the function.
     ///
     /// # Panics
-    /// If there is none of that name.
+    /// If there is no function of that name.
     pub fn index(&self, name: &str) -> FunctionIndex {
         let position = self.names.iter().position(|known| known == name);
         FunctionIndex(self.base + position.unwrap_or_else(|| panic!("no function {name}")) as u16)

@@ -22,7 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-/// How long a daemon may take to stop before it is told again.
+/// Time that a daemon has to stop before it is told again.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// An authority, and the identities that it issued.
@@ -38,7 +38,7 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// A new one.
+    /// A new authority.
     pub fn new() -> Self {
         let directory = private_directory();
         authority::init(&directory.path().join("ca")).expect("an authority");
@@ -48,12 +48,12 @@ impl Authority {
         }
     }
 
-    /// Its folder.
+    /// Folder of the authority.
     pub fn directory(&self) -> PathBuf {
         self.directory.path().join("ca")
     }
 
-    /// Issues an identity; its folder.
+    /// Issues an identity; returns its folder.
     pub fn issue(&self, request: &IdentityRequest) -> PathBuf {
         let number = self.issued.fetch_add(1, Ordering::Relaxed);
         let out = self.directory.path().join(format!("{}-{number}", request.role));
@@ -61,7 +61,7 @@ impl Authority {
         out
     }
 
-    /// Of a client.
+    /// Issues an identity of a client.
     pub fn client(&self, tenant: &str) -> PathBuf {
         self.issue(&IdentityRequest {
             tenant: Some(tenant.into()),
@@ -69,7 +69,8 @@ impl Authority {
         })
     }
 
-    /// Of a daemon on a host: for its addresses, and for the name `HOST.invalid`, which never resolves.
+    /// Issues an identity of a daemon on a host: for its addresses, and for the name `HOST.invalid`, which never
+    /// resolves.
     pub fn daemon(&self, role: Role, host: &Host) -> PathBuf {
         let mut hosts = vec![host.address().to_string(), host.address_v6().to_string()];
         hosts.dedup();
@@ -86,7 +87,7 @@ pub struct Daemon {
     child: Option<Child>,
     log: PathBuf,
     out: PathBuf,
-    /// What it printed when it served.
+    /// Line that the daemon printed when it served.
     pub serving: serde_json::Value,
 }
 
@@ -94,12 +95,12 @@ impl Daemon {
     /// Starts `hotlease ARGUMENTS` and waits until it serves.
     ///
     /// # Panics
-    /// If it does not; what it printed is in the message.
+    /// If it does not serve; the message contains its output.
     pub fn start(host: &Host, arguments: &[&str]) -> Self {
         Self::start_in(host, host.runtime_dir(), arguments)
     }
 
-    /// The same in another runtime directory than the host's own.
+    /// Starts a daemon in another runtime directory than the host's own.
     ///
     /// # Panics
     /// As [`Daemon::start`].
@@ -109,7 +110,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts it, and does not wait.
+    /// Starts a daemon, and does not wait.
     ///
     /// # Panics
     /// If there is no such program.
@@ -136,7 +137,7 @@ impl Daemon {
         }
     }
 
-    /// Whether it serves.
+    /// Whether the daemon serves.
     pub fn serves(&mut self) -> bool {
         let text = fs::read_to_string(&self.out).unwrap_or_default();
         if text.ends_with('\n')
@@ -147,7 +148,7 @@ impl Daemon {
         !self.serving.is_null()
     }
 
-    /// Waits until it serves.
+    /// Waits until the daemon serves.
     ///
     /// # Panics
     /// If it does not.
@@ -165,18 +166,18 @@ impl Daemon {
         }
     }
 
-    /// What it has logged.
+    /// Log of the daemon.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its process.
+    /// Process of the daemon.
     pub fn process(&self) -> Process {
         let child = self.child.as_ref().expect("it is running");
         Process::of(child.id() as i32).unwrap_or_else(|| panic!("it has died:\n{}", self.log()))
     }
 
-    /// Waits until it has ended by itself; how, and how long that took.
+    /// Waits until the daemon has ended by itself; returns its status, and how long that took.
     ///
     /// # Panics
     /// If it does not end.
@@ -193,7 +194,7 @@ impl Daemon {
         }
     }
 
-    /// Kills it with -9.
+    /// Kills the daemon with -9.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("it is running");
         child.kill().expect("our own child");
@@ -215,12 +216,13 @@ impl Drop for Daemon {
                 process.signal(signal);
             }
         };
-        // At once: an agent that is told with SIGTERM waits for its leases.
+        // SIGINT stops at once: an agent that gets SIGTERM waits for its leases.
         tell(Signal::SIGINT);
         let start = Instant::now();
         let mut patience = Some(PATIENCE);
         while let Ok(None) = child.try_wait() {
-            // Tests in the background of a script inherit that SIGINT is ignored, and it was not listened for yet.
+            // Tests that a script runs in the background inherit that SIGINT is ignored, and the daemon may not handle
+            // it yet.
             if patience.is_some_and(|patience| start.elapsed() > patience) {
                 patience = None;
                 tell(Signal::SIGTERM);
@@ -240,19 +242,19 @@ impl Drop for Daemon {
 
 /// A manager that serves other hosts.
 pub struct ManagerDaemon {
-    /// The process.
+    /// The daemon itself.
     pub daemon: Daemon,
-    /// Where it is.
+    /// Address of the manager.
     pub address: Address,
 }
 
 impl ManagerDaemon {
-    /// On a host, at its IPv4 address.
+    /// Starts a manager on a host, at its IPv4 address.
     pub fn start(host: &Host, authority: &Authority) -> Self {
         Self::start_at(host, authority, host.address())
     }
 
-    /// On a host, at one of its addresses.
+    /// Starts a manager on a host, at one of its addresses.
     ///
     /// # Panics
     /// If it does not serve.
@@ -260,7 +262,7 @@ impl ManagerDaemon {
         Self::start_with(host, authority, at, &[])
     }
 
-    /// The same with further arguments.
+    /// Starts a manager with further arguments.
     ///
     /// # Panics
     /// If it does not serve.
@@ -280,7 +282,7 @@ impl ManagerDaemon {
     }
 }
 
-/// An agent of one core that registers with a manager elsewhere and serves `tenants`.
+/// Starts an agent of one core that registers with a manager elsewhere and serves `tenants`.
 ///
 /// # Panics
 /// If it does not serve.
@@ -288,7 +290,7 @@ pub fn agent(host: &Host, authority: &Authority, manager: &Address, tenants: &[&
     agent_in(host, "", authority, manager, tenants, further)
 }
 
-/// The same with a runtime directory of its own on the host: beside another agent.
+/// Starts an agent with a runtime directory of its own on the host: beside another agent.
 ///
 /// # Panics
 /// As [`agent`].
@@ -303,7 +305,7 @@ pub fn agent_in(
     agent_of(host, directory, authority, &manager.to_string(), tenants, further)
 }
 
-/// The same of several managers, with commas between.
+/// Starts an agent of several managers, with commas between them.
 ///
 /// # Panics
 /// As [`agent`].
@@ -346,7 +348,7 @@ pub struct RemoteClient {
 }
 
 impl RemoteClient {
-    /// Of the manager at an address.
+    /// A client of the manager at an address.
     ///
     /// # Panics
     /// If the identity is not usable.
@@ -354,13 +356,13 @@ impl RemoteClient {
         Self::of_several(host, identity, vec![manager.clone()])
     }
 
-    /// Of whichever of several managers serves.
+    /// A client of several managers, which uses the one that serves.
     ///
     /// # Panics
     /// As [`RemoteClient::new`].
     pub fn of_several(host: &Host, identity: &Path, managers: Vec<Address>) -> Self {
         let runtime = host.run(|| {
-            // Its threads are started here, and so on the host.
+            // The threads of the runtime are started here, and so are on the host.
             let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
             runtime.expect("a runtime")
         });
@@ -377,20 +379,20 @@ impl RemoteClient {
         }
     }
 
-    /// Does something on the client's host.
+    /// Runs `work` on the client's host.
     ///
     /// # Panics
-    /// If it does.
+    /// If it panics.
     pub fn block_on<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         self.runtime.block_on(self.runtime.spawn(work)).expect("no panic")
     }
 
-    /// Its identity.
+    /// Identity of the client.
     pub fn identity(&self) -> Arc<Identity> {
         Arc::clone(&self.identity)
     }
 
-    /// Asks the manager something.
+    /// Sends a request to the manager.
     pub fn ask<T: Send + 'static, F>(
         &self,
         call: impl FnOnce(Stub<Channel>) -> F + Send + 'static,
@@ -402,7 +404,7 @@ impl RemoteClient {
         answer.map(Response::into_inner).map_err(grpc::refusal)
     }
 
-    /// Agents that are registered.
+    /// Registered agents.
     pub fn agents(&self) -> Result<Vec<AgentInfo>, Rejection> {
         let list = self.ask(|mut manager| async move { manager.list_agents(ListRequest::default()).await });
         list.map(|list| list.agents)
@@ -414,7 +416,7 @@ impl RemoteClient {
         list.map(|list| list.leases)
     }
 
-    /// A lease of one slot.
+    /// Takes a lease of one slot.
     pub fn acquire(&self, ttl: Duration) -> Result<Grant, Rejection> {
         let request = AcquireRequest {
             workers: 1,
@@ -426,7 +428,7 @@ impl RemoteClient {
         self.ask(|mut manager| async move { manager.acquire(request).await })
     }
 
-    /// A session with the agent that granted a lease, through the tunnel.
+    /// Opens a session with the agent that granted a lease, through the tunnel.
     pub fn session(&self, grant: &Grant) -> Result<RawSession, NetError> {
         let endpoint: Address = grant.endpoint.parse()?;
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
@@ -436,10 +438,10 @@ impl RemoteClient {
         Ok(RawSession::over(socket))
     }
 
-    /// The same, attached.
+    /// Opens a session, and attaches it to the lease.
     ///
     /// # Panics
-    /// If the agent does not take the token.
+    /// If the agent rejects the token.
     pub fn attached(&self, grant: &Grant) -> RawSession {
         let mut session = self
             .session(grant)
@@ -450,7 +452,7 @@ impl RemoteClient {
         }
     }
 
-    /// Ends as the process of a client does that is killed: all connections at once.
+    /// Ends as the process of a killed client does: all connections at once.
     pub fn vanish(self) {
         self.runtime.shutdown_background();
     }

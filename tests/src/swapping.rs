@@ -1,4 +1,4 @@
-//! Nodes whose agents keep what functions leave in workers in one directory.
+//! Nodes whose agents save the states of workers in one directory.
 
 use crate::nodes::Nodes;
 use serde_json::Value;
@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How long these agents give a worker to save its state.
+/// Time that these agents give a worker to save its state.
 pub const SAVING: Duration = Duration::from_millis(500);
 
-/// See the module.
+/// A manager and agents that share a directory of states.
 pub struct Swapping {
-    /// A manager, and the agents.
+    /// The manager and the agents.
     pub nodes: Nodes,
     directory: TempDir,
 }
 
 impl Swapping {
-    /// So many agents, with further arguments.
+    /// Starts this many agents, with further arguments.
     ///
     /// # Panics
     /// If they do not start.
@@ -32,18 +32,18 @@ impl Swapping {
         }
     }
 
-    /// Where states are.
+    /// Directory of the states.
     ///
     /// # Panics
-    /// If that is no text.
+    /// If the path is no text.
     pub fn directory(&self) -> &str {
         self.directory.path().to_str().expect("text")
     }
 
-    /// What a command prints.
+    /// Objects that a command prints with `--json`.
     ///
     /// # Panics
-    /// If it fails.
+    /// If the command fails.
     pub fn json(&self, arguments: &[&str]) -> Vec<Value> {
         let line = [&["--json"], arguments].concat();
         let done = self.nodes.hotlease(&line).output().expect("it runs");
@@ -55,17 +55,17 @@ impl Swapping {
             .collect()
     }
 
-    /// What became of the state of a lease, in words, and how long restoring it took.
+    /// What the manager says of a lease's state, and how long restoring it took.
     ///
     /// # Panics
-    /// If nothing is known of it.
+    /// If the manager does not know the lease.
     pub fn explained(&self, lease: &str) -> (String, Value) {
         let explained = &self.json(&["explain", lease])[0];
         let kept = explained["kept"].as_str().expect("text").to_owned();
         (kept, explained["phases"]["restore"].clone())
     }
 
-    /// All files of the one tenant's.
+    /// All files of the one tenant.
     ///
     /// # Panics
     /// If they cannot be listed.
@@ -79,16 +79,16 @@ impl Swapping {
         files
     }
 
-    /// The first state that is whole.
+    /// The first complete state.
     pub fn saved(&self) -> Option<PathBuf> {
         let mut files = self.files().into_iter();
         files.find(|path| path.extension().is_some_and(|end| end == "state"))
     }
 
-    /// Gives the node back that holds a lease, and waits until it is clean; which one that was.
+    /// Drains the node that holds a lease, and waits until it is clean; returns its number.
     ///
     /// # Panics
-    /// If they are not clean in time.
+    /// If it is not clean in time.
     pub fn drain_holder_of(&self, lease: &str) -> usize {
         let holder = self.nodes.holder(lease);
         let agent = self.nodes.nodes[holder].id();

@@ -1,4 +1,5 @@
-//! A store that speaks S3: versitygw, which serves a folder. A file by itself, because tests of `crates/comm` need it, too.
+//! A store that speaks S3: versitygw, which serves a folder. A module that needs no other, because tests of
+//! `crates/comm` use this file, too.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -7,19 +8,19 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
-/// Who may do all there.
+/// Access key that may do everything in the store.
 pub const ACCESS: &str = "member";
-/// And what that one proves it by.
+/// Secret of this access key.
 pub const SECRET: &str = "right-secret";
 
-/// A running one, gone with everything in it when dropped.
+/// A running store; it is removed with everything in it when dropped.
 pub struct Versitygw {
     port: u16,
     server: Child,
     directory: TempDir,
 }
 
-/// Where scripts/setup puts it: in the folder that this program was built in.
+/// Path at which scripts/setup puts the program: in the folder that this program was built in.
 fn program() -> PathBuf {
     let tests = std::env::current_exe().expect("this program");
     let target = tests.ancestors().nth(3).expect("a folder of cargo's");
@@ -27,7 +28,7 @@ fn program() -> PathBuf {
 }
 
 impl Versitygw {
-    /// With these buckets; none: it is not there, which is said.
+    /// Starts a store with these buckets; prints so and returns none if the program is missing.
     ///
     /// # Panics
     /// If it does not start.
@@ -80,23 +81,23 @@ impl Versitygw {
         Some(started)
     }
 
-    /// Where it is.
+    /// Address of the store.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Its process.
+    /// Process number of the store.
     pub fn pid(&self) -> u32 {
         self.server.id()
     }
 
     /// The folder of a bucket.
     pub fn bucket(&self, bucket: &str) -> PathBuf {
-        // Beside the buckets it has files of its own.
+        // The store has files of its own beside the buckets.
         self.directory.path().join("data").join(bucket)
     }
 
-    /// The objects of a bucket.
+    /// Objects of a bucket.
     pub fn objects(&self, bucket: &str) -> Vec<PathBuf> {
         fn files(folder: &Path, found: &mut Vec<PathBuf>) {
             for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {

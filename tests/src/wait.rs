@@ -1,11 +1,11 @@
-//! Waiting for a condition, with a limit.
+//! Waits for a condition, with a limit.
 
 use std::time::{Duration, Instant};
 
-/// Asks every millisecond until there is an answer; how long that took with it.
+/// Calls `ask` every millisecond until it returns something; returns that, and how long it took.
 ///
 /// # Panics
-/// If there is none within `limit`; the message says `what` was awaited.
+/// If `ask` returns nothing within `limit`; the message contains `what` was awaited.
 pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> (T, Duration) {
     let start = Instant::now();
     loop {
@@ -17,11 +17,11 @@ pub fn until<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>)
     }
 }
 
-/// Holds what an attempt took against a promise. The machine may be busy with something else, so a late one has two more chances: a
-/// fault is late each time.
+/// Compares how long an attempt took with a promise. The machine may be busy with something else, so a late attempt is
+/// repeated up to twice: a fault is late each time.
 ///
 /// # Panics
-/// If all three took longer; the message says `what` is promised.
+/// If all three took longer; the message contains `what` is promised.
 pub fn in_time(what: &str, promised: Duration, mut attempt: impl FnMut() -> Duration) -> Duration {
     let mut late = Vec::new();
     while late.len() < 3 {
@@ -34,10 +34,10 @@ pub fn in_time(what: &str, promised: Duration, mut attempt: impl FnMut() -> Dura
     panic!("{what}: not within {promised:?}, three times: {late:?}");
 }
 
-/// Waits for a condition; how long that took.
+/// Waits for a condition; returns how long that took.
 ///
 /// # Panics
-/// If it does not hold within `limit`; the message says `what` was awaited.
+/// If it does not hold within `limit`; the message contains `what` was awaited.
 pub fn until_true(what: &str, limit: Duration, mut holds: impl FnMut() -> bool) -> Duration {
     until(what, limit, || holds().then_some(())).1
 }

@@ -60,10 +60,10 @@ def what_is_known_of_a_message():
         assert room == b"abc\0\0"
         assert comm.mprobe(0, 11).recv() == [1, 2]
         assert comm.improbe(0) is None and not comm.Iprobe()
-        nobody = MPI.Status()
-        comm.Recv(room, MPI.PROC_NULL, status=nobody)
+        none = MPI.Status()
+        comm.Recv(room, MPI.PROC_NULL, status=none)
         comm.send("lost", MPI.PROC_NULL)
-        assert nobody.source == MPI.PROC_NULL and nobody.Get_count() == 0 and comm.recv(source=MPI.PROC_NULL) is None
+        assert none.source == MPI.PROC_NULL and none.Get_count() == 0 and comm.recv(source=MPI.PROC_NULL) is None
 
 
 def several_requests():
@@ -97,7 +97,7 @@ def memory_is_kept_until_a_request_has_ended():
         comm.Isend(array, 1, 7)
         del array
         gc.collect()
-        assert alive() is not None, "nobody waits for it, and it is being sent"
+        assert alive() is not None, "no rank waits for it, and it is being sent"
         comm.send("go", 1, 8)
         assert comm.recv(source=1, tag=9) == "got it"
         comm.Iprobe()

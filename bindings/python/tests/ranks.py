@@ -55,7 +55,7 @@ def die_at(rank):
     MPI.COMM_WORLD.Barrier()
 
 
-def wait_for_nobody(path):
+def wait_without_end(path):
     """Waits without end, once all ranks are here."""
     MPI.COMM_WORLD.Barrier()
     with open(path, "a"):

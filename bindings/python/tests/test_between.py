@@ -86,7 +86,7 @@ def test_results_that_tasks_on_two_hosts_need_do_not_pass_through_the_program(ru
             make = lambda value: executor.submit(passing.made, 20, value, gate)
             add = lambda one, two: executor.submit(passing.added_on, one, two)
             first = lambda pair: executor.submit(passing.first_of, pair)
-            # Nobody has a future but of what is looked at.
+            # The program keeps futures only of the results that it looks at.
             seen = executor.submit(passing.looked_at, first(add(first(add(make(1), make(2))), first(add(make(3), make(4))))))
             pathlib.Path(gate).touch()
             print(seen.result(120)[:2])
@@ -136,7 +136,7 @@ _KILLED = """
         asked = executor.options(idempotent={idempotent})
         later = concurrent.futures.Future()
         path = str(folder / "runs")
-        # Not before nobody has its future: its result would come here.
+        # Only after its future is gone: its result would come here otherwise.
         total = asked.submit(passing.looked_at, asked.submit(passing.made, 20, 3, gate, path), later)
         pathlib.Path(gate).touch()
         eventually(lambda: executor._pending() == 1, "the array is made")

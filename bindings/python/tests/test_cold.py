@@ -46,7 +46,7 @@ def ran(platform, tmp_path, eventually):
 
 def test_a_program_that_runs_again_gets_an_interpreter_that_waits(ran):
     (pid, number, preloaded), folder = ran
-    assert not preloaded, "a worker that somebody waits for imports what it needs, and no more"
+    assert not preloaded, "a worker that a lease waits for imports what it needs, and no more"
     seen = set()
     # The leftovers of other tests' programs are started first, and the test cannot know which spare is for which
     # program.

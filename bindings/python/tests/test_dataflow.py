@@ -199,7 +199,7 @@ def test_a_future_is_no_part_of_a_function(executor):
         pickle.dumps(future)
 
 
-def test_results_that_nobody_needs_any_more_are_let_go(executor):
+def test_results_that_no_task_needs_any_more_are_released(executor):
     for _ in range(3):
         last = executor.submit(tasks.concat, b"x" * 1000, b"")
         for _ in range(150):
@@ -401,7 +401,7 @@ def test_a_torn_checkpoint_costs_what_was_torn_and_says_so(platform, tmp_path):
 
 def test_a_checkpoint_that_cannot_be_used_is_refused_with_a_reason(platform, tmp_path):
     other = tmp_path / "notes.txt"
-    other.write_text("not a checkpoint, but something that somebody wrote and wants to keep " * 3)
+    other.write_text("not a checkpoint, but something that the user wrote and wants to keep " * 3)
     with pytest.raises(hotlease.OptionError, match="is no checkpoint"):
         hotlease.Executor(1, options=hotlease.ExecutorOptions(checkpoint=other))
     file = tmp_path / "shared.checkpoint"

@@ -232,7 +232,7 @@ def test_a_dropped_executor_still_runs_what_was_submitted(platform):
     assert future.result(60) == 0.2
 
 
-def test_futures_that_nobody_keeps_cost_nothing_later(executor, eventually):
+def test_futures_that_the_program_drops_cost_nothing_later(executor, eventually):
     for _ in range(20_000):
         executor.submit(abs, 1)
     eventually(lambda: executor._pending() == 0, "all tasks have ended")
@@ -335,7 +335,7 @@ def test_ctrl_c_reaches_a_waiting_program_at_once(platform):
         # Who started these tests in the background may have it ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         executor = hotlease.Executor(1)
-        # Nobody opens it before the interrupt: what waits for the task waits for ever.
+        # The gate is not opened before the interrupt: a wait for the task would never end.
         gate = os.path.join(tempfile.mkdtemp(), "gate")
         future = executor.submit(tasks.wait_for, gate)
         try:

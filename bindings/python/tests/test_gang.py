@@ -130,7 +130,7 @@ def test_ranks_that_never_ask_are_ended_a_while_after_another_failed(gang, monke
 
 def test_a_call_is_cancelled_with_its_workers_and_those_behind_it_run(gang, tmp_path, eventually):
     gang.cancel()  # has no effect
-    running = gang.submit(ranks.wait_for_nobody, str(tmp_path / "all are here"))
+    running = gang.submit(ranks.wait_without_end, str(tmp_path / "all are here"))
     following, dropped = gang.submit(ranks.ring), gang.submit(ranks.ring)
     assert dropped.cancel()
     eventually((tmp_path / "all are here").exists, "all ranks run")
@@ -140,7 +140,7 @@ def test_a_call_is_cancelled_with_its_workers_and_those_behind_it_run(gang, tmp_
     assert following.result(60) == [1, 0]
 
 
-def test_what_cannot_be_sent_is_told_and_nobody_waits(gang):
+def test_what_cannot_be_sent_is_told_and_no_rank_waits(gang):
     with pytest.raises(TypeError, match="pickle"):
         gang.run(ranks.total, threading.Lock())
     assert gang.run(ranks.ring) == [1, 0]

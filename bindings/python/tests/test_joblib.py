@@ -163,7 +163,7 @@ def test_calls_may_overlap_in_one_context(two):
     assert list(first) == list(range(1, 200)), "one call's end is not the other's"
 
 
-def test_a_generator_that_nobody_draws_from_ends_its_call(two):
+def test_a_generator_that_is_dropped_unread_ends_its_call(two):
     results = Parallel(return_as="generator", batch_size=1)(delayed(tasks.sleep)(0.05) for _ in range(1000))
     next(results)
     with warnings.catch_warnings():

@@ -84,7 +84,7 @@ def test_all_of_them_cancelled_run_nothing(blocked, gate, tmp_path):
     gate.touch()
     assert memo.submit(tasks.add, 1).result(60) == 1
     assert ran(path) == 0 and blocked._pending() == 0
-    assert memo.submit(tasks.mark_and_return, path, 5).result(60) == 5, "the computation is nobody's any more"
+    assert memo.submit(tasks.mark_and_return, path, 5).result(60) == 5, "no task waits for the first computation any more"
 
 
 def test_a_failure_is_its_own_and_the_next_one_is_run(blocked, gate, tmp_path):

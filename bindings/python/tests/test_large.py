@@ -24,7 +24,7 @@ def test_unread_results_do_not_use_up_the_descriptors_of_the_process(executor):
     futures = [executor.submit(tasks.counted, n) for n in range(1500)]
     futures[-1].result(120)
     opened = len(os.listdir("/proc/self/fd")) - before
-    assert opened < 300, f"{opened} more descriptors are open for results of 16 KB that nobody has read"
+    assert opened < 300, f"{opened} more descriptors are open for results of 16 KB that were not read"
     assert all(int(future.result(60)[0]) == n for n, future in enumerate(futures))
 
 

@@ -49,7 +49,7 @@ def test_a_result_of_an_expected_size_is_not_copied_by_the_client(executor):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_results_of_sizes_that_nobody_expects_are_what_the_tasks_returned(executor, seed):
+def test_results_of_unexpected_sizes_are_what_the_tasks_returned(executor, seed):
     print(f"seed {seed}")
     picked = random.Random(seed)
     sizes = [8 * picked.choice([1, 500, 1000, 5000, 20_000, 130_000, 700_000]) for _ in range(60)]
@@ -177,7 +177,7 @@ def _chained(executor, length, hold):
 
 
 @pytest.mark.parametrize("hold", [False, True])
-def test_a_chain_of_large_arrays_gives_what_it_computes_whoever_holds_its_futures(executor, hold):
+def test_a_chain_of_large_arrays_gives_what_it_computes_whether_its_futures_are_held_or_not(executor, hold):
     for _ in range(2):
         last, held = _chained(executor, 12, hold)
         assert set(last.result(60)) == {12.0}
@@ -193,7 +193,7 @@ def _expected_place(executor):
 
 
 @in_shared_memory
-def test_a_result_that_nobody_else_has_is_given_on_where_it_lies(executor, tmp_path):
+def test_a_result_without_another_user_is_passed_on_in_place(executor, tmp_path):
     at = _expected_place(executor)
     for _ in range(3):
         gate = tmp_path / "gate"

@@ -116,7 +116,7 @@ except MPI.Exception as error:
     assert all("<string>:7" in line and "<string>:9" in line for line in said), said
 
 
-def test_a_program_that_raises_lets_nobody_wait():
+def test_a_program_that_raises_lets_no_rank_wait():
     program = """
 from hotlease import MPI
 comm = MPI.COMM_WORLD

@@ -199,7 +199,7 @@ def test_what_is_remembered_is_the_result_alone(platform, capsys, tmp_path):
     assert data.count(b"not repeated") == 2, "the result, and nothing of the line"
 
 
-def test_output_that_nobody_wants_stays_in_the_worker(platform, capfd):
+def test_output_that_the_program_does_not_want_stays_in_the_worker(platform, capfd):
     with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=False)) as executor:
         assert executor.submit(talking.say, "unseen", then=3).result(60) == 3
         executor.submit(talking.log_levels, "unseen").result(60)

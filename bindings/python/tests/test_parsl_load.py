@@ -230,7 +230,7 @@ def test_what_needs_a_failed_app_fails_with_parsl_s_error(loaded):
     assert third.task_status() == "dep_fail"
 
 
-def test_the_cause_is_known_though_nobody_has_what_failed(loaded):
+def test_the_cause_is_known_though_the_failed_future_is_gone(loaded):
     with pytest.raises(DependencyError, match="representative cause is via add <- fail") as raised:
         add(add(fail("let go"))).result(300)
     assert isinstance(raised.value.__cause__, ValueError) and str(raised.value.__cause__) == "let go"

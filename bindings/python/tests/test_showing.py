@@ -51,7 +51,7 @@ def test_what_cannot_be_encoded_here_is_shown_as_far_as_it_can(platform, run):
     assert (done.returncode, done.stdout) == (0, "[say worker 0] f\\xfcr\n1\n"), done.stderr
 
 
-def test_it_is_shown_soon_though_nobody_waits(executor, capsys, eventually):
+def test_it_is_shown_soon_though_the_program_does_not_wait(executor, capsys, eventually):
     futures = [executor.submit(talking.say, "unasked") for _ in range(3)]
     said = []
 
@@ -161,7 +161,7 @@ class Stuck:
         self.seen.append(line.text)
 
 
-def test_a_callable_that_is_stuck_holds_up_nobody_for_long(platform):
+def test_a_callable_that_is_stuck_delays_no_other_task_for_long(platform):
     output = Stuck()
     with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=output)) as executor:
         executor.submit(talking.say, "stuck")

@@ -383,7 +383,7 @@ impl AgentParts {
         let mut active = node.active_leases();
         let limit = WORKERS_GONE_LIMIT + swap::ending_limit(node.identity.swap.as_deref());
         if timeout(limit, active.wait_for(|leases| *leases == 0)).await.is_err() {
-            tracing::error!("leases are left whose workers cannot be killed");
+            tracing::error!("there are leases left whose workers cannot be killed");
         }
         if timeout(FINISH_LIMIT, node.all_told()).await.is_err() {
             tracing::warn!("some clients were not told the end of their lease: the journal's disk is slow");

@@ -120,7 +120,12 @@ impl Node {
                 let took = begin.elapsed();
                 // Again under the lock: a step may have looked before memory was short.
                 self.keep_waiting(&self.tables());
-                tracing::info!(native, interpreters, ?took, "memory is short: nobody waits for leases");
+                tracing::info!(
+                    native,
+                    interpreters,
+                    ?took,
+                    "memory is short: no workers wait for leases"
+                );
             } else {
                 tracing::info!("there is memory again: workers wait for leases");
                 self.spares.borrow_again();

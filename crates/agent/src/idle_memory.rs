@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_short_when_little_is_left_or_somebody_waits_for_it() {
+    fn memory_is_short_when_little_is_left_or_a_request_waits_for_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let (meminfo, pressure) = (folder.path().join("meminfo"), folder.path().join("memory"));
         let memory = IdleMemory::from_files(&meminfo, &pressure);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn last_words_nobody_reads_are_given_up_on() {
+    async fn last_words_that_the_client_does_not_read_are_dropped() {
         let (outbox, _client) = pair();
         while outbox.queue().waiting.is_empty() {
             outbox.tell(long(), Vec::new());

@@ -175,7 +175,7 @@ impl Grants {
             false => Err(std::io::ErrorKind::NotADirectory.into()),
         });
         seen.map_err(|error| {
-            let why = format!("{error}, for the agent's user, as whom functions run in a sandbox of kind process");
+            let why = format!("{error}, for the agent's user, which runs functions in a sandbox of kind process");
             self.refused(named(directory), why)
         })
     }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reaches_what_is_not_granted() {
+    fn no_lease_reaches_what_is_not_granted() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name).display().to_string();
         for name in ["scratch/ann/runs", "scratch/bob", "reference", "home"] {

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_the_agents_own_user_gets_less_than_the_site_s_kind() {
+    fn only_the_agents_own_user_gets_less_than_the_site_s_kind() {
         use Kind::{Container, Namespace, Process};
         let launcher = Launcher::new(Path::new("/bin/sh")).expect("a shell");
         for (default, asked, tenant, origin, expected) in [

@@ -100,7 +100,7 @@ impl ActiveLease {
         let (taken, why) = match &self.terms.program {
             _ if !self.terms.can_wait() => (
                 None,
-                "it reaches directories, storage or the network, which nobody does who waits: its workers are started for it".into(),
+                "it reaches directories, storage or the network, which no waiting worker does: its workers are started for it".into(),
             ),
             Some(program) => {
                 let taken = node.spares.take(tenant, sandbox, program);
@@ -137,11 +137,11 @@ impl ActiveLease {
     /// the same way. Its worker is then started without a zygote.
     pub fn give_up_zygote(&self, node: &Node, why: &str) -> WorkerOrigin {
         if let Some(program) = &self.terms.program {
-            let why = format!("what is forked from its zygote does not come up: {why}");
+            let why = format!("a worker forked from its zygote does not start: {why}");
             let zygotes = &node.spares.zygotes;
             zygotes.refuse(&self.terms.tenant, self.terms.sandbox, program, why);
         }
-        WorkerOrigin::Cold("the worker that was forked for it did not come up".into())
+        WorkerOrigin::Cold("the worker that was forked for it did not start".into())
     }
 
     /// Starts a worker for it, by a fork from a zygote where there is one.

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spare_that_nobody_came_for_in_time_is_named_with_both_times() {
+    fn a_spare_that_no_lease_took_in_time_is_named_with_both_times() {
         let known = KnownProgram {
             tenant: String::new(),
             sandbox: Kind::Process,

@@ -96,7 +96,7 @@ fn check_directory(directory: &Path) -> Result<(), String> {
     }
     if there.mode() & 0o022 != 0 && there.mode() & 0o1000 == 0 {
         return Err(format!(
-            "the swap directory {shown} is one in which others may rename what is not theirs: take that right from them, or set its sticky bit"
+            "the swap directory {shown} lets other users rename files that are not theirs: take that right from them, or set its sticky bit"
         ));
     }
     Ok(())

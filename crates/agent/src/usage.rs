@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(
             usage_of_living(&agent, 15).compute_ns,
             15,
-            "nobody computes longer than it holds a slot"
+            "no lease computes longer than it holds a slot"
         );
     }
 

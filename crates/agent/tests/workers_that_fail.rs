@@ -178,7 +178,7 @@ async fn sessions_that_begin_with_anything_else_are_refused_and_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_nobody_attaches_to_expires() {
+async fn a_lease_that_no_client_attaches_to_expires() {
     let mut scene = scene("/bin/cat").await;
     let request = AcquireRequest {
         ttl_ms: 100,

@@ -170,7 +170,7 @@ mod tests {
             ]
         );
         let same = ["hotlease", "run", "--config", "FILE"];
-        assert_eq!(expanded(file, &same).unwrap(), same, "`run` is configured by nobody");
+        assert_eq!(expanded(file, &same).unwrap(), same, "no file configures `run`");
     }
 
     #[test]

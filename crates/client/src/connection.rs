@@ -266,7 +266,7 @@ impl Connection {
         };
         if generation == 0 || worker.shape != options.request_shape() {
             return Err(Error::protocol(
-                "the worker's end of the channel is not what was asked for",
+                "the worker's end of the channel is not the requested one",
             ));
         }
         let requests = near

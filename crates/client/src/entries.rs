@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_entry_is_freed_by_whoever_needs_it() {
+    fn an_abandoned_entry_is_freed_by_the_call_that_needs_it() {
         let entries = Entries::new(1);
         let seq = entries.claim().unwrap();
         assert!(entries.abandon(seq, EntryState::Open));

@@ -23,7 +23,7 @@ use clauses::{advice, after_death, after_lease, did_you_mean, output_text, refus
 #[non_exhaustive]
 pub enum Error {
     /// No platform serves this socket.
-    #[error("hotlease is not running (nobody serves {socket}); start it with `hotlease up`")]
+    #[error("hotlease is not running (no process serves {socket}); start it with `hotlease up`")]
     NotRunning {
         /// Socket of the manager or the agent.
         socket: PathBuf,
@@ -131,7 +131,7 @@ pub enum Error {
     },
     /// Invocations in flight use all the memory that may be registered with the worker at a time.
     #[error(
-        "a buffer of {size_bytes} bytes cannot be registered with the worker: invocations in flight use all of the {buffers} buffers ({bytes} bytes) that are; wait for some of them, or lease with a larger `{option}`"
+        "a buffer of {size_bytes} bytes cannot be registered with the worker: invocations in flight use all {buffers} registered buffers ({bytes} bytes); wait for some of them, or lease with a larger `{option}`"
     )]
     BuffersInUse {
         /// Size of the buffer to be registered.
@@ -198,7 +198,7 @@ pub enum Error {
     },
     /// As many invocations are in flight as the channels have entries. Returned only by the `try_` calls.
     #[error(
-        "as many invocations are in flight as the lease's slots take; harvest some, or lease with a larger `depth`"
+        "as many invocations are in flight as the lease's slots allow; wait for some results, or lease with a larger `depth`"
     )]
     NoCredit,
     /// No slot had a core: the lease shares its cores, and other leases use them now.

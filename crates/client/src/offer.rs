@@ -252,7 +252,7 @@ pub(crate) struct LentSlots {
 /// The refusal of operations on a lease that this client does not hold.
 pub(crate) fn not_the_holder() -> Error {
     Rejection::NotPermitted {
-        what: "to lend what was lent: only the holder of a lease makes offers".into(),
+        what: "lending slots that were lent: only the holder of a lease makes offers".into(),
     }
     .into()
 }

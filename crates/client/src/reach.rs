@@ -122,7 +122,7 @@ impl Reach {
         for place in &self.storage {
             let what = match place.to_string().parse::<StoragePlace>() {
                 Ok(same) if same == *place => continue,
-                Ok(_) => format!("{place} is not what was meant"),
+                Ok(_) => format!("{place} is another file than intended"),
                 Err(bad) => bad.to_string(),
             };
             return Err(Error::Options { what });

@@ -55,17 +55,17 @@ impl<R: DeserializeOwned> RequestSocket<R> {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request and waits for its answer. `whom` names the peer in errors.
+    /// Sends a request and waits for its answer. `peer` names the peer in errors.
     pub(crate) async fn ask<Q: Serialize>(
         &self,
         request: &Q,
         fds: &[BorrowedFd<'_>],
-        whom: &str,
+        peer: &str,
         limit: Duration,
     ) -> Result<AnswerMessage<R>, Error> {
         let gone = || {
             Error::Refused(Rejection::Unavailable {
-                what: format!("{whom} closed the connection"),
+                what: format!("{peer} closed the connection"),
             })
         };
         let mut unsent = false;
@@ -104,7 +104,7 @@ impl<R: DeserializeOwned> RequestSocket<R> {
                     self.close();
                 }
                 Err(Error::Refused(Rejection::Timeout {
-                    what: whom.to_owned(),
+                    what: peer.to_owned(),
                     after_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
                 }))
             }

@@ -252,7 +252,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<SchedulePart, Error>> Simulation
             .map(|(of, key)| format!("object {key} of rank {of}"));
         if let Some(what) = left.or(unread) {
             return Err(Error::SimulationStuck {
-                why: format!("{what} is not taken by anybody"),
+                why: format!("{what} is not received by any rank"),
             });
         }
         for state in &self.states {

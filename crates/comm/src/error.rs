@@ -108,17 +108,17 @@ pub enum Error {
     },
     /// The peer has another secret.
     #[error(
-        "{whom} has another secret, and let nobody in; all members and their rendezvous need the same HOTLEASE_COMM_SECRET"
+        "{peer} has another secret and did not accept this member; all members and their rendezvous need the same HOTLEASE_COMM_SECRET"
     )]
     SecretMismatch {
         /// The peer.
-        whom: String,
+        peer: String,
     },
     /// The peer rejected this member, or is no such member or rendezvous.
-    #[error("{whom} did not let this member in: {why}")]
+    #[error("{peer} did not accept this member: {why}")]
     Rejection {
         /// The peer.
-        whom: String,
+        peer: String,
         /// The peer's answer, or what the peer did instead.
         why: String,
     },
@@ -168,7 +168,7 @@ pub enum Error {
     },
     /// A message is larger than the memory to receive it.
     #[error(
-        "the message of rank {source_rank} with tag {tag} has {sent} bytes, the memory to receive it {room}; it waits to be received with enough"
+        "the message of rank {source_rank} with tag {tag} has {sent} bytes, but the memory to receive it has {room}; the message waits until it is received with enough memory"
     )]
     Truncated {
         /// Sender of the message.
@@ -195,7 +195,7 @@ pub enum Error {
         expected: u64,
     },
     /// A collective ended with an error at another rank, so no rank can go on with it.
-    #[error("{during}: rank {rank} had an error in a collective of this communicator, and says which")]
+    #[error("{during}: rank {rank} had an error in a collective of this communicator; see that rank's own error")]
     CollectiveFailed {
         /// The collective.
         during: Activity,
@@ -213,7 +213,7 @@ pub enum Error {
         loss: Loss,
     },
     /// The other members consider this member failed.
-    #[error("{during}: this member, rank {rank}, has failed in the eyes of {}: {loss}", MemberName(*reporter))]
+    #[error("{during}: {} reports that this member, rank {rank}, has failed: {loss}", MemberName(*reporter))]
     Outcast {
         /// The operation in progress.
         during: Activity,
@@ -225,7 +225,7 @@ pub enum Error {
         loss: Loss,
     },
     /// A member has finished.
-    #[error("{during}: rank {rank} has finished, so it sends and takes nothing any more")]
+    #[error("{during}: rank {rank} has finished, so it no longer sends or receives")]
     MemberLeft {
         /// The operation in progress.
         during: Activity,
@@ -233,7 +233,9 @@ pub enum Error {
         rank: Rank,
     },
     /// A member did not read in time what this member had sent before it finished.
-    #[error("rank {rank} has not read within {waited:?} what this member sent before it finished; it may be lost")]
+    #[error(
+        "within {waited:?} rank {rank} has not read all that this member sent before finishing; the rest may be lost"
+    )]
     UnreadData {
         /// The member that did not read.
         rank: Rank,
@@ -282,7 +284,7 @@ pub enum Error {
     },
     /// A member has reached the maximum number of communicators on its connections.
     #[error(
-        "rank {rank} has {most} communicators on its connections, which is as many as can be; drop some that are not used any more"
+        "rank {rank} has {most} communicators on its connections, which is the limit; drop some that are no longer used"
     )]
     TooManyCommunicators {
         /// The member.
@@ -291,7 +293,7 @@ pub enum Error {
         most: usize,
     },
     /// The maximum number of operations is pending.
-    #[error("{pending} operations are pending, which is as many as can; wait for some")]
+    #[error("{pending} operations are pending, which is the limit; wait for some")]
     TooManyRequests {
         /// Number of pending operations.
         pending: usize,
@@ -335,7 +337,7 @@ pub enum Error {
         why: String,
     },
     /// The requested algorithm cannot do this operation.
-    #[error("{operation} by `{algorithm}`: {why}; nothing was sent; unless one is named, one that fits is chosen")]
+    #[error("{operation} by `{algorithm}`: {why}; nothing was sent; if no algorithm is named, one that fits is chosen")]
     UnsupportedAlgorithm {
         /// The operation.
         operation: Operation,
@@ -345,7 +347,7 @@ pub enum Error {
         why: &'static str,
     },
     /// There is no such reduction.
-    #[error("{operator} of {datatype}: there is no such reduction; a function of your own can be one")]
+    #[error("{operator} of {datatype}: there is no such reduction; use a function of your own")]
     Operator {
         /// Name of the operator.
         operator: &'static str,

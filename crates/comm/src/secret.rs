@@ -24,7 +24,7 @@ impl Secret {
     pub fn new(bytes: &[u8]) -> Result<Self, Error> {
         if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&bytes.len()) {
             let why = format!(
-                "it has {} bytes; it must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}, of which nobody can guess any",
+                "it has {} bytes; it must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}, none of which can be guessed",
                 bytes.len()
             );
             return Err(Error::Secret { why });

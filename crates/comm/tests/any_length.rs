@@ -60,7 +60,7 @@ fn waits_with_an_end_end() {
         let mut receive = all.irecv_any_length(Pattern::of(other, 7)).expect("it is posted");
         assert!(
             receive.wait_for(A_MOMENT).is_none(),
-            "nobody sends before both have looked"
+            "neither sends before both have looked"
         );
         all.barrier().expect("both are here");
         assert_eq!(all.try_send(b"small", other, 7), Ok(true));
@@ -72,12 +72,12 @@ fn waits_with_an_end_end() {
 
 #[test]
 fn one_process_is_a_communicator_without_a_rendezvous() {
-    let alone = Communicator::alone("alone").expect("nobody is needed");
+    let alone = Communicator::alone("alone").expect("no other member is needed");
     assert_eq!((alone.rank(), alone.size(), alone.name()), (0, 1, "alone"));
     let mut sum = [0.0];
     alone
         .allreduce(&[2.5], &mut sum, &Operator::Sum)
-        .expect("there is nobody else");
+        .expect("there is no other member");
     assert_eq!(sum, [2.5]);
     alone.send(b"to myself", 0, 1).expect("it is kept");
     let received = alone.irecv_any_length(Pattern::ANY).expect("it is posted").wait();
@@ -92,7 +92,7 @@ fn who_gives_up_is_told_to_the_others() {
         if all.rank() == 1 {
             return all.abort();
         }
-        let error = all.probe(Pattern::ANY).expect_err("nobody is left");
+        let error = all.probe(Pattern::ANY).expect_err("no member is left");
         assert!(
             matches!(
                 error,

@@ -51,7 +51,7 @@ fn members_talk_over_what_the_model_holds_to_be_the_best() {
 }
 
 #[test]
-fn whoever_would_choose_otherwise_is_refused_at_once() {
+fn a_member_that_would_choose_otherwise_is_refused_at_once() {
     let server = rendezvous();
     let mut first = options(&server, "auto", 2);
     first.link = link("auto:direct,redis://127.0.0.1:1");

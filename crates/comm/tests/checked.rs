@@ -76,7 +76,7 @@ fn counts_types_roots_and_operators_that_differ_are_told() {
     });
     assert_eq!(
         other.call, "allgather of 1 of each i64",
-        "of one length, so nobody else would notice"
+        "of one length, so no other check would notice"
     );
 
     let (_, other) = told(3, |all| {

@@ -136,7 +136,7 @@ fn a_collective_goes_on_while_its_member_waits_for_something_else() {
 }
 
 #[test]
-fn messages_that_nobody_asks_for_do_not_hold_up_a_collective() {
+fn messages_that_no_member_receives_do_not_hold_up_a_collective() {
     each(
         2,
         |_| (),

@@ -116,7 +116,7 @@ fn splits_of_two_communicators_go_on_at_the_same_time_and_in_any_order() {
 }
 
 #[test]
-fn whoever_leaves_a_communicator_is_missed_there_only() {
+fn a_member_that_leaves_a_communicator_is_missed_there_only() {
     each(
         3,
         |_| (),
@@ -126,7 +126,7 @@ fn whoever_leaves_a_communicator_is_missed_there_only() {
                 // A message that it sent before stays and can be received, a large one too.
                 twin.send(b"last", 0, 1).expect("it takes it");
                 let large = twin.isend(vec![7; 100_000], 0, 2).expect("begun");
-                twin.finish().expect("it waits for nobody");
+                twin.finish().expect("it waits for no member");
                 large.wait().expect("it is taken");
                 assert_eq!(sum(&all, 1), Ok(3), "the others are not concerned");
                 return;

@@ -76,7 +76,7 @@ fn messages_that_go_at_once_land_where_their_receiver_asks_in_time_or_late() {
 }
 
 #[test]
-fn whoever_waits_for_any_hears_of_the_one_that_ends_first() {
+fn a_member_that_waits_for_any_hears_of_the_one_that_ends_first() {
     each(3, as_they_are, |all| {
         let part = all.dup().expect("all are here");
         if all.rank() > 0 {

@@ -110,7 +110,7 @@ fn one_that_is_closed_tells_who_waits_and_who_comes_later() {
         }
         server.close();
         for told in [waits.join().unwrap(), joined(&options, 1)] {
-            let error = told.expect_err("nobody is put together");
+            let error = told.expect_err("no members are put together");
             let is_told =
                 matches!(&error, Error::RendezvousRefused { refused, .. } if *refused == JoinRejection::Stopping);
             assert!(is_told, "{error}");
@@ -278,12 +278,12 @@ fn a_rendezvous_may_serve_several_secrets_and_start_after_its_members() {
 }
 
 #[test]
-fn nobody_at_the_rendezvous_is_told_with_its_address() {
+fn a_rendezvous_that_does_not_answer_is_told_with_its_address() {
     // A port that is never assigned.
     let nowhere = "127.0.0.1:1";
     let mut options = Options::new("n", 2, nowhere, secret());
     options.join_timeout = Duration::from_millis(200);
-    let error = Communicator::join(&options).expect_err("nobody is there");
+    let error = Communicator::join(&options).expect_err("no rendezvous is there");
     assert!(matches!(error, Error::NoRendezvous { .. }), "{error}");
     let text = error.to_string();
     assert!(
@@ -305,7 +305,7 @@ fn strangers(address: SocketAddr, count: usize) -> Vec<TcpStream> {
 }
 
 #[test]
-fn strangers_at_the_rendezvous_hang_nobody_and_have_to_go() {
+fn strangers_at_the_rendezvous_hang_no_member_and_have_to_go() {
     let limits = Limits {
         strangers: 20,
         handshake: Duration::from_millis(500),
@@ -378,7 +378,7 @@ fn a_member_among_strangers() {
 }
 
 #[test]
-fn strangers_at_a_member_hang_nobody() {
+fn strangers_at_a_member_hang_no_member() {
     passes_alone("a_member_among_strangers");
 }
 
@@ -405,7 +405,7 @@ fn members_that_differ_in_encryption_are_told() {
 }
 
 #[test]
-fn a_group_of_one_needs_nobody() {
+fn a_group_of_one_needs_no_rendezvous() {
     each(
         1,
         |_| (),

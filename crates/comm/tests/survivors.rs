@@ -154,7 +154,7 @@ fn kill_in(name: &str, chosen: Act, then: impl Fn(&Communicator, &Options) + Syn
 const LEFT: [Rank; 4] = [0, 99, 1, 2];
 
 #[test]
-fn whoever_is_killed_in_a_collective_is_told_to_all_in_time_and_the_others_go_on_without_it() {
+fn a_member_killed_in_a_collective_is_told_to_all_in_time_and_the_others_go_on_without_it() {
     for (name, chosen) in ACTS {
         kill_in(name, chosen, |all, _| {
             let left = all.shrink().expect("the others are well");
@@ -239,7 +239,7 @@ fn a_part_shrinks_by_itself() {
 }
 
 #[test]
-fn whoever_goes_while_the_others_meet_is_not_waited_for() {
+fn a_member_that_goes_while_the_others_meet_is_not_waited_for() {
     let server = rendezvous();
     let options = options(&server, "meet", 3);
     scope(|scope| {

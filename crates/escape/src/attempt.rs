@@ -73,7 +73,7 @@ impl Capability {
 impl fmt::Display for MustSucceed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Always => f.write_str("anybody"),
+            Self::Always => f.write_str("any process"),
             Self::WithCapability(capability) => {
                 f.write_str("cap_")?;
                 for (index, letter) in format!("{capability:?}").char_indices() {
@@ -84,7 +84,7 @@ impl fmt::Display for MustSucceed {
                 }
                 Ok(())
             }
-            Self::Never => f.write_str("nobody"),
+            Self::Never => f.write_str("no process"),
         }
     }
 }

@@ -35,7 +35,7 @@ pub fn take_turn(run: &str) -> Vec<String> {
     match fresh_memory() {
         Ok(memory) => {
             if memory.iter().any(|byte| *byte != 0) {
-                found.push("bytes of somebody in new memory".into());
+                found.push("bytes of another process in new memory".into());
             }
             memory.fill(MARK);
         }

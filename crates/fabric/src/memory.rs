@@ -43,7 +43,7 @@ pub enum MemoryError {
         announced: u64,
     },
     /// The opened descriptor is not the object that the peer announced.
-    #[error("what the peer has open there is not the memory that it spoke of")]
+    #[error("the peer's open file is not the memory that it announced")]
     NotMeant,
     /// Zero, or larger than the address space.
     #[error("{size_bytes} bytes cannot be mapped")]
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_mapped_only_if_nobody_can_change_them() {
+    fn bytes_are_mapped_only_if_no_process_can_change_them() {
         let fd = sealed_copy("test", b"code").unwrap();
         assert_eq!(&*SealedBytes::attach(fd.as_fd(), 4).unwrap(), b"code");
         assert!(SealedBytes::attach(fd.as_fd(), 5).is_err());

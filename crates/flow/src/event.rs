@@ -120,7 +120,7 @@ impl<P> Admission<P> {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SubmitError<P> {
     /// A bound of [`FlowLimits`] is reached. [`FlowAction::Room`] says when to try again.
-    #[error("{what} ({limit} at most): wait for {wait_for} of them to go")]
+    #[error("{what} ({limit} at most): wait until {wait_for} of them are gone")]
     Full {
         /// The bound that is reached.
         what: LimitKind,

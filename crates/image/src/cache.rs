@@ -282,7 +282,7 @@ impl Cache {
             return Ok(());
         }
         match Lock::try_exclusive(&self.of("use", id))? {
-            Some(_nobody) => mount::unmount(&at, state),
+            Some(_lock) => mount::unmount(&at, state),
             None => Ok(()),
         }
     }

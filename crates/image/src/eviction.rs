@@ -131,7 +131,7 @@ impl Cache {
     /// Removes an image that is not in use; the caller holds `work`. Returns whether it was removed.
     pub(crate) fn remove_held(&self, id: &ImageId) -> io::Result<bool> {
         let used = self.of("use", id);
-        let Some(_nobody) = Lock::try_exclusive(&used)? else {
+        let Some(_lock) = Lock::try_exclusive(&used)? else {
             return Ok(false);
         };
         let at = self.of("mounts", id);

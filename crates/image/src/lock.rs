@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_whose_file_was_removed_keeps_nobody_out() {
+    fn a_lock_whose_file_was_removed_locks_no_process_out() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let old = Lock::exclusive(&path).unwrap();

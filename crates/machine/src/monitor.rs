@@ -268,7 +268,7 @@ fn accept(listener: &UnixListener, child: &mut Child) -> Result<UnixStream, Stri
         }
         if let Ok(Some(status)) = child.try_wait() {
             return Err(format!(
-                "QEMU ended with {status}; what it says is in the worker's output"
+                "QEMU ended with {status}; its messages are in the worker's output"
             ));
         }
         if Instant::now() > until {

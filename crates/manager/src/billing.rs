@@ -296,10 +296,10 @@ mod tests {
     fn what_an_account_does_not_allow_is_no_loss() {
         let most = row(0).account.limit_ns(5_000);
         assert_eq!(find(Some(row(most)), most + 1, true, true), Finding::Capped);
-        let nobodys = RowState {
+        let unbilled = RowState {
             disputed: true,
             ..row(4)
         };
-        assert_eq!(find(Some(nobodys), 5, true, true), Finding::Capped);
+        assert_eq!(find(Some(unbilled), 5, true, true), Finding::Capped);
     }
 }

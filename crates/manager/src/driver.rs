@@ -196,7 +196,7 @@ impl ManagerState {
                         let asking = Arc::clone(self).ask_grant(ask, agent, request, trace);
                         tokio::spawn(asking.instrument(Trace::span(trace)));
                     }
-                    None => tracing::error!(ask = ask.0, "a lease is asked for that nobody wants"),
+                    None => tracing::error!(ask = ask.0, "an agent is asked for a lease that no request wants"),
                 }
             }
             ClusterAction::AskEnd { ask, agent, release } => {

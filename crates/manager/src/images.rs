@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(above[..5], [None, Some(0), Some(0), Some(1), Some(1)]);
         let mut steps = vec![0; 1000];
         for (who, from) in above.iter().enumerate().skip(1) {
-            let from = from.expect("somebody") as usize;
+            let from = from.expect("a source") as usize;
             assert!(from < who, "{who} reads from {from}, who asked later");
             steps[who] = steps[from] + 1;
             let readers = above.iter().filter(|other| **other == Some(from as u64));

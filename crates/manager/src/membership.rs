@@ -55,7 +55,7 @@ pub(crate) fn check_owner(state: &ManagerState, agent: AgentId, owner: Option<&P
     if known.owner == owner || heard == AgentState::Gone {
         return Ok(());
     }
-    tracing::warn!(%agent, owner, "somebody else speaks for an agent");
+    tracing::warn!(%agent, owner, "another peer speaks for an agent");
     Err(Rejection::NotPermitted {
         what: format!("agent {agent} is registered with another certificate"),
     })

@@ -87,30 +87,30 @@ impl Default for Metrics {
         );
         registry.register_with_unit(
             "commit",
-            "Time that the durable state took for a write of the manager",
+            "Time of a durable write of the manager",
             unit(),
             commit_seconds.clone(),
         );
-        registry.register(
-            "commit_failures",
-            "Writes that the durable state refused",
-            commit_failures.clone(),
-        );
-        registry.register("heartbeats", "Heartbeats of agents taken", heartbeats.clone());
+        registry.register("commit_failures", "Durable writes that failed", commit_failures.clone());
+        registry.register("heartbeats", "Heartbeats received from agents", heartbeats.clone());
         registry.register(
             "ledger_rows_written",
             "Rows merged into the ledger",
             ledger_rows.clone(),
         );
-        registry.register("agents", "Agents, by how they are heard", agents.clone());
-        registry.register("leases_active", "Leases that go on", leases.clone());
+        registry.register("agents", "Agents by state", agents.clone());
+        registry.register("leases_active", "Active leases", leases.clone());
         registry.register(
             "cores_offered",
-            "Cores that agents which are heard offer",
+            "Cores that connected agents offer",
             cores_offered.clone(),
         );
-        registry.register("cores_free", "Those that no lease holds", cores_free.clone());
-        registry.register_with_unit("uptime", "Since the manager started", unit(), uptime.clone());
+        registry.register(
+            "cores_free",
+            "Cores of connected agents that no lease holds",
+            cores_free.clone(),
+        );
+        registry.register_with_unit("uptime", "Time since the manager started", unit(), uptime.clone());
         Self {
             registry,
             requests,

@@ -94,7 +94,7 @@ impl FromStr for Address {
                 let host = rest.strip_suffix(']').ok_or_else(|| bad("a bracket is open"))?;
                 let host: std::net::Ipv6Addr = host
                     .parse()
-                    .map_err(|_| bad("what is in brackets is no IPv6 address"))?;
+                    .map_err(|_| bad("the text in brackets is no IPv6 address"))?;
                 host.to_string()
             }
             None if host.contains(':') => return Err(bad("an IPv6 address stands in brackets")),
@@ -140,9 +140,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_nobody_knows_is_said_to_be_one() {
+    async fn a_name_that_does_not_resolve_is_said_to_be_one() {
         let address: Address = "https://no-such-host.invalid:1".parse().expect("well-formed");
-        let error = address.resolve().await.expect_err("nobody has this name");
+        let error = address.resolve().await.expect_err("no host has this name");
         assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
     }
 }

@@ -127,7 +127,7 @@ pub(crate) async fn munge(socket: Option<&Path>, payload: &str, reader: u32) -> 
     let credential = String::from_utf8(output.stdout).unwrap_or_default();
     match credential.trim() {
         credential if credential.starts_with("MUNGE:") => Ok(credential.to_owned()),
-        _ => Err(failed("what it printed is no credential".into())),
+        _ => Err(failed("its output is no credential".into())),
     }
 }
 

@@ -50,17 +50,17 @@ pub(crate) async fn dial_as(
     protocol: Protocol,
     needed: Role,
 ) -> Result<DialedConnection, NetError> {
-    let whom = format!("the {needed} at {address}");
+    let peer = format!("the {needed} at {address}");
     let mut dialled = dial_client_first(address, client, protocol, needed).await?;
     let greeted = timeout(DIAL_WITHIN, dialled.stream.fill_buf()).await;
     match greeted {
         Err(_) => Err(NetError::Silent {
-            whom,
+            peer,
             after: DIAL_WITHIN,
         }),
-        Ok(Ok([])) => Err(NetError::Closed { whom, why: None }),
+        Ok(Ok([])) => Err(NetError::Closed { peer, why: None }),
         Ok(Ok(_)) => Ok(dialled),
-        Ok(Err(error)) => Err(explain(&whom, error)),
+        Ok(Err(error)) => Err(explain(&peer, error)),
     }
 }
 
@@ -71,10 +71,10 @@ pub(crate) async fn dial_client_first(
     protocol: Protocol,
     needed: Role,
 ) -> Result<DialedConnection, NetError> {
-    let whom = format!("the {needed} at {address}");
-    let dialled = timeout(DIAL_WITHIN, connect(&whom, address, client, protocol)).await;
+    let peer = format!("the {needed} at {address}");
+    let dialled = timeout(DIAL_WITHIN, connect(&peer, address, client, protocol)).await;
     let dialled = dialled.map_err(|_| NetError::Silent {
-        whom: whom.clone(),
+        peer: peer.clone(),
         after: DIAL_WITHIN,
     })??;
     dialled
@@ -85,29 +85,29 @@ pub(crate) async fn dial_client_first(
         .map_err(NetError::local("set up a connection"))?;
     let found = dialled.peer.role;
     if found != needed {
-        return Err(NetError::WrongRole { whom, found, needed });
+        return Err(NetError::WrongRole { peer, found, needed });
     }
     Ok(dialled)
 }
 
 async fn connect(
-    whom: &str,
+    peer: &str,
     address: &Address,
     client: Arc<ClientConfig>,
     protocol: Protocol,
 ) -> Result<DialedConnection, NetError> {
     let connector = TlsConnector::from(client);
     let name = address.server_name()?;
-    let tcp = connect_tcp(whom, address.resolve().await?, protocol).await?;
+    let tcp = connect_tcp(peer, address.resolve().await?, protocol).await?;
     let stream = connector
         .connect(name, tcp)
         .await
-        .map_err(|error| explain(whom, error))?;
+        .map_err(|error| explain(peer, error))?;
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate = certificates.and_then(<[_]>::first);
     let described = parse_certificate(certificate.map(|der| der.as_ref()).unwrap_or_default());
     let described = described.map_err(|source| NetError::ForeignCertificate {
-        whom: whom.to_owned(),
+        peer: peer.to_owned(),
         source,
     })?;
     Ok(DialedConnection {
@@ -117,7 +117,7 @@ async fn connect(
 }
 
 /// Connects to the first of the addresses that answers.
-async fn connect_tcp(whom: &str, addresses: Vec<SocketAddr>, protocol: Protocol) -> Result<TcpStream, NetError> {
+async fn connect_tcp(peer: &str, addresses: Vec<SocketAddr>, protocol: Protocol) -> Result<TcpStream, NetError> {
     let mut why = String::new();
     let mut addresses: VecDeque<_> = addresses.into();
     let mut again = VecDeque::new();
@@ -147,38 +147,38 @@ async fn connect_tcp(whom: &str, addresses: Vec<SocketAddr>, protocol: Protocol)
         }
     }
     Err(NetError::Unreachable {
-        whom: whom.to_owned(),
+        peer: peer.to_owned(),
         why,
     })
 }
 
 /// Translates a failed handshake into an error that tells the user what to do.
-pub(crate) fn explain(whom: &str, error: io::Error) -> NetError {
-    let whom = whom.to_owned();
+pub(crate) fn explain(peer: &str, error: io::Error) -> NetError {
+    let peer = peer.to_owned();
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(rustls::Error::InvalidCertificate(certificate)) => NetError::NotTrusted {
-            whom,
+            peer,
             why: certificate_error_text(certificate),
         },
         Some(rustls::Error::AlertReceived(alert)) => NetError::NotAdmitted {
-            whom,
+            peer,
             why: alert_text(*alert),
         },
         Some(rustls::Error::InvalidMessage(_)) => NetError::Protocol {
-            whom,
+            peer,
             why: "what answers there is no TLS".into(),
         },
         Some(error) => NetError::Protocol {
-            whom,
+            peer,
             why: error.to_string(),
         },
         None if error.kind() == io::ErrorKind::UnexpectedEof => NetError::Closed {
-            whom,
+            peer,
             why: Some("during the handshake".into()),
         },
         None => NetError::Closed {
-            whom,
+            peer,
             why: Some(error.to_string()),
         },
     }
@@ -207,16 +207,16 @@ fn certificate_error_text(error: &CertificateError) -> String {
 
 fn alert_text(alert: AlertDescription) -> String {
     match alert {
-        AlertDescription::CertificateRequired => "it takes nobody without a certificate".into(),
+        AlertDescription::CertificateRequired => "it accepts no peer without a certificate".into(),
         AlertDescription::CertificateExpired => {
             "our certificate has expired; get a new one from `hotlease identity issue`".into()
         }
-        AlertDescription::UnknownCA => "our certificate is of another site's authority than its".into(),
+        AlertDescription::UnknownCA => "our certificate is from another site's authority".into(),
         AlertDescription::BadCertificate
         | AlertDescription::CertificateUnknown
         | AlertDescription::UnsupportedCertificate
         | AlertDescription::DecryptError => "it does not accept our certificate".into(),
-        AlertDescription::NoApplicationProtocol => "it does not offer what is asked for there".into(),
+        AlertDescription::NoApplicationProtocol => "it does not offer this protocol".into(),
         alert => format!("it answered with the TLS alert {alert:?}"),
     }
 }

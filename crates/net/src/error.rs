@@ -36,14 +36,14 @@ pub enum IdentityError {
     },
     /// No authority was named, and there is none at the default place.
     #[error(
-        "whom to believe? there is no {path}; get the site's ca.pem from its operator, and set HOTLEASE_CA_FILE or --ca-file to it"
+        "cannot tell which authority to trust: there is no {path}; get the site's ca.pem from its operator, and set HOTLEASE_CA_FILE or --ca-file to it"
     )]
     NoAuthority {
         /// File that was looked for.
         path: PathBuf,
     },
     /// More than one identity or credential was named, or a setting cannot be understood.
-    #[error("who asks? the answer is {what}; say one thing only")]
+    #[error("conflicting identity settings: {what}; set exactly one")]
     Ambiguous {
         /// The conflicting settings, or the setting that cannot be understood.
         what: String,
@@ -98,68 +98,68 @@ pub enum NetError {
         why: String,
     },
     /// Nothing listens at the address, or no answer comes back.
-    #[error("cannot reach {whom}: {why}")]
+    #[error("cannot reach {peer}: {why}")]
     Unreachable {
         /// Description of the peer.
-        whom: String,
+        peer: String,
         /// Error message of the system.
         why: String,
     },
     /// The peer's certificate is not valid, or not of our site's authority.
-    #[error("{whom} cannot prove who it is: {why}")]
+    #[error("{peer} cannot prove who it is: {why}")]
     NotTrusted {
         /// Description of the peer.
-        whom: String,
+        peer: String,
         /// What is wrong with the certificate.
         why: String,
     },
     /// The peer does not accept our certificate.
-    #[error("{whom} does not let us in: {why}")]
+    #[error("{peer} refuses our connection: {why}")]
     NotAdmitted {
         /// Description of the peer.
-        whom: String,
+        peer: String,
         /// Reason that the peer gave.
         why: String,
     },
     /// The peer belongs to the site, but has another role than needed.
-    #[error("{whom} is of role {found}, not {needed}")]
+    #[error("{peer} is of role {found}, not {needed}")]
     WrongRole {
         /// Description of the peer.
-        whom: String,
+        peer: String,
         /// Role in its certificate.
         found: Role,
         /// Role that is needed.
         needed: Role,
     },
     /// The peer's certificate is of the site, but its contents are unusable.
-    #[error("{whom}: {source}")]
+    #[error("{peer}: {source}")]
     ForeignCertificate {
         /// Description of the peer.
-        whom: String,
+        peer: String,
         /// What is wrong with the certificate.
         source: ForeignCertificate,
     },
     /// The peer sent nothing for too long.
-    #[error("{whom} was silent for {after:?}")]
+    #[error("{peer} was silent for {after:?}")]
     Silent {
         /// Description of the peer.
-        whom: String,
+        peer: String,
         /// Limit that passed.
         after: Duration,
     },
     /// The peer closed the connection.
-    #[error("{whom} closed the connection{}", because(.why))]
+    #[error("{peer} closed the connection{}", because(.why))]
     Closed {
         /// Description of the peer.
-        whom: String,
+        peer: String,
         /// Reason, if it is known.
         why: Option<String>,
     },
     /// The peer does not speak our protocol.
-    #[error("{whom} does not speak our protocol: {why}")]
+    #[error("{peer} does not speak our protocol: {why}")]
     Protocol {
         /// Description of the peer.
-        whom: String,
+        peer: String,
         /// What was wrong.
         why: String,
     },
@@ -197,9 +197,9 @@ impl NetError {
         }
     }
 
-    pub(crate) fn malformed(whom: &str) -> impl FnOnce(DecodeError) -> Self {
+    pub(crate) fn malformed(peer: &str) -> impl FnOnce(DecodeError) -> Self {
         move |error| Self::Protocol {
-            whom: whom.to_owned(),
+            peer: peer.to_owned(),
             why: error.to_string(),
         }
     }

@@ -199,7 +199,7 @@ struct Admission {
 impl Admission {
     async fn admit(&self, tcp: TcpStream, at_the_door: HandshakePlaces) -> Result<HandshakeResult, NetError> {
         let closed = |why: String| NetError::Closed {
-            whom: "the peer".into(),
+            peer: "the peer".into(),
             why: Some(why),
         };
         tune(&tcp, Purpose::Requests).map_err(NetError::local("set up a connection"))?;
@@ -216,7 +216,7 @@ impl Admission {
             None if self.is_http => Some(Protocol::Http),
             alpn => Protocol::of_alpn(alpn),
         };
-        let protocol = protocol.ok_or_else(|| closed("it does not say what it wants to talk".into()))?;
+        let protocol = protocol.ok_or_else(|| closed("it does not name a protocol".into()))?;
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
         let all = Arc::clone(&self.connections).try_acquire_owned();
         let all = all.map_err(|_| closed(format!("over the limit of {} connections", self.limits.connections)))?;
@@ -239,7 +239,7 @@ impl Admission {
         let described = parse_certificate(certificate.map(|der| der.as_ref()).unwrap_or_default());
         let peer = described
             .map_err(|source| NetError::ForeignCertificate {
-                whom: "the peer".into(),
+                peer: "the peer".into(),
                 source,
             })?
             .peer;

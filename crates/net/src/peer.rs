@@ -141,11 +141,11 @@ pub fn parse_certificate(der: &[u8]) -> Result<CertificateInfo, ForeignCertifica
                     "role" => &mut role,
                     "name" => &mut name,
                     "tenant" => &mut tenant,
-                    _ => return Err(not_ours("says more than this version understands")),
+                    _ => return Err(not_ours("has fields that this version does not know")),
                 };
                 // With two values the holder could choose one.
                 if place.replace(value).is_some() {
-                    return Err(not_ours("says twice who its holder is"));
+                    return Err(not_ours("names its holder twice"));
                 }
             }
             _ => {}
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_certificate_are_nobody() {
+    fn bytes_that_are_no_certificate_are_no_peer() {
         for bytes in [&b""[..], b"0", &[0x30, 0x82, 0xff, 0xff], &[0; 4096]] {
             assert!(parse_certificate(bytes).is_err());
         }

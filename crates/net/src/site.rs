@@ -146,7 +146,7 @@ impl Credential {
             }),
             Ok(_) => {
                 return Err(IdentityError::Ambiguous {
-                    what: format!("{MUNGE_VARIABLE}, which is neither 1 nor 0"),
+                    what: format!("{MUNGE_VARIABLE} is neither 1 nor 0"),
                 }
                 .into());
             }

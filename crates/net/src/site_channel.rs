@@ -149,7 +149,7 @@ impl Session {
         *held = None;
         let signed_in = timeout(SIGN_IN_WITHIN, self.sign_in(channel)).await;
         let new = signed_in.map_err(|_| NetError::Silent {
-            whom: "the manager".into(),
+            peer: "the manager".into(),
             after: SIGN_IN_WITHIN,
         })??;
         Ok(held.insert(new).header.clone())

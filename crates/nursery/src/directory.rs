@@ -89,7 +89,7 @@ impl DeclaredDirectory {
         let found = fstat(base)?;
         match (self.as_owner, found.st_uid) {
             (true, 0) if self.writable => Err(io::Error::other(
-                "it belongs to root, as whom nothing in a sandbox writes; give it to another user (`chown`)",
+                "it belongs to root, and nothing in a sandbox writes as root; give it to another user (`chown`)",
             )),
             (true, 0) | (false, _) => Ok(None),
             (true, user) => {

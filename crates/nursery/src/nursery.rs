@@ -46,7 +46,7 @@ pub enum NurseryError {
     #[error("standard input is not an agent's socket: {0}")]
     Socket(io::Error),
     /// The agent's first order was not a policy.
-    #[error("the agent said nothing that could be understood; install the same hotlease everywhere")]
+    #[error("the agent's message cannot be understood; install the same hotlease everywhere")]
     Order,
 }
 

@@ -143,7 +143,7 @@ impl Candidate {
                 Ok(None) => unreachable = false,
                 Err(error @ (StoreError::Disk { .. } | StoreError::Unusable { .. })) => {
                     if !unreachable {
-                        tracing::warn!(%error, "the database cannot be asked who leads it; trying again");
+                        tracing::warn!(%error, "the database cannot be asked which manager leads; trying again");
                     }
                     unreachable = true;
                     (self.sql, self.seen) = (None, None);

@@ -26,23 +26,23 @@ Exit status:
 Environment:
   HOTLEASE_RUNTIME_DIR  where sockets and logs are ($XDG_RUNTIME_DIR/hotlease or /tmp/hotlease-UID)
   HOTLEASE_STATE_DIR    where the ledger and usage journals are kept
-  HOTLEASE_TARIFF       the file with the prices of what is used
+  HOTLEASE_TARIFF       the file with prices
   HOTLEASE_MANAGER      the manager of a site, https://HOST:PORT, for all commands but the daemons' own
-  HOTLEASE_IDENTITY     the identity folder of whoever asks it; or, without a certificate, one of
+  HOTLEASE_IDENTITY     the client's identity folder; or, without a certificate, one of
   HOTLEASE_KEY_FILE     the file of a key of `hotlease admin key add`
   HOTLEASE_TOKEN_FILE   the file of a token (JWT), read again for each session
-  HOTLEASE_MUNGE        1: come as this user of the MUNGE cluster; HOTLEASE_MUNGE_SOCKET: munged's socket
-  HOTLEASE_CA_FILE      the site's ca.pem, for who has no certificate
-  HOTLEASE_COMM_SECRET  what members of communicators and their rendezvous share; HOTLEASE_COMM_SECRET_FILE: its file
+  HOTLEASE_MUNGE        1: authenticate as this user of the MUNGE cluster; HOTLEASE_MUNGE_SOCKET: munged's socket
+  HOTLEASE_CA_FILE      the site's ca.pem, for clients without a certificate
+  HOTLEASE_COMM_SECRET  secret of communicators and their rendezvous; HOTLEASE_COMM_SECRET_FILE: a file with it
   HOTLEASE_COMM_RENDEZVOUS, HOTLEASE_COMM_NAME, HOTLEASE_COMM_SIZE, HOTLEASE_COMM_RANK
-                        which communicator a member is of; `hotlease comm run` sets them
-  HOTLEASE_COMM_LINK    what members talk over: direct (memory inside a node, TCP between nodes), tcp,
+                        the communicator of a member; `hotlease comm run` sets them
+  HOTLEASE_COMM_LINK    the link between members: direct (memory inside a node, TCP between nodes), tcp,
                         ofi or ofi:PROVIDER (libfabric), redis://HOST:PORT or s3://BUCKET
   HOTLEASE_ENV_STORE    folders with images of environments, with : between them
-  HOTLEASE_ENV_CACHE    where this node keeps images; HOTLEASE_ENV_CACHE_BYTES: how much of them
+  HOTLEASE_ENV_CACHE    folder of this node's images; HOTLEASE_ENV_CACHE_BYTES: its size
   HOTLEASE_LOG          what is logged to stderr: error, warn, info, debug, or per crate
   HOTLEASE_LOG_FORMAT   json: each line of the log is an object; else text
-  HOTLEASE_WORKER       the worker's binary, where it is not found beside this one";
+  HOTLEASE_WORKER       the worker's binary, if it is not beside this one";
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -59,7 +59,7 @@ pub enum CommandError {
     #[error("{0}; see `hotlease help`")]
     Usage(String),
     /// No process serves the manager's socket.
-    #[error("hotlease is not running (nobody serves {socket}); start it with `hotlease up`")]
+    #[error("hotlease is not running (no process serves {socket}); start it with `hotlease up`")]
     NotRunning {
         /// Path of the socket.
         socket: String,

@@ -87,7 +87,7 @@ pub enum CodeError {
     TooManyFunctions,
     /// The functions that save and restore its state are not one pair.
     #[error(
-        "declares HOTLEASE_STATE_SAVE({}) and HOTLEASE_STATE_RESTORE({}): it takes one of each, of one name",
+        "declares HOTLEASE_STATE_SAVE({}) and HOTLEASE_STATE_RESTORE({}): declare one of each, with the same name",
         save.join(", "), restore.join(", ")
     )]
     State {

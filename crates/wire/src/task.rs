@@ -135,7 +135,7 @@ pub enum FormatError {
     #[error("it has more than {BUFFERS_MAX} buffers")]
     Buffers,
     /// There are too many results of other tasks, or none although some are announced.
-    #[error("it does not have between 1 and {RESULTS_MAX} results of other tasks, as it says")]
+    #[error("it announces results of other tasks, but does not have between 1 and {RESULTS_MAX} of them")]
     Results,
     /// A plain value is malformed.
     #[error("a plain value is damaged")]

@@ -30,7 +30,7 @@ fn exported_functions_are_sorted_and_marked() {
 }
 
 #[test]
-fn functions_for_the_state_are_one_pair_and_nobody_s_to_invoke() {
+fn functions_for_the_state_are_one_pair_and_cannot_be_invoked() {
     let with = |hooks: &[&str]| {
         let all = std::iter::once(&"count").chain(hooks);
         let symbols: Vec<_> = all.map(|name| Symbol::function(name)).collect();

@@ -232,7 +232,7 @@ impl Connection {
     fn seat(&self, lease: &WorkerLease, slot: SlotIndex, seat: Seat) -> ReplyResult {
         if self.is_peer() {
             return Err(Rejection::NotPermitted {
-                what: "a gang is of whoever holds the lease, and this client was lent its slots".into(),
+                what: "only the holder of a lease can use it for a gang, and this client's slots are lent".into(),
             });
         }
         if !seat.is_bounded() {
@@ -240,7 +240,7 @@ impl Connection {
         }
         if !lease.has_gangs {
             return Err(Rejection::NotPermitted {
-                what: "functions in a virtual machine reach nobody, so they cannot take part in a gang: ask for another kind of \
+                what: "functions in a virtual machine reach no other process, so they cannot take part in a gang: ask for another kind of \
                        sandbox"
                     .into(),
             });

@@ -233,7 +233,7 @@ mod tests {
         seat.owner.set(ptr::null());
         assert_eq!(seat.value::<Kept>().err(), Some(ForeignValue));
         drop(own);
-        assert_eq!(count.get(), 1, "by whom it belongs to");
+        assert_eq!(count.get(), 1, "by its owner");
     }
 
     #[test]

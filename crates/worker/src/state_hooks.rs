@@ -370,7 +370,7 @@ mod tests {
         let mut pieces = StatePieces::new(File::from(OwnedFd::from(writer)));
         let error = hooks(saves, fails)
             .save(&mut whole, &mut pieces)
-            .expect_err("nobody reads");
+            .expect_err("the pipe has no reader");
         assert!(error.contains("cannot write its state"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Strangers at an agent's port, who bear tokens that nobody made.
+//! Strangers at an agent's port with tokens that no agent issued.
 
 use super::{ANSWERED, number};
 use hotlease_net::Address;
@@ -17,8 +17,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-/// What somebody without a certificate may begin with: tokens that nobody made, tickets that nobody has, what only others
-/// may say; whole, cut, or with wrong bytes.
+/// First bytes that a peer without a certificate may send: tokens that no agent issued, tickets that no agent knows,
+/// messages that only other peers may send; whole, cut, or with wrong bytes.
 fn first_bytes(random: &mut StdRng) -> Vec<u8> {
     let claims = Claims {
         version: CLAIMS_VERSION,
@@ -62,7 +62,7 @@ fn first_bytes(random: &mut StdRng) -> Vec<u8> {
     bytes
 }
 
-/// How many of those were answered or closed in time.
+/// Sends such bytes; returns how many connections were answered or closed in time.
 pub fn bearers(address: &Address, authority: &Authority, random: &mut StdRng, requests: u32) -> u32 {
     let ca = CertificateDer::from_pem_file(authority.directory().join("ca.pem")).expect("an authority");
     let mut roots = RootCertStore::empty();
@@ -86,7 +86,7 @@ pub fn bearers(address: &Address, authority: &Authority, random: &mut StdRng, re
             let mut stream = StreamOwned::new(connection.expect("a connection"), tcp);
             stream.write_all(&bytes)?;
             stream.flush()?;
-            // Half of one waits in vain: what is cut is left.
+            // The agent would wait in vain for the rest of a message that was cut, so the end is announced.
             stream.conn.send_close_notify();
             stream.flush()?;
             stream.read(&mut [0; 4096])

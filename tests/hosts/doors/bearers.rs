@@ -1,4 +1,4 @@
-//! The tokens of leases, and of the sessions that got them.
+//! Tokens of leases, and of the sessions that leased with them.
 
 use super::{Doors, OPEN};
 use crate::remote::LONG;
@@ -14,12 +14,12 @@ use std::fs;
 use std::time::Duration;
 
 #[test]
-fn an_agent_takes_nobody_without_a_certificate_unless_it_was_told_to() {
+fn an_agent_takes_no_client_without_a_certificate_unless_it_was_told_to() {
     let doors = Doors::new(&[], &[]);
     let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
     let grant = doors.acquire(&channel, LONG).expect("a lease");
     let error = doors.session(&grant, &grant.token).map(drop).expect_err("refused");
-    assert!(error.to_string().contains("nobody without a certificate"), "{error}");
+    assert!(error.to_string().contains("no peer without a certificate"), "{error}");
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_token_opens_its_own_living_lease_on_its_own_agent_and_nothing_else() {
     let doors = Doors::new(&[], &OPEN);
     let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
     let grant = doors.acquire(&channel, LONG).expect("a lease");
-    // Another agent's, from the same manager, is of another key.
+    // A token of another agent of the same manager is made with another key.
     let elsewhere = Doors::new(&[], &OPEN);
     let its_channel = elsewhere.channel(&Credential::KeyFile(elsewhere.key("key", &[])));
     let other = elsewhere.acquire(&its_channel, LONG).expect("a lease");
@@ -63,7 +63,7 @@ fn a_token_opens_its_own_living_lease_on_its_own_agent_and_nothing_else() {
     let brief = Duration::from_millis(300);
     let expired = doors.acquire(&channel, brief).expect("a lease");
     std::thread::sleep(brief * 2);
-    // A busy agent may not have ended it yet: its token has been over by itself for as long.
+    // A busy agent may not have ended the lease yet: its token has expired by itself for as long.
     until_true("it is over", LIMIT, || match doors.refused(&expired, &expired.token) {
         Rejection::LeaseEnded(_) | Rejection::UnknownLease => true,
         refusal => {
@@ -90,7 +90,7 @@ fn a_key_that_was_replaced_twice_opens_nothing_and_renewing_gets_a_token_of_the_
     rotate();
     let refusal = doors.refused(&grant, &grant.token);
     assert!(refusal.to_string().contains("replaced twice"), "{refusal}");
-    // Who was let in goes on, and gets what opens now.
+    // A session that was let in goes on, and renewal returns a token that opens a session now.
     let token = match session.ask(&SessionRequest::Renew, &[]) {
         Ok(SessionReply::Renewed { token, .. }) => token,
         other => panic!("not renewed: {other:?}"),

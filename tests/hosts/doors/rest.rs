@@ -1,4 +1,4 @@
-//! Over REST.
+//! Clients without a certificate at the REST interface.
 
 use super::Issuer;
 use crate::munged::Munged;
@@ -96,13 +96,13 @@ fn munge_and_tokens_open_a_manager_that_has_a_rest_interface_only() {
     let challenge = challenge.json();
     let credential = munged.credential(challenge["payload"].as_str().expect("text"));
     let credential = format!("MUNGE {credential}");
-    // Of another connection, it is nothing, and its nonce stays good.
+    // A credential for another connection's nonce is refused, and the nonce stays good.
     let mut other = rest(&daemon, &authority);
     assert_eq!(asked(&mut other, "POST /v1/session", Some(&credential)).status, 401);
     let mut other = rest(&daemon, &authority);
     asked(&mut other, "GET /v1/challenge", None);
     assert_eq!(asked(&mut other, "POST /v1/session", Some(&credential)).status, 401);
-    // That one was decoded, and so is spent on this host, whoever showed it; the next is good.
+    // MUNGE decoded that credential, and so it is spent on this host by either connection; the next one is good.
     asked(&mut stream, "GET /v1/challenge", None);
     let challenge = asked(&mut stream, "GET /v1/challenge", None).json();
     let credential = munged.credential(challenge["payload"].as_str().expect("text"));

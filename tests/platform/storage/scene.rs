@@ -1,4 +1,4 @@
-//! A store, a platform that grants some of it, and functions that talk to it by hand.
+//! A store, a platform that grants prefixes in it, and functions that speak the protocol by hand.
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Reach};
 use hotlease_s3::{SignatureTime, SignedParts, SigningKeys, digest};
@@ -15,7 +15,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// A store, and a platform that grants some of it.
+/// A store, and a platform that grants prefixes in it.
 pub(super) struct Scene {
     pub platform: Platform,
     pub s3: Versitygw,
@@ -56,7 +56,7 @@ impl Scene {
         })
     }
 
-    /// A lease of one function that talks, in a namespace; none: the machine has none.
+    /// A lease of one function that talks to the store, in a namespace; none: the machine makes none.
     pub fn lease(&self, storage: &[String]) -> Option<Talker> {
         let options = LeaseOptions {
             sandbox: "namespace".into(),
@@ -95,7 +95,7 @@ impl Scene {
         })
     }
 
-    /// What the environment of a lease's worker says.
+    /// Keys and port in the environment of a lease's worker.
     pub fn keys_of(&self, grant: &Grant) -> (SigningKeys, u16) {
         let manager = self.platform.manager();
         let (environ, _) = until("the lease has a worker", LIMIT, || {
@@ -136,7 +136,7 @@ fn keys(value: &dyn Fn(&str) -> String) -> (SigningKeys, u16) {
     (keys, port.unwrap_or_else(|| panic!("no port in {endpoint:?}")))
 }
 
-/// A request, signed.
+/// A request to be signed.
 #[derive(Clone)]
 pub(super) struct Request<'a> {
     pub method: &'a str,
@@ -192,7 +192,7 @@ impl Request<'_> {
     }
 }
 
-/// An answer: its status, and all that came.
+/// An answer: its status, and all of its bytes as text.
 #[derive(Debug)]
 pub(super) struct Answer(pub u16, pub String);
 
@@ -212,7 +212,7 @@ impl Answer {
     }
 }
 
-/// A lease whose function talks.
+/// A lease whose function talks to the store.
 pub(super) struct Talker {
     pub invoker: Invoker,
     pub keys: SigningKeys,
@@ -264,7 +264,7 @@ pub(super) fn connected(port: u16) -> TcpStream {
     stream
 }
 
-/// An answer with a length.
+/// Reads an answer that has a length.
 pub(super) fn read_answer(stream: &mut TcpStream) -> Answer {
     let mut read = Vec::new();
     let mut chunk = [0; 4096];
@@ -284,7 +284,7 @@ pub(super) fn read_answer(stream: &mut TcpStream) -> Answer {
     }
 }
 
-/// How much still came before it was cut.
+/// Number of bytes that still came before the connection was cut.
 pub(super) fn until_cut(stream: &mut TcpStream) -> usize {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {

@@ -1,5 +1,5 @@
-//! A client program for tests of the invocation path: does one thing over whatever transport and manager its
-//! environment names, checks every byte, and says `ok` or what was wrong.
+//! A client program for tests of the invocation path: does one thing over the transport and manager that its
+//! environment names, checks every byte, and prints `ok` or what was wrong.
 //!
 //! `hotlease-test-caller LIBRARY ACTION [ARGUMENT]`, where LIBRARY is `behaved` or `misbehaved` of `fixtures/`.
 
@@ -12,7 +12,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn say(line: &str) {
     let mut out = std::io::stdout();
-    // A test that has ended does not listen any more; it kills this process anyway.
+    // A test that has ended no longer reads; it kills this process anyway.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
@@ -82,7 +82,7 @@ fn carry_out(library: &str, action: &str, argument: &str) -> Outcome {
     }
 }
 
-/// An input gathered from parts of buffers, an output scattered over parts of one.
+/// Gathers an input from parts of buffers, and scatters an output over parts of one.
 fn parts(increment: &Function, input: &Buffer<u8>, result: &mut Buffer<u8>) -> Outcome {
     let gathered = [input.slice(70_000..100_003), input.slice(5..5), input.slice(..17_001)];
     let expected: Vec<u8> = input[70_000..]
@@ -121,7 +121,7 @@ fn parts(increment: &Function, input: &Buffer<u8>, result: &mut Buffer<u8>) -> O
     same("a buffer to parts", &result[3..30_005], &expected[1..length])
 }
 
-/// Calls of every kind and size.
+/// Makes calls of every kind and size.
 fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
     let invoker = Invoker::allocate(code, options.clone())?;
     let echo = invoker.function("echo")?;
@@ -136,7 +136,7 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
             same("echo", &output[..length], &input[alignment..])?;
         }
     }
-    // More in flight than the ring has entries.
+    // More calls in flight than the ring has entries.
     let futures = (0..500u64).map(|number| echo.submit(&number.to_le_bytes()));
     for (number, future) in futures.collect::<Result<Vec<_>, _>>()?.into_iter().enumerate() {
         same("a future", &future.wait()?, &(number as u64).to_le_bytes())?;
@@ -163,7 +163,7 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
     while pipeline.pop(&mut eight)?.is_some() {}
     same("a pipeline", &eight, &199u64.to_le_bytes())?;
 
-    // Buffers: whole, parts, the same for both, bytes on one side.
+    // Buffers: whole, parts, one for both sides, bytes on one side.
     let increment = invoker.function("increment")?;
     let (mut input, mut result) = (invoker.buffer::<u8>(100_003)?, invoker.buffer::<u8>(100_003)?);
     input.copy_from_slice(&pattern(100_003, 5));
@@ -193,7 +193,7 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
         Err(Error::Deadline { .. }) => {}
         other => return Err(format!("a deadline came as {other:?}").into()),
     }
-    // The slot was killed for that; the next call finds another worker.
+    // The deadline cost the worker; the next call finds another one.
     same("after a deadline", &echo.call(b"again")?, b"again")?;
     let usage = invoker.deallocate()?;
     if usage.invocations < 700 {
@@ -202,7 +202,7 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
     Ok(())
 }
 
-/// An echo of so many bytes from buffer to buffer.
+/// Echoes this many bytes from buffer to buffer.
 fn large(invoker: &Invoker, bytes: usize) -> Outcome {
     let (mut input, mut output) = (invoker.buffer::<u8>(bytes)?, invoker.buffer::<u8>(bytes)?);
     input.copy_from_slice(&pattern(bytes, 3));
@@ -210,7 +210,7 @@ fn large(invoker: &Invoker, bytes: usize) -> Outcome {
     same("a large echo", &output, &input)
 }
 
-/// Calls of each kind, few enough for a bad network.
+/// Makes calls of each kind, few enough for a bad network.
 fn few(invoker: &Invoker) -> Outcome {
     let echo = invoker.function("echo")?;
     let mut output = vec![0; 300_000];
@@ -229,7 +229,7 @@ fn few(invoker: &Invoker) -> Outcome {
     large(invoker, 1 << 20)
 }
 
-/// Moves bytes to the worker (`in`) or from it (`out`) for ever, by RMA; says when calls go through, and when not.
+/// Moves bytes to the worker (`in`) or from it (`out`) forever, by RMA; prints when calls succeed, and when they fail.
 fn transfers(invoker: &Invoker, direction: &str) -> Outcome {
     const BYTES: usize = 32 << 20;
     let mut buffer = invoker.buffer::<u8>(BYTES)?;
@@ -249,7 +249,7 @@ fn transfers(invoker: &Invoker, direction: &str) -> Outcome {
     }
 }
 
-/// Buffers that are dropped while the worker still uses them: they must stay until it does not.
+/// Drops buffers while the worker still uses them: they must stay until it no longer does.
 fn drops(invoker: &Invoker) -> Outcome {
     const BYTES: usize = 8 << 20;
     let increment = invoker.function("increment")?;
@@ -274,7 +274,7 @@ fn drops(invoker: &Invoker) -> Outcome {
     few(invoker)
 }
 
-/// A function that ends its worker: who tells, and how soon.
+/// Calls a function that ends its worker; prints the error, and when it came.
 fn dies(invoker: &Invoker, function: &str) -> Outcome {
     let function = invoker.function(function)?;
     for _ in 0..3 {
@@ -289,9 +289,9 @@ fn dies(invoker: &Invoker, function: &str) -> Outcome {
     Ok(())
 }
 
-/// Says when calls go through, and when they do not.
+/// Prints when calls succeed, and when they fail.
 fn cut(invoker: &Invoker) -> Outcome {
-    // Not to be tried again: the verdict itself is wanted.
+    // Not idempotent, so that the client does not repeat the call: the test wants the error itself.
     let rest = invoker.function("rest")?.idempotent(false);
     say("ready");
     loop {
@@ -304,7 +304,7 @@ fn cut(invoker: &Invoker) -> Outcome {
     }
 }
 
-/// Leases that come and go; descriptors and memory must not grow.
+/// Takes and releases leases; descriptors and memory must not grow.
 fn connections(code: &Code, options: &LeaseOptions, count: u32) -> Outcome {
     let one = || -> Result<(), Error> {
         let invoker = Invoker::allocate(code, options.clone())?;

@@ -1,5 +1,5 @@
 //! A client in a process of its own, which can be stopped and killed, and be on another host: calls until its standard
-//! input ends, and says what each call came to. What its lease was told at the end comes last.
+//! input ends, and prints the outcome of each call. The last line is the usage that its lease reported at the end.
 //!
 //! `hotlease-test-tally LIBRARY MARKS FIRST END MICROSECONDS PAUSE_US TIMEOUT_US SEED`
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A test that has ended does not listen any more; it kills this process anyway.
+/// A test that has ended no longer reads; it kills this process anyway.
 fn say(line: &str) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -42,7 +42,7 @@ fn main() -> Result<(), Error> {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&stop);
     std::thread::spawn(move || {
-        // To its end, which is the order to stop.
+        // The end of the input is the order to stop.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         ended.store(true, Ordering::Relaxed);
     });

@@ -1,8 +1,9 @@
 //! A client that can be killed: leases, says `ready`, and does as its last argument says.
 //!
-//! `hotlease-test-client RUNTIME_DIR LIBRARY TTL_MS ACTION`, where ACTION is
-//! `join` (slots that somebody lends, whose invitation is its input; then as `keep-calling`), `find` (the same, as the manager
-//! has them for `$HOTLEASE_JOB`), `hold` (a lease), `hold-many` (as many as the variable LEASES says), `compute` (a call in flight for ever), `keep-calling` (a line `called PID` each time).
+//! `hotlease-test-client RUNTIME_DIR LIBRARY TTL_MS ACTION`, where ACTION is `join` (uses slots that a peer lends,
+//! whose invitation is the input; then as `keep-calling`), `find` (as `join`, with slots that the manager knows for
+//! `$HOTLEASE_JOB`), `hold` (holds a lease), `hold-many` (holds as many leases as the variable LEASES says), `compute`
+//! (makes a call that never ends), `keep-calling` (prints a line `called PID` for each call).
 
 use hotlease_client::{Code, Error, Invitation, Invoker, LeaseOptions};
 use std::io::Write;
@@ -10,11 +11,11 @@ use std::time::Duration;
 
 fn say(line: &str) {
     let mut out = std::io::stdout();
-    // A test that has ended does not listen any more; it kills this process anyway.
+    // A test that has ended no longer reads; it kills this process anyway.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Several leases, each of which has been used, until killed.
+/// Holds several leases, each of which has been used, until killed.
 fn hold_many(code: &Code, options: &LeaseOptions, leases: usize) -> Result<(), Error> {
     let mut held = Vec::new();
     for _ in 0..leases {
@@ -54,7 +55,7 @@ fn main() -> Result<(), Error> {
             let found = Invitation::find(&options)?;
             say(&format!("found {}", found.len()));
             let first = found.first().ok_or(Error::Options {
-                what: "nobody offers anything".into(),
+                what: "no peer offers slots".into(),
             })?;
             Invoker::join(&code, first, options)?
         }

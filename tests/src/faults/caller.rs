@@ -1,4 +1,4 @@
-//! Threads and processes that call, and what they were told.
+//! Threads and processes that call, and the outcomes of their calls.
 
 use super::ledger::Bill;
 use super::tally::{Call, Tally};
@@ -14,23 +14,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What became of a call.
+/// Outcome of a call.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Its number.
+    /// Number of the call.
     pub number: u64,
-    /// When it was made.
+    /// Start of the call.
     pub began: Instant,
-    /// When it was resolved.
+    /// End of the call.
     pub ended: Instant,
-    /// The error, in words and in what it says of the function.
+    /// Text of the error, and whether the function ran according to it.
     pub failed: Option<(String, RunCertainty)>,
 }
 
 /// Makes a call and checks its answer.
 ///
 /// # Panics
-/// If the answer is of another call.
+/// If the answer belongs to another call.
 pub fn make(function: &Function, call: &Call) -> Outcome {
     let began = Instant::now();
     let failed = match function.call(&call.input) {
@@ -52,10 +52,10 @@ pub fn make(function: &Function, call: &Call) -> Outcome {
     }
 }
 
-/// Holds what was told of a call that is not idempotent against its marks.
+/// Compares the outcome of a call that is not idempotent with its marks.
 ///
 /// # Panics
-/// If it ran twice, or if what was told is not so.
+/// If it ran twice, or if its client was told something untrue.
 pub fn check(tally: &Tally, outcome: &Outcome) {
     let runs = tally.runs(outcome.number);
     let agrees = match &outcome.failed {
@@ -67,16 +67,16 @@ pub fn check(tally: &Tally, outcome: &Outcome) {
     assert!(agrees, "a call that ran {runs} times came to {outcome:?}");
 }
 
-/// How a caller calls.
+/// Pace of a caller.
 #[derive(Debug, Clone)]
 pub struct Steady {
-    /// Longest time that a call computes.
+    /// Longest time that a call computes, microseconds.
     pub microseconds: u32,
     /// Longest pause between two calls.
     pub pause: Duration,
-    /// The time that each call has.
+    /// Timeout of each call.
     pub timeout: Option<Duration>,
-    /// Of the random choices.
+    /// Seed of the random choices.
     pub seed: u64,
 }
 
@@ -91,7 +91,7 @@ impl Default for Steady {
     }
 }
 
-/// What was told of calls so far. Clones are the same.
+/// Outcomes of calls so far. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Told(Arc<Mutex<Vec<Outcome>>>);
 
@@ -104,12 +104,12 @@ impl Told {
         self.outcomes().push(outcome);
     }
 
-    /// All of it.
+    /// All outcomes.
     pub fn all(&self) -> Vec<Outcome> {
         self.outcomes().clone()
     }
 
-    /// The first failure that was told after a moment; when.
+    /// Time of the first failure after a moment.
     pub fn failure_after(&self, moment: Instant) -> Option<Instant> {
         let outcomes = self.outcomes();
         let mut failures = outcomes.iter().filter(|outcome| outcome.failed.is_some());
@@ -118,7 +118,7 @@ impl Told {
             .map(|outcome| outcome.ended)
     }
 
-    /// The first call that was made after a moment and answered; when.
+    /// Time of the answer to the first call that was made after a moment and succeeded.
     pub fn success_after(&self, moment: Instant) -> Option<Instant> {
         let outcomes = self.outcomes();
         let mut answered = outcomes.iter().filter(|outcome| outcome.failed.is_none());
@@ -127,7 +127,7 @@ impl Told {
             .map(|outcome| outcome.ended)
     }
 
-    /// Waits for that; how long after the moment the answer was there.
+    /// Waits for a success after a moment; returns the time from the moment to the answer.
     ///
     /// # Panics
     /// If there is none within `limit`.
@@ -145,7 +145,7 @@ impl Told {
         }
     }
 
-    /// When the last answer came before a moment, if one did.
+    /// Time of the last answer before a moment, if there was one.
     pub fn last_success_before(&self, moment: Instant) -> Option<Instant> {
         let outcomes = self.outcomes();
         let answered = outcomes.iter().filter(|outcome| outcome.failed.is_none());
@@ -155,7 +155,7 @@ impl Told {
             .max()
     }
 
-    /// The longest time between two answers that came after a moment.
+    /// Longest time between two answers after a moment.
     pub fn longest_gap_after(&self, moment: Instant) -> Duration {
         let outcomes = self.outcomes();
         let answered = outcomes.iter().filter(|outcome| outcome.failed.is_none());
@@ -168,7 +168,7 @@ impl Told {
         longest
     }
 
-    /// The longest time that a call which was resolved after a moment took.
+    /// Longest time that a call took which ended after a moment.
     pub fn longest_call_after(&self, moment: Instant) -> Duration {
         let outcomes = self.outcomes();
         let later = outcomes.iter().filter(|outcome| outcome.ended >= moment);
@@ -202,7 +202,7 @@ pub fn keep_calling(
         let failed = outcome.failed.is_some();
         tell(outcome);
         let pause = random.random_range(Duration::ZERO..=how.pause);
-        // Not as fast as refusals come.
+        // Limits the rate of calls that are refused.
         std::thread::sleep(if failed {
             pause.max(Duration::from_millis(2))
         } else {
@@ -221,7 +221,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Begins.
+    /// Starts to call.
     ///
     /// # Panics
     /// If the library has no such function.
@@ -245,20 +245,20 @@ impl Caller {
         }
     }
 
-    /// The lease that it calls on.
+    /// Lease that it calls on.
     pub fn invoker(&self) -> &Invoker {
         &self.invoker
     }
 
-    /// What it was told.
+    /// Outcomes of its calls.
     pub fn told(&self) -> &Told {
         &self.told
     }
 
-    /// Ends the calls, and holds each against its marks; what was told, and the invoker.
+    /// Ends the calls, and compares each with its marks; returns the outcomes, and the invoker.
     ///
     /// # Panics
-    /// If a call is not resolved within half a minute, ran twice, or was not told as it was.
+    /// If a call does not end within half a minute, ran twice, or was reported wrongly.
     pub fn finish(self) -> (Vec<Outcome>, Invoker) {
         self.stop.store(true, Ordering::Relaxed);
         let start = Instant::now();
@@ -277,20 +277,20 @@ impl Caller {
     }
 }
 
-/// Longest that a call may take to be resolved, whatever happens.
+/// Longest time that a call may take, whatever happens.
 const RESOLVED: Duration = Duration::from_secs(30);
 
-/// The same as a process of its own: `hotlease-test-tally`. Killed when dropped.
+/// A client that calls in a process of its own: `hotlease-test-tally`. Killed when dropped.
 pub struct Client {
     child: Child,
     told: Told,
-    /// Its words at the end: usage by lease.
+    /// Usage by lease, which the client prints at the end.
     reader: Option<JoinHandle<Bill>>,
     tally: Arc<Tally>,
 }
 
 impl Client {
-    /// Begins, when it has a lease. `command` is the program, on its host and with its environment.
+    /// Starts a client, and waits until it has a lease. `command` is the program, on its host and with its environment.
     ///
     /// # Panics
     /// If it does not start.
@@ -331,23 +331,24 @@ impl Client {
         }
     }
 
-    /// Its process.
+    /// The client's process.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If it has ended.
     pub fn process(&self) -> Process {
         Process::of(self.child.id() as i32).expect("the client runs")
     }
 
-    /// What it was told.
+    /// Outcomes of its calls.
     pub fn told(&self) -> &Told {
         &self.told
     }
 
-    /// Ends the calls, and holds each against its marks; what was told, and the usage that it was told of its leases.
+    /// Ends the calls, and compares each with its marks; returns the outcomes, and the usage that the client was told
+    /// of its leases.
     ///
     /// # Panics
-    /// If it does not end, if a call ran twice, or was not told as it was.
+    /// If it does not end, if a call ran twice, or was reported wrongly.
     pub fn finish(mut self) -> (Vec<Outcome>, Bill) {
         drop(self.child.stdin.take());
         let start = Instant::now();
@@ -363,7 +364,7 @@ impl Client {
         (self.told.clone().checked(&self.tally), bill)
     }
 
-    /// Ends it with -9; each call that was told is held against its marks.
+    /// Kills the client with -9, and compares each call that has ended with its marks.
     ///
     /// # Panics
     /// As [`Client::finish`].
@@ -385,14 +386,14 @@ impl Drop for Client {
 /// Calls that one client may make.
 const NUMBERS: u64 = 200_000;
 
-/// Time that all processes of a machine have the same of, nanoseconds.
+/// Nanoseconds of a clock that all processes of a machine share.
 pub fn monotonic() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("a clock");
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
 impl Outcome {
-    /// As a line of the client's. `now` is a moment by both clocks.
+    /// The outcome as a line of the client's output. `now` is a moment by both clocks.
     pub fn line(&self, (instant, ns): (Instant, u64)) -> String {
         let at = |moment: Instant| ns + moment.saturating_duration_since(instant).as_nanos() as u64;
         let (verdict, words) = match &self.failed {
@@ -438,7 +439,7 @@ impl Outcome {
     }
 }
 
-/// A client's line of the usage of its last lease, without `told`.
+/// Line of the client's output with the usage of its last lease, without `told`.
 pub fn usage_line(lease: &str, usage: &UsageTotals) -> String {
     let UsageTotals {
         allocated_ns,

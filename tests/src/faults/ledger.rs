@@ -1,4 +1,4 @@
-//! What is billed, held against what ran and what was told.
+//! Bills, compared with the calls that ran and with what clients were told.
 
 use crate::platform::LIMIT;
 use hotlease_lease::ledger::{covers, sum};
@@ -8,17 +8,17 @@ use std::collections::BTreeMap;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-/// Where an operator's commands go to a manager.
+/// Runs an operator's commands for a manager.
 pub trait Operator {
     /// Runs a `hotlease` command to its end.
     fn run(&self, arguments: &[&str]) -> Output;
-    /// Journals that are held against the ledger, beside the one that `hotlease bill verify` finds itself.
+    /// Journals to compare with the ledger, in addition to the one that `hotlease bill verify` finds itself.
     fn journals(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Totals by lease.
+/// Usage totals by lease.
 pub type Bill = BTreeMap<String, UsageTotals>;
 
 fn json(site: &impl Operator, arguments: &[&str]) -> Result<Vec<Value>, String> {
@@ -42,26 +42,26 @@ fn used(row: &Value) -> UsageTotals {
     }
 }
 
-/// What is billed, by lease.
+/// Billed usage, by lease.
 pub fn bill(site: &impl Operator) -> Result<Bill, String> {
     let rows = json(site, &["bill", "--by", "lease"])?;
     let lease = |row: &Value| row["lease"].as_str().expect("an id").to_owned();
     Ok(rows.iter().map(|row| (lease(row), used(row))).collect())
 }
 
-/// Of all leases.
+/// Sum over all leases.
 pub fn total(bill: &Bill) -> UsageTotals {
     bill.values().fold(UsageTotals::default(), |all, one| sum(all, *one))
 }
 
-/// Waits until the manager has taken all that the agent's journal says.
+/// Waits until the manager has taken all usage in the agent's journal.
 ///
 /// # Panics
-/// If it does not, or if anything is wrong with the ledger.
+/// If it does not, or if the verification of the ledger finds an error.
 pub fn until_settled(site: &impl Operator) -> Bill {
     let start = Instant::now();
     loop {
-        // Fails while the manager is starting, or if something is wrong.
+        // Fails while the manager is starting, or if the ledger has an error.
         let journals = site.journals();
         let further = journals.iter().flat_map(|path| ["--journal", path]);
         let command: Vec<&str> = ["bill", "verify"].into_iter().chain(further).collect();
@@ -77,7 +77,7 @@ pub fn until_settled(site: &impl Operator) -> Bill {
     }
 }
 
-/// Waits until what somebody was told of leases is billed, which a report brings that needs no disk of the agent's.
+/// Waits until the usage that a client was told is billed, which a report brings that needs no disk of the agent's.
 ///
 /// # Panics
 /// If it is not, within [`LIMIT`].
@@ -99,7 +99,8 @@ pub fn until_billed(site: &impl Operator, told: &Bill) -> Bill {
     }
 }
 
-/// Nothing over-billed: no more calls than ran, no more time than passed on so many slots since `since`.
+/// Checks that nothing is over-billed: no more calls than ran, no more time than passed on this many slots since
+/// `since`.
 ///
 /// # Panics
 /// If it is.
@@ -110,7 +111,7 @@ pub fn not_over_billed(bill: &Bill, ran: u64, slots: u32, since: Instant) {
         "{} calls are billed, {ran} ran",
         billed.invocations
     );
-    // A thousandth for the clocks, and what the manager may round up.
+    // Two thousandths for the clocks, and a tenth of a second that the manager may round up.
     let most = since.elapsed().as_nanos() as u64 * u64::from(slots);
     let most = most + most / 500 + 100_000_000;
     assert!(
@@ -120,7 +121,7 @@ pub fn not_over_billed(bill: &Bill, ran: u64, slots: u32, since: Instant) {
     );
 }
 
-/// Nothing lost: what somebody was told of a lease, durably, is billed.
+/// Checks that nothing is lost: the usage of a lease that a client was told, durably, is billed.
 ///
 /// # Panics
 /// If it is not.

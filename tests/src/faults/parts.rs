@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Which daemon.
+/// One of the two daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The manager.
@@ -42,7 +42,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Neither runs yet. The agent will offer all cores, and keep one worker ready.
+    /// Two daemons that do not run yet. The agent will offer all cores, and keep one spare worker.
     pub fn new() -> Self {
         let cores: Vec<String> = cores().iter().map(u32::to_string).collect();
         let offer = ["--cores", &cores.join(","), "--pool", "1"];
@@ -54,7 +54,7 @@ impl Parts {
         }
     }
 
-    /// Both run.
+    /// Two running daemons.
     pub fn start() -> Self {
         let mut parts = Self::new();
         parts.start_part(Part::Manager, None);
@@ -63,7 +63,7 @@ impl Parts {
         parts
     }
 
-    /// The arguments that a daemon is started with.
+    /// Arguments that a daemon is started with.
     pub fn arguments(&mut self, part: Part) -> &mut Vec<String> {
         &mut self.arguments[part as usize]
     }
@@ -84,7 +84,7 @@ impl Parts {
         self.directory().join("state").join(part.name())
     }
 
-    /// What a daemon has logged so far, in all its runs.
+    /// All that a daemon has logged so far, in all its runs.
     pub fn log(&self, part: Part) -> String {
         fs::read_to_string(self.log_path(part)).unwrap_or_default()
     }
@@ -93,7 +93,7 @@ impl Parts {
         self.directory().join(part.name()).with_extension("log")
     }
 
-    /// A `hotlease` command in this directory; ends with the test program.
+    /// A `hotlease` command in this directory; it ends with the test program.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(program("hotlease"));
         command
@@ -110,10 +110,10 @@ impl Parts {
         command
     }
 
-    /// Starts a daemon; it may not serve yet.
+    /// Starts a daemon; returns before it serves.
     ///
     /// # Panics
-    /// If it runs, or cannot be started.
+    /// If it runs already, or cannot be started.
     pub fn spawn(&mut self, part: Part, system: Option<&System>) {
         assert!(self.running[part as usize].is_none(), "it is running");
         let mut options = OpenOptions::new();
@@ -160,7 +160,7 @@ impl Parts {
         std::os::unix::net::UnixStream::connect(socket).is_ok()
     }
 
-    /// How a daemon ended, if it did.
+    /// Exit status of a daemon, if it has ended.
     ///
     /// # Panics
     /// If it was not started.
@@ -169,10 +169,10 @@ impl Parts {
         child.try_wait().expect("our own child")
     }
 
-    /// Takes note of the end of a daemon that ended by itself, or by a strike, within `limit`.
+    /// Waits until a daemon that ended by itself, or by a strike, has ended; `limit` is the longest wait.
     ///
     /// # Panics
-    /// If it goes on.
+    /// If it does not end.
     pub fn take_end(&mut self, part: Part, limit: Duration) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -190,31 +190,31 @@ impl Parts {
         }
     }
 
-    /// Whether it runs.
+    /// Whether a daemon runs.
     pub fn runs(&self, part: Part) -> bool {
         self.running[part as usize].is_some()
     }
 
-    /// Its process.
+    /// Process of a daemon.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If it has ended.
     pub fn process(&self, part: Part) -> Process {
         let child = self.running[part as usize].as_ref().expect("it was started");
         Process::of(child.id() as i32).unwrap_or_else(|| panic!("the {} has died:\n{}", part.name(), self.log(part)))
     }
 
-    /// Kills it with -9, unless it has died by itself, and takes note of its end.
+    /// Kills a daemon with -9, unless it has died by itself, and waits for its end.
     pub fn kill(&mut self, part: Part) {
         let mut child = self.running[part as usize].take().expect("it was started");
         child.kill().expect("our own child");
         child.wait().expect("our own child");
     }
 
-    /// Asks it to stop, and waits.
+    /// Asks a daemon to stop, and waits for its end.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it does not end.
     pub fn stop(&mut self, part: Part) -> ExitStatus {
         self.process(part).signal(Signal::SIGTERM);
         self.take_end(part, LIMIT)
@@ -228,7 +228,7 @@ impl Parts {
         ManagerClient::connect(self.directory()).expect("the manager serves")
     }
 
-    /// Waits until leases can be had; how long that took.
+    /// Waits until leases are granted; returns how long that took.
     ///
     /// # Panics
     /// If that takes longer than `limit`.
@@ -253,7 +253,7 @@ impl Parts {
         }
     }
 
-    /// What a client here leases unless a test says otherwise: one slot, for two seconds at a time.
+    /// Lease options that clients use here unless a test says otherwise: one slot, for two seconds at a time.
     pub fn lease_options(&self) -> LeaseOptions {
         LeaseOptions {
             runtime_dir: Some(self.directory().to_owned()),
@@ -262,7 +262,7 @@ impl Parts {
         }
     }
 
-    /// A lease with `fixtures/tally.c` on it.
+    /// Takes a lease with `fixtures/tally.c` on it.
     pub fn invoker(&self) -> Result<Invoker, Error> {
         let code = Code::open(library("tally"))?;
         Invoker::allocate(&code, self.lease_options())

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 
-/// A time that was measured in each run, and what is promised of it.
+/// A time that was measured in each run, and its promised limit.
 #[derive(Debug, Default)]
 struct Measured {
     what: &'static str,
@@ -12,7 +12,7 @@ struct Measured {
     samples: Vec<Duration>,
 }
 
-/// What a fault did, over all runs.
+/// Effects of a fault, over all runs.
 #[derive(Debug)]
 pub struct Row {
     fault: &'static str,
@@ -23,13 +23,13 @@ pub struct Row {
     measured: Vec<Measured>,
 }
 
-/// On a machine that others use, a few runs may take longer than what is promised, but not by more than this.
+/// On a machine that others use, a few runs may take longer than promised, but at most this many times as long.
 const LATE_TIMES: u32 = 12;
-/// One of so many runs may, and one of fewer.
+/// One of this many runs may be late; of fewer runs, one may be late, too.
 const LATE_ONE_OF: usize = 5;
 
 impl Row {
-    /// Of a test.
+    /// A row for a test.
     pub fn new(fault: &'static str, promise: &'static str, test: &'static str, seed: u64) -> Self {
         Self {
             fault,
@@ -41,12 +41,12 @@ impl Row {
         }
     }
 
-    /// One more run.
+    /// Counts a run.
     pub fn ran(&mut self) {
         self.runs += 1;
     }
 
-    /// A time of a run; `promised` is the same in each.
+    /// Adds a time of a run; `promised` is the same in each run.
     pub fn took(&mut self, what: &'static str, promised: Option<Duration>, took: Duration) {
         if let Some(measured) = self.measured.iter_mut().find(|measured| measured.what == what) {
             measured.samples.push(took);
@@ -59,7 +59,7 @@ impl Row {
         });
     }
 
-    /// Takes the runs of another row of the same test.
+    /// Adds the runs of another row of the same test.
     pub fn add(&mut self, other: Row) {
         self.runs += other.runs;
         for measured in other.measured {
@@ -69,7 +69,7 @@ impl Row {
         }
     }
 
-    /// Prints it where the test program's output is not held back, and holds it against what is promised.
+    /// Prints the row where the test program's output is not held back, and compares its times with the promises.
     ///
     /// # Panics
     /// If more than a fifth of the runs took longer than promised, or one took very much longer.
@@ -92,7 +92,7 @@ impl Row {
             );
         }
         let _ = writeln!(line, " seed {} |", self.seed);
-        // Nobody may be reading.
+        // Standard error may be closed.
         let _ = std::io::stderr().write_all(line.as_bytes());
         for measured in &self.measured {
             let Some(promised) = measured.promised else {

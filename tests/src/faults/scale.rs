@@ -1,4 +1,4 @@
-//! How often each fault is tried, with which seeds, and several at once.
+//! Scale of the tests of faults: number of runs of each fault, their seeds, and how many run at once.
 
 use super::row::Row;
 use rand::rngs::StdRng;
@@ -74,17 +74,17 @@ pub fn mostly_short(random: &mut StdRng, shortest: Duration, longest: Duration) 
 
 /// Runs of a fault, several at once.
 pub struct Runs {
-    /// At once.
+    /// Number of runs at once.
     pub lanes: u32,
-    /// In all.
+    /// Number of runs in all.
     pub runs: u32,
-    /// Of their random choices.
+    /// Seed of their random choices.
     pub seed: u64,
 }
 
 impl Runs {
-    /// Makes them. Each lane sets up its own scene and counts in its own row; the rows come together in the one that is
-    /// returned. A run that fails says its number and seed.
+    /// Makes the runs. Each lane sets up its own scene and counts in its own row; the returned row contains all of
+    /// them. A run that fails prints its number and seed.
     pub fn make<S>(
         &self,
         new_row: impl Fn() -> Row + Sync,
@@ -131,7 +131,7 @@ impl Runs {
     }
 }
 
-/// Says which run failed.
+/// Prints which run failed.
 struct Told {
     seed: u64,
     number: u32,

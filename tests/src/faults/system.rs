@@ -1,4 +1,4 @@
-//! Disks, clocks and cores as a test says: `fixtures/faulty_system.c` in a daemon, and orders to it.
+//! Disks, clocks and cores that behave as a test says: `fixtures/faulty_system.c` in a daemon, and orders to it.
 
 use crate::library::compile;
 use std::fs::{File, OpenOptions};
@@ -6,20 +6,20 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What happens at a durable operation of a daemon.
+/// Fault of a durable operation of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strike {
     /// Killed with -9 before it.
     KillBefore,
-    /// Killed with -9 after it, before anybody is told.
+    /// Killed with -9 after it, before any client is told.
     KillAfter,
     /// Killed with -9 in its middle: half of a write is there.
     Tear,
-    /// The machine loses its power before it: what was not synced is lost, in part.
+    /// The machine loses its power before it: writes that were not synced are lost, in part.
     Power,
     /// It fails: no space.
     NoSpace,
-    /// It fails: the device does.
+    /// It fails: error of the device.
     IoError,
 }
 
@@ -42,7 +42,7 @@ pub struct System {
 }
 
 impl System {
-    /// Nothing is wrong yet. `orders` is the file to make; durable operations are those under `state`.
+    /// Orders with no fault yet. `orders` is the file to make; durable operations are those under `state`.
     ///
     /// # Panics
     /// If it cannot be made.
@@ -61,13 +61,13 @@ impl System {
         system
     }
 
-    /// Starts a daemon under these orders.
+    /// Makes a daemon start under these orders.
     pub fn over(&self, command: &mut Command) {
         command.env("LD_PRELOAD", Self::library());
         command.env("HOTLEASE_TEST_SYSTEM", &self.path);
     }
 
-    /// The library that obeys.
+    /// The library that obeys the orders.
     pub fn library() -> PathBuf {
         compile("faulty_system", &[])
     }
@@ -88,18 +88,18 @@ impl System {
         bytes
     }
 
-    /// Durable operations so far, of all daemons under these orders.
+    /// Number of durable operations so far, of all daemons under these orders.
     pub fn operations(&self) -> u64 {
         u64::from_le_bytes(self.number(OPERATIONS))
     }
 
-    /// Durable operations that were struck.
+    /// Number of durable operations that were struck.
     pub fn struck(&self) -> u32 {
         u32::from_le_bytes(self.number(STRUCK))
     }
 
-    /// Operation `number`, counted from 1, is struck, and those after it: `span` in all. For [`Strike::Power`] this is
-    /// said before the daemon starts, as it must know what was not synced.
+    /// Strikes operation `number`, counted from 1, and the ones after it: `span` in all. [`Strike::Power`] must be
+    /// ordered before the daemon starts, as the library must know which writes were not synced.
     pub fn strike(&self, number: u64, span: u64, how: Strike, seed: u64) {
         let how: u32 = match how {
             Strike::KillBefore => 1,
@@ -116,22 +116,22 @@ impl System {
         self.put(STRIKE_AT, &number.to_le_bytes());
     }
 
-    /// The next operations are struck.
+    /// Strikes the next operations.
     pub fn strike_next(&self, span: u64, how: Strike) {
         self.strike(self.operations() + 1, span, how, 0);
     }
 
-    /// Nothing is struck any more.
+    /// Ends all strikes.
     pub fn heal(&self) {
         self.put(STRIKE_AT, &0u64.to_le_bytes());
     }
 
-    /// The time of day is so many seconds off.
+    /// Sets the time of day off by this many seconds.
     pub fn set_clock(&self, seconds: i64) {
         self.put(CLOCK, &(seconds * 1_000_000_000).to_le_bytes());
     }
 
-    /// The machine has so many cores; at most 1024.
+    /// Makes the machine pretend to have this many cores, at most 1024.
     pub fn pretend_cores(&self, cores: u32) {
         self.put(CORES, &cores.to_le_bytes());
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
-/// Calls that can be told apart.
+/// Largest number of calls that can be told apart.
 const MARKS: u32 = 1 << 22;
 const MARK_BYTES: u64 = 4;
 
@@ -20,7 +20,7 @@ pub struct Tally {
     next: AtomicU64,
 }
 
-/// One call that is to be made.
+/// One call to be made.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// Its number.
@@ -47,7 +47,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// No call was made.
+    /// A tally without calls.
     ///
     /// # Panics
     /// If there is no room for its file.
@@ -66,7 +66,7 @@ impl Tally {
         }
     }
 
-    /// The next call, which computes for so many microseconds.
+    /// The next call, which computes for this many microseconds.
     ///
     /// # Panics
     /// After four million.
@@ -75,7 +75,7 @@ impl Tally {
         Call::new(numbers.start, microseconds, path)
     }
 
-    /// Numbers for somebody who makes calls by himself, and the path of the marks.
+    /// Reserves numbers for a process that makes calls by itself; returns them, and the path of the marks.
     ///
     /// # Panics
     /// After four million.
@@ -86,13 +86,13 @@ impl Tally {
         (first..end, self.path.to_str().expect("a path in UTF-8"))
     }
 
-    /// Whether this is what the function answers.
+    /// Returns whether this is the function's answer to a call.
     pub fn is_answer(call: u64, answer: &[u8]) -> bool {
         let expected = call.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
         answer == expected.to_le_bytes()
     }
 
-    /// How often a call has run.
+    /// Number of times that a call has run.
     pub fn runs(&self, number: u64) -> u32 {
         let mut mark = [0; MARK_BYTES as usize];
         self.marks
@@ -101,7 +101,7 @@ impl Tally {
         u32::from_le_bytes(mark)
     }
 
-    /// Runs of all calls.
+    /// Number of runs of all calls.
     pub fn total(&self) -> u64 {
         let made = self.next.load(Ordering::Relaxed);
         let mut marks = vec![0; (made * MARK_BYTES) as usize];

@@ -23,14 +23,15 @@ const CAP_IPC_LOCK: libc::c_ulong = 14;
 pub struct Host {
     name: String,
     network: Option<Network>,
-    /// Its files, as the test sees them.
+    /// Files of the host, as the test sees them.
     directory: PathBuf,
-    /// The same, as its programs see them: every host has its own at the same path, as real ones have.
+    /// Directory of these files, as the host's programs see it: every host has its own at the same path, as real hosts
+    /// have.
     run: PathBuf,
     addresses: Addresses,
-    /// Of its programs, beside what every one has.
+    /// Variables of its programs, in addition to the ones that all programs have.
     environment: Mutex<Vec<(String, OsString)>>,
-    /// Its programs may lock no memory.
+    /// Whether its programs may lock no memory.
     unlocked: AtomicBool,
     _own: Option<TempDir>,
 }
@@ -41,7 +42,7 @@ struct Network {
     hub: String,
 }
 
-/// What a thread or process does to be on a host.
+/// Prepared steps by which a thread or process enters a host.
 struct Entry {
     namespace: File,
     directory: PathBuf,
@@ -49,12 +50,12 @@ struct Entry {
 }
 
 impl Entry {
-    /// Only system calls, on what was prepared before: also between fork and exec.
+    /// Makes only system calls, on what was prepared before: also allowed between fork and exec.
     fn enter(&self) -> nix::Result<()> {
         setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
         unshare(CloneFlags::CLONE_NEWNS)?;
         const NONE: Option<&str> = None;
-        // Or the mount below would be seen everywhere.
+        // Otherwise the mount below would be seen everywhere.
         mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?;
         mount(Some(&self.directory), &self.run, NONE, MsFlags::MS_BIND, NONE)
     }
@@ -108,27 +109,27 @@ impl Host {
         }
     }
 
-    /// Its name.
+    /// Name of the host.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address; that of IPv6 only if it has no other.
+    /// Address of the host; its IPv6 address only if it has no other.
     pub fn address(&self) -> IpAddr {
         self.addresses.v4.map_or(self.address_v6(), IpAddr::V4)
     }
 
-    /// Its address of the other family.
+    /// Address of the other family.
     pub fn address_v6(&self) -> IpAddr {
         self.addresses.v6.into()
     }
 
-    /// Its files, as the test sees them.
+    /// Directory of the host's files, as the test sees it.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The runtime directory, as its programs see it.
+    /// Runtime directory, as the host's programs see it.
     pub fn runtime_dir(&self) -> &Path {
         &self.run
     }
@@ -139,7 +140,7 @@ impl Host {
         environment.push((name.to_owned(), value.into()));
     }
 
-    /// Programs that are started from now on may lock no page of memory, root or not.
+    /// Forbids programs that are started from now on to lock memory, root or not.
     pub fn forbid_locked_memory(&self) {
         self.unlocked.store(true, Ordering::Relaxed);
     }
@@ -152,7 +153,7 @@ impl Host {
         })
     }
 
-    /// A program on this host, with its runtime directory; ends with the test program.
+    /// A program on this host, with its runtime directory; it ends with the test program.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command
@@ -173,7 +174,7 @@ impl Host {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if unlocked {
                     setrlimit(Resource::RLIMIT_MEMLOCK, 0, 0)?;
-                    // What is not in the bounding set is not root's after the exec either.
+                    // A capability that is not in the bounding set is not root's after the exec either.
                     libc::prctl(libc::PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0);
                 }
                 match &entry {
@@ -185,7 +186,7 @@ impl Host {
         command
     }
 
-    /// Runs something in a thread on this host; so are the threads that it starts.
+    /// Runs `work` in a thread on this host; threads that it starts are on this host, too.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let entry = self.entry();
         std::thread::scope(|scope| {
@@ -210,7 +211,7 @@ impl Host {
         ip(&["-n", &network.hub, "link", "set", &network.port, state]).expect("its link");
     }
 
-    /// Bytes that it has sent over its link.
+    /// Bytes that the host has sent over its link.
     pub fn sent_bytes(&self) -> u64 {
         let text = self.run(|| fs::read_to_string("/proc/thread-self/net/dev"));
         let text = text.expect("its interfaces");
@@ -224,7 +225,7 @@ impl Host {
         run("ip", &[&inside, arguments].concat())
     }
 
-    /// Loses so many percent of the packets that arrive, of all kinds; 0 for none. False, which is said, where
+    /// Loses this percentage of the packets that arrive, of all kinds; 0 for none. Prints so and returns false where
     /// the program `nft` is missing.
     pub fn lose(&self, percent: u32) -> bool {
         if let Err(error) = run("nft", &["--version"]) {
@@ -239,12 +240,12 @@ impl Host {
         true
     }
 
-    /// Loses every packet that arrives, while those that leave pass: what a one-sided fault is like.
+    /// Loses every packet that arrives, while packets that leave pass: a fault in one direction.
     pub fn deaf(&self, deaf: bool) -> bool {
         self.lose(if deaf { 100 } else { 0 })
     }
 
-    /// The same only for what another host sends; `None`: for nothing.
+    /// Loses every packet that arrives from another host; `None`: loses none.
     pub fn deaf_to(&self, other: Option<&Host>) -> bool {
         let can = self.lose(0);
         if let Some(other) = other.filter(|_| can) {
@@ -259,7 +260,7 @@ impl Host {
     }
 
     fn filter(&self, rule: &str) {
-        // Loopback is not the network.
+        // Loopback does not count as the network.
         let text = [
             "table inet test",
             "delete table inet test",
@@ -277,11 +278,11 @@ impl Host {
         self.nft(&["-f", &file.display().to_string()]).expect("rules");
     }
 
-    /// Sends at most so fast; `None`: as fast as it goes.
+    /// Limits the rate at which the host sends; `None`: no limit.
     pub fn limit(&self, megabit_per_second: Option<u32>) {
         let name = self.network().namespace.name();
         let tc = |arguments: &[&str]| run("tc", &[&["-n", name, "qdisc"], arguments].concat());
-        // There may be none.
+        // There may be no limit yet.
         let _ = tc(&["del", "dev", "eth0", "root"]);
         if let Some(rate) = megabit_per_second {
             let rate = format!("{rate}mbit");

@@ -6,11 +6,11 @@
 //!        ───────┴── hub ── 203.0.113.y ┴ router: nftables
 //! ```
 //!
-//! Linux tracks every connection by both of its ends, so what it does with `masquerade` alone is what RFC 3489 calls port-restricted:
-//! it keeps the port that a host uses where it can, for every destination, and lets in only what answers. The others are
-//! made of that (see [`Nat`]). What is not made: a NAT that keeps one mapping for all destinations, and another port than the
-//! host's; it differs from the ones here in that number only. What comes in and belongs to nothing is dropped, as
-//! home routers do; a router that answers it with a reset makes the next try wait.
+//! Linux tracks every connection by both of its ends, so `masquerade` alone makes what RFC 3489 calls port-restricted:
+//! it keeps the port that a host uses where it can, for every destination, and lets in only answers. The other kinds
+//! are made of that (see [`Nat`]). One kind is not made: a NAT that keeps one mapping for all destinations, and another
+//! port than the host's; it differs from these only in that number. Packets that come in and belong to no connection
+//! are dropped, as home routers do; a router that answers them with a reset delays the next attempt.
 
 use super::namespace::{Namespace, remove_stale, run};
 use nix::sched::{CloneFlags, setns};
@@ -20,39 +20,39 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a router lets in, and how it numbers what goes out.
+/// Kind of NAT: the packets that a router lets in, and the ports that it gives to outgoing connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nat {
-    /// Everything that comes to the router's address goes to its one host, from wherever it is.
+    /// Every packet to the router's address goes to its one host, from any sender.
     FullCone,
-    /// The same for what comes from an address that the host has sent something to, from whichever port.
+    /// A packet goes to the one host if the host has sent something to the packet's address before, from any port.
     RestrictedCone,
-    /// Only what answers.
+    /// Only answers are let in.
     PortRestricted,
-    /// Only what answers, and each connection has a random port outside (`masquerade fully-random`).
+    /// Only answers are let in, and each connection has a random port outside (`masquerade fully-random`).
     Symmetric,
 }
 
-/// See the module.
+/// A public network with private networks behind NATs, as drawn above.
 pub struct Internet {
     prefix: String,
     hub: Namespace,
-    /// Routers, and where their private networks meet.
+    /// Routers, and the namespaces in which their private networks meet.
     routers: Vec<Namespace>,
     next: u8,
 }
 
-/// A host on it.
+/// A host on the public network or on a private one.
 pub struct Point {
     namespace: Namespace,
-    /// Its own address.
+    /// Address of the host itself.
     pub address: Ipv4Addr,
-    /// Where it is seen from outside: its router's, or its own.
+    /// Address at which others see the host: its router's, or its own.
     pub public: Ipv4Addr,
 }
 
 impl Internet {
-    /// Without hosts so far; `None`, which is said, where this is not root or something is missing.
+    /// An internet without hosts; prints so and returns `None` where this is not root or a program is missing.
     ///
     /// # Panics
     /// If it is root, and making it fails half-way.
@@ -95,7 +95,7 @@ impl Internet {
         self.next - 1
     }
 
-    /// A host that everybody can reach.
+    /// A host that all hosts can reach.
     pub fn public(&mut self) -> Point {
         let number = self.number();
         let namespace = Namespace::new(&format!("{}-{number}", self.prefix));
@@ -112,7 +112,7 @@ impl Internet {
         }
     }
 
-    /// A host with an address that everybody can reach, and a firewall that lets in only what answers.
+    /// A host with a public address, and a firewall that lets in only answers.
     pub fn firewalled(&mut self) -> Point {
         let host = self.public();
         let rules = [
@@ -128,10 +128,10 @@ impl Internet {
         host
     }
 
-    /// Hosts of one private network, whose addresses other private networks have as well.
+    /// Hosts of one private network, whose addresses other private networks use as well.
     ///
     /// # Panics
-    /// If there are several behind a NAT that has room for one.
+    /// If there are several hosts behind a NAT that has room for one.
     pub fn private<const HOSTS: usize>(&mut self, nat: Nat) -> [Point; HOSTS] {
         let router = self.public();
         let lan = Namespace::new(&format!("{}-lan{}", self.prefix, self.next));
@@ -168,7 +168,7 @@ impl Internet {
     }
 }
 
-/// Of a router, between `lan` and `eth0`.
+/// nftables rules of a router, between `lan` and `eth0`.
 fn rules(nat: Nat) -> String {
     let (set, leaves, arrives, numbers) = match nat {
         Nat::FullCone => ("", "", "dnat to 10.0.0.2", ""),
@@ -214,14 +214,14 @@ impl Point {
         run("ip", &["netns", "exec", self.namespace.name(), "nft", "-f", &path]).expect("rules");
     }
 
-    /// A program on this host. Its process is the one that runs it.
+    /// A program on this host. Its process is the program's own.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.namespace.name()]).arg(program);
         command
     }
 
-    /// Runs something in a thread on this host; so are the threads that it starts.
+    /// Runs `work` in a thread on this host; threads that it starts are on this host, too.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let namespace = self.namespace.open();
         let work = move || {

@@ -1,8 +1,8 @@
-//! Somebody on a host's cable who delays, reorders, repeats and loses packets, whatever they carry: the kernels that
-//! these tests run on have no netem.
+//! A meddler on a host's cable that delays, reorders, repeats and loses packets of all kinds: the kernels that these
+//! tests run on have no netem.
 //!
-//! The cable ends in two descriptors of TAP devices, one for each direction. Unlike a proxy of connections it meddles below
-//! TCP, which must repair it, and with datagrams, which nobody but their users can repair.
+//! The cable ends in two descriptors of TAP devices, one for each direction. Unlike a proxy of connections the meddler
+//! works below TCP, which must repair the damage, and on datagrams, which only their users can repair.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::cmp::Reverse;
@@ -15,36 +15,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How much later a packet comes that others are to overtake.
+/// Delay of a packet that others are to overtake.
 const OVERTAKEN: Duration = Duration::from_millis(4);
 /// Frames of a cable without segmentation offload are much shorter.
 const FRAME_BYTES: usize = 64 << 10;
-/// Packets under way; what is more is lost, as on any network.
+/// Packets under way; packets beyond that are lost, as on any network.
 const QUEUE_MAX: usize = 4096;
 
-/// What is done to packets, in both directions. The default is nothing.
+/// Treatment of packets, in both directions. The default changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Meddling {
-    /// Every packet comes so much later.
+    /// Delay of every packet.
     pub delay: Duration,
-    /// One of so many packets is overtaken by those behind it; 0: none.
+    /// One of this many packets is overtaken by packets behind it; 0: none.
     pub reorder_one_of: u32,
-    /// One of so many packets comes twice; 0: none.
+    /// One of this many packets comes twice; 0: none.
     pub repeat_one_of: u32,
-    /// One of so many packets does not come; 0: none.
+    /// One of this many packets is lost; 0: none.
     pub lose_one_of: u32,
 }
 
-/// What was done.
+/// Counts of what was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Done {
     /// Packets that came through.
     pub passed: u64,
-    /// Of them those that came after one sent later.
+    /// Packets among them that came after one sent later.
     pub overtaken: u64,
-    /// Of them those that came again.
+    /// Packets among them that came again.
     pub repeated: u64,
-    /// Packets that did not come.
+    /// Packets that were lost.
     pub lost: u64,
 }
 
@@ -53,7 +53,7 @@ struct Orders {
     done: Done,
 }
 
-/// Meddles until dropped.
+/// A thread that meddles until this is dropped.
 pub(super) struct Meddler {
     orders: Arc<Mutex<Orders>>,
     stop: Arc<AtomicBool>,
@@ -61,7 +61,7 @@ pub(super) struct Meddler {
 }
 
 impl Meddler {
-    /// On the cable between two TAP devices.
+    /// A meddler on the cable between two TAP devices.
     pub fn between(ends: [File; 2]) -> Self {
         for end in &ends {
             let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
@@ -100,12 +100,12 @@ impl Drop for Meddler {
     }
 }
 
-/// One direction: packets by when they are due, and in which order they came.
+/// One direction: packets by the time when they are due, then by their order of arrival.
 #[derive(Default)]
 struct Direction {
     queue: BinaryHeap<Reverse<(Instant, u64, Vec<u8>)>>,
     came: u64,
-    /// The latest that has left.
+    /// Latest packet that has left.
     latest: u64,
 }
 
@@ -162,14 +162,14 @@ fn pass(ends: &[File; 2], orders: &Mutex<Orders>, stop: &AtomicBool) {
         let wait = waits.min().unwrap_or(Duration::from_millis(50));
         let wait = wait.as_millis().clamp(0, 50) as u16;
         let mut fds = ends.each_ref().map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
-        // Interrupted: the loop looks again.
+        // If interrupted, the loop looks again.
         let _ = poll(&mut fds, PollTimeout::from(wait));
         let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);
         let Orders { meddling, done } = &mut *orders;
         for (from, direction) in directions.iter_mut().enumerate() {
-            // Not for ever, or what is due would wait.
+            // At most 64, so that packets that are due do not wait.
             for _ in 0..64 {
-                // Nothing there, or the interface is down.
+                // Nothing to read, or the interface is down.
                 let Ok(length) = (&ends[from]).read(&mut frame) else {
                     break;
                 };

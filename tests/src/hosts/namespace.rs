@@ -8,15 +8,15 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-/// Of a host.
+/// Addresses of a host.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Addresses {
-    /// Unless it has none.
+    /// IPv4 address, unless the host has none.
     pub v4: Option<Ipv4Addr>,
     pub v6: Ipv6Addr,
 }
 
-/// Runs `ip`; its words if it fails.
+/// Runs `ip`; the error is its output.
 pub(super) fn ip(arguments: &[&str]) -> Result<String, String> {
     run("ip", arguments)
 }
@@ -48,17 +48,17 @@ impl Namespace {
         &self.name
     }
 
-    /// To enter it.
+    /// Opens the namespace, to enter it.
     pub fn open(&self) -> File {
         File::open(format!("/run/netns/{}", self.name)).expect("the namespace's file")
     }
 
-    /// Runs `ip` in it.
+    /// Runs `ip` in this namespace.
     pub fn ip(&self, arguments: &[&str]) {
         ip(&[&["-n", &self.name], arguments].concat()).expect("configured");
     }
 
-    /// A link `eth0` here, whose other end is `port` at the hub.
+    /// Makes a link `eth0` here, whose other end is `port` at the hub.
     pub fn cable(&self, hub: &Self, port: &str) {
         self.ip(&[
             "link",
@@ -74,7 +74,7 @@ impl Namespace {
         ]);
     }
 
-    /// A network interface here whose cable ends in a descriptor: what is read from it was sent, and what is
+    /// Makes a network interface here whose cable ends in a descriptor: reading it returns what was sent, and what is
     /// written to it arrives.
     pub fn tap(&self, name: &str) -> File {
         let namespace = self.open();
@@ -93,19 +93,19 @@ impl Namespace {
                 _ => Err(io::Error::last_os_error()),
             }
         };
-        // In a thread of its own, which alone is in the namespace.
+        // A thread of its own, so that only that thread is in the namespace.
         let opened = std::thread::scope(|scope| scope.spawn(open).join());
         let opened: io::Result<File> = opened.expect("no panic");
         opened.unwrap_or_else(|error| panic!("/dev/net/tun: {error}"))
     }
 
-    /// Puts both ends of a cable into use: the hub's at its bridge, `eth0` here with addresses.
+    /// Configures both ends of a cable: the hub's at its bridge, `eth0` here with addresses.
     pub fn join(&self, hub: &Self, port: &str, Addresses { v4, v6 }: Addresses) {
         hub.ip(&["link", "set", port, "master", "hub", "up"]);
         if let Some(v4) = v4 {
             self.ip(&["addr", "add", &format!("{v4}/24"), "dev", "eth0"]);
         }
-        // No detection of duplicates: there are none, and it takes seconds.
+        // No detection of duplicate addresses: there are none, and it takes seconds.
         self.ip(&["addr", "add", &format!("{v6}/64"), "dev", "eth0", "nodad"]);
         self.ip(&["link", "set", "eth0", "up"]);
     }
@@ -119,7 +119,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Removes those of test programs that were killed.
+/// Removes the namespaces of test programs that were killed.
 pub(super) fn remove_stale() {
     let list = ip(&["netns", "list"]).unwrap_or_default();
     let names = list.lines().filter_map(|line| line.split_whitespace().next());

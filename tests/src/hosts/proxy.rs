@@ -1,7 +1,7 @@
-//! A network that misbehaves: a proxy that delays, splits, reorders and repeats what passes through it.
+//! A network that misbehaves: a proxy that delays, splits, reorders and repeats the bytes that pass.
 //!
-//! A connection is a stream, and TLS protects it: whoever reorders or repeats its bytes breaks it. What the
-//! endpoints must do then is to notice, end that connection, and go on with another.
+//! A connection is a stream, and TLS protects it: reordering or repeating its bytes breaks it. The endpoints must then
+//! notice, end that connection, and go on with another.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,24 +14,25 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::sleep;
 
-/// What is done to the bytes of both directions.
+/// Treatment of the bytes of both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mischief {
-    /// Passed on.
+    /// The bytes are passed on.
     None,
-    /// Passed on after so long, each piece.
+    /// Each piece is passed on after this delay.
     Delay(Duration),
-    /// Passed on in pieces of so many bytes.
+    /// The bytes are passed on in pieces of this size.
     Split(usize),
-    /// After so many bytes of a connection, two pieces in the wrong order.
+    /// After this many bytes of a connection, two pieces change places.
     Reorder(usize),
-    /// After so many bytes of a connection, one piece twice.
+    /// After this many bytes of a connection, one piece is repeated.
     Repeat(usize),
-    /// After so many bytes of a connection, one bit flipped.
+    /// After this many bytes of a connection, one bit is flipped.
     Flip(usize),
-    /// After so many bytes of a connection in one direction, nothing any more in either, not even its end.
+    /// After this many bytes of a connection in one direction, nothing passes any more in either direction, not even
+    /// its end.
     Swallow(usize),
-    /// After so many bytes of a connection, closed.
+    /// After this many bytes of a connection, it is closed.
     Cut(usize),
 }
 
@@ -43,7 +44,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// From a free port of this machine to `to`.
+    /// Starts a proxy from a free port of this machine to `to`.
     ///
     /// # Panics
     /// If there is no free port.
@@ -64,12 +65,12 @@ impl Proxy {
         }
     }
 
-    /// Where it listens.
+    /// Address at which the proxy listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What is done to later connections.
+    /// Sets the treatment of later connections.
     pub fn set(&self, mischief: Mischief) {
         *self.mischief.lock().unwrap_or_else(PoisonError::into_inner) = mischief;
     }
@@ -111,7 +112,7 @@ async fn pass(
         if let Mischief::Swallow(after) = mischief {
             passed += read.as_ref().map_or(0, |read| *read);
             if passed > after || dead.load(Ordering::Relaxed) {
-                // Nobody learns of anything any more.
+                // Neither end is told anything any more.
                 dead.store(true, Ordering::Relaxed);
                 return std::future::pending().await;
             }

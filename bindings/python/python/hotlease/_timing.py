@@ -32,7 +32,7 @@ class Timing(NamedTuple):
     running: Optional[float]
     """In the function, as the worker measured it (to a ten-millionth of it; of an exception, to a half-millionth)."""
     reading: Optional[float]
-    """Making objects of the result, when somebody asked for it first."""
+    """Making objects of the result, when a caller asked for it first."""
     worker: Optional[int]
     """Which of the executor's workers had it: 0, 1, ..."""
     runs: int

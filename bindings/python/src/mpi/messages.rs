@@ -47,7 +47,7 @@ fn receiver(py: Python<'_>, shared: &SharedCommunicator, dest: i64) -> PyResult<
         failure::found(
             py,
             "NoSuchRank",
-            format!("there is no rank {dest} in a communicator of {size}; MPI.PROC_NULL is nobody"),
+            format!("there is no rank {dest} in a communicator of {size}; use MPI.PROC_NULL for no rank"),
         )
     })
 }

@@ -87,7 +87,7 @@ fn receive(stream: &mut TcpStream, left: &LeftResult, bytes: usize, until: Insta
     stream.set_write_timeout(Some(PROVING))?;
     let mut said = [0; CHALLENGE_BYTES];
     read_until(stream, &mut said, until)?;
-    let Challenge(challenge) = Challenge::decode(&said).map_err(|_| other("somebody else listens there"))?;
+    let Challenge(challenge) = Challenge::decode(&said).map_err(|_| other("another program listens there"))?;
     let exchange = Exchange {
         secret: &left.secret,
         ticket: left.ticket,

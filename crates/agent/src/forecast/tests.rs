@@ -218,7 +218,7 @@ fn without_arrivals_nothing_waits_after_a_while_and_for_ever() {
     world.forget_the_beginning();
     world.until(Duration::from_secs(100_000));
     assert_eq!((world.most, world.borrowed, world.starts), (0, 0.0, 0));
-    assert_eq!(Forecast::new(LEAST).stock(ms(5)).fill, 0, "nobody ever came");
+    assert_eq!(Forecast::new(LEAST).stock(ms(5)).fill, 0, "no lease ever came");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn who_comes_once_a_day_is_waited_for_as_if_he_were_unknown() {
 }
 
 #[test]
-fn nobody_waits_longer_than_the_limit_at_a_stretch() {
+fn no_lease_waits_longer_than_the_limit_at_a_stretch() {
     let mut forecast = Forecast::new(LEAST);
     let mut now = ms(0);
     for seconds in [10, 7200, 20, 7200, 30, 7200, 15] {

@@ -85,7 +85,7 @@ impl OtherAgents {
             Ok(Ok(found)) => found.into_inner(),
             Ok(Err(status)) => {
                 let refusal = refusal(status);
-                tracing::debug!(environment = %id, %refusal, "the manager names nobody to read it from");
+                tracing::debug!(environment = %id, %refusal, "the manager names no agent to read it from");
                 return None;
             }
             Err(_) => return None,

@@ -145,7 +145,7 @@ async fn leases_share_a_mount_that_goes_with_the_last() {
     assert!(images.get(&hash, true).await.is_ok());
     tokio::time::timeout(LIMIT, images.all_unmounted())
         .await
-        .expect("nobody has it");
+        .expect("it is not locked");
 }
 
 /// File system that is mounted at a path, according to the kernel.
@@ -180,7 +180,7 @@ async fn the_kernel_reads_no_stranger_s_image() {
     drop(of_other);
     tokio::time::timeout(LIMIT, images.all_unmounted())
         .await
-        .expect("nobody has it");
+        .expect("it is not locked");
     if nix::unistd::geteuid().is_root() {
         let own = images.get(&hash, true).await.expect("as before");
         assert_eq!(kind_at(own.at()), "squashfs", "root trusts itself");
@@ -197,13 +197,13 @@ async fn a_lease_does_not_wait_for_a_long_fetch_which_goes_on() {
     }
     tokio::time::timeout(LIMIT, images.all_unmounted())
         .await
-        .expect("nobody has it");
-    let mut hasty = Arc::into_inner(images).expect("nobody else has it");
+        .expect("it is not locked");
+    let mut hasty = Arc::into_inner(images).expect("no other reference is left");
     hasty.wait = Duration::from_millis(20);
     let images = Arc::new(hasty);
     // The process that fetches an image holds this lock; here it stands for another process of the node.
     let file = File::create(scene.path("cache/work").join(&hash)).expect("a file");
-    let fetching = Flock::lock(file, FlockArg::LockExclusive).expect("nobody has it");
+    let fetching = Flock::lock(file, FlockArg::LockExclusive).expect("it is not locked");
     for _ in 0..3 {
         let refused = images.get(&hash, true).await.map(drop);
         assert!(

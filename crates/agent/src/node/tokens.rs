@@ -63,7 +63,7 @@ impl Node {
         let claims = self.open_token(token)?;
         if claims.delegation != 0 {
             return Err(Rejection::NotPermitted {
-                what: "to be known by a token of slots that were lent; show who you are".into(),
+                what: "opening a session with only the token of lent slots; authenticate as well".into(),
             });
         }
         let tables = self.tables();

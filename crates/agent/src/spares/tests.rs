@@ -98,7 +98,7 @@ async fn there_are_never_more_than_the_limit_and_none_once_the_node_is_drained()
 }
 
 #[tokio::test]
-async fn what_nobody_asks_for_is_killed() {
+async fn a_spare_that_no_lease_asks_for_is_killed() {
     let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
     let mut spares = Spares::new(launcher.clone(), enough(), 2);
     spares.wait_least = Duration::from_millis(200);
@@ -118,7 +118,7 @@ async fn leases_that_overlap_leave_as_many_as_were_there_at_once_and_none_while_
     let this = program("1000");
     spares.lease_began("ann", PROCESS, &this, 1);
     spares.lease_began("ann", PROCESS, &this, 1);
-    assert!(spares.is_idle(), "those in use need nobody who waits");
+    assert!(spares.is_idle(), "workers in use need no waiting ones");
     spares.lease_over("ann", PROCESS, &this, (1, true));
     until(|| spares.listing().len() == 1).await;
     let (left, _) = spares

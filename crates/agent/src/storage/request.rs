@@ -102,7 +102,7 @@ fn store_of<'a>(open: &'a StorageState, lease: &LeaseStorage, judged: &Permitted
         return Err(Fault::new(
             501,
             "NotImplemented",
-            "what is copied is in another store of the site's; read it and write it",
+            "the source is in another store of the site; read it and write it instead of copying",
         ));
     }
     let store = store.and_then(|number| open.site.store(number));
@@ -137,7 +137,7 @@ async fn body_of(
         Fault::new(
             400,
             "IncompleteBody",
-            format!("what is to be removed cannot be read: {error}"),
+            format!("the list of objects to remove cannot be read: {error}"),
         )
     })?;
     let bytes = read.to_bytes();

@@ -23,7 +23,7 @@ fn asker(kind: Kind, is_own: bool, network: bool) -> StorageRequester<'static> {
 }
 
 #[tokio::test]
-async fn storage_is_for_those_whom_the_site_s_keys_are_hidden_from_or_who_have_them() {
+async fn storage_is_for_functions_that_cannot_read_the_site_s_keys_or_may_have_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let storage = Storage::open(Some(&file(folder.path(), 0o600))).await.expect("good");
     let asked = ["s3://people/ann/run:rw".to_owned()];

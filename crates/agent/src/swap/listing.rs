@@ -84,7 +84,7 @@ pub(super) fn expire(directory: &Path, keep: Duration) {
             false => keep.max(LEFT_AFTER),
         };
         if age(there) > limit && fs::remove_file(&path).is_ok() {
-            tracing::info!(tenant, path = %path.display(), "a state that nobody has asked for is removed");
+            tracing::info!(tenant, path = %path.display(), "a state that no lease has asked for is removed");
         }
     });
     if let Err(error) = removed {

@@ -39,7 +39,7 @@ fn write(hold: &StateLock, options: &SwapOptions, bytes: &[u8]) -> StateWriter {
 }
 
 fn save(options: &SwapOptions, bytes: &[u8]) -> PathBuf {
-    let hold = hold(options, model(1)).expect("nobody has it");
+    let hold = hold(options, model(1)).expect("no lease has it");
     let part = write(&hold, options, bytes);
     part.finish("node1").expect("it lasts").0
 }
@@ -58,7 +58,7 @@ fn refused(options: &SwapOptions, wanted: StateRequest) -> String {
 
 /// `ever`: whether the next attempt would fail in the same way.
 fn refused_for(options: &SwapOptions, wanted: StateRequest, ever: bool) -> String {
-    let hold = hold(options, wanted).expect("nobody has it");
+    let hold = hold(options, wanted).expect("no lease has it");
     match hold.take_saved() {
         Err(error) => {
             assert_eq!(error.lasts, ever, "{error}");
@@ -71,7 +71,7 @@ fn refused_for(options: &SwapOptions, wanted: StateRequest, ever: bool) -> Strin
 #[test]
 fn a_state_is_found_once_and_only_when_it_is_whole() {
     let (_folder, options) = scene();
-    let first = hold(&options, model(1)).expect("nobody has it");
+    let first = hold(&options, model(1)).expect("no lease has it");
     assert!(first.take_saved().expect("looked").is_none(), "there is none yet");
     let part = write(&first, &options, b"weights");
     assert_eq!(
@@ -82,7 +82,7 @@ fn a_state_is_found_once_and_only_when_it_is_whole() {
     part.finish("node1").expect("it lasts");
     drop(first);
     assert_eq!(names(&options), ["model.state"]);
-    let second = hold(&options, model(2)).expect("nobody has it");
+    let second = hold(&options, model(2)).expect("no lease has it");
     let taken = second.take_saved().expect("looked").expect("it is there");
     let mut bytes = String::new();
     std::io::Read::read_to_string(&mut taken.file().expect("open"), &mut bytes).expect("read");
@@ -97,7 +97,7 @@ fn what_was_not_restored_is_there_again() {
     let (_folder, options) = scene();
     save(&options, b"weights");
     for _ in 0..2 {
-        let hold = hold(&options, model(2)).expect("nobody has it");
+        let hold = hold(&options, model(2)).expect("no lease has it");
         let taken = hold.take_saved().expect("looked");
         assert!(taken.is_some(), "it is gone after a restore that failed");
     }
@@ -105,10 +105,10 @@ fn what_was_not_restored_is_there_again() {
 }
 
 #[test]
-fn a_state_in_use_is_nobody_else_s_and_the_error_says_whose_it_is() {
+fn a_state_in_use_is_given_to_no_other_lease_and_the_error_names_its_lease() {
     let (_folder, options) = scene();
     save(&options, b"weights");
-    let first = hold(&options, model(1)).expect("nobody has it");
+    let first = hold(&options, model(1)).expect("no lease has it");
     let taken = first.take_saved().expect("looked").expect("it is there");
     let why = hold(&options, model(2)).err().expect("it is in use");
     assert!(why.contains("`model` is in use by lease 1 on node1"), "{why}");
@@ -188,7 +188,7 @@ fn another_tenant_s_program_s_or_a_damaged_file_is_refused_and_stays() {
 fn what_is_too_large_for_itself_or_for_its_tenant_leaves_nothing() {
     let (_folder, mut options) = scene();
     options.state_bytes = 10;
-    let first = hold(&options, model(1)).expect("nobody has it");
+    let first = hold(&options, model(1)).expect("no lease has it");
     let mut part = first.part(&options).expect("a file");
     assert!(part.expect(10).is_ok() && part.expect(11).is_err());
     assert!(part.add(&[0; 11]).is_err());
@@ -209,7 +209,7 @@ fn what_is_too_large_for_itself_or_for_its_tenant_leaves_nothing() {
         name: "other".into(),
         ..model(2)
     };
-    let second = hold(&options, other).expect("nobody has it");
+    let second = hold(&options, other).expect("no lease has it");
     let part = second.part(&options).expect("a file");
     let why = part.expect(6).expect_err("the tenant has too much");
     assert!(part.expect(5).is_ok() && why.contains("--swap-tenant-bytes"), "{why}");
@@ -252,7 +252,7 @@ fn folders_that_others_may_enter_or_rename_in_are_refused() {
 }
 
 #[test]
-fn states_are_listed_removed_and_expire_and_locks_of_nobody_go() {
+fn states_are_listed_removed_and_expire_and_unused_locks_go() {
     let (_folder, options) = scene();
     save(&options, b"weights");
     fs::write(options.directory.join("of-uid:7/bad.state"), "x").expect("written");
@@ -267,7 +267,7 @@ fn states_are_listed_removed_and_expire_and_locks_of_nobody_go() {
     assert_eq!(remove("bad").ok(), Some(true));
     assert_eq!(remove("bad").ok(), Some(false));
     assert!(remove("../model").is_err() && listing::remove(&options.directory, "../x", "model").is_err());
-    let held = hold(&options, model(1)).expect("nobody has it");
+    let held = hold(&options, model(1)).expect("no lease has it");
     listing::expire(&options.directory, Duration::from_secs(60));
     assert_eq!(names(&options), ["model.lock", "model.state"]);
     drop(held);

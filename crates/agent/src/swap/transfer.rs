@@ -214,7 +214,7 @@ mod tests {
             program: [1; 32],
             lease: LeaseId([1; 8]),
         };
-        let hold = StateLock::take(folder.path(), wanted, "test", Duration::ZERO).expect("nobody has it");
+        let hold = StateLock::take(folder.path(), wanted, "test", Duration::ZERO).expect("no lease has it");
         let (reader, writer) = pipe().expect("a pipe");
         let reader = without_waiting(reader).expect("our end");
         let part = hold.part(&options).expect("a file");

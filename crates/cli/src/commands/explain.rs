@@ -182,7 +182,9 @@ fn find_lease_start(beginning: Option<&str>, leases: Vec<LeaseInfo>) -> anyhow::
         // Each new worker has a higher epoch than all earlier ones.
         let last = known.max_by_key(|lease| lease.epoch);
         let Some((lease, start)) = last.and_then(with_start) else {
-            anyhow::bail!("no lease is known whose start could be explained; agents remember the last 1024 that ended");
+            anyhow::bail!(
+                "there is no lease whose start could be explained; agents remember the last 1024 ended leases"
+            );
         };
         return Ok((lease, start));
     };

@@ -144,7 +144,7 @@ fn awaiting_what_is_submitted_once_gets_no_other_worker() {
         let error = runtime.block_on(held).unwrap_err();
         assert_eq!(error.ran(), RunCertainty::Unknown, "{error:?}");
         let now = platform.worker(0).epoch;
-        assert_eq!(now, epoch, "nobody has asked for another worker yet");
+        assert_eq!(now, epoch, "the client has not asked for another worker yet");
         echo.pipeline().unwrap().repair().unwrap();
     }
 }
@@ -333,7 +333,7 @@ fn deallocating_resolves_what_is_in_flight_and_says_what_was_used() {
 }
 
 #[test]
-fn a_deadline_resolves_even_if_nobody_answers_and_its_entry_comes_back() {
+fn a_deadline_resolves_even_if_the_worker_does_not_answer_and_its_entry_comes_back() {
     let (platform, echo) = start(|options| options.depth = 1);
     let echo = echo.timeout(Some(Duration::from_millis(50)));
     platform.allow(0);
@@ -366,7 +366,7 @@ fn a_deadline_resolves_even_if_nobody_answers_and_its_entry_comes_back() {
 }
 
 #[test]
-fn nonsense_in_a_reply_closes_the_channel_and_harms_nobody_else() {
+fn nonsense_in_a_reply_closes_the_channel_and_harms_no_other_channel() {
     for name in ["garbage", "liar"] {
         let (platform, echo) = start(|_| {});
         let error = platform.invoker.function(name).unwrap().call(b"x").unwrap_err();

@@ -274,7 +274,7 @@ fn buffers_are_registered_once_and_forgotten_when_dropped() {
 }
 
 #[test]
-fn a_sleep_ends_when_somebody_rouses_it_though_nothing_is_ready() {
+fn a_sleep_ends_when_it_is_roused_though_nothing_is_ready() {
     let (platform, _echo) = start(|_| {});
     let limit = Duration::from_secs(60);
     let (looked, looks) = mpsc::channel();

@@ -63,11 +63,11 @@ fn what_an_invocation_in_flight_uses_stays_even_if_its_buffer_is_gone() {
     let in_flight = echo.submit_buffer(&a, b.slice_mut(..)).unwrap();
     // This buffer can be made: it is registered when it is used.
     let c = platform.invoker.buffer::<u8>(SIZE).unwrap();
-    let refused = |whom: &str| {
-        let error = echo.submit_from_buffer(&c).expect_err(whom);
+    let refused = |case: &str| {
+        let error = echo.submit_from_buffer(&c).expect_err(case);
         assert!(
             matches!(error, Error::BuffersInUse { buffers: 2, .. }),
-            "{whom}: {error:?}"
+            "{case}: {error:?}"
         );
         assert!(error.retryable() && error.ran() == RunCertainty::No);
         let text = error.to_string();

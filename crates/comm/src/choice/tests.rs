@@ -173,7 +173,7 @@ fn an_explanation_names_each_rule_up_to_the_one_that_is_followed() {
 }
 
 #[test]
-fn whoever_measures_gets_everything_that_could_be_done() {
+fn a_caller_that_measures_gets_everything_that_could_be_done() {
     let nodes = [0, 0, 1, 1];
     let candidates = |collective, nodes, commutes, link| {
         let call = Call {

@@ -89,10 +89,10 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
         let recipe = Recipe::from(operation.algorithms()[0]);
         assert_eq!(recipe.build(&call), Err(refused), "nothing is built of it");
     }
-    let nobody = Call::new(Collective::Barrier, 3, 3)
+    let no_such = Call::new(Collective::Barrier, 3, 3)
         .check()
         .expect_err("ranks are 0 to 2");
-    assert!(nobody.to_string().contains("has no such rank"), "{nobody}");
+    assert!(no_such.to_string().contains("has no such rank"), "{no_such}");
     let nodes = Call {
         nodes: Some(&[0, 0]),
         ..Call::new(Collective::Barrier, 0, 3)

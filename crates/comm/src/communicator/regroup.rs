@@ -127,7 +127,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn whoever_has_met_the_others_and_cannot_be_reached_is_a_member_that_has_failed() {
+    fn a_member_that_has_met_the_others_and_cannot_be_reached_has_failed() {
         let secret = Secret::new(b"the secret of these tests").expect("25 bytes");
         let server = Server::start("127.0.0.1:0", vec![secret.clone()], Default::default());
         let server = server.expect("a rendezvous");

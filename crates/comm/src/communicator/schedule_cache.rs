@@ -112,7 +112,7 @@ mod tests {
             assert!(schedules.get(&key(0)).is_some(), "it is in use, after {count} others");
             assert!(schedules.kept.len() <= SCHEDULES_MAX);
         }
-        assert!(schedules.get(&key(1)).is_none(), "nobody has used it for long");
+        assert!(schedules.get(&key(1)).is_none(), "it was not used for long");
     }
 
     #[test]

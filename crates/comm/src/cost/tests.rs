@@ -283,5 +283,5 @@ fn schedules_that_do_not_fit_together_are_told_and_do_not_hang() {
             from: span,
         }]
     });
-    assert!(text.contains("is not taken by anybody"), "{text}");
+    assert!(text.contains("is not received by any rank"), "{text}");
 }

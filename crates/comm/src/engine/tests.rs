@@ -78,7 +78,7 @@ impl Link for Clogged {
 
 /// The keeper may be the thread that sends the last frame, or sees that a finished member has closed.
 #[test]
-fn whoever_parts_is_woken_when_another_thread_has_sent_the_rest() {
+fn a_member_that_parts_is_woken_when_another_thread_has_sent_the_rest() {
     let link = Clogged::default();
     let may_send = Arc::clone(&link.may_send);
     let bounds = Bounds {

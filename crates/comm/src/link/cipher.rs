@@ -65,7 +65,7 @@ impl Cipher {
         let mut content = Vec::new();
         match self.open(&record, &mut content) {
             true => Ok(Some(content)),
-            false => Err(HandshakeError::Stranger("what came is not what it wrote")),
+            false => Err(HandshakeError::Stranger("the bytes are not those that it wrote")),
         }
     }
 }
@@ -251,7 +251,7 @@ impl Responder {
                     };
                     let mut content = Vec::new();
                     if !cipher.open(&record, &mut content) {
-                        return Err(HandshakeError::Stranger("it repeats what somebody else has sent"));
+                        return Err(HandshakeError::Stranger("it repeats bytes that another peer has sent"));
                     }
                     let rest = std::mem::take(&mut self.got);
                     return Ok(ResponderStep::Proved { cipher, content, rest });

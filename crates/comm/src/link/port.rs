@@ -118,7 +118,7 @@ mod tests {
         let second = second.expect("it listens").local_addr().expect("an address");
         assert_eq!(second, port.local(), "all from one port");
         let third = std::net::TcpStream::connect(port.local());
-        let came = port.listener.accept().expect("somebody called");
+        let came = port.listener.accept().expect("a peer called");
         (&came.0).write_all(b"x").expect("open");
         let mut byte = [0];
         third.expect("it listens").read_exact(&mut byte).expect("it answers");

@@ -26,33 +26,33 @@ version = 1
 currency = "EUR"
 [function]
 gib_second_price = 0.5
-origin = { source = "nobody", date = "2026-01-01" }
+origin = { source = "a test", date = "2026-01-01" }
 [rendezvous]
 hour_price = 3600.0
-origin = { source = "nobody", date = "2026-01-01" }
+origin = { source = "a test", date = "2026-01-01" }
 [rank]
 copy_mb_s = 1e9
 reduce_mb_s = 1e9
-origin = { source = "nobody", date = "2026-01-01" }
+origin = { source = "a test", date = "2026-01-01" }
 [link.tcp]
 latency_us = 1000.0
 bandwidth_mb_s = 10.0
-origin = { source = "nobody", date = "2026-01-01" }
+origin = { source = "a test", date = "2026-01-01" }
 [link.s3.times]
 write_ms = 20.0
 read_ms = 30.0
 bandwidth_mb_s = 100.0
-origin = { source = "nobody", date = "2026-01-01" }
+origin = { source = "a test", date = "2026-01-01" }
 [link.s3.requests]
 write_price = 7.0
 read_price = 0.125
 remove_price = 3.0
 write_unit_bytes = 1024
 read_unit_bytes = 4096
-origin = { source = "nobody", date = "2026-01-01" }
+origin = { source = "a test", date = "2026-01-01" }
 [link.s3.server]
 hour_price = 36.0
-origin = { source = "nobody", date = "2026-01-01" }
+origin = { source = "a test", date = "2026-01-01" }
 "#;
 
 fn round() -> Prices {
@@ -248,8 +248,8 @@ fn prices_without_a_source_or_a_unit_are_refused() {
         ("write_unit_bytes = 1024", "write_unit_bytes = 0", "a unit of no bytes"),
         ("read_price = 0.125", "read_price = 1e10", "from 0 to"),
         ("[link.tcp]", "[link.telex]", "unknown field"),
-        ("source = \"nobody\"", "source = \" \"", "has no source"),
-        ("source = \"nobody\", ", "", "missing field"),
+        ("source = \"a test\"", "source = \" \"", "has no source"),
+        ("source = \"a test\", ", "", "missing field"),
         ("2026-01-01", "yesterday", "no date"),
     ] {
         let text = ROUND.replacen(from, to, 1);

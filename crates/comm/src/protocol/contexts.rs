@@ -69,7 +69,7 @@ impl Protocol {
         self.reserved -= 1;
     }
 
-    /// Begins a communicator of these members, of whom this is one. Other members may have sent something there
+    /// Begins a communicator of these members, which include this one. Other members may have sent something there
     /// already. False if it was opened before.
     pub(crate) fn open(&mut self, context: u64, members: Arc<[Rank]>) -> bool {
         let of_context = self.context(context);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn large_messages_that_nobody_takes_leave_credit_for_small_ones() {
+    fn large_messages_that_are_not_received_leave_credit_for_small_ones() {
         for size in [2, 8, RANKS_MAX] {
             let mut spender = Spender::new(size);
             while spender.spend_large(EAGER_BYTES_MAX) {}
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_keeps_more_than_it_lent() {
+    fn no_member_keeps_more_than_it_lent() {
         let (mut spender, mut lender) = (Spender::new(2), Lender::new(2));
         let mut sent = 0;
         while spender.spend(0) {

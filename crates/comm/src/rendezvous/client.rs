@@ -140,7 +140,7 @@ pub(crate) fn meet(errand: &MeetingRequest<'_>, began: Instant) -> Result<Meetin
 
 fn bad_answer_error(options: &Options) -> Error {
     Error::Rejection {
-        whom: rendezvous_text(options),
+        peer: rendezvous_text(options),
         why: "its answer makes no sense; install the same hotlease everywhere".into(),
     }
 }
@@ -239,23 +239,23 @@ fn call(options: &Options, deadline: Instant) -> Result<(TcpStream, Cipher, Vec<
     let mut bytes = [0; 1024];
     loop {
         let got = read_some(&mut stream, &mut bytes, deadline).map_err(again)?;
-        let whom = || rendezvous_text(options);
+        let peer = || rendezvous_text(options);
         match caller.read(&bytes[..got]) {
             Ok(None) => {}
             Ok(Some((cipher, rest))) => return Ok((stream, cipher, rest)),
             Err(HandshakeError::Refused(Verdict::OtherSecret)) => {
-                return Err(CallError::Final(Error::SecretMismatch { whom: whom() }));
+                return Err(CallError::Final(Error::SecretMismatch { peer: peer() }));
             }
             Err(HandshakeError::Refused(Verdict::Busy)) => {
                 return Err(CallError::Again(cipher::explain(Verdict::Busy).into()));
             }
             Err(HandshakeError::Refused(verdict) | HandshakeError::Refuse(verdict)) => {
                 let why = cipher::explain(verdict).into();
-                return Err(CallError::Final(Error::Rejection { whom: whom(), why }));
+                return Err(CallError::Final(Error::Rejection { peer: peer(), why }));
             }
             Err(HandshakeError::Stranger(why)) => {
                 let why = why.into();
-                return Err(CallError::Final(Error::Rejection { whom: whom(), why }));
+                return Err(CallError::Final(Error::Rejection { peer: peer(), why }));
             }
         }
     }

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_of_a_pair_meet_and_nobody_else() {
+    fn only_the_two_of_a_pair_meet() {
         let mut pairs = Pairs::default();
         assert_eq!(pairs.ask(KEY, &between(3, 1), 10, 9), PairResult::Waits);
         assert_eq!(pairs.ask(KEY, &between(3, 2), 11, 9), PairResult::Waits);

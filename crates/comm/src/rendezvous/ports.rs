@@ -212,7 +212,9 @@ impl Ports {
             Ok(PeerRequest::Nothing) => return false,
             Ok(PeerRequest::Ask(key, JoinQuestion::Join(join))) => self.request_join(guest, key, join),
             Ok(PeerRequest::Ask(key, JoinQuestion::Relay(relay))) => self.pair(guest, key, &relay),
-            Ok(PeerRequest::Ask(_, JoinQuestion::Lost(_))) => self.turn_away(guest, "it waits for nobody"),
+            Ok(PeerRequest::Ask(_, JoinQuestion::Lost(_))) => {
+                self.turn_away(guest, "it reports losses, and waits for no members")
+            }
             Ok(PeerRequest::Tell(lost)) => self.report_lost(guest, lost),
             Ok(PeerRequest::Show(key, number)) => self.show(guest, key, number),
             Err(CloseReason::ByPeer) => drop(self.forget(guest)),
@@ -267,9 +269,11 @@ impl Ports {
                 let varies = mapped.address != shown.from;
                 self.join_shown(guest, varies);
             }
-            _ => self
-                .tally
-                .count(shown.from, false, "it shows itself, and nobody asked it to"),
+            _ => self.tally.count(
+                shown.from,
+                false,
+                "it claims to be a member that the rendezvous did not send there",
+            ),
         }
     }
 

@@ -65,13 +65,13 @@ impl Counters {
             &self.others
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        let whom = from.to_string();
+        let peer = from.to_string();
         if is_other_secret {
-            tracing::warn!(from = whom, "did not let a member in: {why}");
+            tracing::warn!(from = peer, "did not let a member in: {why}");
         } else {
-            tracing::debug!(from = whom, "closed a connection: {why}");
+            tracing::debug!(from = peer, "closed a connection: {why}");
         }
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{whom}: {why}"));
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{peer}: {why}"));
     }
 }
 

@@ -70,7 +70,7 @@ pub fn leaving(link: &LinkChoice) {
         if all.rank() == 2 {
             twin.send(b"last", 0, 1).expect("it takes it");
             twin.send(&vec![7; LARGE], 0, 2).expect("it takes it");
-            twin.finish().expect("it waits for nobody");
+            twin.finish().expect("it waits for no member");
             assert_eq!(sum(all, 1), Ok(3), "the others are not concerned");
             return;
         }
@@ -184,7 +184,7 @@ fn communicators_that_all_have_left_are_forgotten_in_redis() {
             let twin = all.dup().expect("all are well");
             twin.send(&[1], 1 - twin.rank(), 0).expect("it takes it");
             twin.receive(&mut [0], Pattern::ANY).expect("it came");
-            twin.finish().expect("it waits for nobody");
+            twin.finish().expect("it waits for no member");
         }
         if all.rank() == 0 {
             let keys = redis.ask_all("KEYS *");

@@ -84,7 +84,7 @@ fn a_redis_user_who_may_not_write_is_told_so() {
 }
 
 #[test]
-fn a_store_where_nobody_listens_is_an_error_in_time() {
+fn a_store_that_does_not_listen_is_an_error_in_time() {
     let began = Instant::now();
     let text = refusal(&link("redis://127.0.0.1:9"));
     check(&text, &["redis://127.0.0.1:9", "can be reached"]);
@@ -190,7 +190,7 @@ fn redis_that_forgets_is_told_to_all_in_time() {
     let errors = strike(&redis.link(), || {
         redis.ask("FLUSHALL");
     });
-    hold(&errors, &redis.link(), "has lost what was written");
+    hold(&errors, &redis.link(), "has lost data");
 }
 
 /// Not a test: the member that is killed.

@@ -257,7 +257,7 @@ fn a_root_that_finishes_early_loses_nothing_of_a_slow_reader_over_redis() {
 }
 
 #[test]
-fn what_nobody_receives_is_removed_from_redis() {
+fn what_no_member_receives_is_removed_from_redis() {
     let Some(redis) = Redis::start() else { return };
     unread(&redis.link());
     assert_eq!(redis.keys(), 0);
@@ -272,7 +272,7 @@ fn barriers_of_two_communicators_in_one_redis_do_not_match() {
 
 /// Messages without a receive stay in the store: the receiver's memory does not grow with them.
 #[test]
-fn messages_that_nobody_asks_for_stay_in_redis() {
+fn messages_that_no_member_receives_yet_stay_in_redis() {
     const MESSAGES: u64 = 5000;
     let Some(redis) = Redis::start() else { return };
     two(&redis.link(), |all, other| {

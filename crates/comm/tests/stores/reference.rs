@@ -50,7 +50,7 @@ pub fn output(collective: &Collective, rank: usize, inputs: &[Vec<u64>], before:
             let pairs = left.into_iter().zip(right);
             pairs.map(|(left, right)| sum(commutes, left, right)).collect()
         };
-        given.reduce(add).expect("somebody")
+        given.reduce(add).expect("at least one rank")
     };
     let last = inputs.len() - 1;
     let is_root = collective.root() == Some(rank as Rank);

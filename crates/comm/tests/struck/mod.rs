@@ -115,7 +115,7 @@ pub fn victim() {
         }
         let all_act = || done.iter().all(|done| done.load(Ordering::Relaxed) >= ROUNDS);
         until("every collective goes round", all_act);
-        write!(std::io::stdout(), "\n{GOES_ROUND}\n").expect("somebody listens");
+        write!(std::io::stdout(), "\n{GOES_ROUND}\n").expect("the test listens");
     });
 }
 

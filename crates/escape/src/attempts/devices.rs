@@ -50,10 +50,15 @@ pub(super) const THEME: Threat = Threat {
             dev_terminal,
         )
         .needs("a terminal"),
-        attempt("terminal-list", "find somebody's terminal in /dev/pts", terminal_list).needs("a terminal in use"),
+        attempt(
+            "terminal-list",
+            "find another user's terminal in /dev/pts",
+            terminal_list,
+        )
+        .needs("a terminal in use"),
         attempt(
             "terminal-input",
-            "type into a terminal as if somebody had (TIOCSTI)",
+            "type into a terminal as if a user had (TIOCSTI)",
             terminal_input,
         )
         .with_capability(Capability::SysAdmin)
@@ -151,7 +156,7 @@ fn terminal_list() -> AttemptResult {
     let mut names = fs::read_dir("/dev/pts").map_err(with_place("/dev/pts"))?.flatten();
     match names.find(|entry| entry.file_name() != "ptmx") {
         Some(entry) => Ok(format!("sees {}", entry.path().display())),
-        None => denied("nobody's"),
+        None => denied("no terminal of another user"),
     }
 }
 

@@ -293,7 +293,7 @@ fn suid_in_tmp() -> AttemptResult {
         fs::set_permissions(file, Permissions::from_mode(0o4755)).map_err(with_place("chmod"))?;
         let mode = fs::metadata(file)?.permissions().mode();
         match mode & 0o4000 != 0 && !nosuid(file)? {
-            true => Ok("whoever runs it becomes this user".into()),
+            true => Ok("every user who runs it becomes this user".into()),
             false => denied("mounted nosuid"),
         }
     })

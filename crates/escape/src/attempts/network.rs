@@ -86,7 +86,7 @@ pub(super) const THEME: Threat = Threat {
         .needs("AF_ALG"),
         attempt(
             "rare-protocols",
-            "open a socket of a protocol that hardly anybody uses",
+            "open a socket of a protocol that hardly any program uses",
             rare_protocols,
         )
         .need_not_succeed(),
@@ -141,7 +141,7 @@ fn listen() -> AttemptResult {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    denied("nobody outside can connect")
+    denied("no process outside can connect")
 }
 
 /// Looks up a route, and sends nothing.

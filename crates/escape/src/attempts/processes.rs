@@ -95,7 +95,7 @@ pub(super) const THEME: Threat = Threat {
             .needs("Linux 5.3"),
         attempt(
             "queue-signal",
-            "send a signal with a value, as of somebody else",
+            "send a signal with a value, as if from another process",
             queue_signal,
         )
         .by_effect(),

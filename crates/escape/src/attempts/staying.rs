@@ -12,7 +12,7 @@ use std::io::{PipeWriter, Read, Write};
 use std::path::Path;
 
 pub(super) const THEME: Threat = Threat {
-    threat: "stay on after the lease's end, or leave something behind for whoever comes next",
+    threat: "stay on after the lease's end, or leave something behind for the next tenant",
     attempts: &[
         attempt(
             "outlive-session",

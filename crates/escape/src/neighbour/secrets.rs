@@ -14,7 +14,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
 /// Contents that attempts try to overwrite.
-pub(super) const CANARY: &str = "nobody but the neighbour writes this";
+pub(super) const CANARY: &str = "only the neighbour writes these bytes";
 
 /// Files, sockets, memory and queues of a neighbour.
 pub(super) struct Secrets {

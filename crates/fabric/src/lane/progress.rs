@@ -166,7 +166,7 @@ mod tests {
                 room.written.lines += 1;
                 room.written.bytes += step;
                 progress.taken = room.written;
-                assert!(!progress.report(&control), "nobody waits");
+                assert!(!progress.report(&control), "no reader waits");
             }
         }
     }

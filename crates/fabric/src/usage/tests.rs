@@ -59,7 +59,7 @@ fn last_invocation_that_began_is_known_while_it_runs_and_afterwards() {
 }
 
 #[test]
-fn crash_between_two_invocations_is_nobodys() {
+fn crash_between_two_invocations_is_blamed_on_no_function() {
     let (agent, worker) = pair();
     worker.meter(0).start((7, InvocationId::from_bits(9)), ticks(), 0, 0);
     worker.meter(0).stop();

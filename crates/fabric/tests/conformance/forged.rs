@@ -162,7 +162,7 @@ fn stranger_is_refused(fabric: &Fabric) {
         stranger.progress();
         slot.progress();
     }
-    assert!(worker.take().is_none(), "a frame from somebody else got through");
+    assert!(worker.take().is_none(), "a frame from another peer got through");
     drop((client_end, to_worker));
     // The channel still works for its owners.
     let (to_worker, to_client) = connected(&client, &slot);

@@ -54,7 +54,7 @@ pub fn peer_that_closes_is_noticed(fabric: &Fabric) {
     assert!(begin.elapsed() < LONG / 4, "publishing on a closed channel waits");
 }
 
-pub fn peer_that_vanishes_with_frames_in_flight_hangs_nobody(fabric: &Fabric) {
+pub fn peer_that_vanishes_with_frames_in_flight_does_not_hang_the_other(fabric: &Fabric) {
     if crashes(fabric) {
         return;
     }
@@ -101,7 +101,7 @@ pub fn peer_that_vanishes_with_frames_in_flight_hangs_nobody(fabric: &Fabric) {
     }
 }
 
-pub fn peer_that_vanishes_during_a_transfer_hangs_nobody(fabric: &Fabric) {
+pub fn peer_that_vanishes_during_a_transfer_does_not_hang_the_other(fabric: &Fabric) {
     if crashes(fabric) {
         return;
     }
@@ -176,7 +176,7 @@ pub fn peer_that_is_given_up_ends_a_transfer_at_once(fabric: &Fabric) {
     }
 }
 
-pub fn silent_peer_hangs_nobody(fabric: &Fabric) {
+pub fn silent_peer_does_not_hang_the_other(fabric: &Fabric) {
     let (client, slot) = (fabric.impatient_port(PATIENCE), fabric.port());
     let (to_worker, to_client) = connected(&client, &slot);
     let ends = open(&to_worker, &to_client, shape(256, 65_536), shape(256, 64));

@@ -74,16 +74,16 @@ macro_rules! fabric {
                     spans::written_span_is_in_place_before_the_frame_that_follows
                     forged::forged_frames_are_counted_and_change_nothing
                     loss::peer_that_closes_is_noticed
-                    loss::peer_that_vanishes_with_frames_in_flight_hangs_nobody
-                    loss::peer_that_vanishes_during_a_transfer_hangs_nobody
+                    loss::peer_that_vanishes_with_frames_in_flight_does_not_hang_the_other
+                    loss::peer_that_vanishes_during_a_transfer_does_not_hang_the_other
                     loss::peer_that_is_given_up_ends_a_transfer_at_once
-                    loss::silent_peer_hangs_nobody
+                    loss::silent_peer_does_not_hang_the_other
                     loss::broken_connections_leave_nothing_behind
                     messengers::messages_come_whole_and_in_order_from_many
                     messengers::messages_of_strangers_change_nothing
                     messengers::addresses_that_are_none_are_refused_by_messengers
                     messengers::messages_wake_who_sleeps
-                    messengers::who_is_gone_keeps_nobody_from_the_others
+                    messengers::a_peer_that_is_gone_does_not_block_the_others
                 }
             }
         )*

@@ -90,14 +90,14 @@ pub fn messages_of_strangers_change_nothing(fabric: &Fabric) {
         for (to, given) in (0..).zip(&mut given) {
             *given = *given || sent(&mut stranger, to, b"let me in");
         }
-        stranger.poll(&mut |_, _| panic!("nobody answers"));
+        stranger.poll(&mut |_, _| panic!("no peer answers"));
         here.poll(&mut |from, _| panic!("taken for a message of {from}"));
     }
     assert!(sent(&mut member, 0, b"hello"));
     let mut came = Vec::new();
     while came.is_empty() {
         assert!(began.elapsed() < LONG, "the member's message does not arrive");
-        member.poll(&mut |_, _| panic!("nobody answers"));
+        member.poll(&mut |_, _| panic!("no peer answers"));
         here.poll(&mut |from, content| came.push((from, content.to_vec())));
     }
     assert_eq!(came, [(1, b"hello".to_vec())]);
@@ -149,15 +149,15 @@ pub fn messages_wake_who_sleeps(fabric: &Fabric) {
     });
 }
 
-pub fn who_is_gone_keeps_nobody_from_the_others(fabric: &Fabric) {
+pub fn a_peer_that_is_gone_does_not_block_the_others(fabric: &Fabric) {
     let mut all = together(fabric, 3);
     let (gone, mut here, mut other) = (all.remove(2), all.remove(1), all.remove(0));
     let content = [1; CONTENT_BYTES];
     // The gone peer reads nothing: messages to it wait, or are held back, or fail.
     for _ in 0..100 {
         sent(&mut here, 2, &content);
-        here.poll(&mut |_, _| panic!("nobody sends"));
-        other.poll(&mut |_, _| panic!("nobody sends"));
+        here.poll(&mut |_, _| panic!("no peer sends"));
+        other.poll(&mut |_, _| panic!("no peer sends"));
     }
     if fabric.provider.quirks().survives_peer {
         drop(gone);
@@ -168,7 +168,7 @@ pub fn who_is_gone_keeps_nobody_from_the_others(fabric: &Fabric) {
         if given < 100 && sent(&mut here, 0, &content) {
             given += 1;
         }
-        here.poll(&mut |_, _| panic!("nobody sends"));
+        here.poll(&mut |_, _| panic!("no peer sends"));
         other.poll(&mut |_, _| come += 1);
     }
     here.drop_peer(2);

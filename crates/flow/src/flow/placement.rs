@@ -22,7 +22,7 @@ impl<P, R, E> Flow<P, R, E> {
                 continue;
             }
             let Some(worker) = self.choose(index) else {
-                unreachable!("somebody has credit");
+                unreachable!("a worker has credit");
             };
             self.forward_inputs(index, worker, actions);
             self.workers.take(worker);

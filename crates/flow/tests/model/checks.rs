@@ -13,7 +13,7 @@ impl RandomDriver {
         for action in told {
             self.hold_against(action, &mut forwarded);
         }
-        assert!(forwarded.is_empty(), "forwarded for nobody: {forwarded:?}");
+        assert!(forwarded.is_empty(), "forwarded for no task: {forwarded:?}");
         for worker in 0..WORKERS {
             let idle = self.reference.has_credit(worker);
             let ready = (0..self.reference.tasks.len()).find(|at| self.reference.is_ready(*at));
@@ -26,7 +26,7 @@ impl RandomDriver {
         if self.starved {
             assert!(
                 self.flow.load().pending > PENDING_MAX - PENDING_MAX / 8 || self.flow.load().inputs > 100,
-                "nobody told of the room"
+                "the submitter was not told of the room"
             );
         }
     }
@@ -60,7 +60,7 @@ impl RandomDriver {
         if !chain.is_empty() {
             let told: Vec<_> = self.flow.chain(self.reference.tasks[at].id).collect();
             let expected: Vec<_> = chain.iter().map(|at| self.reference.tasks[*at].id).collect();
-            assert_eq!(told, expected, "the chain stays while somebody holds its end");
+            assert_eq!(told, expected, "the chain stays while its end is held");
         }
     }
 
@@ -149,7 +149,7 @@ impl RandomDriver {
                 if known.value == Some(value.unwrap_or_else(|error| error)) {
                     known.value = None;
                     known.forgotten = true;
-                    assert!(!self.reference.known()[at], "dropped while somebody needs it: {at}");
+                    assert!(!self.reference.known()[at], "dropped while a task needs it: {at}");
                 }
             }
             FlowAction::Forget { task, worker } => {
@@ -160,7 +160,7 @@ impl RandomDriver {
                 );
             }
             FlowAction::Room { free } => {
-                assert!(self.starved, "nobody asked");
+                assert!(self.starved, "the submitter had not asked for room");
                 assert_eq!(free as usize, PENDING_MAX as usize - reference.pending());
                 self.starved = false;
             }

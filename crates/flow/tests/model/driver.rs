@@ -116,7 +116,7 @@ impl RandomDriver {
             );
         }
         let load = self.flow.load();
-        assert_eq!(load.known, load.remembered, "nothing is kept that nobody references");
+        assert_eq!(load.known, load.remembered, "nothing is kept without a reference");
         assert_eq!((load.inputs, load.pending, load.ready, load.running), (0, 0, 0, 0));
     }
 
@@ -146,7 +146,7 @@ impl RandomDriver {
         match self.flow.submit(task, &ids, &mut told) {
             Ok(Admission::Joined { task, payload: back }) => {
                 assert_eq!(back, payload);
-                let at = known.expect("nobody has this key");
+                let at = known.expect("no result has this key");
                 assert_eq!(self.reference.tasks[at].id, task);
                 self.reference.tasks[at].holders += 1;
             }
@@ -372,7 +372,7 @@ impl RandomDriver {
         assert_eq!(
             heard == Reaction::Applied,
             remote,
-            "a value was taken that nobody waited for"
+            "a value was taken that no task waited for"
         );
         let back = if remote { before } else { Some(value) };
         assert_eq!(

@@ -54,7 +54,7 @@ fn what_was_not_used_for_longest_goes_first() {
 }
 
 #[test]
-fn what_has_no_room_is_refused_and_costs_nobody_else() {
+fn an_image_without_room_is_refused_and_costs_no_other_image() {
     let scene = TestImages::new();
     let small = scene.publish(&noise(1, 50_000));
     let large = scene.publish(&noise(2, 500_000));
@@ -68,7 +68,7 @@ fn what_has_no_room_is_refused_and_costs_nobody_else() {
 }
 
 #[test]
-fn names_that_nobody_has_leave_nothing() {
+fn names_that_no_store_has_leave_nothing() {
     let scene = TestImages::new();
     let cache = scene.cache();
     for seed in 0..20 {

@@ -30,7 +30,7 @@ fn another_process() {
         let mut out = std::io::stdout().lock();
         writeln!(out, "ready {word}")
             .and_then(|()| out.flush())
-            .expect("somebody listens");
+            .expect("the test listens");
     };
     match what {
         "fetch" => {
@@ -160,7 +160,7 @@ fn a_user_that_is_killed_leaves_no_mount() {
     assert!(cache.list().unwrap()[0].mounted, "it was unmounted while it was used");
     assert_eq!(cache.gc(0).unwrap(), []);
     kill(child);
-    assert!(cache.list().unwrap()[0].mounted, "nobody could have unmounted it");
+    assert!(cache.list().unwrap()[0].mounted, "no process could have unmounted it");
     let next = scene.cache();
     assert!(!next.list().unwrap()[0].mounted, "it was left");
     assert_eq!(next.gc(0).unwrap().len(), 1);
@@ -170,23 +170,23 @@ fn a_user_that_is_killed_leaves_no_mount() {
 #[test]
 fn anybody_can_mount_through_fuse() {
     if !can_pack() || !is_root() {
-        eprintln!("skipped: it needs root, to become somebody else");
+        eprintln!("skipped: it needs root, to become another user");
         return;
     }
     let scene = TestImages::new();
     let packed = scene.image(4);
-    let nobody = 65534;
+    let no_rights = 65534;
     for name in [scene.dir.path().to_owned(), scene.path("store")] {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(name, open).expect("its mode");
     }
     fs::create_dir(scene.path("cache")).expect("a folder");
-    std::os::unix::fs::chown(scene.path("cache"), Some(nobody), Some(nobody)).expect("its owner");
+    std::os::unix::fs::chown(scene.path("cache"), Some(no_rights), Some(no_rights)).expect("its owner");
     let program = scene.path("program");
     fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
     let mut command = Command::new(&program);
-    std::os::unix::process::CommandExt::uid(&mut command, nobody);
-    std::os::unix::process::CommandExt::gid(&mut command, nobody);
+    std::os::unix::process::CommandExt::uid(&mut command, no_rights);
+    std::os::unix::process::CommandExt::gid(&mut command, no_rights);
     let (child, said) = start_by(&mut command, "mount", &scene, &packed.id);
     if said.contains("ready at ") {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();

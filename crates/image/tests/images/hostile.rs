@@ -141,7 +141,7 @@ fn bytes_that_are_no_image_are_refused_before_they_are_mounted() {
 }
 
 #[test]
-fn an_image_with_garbage_inside_harms_nobody() {
+fn an_image_with_garbage_inside_harms_no_process() {
     if !can_pack() || !is_root() {
         eprintln!("skipped: it needs root, whose mounts are the kernel's");
         return;

@@ -99,8 +99,8 @@ fn what_a_neighbour_sends_is_not_believed_and_the_next_is_asked_and_the_store() 
     good.fetch(&named(&bytes)).expect("from the last");
     assert_eq!(all(&good, &named(&bytes)).unwrap(), bytes);
 
-    let nobody = cache(&scene, "b", bad());
-    let error = nobody.fetch(&named(&bytes)).expect_err("nobody has it");
+    let without = cache(&scene, "b", bad());
+    let error = without.fetch(&named(&bytes)).expect_err("no cache has it");
     assert!(matches!(error, ImageError::Unknown { .. }), "{error}");
     is_empty(&scene.path("b"));
 
@@ -155,7 +155,7 @@ fn what_has_come_goes_on_before_the_rest_has_come() {
 }
 
 #[test]
-fn whoever_reads_on_is_told_when_it_breaks_off() {
+fn a_reader_of_a_fetch_is_told_when_it_breaks_off() {
     let scene = TestImages::new();
     let bytes = noise(4, 10_000);
     let id = named(&bytes);

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 #[test]
-fn equal_trees_make_equal_images_whenever_and_by_whomever() {
+fn equal_trees_make_equal_images_at_any_time_by_any_user() {
     if !can_pack() {
         return;
     }

@@ -48,7 +48,10 @@ pub(super) fn judge(attempt: &Attempt, facts: &AttemptFacts<'_>) -> Judgement {
         Some(AttemptOutcome::Escaped(got)) if attempt.evidence == Evidence::OwnClaim => {
             of(AttemptVerdict::Escaped, got)
         }
-        Some(AttemptOutcome::Escaped(got)) => of(AttemptVerdict::Contained, format!("nobody outside noticed: {got}")),
+        Some(AttemptOutcome::Escaped(got)) => of(
+            AttemptVerdict::Contained,
+            format!("the neighbour outside did not notice: {got}"),
+        ),
         Some(AttemptOutcome::Contained(how)) => of(AttemptVerdict::Contained, how),
         Some(AttemptOutcome::Untried(why)) => of(AttemptVerdict::Untried, why),
         None if facts.overdue => of(AttemptVerdict::Contained, "killed at its deadline".into()),

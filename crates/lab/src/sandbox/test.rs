@@ -26,7 +26,7 @@ use std::sync::Arc;
 ///
 /// Exits with 1 if an attempt got out or could not be made, or if a flood slowed the neighbour down by more than
 /// `--pace`. With `--json`, prints an object for each attempt: attempt, what, threat, verdict (contained, escaped,
-/// untried, failed), how, outside (who can escape without a sandbox: anybody, nobody, or a process with a
+/// untried, failed), how, outside (what can escape without a sandbox: any process, no process, or one with this
 /// capability), needs, neighbour (during a flood, else null: rounds, count, p50_ns, p99_ns, alone_p99_ns,
 /// times_p99); then one with kind, lacking (limits that this node cannot enforce), totals, the neighbour's pace
 /// alone, pace, and slowing (floods above that pace).

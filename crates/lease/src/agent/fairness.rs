@@ -304,7 +304,7 @@ mod tests {
         for _ in 0..100 {
             core.turn(CALL, |tenant| tenant == "a");
         }
-        assert_eq!(core.had("a"), LOOK_PERIOD * 100, "nobody else wanted it");
+        assert_eq!(core.had("a"), LOOK_PERIOD * 100, "no other tenant wanted it");
         let before = core.had("a");
         for _ in 0..100 {
             core.turn(CALL, |_| true);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gains_by_wanting_without_taking() {
+    fn no_tenant_gains_by_wanting_without_taking() {
         let mut core = Core::new(&["a", "liar"], 1);
         for _ in 0..100 {
             // The liar claims that it refuses invocations, and never claims the core.

@@ -370,9 +370,9 @@ mod tests {
             assert_eq!(acquisition.step(cannot(1, "no libm"), NOW), manager_without(&[1]));
             assert_eq!(acquisition.step(cannot(2, "no libc"), NOW), manager_without(&[1, 2]));
             // No agent but these two could serve the lease.
-            let nobody = AcquisitionEvent::Refused(Rejection::Nowhere { reasons: vec![] });
-            let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(nobody, NOW) else {
-                panic!("it waits for somebody who may come");
+            let nowhere = AcquisitionEvent::Refused(Rejection::Nowhere { reasons: vec![] });
+            let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(nowhere, NOW) else {
+                panic!("it waits for an agent that may come");
             };
             let told = refusal.to_string();
             assert!(told.contains("n1: ") && told.contains("no libm"), "{told}");
@@ -386,10 +386,10 @@ mod tests {
         acquisition.step(AcquisitionEvent::Tick, NOW);
         acquisition.step(cannot(1, "no libm"), NOW);
         acquisition.step(cannot(2, "no libm"), NOW);
-        let nobody = AcquisitionEvent::Refused(Rejection::Nowhere { reasons: vec![] });
+        let nowhere = AcquisitionEvent::Refused(Rejection::Nowhere { reasons: vec![] });
         let why = "no libm".into();
         assert_eq!(
-            acquisition.step(nobody, NOW),
+            acquisition.step(nowhere, NOW),
             Some(AcquisitionAction::GiveUp(Rejection::CodeRejected { why }))
         );
     }
@@ -408,7 +408,7 @@ mod tests {
             panic!("its patience is over");
         };
         assert!(matches!(refusal, Rejection::NoCapacity { .. }), "{refusal}");
-        assert!(refusal.may_pass(), "whoever has more patience is served");
+        assert!(refusal.may_pass(), "a client with more patience is served");
     }
 
     #[test]

@@ -72,7 +72,7 @@ mod tests {
     use std::io::{Seek, Write};
 
     #[test]
-    fn all_that_was_printed_is_passed_on_before_the_end_whoever_still_could_print() {
+    fn all_that_was_printed_is_passed_on_before_the_end_even_if_a_process_could_still_print() {
         let (from, mut prints) = io::pipe().expect("a pipe");
         let told = tempfile::tempfile().expect("a file");
         let teller = MonitorSender::new(told.try_clone().expect("a clone"));
@@ -80,7 +80,7 @@ mod tests {
         assert!(printed.pass_on(), "nothing yet");
         let text = vec![7; PIECE + 1];
         prints.write_all(&text).expect("room");
-        assert!(printed.pass_on(), "somebody could print");
+        assert!(printed.pass_on(), "a process could print");
         drop(prints);
         assert!(!printed.pass_on());
         // No process could print any more: it returns.

@@ -232,7 +232,7 @@ impl GuestConnection {
             let (message, brought) = match messages::receive::<FromGuest>(from) {
                 Ok(Some(received)) => received,
                 Ok(None) => return lost("QEMU has ended"),
-                Err(error) => return LastMessage::Lost(format!("what it says is not understood: {error}")),
+                Err(error) => return LastMessage::Lost(format!("its message cannot be decoded: {error}")),
             };
             match message {
                 FromGuest::Ready { .. } if *is_ready => return lost("it says twice that it is ready"),
@@ -247,7 +247,7 @@ impl GuestConnection {
                 FromGuest::Obeyed(answer) => {
                     // There is room for the answer to the one order that is under way.
                     if obeyed.try_send(answer).is_err() {
-                        return lost("it obeys what nobody has told it");
+                        return lost("it answers an order that it was not given");
                     }
                 }
                 FromGuest::Returned {

@@ -104,7 +104,7 @@ impl QemuControl {
             match (word.get("event").and_then(Value::as_str), status) {
                 (Some("MIGRATION"), Some("completed")) => return Ok(()),
                 (Some("MIGRATION"), Some("failed" | "cancelled")) => {
-                    return Err("QEMU cannot move the machine; what it says is in the worker's output".into());
+                    return Err("QEMU cannot move the machine; its messages are in the worker's output".into());
                 }
                 _ => {}
             }

@@ -164,6 +164,6 @@ pub(crate) fn connection_of(extensions: &http::Extensions) -> Result<ConnectionP
 pub(crate) fn caller_of<T>(request: &tonic::Request<T>) -> Result<Caller, Rejection> {
     let caller = request.extensions().get::<Caller>().cloned();
     caller.ok_or_else(|| Rejection::NotPermitted {
-        what: "nobody was asked who this is".into(),
+        what: "a request whose caller was not identified".into(),
     })
 }

@@ -102,7 +102,7 @@ impl fmt::Display for Operation {
             Self::ListLeases => "listing leases",
             Self::ListWorkers => "listing workers",
             Self::ListFunctions => "listing functions",
-            Self::GetInfo => "asking how the manager is",
+            Self::GetInfo => "reading the state of the manager",
             Self::Shutdown => "stopping the manager",
             Self::Bill => "seeing bills",
             Self::Verify => "verifying the ledger",
@@ -117,8 +117,8 @@ impl fmt::Display for Operation {
             Self::ListKeys => "listing keys",
             Self::ChangeKeys => "changing keys",
             Self::ReadMetrics => "reading metrics",
-            Self::ReadHealth => "asking for health",
-            Self::Authenticate => "saying who one is",
+            Self::ReadHealth => "reading health",
+            Self::Authenticate => "authenticating",
         })
     }
 }
@@ -227,7 +227,7 @@ mod tests {
 
     fn caller(role: Role, how: Proof) -> Caller {
         Caller {
-            name: "somebody".into(),
+            name: "a peer".into(),
             tenant: Some("alice".into()),
             role,
             how,

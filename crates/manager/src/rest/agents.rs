@@ -99,7 +99,7 @@ pub(super) async fn list(
 
 /// Describes one agent.
 #[utoipa::path(get, path = "/v1/agents/{agent}", operation_id = "get_agent", tag = "nodes",
-    params(("agent" = String, Path, description = "Its id", pattern = "^[0-9a-f]{16}$")),
+    params(("agent" = String, Path, description = "Id of the agent", pattern = "^[0-9a-f]{16}$")),
     responses((status = 200, description = "The agent", body = Agent)))]
 pub(super) async fn get(
     State(state): State<Arc<Shared>>,

@@ -52,7 +52,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestCaller {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let caller = parts.extensions.get::<Caller>().cloned();
         let unknown = || Rejection::NotPermitted {
-            what: "nobody was asked who this is".into(),
+            what: "a request whose caller was not identified".into(),
         };
         caller.map(Self).ok_or_else(|| Problem::unauthenticated(&unknown()))
     }

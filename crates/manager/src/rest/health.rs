@@ -132,7 +132,7 @@ impl Readiness {
 
 /// Tells that the manager is alive. Open to everybody; the answer says nothing else.
 #[utoipa::path(get, path = "/healthz", operation_id = "is_alive", tag = "manager", security(()),
-    responses((status = 200, description = "It lives", body = Alive)))]
+    responses((status = 200, description = "The manager is alive", body = Alive)))]
 pub(super) async fn alive() -> Json<Alive> {
     Json(Alive { status: "alive" })
 }
@@ -140,8 +140,8 @@ pub(super) async fn alive() -> Json<Alive> {
 /// Tells whether the manager is ready to serve.
 #[utoipa::path(get, path = "/readyz", operation_id = "is_ready", tag = "manager",
     responses(
-        (status = 200, description = "It serves", body = Ready),
-        (status = 503, description = "It does not", body = Ready),
+        (status = 200, description = "The manager serves", body = Ready),
+        (status = 503, description = "The manager does not serve", body = Ready),
     ))]
 pub(super) async fn ready(State(state): State<Arc<Shared>>) -> (StatusCode, Json<Ready>) {
     let written = state.readiness.written(&state).await;

@@ -26,7 +26,7 @@ pub(super) struct Info {
 
 /// Describes the manager.
 #[utoipa::path(get, path = "/v1/info", operation_id = "get_info", tag = "manager",
-    responses((status = 200, description = "How it is", body = Info)))]
+    responses((status = 200, description = "State of the manager", body = Info)))]
 pub(super) async fn info(State(state): State<Arc<Shared>>) -> Result<Json<Info>, Problem> {
     let info = listing::info(&state).await?;
     Ok(Json(Info {

@@ -151,7 +151,7 @@ pub(super) async fn list(
 
 /// Describes one lease, as it was last reported.
 #[utoipa::path(get, path = "/v1/leases/{lease}", operation_id = "get_lease", tag = "leases",
-    params(("lease" = String, Path, description = "Its id", pattern = "^[0-9a-f]{16}$")),
+    params(("lease" = String, Path, description = "Id of the lease", pattern = "^[0-9a-f]{16}$")),
     responses((status = 200, description = "The lease", body = Lease)))]
 pub(super) async fn get(
     State(state): State<Arc<Shared>>,
@@ -182,8 +182,8 @@ pub(super) struct Ended {
 
 /// Ends a lease: one's own, or as an operator any. Returns when its workers are gone and its usage is durable.
 #[utoipa::path(delete, path = "/v1/leases/{lease}", operation_id = "end_lease", tag = "leases",
-    params(("lease" = String, Path, description = "Its id", pattern = "^[0-9a-f]{16}$")),
-    responses((status = 200, description = "It is over", body = Ended)))]
+    params(("lease" = String, Path, description = "Id of the lease", pattern = "^[0-9a-f]{16}$")),
+    responses((status = 200, description = "The lease has ended", body = Ended)))]
 pub(super) async fn end(
     State(state): State<Arc<Shared>>,
     RequestCaller(caller): RequestCaller,

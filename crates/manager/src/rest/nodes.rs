@@ -120,7 +120,7 @@ pub(super) async fn list(
 
 /// Describes one node.
 #[utoipa::path(get, path = "/v1/nodes/{node}", operation_id = "get_node", tag = "nodes",
-    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    params(("node" = String, Path, description = "Id of the node's agent, or name of its host")),
     responses((status = 200, description = "The node", body = Node)))]
 pub(super) async fn get(
     State(state): State<Arc<Shared>>,
@@ -137,11 +137,11 @@ pub(super) async fn get(
 
 /// Sets what a node offers, and lets it grant leases. A node that is away gets the order when it comes.
 #[utoipa::path(put, path = "/v1/nodes/{node}/offer", operation_id = "offer_node", tag = "nodes",
-    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    params(("node" = String, Path, description = "Id of the node's agent, or name of its host")),
     request_body = Offer,
     responses(
-        (status = 200, description = "It offers that", body = Ordered),
-        (status = 202, description = "It is away, and is told when it comes", body = Ordered),
+        (status = 200, description = "The node offers these resources", body = Ordered),
+        (status = 202, description = "The node is away; its agent gets the order when it connects", body = Ordered),
     ))]
 pub(super) async fn offer(
     State(state): State<Arc<Shared>>,
@@ -176,11 +176,11 @@ pub(super) async fn offer(
 
 /// Takes a node back by a deadline: it grants no new leases, and running leases end by then.
 #[utoipa::path(post, path = "/v1/nodes/{node}/drain", operation_id = "drain_node", tag = "nodes",
-    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    params(("node" = String, Path, description = "Id of the node's agent, or name of its host")),
     request_body = Drain,
     responses(
-        (status = 200, description = "It drains", body = Ordered),
-        (status = 202, description = "It is away, and is told when it comes", body = Ordered),
+        (status = 200, description = "The node drains", body = Ordered),
+        (status = 202, description = "The node is away; its agent gets the order when it connects", body = Ordered),
     ))]
 pub(super) async fn drain(
     State(state): State<Arc<Shared>>,
@@ -202,10 +202,10 @@ pub(super) async fn drain(
 
 /// Lets a drained or removed node grant leases again.
 #[utoipa::path(post, path = "/v1/nodes/{node}/resume", operation_id = "resume_node", tag = "nodes",
-    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    params(("node" = String, Path, description = "Id of the node's agent, or name of its host")),
     responses(
-        (status = 200, description = "It takes leases", body = Ordered),
-        (status = 202, description = "It is away, and is told when it comes", body = Ordered),
+        (status = 200, description = "The node takes leases", body = Ordered),
+        (status = 202, description = "The node is away; its agent gets the order when it connects", body = Ordered),
     ))]
 pub(super) async fn resume(
     State(state): State<Arc<Shared>>,
@@ -222,10 +222,10 @@ pub(super) async fn resume(
 
 /// Takes a node back at once: invocations are aborted, and its leases end.
 #[utoipa::path(delete, path = "/v1/nodes/{node}", operation_id = "remove_node", tag = "nodes",
-    params(("node" = String, Path, description = "Its agent's id, or its host's name")),
+    params(("node" = String, Path, description = "Id of the node's agent, or name of its host")),
     responses(
-        (status = 200, description = "It takes no leases, and those that were there end", body = Ordered),
-        (status = 202, description = "It is away, and is told when it comes", body = Ordered),
+        (status = 200, description = "The node takes no leases, and its leases end", body = Ordered),
+        (status = 202, description = "The node is away; its agent gets the order when it connects", body = Ordered),
     ))]
 pub(super) async fn remove(
     State(state): State<Arc<Shared>>,

@@ -14,7 +14,7 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, Response,
     info(
         title = "hotlease",
         description = "The REST interface of a hotlease manager, for operators and batch systems.\n\n\
-            Served on `rest.sock` in the runtime directory, where the kernel says who asks, and with \
+            Served on `rest.sock` in the runtime directory, where the kernel identifies the caller, and with \
             `hotlease manager --rest ADDR:PORT` over TLS 1.3, where a client certificate of the site or a bearer \
             credential does. Errors are `application/problem+json` (RFC 9457).",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
@@ -26,8 +26,8 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, Response,
         (name = "manager", description = "The manager itself"),
         (name = "nodes", description = "Nodes and their agents"),
         (name = "leases", description = "Leases"),
-        (name = "tenants", description = "Who pays, and what they may hold"),
-        (name = "usage", description = "What was used, and what it costs"),
+        (name = "tenants", description = "Tenants and their quotas"),
+        (name = "usage", description = "Usage and its cost"),
     ),
 )]
 struct DocumentHead;
@@ -72,10 +72,10 @@ pub(super) fn add_problems(mut document: Document) -> Document {
                 let problem = RefOr::T(problem(description));
                 responses.entry(status.to_owned()).or_insert(problem);
             };
-            add("default", "It was not carried out");
+            add("default", "The request was not carried out");
             if operation.security.is_none() {
-                add("401", "Who asks is not known");
-                add("403", "Who asks may not do this");
+                add("401", "The caller is not known");
+                add("403", "The caller may not do this");
             }
         }
     }

@@ -46,7 +46,7 @@ pub(super) struct Problem {
 type Kind = (&'static str, &'static str, StatusCode);
 
 /// The caller is not known.
-const UNKNOWN: Kind = ("not-authenticated", "Who asks is not known", StatusCode::UNAUTHORIZED);
+const UNKNOWN: Kind = ("not-authenticated", "The caller is not known", StatusCode::UNAUTHORIZED);
 
 /// Kind of problem of a refusal. No wildcard: each new refusal must be added here.
 fn kind(refusal: &Rejection) -> Kind {
@@ -68,31 +68,43 @@ fn kind(refusal: &Rejection) -> Kind {
         Rejection::StaleEpoch { .. } => ("stale-epoch", "The token is of an earlier epoch", StatusCode::CONFLICT),
         Rejection::LeaseEnded(_) => ("lease-ended", "The lease has ended", StatusCode::GONE),
         Rejection::UnknownLease => ("unknown-lease", "No such lease", StatusCode::NOT_FOUND),
-        Rejection::WrongTenant => ("wrong-tenant", "It belongs to another tenant", StatusCode::FORBIDDEN),
+        Rejection::WrongTenant => (
+            "wrong-tenant",
+            "The lease belongs to another tenant",
+            StatusCode::FORBIDDEN,
+        ),
         Rejection::NotPermitted { .. } => ("not-permitted", "Not permitted", StatusCode::FORBIDDEN),
         Rejection::UnknownWorker { .. } => ("unknown-worker", "No such worker", StatusCode::NOT_FOUND),
         Rejection::UnknownSlot { .. } => ("unknown-slot", "No such slot", StatusCode::NOT_FOUND),
         Rejection::TooMany { .. } => ("too-many", "A limit was reached", StatusCode::TOO_MANY_REQUESTS),
-        Rejection::BadRequest { .. } => ("bad-request", "The request makes no sense", StatusCode::BAD_REQUEST),
+        Rejection::BadRequest { .. } => ("bad-request", "The request is not valid", StatusCode::BAD_REQUEST),
         Rejection::NeedCode(_) => ("need-code", "The library must be sent first", StatusCode::CONFLICT),
-        Rejection::CodeMismatch => ("code-mismatch", "The library is another one", StatusCode::BAD_REQUEST),
+        Rejection::CodeMismatch => ("code-mismatch", "The library has another hash", StatusCode::BAD_REQUEST),
         Rejection::CodeRejected { .. } => ("code-rejected", "The library cannot be loaded", StatusCode::BAD_REQUEST),
-        Rejection::WorkerDied { .. } => ("worker-died", "The worker is dead", StatusCode::CONFLICT),
+        Rejection::WorkerDied { .. } => ("worker-died", "The worker has died", StatusCode::CONFLICT),
         Rejection::Version { .. } => ("version", "Another protocol version", StatusCode::BAD_REQUEST),
         Rejection::Timeout { .. } => ("timeout", "No answer in time", StatusCode::GATEWAY_TIMEOUT),
         Rejection::Unavailable { .. } => ("unavailable", "Unavailable", StatusCode::SERVICE_UNAVAILABLE),
-        Rejection::TenantNotServed { .. } => ("tenant-not-served", "The agent serves others", StatusCode::FORBIDDEN),
+        Rejection::TenantNotServed { .. } => (
+            "tenant-not-served",
+            "The agent serves other tenants",
+            StatusCode::FORBIDDEN,
+        ),
         Rejection::QuotaExceeded { .. } => ("quota", "The tenant's quota is used up", StatusCode::CONFLICT),
         Rejection::NotAuthenticated { .. } => UNKNOWN,
-        Rejection::NoSandbox { .. } => ("no-sandbox", "No such sandbox can be had", StatusCode::CONFLICT),
+        Rejection::NoSandbox { .. } => ("no-sandbox", "No such sandbox can be made", StatusCode::CONFLICT),
         Rejection::NoEnvironment { .. } => ("no-environment", "The environment cannot be used", StatusCode::CONFLICT),
         Rejection::OutOfReach { .. } => (
             "out-of-reach",
-            "The site does not let functions reach it",
+            "The site does not let functions reach this",
             StatusCode::FORBIDDEN,
         ),
         Rejection::Nowhere { .. } => ("nowhere", "No agent serves the lease", StatusCode::CONFLICT),
-        Rejection::NeedsSharedMemory { .. } => ("needs-shared-memory", "It is on another host", StatusCode::CONFLICT),
+        Rejection::NeedsSharedMemory { .. } => (
+            "needs-shared-memory",
+            "The worker is on another host",
+            StatusCode::CONFLICT,
+        ),
     }
 }
 
@@ -161,7 +173,7 @@ impl Problem {
             StatusCode::PAYLOAD_TOO_LARGE => ("too-large", "The body is too long", status),
             StatusCode::UNSUPPORTED_MEDIA_TYPE => ("media-type", "Not in this form", status),
             StatusCode::REQUEST_TIMEOUT => ("slow", "The request took too long to come", status),
-            _ => ("bad-request", "The request makes no sense", StatusCode::BAD_REQUEST),
+            _ => ("bad-request", "The request is not valid", StatusCode::BAD_REQUEST),
         };
         Self::new(kind, why)
     }

@@ -103,7 +103,7 @@ mod tests {
         for (method, path, _) in ROUTES {
             assert!(
                 found.contains(&(method.clone(), (*path).to_owned())),
-                "{method} {path} is in the table and nobody answers it"
+                "{method} {path} is in the table and no handler answers it"
             );
         }
     }

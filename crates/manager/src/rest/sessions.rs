@@ -40,7 +40,7 @@ pub(super) struct Session {
 
 /// Makes a nonce for a MUNGE credential, which must be shown on the same connection.
 #[utoipa::path(get, path = "/v1/challenge", operation_id = "get_challenge", tag = "manager", security(()),
-    responses((status = 200, description = "What to answer", body = Challenge)))]
+    responses((status = 200, description = "The challenge", body = Challenge)))]
 pub(super) async fn challenge(State(state): State<Arc<Shared>>, request: Request) -> Result<Json<Challenge>, Problem> {
     let connection = connection_of(request.extensions());
     let connection = connection.map_err(|refusal| Problem::unauthenticated(&refusal))?;
@@ -60,7 +60,7 @@ pub(super) async fn challenge(State(state): State<Arc<Shared>>, request: Request
 
 /// Opens a session for this request's credential, which then need not be shown again on this connection.
 #[utoipa::path(post, path = "/v1/session", operation_id = "open_session", tag = "manager",
-    responses((status = 200, description = "A token for five minutes", body = Session)))]
+    responses((status = 200, description = "A token that is valid for five minutes", body = Session)))]
 pub(super) async fn open(
     State(state): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,

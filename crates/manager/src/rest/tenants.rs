@@ -155,7 +155,7 @@ fn none() -> Problem {
 
 /// Describes one tenant, with the resources that it holds.
 #[utoipa::path(get, path = "/v1/tenants/{tenant}", operation_id = "get_tenant", tag = "tenants",
-    params(("tenant" = String, Path, description = "Its name")),
+    params(("tenant" = String, Path, description = "Name of the tenant")),
     responses((status = 200, description = "The tenant", body = Tenant)))]
 pub(super) async fn get(
     State(state): State<Arc<Shared>>,
@@ -167,9 +167,9 @@ pub(super) async fn get(
 
 /// Adds a tenant, or replaces all its settings.
 #[utoipa::path(put, path = "/v1/tenants/{tenant}", operation_id = "put_tenant", tag = "tenants",
-    params(("tenant" = String, Path, description = "Its name")),
+    params(("tenant" = String, Path, description = "Name of the tenant")),
     request_body = Wanted,
-    responses((status = 200, description = "The tenant as it is now", body = Tenant)))]
+    responses((status = 200, description = "The changed tenant", body = Tenant)))]
 pub(super) async fn put(
     State(state): State<Arc<Shared>>,
     RequestCaller(caller): RequestCaller,
@@ -204,8 +204,8 @@ pub(super) struct Removed {
 
 /// Removes a tenant and its keys. Its leases continue, and its bills stay.
 #[utoipa::path(delete, path = "/v1/tenants/{tenant}", operation_id = "remove_tenant", tag = "tenants",
-    params(("tenant" = String, Path, description = "Its name")),
-    responses((status = 200, description = "It is forgotten", body = Removed)))]
+    params(("tenant" = String, Path, description = "Name of the tenant")),
+    responses((status = 200, description = "The tenant is removed", body = Removed)))]
 pub(super) async fn remove(
     State(state): State<Arc<Shared>>,
     RequestCaller(caller): RequestCaller,

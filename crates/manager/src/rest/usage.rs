@@ -123,7 +123,7 @@ pub(super) struct Which {
 
 /// Reports usage and its cost: `C = Ca*ta + Cc*tc + Ch*th`, and the cost of memory that was held.
 #[utoipa::path(get, path = "/v1/usage", operation_id = "get_usage", tag = "usage", params(Which),
-    responses((status = 200, description = "The bill, as the Accept header wants it", content(
+    responses((status = 200, description = "The bill, in the format of the Accept header", content(
         (Bill = "application/json"),
         (String = "text/csv"),
     ))))]

@@ -107,7 +107,7 @@ async fn senseless_requests_reach_no_agent() {
 #[tokio::test]
 async fn a_lost_agent_does_not_stop_the_others() {
     let mut scene = TestManager::new().await;
-    let lost = scene.info(1, 1); // registered, but nobody listens there
+    let lost = scene.info(1, 1); // registered, but no agent listens there
     scene
         .client
         .register(RegisterRequest {
@@ -244,7 +244,7 @@ async fn release_ends_the_lease_and_settles_its_bill() {
 }
 
 #[tokio::test]
-async fn garbage_on_the_socket_and_closed_connections_disturb_nobody() {
+async fn garbage_on_the_socket_and_closed_connections_disturb_no_other_client() {
     let mut scene = TestManager::new().await;
     scene.agent(1, 2).await;
     let mut word = 0x9e37_79b9_u32;

@@ -59,8 +59,8 @@ impl Tunnels {
     /// Serves one stream to its end. `begin` starts a session, or refuses it.
     pub async fn serve(&self, admitted: PeerConnection, begin: impl FnOnce(NewSession) -> Result<(), Rejection>) {
         let peer = admitted.peer;
-        let whom = peer.to_string();
-        let (mut incoming, mut outgoing) = split_frames(admitted.stream, &whom, BEGIN_WITHIN);
+        let peer_text = peer.to_string();
+        let (mut incoming, mut outgoing) = split_frames(admitted.stream, &peer_text, BEGIN_WITHIN);
         let begun = self.begin((&mut incoming, &mut outgoing), peer, begin).await;
         match begun {
             Ok((local, side, silence)) => {
@@ -68,10 +68,10 @@ impl Tunnels {
                 relay(local, (incoming, outgoing), side).await;
             }
             Err(NetError::Refused(refusal)) => {
-                tracing::info!(peer = whom, %refusal, "refused a stream");
+                tracing::info!(peer = peer_text, %refusal, "refused a stream");
                 farewell((incoming, outgoing), refusal).await;
             }
-            Err(error) => tracing::debug!(peer = whom, %error, "a stream did not begin"),
+            Err(error) => tracing::debug!(peer = peer_text, %error, "a stream did not begin"),
         }
         drop(admitted.place);
     }

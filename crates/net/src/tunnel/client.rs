@@ -101,8 +101,8 @@ impl Dialler {
         dialled: DialedConnection,
         begin: &TunnelFrame,
     ) -> Result<(FrameReader<Stream>, FrameWriter<Stream>), NetError> {
-        let whom = format!("the agent at {}", self.address);
-        let (mut incoming, mut outgoing) = split_frames(dialled.stream, &whom, BEGIN_WITHIN);
+        let peer = format!("the agent at {}", self.address);
+        let (mut incoming, mut outgoing) = split_frames(dialled.stream, &peer, BEGIN_WITHIN);
         // Without a certificate the client speaks first, with its token or ticket.
         if matches!(self.proof, Proof::Certificate(_)) {
             match incoming.next().await? {
@@ -114,14 +114,14 @@ impl Dialler {
                     }));
                 }
                 TunnelFrame::Refused(refusal) => return Err(NetError::Refused(refusal)),
-                _ => return Err(unexpected_frame(&whom)),
+                _ => return Err(unexpected_frame(&peer)),
             }
         }
         outgoing.send(begin).await?;
         match incoming.next().await? {
             TunnelFrame::Accepted => {}
             TunnelFrame::Refused(refusal) => return Err(NetError::Refused(refusal)),
-            _ => return Err(unexpected_frame(&whom)),
+            _ => return Err(unexpected_frame(&peer)),
         }
         incoming.silence = self.silence;
         Ok((incoming, outgoing))
@@ -160,9 +160,9 @@ impl Dialler {
     }
 }
 
-fn unexpected_frame(whom: &str) -> NetError {
+fn unexpected_frame(peer: &str) -> NetError {
     NetError::Protocol {
-        whom: whom.to_owned(),
+        peer: peer.to_owned(),
         why: "it began with something else".into(),
     }
 }

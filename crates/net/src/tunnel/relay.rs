@@ -116,7 +116,7 @@ async fn outward<S: AsyncWrite>(
             }
         };
         let received = received.map_err(|error| NetError::Protocol {
-            whom: "the local end".into(),
+            peer: "the local end".into(),
             why: error.to_string(),
         })?;
         let Some((bytes, fds)) = received else {
@@ -207,7 +207,7 @@ async fn inward<S: AsyncRead>(
             TunnelFrame::Message { bytes, attachments } => (bytes, attachments),
             TunnelFrame::Alive => continue,
             TunnelFrame::Refused(refusal) => return Err(NetError::Refused(refusal)),
-            _ => return Err(unexpected(incoming.whom(), "a beginning in the middle")),
+            _ => return Err(unexpected(incoming.peer(), "a beginning in the middle")),
         };
         let fds = descriptors(incoming, side, attachments).await?;
         let RelaySide::Connection { sources: turns } = side else {
@@ -251,14 +251,14 @@ async fn descriptors<S: AsyncRead>(
                 });
                 arrived.await.unwrap_or_else(|_| {
                     Err(NetError::Silent {
-                        whom: "a function library".into(),
+                        peer: "a function library".into(),
                         after: limit,
                     })
                 })?
             }
             (Attachment::Socket { ticket }, RelaySide::ClientSession { dialler }) => dialler.fetch(ticket).await?,
             _ => {
-                return Err(unexpected(incoming.whom(), "an attachment that has no business there"));
+                return Err(unexpected(incoming.peer(), "an attachment that has no business there"));
             }
         });
     }
@@ -281,9 +281,9 @@ impl Drop for ReceivingFlag<'_> {
     }
 }
 
-fn unexpected(whom: &str, what: &str) -> NetError {
+fn unexpected(peer: &str, what: &str) -> NetError {
     NetError::Protocol {
-        whom: whom.to_owned(),
+        peer: peer.to_owned(),
         why: format!("it sent {what}"),
     }
 }

@@ -58,7 +58,7 @@ impl Tickets {
             let of_peer = waiting.values().filter(|waiting| waiting.holder == *holder).count();
             if waiting.len() >= WAITING_MAX || of_peer >= WAITING_OF_PEER_MAX {
                 return Err(Rejection::TooMany {
-                    what: "connections to workers that nobody has come for".into(),
+                    what: "unclaimed connections to workers".into(),
                     limit: WAITING_OF_PEER_MAX as u64,
                 });
             }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_nobody_comes_for_is_closed() {
+    async fn a_socket_that_no_client_comes_for_is_closed() {
         let tickets = Arc::new(Tickets {
             waits: Duration::from_millis(1),
             ..Tickets::default()

@@ -31,7 +31,7 @@ impl Nursery {
                 sandbox.stage = SandboxStage::Prepared;
                 let forked = match fds.into_iter().next() {
                     Some(program) => sandbox.on_forked(program),
-                    None => Err("a fork did not say who it is".into()),
+                    None => Err("a forked worker did not send its process number".into()),
                 };
                 if let Err(what) = forked {
                     sandbox.failure = Some(what);

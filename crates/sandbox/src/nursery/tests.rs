@@ -65,7 +65,7 @@ async fn output_of(launcher: &Launcher, script: &str) -> String {
 }
 
 #[tokio::test]
-async fn it_sees_its_own_root_processes_and_devices_and_nobody_else_s() {
+async fn it_sees_only_its_own_root_processes_and_devices() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };

@@ -62,7 +62,7 @@ fn a_tenant_is_what_was_last_said_of_it() {
 }
 
 #[test]
-fn nobody_belongs_to_two_tenants() {
+fn no_user_belongs_to_two_tenants() {
     for scene in stores(limits()) {
         let store = &scene.store;
         store.put_tenant(tenant("alice", &["uid:1"])).unwrap();
@@ -110,10 +110,10 @@ fn tenants_and_keys_are_bounded() {
 fn a_key_belongs_to_a_tenant_goes_with_it_and_stays_revoked() {
     for scene in stores(limits()) {
         let store = &scene.store;
-        let nobodys = store.put_key(key("1", "alice"));
+        let of_no_tenant = store.put_key(key("1", "alice"));
         assert!(
-            matches!(nobodys, Err(StoreError::NoTenant { .. })),
-            "{}: {nobodys:?}",
+            matches!(of_no_tenant, Err(StoreError::NoTenant { .. })),
+            "{}: {of_no_tenant:?}",
             scene.name
         );
         store.put_tenant(tenant("alice", &[])).unwrap();

@@ -313,11 +313,7 @@ pub enum JoinRejection {
 impl fmt::Display for JoinRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing {
-                ranks,
-                size,
-                waited_ms,
-            } => {
+            Self::Missing { ranks, size, waited_ms } => {
                 let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
                 write!(f, "{noun} {} of {size} did not come within ", Ranks(ranks))?;
                 write!(f, "{:?}", std::time::Duration::from_millis(*waited_ms))
@@ -325,7 +321,7 @@ impl fmt::Display for JoinRejection {
             Self::DuplicateRank { rank, other } => {
                 write!(
                     f,
-                    "rank {rank} is another member's, which listens at {other}; give each member a rank of its own"
+                    "rank {rank} belongs to another member, which listens at {other}; give each member a rank of its own"
                 )
             }
             Self::OtherSize { theirs, ours } => write!(
@@ -337,17 +333,16 @@ impl fmt::Display for JoinRejection {
                 "members of this name talk over `{theirs}`, and not over `{ours}`; give all of them the same link (HOTLEASE_COMM_LINK)"
             ),
             Self::Full { members } => {
-                write!(f, "{members} members are waiting there, which is as many as can")
+                write!(f, "{members} members are waiting there, which is the limit")
             }
             Self::Stopping => f.write_str("the rendezvous is stopping"),
             Self::Over => f.write_str(
-                "the others have met without this member, which they held to be lost, or which came too late; start it again",
+                "the others have met without this member, because it seemed lost or came too late; start it again",
             ),
-            Self::NoRelay { relays: 0 } => f.write_str("the rendezvous relays nothing"),
-            Self::NoRelay { relays } => write!(
-                f,
-                "the rendezvous relays {relays} pairs of members, which is as many as it may"
-            ),
+            Self::NoRelay { relays: 0 } => f.write_str("the rendezvous does not relay"),
+            Self::NoRelay { relays } => {
+                write!(f, "the rendezvous relays {relays} pairs of members, which is its limit")
+            }
         }
     }
 }

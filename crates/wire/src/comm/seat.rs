@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn what_is_logged_of_a_seat_has_not_its_secret() {
-        let secret = SeatSecret(b"nobody sees this".to_vec());
+        let secret = SeatSecret(b"never shown here".to_vec());
         let mut seat = Seat {
             name: "gang".into(),
             size: 2,

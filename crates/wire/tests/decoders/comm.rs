@@ -26,7 +26,7 @@ pub fn greeting(bytes: &[u8]) -> bool {
     if let Ok(introduction) = Introduction::decode(bytes) {
         assert_eq!(introduction.encode(), bytes, "it has one form only");
         assert!(introduction.from < RANKS_MAX && introduction.to < RANKS_MAX);
-        assert_ne!(introduction.from, introduction.to, "nobody connects to itself");
+        assert_ne!(introduction.from, introduction.to, "no member connects to itself");
         return true;
     }
     if let Ok(knock) = <&[u8; Knock::BYTES]>::try_from(bytes)
@@ -91,7 +91,7 @@ pub fn question(bytes: &[u8]) -> bool {
         }
         JoinQuestion::Relay(relay) => {
             assert!(relay.from < RANKS_MAX && relay.to < RANKS_MAX);
-            assert_ne!(relay.from, relay.to, "nobody talks to itself");
+            assert_ne!(relay.from, relay.to, "no member talks to itself");
         }
         JoinQuestion::Lost(ranks) => {
             assert!(ranks.len() <= LOST_MAX && ranks.iter().all(|rank| *rank < RANKS_MAX));

@@ -174,7 +174,7 @@ fn times(bytes: &[u8]) {
             got <= ns && ns - got <= ns >> (mantissa_bits - 1),
             "{ns} ns became {got}"
         );
-        assert_eq!(with, without, "the reply is as if nobody had asked");
+        assert_eq!(with, without, "the reply is as without the question");
     }
 }
 

@@ -96,7 +96,7 @@ fn tell(row: &PackedRow) {
         ),
         (
             row.opened,
-            "files that others could not read can be read by whoever can read the image",
+            "every user who can read the image can read files in it that others could not read",
         ),
         (
             row.uncompiled,

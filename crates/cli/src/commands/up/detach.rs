@@ -168,7 +168,7 @@ fn report(report: &StartReport) {
         .open("/dev/null")
         .and_then(|null| nix::unistd::dup2_stdout(null).map_err(io::Error::from));
     if let Err(error) = told.and(closed) {
-        tracing::warn!(%error, "whoever started this was not told, or its pipe stays open");
+        tracing::warn!(%error, "the program that started this was not told, or its pipe stays open");
     }
 }
 

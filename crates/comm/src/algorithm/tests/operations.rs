@@ -115,7 +115,7 @@ fn try_blocks(rooted: bool, collective_of: for<'a> fn(Rank, &'a Shape, Rank) -> 
 }
 
 #[test]
-fn nobody_leaves_a_barrier_before_all_are_there() {
+fn no_rank_leaves_a_barrier_before_all_are_there() {
     for ranks in ranks() {
         try_all(&|_| Collective::Barrier, ranks, &[Elements::Numbers]);
         for recipe in recipes(Operation::Barrier) {

@@ -32,7 +32,7 @@ const IN: Span = Span::first(Area::Input, 2);
 const OUT: Span = Span::first(Area::Output, 2);
 
 #[test]
-fn a_deadlock_says_who_waits_for_whom() {
+fn a_deadlock_names_the_ranks_that_wait_for_each_other() {
     // Each rank receives before it sends, around a ring.
     let schedule = |rank: Rank| {
         let receive = round(&[Step::Receive {
@@ -75,13 +75,13 @@ fn a_symmetric_exchange_is_no_deadlock() {
 }
 
 #[test]
-fn a_message_that_nobody_takes_or_of_another_length_is_noticed() {
+fn a_message_that_no_rank_receives_or_of_another_length_is_noticed() {
     let send = |span| Schedule {
         scratch: 0,
         rounds: vec![round(&[Step::Send { to: 1, from: span }])],
     };
     let nothing = Schedule::default();
-    let why = run(&[send(IN), nothing], 2).expect_err("nobody takes it");
+    let why = run(&[send(IN), nothing], 2).expect_err("no rank receives it");
     // If the message was copied at once, it is left over; else its sender waits forever.
     assert!(why.contains("was not taken") || why.contains("1 takers"), "{why}");
     let receive = Schedule {
@@ -354,7 +354,7 @@ fn any_mistake_in_any_schedule_is_noticed() {
                     planted += 1;
                     assert!(
                         case.run_schedules(&wrong, random).is_err(),
-                        "{case}: nobody notices a mistake in round {place} of rank {rank}, at {before:?}; HOTLEASE_SEED={}",
+                        "{case}: no rank notices a mistake in round {place} of rank {rank}, at {before:?}; HOTLEASE_SEED={}",
                         base_seed()
                     );
                 }

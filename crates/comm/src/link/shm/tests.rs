@@ -287,7 +287,7 @@ fn rogue() -> (Shm, Rogue) {
 }
 
 #[test]
-fn what_nobody_may_write_into_a_lane_ends_the_member() {
+fn what_no_member_may_write_into_a_lane_ends_the_member() {
     let garbage = [0xff; MemberFrame::BYTES];
     let (longer, inline) = ([1; 200], [0xff; 8]);
     for (head, body) in [
@@ -299,7 +299,13 @@ fn what_nobody_may_write_into_a_lane_ends_the_member() {
     ] {
         let (mut link, mut rogue) = rogue();
         let mut seen = Seen::default();
-        assert!(rogue.lane.begin(&head, body).expect("nobody has touched it").is_some());
+        assert!(
+            rogue
+                .lane
+                .begin(&head, body)
+                .expect("no member has touched it")
+                .is_some()
+        );
         until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
         assert_eq!(link.take_lost(), Some((1, Loss::Protocol)), "{head:?} {body:?}");
         // The member is forgotten, and what it does now is not looked at.

@@ -275,7 +275,7 @@ impl Boards {
         for (rank, found) in (0..).zip(found) {
             if rank == self.me {
                 if found.is_none() && was_written && !self.is_leaving {
-                    let why = "it has lost what was written to it: it was restarted, emptied, or has no room";
+                    let why = "it has lost data: it was restarted, emptied, or has no room";
                     return Err(Fault { why: why.into() });
                 }
                 continue;

@@ -272,7 +272,7 @@ impl<S: Store> Courier<S> {
         lock(&self.gets).remove(&get);
         let Some(head) = ObjectHead::decode(&name, &object, S::first_bytes) else {
             let why = format!(
-                "its object {key:?} of {} bytes is not what a member of this group writes; who else writes there?",
+                "its object {key:?} of {} bytes was not written by a member of this group; does another program write there?",
                 object.len()
             );
             return self.sever(&Fault { why });
@@ -321,7 +321,9 @@ impl<S: Store> Courier<S> {
                 match piece.filter(|piece| piece.len() == into.len()) {
                     Some(piece) => Ok(into.write(|into| into.copy_from_slice(&piece)).is_some()),
                     None => {
-                        let why = format!("a part of a message, {key:?}, is gone or cut short; who else writes there?");
+                        let why = format!(
+                            "a part of a message, {key:?}, is gone or cut short; does another program write there?"
+                        );
                         Err(Fault { why })
                     }
                 }

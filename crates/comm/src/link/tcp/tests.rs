@@ -68,7 +68,10 @@ fn what_a_member_has_said_before_it_went_is_heard_though_nothing_can_be_sent_to_
             .unsendable
             .is_none()
         {
-            assert!(began.elapsed() < PATIENCE, "everything can be sent to nobody");
+            assert!(
+                began.elapsed() < PATIENCE,
+                "all of it can be sent to a member that does not read"
+            );
             tcp.send(1, &eager(1), Body::Borrowed(&[]));
             std::thread::yield_now();
         }

@@ -137,7 +137,7 @@ fn a_round_sends_and_receives_at_once() {
     let sent: Vec<_> = net.wires[0][1].iter().map(|sent| &sent.frame).collect();
     assert!(
         matches!(sent[..], [MemberFrame::Announce { .. }, MemberFrame::Grant { .. }]),
-        "nobody has answered rank 0, and it takes: {sent:?}"
+        "no rank has answered rank 0, and it takes: {sent:?}"
     );
 }
 

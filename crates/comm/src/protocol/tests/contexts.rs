@@ -88,7 +88,7 @@ fn has_ended(net: &mut Net, rank: Rank, key: Key, what: &str) {
 }
 
 #[test]
-fn whoever_leaves_a_communicator_at_any_moment_leaves_nothing_behind() {
+fn a_member_that_leaves_a_communicator_at_any_moment_leaves_nothing_behind() {
     let seed = seed();
     let mut net = Net::new(SIZE, seed);
     let mut random = StdRng::seed_from_u64(seed);

@@ -127,7 +127,7 @@ fn what_was_granted_to_who_has_given_up_leaves_nothing_behind() {
     let landing = net.at(1).landings.keys(|_| true)[0];
     let withdraw = MemberFrame::Withdraw { landing };
     assert!(net.at(1).frame(0, withdraw).is_ok());
-    assert_eq!(net.at(1).landings.len(), 1, "somebody waits for it");
+    assert_eq!(net.at(1).landings.len(), 1, "a receive waits for it");
     assert_eq!(net.at(1).frame(0, withdraw).err(), Some(Loss::Protocol));
     let word = MemberFrame::Broken {
         context: 0,
@@ -263,7 +263,7 @@ fn who_gives_up_says_so() {
 
 /// When a member fails in a run of collectives and messages, the operations of all members end.
 #[test]
-fn a_failure_at_any_moment_leaves_nobody_waiting() {
+fn a_failure_at_any_moment_leaves_no_member_waiting() {
     let seed = seed();
     for round in 0..300 {
         let mut random = StdRng::seed_from_u64(seed + round);

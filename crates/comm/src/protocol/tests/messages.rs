@@ -184,7 +184,7 @@ fn a_member_that_takes_more_than_its_credit_is_noticed() {
 }
 
 #[test]
-fn frames_that_nobody_asked_for_are_a_breach_of_the_protocol() {
+fn frames_that_no_request_explains_are_a_breach_of_the_protocol() {
     let mut net = Net::new(3, 0);
     let data = |landing, length| MemberFrame::Data { landing, length };
     assert_eq!(net.at(1).frame(0, data(0, 1)).err(), Some(Loss::Protocol));
@@ -339,7 +339,7 @@ fn a_receive_that_is_not_posted_takes_what_no_other_one_is_for_and_gives_its_cre
     let kept = net.receive(0, Pattern::ANY, &memory);
     assert!(net.at(0).take_result(kept).is_some_and(|result| result.is_ok()));
     let posted = net.receive(0, Pattern::ANY, &memory);
-    assert_eq!(take(&mut net, 3), Ok(false), "somebody else waits for it");
+    assert_eq!(take(&mut net, 3), Ok(false), "another receive waits for it");
     assert!(net.at(0).cancel(posted));
     const MESSAGES: u64 = 100_000;
     let mut given_back = 0;

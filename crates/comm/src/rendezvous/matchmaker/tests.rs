@@ -62,7 +62,7 @@ fn everybody_is_told_where_all_are_when_the_last_has_come() {
         })
         .to_vec();
     assert_eq!(answers, expected);
-    assert_eq!(book.next_due(), None, "nobody waits any more");
+    assert_eq!(book.next_due(), None, "no member waits any more");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn those_that_are_left_wait_for_all_but_those_that_one_knows_to_be_lost() {
 }
 
 #[test]
-fn whoever_hears_of_more_that_are_lost_says_so_where_it_waits() {
+fn a_waiting_member_reports_the_further_losses_that_it_hears_of() {
     let mut book = Matchmaker::new(10, false);
     let now = Instant::now();
     for rank in 1..=2 {
@@ -228,7 +228,7 @@ fn whoever_hears_of_more_that_are_lost_says_so_where_it_waits() {
 }
 
 #[test]
-fn whoever_comes_anew_has_its_old_place() {
+fn a_member_that_comes_anew_has_its_old_place() {
     let mut book = Matchmaker::new(10, false);
     let now = Instant::now();
     assert!(book.join(KEY, 1, left(1, 1, &[0]), None, now, group(1)).is_empty());

@@ -183,7 +183,7 @@ fn who_is_not_seen_at_the_second_port_is_taken_in_without() {
 }
 
 #[test]
-fn losses_that_both_hear_of_at_once_part_nobody() {
+fn losses_that_both_hear_of_at_once_do_not_part_them() {
     for is_hidden in [false, true] {
         let server = server(0);
         let mut guests = [0, 1].map(|rank| rest(&server, rank, is_hidden));
@@ -288,7 +288,7 @@ fn who_asks_again_is_not_kept_twice() {
 }
 
 #[test]
-fn who_is_relayed_and_reads_nothing_holds_up_nobody_else() {
+fn a_relayed_member_that_reads_nothing_delays_no_other_pair() {
     let server = server(2);
     let pair = |low: u32| {
         let ranks = [(low, low + 1), (low + 1, low)];

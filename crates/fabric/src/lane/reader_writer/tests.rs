@@ -220,7 +220,7 @@ fn a_bell_wakes_who_sleeps_and_costs_nothing_otherwise() {
         poll(&mut polled, PollTimeout::from(timeout)).expect("it can be polled") > 0
     };
     far.ring();
-    assert!(!is_rung(&bell, 0), "nobody sleeps");
+    assert!(!is_rung(&bell, 0), "neither end sleeps");
     bell.arm();
     std::thread::scope(|scope| {
         scope.spawn(|| far.ring());

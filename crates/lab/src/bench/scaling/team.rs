@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_client_keeps_nobody_waiting_and_is_the_cause() {
+    fn failing_client_keeps_no_other_client_waiting_and_is_the_cause() {
         let gate = ClientBarrier::new(2);
         let parts = thread::scope(|scope| {
             let waiting = scope.spawn(|| {
@@ -377,7 +377,7 @@ mod tests {
             let failed = gate.watch(|| Err::<ClientResult, _>(anyhow!("no such worker")));
             vec![waiting.join().unwrap(), failed]
         });
-        assert!(gate.all_done(), "nobody is waited for");
+        assert!(gate.all_done(), "no client is waited for");
         let cause = first_cause(parts).err().expect("a failure");
         assert_eq!(cause.to_string(), "no such worker");
     }

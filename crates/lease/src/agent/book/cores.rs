@@ -218,7 +218,7 @@ mod tests {
     /// Over random histories every core is free, owned by one lease, or shared within its places: never two of
     /// these.
     #[test]
-    fn a_core_is_never_both_shared_and_somebodys_own() {
+    fn a_core_is_never_both_shared_and_one_lease_s_own() {
         for seed in 0..300 {
             let mut random = StdRng::seed_from_u64(seed);
             let places = random.random_range(1..6);

@@ -221,7 +221,10 @@ mod tests {
                 session: SessionId(session),
                 lease: id(1),
             };
-            assert!(book.step(closed, SECOND).actions.is_empty(), "nobody else notices");
+            assert!(
+                book.step(closed, SECOND).actions.is_empty(),
+                "the holder does not notice"
+            );
         }
         assert_eq!(book.step(peer(7, epoch, "uid:1000", 1), SECOND).refusal, None);
         // When the holder dies, its peers' sessions end too.
@@ -250,7 +253,7 @@ mod tests {
             let attached = book.step(peer(session, epoch, "uid:1000", delegation), SECOND);
             assert_eq!(attached.refusal, None);
         }
-        assert_eq!(book.next_expiry(), Some(2 * SECOND), "somebody has to look then");
+        assert_eq!(book.next_expiry(), Some(2 * SECOND), "the agent has to look then");
         let ended = |delegation, reason, session| BookAction::DelegationEnded {
             lease: id(1),
             delegation,

@@ -65,7 +65,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     #[test]
-    fn a_worker_gets_gpus_of_its_own_or_nobody_gets_any() {
+    fn each_worker_gets_gpus_of_its_own_or_no_worker_gets_any() {
         let mut gpus = Gpus::new(5);
         assert_eq!(gpus.take(2, 2), Some(vec![vec![0, 1], vec![2, 3]]));
         assert_eq!(gpus.take(2, 1), None, "one is left");

@@ -21,7 +21,7 @@ fn a_node_that_shrinks_gives_free_cores_first_and_drains_who_holds_the_rest() {
     let step = book.step(offer(OfferedCores::Count(3), 5 * SECOND), 2 * SECOND);
     assert_eq!((step.refusal, step.actions.len()), (None, 0));
     assert_eq!((book.free_cores(), book.offered_cores()), (0, 3), "the free one went");
-    assert_eq!(book.lease(id(2)).expect("there").cut, None, "nobody is disturbed");
+    assert_eq!(book.lease(id(2)).expect("there").cut, None, "no lease is disturbed");
     let step = book.step(offer(OfferedCores::Count(2), 5 * SECOND), 2 * SECOND);
     assert_eq!((step.refusal, step.actions.len()), (None, 0));
     assert_eq!(book.lease(id(1)).expect("there").cut, None);

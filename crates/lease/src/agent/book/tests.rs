@@ -138,7 +138,7 @@ fn a_lease_that_is_not_renewed_expires_at_its_ttl_and_not_before() {
 }
 
 #[test]
-fn a_long_lease_that_nobody_attaches_to_does_not_keep_its_cores() {
+fn a_long_lease_that_no_client_attaches_to_does_not_keep_its_cores() {
     let mut book = LeaseBook::new(0..2, 0);
     let long = |number| GrantRequest {
         ttl: TTL_MAX,

@@ -160,7 +160,7 @@ fn what_agents_report_and_what_was_noted_before_a_start_counts() {
     let refused = asked(&cluster.step(acquire(3, ALICE, 1, of_cores(3)), Duration::ZERO));
     assert!(
         refused.is_err(),
-        "a lease that nobody here granted does not count: {refused:?}"
+        "a lease that no agent here granted does not count: {refused:?}"
     );
     let note = LeaseNote {
         agent: AGENT,

@@ -107,7 +107,7 @@ fn agents_that_the_client_has_tried_are_not_asked_and_none_is_waited_for_beyond_
 }
 
 #[test]
-fn nobody_offers_enough_is_no_reason_of_an_agent() {
+fn too_small_offers_are_no_reason_of_an_agent() {
     let mut cluster = cluster(&[2]);
     let actions = acquire(&mut cluster, LeaseSpec::together(Need::Cores(3)), &[]);
     assert!(matches!(refused(&actions).1, Rejection::NoCapacity { asked: 3, .. }));
@@ -131,8 +131,8 @@ fn a_spread_request_is_over_when_those_that_would_serve_it_offer_too_little() {
     }
     // A part that was granted is given back.
     let mut cluster = cluster(&[2, 2]);
-    let (ask, whom, _) = asked(&acquire(&mut cluster, several(3), &[]));
-    let number = whom.0[0];
+    let (ask, asked_agent, _) = asked(&acquire(&mut cluster, several(3), &[]));
+    let number = asked_agent.0[0];
     let actions = cluster.step(grants(ask, number), Duration::ZERO);
     let (ask, ..) = asked(&actions);
     let (given_back, told) = refused(&cluster.step(says(ask, &no_sandbox("no crun")), Duration::ZERO));

@@ -156,8 +156,8 @@ pub(super) fn refused(actions: &[ClusterAction]) -> (BTreeSet<LeaseId>, Rejectio
 fn one_agent_with_room_for_all_gets_all() {
     let mut cluster = cluster(&[2, 8, 4]);
     let actions = acquire(&mut cluster, 2, 2, 2);
-    let (ask, whom, workers) = asked(&actions);
-    assert_eq!((whom, workers), (agent(2), 2), "the tightest fit");
+    let (ask, asked_agent, workers) = asked(&actions);
+    assert_eq!((asked_agent, workers), (agent(2), 2), "the tightest fit");
     let actions = settle_commits(&mut cluster, grants(ask, 2), false);
     assert!(
         matches!(&actions[..], [ClusterAction::Answer { answer: ClusterAnswer::Granted { asks }, .. }] if *asks == [ask]),
@@ -168,8 +168,8 @@ fn one_agent_with_room_for_all_gets_all() {
 #[test]
 fn parts_are_handed_out_together_once_all_are_written_down() {
     let mut cluster = cluster(&[4, 2, 2]);
-    let (first, whom, workers) = asked(&acquire(&mut cluster, 3, 2, 3));
-    assert_eq!((whom, workers), (agent(0), 2), "who has most is asked first");
+    let (first, asked_agent, workers) = asked(&acquire(&mut cluster, 3, 2, 3));
+    assert_eq!((asked_agent, workers), (agent(0), 2), "who has most is asked first");
     let (second, _, workers) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
     assert_eq!(workers, 1);
     let actions = cluster.step(grants(second, 1), Duration::ZERO);
@@ -235,8 +235,8 @@ fn agent_that_has_room_for_fewer_is_asked_for_those_once() {
 #[test]
 fn parts_of_which_one_cannot_be_written_down_are_all_given_back() {
     let mut cluster = cluster(&[2, 2]);
-    let (first, whom, _) = asked(&acquire(&mut cluster, 2, 2, 1));
-    let (second, other, _) = asked(&cluster.step(grants(first, whom.0[0]), Duration::ZERO));
+    let (first, asked_agent, _) = asked(&acquire(&mut cluster, 2, 2, 1));
+    let (second, other, _) = asked(&cluster.step(grants(first, asked_agent.0[0]), Duration::ZERO));
     let actions = cluster.step(grants(second, other.0[0]), Duration::ZERO);
     let commits: Vec<_> = actions
         .iter()
@@ -263,8 +263,8 @@ fn parts_of_which_one_cannot_be_written_down_are_all_given_back() {
 #[test]
 fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
     let mut cluster = cluster(&[2, 2]);
-    let (first, whom, _) = asked(&acquire(&mut cluster, 2, 2, 2));
-    let (one, other) = (whom.0[0], 1 - whom.0[0]);
+    let (first, asked_agent, _) = asked(&acquire(&mut cluster, 2, 2, 2));
+    let (one, other) = (asked_agent.0[0], 1 - asked_agent.0[0]);
     let (second, ..) = asked(&cluster.step(grants(first, one), Duration::ZERO));
     let again = AgentRecord {
         boot: boot(9),
@@ -278,13 +278,13 @@ fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
 }
 
 #[test]
-fn nobody_is_asked_for_ever() {
+fn no_agent_is_asked_for_ever() {
     let mut cluster = cluster(&[2; 40]);
     let mut actions = acquire(&mut cluster, 40, 2, 40);
     let mut granted = 0;
     // Each answer takes a second: after eight seconds the request is refused.
     for second in 1..20 {
-        let (ask, whom, _) = match &actions[..] {
+        let (ask, asked_agent, _) = match &actions[..] {
             [ClusterAction::AskGrant { .. }] => asked(&actions),
             _ => break,
         };
@@ -294,7 +294,7 @@ fn nobody_is_asked_for_ever() {
                 ask,
                 granted: GrantedLease {
                     lease: lease(second),
-                    boot: boot(whom.0[0]),
+                    boot: boot(asked_agent.0[0]),
                     epoch: Epoch(1),
                     cores: vec![0],
                 },

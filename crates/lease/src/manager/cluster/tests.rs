@@ -375,7 +375,7 @@ fn agents_of_the_durable_state_have_time_to_come_back() {
 }
 
 #[test]
-fn a_lease_nobody_noted_is_looked_for_everywhere() {
+fn a_lease_that_is_not_recorded_is_looked_for_everywhere() {
     let mut cluster = registered();
     let release = ClusterEvent::Release {
         request: RequestId(2),

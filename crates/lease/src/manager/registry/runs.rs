@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn challenges_that_nobody_answers_lock_nobody_out() {
+    fn challenges_that_are_not_answered_lock_no_agent_out() {
         let mut runs = AgentRuns::default();
         let boot = BootId([1; 8]);
         let of = |number: usize| AgentId((number as u64).to_be_bytes());

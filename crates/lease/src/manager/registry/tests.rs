@@ -75,7 +75,7 @@ fn many_agents_report_less_often_and_have_as_many_reports_to_miss() {
     assert_eq!(at(3 * pause - Duration::from_millis(1)), Some(AgentState::Serving));
     assert_eq!(at(3 * pause), Some(AgentState::Suspected));
     let full = Duration::from_secs(1) * AGENTS_MAX as u32 / REPORTS_PER_SECOND_MAX;
-    assert!(3 * full < GONE_AFTER, "nobody is gone who may miss another report");
+    assert!(3 * full < GONE_AFTER, "no agent is gone that may miss another report");
 }
 
 #[test]

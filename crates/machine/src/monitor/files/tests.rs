@@ -57,7 +57,7 @@ fn files_are_read_written_and_changed_by_those_who_may() {
 }
 
 #[test]
-fn what_nobody_changes_is_believed_for_long_and_links_are_not_followed() {
+fn what_does_not_change_is_believed_for_long_and_links_are_not_followed() {
     let folder = tempfile::tempdir().expect("a folder");
     symlink("/etc/passwd", folder.path().join("link")).expect("made");
     let files = FileServer::new(&[], &[folder.path().to_owned()], MANY);

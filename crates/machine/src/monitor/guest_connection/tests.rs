@@ -53,7 +53,7 @@ const READY: FromGuest = FromGuest::Ready {
 };
 
 #[test]
-fn what_nobody_asked_for_is_the_machine_s_end() {
+fn an_unasked_message_is_the_machine_s_end() {
     assert_eq!(lost(&[]), "QEMU has ended");
     assert_eq!(lost(&[(READY, b""), (READY, b"")]), "it says twice that it is ready");
     assert_eq!(
@@ -67,7 +67,7 @@ fn what_nobody_asked_for_is_the_machine_s_end() {
     );
     // An answer that comes before its order counts as the answer: a guest may answer as it likes.
     let obeys = || (FromGuest::Obeyed(Ok(())), &b"brought"[..]);
-    assert_eq!(lost(&[obeys(), obeys()]), "it obeys what nobody has told it");
+    assert_eq!(lost(&[obeys(), obeys()]), "it answers an order that it was not given");
 }
 
 #[test]
@@ -161,10 +161,14 @@ fn an_end_is_told_as_it_was_and_want_of_memory_by_its_mark() {
     let last = hear(&far, &obeyed, &said(&[(FromGuest::Ended(strange.clone()), b"more")]));
     assert_eq!(last, LastMessage::Ended(strange.clone()));
     assert_eq!(end_of(&strange).crash, Some(crash));
-    assert_eq!(end_of(&ended(-19, false, None)).status, 1, "SIGSTOP would end nobody");
+    assert_eq!(
+        end_of(&ended(-19, false, None)).status,
+        1,
+        "SIGSTOP would not end the worker"
+    );
     let killed = end_of(&ended(-9, true, None));
     assert_eq!((killed.status, killed.crash.map(|crash| crash.signal)), (-9, Some(9)));
-    assert_eq!(end_of(&ended(-9, false, None)).crash, None, "somebody else killed it");
+    assert_eq!(end_of(&ended(-9, false, None)).crash, None, "another process killed it");
     assert_eq!(
         end_of(&ended(3, true, None)).crash,
         None,

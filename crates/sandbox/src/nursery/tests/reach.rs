@@ -86,7 +86,7 @@ async fn a_declared_directory_is_its_owner_s_and_what_is_made_there_too() {
     std::fs::create_dir(folder.path().join("inner")).expect("made");
     hidden.directories[0].beneath = "inner".into();
     let error = reaching(&launcher, "true", &hidden)
-        .expect_err("nobody lets it through")
+        .expect_err("it is not let through")
         .to_string();
     assert!(error.contains("Permission denied"), "{error}");
     let of_root = folder_of(0);

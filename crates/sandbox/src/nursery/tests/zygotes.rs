@@ -206,7 +206,9 @@ async fn a_program_that_is_no_zygote_forks_nothing_and_says_so() {
     // One program ends at once; the other reads its orders and ignores them.
     for script in ["exit 3", "exec cat <&3 >/dev/null"] {
         let zygote = begin(&launcher, &shell(script, Vec::new()));
-        let why = fork(&launcher, &zygote).expect_err("nobody forks").to_string();
+        let why = fork(&launcher, &zygote)
+            .expect_err("the zygote does not fork")
+            .to_string();
         assert!(why.contains("zygote") || why.contains("come up"), "{script}: {why}");
         zygote.kill();
     }
@@ -288,13 +290,15 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
 }
 
 #[tokio::test]
-async fn a_zygote_that_hangs_before_it_takes_orders_keeps_nobody_and_leaves_nothing() {
+async fn a_zygote_that_hangs_before_it_takes_orders_delays_no_start_and_leaves_nothing() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };
     let hanging = begin(&launcher, &shell("sleep 600", Vec::new()));
     let namespace = residue::namespace_of(hanging.pid());
-    let why = fork(&launcher, &hanging).expect_err("nobody forks").to_string();
+    let why = fork(&launcher, &hanging)
+        .expect_err("the zygote does not fork")
+        .to_string();
     assert!(why.contains("come up"), "{why}");
     // Meanwhile others fork, and this one can be killed.
     assert_eq!(forked_output(&launcher, "echo well").await, "well\n");

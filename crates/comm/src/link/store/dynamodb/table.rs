@@ -247,6 +247,6 @@ fn sort(item: &mut Item) -> Result<String, Fault> {
 }
 
 fn foreign_item(sort: &str) -> Fault {
-    let why = format!("its item {sort:?} is not what a member writes; who else writes to this table?");
+    let why = format!("its item {sort:?} was not written by a member; does another program write to this table?");
     Fault { why }
 }
