@@ -1,8 +1,8 @@
 //! Settings of an agent.
 
-use crate::agent::POOL_MAX;
-use crate::reach::DirectoryGrant;
-use crate::swap::SwapOptions;
+use crate::control::agent::POOL_MAX;
+use crate::data::swap::SwapOptions;
+use crate::isolation::reach::DirectoryGrant;
 use hotlease_image::MountMethod;
 use hotlease_lease::agent::{TTL_MAX, TTL_MIN};
 use hotlease_net::{Address, Identity, Limits};

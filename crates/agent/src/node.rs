@@ -3,27 +3,32 @@
 mod attachment;
 mod delegation;
 mod description;
+pub(crate) mod direct;
+mod drain;
+pub(crate) mod eviction;
 mod identity;
 mod isolation;
+pub(crate) mod journalling;
+pub(crate) mod outbox;
 mod tokens;
 
 pub(crate) use attachment::Attachment;
 pub(crate) use identity::NodeSettings;
 
-use crate::active_lease::{ActiveLease, Terms};
-use crate::borrowing::Borrowing;
-use crate::caller::Origin;
-use crate::cause::KillReason;
-use crate::code::CodeCache;
-use crate::direct::{self, Requester};
-use crate::incarnation::{Incarnation, IncarnationState as WorkerState};
-use crate::outbox::Outbox;
-use crate::pool::Pools;
-use crate::python;
-use crate::sharing::{self, CoreClaims};
-use crate::spares::Spares;
-use crate::start_records::StartRecords;
-use crate::swap::{self, StateKeeper};
+use crate::data::code::CodeCache;
+use crate::data::swap::{self, StateKeeper};
+use crate::isolation::caller::Origin;
+use crate::leases::active_lease::{ActiveLease, Terms};
+use crate::leases::cause::KillReason;
+use crate::leases::incarnation::{Incarnation, IncarnationState as WorkerState};
+use crate::leases::sharing::{self, CoreClaims};
+use crate::leases::start_records::StartRecords;
+use crate::node::outbox::Outbox;
+use crate::workers::borrowing::Borrowing;
+use crate::workers::pool::Pools;
+use crate::workers::python;
+use crate::workers::spares::Spares;
+use direct::Requester;
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
     BookAction, BookEvent, CoreSharing, FinalTotal, GrantRequest, LeaseBook, OwedTotals, SessionId,
@@ -329,7 +334,7 @@ impl Node {
         let isolation = self.isolation_of(&request, origin).await?;
         if request.memory_bytes > 0 {
             // The book decides whether there is enough now.
-            swap::make_room(self, request.memory_bytes.saturating_mul(request.workers.into())).await;
+            eviction::make_room(self, request.memory_bytes.saturating_mul(request.workers.into())).await;
         }
         let mut active = self.active_leases();
         let until = tokio::time::Instant::now() + FREEING_LIMIT;

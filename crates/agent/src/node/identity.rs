@@ -1,13 +1,13 @@
 //! Fixed settings of a node.
 
-use crate::caller::Tenants;
-use crate::image_transfer::ImageSender;
-use crate::images::Images;
-use crate::reach::Grants;
-use crate::sandboxes::Sandboxes;
-use crate::sharing::SharingTerms;
-use crate::storage::Storage;
-use crate::swap::SwapOptions;
+use crate::data::image_transfer::ImageSender;
+use crate::data::images::Images;
+use crate::data::storage::Storage;
+use crate::data::swap::SwapOptions;
+use crate::isolation::caller::Tenants;
+use crate::isolation::reach::Grants;
+use crate::isolation::sandboxes::Sandboxes;
+use crate::leases::sharing::SharingTerms;
 use hotlease_net::Address;
 use hotlease_wire::ids::{AgentId, BootId};
 use std::path::PathBuf;

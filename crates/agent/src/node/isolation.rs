@@ -1,10 +1,11 @@
 //! Isolation of a lease's workers: their sandboxes, and what they see of the host.
 
 use super::Node;
-use crate::caller::Origin;
-use crate::images::Image;
-use crate::storage::{LeaseStorage, StorageRequester};
-use crate::{python, reach, sandboxes};
+use crate::data::images::Image;
+use crate::data::storage::{LeaseStorage, StorageRequester};
+use crate::isolation::caller::Origin;
+use crate::isolation::{reach, sandboxes};
+use crate::workers::python;
 use hotlease_sandbox::{KeepAlive, Kind, Mount, Program, Reach};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{self, AcquireRequest, PythonRuntime};
