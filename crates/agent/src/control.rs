@@ -9,4 +9,5 @@ pub(crate) mod membership;
 pub(crate) mod network;
 pub(crate) mod service;
 pub(crate) mod session;
+pub(crate) mod turns;
 pub(crate) mod watchdog;

@@ -5,6 +5,7 @@ pub(crate) mod attribution;
 pub(crate) mod cause;
 pub(crate) mod failures;
 pub(crate) mod incarnation;
+pub(crate) mod running_usage;
 pub(crate) mod sharing;
 pub(crate) mod start;
 pub(crate) mod start_records;

@@ -11,11 +11,12 @@ mod isolation;
 pub(crate) mod journalling;
 pub(crate) mod outbox;
 mod tokens;
+mod waiting;
 
 pub(crate) use attachment::Attachment;
 pub(crate) use identity::NodeSettings;
 
-use crate::data::code::CodeCache;
+use crate::data::code::{Code, CodeCache};
 use crate::data::swap::{self, StateKeeper};
 use crate::isolation::caller::Origin;
 use crate::leases::active_lease::{ActiveLease, Terms};
@@ -26,7 +27,6 @@ use crate::leases::start_records::StartRecords;
 use crate::node::outbox::Outbox;
 use crate::workers::borrowing::Borrowing;
 use crate::workers::pool::Pools;
-use crate::workers::python;
 use crate::workers::spares::Spares;
 use direct::Requester;
 use hotlease_journal::UsageJournal;
@@ -412,7 +412,7 @@ impl Node {
         };
         let built_in = match &terms.program {
             Some(_) if request.slots_per_worker != 1 => return Err(bad("a Python worker has one slot")),
-            Some(_) => Some(python::library().map_err(|error| Rejection::Unavailable {
+            Some(_) => Some(Code::of_python().map_err(|error| Rejection::Unavailable {
                 what: format!("memory for a lease: {error}"),
             })?),
             None => None,

@@ -8,6 +8,7 @@ use crate::control::membership::Membership;
 use crate::control::network;
 use crate::control::service::Service;
 use crate::control::session::SESSIONS_MAX;
+use crate::control::turns;
 use crate::control::watchdog;
 use crate::data::image_transfer::{ImageSender, OtherAgents};
 use crate::data::images::Images;
@@ -16,16 +17,17 @@ use crate::data::swap::{self, SwapOptions};
 use crate::isolation::caller::Tenants;
 use crate::isolation::reach::Grants;
 use crate::isolation::sandboxes::{self, Sandboxes};
-use crate::leases::sharing::{self, SharingTerms};
+use crate::leases::sharing::SharingTerms;
 use crate::node::eviction;
 use crate::node::journalling;
 use crate::node::{Node, NodeSettings};
 use crate::workers::borrowing::Borrowing;
 use crate::workers::idle_memory::IdleMemory;
-use crate::workers::pool::{PoolTarget, Pools};
+use crate::workers::pool::{POOL_MAX, PoolTarget, Pools};
 use crate::workers::spares::Spares;
 use crate::{AgentConfig, AgentError};
 use hotlease_fabric::clock::measure_tick_hz;
+use hotlease_image::Neighbours;
 use hotlease_journal::{StateDir, UsageJournal};
 use hotlease_lease::agent::BookEvent;
 use hotlease_net::grpc::channel_to_first;
@@ -50,8 +52,6 @@ use tonic::transport::{Channel, Endpoint, Server};
 
 /// Time for which the time-stamp counter is compared with the clock.
 const TICK_MEASUREMENT: Duration = Duration::from_millis(5);
-/// Most workers in the warm pool.
-pub(crate) const POOL_MAX: usize = 1024;
 /// Longest request, bytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Longest response, bytes: a listing of every lease, worker and library.
@@ -116,7 +116,8 @@ impl Agent {
             .network
             .as_ref()
             .map(|network| OtherAgents::new(agent, Arc::clone(&network.identity)));
-        let images = Images::open(&config.environments, launcher.clone(), others.clone()).await?;
+        let neighbours = others.clone().map(|others| Arc::new(others) as Arc<dyn Neighbours>);
+        let images = Images::open(&config.environments, launcher.clone(), neighbours).await?;
         let storage = Storage::open(config.storage.as_deref()).await?;
         let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
         let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
@@ -346,7 +347,7 @@ impl AgentParts {
         let mut background = JoinSet::new();
         background.spawn(watchdog::expire_leases(Arc::clone(&node)));
         background.spawn(watchdog::enforce_deadlines(Arc::clone(&node)));
-        background.spawn(sharing::keep_turns(Arc::clone(&node)));
+        background.spawn(turns::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(eviction::swap_out_idle_ones(Arc::clone(&node)));
         for pool in node.pools.iter() {

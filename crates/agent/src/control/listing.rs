@@ -3,7 +3,7 @@
 use crate::data::code::Code;
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::incarnation::IncarnationState;
-use crate::leases::usage;
+use crate::leases::running_usage::{functions_so_far, used_so_far};
 use crate::node::{Node, NodeState};
 use hotlease_lease::agent::{Availability, CoreSharing, EndedLease, FinalTotal, Lease, QuestionId};
 use hotlease_lease::ledger::FunctionTotals;
@@ -151,40 +151,6 @@ fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
     }
 }
 
-/// Usage of a running lease so far.
-pub(crate) fn used_so_far(node: &Node, tables: &NodeState, lease: &Lease) -> UsageTotals {
-    let now = node.now();
-    let mut used = UsageTotals {
-        allocated_ns: lease.allocated_ns(now),
-        ..lease.retired
-    };
-    if let Some(active) = tables.leases.get(&lease.id) {
-        for incarnation in active.incarnations() {
-            // The usage of dead workers is in the book.
-            if !matches!(incarnation.state(), IncarnationState::Gone { .. }) {
-                usage::add(&mut used, incarnation.usage());
-            }
-        }
-    }
-    used
-}
-
-/// Share of the functions of a running lease in its usage `used`.
-pub(crate) fn functions_so_far(tables: &NodeState, lease: &Lease, used: UsageTotals) -> FunctionTotals {
-    let Some(active) = tables.leases.get(&lease.id) else {
-        return FunctionTotals::default();
-    };
-    let mut counted = lease.retired_functions.clone();
-    for incarnation in active.incarnations() {
-        // The usage of dead workers is in the book.
-        if !matches!(incarnation.state(), IncarnationState::Gone { .. }) {
-            let (rows, within) = (incarnation.functions(), incarnation.usage());
-            counted.add_all(&active.attribution().of_worker(&rows, within));
-        }
-    }
-    active.attribution().so_far(&counted, used)
-}
-
 /// Adds the due usage of functions of running leases, starting with those that have waited longest. Adds not many more
 /// rows than there are leases, so that a report is at most twice the work that it is without them.
 fn add_functions(node: &Node, tables: &NodeState, leases: &mut [LeaseInfo]) {
@@ -194,7 +160,7 @@ fn add_functions(node: &Node, tables: &NodeState, leases: &mut [LeaseInfo]) {
         let Some(active) = tables.leases.get(&lease.id) else {
             continue;
         };
-        let functions = functions_so_far(tables, lease, used_so_far(node, tables, lease));
+        let functions = functions_so_far(lease, Some(active), used_so_far(lease, Some(active), now));
         let attribution = active.attribution();
         if attribution.is_due(&functions, now) {
             let at = attribution.reported_at();
@@ -216,7 +182,7 @@ fn add_functions(node: &Node, tables: &NodeState, leases: &mut [LeaseInfo]) {
 
 fn active_lease(node: &Node, tables: &NodeState, lease: &Lease) -> LeaseInfo {
     let now = node.now();
-    let used = used_so_far(node, tables, lease);
+    let used = used_so_far(lease, tables.leases.get(&lease.id).map(Arc::as_ref), now);
     LeaseInfo {
         id: lease.id.to_string(),
         agent: node.identity.agent.to_string(),

@@ -66,7 +66,7 @@ impl agent_server::Agent for Service {
     async fn grant_direct(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         let (tenant, origin) = direct::caller(&request)?;
         let span = span(&request);
-        let request = direct::check_request(&self.node, request.into_inner(), tenant)?;
+        let request = direct::check_request(&self.node.identity, request.into_inner(), tenant)?;
         let granting = self.node.grant_soon(request, origin, Requester::Client);
         Ok(Response::new(granting.instrument(span).await?))
     }

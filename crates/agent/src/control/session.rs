@@ -4,11 +4,11 @@
 //! wait.
 
 use crate::isolation::caller::Caller;
-use crate::leases::incarnation::{ORDER_LIMIT, worker_died};
+use crate::leases::incarnation::worker_died;
 use crate::node::outbox::Outbox;
 use crate::node::{Attachment, Node};
 use crate::socket::AsyncSocket;
-use crate::workers::worker::OrderError;
+use crate::workers::worker::{ORDER_LIMIT, OrderError};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_lease::agent::BookEvent;
 use hotlease_wire::control::Order;

@@ -52,6 +52,11 @@ impl Code {
         })
     }
 
+    /// The library that Python workers need not load.
+    pub fn of_python() -> std::io::Result<Self> {
+        Self::of_program(hotlease_wire::python::library(), hotlease_wire::python::functions())
+    }
+
     /// Whether workers have it without loading it.
     pub fn is_of_program(&self) -> bool {
         self.size_bytes == 0

@@ -11,8 +11,6 @@
 //! here. Fetches have threads of their own, which do not delay the end of the process: the next opening of the cache
 //! removes half-fetched files, and mounts of an agent that was killed.
 
-use crate::config::Environments;
-use crate::data::image_transfer::OtherAgents;
 use crate::error::AgentError;
 use hotlease_image::{
     Cache, CacheOptions, ImageError, ImageId, ImageReader, Manifest, MountMethod, MountedImage, Neighbours, Recorder,
@@ -31,6 +29,33 @@ use tokio::time::timeout;
 const FETCH_WAIT: Duration = Duration::from_secs(2);
 /// Most environments that are fetched or mounted at a time: each has a thread, and reads from the stores' file system.
 const COMING_MAX: usize = 8;
+
+/// Stores of the environments that leases may name, and the node's cache of them.
+#[derive(Debug, Clone)]
+pub struct Environments {
+    /// Folders of images on a file system that all nodes see, searched in this order (default: none, and leases cannot
+    /// name environments).
+    pub stores: Vec<PathBuf>,
+    /// Folder of the node's cache: owned by the agent alone, on a local disk. Needed with `stores`; made if it is
+    /// missing.
+    pub cache: PathBuf,
+    /// Most bytes in the cache; the image that was unused for longest is removed first (default: 32 GiB).
+    pub cache_bytes: u64,
+    /// How to mount images that tenants other than the agent's own user name. Except with `Fuse`, the kernel of a root
+    /// agent reads an image that a stranger has packed (default: `Fuse`).
+    pub mount: MountMethod,
+}
+
+impl Default for Environments {
+    fn default() -> Self {
+        Self {
+            stores: Vec::new(),
+            cache: PathBuf::new(),
+            cache_bytes: 32 << 30,
+            mount: MountMethod::Fuse,
+        }
+    }
+}
 
 /// Result of mounting an environment; `None` while it is under way.
 type MountOutcome = Option<Result<Arc<Image>, Rejection>>;
@@ -59,7 +84,7 @@ impl Images {
     pub async fn open(
         config: &Environments,
         launcher: Launcher,
-        others: Option<OtherAgents>,
+        others: Option<Arc<dyn Neighbours>>,
     ) -> Result<Self, AgentError> {
         let cache = match config.stores.is_empty() {
             true => None,
@@ -218,9 +243,9 @@ enum FoundImage {
     Coming(watch::Receiver<MountOutcome>),
 }
 
-fn options(config: &Environments, others: Option<OtherAgents>) -> CacheOptions {
+fn options(config: &Environments, others: Option<Arc<dyn Neighbours>>) -> CacheOptions {
     CacheOptions {
-        neighbours: others.map(|others| Arc::new(others) as Arc<dyn Neighbours>),
+        neighbours: others,
         bytes: config.cache_bytes,
         stores: config.stores.clone(),
         ..CacheOptions::default()

@@ -1,13 +1,12 @@
 //! Kind of sandbox for each lease, and the parts of the host that its program sees.
 //!
 //! An agent serves users of its own host and tenants that its operator has named; of the former, only the agent's own
-//! user and root are admitted (see [`caller`](crate::isolation::caller)). Code of the agent's own user gains nothing by leaving a
+//! user and root are admitted (see [`caller`](super::caller)). Code of the agent's own user gains nothing by leaving a
 //! sandbox, so that user may ask for any kind. For other tenants the site's kind is the weakest: a lease that names
 //! none gets it, and a lease that names a weaker one is refused. Other tenants also cannot choose what they see of the
 //! host: their interpreters and packages must be in folders that the site's policy shows, or in the system's own
 //! folders.
 
-use crate::data::images::Image;
 use crate::error::AgentError;
 use crate::isolation::caller::Origin;
 use hotlease_sandbox::{Kind, Launcher, Mount};
@@ -174,10 +173,9 @@ fn needed_folders(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<Path
 }
 
 /// Path at which a sandbox sees an environment: the path where it was made, because some packages contain that path. If
-/// the sandbox's own folders, or mounts of the host (`others`), occupy or surround that path, the environment's path on
-/// the host is used.
-pub(crate) fn place_of<'a>(image: &Image, others: impl Iterator<Item = &'a Mount>) -> PathBuf {
-    let (prefix, at) = (image.manifest().prefix(), image.at());
+/// the sandbox's own folders, or mounts of the host (`others`), occupy or surround that path (`prefix`), the
+/// environment's path on the host (`at`) is used.
+pub(crate) fn place_of<'a>(prefix: PathBuf, at: &Path, others: impl Iterator<Item = &'a Mount>) -> PathBuf {
     match is_free_path(&prefix, others) {
         true => prefix,
         false => at.to_owned(),

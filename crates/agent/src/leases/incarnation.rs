@@ -27,11 +27,8 @@ use hotlease_wire::ids::{Epoch, WorkerIndex};
 use hotlease_wire::session::{LastInvocation, UsageTotals};
 use hotlease_wire::{Cause, Rejection};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::watch;
-
-/// Time in which a worker must carry out an order, constructors of libraries included.
-pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Stage in the life of an incarnation.
 #[derive(Clone)]

@@ -4,7 +4,7 @@
 //! are off unless the agent's operator says how many cores one tenant may hold by them.
 
 use crate::isolation::caller::Origin;
-use crate::node::{Node, NodeSettings, NodeState};
+use crate::node::{NodeSettings, NodeState};
 use hotlease_lease::agent::GrantRequest;
 use hotlease_net::Role;
 use hotlease_net::grpc::PeerInfo;
@@ -44,8 +44,12 @@ pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, Origin), Reject
 }
 
 /// Checks all bounds of a request, and puts the caller's own name on it.
-pub(crate) fn check_request(node: &Node, request: AcquireRequest, tenant: String) -> Result<AcquireRequest, Rejection> {
-    if node.identity.direct.is_none() {
+pub(crate) fn check_request(
+    identity: &NodeSettings,
+    request: AcquireRequest,
+    tenant: String,
+) -> Result<AcquireRequest, Rejection> {
+    if identity.direct.is_none() {
         return Err(Rejection::NotPermitted {
             what: "a lease from this agent itself; ask the manager, or start the agent with `--direct`".into(),
         });

@@ -142,7 +142,7 @@ impl Node {
         needed.extend(mounts(None, &path).unwrap_or_default());
         let place = match isolation.sandbox {
             Kind::Process => image.at().to_owned(),
-            _ => sandboxes::place_of(image, needed.iter().chain(shown)),
+            _ => sandboxes::place_of(image.manifest().prefix(), image.at(), needed.iter().chain(shown)),
         };
         let mut program = python::program(python, Some(&place))?;
         if isolation.sandbox != Kind::Process {

@@ -4,8 +4,8 @@
 //! of its usage. The share of each function is noted less often while leases run: up to two seconds of computing may be
 //! billed to a lease and to none of its functions. All of this works without a manager.
 
-use crate::control::listing;
 use crate::leases::active_lease::ActiveLease;
+use crate::leases::running_usage::{functions_so_far, used_so_far};
 use crate::node::outbox::Outbox;
 use crate::node::{Node, NodeState};
 use hotlease_journal::{LeaseKey, LeaseTotal};
@@ -49,10 +49,10 @@ impl Node {
         let tables = self.tables();
         for lease in tables.book.leases() {
             if let Some(active) = tables.leases.get(&lease.id) {
-                let usage = listing::used_so_far(self, &tables, lease);
+                let usage = used_so_far(lease, Some(active), self.now());
                 let slots = lease.cores().len();
                 let functions = match by_function {
-                    true => listing::functions_so_far(&tables, lease, usage),
+                    true => functions_so_far(lease, Some(active), usage),
                     false => FunctionTotals::default(),
                 };
                 journal.note(

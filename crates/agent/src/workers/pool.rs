@@ -11,6 +11,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+/// Most workers in the warm pool.
+pub(crate) const POOL_MAX: usize = 1024;
 /// Delay between taking a worker and starting the next one: starting at once would use the processor that the lease
 /// needs. Also the least time between two starts of a lasting failure.
 const REFILL_AFTER: Duration = Duration::from_millis(5);

@@ -1,7 +1,5 @@
-//! Leases whose workers are Python interpreters: the program that a request describes, and the library that all of
-//! these workers have from the beginning.
+//! Workers that are Python interpreters: the program that a request describes.
 
-use crate::data::code::Code;
 use hotlease_sandbox::{KeepAlive, Program};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::PythonRuntime;
@@ -122,11 +120,6 @@ pub(crate) fn within_image(interpreter: &str) -> Result<&Path, Rejection> {
             what: "the Python interpreter of an environment must be a path in it, such as bin/python".into(),
         }),
     }
-}
-
-/// The library that these workers need not load.
-pub(crate) fn library() -> std::io::Result<Code> {
-    Code::of_program(hotlease_wire::python::library(), hotlease_wire::python::functions())
 }
 
 #[cfg(test)]

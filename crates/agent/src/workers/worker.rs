@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
+/// Time in which a worker must carry out an order, constructors of libraries included.
+pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(5);
 /// Most orders that one worker has not answered yet.
 const UNANSWERED_MAX: usize = 64;
 /// Time in which a started worker must be ready.

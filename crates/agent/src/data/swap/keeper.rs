@@ -3,8 +3,7 @@
 use super::SwapOptions;
 use super::files::{StateLock, StateRequest, StateWriter, TakenState};
 use super::transfer::{self, SaveError};
-use crate::leases::incarnation::ORDER_LIMIT;
-use crate::workers::worker::{StartError, Worker};
+use crate::workers::worker::{ORDER_LIMIT, StartError, Worker};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;

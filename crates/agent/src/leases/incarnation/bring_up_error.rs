@@ -1,7 +1,6 @@
 //! Reasons why an incarnation did not come up, and whether the next one would fail in the same way.
 
-use crate::leases::incarnation::ORDER_LIMIT;
-use crate::workers::worker::{OrderError, StartError};
+use crate::workers::worker::{ORDER_LIMIT, OrderError, StartError};
 use hotlease_wire::Cause;
 
 /// Reason why an incarnation did not come up.

@@ -2,12 +2,12 @@
 //! so far.
 
 use super::bring_up_error::{BringUpError, not_up};
-use super::{Incarnation, IncarnationState, ORDER_LIMIT};
+use super::{Incarnation, IncarnationState};
 use crate::leases::active_lease::{ActiveLease, LoadedCode};
 use crate::leases::start::WorkerOrigin;
 use crate::node::Node;
 use crate::workers::python;
-use crate::workers::worker::{BOOT_LIMIT, START_LIMIT, SentOrder, StartError, Worker};
+use crate::workers::worker::{BOOT_LIMIT, ORDER_LIMIT, START_LIMIT, SentOrder, StartError, Worker};
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_lease::agent::BookEvent;
 use hotlease_sandbox::Kind;
