@@ -18,6 +18,7 @@ use crate::isolation::caller::Tenants;
 use crate::isolation::reach::Grants;
 use crate::isolation::sandboxes::{self, Sandboxes};
 use crate::leases::sharing::SharingTerms;
+use crate::leases::supply::WorkerSupply;
 use crate::node::eviction;
 use crate::node::journalling;
 use crate::node::{Node, NodeSettings};
@@ -180,15 +181,11 @@ impl Agent {
                 network: config.sandbox_policy.network,
                 node: cores::host_name(),
             },
-            storage,
         };
         tracing::info!(%agent, cores = ?identity.cores, gpus = identity.gpus, worker = %launcher.binary().display(), "agent starts");
-        let node = Arc::new(Node::new(
-            identity,
-            launcher,
-            (pools, Arc::new(spares), Borrowing::new(memory)),
-            journal,
-        ));
+        let given = (identity.sharing, identity.gpus);
+        let supply = WorkerSupply::new(launcher, (pools, Arc::new(spares)), storage, given);
+        let node = Arc::new(Node::new(identity, supply, Borrowing::new(memory), journal));
         let (registered, is_registered) = watch::channel(false);
         let manager = match (elsewhere, &config.manager_socket) {
             (Some(network), _) => {
@@ -350,10 +347,10 @@ impl AgentParts {
         background.spawn(turns::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(eviction::swap_out_idle_ones(Arc::clone(&node)));
-        for pool in node.pools.iter() {
+        for pool in node.supply.pools.iter() {
             background.spawn(Arc::clone(pool).keep_filled());
         }
-        background.spawn(Arc::clone(&node.spares).keep_them());
+        background.spawn(Arc::clone(&node.supply.spares).keep_them());
         background.spawn(Arc::clone(&node).keep_borrowing());
         background.spawn(Arc::clone(&node).keep_rotating(self.token_key_rotation));
 
@@ -401,10 +398,13 @@ impl AgentParts {
         if let Some(network) = network {
             finish("the TLS port", network).await;
         }
-        node.pools.iter().for_each(|pool| pool.close());
-        node.spares.close();
-        if timeout(WORKERS_GONE_LIMIT, node.launcher().all_gone()).await.is_err() {
-            tracing::error!(workers = node.launcher().living(), "workers cannot be killed");
+        node.supply.pools.iter().for_each(|pool| pool.close());
+        node.supply.spares.close();
+        if timeout(WORKERS_GONE_LIMIT, node.supply.launcher.all_gone())
+            .await
+            .is_err()
+        {
+            tracing::error!(workers = node.supply.launcher.living(), "workers cannot be killed");
         }
         let unmounted = node.identity.images.all_unmounted();
         if timeout(WORKERS_GONE_LIMIT, unmounted).await.is_err() {
@@ -423,7 +423,7 @@ async fn finish(what: &str, task: tokio::task::JoinHandle<()>) {
 }
 
 fn measure_ticks(node: Arc<Node>) {
-    tokio::task::spawn_blocking(move || node.set_tick_hz(measure_tick_hz(TICK_MEASUREMENT)));
+    tokio::task::spawn_blocking(move || node.supply.set_tick_hz(measure_tick_hz(TICK_MEASUREMENT)));
 }
 
 async fn serve_grpc(service: Service, listener: GrpcListener, closing: watch::Receiver<bool>) {

@@ -47,7 +47,7 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
         memory_bytes,
         state: if leaving { GONE } else { availability.word() }.into(),
         last_heartbeat_ms: 0,
-        pool: node.pools.ready() as u32,
+        pool: node.supply.pools.ready() as u32,
         endpoint: node.endpoint(),
         host: identity.host.clone(),
         order,
@@ -74,7 +74,7 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
         let tables = node.tables();
         for ended in tables.book.ended().filter(|ended| concerns(&ended.tenant)) {
             leases.push(LeaseInfo {
-                start: node.starts.of_ended(ended.id),
+                start: node.supply.starts.of_ended(ended.id),
                 ..ended_lease(node, ended)
             });
         }
@@ -95,18 +95,18 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     // owners. A lease that is loading now is listed the next time.
     let loaded: Option<HashSet<CodeHash>> = (!tenant.is_empty()).then(|| {
         let own = active.iter().filter(|lease| concerns(&lease.terms.tenant));
-        let codes = own.filter_map(|lease| lease.codes.try_lock().ok());
+        let codes = own.filter_map(|lease| lease.libraries.codes.try_lock().ok());
         codes
             .flat_map(|codes| codes.iter().map(|loaded| loaded.code.hash).collect::<Vec<_>>())
             .collect()
     });
     workers.sort_by(|a, b| (&a.lease, a.index).cmp(&(&b.lease, b.index)));
     if tenant.is_empty() {
-        for pool in node.pools.iter() {
+        for pool in node.supply.pools.iter() {
             workers.extend(waiting(node, "pooled", pool.listing()));
         }
-        workers.extend(waiting(node, "spare", node.spares.listing()));
-        workers.extend(waiting(node, "zygote", node.spares.zygotes.listing()));
+        workers.extend(waiting(node, "spare", node.supply.spares.listing()));
+        workers.extend(waiting(node, "zygote", node.supply.spares.zygotes.listing()));
     }
     AgentStatus {
         agent: Some(agent),
@@ -161,7 +161,7 @@ fn add_functions(node: &Node, tables: &NodeState, leases: &mut [LeaseInfo]) {
             continue;
         };
         let functions = functions_so_far(lease, Some(active), used_so_far(lease, Some(active), now));
-        let attribution = active.attribution();
+        let attribution = active.libraries.attribution();
         if attribution.is_due(&functions, now) {
             let at = attribution.reported_at();
             drop(attribution);
@@ -175,7 +175,7 @@ fn add_functions(node: &Node, tables: &NodeState, leases: &mut [LeaseInfo]) {
             break;
         }
         room = room.saturating_sub(functions.len());
-        active.attribution().record_report(&functions, now);
+        active.libraries.attribution().record_report(&functions, now);
         info.functions = rows(&functions);
     }
 }

@@ -306,7 +306,7 @@ async fn load(
 ) -> Result<(u16, u64), Rejection> {
     node.check_active(attachment.lease.id)?;
     if !attachment.rights.include(Rights::HOLDER) {
-        let codes = attachment.lease.codes.lock().await;
+        let codes = attachment.lease.libraries.codes.lock().await;
         let loaded = codes.iter().find(|loaded| loaded.code.hash == hash);
         let loaded = loaded.ok_or_else(|| Rejection::NotPermitted {
             what: "to load a library into slots that were lent; their holder has not loaded it".into(),
@@ -315,7 +315,7 @@ async fn load(
     }
     let mut fds = fds.into_iter();
     if hash == hotlease_wire::python::library() {
-        let codes = attachment.lease.codes.lock().await;
+        let codes = attachment.lease.libraries.codes.lock().await;
         let loaded = codes.iter().find(|loaded| loaded.code.hash == hash);
         let loaded = loaded.ok_or_else(|| Rejection::CodeRejected {
             why: "the workers of this lease are native; Python tasks need a lease that asks for Python".into(),

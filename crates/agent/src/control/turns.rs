@@ -67,7 +67,7 @@ fn check_turns(node: &Node, contests: &mut BTreeMap<u32, CoreContest>, elapsed: 
             turns: Fairness::new(node.identity.sharing.call_limit),
             stranger: None,
         });
-        let holder = node.claims.of(core).ok().and_then(|file| file.holder());
+        let holder = node.supply.claims.of(core).ok().and_then(|file| file.holder());
         contest.drive_out(core, holder, &members, node);
         contest.hold_back(elapsed, holder, &members);
     }
@@ -122,7 +122,7 @@ impl CoreContest {
         self.stranger = stranger;
         if let Some(pid) = stranger
             && seen_twice
-            && node.claims.of(core).ok().and_then(|file| file.holder()) == Some(pid)
+            && node.supply.claims.of(core).ok().and_then(|file| file.holder()) == Some(pid)
         {
             tracing::warn!(core, pid, "a process that is no worker holds a shared core; killing it");
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);

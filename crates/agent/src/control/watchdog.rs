@@ -2,7 +2,6 @@
 //! invocations.
 
 use crate::leases::cause::KillReason;
-use crate::leases::failures;
 use crate::leases::incarnation::Incarnation;
 use crate::node::Node;
 use hotlease_fabric::clock::monotonic_ns;
@@ -49,7 +48,7 @@ pub(crate) async fn enforce_deadlines(node: Arc<Node>) {
         let leases: Vec<_> = node.tables().leases.values().cloned().collect();
         for lease in leases {
             for incarnation in lease.incarnations() {
-                failures::log(&lease, &incarnation);
+                incarnation.log_failures(lease.id, &lease.libraries);
                 if let Some(reason) = overdue(&incarnation, monotonic_ns()) {
                     incarnation.kill(reason);
                 }

@@ -1,92 +1,35 @@
 //! A lease that holds cores, with everything that the book of leases does not keep: its terms, incarnations and
 //! libraries.
 
+use super::book_steps::BookSteps;
+use super::cause::KillReason;
+use super::incarnation::{Incarnation, IncarnationState, load, worker_died};
+use super::libraries::{Libraries, LoadedCode, next_base};
+use super::start::ns;
+use super::terms::{ServedLease, Terms};
 use crate::data::code::Code;
-use crate::data::storage::LeaseStorage;
-use crate::data::swap::{StateRequest, admit_library};
-use crate::leases::attribution::Attribution;
-use crate::leases::cause::KillReason;
-use crate::leases::incarnation::{Incarnation, IncarnationState, load, worker_died};
-use crate::node::Node;
+use crate::data::swap::admit_library;
 use crate::workers::worker::{ORDER_LIMIT, OrderError, Worker};
 use hotlease_lease::agent::BookEvent;
-use hotlease_sandbox::{Kind, Program, Reach};
-use hotlease_wire::control::Polling;
-use hotlease_wire::grpc;
+use hotlease_wire::grpc::LeaseStart;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
-use hotlease_wire::limits::CODES_PER_LEASE_MAX;
 use hotlease_wire::session::{StartPhases, UsageTotals};
 use hotlease_wire::{EndReason, Rejection};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-
-/// Most bytes of all libraries of one lease together.
-const CODE_BYTES_PER_LEASE_MAX: u64 = 1 << 30;
-
-/// Configuration that all workers of a lease share.
-#[derive(Debug, Clone)]
-pub(crate) struct Terms {
-    /// Tenant that holds the lease.
-    pub tenant: String,
-    /// How slots wait for requests.
-    pub polling: Polling,
-    /// Time for which slots poll before they sleep.
-    pub hot_budget_ns: u64,
-    /// Memory limit of each worker, bytes; 0: none.
-    pub memory_bytes: u64,
-    /// Whether its workers share their cores.
-    pub shared: bool,
-    /// Time of the request for the lease.
-    pub asked: Instant,
-    /// Part of the granting that was spent waiting for its environment, if it names one.
-    pub image: Option<Duration>,
-    /// Whether its client asked the agent itself for it, without the manager.
-    pub direct: bool,
-    /// Kind of sandbox that isolates its workers.
-    pub sandbox: Kind,
-    /// Access of its workers beyond their sandboxes.
-    pub reach: Arc<Reach>,
-    /// The access, in the form that its client is told.
-    pub reach_told: grpc::Reach,
-    /// Its keys and prefixes in object storage.
-    pub storage: Option<Arc<LeaseStorage>>,
-    /// State that its single worker saves for the next lease.
-    pub state: Option<StateRequest>,
-    /// Program of its workers, in place of the native one.
-    pub program: Option<Arc<Program>>,
-}
-
-impl Terms {
-    /// Whether workers may wait for such a lease, and for the next one: without a lease no worker may have access to a
-    /// tenant's directories, the network or storage.
-    pub fn can_wait(&self) -> bool {
-        self.storage.is_none() && (self.sandbox == Kind::Process || self.reach.is_nothing())
-    }
-}
-
-/// A library that the lease has loaded.
-pub(crate) struct LoadedCode {
-    /// Kept as long as the lease lives, even if the cache drops it.
-    pub code: Arc<Code>,
-    /// Index of its first function.
-    pub base: u16,
-}
 
 /// A lease that holds cores: its terms, incarnations, libraries, and its end.
 pub(crate) struct ActiveLease {
     /// Identifier of the lease.
     pub id: LeaseId,
     /// Configuration of its workers.
-    pub terms: Terms,
-    /// Libraries in the order of their loading. Locked while workers load, because a worker loads each library once.
-    pub codes: tokio::sync::Mutex<Vec<LoadedCode>>,
-    /// Time that its first library took to load.
-    pub loading: OnceLock<Duration>,
+    pub terms: Arc<Terms>,
+    /// Its libraries, and the usage of their functions.
+    pub libraries: Arc<Libraries>,
     granted: Instant,
     incarnations: Mutex<Vec<Arc<Incarnation>>>,
-    attribution: Mutex<Attribution>,
     ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
     /// Whether its sessions were told that it is being ended.
     ending: AtomicBool,
@@ -95,20 +38,12 @@ pub(crate) struct ActiveLease {
 impl ActiveLease {
     /// Makes the lease. `built_in`: a library that its workers have without loading it.
     pub fn new(id: LeaseId, terms: Terms, built_in: Option<Code>) -> Self {
-        let mut attribution = Attribution::default();
-        let mut codes = Vec::new();
-        if let Some(code) = built_in.map(Arc::new) {
-            attribution.add_library(0, Arc::clone(&code));
-            codes.push(LoadedCode { code, base: 0 });
-        }
         Self {
             id,
-            terms,
-            codes: tokio::sync::Mutex::new(codes),
-            loading: OnceLock::new(),
+            terms: Arc::new(terms),
+            libraries: Arc::new(Libraries::new(built_in)),
             granted: Instant::now(),
             incarnations: Mutex::default(),
-            attribution: Mutex::new(attribution),
             ended: watch::Sender::new(None),
             ending: AtomicBool::new(false),
         }
@@ -120,6 +55,16 @@ impl ActiveLease {
         self.granted.duration_since(self.terms.asked).saturating_sub(waited)
     }
 
+    /// What its workers have in common.
+    pub fn served(&self) -> ServedLease {
+        ServedLease {
+            id: self.id,
+            terms: Arc::clone(&self.terms),
+            libraries: Arc::clone(&self.libraries),
+            granting: self.granting(),
+        }
+    }
+
     /// Marks the lease as being ended; returns whether this call was the first.
     pub fn mark_ending(&self) -> bool {
         // Relaxed: the caller holds the node's lock, which orders the calls.
@@ -128,11 +73,6 @@ impl ActiveLease {
 
     fn places(&self) -> MutexGuard<'_, Vec<Arc<Incarnation>>> {
         self.incarnations.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Usage of its functions. While this lock is held, the holder takes no other lock and awaits nothing.
-    pub fn attribution(&self) -> MutexGuard<'_, Attribution> {
-        self.attribution.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts an incarnation in its place. The book starts the first ones in the order of their indices.
@@ -204,13 +144,55 @@ impl ActiveLease {
         Ok(total)
     }
 
+    /// Durations and origins of its start, as far as known.
+    pub fn start(&self) -> LeaseStart {
+        let mut start = LeaseStart {
+            sandbox: self.terms.sandbox.to_string(),
+            reach: Some(self.terms.reach_told.clone()),
+            grant_ns: Some(ns(self.granting())),
+            ..LeaseStart::default()
+        };
+        let mut configure = 0;
+        for incarnation in self.incarnations() {
+            if let Some(keeping) = &incarnation.keeping {
+                start.state = keeping.history();
+                start.restore_ns = keeping.restoring().map(ns);
+            }
+            if !incarnation.start.was_up() {
+                continue;
+            }
+            let phases = incarnation.start.phases();
+            start.warm += phases.pooled;
+            start.cold += phases.started;
+            if start.why.is_empty() {
+                start.why = phases.cold;
+            }
+            configure = configure.max(1000 * phases.configure_us);
+            for (slowest, step) in [
+                (&mut start.image_ns, phases.steps.image_us),
+                (&mut start.sandbox_ns, phases.steps.sandbox_us),
+                (&mut start.boot_ns, phases.steps.boot_us),
+                (&mut start.interpreter_ns, phases.steps.interpreter_us),
+                (&mut start.imports_ns, phases.steps.imports_us),
+            ] {
+                *slowest = (*slowest).max(step.map(|us| us.saturating_mul(1000)));
+            }
+            start.connect_ns = start.connect_ns.max(incarnation.start.connected_after().map(ns));
+            start.first_call_ns = start.first_call_ns.max(incarnation.first_call_ns());
+        }
+        start.grant_ns = start.grant_ns.map(|grant| grant + configure);
+        // For a native worker, loading the library takes the place of an interpreter's imports.
+        start.imports_ns = start.imports_ns.or(self.libraries.loading.get().copied().map(ns));
+        start
+    }
+
     /// Returns a living worker and its incarnation; starts the worker again if it has died.
     pub async fn worker(
         &self,
-        node: &Arc<Node>,
+        book: &Arc<impl BookSteps>,
         index: WorkerIndex,
     ) -> Result<(Arc<Incarnation>, Arc<Worker>), Rejection> {
-        node.step(BookEvent::Replace {
+        book.step(BookEvent::Replace {
             lease: self.id,
             worker: index,
         })?;
@@ -226,7 +208,7 @@ impl ActiveLease {
 
     /// Refuses connections to workers whose state is not restored yet. The library that they load first restores it.
     pub async fn check_restored(&self) -> Result<(), Rejection> {
-        match self.terms.state.is_some() && self.codes.lock().await.is_empty() {
+        match self.terms.state.is_some() && self.libraries.codes.lock().await.is_empty() {
             true => Err(Rejection::BadRequest {
                 what: "its lease has a state, which its library restores: load that before connecting".into(),
             }),
@@ -240,13 +222,13 @@ impl ActiveLease {
     /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, the workers that have loaded
     /// it are replaced too. The library of a lease with a state also restores the state; if that fails, it counts as
     /// not loaded.
-    pub async fn load(self: Arc<Self>, node: Arc<Node>, code: Arc<Code>) -> Result<(u16, u64), Rejection> {
+    pub async fn load(self: Arc<Self>, book: Arc<impl BookSteps>, code: Arc<Code>) -> Result<(u16, u64), Rejection> {
         // At least one worker must live to load it. Checked before the lock, which a starting worker needs.
         let any_up = |state: &Arc<Incarnation>| matches!(state.state(), IncarnationState::Up(_));
         if !self.incarnations().iter().any(any_up) {
-            self.worker(&node, WorkerIndex(0)).await?;
+            self.worker(&book, WorkerIndex(0)).await?;
         }
-        let mut codes = self.codes.lock().await;
+        let mut codes = self.libraries.codes.lock().await;
         if let Some(loaded) = codes.iter().find(|loaded| loaded.code.hash == code.hash) {
             return Ok((loaded.base, 0));
         }
@@ -289,13 +271,13 @@ impl ActiveLease {
                 }
                 Err(OrderError::Died) => {
                     let death = incarnation.wait_for_end().await;
-                    if node.check_active(self.id).is_err() {
+                    if book.check_active(self.id).is_err() {
                         return Err(worker_died(death));
                     }
                     format!("a worker died while loading it: {}", worker_died(death))
                 }
             };
-            replace_when_gone(&node, &self, incarnation);
+            replace_when_gone(&book, &self, incarnation);
             refused.get_or_insert(why);
         }
         let Some(why) = refused else {
@@ -305,13 +287,13 @@ impl ActiveLease {
                 });
             }
             let (base, loading) = (new.base, begun.elapsed());
-            let _ = self.loading.set(loading);
+            let _ = self.libraries.loading.set(loading);
             if codes.is_empty() {
                 for incarnation in took {
                     incarnation.restore_loaded().await?;
                 }
             }
-            self.attribution().add_library(base, Arc::clone(&new.code));
+            self.libraries.attribution().add_library(base, Arc::clone(&new.code));
             codes.push(new);
             return Ok((base, loading.as_micros() as u64));
         };
@@ -319,43 +301,21 @@ impl ActiveLease {
             incarnation.kill(KillReason::Unusable(
                 "it has loaded a library that another worker refused",
             ));
-            replace_when_gone(&node, &self, incarnation);
+            replace_when_gone(&book, &self, incarnation);
         }
         Err(Rejection::CodeRejected { why })
     }
 }
 
 /// Starts a dying worker again once it is dead, if its lease goes on.
-fn replace_when_gone(node: &Arc<Node>, lease: &Arc<ActiveLease>, incarnation: Arc<Incarnation>) {
-    let (node, lease) = (Arc::clone(node), lease.id);
+fn replace_when_gone(book: &Arc<impl BookSteps>, lease: &Arc<ActiveLease>, incarnation: Arc<Incarnation>) {
+    let (book, lease) = (Arc::clone(book), lease.id);
     tokio::spawn(async move {
         incarnation.wait_for_end().await;
         // Refused if the lease has ended meanwhile.
-        let _ = node.step(BookEvent::Replace {
+        let _ = book.step(BookEvent::Replace {
             lease,
             worker: incarnation.index,
         });
     });
-}
-
-/// Index of the first function of a further library; checks the limits of a lease.
-fn next_base(codes: &[LoadedCode], code: &Code) -> Result<u16, Rejection> {
-    let too_many = |what: &str, limit| {
-        Err(Rejection::TooMany {
-            what: what.into(),
-            limit,
-        })
-    };
-    if codes.len() >= CODES_PER_LEASE_MAX {
-        return too_many("function libraries in one lease", CODES_PER_LEASE_MAX as u64);
-    }
-    let bytes: u64 = codes.iter().map(|loaded| loaded.code.size_bytes).sum();
-    if bytes.saturating_add(code.size_bytes) > CODE_BYTES_PER_LEASE_MAX {
-        return too_many("bytes of function libraries in one lease", CODE_BYTES_PER_LEASE_MAX);
-    }
-    let base: usize = codes.iter().map(|loaded| loaded.code.functions.len()).sum();
-    match u16::try_from(base + code.functions.len()) {
-        Ok(end) => Ok(end - code.functions.len() as u16),
-        Err(_) => too_many("functions in one lease", u16::MAX.into()),
-    }
 }

@@ -4,9 +4,9 @@
 //! the memory that it shares with the agent, after it has sent the reply, and the agent looks at them now and then. A
 //! tenant can cause any number of failures, so only some in each second are logged one by one; the others are counted.
 
-use crate::leases::active_lease::ActiveLease;
-use crate::leases::incarnation::Incarnation;
-use hotlease_fabric::usage::InvocationFailure;
+use super::libraries::Libraries;
+use hotlease_fabric::usage::{InvocationFailure, UsageBlock};
+use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use std::time::{Duration, Instant};
 
 /// Most failures of one worker that are logged one by one in each [`WINDOW`].
@@ -67,17 +67,20 @@ impl FailureLog {
     }
 }
 
-/// Logs the failures of a worker since the last look.
-pub(crate) fn log(lease: &ActiveLease, incarnation: &Incarnation) {
-    let Some(block) = incarnation.block() else { return };
-    let mut told = incarnation.told();
+/// Logs the failures of a worker since the last look. `block`: the memory that the worker shares with the agent.
+pub(super) fn log(
+    told: &mut FailureLog,
+    block: &UsageBlock,
+    (lease, worker, epoch): (LeaseId, WorkerIndex, Epoch),
+    libraries: &Libraries,
+) {
     for slot in 0..block.slots() {
         let tell = told.next(slot, Instant::now(), |seen| block.failures_since(slot, seen));
         for (untold, failure) in tell {
-            let attribution = lease.attribution();
+            let attribution = libraries.attribution();
             let function = attribution.name_of(failure.function).unwrap_or("(unknown)");
             tracing::info!(
-                lease = %lease.id, worker = %incarnation.index, epoch = %incarnation.epoch, slot,
+                %lease, %worker, %epoch, slot,
                 invocation = %failure.invocation, function, status = ?failure.status, code = failure.code, untold,
                 "an invocation failed"
             );

@@ -11,22 +11,24 @@ mod state;
 pub(crate) use configuration::load;
 
 use crate::data::swap::StateKeeper;
-use crate::leases::active_lease::ActiveLease;
+use crate::leases::book_steps::BookSteps;
 use crate::leases::cause::{Evidence, KillReason};
 use crate::leases::failures::{self, FailureLog};
+use crate::leases::libraries::Libraries;
 use crate::leases::start::{IncarnationStart, WorkerOrigin};
+use crate::leases::supply::WorkerSupply;
+use crate::leases::terms::ServedLease;
 use crate::leases::usage;
-use crate::node::Node;
 use crate::workers::worker::{StartError, Worker};
 use bring_up_error::{BringUpError, not_started};
 use hotlease_fabric::usage::{FunctionUsage, RunningInvocation, UsageBlock};
 use hotlease_lease::agent::BookEvent;
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::frame::InvocationId;
-use hotlease_wire::ids::{Epoch, WorkerIndex};
+use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{LastInvocation, UsageTotals};
 use hotlease_wire::{Cause, Rejection};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
 
@@ -143,9 +145,11 @@ impl Incarnation {
         self.usage.get()
     }
 
-    /// Record of its failures that were already logged.
-    pub fn told(&self) -> MutexGuard<'_, FailureLog> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Logs its failures since the last look; `lease` is its lease, with these libraries.
+    pub fn log_failures(&self, lease: LeaseId, libraries: &Libraries) {
+        let Some(block) = self.block() else { return };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        failures::log(&mut told, block, (lease, self.index, self.epoch), libraries);
     }
 
     /// The invocation that it died in, as far as that is known.
@@ -226,8 +230,8 @@ impl Incarnation {
     }
 
     /// Runs its whole life.
-    pub async fn live(self: Arc<Self>, node: Arc<Node>, lease: Arc<ActiveLease>) {
-        let (worker, up) = self.come_up(&node, &lease).await;
+    pub async fn live(self: Arc<Self>, book: Arc<impl BookSteps>, supply: Arc<WorkerSupply>, lease: ServedLease) {
+        let (worker, up) = self.come_up((&book, &supply), &lease).await;
         let (cause, output) = match (worker, up) {
             (Some(worker), Ok(())) => {
                 self.until_exit(&worker).await;
@@ -247,7 +251,7 @@ impl Incarnation {
             (None, Err(BringUpError::Reason(why))) => (not_started(why), String::new()),
             (None, _) => (self.stopped_early(), String::new()),
         };
-        failures::log(&lease, &self);
+        self.log_failures(lease.id, &lease.libraries);
         if !matches!(cause, Cause::LeaseEnded(_)) {
             tracing::info!(
                 lease = %lease.id, worker = %self.index, epoch = %self.epoch,
@@ -262,12 +266,12 @@ impl Incarnation {
                 // Before the totals, which limit them.
                 let counted = usage::functions_of_dead(block);
                 let used = usage::usage_of_dead(block, held);
-                (used, lease.attribution().of_worker(&counted, used))
+                (used, lease.libraries.attribution().of_worker(&counted, used))
             }
             None => (usage::only_allocated(held), FunctionTotals::default()),
         };
         // Cannot be refused: it only reports.
-        let _ = node.step(BookEvent::WorkerGone {
+        let _ = book.step(BookEvent::WorkerGone {
             lease: lease.id,
             worker: self.index,
             epoch: self.epoch,
@@ -284,15 +288,19 @@ impl Incarnation {
         }
     }
 
-    async fn come_up(&self, node: &Arc<Node>, lease: &ActiveLease) -> (Option<Arc<Worker>>, Result<(), BringUpError>) {
+    async fn come_up(
+        &self,
+        (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
+        lease: &ServedLease,
+    ) -> (Option<Arc<Worker>>, Result<(), BringUpError>) {
         if let Err(why) = self.find_state().await {
             return (None, Err(BringUpError::Reason(why)));
         }
         // A pooled worker may have died unnoticed; that is no reason to fail.
-        let (pooled, mut came) = lease.waiting_worker(node);
+        let (pooled, mut came) = supply.waiting_worker(&lease.terms);
         if let Some(worker) = pooled {
             let worker = Arc::new(worker);
-            let up = self.bring_up(node, lease, &worker, &came).await;
+            let up = self.bring_up((book, supply), lease, &worker, &came).await;
             let crashed = self.usage.get().is_some_and(|block| block.crash().is_some());
             if up.is_ok() || crashed || self.is_killed() || !worker.is_closed() {
                 return (Some(worker), up);
@@ -304,16 +312,16 @@ impl Incarnation {
             let started = tokio::select! {
                 biased;
                 () = self.until_killed() => return (None, Err(BringUpError::Ended)),
-                started = lease.start_worker(node, &mut came) => started,
+                started = supply.start_worker(&lease.terms, &mut came) => started,
             };
             let worker = match started {
                 Ok(worker) => Arc::new(worker),
                 Err(why) => return (None, Err(BringUpError::Reason(why))),
             };
-            let up = self.bring_up(node, lease, &worker, &came).await;
+            let up = self.bring_up((book, supply), lease, &worker, &came).await;
             let in_vain = matches!(came, WorkerOrigin::Forked(_)) && !worker.has_been_ready();
             came = match &up {
-                Err(BringUpError::Reason(why)) if in_vain => lease.give_up_zygote(node, &why.why),
+                Err(BringUpError::Reason(why)) if in_vain => supply.give_up_zygote(&lease.terms, &why.why),
                 _ => return (Some(worker), up),
             };
             worker.kill();
@@ -339,20 +347,20 @@ impl Incarnation {
 
     async fn bring_up(
         &self,
-        node: &Arc<Node>,
-        lease: &ActiveLease,
+        (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
+        lease: &ServedLease,
         worker: &Arc<Worker>,
         came: &WorkerOrigin,
     ) -> Result<(), BringUpError> {
         tokio::select! {
             biased;
             () = self.until_killed() => Err(BringUpError::Ended),
-            up = self.configure(node, lease, worker, came) => up,
+            up = self.configure((book, supply), lease, worker, came) => up,
         }
     }
 
     /// Waits for the end of its process; returns the cause. `not_up` is a reason that came first.
-    async fn cause_of_end(&self, lease: &ActiveLease, worker: &Worker, not_up: Option<StartError>) -> (Cause, String) {
+    async fn cause_of_end(&self, lease: &ServedLease, worker: &Worker, not_up: Option<StartError>) -> (Cause, String) {
         let exit = worker.wait_for_exit().await;
         if let Some(why) = not_up {
             return (not_started(why), exit.output.clone());

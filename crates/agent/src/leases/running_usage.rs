@@ -35,8 +35,8 @@ pub(crate) fn functions_so_far(lease: &Lease, active: Option<&ActiveLease>, used
         // The usage of dead workers is in the book.
         if !matches!(incarnation.state(), IncarnationState::Gone { .. }) {
             let (rows, within) = (incarnation.functions(), incarnation.usage());
-            counted.add_all(&active.attribution().of_worker(&rows, within));
+            counted.add_all(&active.libraries.attribution().of_worker(&rows, within));
         }
     }
-    active.attribution().so_far(&counted, used)
+    active.libraries.attribution().so_far(&counted, used)
 }

@@ -1,7 +1,6 @@
 //! Record of how leases began, for later queries: why no interpreter waited for a lease, and the durations of its
 //! start. Bounded: programs and ended leases of long ago are forgotten.
 
-use crate::leases::active_lease::ActiveLease;
 use crate::workers::forecast::WaitInterval;
 use hotlease_lease::agent::ENDED_MAX;
 use hotlease_sandbox::{KeepAlive, Kind, Program};
@@ -97,13 +96,12 @@ impl StartRecords {
     }
 
     /// Keeps the record of an ended lease, for as long as the book keeps its end.
-    pub fn keep(&self, lease: &ActiveLease) {
-        let start = lease.start();
+    pub fn keep(&self, lease: LeaseId, start: LeaseStart) {
         let mut table = self.table();
         if table.ended.len() == ENDED_MAX {
             table.ended.pop_front();
         }
-        table.ended.push_back((lease.id, start));
+        table.ended.push_back((lease, start));
     }
 
     /// Record of how an ended lease began.

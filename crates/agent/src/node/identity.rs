@@ -2,7 +2,6 @@
 
 use crate::data::image_transfer::ImageSender;
 use crate::data::images::Images;
-use crate::data::storage::Storage;
 use crate::data::swap::SwapOptions;
 use crate::isolation::caller::Tenants;
 use crate::isolation::reach::Grants;
@@ -50,8 +49,6 @@ pub(crate) struct NodeSettings {
     pub sandboxes: Sandboxes,
     /// Access to the host that leases may ask for.
     pub grants: Grants,
-    /// Object storage that leases may ask for.
-    pub storage: Storage,
     /// Environments that leases name.
     pub images: Arc<Images>,
     /// Limit on environments that are sent to other agents.

@@ -38,9 +38,9 @@ impl Node {
     /// Decides the isolation of a lease; waits for things that it needs and that are not there yet, but not for long.
     pub(super) async fn isolation_of(&self, request: &AcquireRequest, origin: Origin) -> Result<Isolation, Rejection> {
         let sandboxes = &self.identity.sandboxes;
-        let sandbox = sandboxes.kind(&request.sandbox, &request.tenant, origin, &self.launcher)?;
+        let sandbox = sandboxes.kind(&request.sandbox, &request.tenant, origin, &self.supply.launcher)?;
         if sandbox != Kind::Process {
-            sandboxes::available(self.launcher.clone(), sandbox).await?;
+            sandboxes::available(self.supply.launcher.clone(), sandbox).await?;
         }
         let (mut reach, mut reach_told) = self.reach_of(request, sandbox, origin).await?;
         let storage = self.storage_of(request, (sandbox, &reach), origin)?;
@@ -102,7 +102,7 @@ impl Node {
             network: reach.network,
             node: &self.identity.host,
         };
-        self.identity.storage.of_lease(asked, asker)
+        self.supply.storage.of_lease(asked, asker)
     }
 
     async fn image_of(&self, python: &PythonRuntime, tenant: &str, origin: Origin) -> Result<Arc<Image>, Rejection> {
@@ -125,7 +125,7 @@ impl Node {
         isolation: &Isolation,
     ) -> Result<Arc<Program>, Rejection> {
         let (sandboxes, origin) = (&self.identity.sandboxes, isolation.origin);
-        let shown = &self.launcher.policy().mounts;
+        let shown = &self.supply.launcher.policy().mounts;
         let path: Vec<PathBuf> = python.path.iter().map(PathBuf::from).collect();
         let mounts = |interpreter: Option<&Path>, path: &[PathBuf]| match isolation.sandbox {
             Kind::Process => Ok(Vec::new()),

@@ -20,8 +20,8 @@ impl Node {
         };
         let short = self.borrowing.is_short();
         let native = if short { 0 } else { most.min(POOL_MAX) };
-        self.pools.iter().for_each(|pool| pool.set_limit(native));
-        self.spares.keep(most);
+        self.supply.pools.iter().for_each(|pool| pool.set_limit(native));
+        self.supply.spares.keep(most);
     }
 
     /// Records that a lease of this many workers was granted.
@@ -29,9 +29,11 @@ impl Node {
         let terms = &lease.terms;
         match &terms.program {
             Some(program) if terms.can_wait() => {
-                self.spares.lease_began(&terms.tenant, terms.sandbox, program, workers);
+                self.supply
+                    .spares
+                    .lease_began(&terms.tenant, terms.sandbox, program, workers);
             }
-            None if terms.can_wait() => self.pools.of(terms.sandbox).lease_began(workers),
+            None if terms.can_wait() => self.supply.pools.of(terms.sandbox).lease_began(workers),
             _ => {}
         }
     }
@@ -39,19 +41,24 @@ impl Node {
     /// Records that a lease has ended. If its workers were interpreters and all came up, spares wait for the next
     /// lease.
     pub(crate) fn leave_spares(&self, lease: &ActiveLease) {
-        self.starts.keep(lease);
+        self.supply.starts.keep(lease.id, lease.start());
         let terms = &lease.terms;
         let workers = lease.incarnations();
         let well = workers.iter().all(|worker| worker.start.was_up());
         match &terms.program {
             Some(program) if terms.can_wait() => {
                 let ended = (workers.len(), well);
-                let left = self.spares.lease_over(&terms.tenant, terms.sandbox, program, ended);
+                let left = self
+                    .supply
+                    .spares
+                    .lease_over(&terms.tenant, terms.sandbox, program, ended);
                 if let Some(left) = left.filter(|_| well) {
-                    self.starts.record_left(&terms.tenant, terms.sandbox, program, left);
+                    self.supply
+                        .starts
+                        .record_left(&terms.tenant, terms.sandbox, program, left);
                 }
             }
-            None if terms.can_wait() => self.pools.of(terms.sandbox).lease_over(workers.len()),
+            None if terms.can_wait() => self.supply.pools.of(terms.sandbox).lease_over(workers.len()),
             _ => {}
         }
     }
@@ -61,16 +68,16 @@ impl Node {
         let changed = |short| {
             let begin = Instant::now();
             if short {
-                let native = self.pools.ready();
-                self.pools.iter().for_each(|pool| pool.set_limit(0));
-                let interpreters = self.spares.give_back();
+                let native = self.supply.pools.ready();
+                self.supply.pools.iter().for_each(|pool| pool.set_limit(0));
+                let interpreters = self.supply.spares.give_back();
                 let took = begin.elapsed();
                 // Again under the lock: a step may have looked before memory was short.
                 self.keep_waiting(&self.tables());
                 tracing::info!(native, interpreters, ?took, "memory is short: nobody waits for leases");
             } else {
                 tracing::info!("there is memory again: workers wait for leases");
-                self.spares.borrow_again();
+                self.supply.spares.borrow_again();
                 self.keep_waiting(&self.tables());
             }
         };

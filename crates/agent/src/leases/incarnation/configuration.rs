@@ -3,9 +3,11 @@
 
 use super::bring_up_error::{BringUpError, not_up};
 use super::{Incarnation, IncarnationState};
-use crate::leases::active_lease::{ActiveLease, LoadedCode};
+use crate::leases::book_steps::BookSteps;
+use crate::leases::libraries::LoadedCode;
 use crate::leases::start::WorkerOrigin;
-use crate::node::Node;
+use crate::leases::supply::WorkerSupply;
+use crate::leases::terms::ServedLease;
 use crate::workers::python;
 use crate::workers::worker::{BOOT_LIMIT, ORDER_LIMIT, START_LIMIT, SentOrder, StartError, Worker};
 use hotlease_fabric::usage::UsageBlock;
@@ -18,8 +20,8 @@ use std::time::{Duration, Instant};
 impl Incarnation {
     pub(super) async fn configure(
         &self,
-        node: &Arc<Node>,
-        lease: &ActiveLease,
+        (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
+        lease: &ServedLease,
         worker: &Arc<Worker>,
         came: &WorkerOrigin,
     ) -> Result<(), BringUpError> {
@@ -40,13 +42,13 @@ impl Incarnation {
                 _ => worker.limit(lease.terms.memory_bytes, self.cores.clone()).await,
             }
         };
-        let (configured, limited) = tokio::join!(self.give_to(node, lease, worker, limit), limited);
+        let (configured, limited) = tokio::join!(self.give_to(supply, lease, worker, limit), limited);
         let ready = configured?;
         limited.map_err(StartError::for_now)?;
 
         // Under the lock of the libraries: a library that is being loaded now is either in the list already, or its
         // loading finds this worker up.
-        let codes = lease.codes.lock().await;
+        let codes = lease.libraries.codes.lock().await;
         let loads: Vec<SentOrder> = codes
             .iter()
             .filter(|loaded| !loaded.code.is_of_program())
@@ -62,7 +64,7 @@ impl Incarnation {
         self.state.send_replace(IncarnationState::Up(Arc::clone(worker)));
         drop(codes);
         // Cannot be refused: it only reports.
-        let _ = node.step(BookEvent::WorkerUp {
+        let _ = book.step(BookEvent::WorkerUp {
             lease: lease.id,
             worker: self.index,
             epoch: self.epoch,
@@ -73,8 +75,8 @@ impl Incarnation {
     /// Waits until the worker is ready for orders and assigns it to the lease; returns when it became ready.
     async fn give_to(
         &self,
-        node: &Arc<Node>,
-        lease: &ActiveLease,
+        supply: &WorkerSupply,
+        lease: &ServedLease,
         worker: &Worker,
         limit: Duration,
     ) -> Result<Instant, BringUpError> {
@@ -94,17 +96,17 @@ impl Incarnation {
             cores: self.cores.clone(),
             polling: lease.terms.polling,
             hot_budget_ns: lease.terms.hot_budget_ns,
-            tick_hz: node.tick_hz().await,
+            tick_hz: supply.tick_hz().await,
             memory_bytes: lease.terms.memory_bytes,
             tenant: lease.terms.tenant.clone(),
             shared: lease.terms.shared.then(|| CoreSharing {
-                call_limit_ms: node.identity.sharing.call_limit.as_millis() as u32,
+                call_limit_ms: supply.sharing.call_limit.as_millis() as u32,
             }),
-            gpus: (node.identity.gpus > 0).then(|| self.gpus.clone()),
+            gpus: (supply.gpus > 0).then(|| self.gpus.clone()),
         };
         let claim = match self.cores.first() {
             Some(core) if lease.terms.shared => {
-                let claim = node.claims.of(*core);
+                let claim = supply.claims.of(*core);
                 let refused = |error| StartError::for_now(format!("its core cannot be shared: {error}"));
                 Some(claim.map_err(refused)?)
             }

@@ -1,8 +1,8 @@
 //! Saved state of an incarnation, where its lease has one: when it is found, restored, saved and ended.
 
 use super::{Incarnation, IncarnationState, not_started, worker_died};
-use crate::leases::active_lease::LoadedCode;
 use crate::leases::cause::KillReason;
+use crate::leases::libraries::LoadedCode;
 use crate::workers::worker::{StartError, Worker};
 use hotlease_wire::{Cause, Rejection};
 
