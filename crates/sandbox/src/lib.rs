@@ -35,6 +35,7 @@ mod output;
 mod phases;
 mod process;
 mod programs;
+mod workload;
 
 pub use container::Container;
 pub use error::SandboxError;
@@ -42,8 +43,9 @@ pub use hotlease_nursery::directory::DeclaredDirectory;
 pub use hotlease_nursery::order::STORAGE_PORT;
 pub use hotlease_nursery::policy::{Mount, Policy, Users};
 pub use kind::{BadKind, Kind};
-pub use launcher::{KeepAlive, Launcher, Program, Reach, Storage, WORKER_BINARY};
+pub use launcher::Launcher;
 pub use machine::{MACHINE_BINARY, Machine, MachineParts};
 pub use nursery::NURSERY_BINARY;
 pub use phases::Phases;
 pub use process::{Exit, Process, ProcessEnd};
+pub use workload::{KeepAlive, Program, Reach, Storage, WORKER_BINARY};

@@ -3,8 +3,8 @@
 use crate::container::Container;
 use crate::error::SandboxError;
 use crate::kind::Kind;
-use crate::launcher::{Program, Reach};
 use crate::machine::{Machine, MachineSetup};
+use crate::workload::{Program, Reach};
 use hotlease_nursery::order::{Order, ProgramDescription, Reply, WORKER_INSIDE};
 use hotlease_nursery::policy::{Mount, Policy};
 use hotlease_nursery::{receive, send};
