@@ -4,12 +4,13 @@
 //! The zygote has rights over processes in these namespaces, so this process must never be open to inspection: it is a
 //! copy of the nursery, started outside, and not dumpable at any moment.
 
-use super::{KINDS, Report, failure};
 use crate::confinement;
-use crate::inside::{Inside, Pid1Order, Pid1Report, View, only_socket};
+use crate::inside::{Inside, View, only_socket};
 use crate::kernel;
 use crate::message::{receive, send};
+use crate::pid1_message::{Pid1Order, Pid1Report};
 use crate::root::{self, StepError, step};
+use crate::zygote::{KINDS, Report, failure};
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -6,12 +6,16 @@
 //! see, and it is gone before the next step. Then the helper joins the zygote's other namespaces, and starts pid 1 of
 //! the new ones there, as a child of the nursery.
 
-use super::nested::NestedSandbox;
-use crate::inside::{Inside, Pid1Report};
+mod nested;
+
+use crate::inside::Inside;
 use crate::kernel::{self, ForkSide};
 use crate::message::send;
+use crate::pid1_message::Pid1Report;
 use crate::root::{Host, StepError, USER, step};
 use crate::sandbox_process::SandboxProcess;
+use crate::zygote::ZygoteNamespaces;
+use nested::NestedSandbox;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -27,24 +31,6 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWNET;
-
-/// Namespaces of a zygote's sandbox.
-pub struct ZygoteNamespaces {
-    pub user: OwnedFd,
-    pub pid: OwnedFd,
-    pub mnt: OwnedFd,
-}
-
-impl ZygoteNamespaces {
-    /// Names of the namespaces.
-    pub const KINDS: [&str; 3] = ["user", "pid", "mnt"];
-
-    /// From the descriptors that pid 1 of the sandbox sent, in the order of [`ZygoteNamespaces::KINDS`].
-    pub fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
-        let [user, pid, mnt] = fds.try_into().ok()?;
-        Some(Self { user, pid, mnt })
-    }
-}
 
 /// Begins to make a worker's sandbox within that of its zygote. Returns the helper, which waits to be killed; pid 1
 /// takes its place when it reports that it is prepared, with its own pidfd.
