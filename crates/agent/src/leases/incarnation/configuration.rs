@@ -99,7 +99,7 @@ impl Incarnation {
             tick_hz: supply.tick_hz().await,
             memory_bytes: lease.terms.memory_bytes,
             tenant: lease.terms.tenant.clone(),
-            shared: lease.terms.shared.then(|| CoreSharing {
+            shared: lease.terms.shared.then_some(CoreSharing {
                 call_limit_ms: supply.sharing.call_limit.as_millis() as u32,
             }),
             gpus: (supply.gpus > 0).then(|| self.gpus.clone()),
