@@ -1,9 +1,9 @@
 //! Settings of an agent.
 
-use crate::agent::POOL_MAX;
-use crate::reach::DirectoryGrant;
-use crate::swap::SwapOptions;
-use hotlease_image::MountMethod;
+use crate::data::images::Environments;
+use crate::data::swap::SwapOptions;
+use crate::isolation::reach::DirectoryGrant;
+use crate::workers::pool::POOL_MAX;
 use hotlease_lease::agent::{TTL_MAX, TTL_MIN};
 use hotlease_net::{Address, Identity, Limits};
 use hotlease_sandbox::{Container, Kind, Machine, Policy};
@@ -56,33 +56,6 @@ impl Network {
             managers: Vec::new(),
             limits: Limits::default(),
             without_certificate: false,
-        }
-    }
-}
-
-/// Stores of the environments that leases may name, and the node's cache of them.
-#[derive(Debug, Clone)]
-pub struct Environments {
-    /// Folders of images on a file system that all nodes see, searched in this order (default: none, and leases cannot
-    /// name environments).
-    pub stores: Vec<PathBuf>,
-    /// Folder of the node's cache: owned by the agent alone, on a local disk. Needed with `stores`; made if it is
-    /// missing.
-    pub cache: PathBuf,
-    /// Most bytes in the cache; the image that was unused for longest is removed first (default: 32 GiB).
-    pub cache_bytes: u64,
-    /// How to mount images that tenants other than the agent's own user name. Except with `Fuse`, the kernel of a root
-    /// agent reads an image that a stranger has packed (default: `Fuse`).
-    pub mount: MountMethod,
-}
-
-impl Default for Environments {
-    fn default() -> Self {
-        Self {
-            stores: Vec::new(),
-            cache: PathBuf::new(),
-            cache_bytes: 32 << 30,
-            mount: MountMethod::Fuse,
         }
     }
 }

@@ -25,55 +25,20 @@
 
 #![forbid(unsafe_code)]
 
-mod active_lease;
-mod agent;
-mod attribution;
-mod borrowing;
-mod caller;
-mod cause;
-mod code;
 mod config;
-mod cores;
-mod direct;
-mod drain;
+mod control;
+mod data;
 mod error;
-mod failures;
-mod forecast;
-mod idle_memory;
-mod image_transfer;
-mod images;
-mod incarnation;
-mod journalling;
-mod listener;
-mod listing;
-mod lock;
-mod membership;
-mod network;
+mod isolation;
+mod leases;
 mod node;
-mod outbox;
-mod pool;
-mod python;
-mod reach;
-mod sandboxes;
-mod service;
-mod session;
-mod sharing;
 mod socket;
-mod spares;
-mod start;
-mod start_records;
-mod storage;
-mod swap;
-mod usage;
-mod watchdog;
-mod worker;
-mod zygotes;
+mod workers;
 
-pub use agent::Agent;
-pub use config::{
-    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, Environments, Network, SESSION_SOCKET,
-};
+pub use config::{AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, Network, SESSION_SOCKET};
+pub use control::agent::Agent;
+pub use data::images::Environments;
+pub use data::swap::SwapOptions;
+pub use data::swap::listing::{SavedState, list_states as saved_states, remove as remove_state};
 pub use error::AgentError;
-pub use reach::{BadDirectoryGrant, DirectoryGrant};
-pub use swap::SwapOptions;
-pub use swap::listing::{SavedState, list_states as saved_states, remove as remove_state};
+pub use isolation::reach::{BadDirectoryGrant, DirectoryGrant};

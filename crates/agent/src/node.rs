@@ -3,32 +3,36 @@
 mod attachment;
 mod delegation;
 mod description;
+pub(crate) mod direct;
+mod drain;
+pub(crate) mod eviction;
 mod identity;
 mod isolation;
+pub(crate) mod journalling;
+pub(crate) mod outbox;
 mod tokens;
+mod waiting;
 
 pub(crate) use attachment::Attachment;
 pub(crate) use identity::NodeSettings;
 
-use crate::active_lease::{ActiveLease, Terms};
-use crate::borrowing::Borrowing;
-use crate::caller::Origin;
-use crate::cause::KillReason;
-use crate::code::CodeCache;
-use crate::direct::{self, Requester};
-use crate::incarnation::{Incarnation, IncarnationState as WorkerState};
-use crate::outbox::Outbox;
-use crate::pool::Pools;
-use crate::python;
-use crate::sharing::{self, CoreClaims};
-use crate::spares::Spares;
-use crate::start_records::StartRecords;
-use crate::swap::{self, StateKeeper};
+use crate::data::code::{Code, CodeCache};
+use crate::data::swap::{self, StateKeeper};
+use crate::isolation::caller::Origin;
+use crate::leases::active_lease::ActiveLease;
+use crate::leases::book_steps::BookSteps;
+use crate::leases::cause::KillReason;
+use crate::leases::incarnation::{Incarnation, IncarnationState as WorkerState};
+use crate::leases::sharing;
+use crate::leases::supply::WorkerSupply;
+use crate::leases::terms::Terms;
+use crate::node::outbox::Outbox;
+use crate::workers::borrowing::Borrowing;
+use direct::Requester;
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
     BookAction, BookEvent, CoreSharing, FinalTotal, GrantRequest, LeaseBook, OwedTotals, SessionId,
 };
-use hotlease_sandbox::Launcher;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::LeaseId;
@@ -70,18 +74,12 @@ pub(crate) struct Node {
     pub identity: NodeSettings,
     /// Cached function libraries.
     pub codes: CodeCache,
-    /// Warm workers: native ones in pools, and spare interpreters.
-    pub pools: Pools,
-    pub spares: Arc<Spares>,
+    /// Sources of workers for its leases.
+    pub supply: Arc<WorkerSupply>,
     /// Lending of idle memory to waiting workers.
     pub borrowing: Borrowing,
-    /// Record of how leases began.
-    pub starts: StartRecords,
-    /// Claim files of shared cores.
-    pub claims: CoreClaims,
     /// Journal of usage, which survives crashes; `None`: usage is kept in memory only.
     pub journal: Option<Arc<UsageJournal>>,
-    launcher: Launcher,
     keys: RwLock<TokenKeys>,
     start: Instant,
     tables: Mutex<NodeState>,
@@ -93,14 +91,13 @@ pub(crate) struct Node {
     pub untold: watch::Sender<usize>,
     /// Time at which the next lease expires.
     expiry: watch::Sender<Option<Duration>>,
-    tick_hz: watch::Sender<Option<u64>>,
 }
 
 impl Node {
     pub fn new(
         identity: NodeSettings,
-        launcher: Launcher,
-        (pools, spares, borrowing): (Pools, Arc<Spares>, Borrowing),
+        supply: WorkerSupply,
+        borrowing: Borrowing,
         journal: Option<UsageJournal>,
     ) -> Self {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
@@ -110,13 +107,9 @@ impl Node {
         Self {
             identity,
             codes: CodeCache::new(),
-            pools,
-            spares,
+            supply: Arc::new(supply),
             borrowing,
-            starts: StartRecords::default(),
-            claims: CoreClaims::default(),
             journal: journal.map(Arc::new),
-            launcher,
             keys: RwLock::new(TokenKeys::new(rand::random())),
             start: Instant::now(),
             tables: Mutex::new(NodeState {
@@ -132,7 +125,6 @@ impl Node {
             shared: watch::Sender::new(0),
             untold: watch::Sender::new(0),
             expiry: watch::Sender::new(None),
-            tick_hz: watch::Sender::new(None),
         }
     }
 
@@ -144,11 +136,6 @@ impl Node {
     /// Converts a time of that clock to the runtime's clock.
     pub fn instant(&self, at: Duration) -> tokio::time::Instant {
         (self.start + at).into()
-    }
-
-    /// Launcher for workers.
-    pub fn launcher(&self) -> &Launcher {
-        &self.launcher
     }
 
     /// Locks the mutable state.
@@ -169,19 +156,6 @@ impl Node {
     /// Time at which the next lease expires, now and later.
     pub fn next_expiry(&self) -> watch::Receiver<Option<Duration>> {
         self.expiry.subscribe()
-    }
-
-    /// Sets the rate of the node's time-stamp counter, once it is measured.
-    pub fn set_tick_hz(&self, tick_hz: u64) {
-        self.tick_hz.send_replace(Some(tick_hz));
-    }
-
-    /// Rate of the node's time-stamp counter; waits until it is measured after the start of the agent.
-    pub async fn tick_hz(&self) -> u64 {
-        let mut tick_hz = self.tick_hz.subscribe();
-        let _ = tick_hz.wait_for(Option::is_some).await;
-        let tick_hz = *tick_hz.borrow();
-        tick_hz.unwrap_or(1)
     }
 
     /// Steps the book with an event, and carries out its actions.
@@ -222,7 +196,7 @@ impl Node {
                     let incarnation = Incarnation::new(worker, epoch, (cores, gpus), keeping);
                     let incarnation = Arc::new(incarnation);
                     lease.place(Arc::clone(&incarnation));
-                    tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(lease)));
+                    tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(&self.supply), lease.served()));
                 }
             }
             BookAction::KillWorker {
@@ -329,7 +303,7 @@ impl Node {
         let isolation = self.isolation_of(&request, origin).await?;
         if request.memory_bytes > 0 {
             // The book decides whether there is enough now.
-            swap::make_room(self, request.memory_bytes.saturating_mul(request.workers.into())).await;
+            eviction::make_room(self, request.memory_bytes.saturating_mul(request.workers.into())).await;
         }
         let mut active = self.active_leases();
         let until = tokio::time::Instant::now() + FREEING_LIMIT;
@@ -407,7 +381,7 @@ impl Node {
         };
         let built_in = match &terms.program {
             Some(_) if request.slots_per_worker != 1 => return Err(bad("a Python worker has one slot")),
-            Some(_) => Some(python::library().map_err(|error| Rejection::Unavailable {
+            Some(_) => Some(Code::of_python().map_err(|error| Rejection::Unavailable {
                 what: format!("memory for a lease: {error}"),
             })?),
             None => None,
@@ -438,5 +412,15 @@ impl Node {
             reach: Some(isolation.reach_told.clone()),
             ..self.describe(lease)
         })
+    }
+}
+
+impl BookSteps for Node {
+    fn step(self: &Arc<Self>, event: BookEvent) -> Result<(), Rejection> {
+        Node::step(self, event)
+    }
+
+    fn check_active(&self, lease: LeaseId) -> Result<(), Rejection> {
+        Node::check_active(self, lease)
     }
 }

@@ -11,59 +11,20 @@ use crate::container::template::ContainerTemplate;
 use crate::kernel::{self, ForkSide};
 use crate::loopback;
 use crate::message::{receive, send};
-use crate::order::{DESCRIBED_BYTES_MAX, ProgramDescription, STORAGE_PORT};
+use crate::order::STORAGE_PORT;
+use crate::pid1_message::{Pid1Order, Pid1Report};
 use crate::policy::Policy;
+use crate::program::{Executable, read_description};
 use crate::root::{self, StepError, Template, USER, step};
-use crate::zygote::nesting::ZygoteNamespaces;
-use crate::zygote::{ORDERS_AT, pid1};
-use rustix::process::{Resource, Rlimit, chdir, setrlimit, setsid};
+use crate::zygote::{ZygoteNamespaces, pid1};
+use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 use rustix::thread::{Gid, Uid, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use seccompiler::BpfProgram;
-use serde::{Deserialize, Serialize};
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-
-/// Message from the nursery to pid 1.
-#[derive(Serialize, Deserialize)]
-pub enum Pid1Order {
-    /// The user and group maps are written.
-    Prepare,
-    /// Pid 1 is in its control groups, and so is everything that it starts from now on. Sent only to a pid 1 that
-    /// starts a process before it knows the program.
-    Grouped,
-    /// Start a program. Descriptors: standard input, output, a [`ProgramDescription`], a tree for each mount.
-    Start {
-        /// Path of each tree, and whether it may be written.
-        targets: Vec<(OsString, bool)>,
-        /// Whether the sandbox's loopback gives access to object storage.
-        storage: bool,
-    },
-    /// A zygote is forking the program. Descriptor: the pipe in which the fork reports.
-    Forking,
-}
-
-/// Message from pid 1 to the nursery.
-#[derive(Serialize, Deserialize)]
-pub enum Pid1Report {
-    /// Pid 1 waits for its program. Descriptors, if that is to be forked from a zygote: a pidfd of pid 1, and its
-    /// namespaces.
-    Prepared,
-    /// The program runs. Descriptors: a pidfd of the program; if it is a zygote, also three namespaces of the sandbox;
-    /// if it has access to object storage, also the listener for that.
-    Started,
-    /// Pid 1 is about to end.
-    Failed { what: String },
-    /// The program's exit status, or the negative signal that killed it. Pid 1 is about to end, unless the program was
-    /// a zygote.
-    Ended { status: i32 },
-    /// The end of a process that was forked from this sandbox's zygote: its pid in this sandbox, and its status.
-    Reaped { pid: i32, status: i32 },
-}
 
 /// Root file system that a program sees.
 pub enum View {
@@ -328,113 +289,6 @@ pub fn only_socket(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
 
 fn nursery_gone() -> StepError {
     step("hearing of the nursery")(io::Error::from(io::ErrorKind::UnexpectedEof))
-}
-
-/// Reads a described program; checks its length, because the writer is not trusted.
-pub fn read_description(file: OwnedFd) -> io::Result<ProgramDescription> {
-    let file = fs::File::from(file);
-    let length = file.metadata()?.len();
-    if length > DESCRIBED_BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("a program of {length} bytes of arguments and environment, of {DESCRIBED_BYTES_MAX}"),
-        ));
-    }
-    let mut bytes = vec![0; length as usize];
-    file.read_exact_at(&mut bytes, 0)?;
-    hotlease_wire::decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
-}
-
-/// A program as the kernel takes it, built before the fork.
-pub struct Executable {
-    path: CString,
-    arguments: Vec<CString>,
-    environment: Vec<CString>,
-    directory: PathBuf,
-    /// Descriptor at which the program finds its input.
-    pub input_at: i32,
-    /// Socket from which a zygote reads its orders.
-    orders: Option<OwnedFd>,
-}
-
-impl Executable {
-    pub fn new(program: ProgramDescription) -> io::Result<Self> {
-        let text = |text: OsString| CString::new(text.into_vec());
-        let environment = program.environment.into_iter().map(|(mut name, value)| {
-            name.push("=");
-            name.push(value);
-            text(name)
-        });
-        Ok(Self {
-            path: text(program.path)?,
-            arguments: program.arguments.into_iter().map(text).collect::<Result<_, _>>()?,
-            environment: environment.collect::<Result<_, _>>()?,
-            directory: program.directory.into(),
-            input_at: libc::STDIN_FILENO,
-            orders: None,
-        })
-    }
-
-    /// Starts the program with these streams.
-    pub fn start(
-        &self,
-        input: OwnedFd,
-        output: OwnedFd,
-        filter: &BpfProgram,
-    ) -> Result<(libc::pid_t, OwnedFd), StepError> {
-        let (mut failure, failing) = io::pipe().map_err(step("making a pipe"))?;
-        // SAFETY: this process has one thread.
-        let (pid, pidfd) = match unsafe { kernel::fork(0) }.map_err(step("starting a process"))? {
-            ForkSide::Child => {
-                let limited = || -> io::Result<()> {
-                    setsid()?;
-                    confinement::limit_system_calls(filter)
-                };
-                let error = match limited() {
-                    Ok(()) => self.exec(input, output),
-                    Err(error) => error,
-                };
-                let code = error.raw_os_error().unwrap_or(libc::EIO);
-                // The only way to report the error.
-                let _ = (&failing).write_all(&code.to_ne_bytes());
-                // SAFETY: ends the process.
-                unsafe { libc::_exit(127) }
-            }
-            ForkSide::Parent { pid, pidfd } => (pid, pidfd),
-        };
-        drop((failing, input, output));
-        let mut code = [0; 4];
-        match failure.read_exact(&mut code) {
-            // The pipe was closed by the program's start, or by the death of the process, which is reported as such.
-            Err(_) => Ok((pid, pidfd)),
-            Ok(()) => {
-                let error = io::Error::from_raw_os_error(i32::from_ne_bytes(code));
-                Err(step(format!("running {}", self.path.to_string_lossy()))(error))
-            }
-        }
-    }
-
-    /// Turns the calling process into the program.
-    pub fn exec(&self, input: OwnedFd, output: OwnedFd) -> io::Error {
-        let run = || -> io::Result<()> {
-            kernel::put_at(&input, self.input_at)?;
-            nix::unistd::dup2_stdout(&output)?;
-            nix::unistd::dup2_stderr(&output)?;
-            if let Some(orders) = &self.orders {
-                kernel::put_at(orders, ORDERS_AT)?;
-            }
-            // All other descriptors are closed on exec.
-            if chdir(&self.directory).is_err() {
-                chdir("/")?;
-            }
-            nix::unistd::execve(&self.path, &self.arguments, &self.environment)?;
-            Ok(())
-        };
-        match run() {
-            Err(error) => error,
-            Ok(()) => io::ErrorKind::Other.into(),
-        }
-    }
 }
 
 /// Reaps every child that ends until this one has; returns its exit status or negative signal.

@@ -11,15 +11,16 @@
 //!             └ reports the end of each sandbox in a separate pipe
 //! ```
 //!
-//! * [`order`] has the messages between agent and nursery; [`policy`] what a site lets sandboxes see and use.
+//! * [`order`] has the messages between agent and nursery; [`policy`] what a site lets sandboxes see and use;
+//!   [`program`] is the description of a program, and its start; `pid1_message` has the messages of pid 1.
 //! * [`system_calls`] is the table of system calls that code inside may make, each with its reason.
-//! * [`declared`] is a directory of the host that a lease has asked for, and how it is opened.
+//! * [`directory`] is a directory of the host that a lease has asked for, and how it is opened.
 //! * [`container`] makes sandboxes with a container runtime, where a site has one.
 //! * [`zygote`] is a program from which workers are forked, each into a sandbox of its own.
 //! * `loopback` leads to object storage, for leases that have access to it.
-//! * `nursery` is the loop; `making` makes a sandbox from outside; `inside` is pid 1; `root`, `filter`, `cgroup`,
-//!   `confinement` hold one mechanism each; `message` sends and receives; `kernel` has the system calls that no library
-//!   wraps.
+//! * `nursery` is the loop; `sandbox_process` makes a sandbox from outside; `inside` is pid 1; `root`, `filter`,
+//!   `cgroup`, `confinement` hold one mechanism each; `message` sends and receives; `kernel` has the system calls that no
+//!   library wraps.
 //!
 //! No part outlives the part that started it: the nursery ends when its agent's socket closes, the kernel kills every
 //! sandbox when the nursery ends, and everything in a sandbox when its pid 1 ends.
@@ -35,7 +36,9 @@ mod loopback;
 mod message;
 mod nursery;
 pub mod order;
+mod pid1_message;
 pub mod policy;
+pub mod program;
 mod root;
 mod sandbox_process;
 pub mod system_calls;

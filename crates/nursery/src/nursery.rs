@@ -1,6 +1,7 @@
 //! The nursery's loop: orders from the agent, messages from the sandboxes, and their ends.
 
 mod forks;
+mod nesting;
 mod reports;
 mod starts;
 

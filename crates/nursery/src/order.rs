@@ -5,13 +5,9 @@
 //! message. The nursery reads the mounts from it, and pid 1 of the sandbox the rest.
 
 use crate::container::ContainerConfig;
-use crate::directory::DeclaredDirectory;
-use crate::policy::{Mount, Policy};
+use crate::policy::Policy;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
 
-/// Most bytes of a [`ProgramDescription`].
-pub const DESCRIBED_BYTES_MAX: u64 = 1 << 20;
 /// Port of a sandbox's loopback at which its program reaches object storage, if its order asks for that.
 pub const STORAGE_PORT: u16 = 9000;
 /// Path of the worker's program in a sandbox, where an order names none.
@@ -23,7 +19,8 @@ pub enum Order {
     /// Serve with this policy; the first order. Descriptor: the socket for the reply, [`Reply::Ready`].
     Serve(Policy),
     /// Start a program. Descriptors: the socket for the reply, the program's standard input, its output, the pipe for
-    /// its [`EndReport`], a [`ProgramDescription`].
+    /// its [`EndReport`], a
+    /// [`ProgramDescription`](crate::program::ProgramDescription).
     Start {
         /// Number of this sandbox, never used before.
         id: u64,
@@ -43,7 +40,7 @@ pub enum Order {
         cores: Vec<u32>,
     },
     /// Fork a worker from a zygote, into namespaces of its own. Descriptors as with [`Order::Start`], without a
-    /// [`ProgramDescription`].
+    /// [`ProgramDescription`](crate::program::ProgramDescription).
     Fork {
         /// Number of the worker's sandbox, never used before.
         id: u64,
@@ -73,25 +70,6 @@ pub enum Reply {
         /// The step that failed, and why.
         what: String,
     },
-}
-
-/// A program, and the mounts that it needs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProgramDescription {
-    /// Path of the program; absolute, in the sandbox.
-    pub path: OsString,
-    /// Arguments, the program's name first.
-    pub arguments: Vec<OsString>,
-    /// The whole environment.
-    pub environment: Vec<(OsString, OsString)>,
-    /// Working directory; `/` is used if this is no folder in the sandbox.
-    pub directory: OsString,
-    /// Mounts beyond those of the policy.
-    pub mounts: Vec<Mount>,
-    /// Directories that the lease has declared; they count as mounts.
-    pub declared: Vec<DeclaredDirectory>,
-    /// Whether workers will be forked from it: it finds its [`zygote`](crate::zygote) orders at descriptor 3.
-    pub zygote: bool,
 }
 
 /// Report of a sandbox's end: all its processes are gone.

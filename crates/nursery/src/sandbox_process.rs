@@ -1,9 +1,10 @@
 //! A sandbox seen from outside: making it, telling it what to run, reaping it.
 
 use crate::cgroup::{Group, Groups};
-use crate::inside::{Inside, Pid1Order, View};
+use crate::inside::{Inside, View};
 use crate::kernel::{self, ForkSide};
 use crate::message::send;
+use crate::pid1_message::Pid1Order;
 use crate::root::{Host, StepError, USER, step};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::ffi::OsString;

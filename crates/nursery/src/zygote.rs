@@ -19,24 +19,39 @@
 //! with no descriptor of the zygote open.
 //!
 //! * [`Orders`] is the zygote's side: it waits for orders, and forks.
-//! * `alone` makes one fork where the zygote is, in a virtual machine that holds nothing else.
-//! * `keeping` is pid 1 of the zygote's sandbox; `nesting` makes the sandboxes that workers are forked into, and
-//!   `nested` is their pid 1.
+//! * `in_machine` makes one fork where the zygote is, in a virtual machine that holds nothing else.
+//! * `pid1` is pid 1 of the zygote's sandbox; `nursery::nesting` makes the sandboxes that workers are forked into, and
+//!   `nursery::nesting::nested` is their pid 1.
 
 mod in_machine;
-pub(crate) mod nested;
-pub(crate) mod nesting;
 mod orders;
 pub(crate) mod pid1;
 
+pub use crate::program::ORDERS_AT;
 pub use in_machine::fork_here;
 pub use orders::{ForkHooks, Orders};
 
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Descriptor at which a zygote finds its orders.
-pub const ORDERS_AT: i32 = 3;
+/// Namespaces of a zygote's sandbox.
+pub(crate) struct ZygoteNamespaces {
+    pub user: OwnedFd,
+    pub pid: OwnedFd,
+    pub mnt: OwnedFd,
+}
+
+impl ZygoteNamespaces {
+    /// Names of the namespaces.
+    pub const KINDS: [&str; 3] = ["user", "pid", "mnt"];
+
+    /// From the descriptors that pid 1 of the sandbox sent, in the order of [`ZygoteNamespaces::KINDS`].
+    pub fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
+        let [user, pid, mnt] = fds.try_into().ok()?;
+        Some(Self { user, pid, mnt })
+    }
+}
 
 /// Order to a zygote. Descriptors: the socket at which the fork waits for [`ForkRequest`], the pipe for its report, and the
 /// namespaces of [`KINDS`] in that order, or none.

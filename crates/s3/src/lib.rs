@@ -7,7 +7,7 @@
 //!
 //! What is passed on is written anew from what was parsed: a store never sees a path, a query or a header that was
 //! not checked. Requests that are not in the tables are refused. This crate does no I/O; the agent does
-//! (`crates/agent/src/storage`).
+//! (`crates/agent/src/data/storage`).
 //!
 //! ```
 //! use hotlease_s3::S3Request;

@@ -1,7 +1,7 @@
 //! Errors of starting a worker, and whether the next start would fail in the same way.
 
 use crate::kind::Kind;
-use crate::launcher::Program;
+use crate::workload::Program;
 use std::io;
 use std::path::PathBuf;
 

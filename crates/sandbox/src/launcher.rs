@@ -8,10 +8,9 @@ use crate::memory::OomWatch;
 use crate::nursery::{NURSERY_BINARY, NurseryHandle, SandboxContent, StartedSandbox};
 use crate::process::Process;
 use crate::programs::{candidate_paths, find_program};
-use hotlease_nursery::directory::DeclaredDirectory;
-use hotlease_nursery::policy::{Mount, Policy};
+use crate::workload::{Program, Reach, WORKER_BINARY};
+use hotlease_nursery::policy::Policy;
 use nix::unistd::{AccessFlags, access};
-use std::any::Any;
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -22,9 +21,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
-
-/// File name of the program that workers run.
-pub const WORKER_BINARY: &str = "hotlease-worker";
 
 /// Environment variables that a worker inherits. They hold no secrets. Users' libraries need them to be found
 /// (`LD_LIBRARY_PATH`), to print text (locale) and to write files (`HOME`, `TMPDIR`).
@@ -40,96 +36,6 @@ const INHERITED: [&str; 10] = [
     "TMPDIR",
     "TZ",
 ];
-
-/// Keeps a resource alive for as long as a program may be started, or runs: the resource is dropped with the last
-/// clone. All values are equal, because they say nothing of the program.
-#[derive(Clone, Default)]
-pub struct KeepAlive(Option<Arc<dyn Any + Send + Sync>>);
-
-impl KeepAlive {
-    /// Keeps this resource.
-    pub fn new(what: Arc<dyn Any + Send + Sync>) -> Self {
-        Self(Some(what))
-    }
-
-    /// Whether it keeps no resource.
-    pub fn is_nothing(&self) -> bool {
-        self.0.is_none()
-    }
-}
-
-impl PartialEq for KeepAlive {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for KeepAlive {}
-
-impl fmt::Debug for KeepAlive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Held" } else { "nothing" })
-    }
-}
-
-/// A tenant's program that runs as a worker, in place of `hotlease-worker`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program {
-    /// Path of the program. Not resolved: a Python interpreter finds its packages by the path that it is started by.
-    pub path: PathBuf,
-    /// Arguments of the program.
-    pub arguments: Vec<OsString>,
-    /// Environment variables beyond those that every worker inherits.
-    pub environment: Vec<(OsString, OsString)>,
-    /// Working directory; `/` is used if this is no folder in the sandbox.
-    pub directory: PathBuf,
-    /// Mounts beyond those of the site's [`Policy`]. Without effect in kind `process`, which sees everything.
-    pub mounts: Vec<Mount>,
-    /// Resource that the program needs as long as it runs, such as the mount that it is on. Not to be dropped before
-    /// [`Process::gone`].
-    pub held: KeepAlive,
-}
-
-/// Access of a worker beyond its sandbox, as its lease has it. Except for storage, without effect in kind `process`,
-/// which has the access of the agent.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Reach {
-    /// Directories of the host that the worker sees.
-    pub directories: Vec<DeclaredDirectory>,
-    /// Whether the worker shares the host's network. Refused if the [`Policy`] does not allow it.
-    pub network: bool,
-    /// Access to object storage, also in kind `process`.
-    pub storage: Option<Storage>,
-}
-
-/// Access of a worker to object storage, through a listener that the agent serves. Its debug output shows nothing,
-/// because it holds keys.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Storage {
-    /// Environment variables with the address and the keys.
-    pub environment: Vec<(OsString, OsString)>,
-    /// Whether the listener is at [`STORAGE_PORT`](crate::STORAGE_PORT) of the sandbox's own network, where the agent
-    /// accepts from [`Process::take_listener`]; otherwise it is on the host's network.
-    pub inside: bool,
-}
-
-impl fmt::Debug for Storage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Storage")
-    }
-}
-
-impl Reach {
-    /// Whether there is no access beyond the sandbox.
-    pub fn is_nothing(&self) -> bool {
-        self.directories.is_empty() && !self.network && self.storage.is_none()
-    }
-
-    /// Environment variables that describe the access.
-    pub(crate) fn environment(&self) -> &[(OsString, OsString)] {
-        self.storage.as_ref().map_or(&[], |storage| &storage.environment)
-    }
-}
 
 /// Starts workers in sandboxes. Clones share their nurseries and their count of processes.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! A site's choice of virtual machines: QEMU, a kernel, memory.
 
 use crate::container::find;
-use crate::launcher::{Program, Reach, WORKER_BINARY};
+use crate::workload::{Program, Reach, WORKER_BINARY};
 use hotlease_nursery::order::WORKER_INSIDE;
 use hotlease_nursery::policy::{Mount, Policy};
 use std::ffi::OsString;

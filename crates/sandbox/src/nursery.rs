@@ -3,10 +3,11 @@
 use crate::container::Container;
 use crate::error::SandboxError;
 use crate::kind::Kind;
-use crate::launcher::{Program, Reach};
 use crate::machine::{Machine, MachineSetup};
-use hotlease_nursery::order::{Order, ProgramDescription, Reply, WORKER_INSIDE};
+use crate::workload::{Program, Reach};
+use hotlease_nursery::order::{Order, Reply, WORKER_INSIDE};
 use hotlease_nursery::policy::{Mount, Policy};
+use hotlease_nursery::program::ProgramDescription;
 use hotlease_nursery::{receive, send};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::sockopt::ReceiveTimeout;

@@ -1,9 +1,9 @@
 //! Attachment of a session to its lease.
 
 use super::{Node, NodeState};
-use crate::active_lease::ActiveLease;
-use crate::caller::Caller;
-use crate::outbox::Outbox;
+use crate::isolation::caller::Caller;
+use crate::leases::active_lease::ActiveLease;
+use crate::node::outbox::Outbox;
 use hotlease_lease::agent::{BookEvent, SessionId};
 use hotlease_wire::control::LentSlots;
 use hotlease_wire::ids::WorkerIndex;

@@ -1,7 +1,7 @@
 //! Delegation of slots by the holder of a lease to its peers: making the token, and ending the delegation.
 
 use super::{Node, NodeState};
-use crate::incarnation::IncarnationState as WorkerState;
+use crate::leases::incarnation::IncarnationState as WorkerState;
 use hotlease_lease::agent::{BookEvent, SessionId};
 use hotlease_wire::control::Order;
 use hotlease_wire::ids::LeaseId;

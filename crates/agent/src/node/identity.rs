@@ -1,13 +1,12 @@
 //! Fixed settings of a node.
 
-use crate::caller::Tenants;
-use crate::image_transfer::ImageSender;
-use crate::images::Images;
-use crate::reach::Grants;
-use crate::sandboxes::Sandboxes;
-use crate::sharing::SharingTerms;
-use crate::storage::Storage;
-use crate::swap::SwapOptions;
+use crate::data::image_transfer::ImageSender;
+use crate::data::images::Images;
+use crate::data::swap::SwapOptions;
+use crate::isolation::caller::Tenants;
+use crate::isolation::reach::Grants;
+use crate::isolation::sandboxes::Sandboxes;
+use crate::leases::sharing::SharingTerms;
 use hotlease_net::Address;
 use hotlease_wire::ids::{AgentId, BootId};
 use std::path::PathBuf;
@@ -50,8 +49,6 @@ pub(crate) struct NodeSettings {
     pub sandboxes: Sandboxes,
     /// Access to the host that leases may ask for.
     pub grants: Grants,
-    /// Object storage that leases may ask for.
-    pub storage: Storage,
     /// Environments that leases name.
     pub images: Arc<Images>,
     /// Limit on environments that are sent to other agents.

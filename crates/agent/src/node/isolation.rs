@@ -1,10 +1,11 @@
 //! Isolation of a lease's workers: their sandboxes, and what they see of the host.
 
 use super::Node;
-use crate::caller::Origin;
-use crate::images::Image;
-use crate::storage::{LeaseStorage, StorageRequester};
-use crate::{python, reach, sandboxes};
+use crate::data::images::Image;
+use crate::data::storage::{LeaseStorage, StorageRequester};
+use crate::isolation::caller::Origin;
+use crate::isolation::{reach, sandboxes};
+use crate::workers::python;
 use hotlease_sandbox::{KeepAlive, Kind, Mount, Program, Reach};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{self, AcquireRequest, PythonRuntime};
@@ -37,9 +38,9 @@ impl Node {
     /// Decides the isolation of a lease; waits for things that it needs and that are not there yet, but not for long.
     pub(super) async fn isolation_of(&self, request: &AcquireRequest, origin: Origin) -> Result<Isolation, Rejection> {
         let sandboxes = &self.identity.sandboxes;
-        let sandbox = sandboxes.kind(&request.sandbox, &request.tenant, origin, &self.launcher)?;
+        let sandbox = sandboxes.kind(&request.sandbox, &request.tenant, origin, &self.supply.launcher)?;
         if sandbox != Kind::Process {
-            sandboxes::available(self.launcher.clone(), sandbox).await?;
+            sandboxes::available(self.supply.launcher.clone(), sandbox).await?;
         }
         let (mut reach, mut reach_told) = self.reach_of(request, sandbox, origin).await?;
         let storage = self.storage_of(request, (sandbox, &reach), origin)?;
@@ -101,7 +102,7 @@ impl Node {
             network: reach.network,
             node: &self.identity.host,
         };
-        self.identity.storage.of_lease(asked, asker)
+        self.supply.storage.of_lease(asked, asker)
     }
 
     async fn image_of(&self, python: &PythonRuntime, tenant: &str, origin: Origin) -> Result<Arc<Image>, Rejection> {
@@ -124,7 +125,7 @@ impl Node {
         isolation: &Isolation,
     ) -> Result<Arc<Program>, Rejection> {
         let (sandboxes, origin) = (&self.identity.sandboxes, isolation.origin);
-        let shown = &self.launcher.policy().mounts;
+        let shown = &self.supply.launcher.policy().mounts;
         let path: Vec<PathBuf> = python.path.iter().map(PathBuf::from).collect();
         let mounts = |interpreter: Option<&Path>, path: &[PathBuf]| match isolation.sandbox {
             Kind::Process => Ok(Vec::new()),
@@ -141,7 +142,7 @@ impl Node {
         needed.extend(mounts(None, &path).unwrap_or_default());
         let place = match isolation.sandbox {
             Kind::Process => image.at().to_owned(),
-            _ => sandboxes::place_of(image, needed.iter().chain(shown)),
+            _ => sandboxes::place_of(image.manifest().prefix(), image.at(), needed.iter().chain(shown)),
         };
         let mut program = python::program(python, Some(&place))?;
         if isolation.sandbox != Kind::Process {

@@ -12,31 +12,31 @@ use tokio::time::timeout;
 /// Splits a stream into a receiving and a sending half.
 pub(super) fn split_frames<S: AsyncRead + AsyncWrite>(
     stream: S,
-    whom: &str,
+    peer: &str,
     silence: Duration,
 ) -> (FrameReader<S>, FrameWriter<S>) {
     let (read, write) = split(stream);
-    let whom: Arc<str> = whom.into();
+    let peer: Arc<str> = peer.into();
     let incoming = FrameReader {
         stream: read,
-        whom: Arc::clone(&whom),
+        peer: Arc::clone(&peer),
         silence,
     };
-    (incoming, FrameWriter { stream: write, whom })
+    (incoming, FrameWriter { stream: write, peer })
 }
 
 /// Receiving half of a stream.
 pub(super) struct FrameReader<S> {
     stream: ReadHalf<S>,
-    whom: Arc<str>,
+    peer: Arc<str>,
     /// Longest time without a byte.
     pub silence: Duration,
 }
 
 impl<S: AsyncRead> FrameReader<S> {
     /// Description of the peer, for messages.
-    pub fn whom(&self) -> &str {
-        &self.whom
+    pub fn peer(&self) -> &str {
+        &self.peer
     }
 
     /// Receives the next frame.
@@ -48,7 +48,7 @@ impl<S: AsyncRead> FrameReader<S> {
     pub async fn first(&mut self, bytes_max: usize, within: Duration) -> Result<TunnelFrame, NetError> {
         let read = timeout(within, self.next_within(bytes_max)).await;
         read.map_err(|_| NetError::Silent {
-            whom: self.whom.to_string(),
+            peer: self.peer.to_string(),
             after: within,
         })?
     }
@@ -57,16 +57,16 @@ impl<S: AsyncRead> FrameReader<S> {
     async fn next_within(&mut self, bytes_max: usize) -> Result<TunnelFrame, NetError> {
         let mut prefix = [0; PREFIX_BYTES];
         self.fill(&mut prefix).await?;
-        let size = TunnelFrame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
+        let size = TunnelFrame::body_bytes(prefix).map_err(NetError::malformed(&self.peer))?;
         if size > bytes_max {
             return Err(NetError::Protocol {
-                whom: self.whom.to_string(),
+                peer: self.peer.to_string(),
                 why: format!("it began with {size} bytes"),
             });
         }
         let mut body = vec![0; size];
         self.fill(&mut body).await?;
-        TunnelFrame::decode(&body).map_err(NetError::malformed(&self.whom))
+        TunnelFrame::decode(&body).map_err(NetError::malformed(&self.peer))
     }
 
     /// Fills `bytes` from the stream.
@@ -80,7 +80,7 @@ impl<S: AsyncRead> FrameReader<S> {
                 Ok(Err(error)) => return Err(self.closed(Some(error))),
                 Err(_) => {
                     return Err(NetError::Silent {
-                        whom: self.whom.to_string(),
+                        peer: self.peer.to_string(),
                         after: self.silence,
                     });
                 }
@@ -93,14 +93,14 @@ impl<S: AsyncRead> FrameReader<S> {
         // A peer that requires a certificate says so only after its handshake.
         let error = match error {
             Some(error) if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
-                return explain(&self.whom, error);
+                return explain(&self.peer, error);
             }
             error => error,
         };
         // End of file without TLS's close message means that the process there was killed; that is no reason to show.
         let error = error.filter(|error| error.kind() != io::ErrorKind::UnexpectedEof);
         NetError::Closed {
-            whom: self.whom.to_string(),
+            peer: self.peer.to_string(),
             why: error.map(|error| error.to_string()),
         }
     }
@@ -109,7 +109,7 @@ impl<S: AsyncRead> FrameReader<S> {
 /// Sending half of a stream.
 pub(super) struct FrameWriter<S> {
     stream: WriteHalf<S>,
-    whom: Arc<str>,
+    peer: Arc<str>,
 }
 
 impl<S: AsyncWrite> FrameWriter<S> {
@@ -131,7 +131,7 @@ impl<S: AsyncWrite> FrameWriter<S> {
 
     fn lost(&self, error: io::Error) -> NetError {
         NetError::Closed {
-            whom: self.whom.to_string(),
+            peer: self.peer.to_string(),
             why: Some(error.to_string()),
         }
     }

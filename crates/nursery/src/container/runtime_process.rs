@@ -2,10 +2,9 @@
 //! take longer than everything that some runtimes do.
 
 use crate::confinement;
-use crate::inside::{self, Executable};
 use crate::kernel::{self, ForkSide};
 use crate::message::{receive, send};
-use crate::order::ProgramDescription;
+use crate::program::{self, Executable, ProgramDescription};
 use crate::root::{StepError, step};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -76,7 +75,7 @@ fn become_runtime(socket: &OwnedFd, filter: Option<&BpfProgram>) -> io::Error {
         }
         let (input_at, fds) = receive(socket)?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let [described, input, output] = <[OwnedFd; 3]>::try_from(fds).map_err(|_| io::ErrorKind::InvalidData)?;
-        let mut run = Executable::new(inside::read_description(described)?)?;
+        let mut run = Executable::new(program::read_description(described)?)?;
         run.input_at = input_at;
         Ok((run, input, output))
     };

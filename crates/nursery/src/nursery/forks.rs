@@ -1,15 +1,17 @@
 //! Workers forked from zygotes: the nursery makes sandboxes within those of zygotes, and orders forks into them.
 
+use super::nesting;
 use super::{Nursery, PendingFork, REFILL_AFTER, SANDBOXES_MAX, Sandbox, SandboxStage, ZygoteRole, answer};
 use crate::cgroup::Groups;
-use crate::inside::{Inside, Pid1Order};
+use crate::inside::Inside;
 use crate::kernel;
 use crate::message::send;
 use crate::order::Reply;
+use crate::pid1_message::Pid1Order;
 use crate::policy::Policy;
 use crate::root::Host;
 use crate::zygote;
-use crate::zygote::nesting::{self, ZygoteNamespaces};
+use crate::zygote::ZygoteNamespaces;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::fs;
@@ -80,7 +82,7 @@ impl Zygote {
 }
 
 impl Sandbox {
-    /// Handles [`Pid1Report::Prepared`](crate::inside::Word::Prepared), which came with these descriptors.
+    /// Handles [`Pid1Report::Prepared`](crate::pid1_message::Pid1Report::Prepared), which came with these descriptors.
     pub(super) fn on_prepared(&mut self, mut fds: Vec<OwnedFd>, groups: &mut Groups, policy: &Policy) {
         let ZygoteRole::Nested(forked) = &mut self.role else {
             return;
@@ -107,7 +109,7 @@ impl Sandbox {
         }
     }
 
-    /// Handles [`Pid1Report::Started`](crate::inside::Word::Started), which came with these descriptors.
+    /// Handles [`Pid1Report::Started`](crate::pid1_message::Pid1Report::Started), which came with these descriptors.
     pub(super) fn on_started(&mut self, reply: &OwnedFd, fds: Vec<OwnedFd>) {
         let mut fds = fds.into_iter();
         let Some(program) = fds.next() else {

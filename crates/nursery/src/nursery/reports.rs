@@ -1,9 +1,9 @@
 //! Messages from sandboxes, and their ends.
 
 use super::{Nursery, REFILL_AFTER, STEP_LIMIT, SandboxStage, ZygoteRole, answer};
-use crate::inside::Pid1Report;
 use crate::message::receive;
 use crate::order::{EndReport, Reply};
+use crate::pid1_message::Pid1Report;
 use std::fs;
 use std::io::{self, Write};
 use std::time::Instant;

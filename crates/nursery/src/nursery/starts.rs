@@ -2,9 +2,10 @@
 
 use super::forks::Zygote;
 use super::{Nursery, PendingStart, REFILL_AFTER, Sandbox, SandboxStage, ZygoteRole, answer};
-use crate::inside::{self, Inside, View};
+use crate::inside::{Inside, View};
 use crate::order::Reply;
 use crate::policy::{MOUNTS_MAX, Users};
+use crate::program;
 use crate::root;
 use crate::sandbox_process::SandboxProcess;
 use std::ffi::OsString;
@@ -130,7 +131,7 @@ impl Nursery {
         let named = |error: io::Error| format!("reading what to run: {error}");
         let described = described
             .try_clone()
-            .and_then(inside::read_description)
+            .and_then(program::read_description)
             .map_err(named)?;
         if described.zygote && !matches!(self.view, View::Pieces(_)) {
             return Err("a container has no zygotes".into());

@@ -2,9 +2,9 @@
 //! their namespaces for as long as the nursery needs it, whether or not the zygote lives. It has no rights any more,
 //! and receives no messages.
 
-use crate::inside::Pid1Report;
 use crate::kernel;
 use crate::message::send;
+use crate::pid1_message::Pid1Report;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;

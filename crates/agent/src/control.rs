@@ -1,0 +1,13 @@
+//! Control of the agent: its start and stop, its sockets and sessions, its manager, and its periodic tasks.
+
+pub(crate) mod agent;
+pub(crate) mod cores;
+pub(crate) mod listener;
+pub(crate) mod listing;
+pub(crate) mod lock;
+pub(crate) mod membership;
+pub(crate) mod network;
+pub(crate) mod service;
+pub(crate) mod session;
+pub(crate) mod turns;
+pub(crate) mod watchdog;

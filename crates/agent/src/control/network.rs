@@ -1,0 +1,122 @@
+//! The agent's TLS port: requests of managers and sessions of clients, from other hosts.
+
+use crate::control::session;
+use crate::isolation::caller::Caller;
+use crate::node::Node;
+use hotlease_net::grpc::PeerStream;
+use hotlease_net::tunnel::{NewSession, Tunnels};
+use hotlease_net::{Listener, Peer, PeerConnection, Protocol, Stranger};
+use hotlease_wire::Rejection;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Most admitted connections that wait to be handled.
+const ADMITTED_MAX: usize = 16;
+/// Time that streams have to carry the news of the agent's end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Handles connections until told to stop: connections of managers go to `requests`, all others are sessions, each with
+/// one of `places`.
+///
+/// If `is_open`, clients without a certificate may open sessions with the token of a lease; otherwise every peer needs
+/// a certificate.
+pub(crate) async fn serve(
+    (listener, is_open): (Listener, bool),
+    node: Arc<Node>,
+    places: Arc<Semaphore>,
+    requests: mpsc::Sender<io::Result<PeerStream>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let (sender, mut admitted) = mpsc::channel(ADMITTED_MAX);
+    let (at_the_door, mut strangers) = mpsc::channel(ADMITTED_MAX);
+    let accepting = match is_open {
+        true => tokio::spawn(listener.accept_all_into(sender, at_the_door)),
+        // The channel stays empty and must stay open.
+        false => tokio::spawn(async {
+            listener.accept_into(sender).await;
+            drop(at_the_door);
+        }),
+    };
+    let tunnels = Arc::new(Tunnels::default());
+    let mut streams = JoinSet::new();
+    loop {
+        let connection = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(_) = streams.join_next() => continue,
+            Some(stranger) = strangers.recv() => {
+                // Requests are for managers, which have a certificate.
+                if stranger.protocol() == Some(Protocol::Session) {
+                    let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
+                    streams.spawn(bearer(node, tunnels, stranger, Arc::clone(&places)));
+                }
+                continue;
+            }
+            connection = admitted.recv() => connection,
+        };
+        let Some(connection) = connection else { break };
+        match connection.protocol {
+            Protocol::Grpc => {
+                // An error says that requests are not served any more.
+                let _ = requests.send(Ok(PeerStream::from(connection))).await;
+            }
+            // An agent does not offer this protocol in its handshake.
+            Protocol::Http => drop(connection),
+            Protocol::Session => {
+                let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
+                let places = Arc::clone(&places);
+                streams.spawn(stream(node, tunnels, connection, places));
+            }
+        }
+    }
+    accepting.abort();
+    let finished = async { while streams.join_next().await.is_some() {} };
+    if timeout(FAREWELL, finished).await.is_err() {
+        tracing::debug!(streams = streams.len(), "cut streams that did not close");
+    }
+}
+
+async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: PeerConnection, places: Arc<Semaphore>) {
+    let begin = move |begun: NewSession| {
+        // A client without a tenant has no certificate of the site; see Peer.
+        let Some(tenant) = begun.peer.tenant.clone() else {
+            return Err(Rejection::NotPermitted {
+                what: "sessions are for tenants".into(),
+            });
+        };
+        begin(node, begun, Caller::Certified { tenant }, places)
+    };
+    tunnels.serve(connection, begin).await;
+}
+
+/// Serves the stream of a client without a certificate, which the token of a lease replaces.
+async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, places: Arc<Semaphore>) {
+    let shown = Mutex::new(None);
+    let known = |token: &[u8]| {
+        let (tenant, lease) = node.bearer_of(token)?;
+        let peer = Peer::bearer(&tenant, lease);
+        *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(Caller::Bearer { tenant, lease });
+        Ok(peer)
+    };
+    let begin = |begun: NewSession| {
+        let caller = shown.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let caller = caller.ok_or(Rejection::BadToken)?;
+        begin(Arc::clone(&node), begun, caller, places)
+    };
+    tunnels.serve_stranger(stranger, known, begin).await;
+}
+
+fn begin(node: Arc<Node>, begun: NewSession, caller: Caller, places: Arc<Semaphore>) -> Result<(), Rejection> {
+    let Ok(place) = places.try_acquire_owned() else {
+        return Err(session::too_many());
+    };
+    tokio::spawn(async move {
+        session::serve(node, begun.socket, caller, begun.receiving).await;
+        drop(place);
+    });
+    Ok(())
+}

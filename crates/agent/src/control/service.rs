@@ -1,0 +1,144 @@
+//! The agent's gRPC service: requests of managers, of other agents, and for direct leases.
+
+use crate::control::listing;
+use crate::data::image_transfer::Pieces;
+use crate::isolation::caller::Origin;
+use crate::node::Node;
+use crate::node::direct::{self, Requester};
+use hotlease_lease::agent::BookEvent;
+use hotlease_net::Role;
+use hotlease_net::grpc::PeerInfo;
+use hotlease_wire::grpc::agent_server;
+use hotlease_wire::grpc::{
+    AcquireRequest, AgentStatus, Grant, ListRequest, NodeWish, OrderReply, ReadImageRequest, ReleaseReply,
+    ReleaseRequest, RotateKeyReply, RotateKeyRequest,
+};
+use hotlease_wire::ids::LeaseId;
+use hotlease_wire::{EndReason, Rejection};
+use std::sync::Arc;
+use tonic::{Request, Response, Status};
+use tracing::{Instrument, Span};
+
+/// Root's tenant name; it may end any lease.
+const ROOT: &str = "uid:0";
+
+/// The agent's gRPC service.
+#[derive(Clone)]
+pub(crate) struct Service {
+    /// State of the agent.
+    pub node: Arc<Node>,
+}
+
+/// Checks that a manager sends the request: on the socket every admitted peer counts as one; from other hosts it must
+/// show a manager's certificate.
+fn origin<T>(request: &Request<T>) -> Result<Origin, Rejection> {
+    match request.extensions().get::<PeerInfo>() {
+        None => Ok(Origin::Local),
+        Some(PeerInfo(peer)) if peer.role == Role::Manager => Ok(Origin::Remote),
+        Some(PeerInfo(peer)) => Err(Rejection::NotPermitted {
+            what: format!("an agent answers managers, and this is the certificate of the {peer}"),
+        }),
+    }
+}
+
+/// Log span of the manager's request, by its W3C trace id, which is in the manager's log, too.
+fn span<T>(request: &Request<T>) -> Span {
+    let header = request
+        .metadata()
+        .get("traceparent")
+        .and_then(|value| value.to_str().ok());
+    // 00-TRACE-SPAN-FLAGS, as managers write it.
+    match header.and_then(|header| header.get(3..35)) {
+        Some(trace) => tracing::info_span!("request", trace),
+        None => Span::none(),
+    }
+}
+
+#[tonic::async_trait]
+impl agent_server::Agent for Service {
+    async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
+        let origin = origin(&request)?;
+        let span = span(&request);
+        let granting = self.node.grant_soon(request.into_inner(), origin, Requester::Manager);
+        Ok(Response::new(granting.instrument(span).await?))
+    }
+
+    async fn grant_direct(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
+        let (tenant, origin) = direct::caller(&request)?;
+        let span = span(&request);
+        let request = direct::check_request(&self.node.identity, request.into_inner(), tenant)?;
+        let granting = self.node.grant_soon(request, origin, Requester::Client);
+        Ok(Response::new(granting.instrument(span).await?))
+    }
+
+    async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
+        origin(&request)?;
+        let span = span(&request);
+        Ok(Response::new(self.end(request.into_inner()).instrument(span).await?))
+    }
+
+    type ReadImageStream = Pieces;
+
+    async fn read_image(&self, request: Request<ReadImageRequest>) -> Result<Response<Pieces>, Status> {
+        if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>()
+            && peer.role != Role::Agent
+        {
+            return Err(Rejection::NotPermitted {
+                what: format!("environments are for other agents, and this is the certificate of the {peer}"),
+            }
+            .into());
+        }
+        let identity = &self.node.identity;
+        let pieces = identity.sending.send(&identity.images, &request.into_inner())?;
+        Ok(Response::new(pieces))
+    }
+
+    async fn status(&self, request: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {
+        origin(&request)?;
+        let tenant = request.into_inner().tenant;
+        Ok(Response::new(listing::status(&self.node, &tenant)))
+    }
+
+    async fn rotate_key(&self, request: Request<RotateKeyRequest>) -> Result<Response<RotateKeyReply>, Status> {
+        origin(&request)?;
+        self.node.rotate_token_key();
+        Ok(Response::new(RotateKeyReply::default()))
+    }
+
+    async fn order(&self, request: Request<NodeWish>) -> Result<Response<OrderReply>, Status> {
+        origin(&request)?;
+        self.node.order(request.into_inner())?;
+        Ok(Response::new(OrderReply {
+            agent: Some(listing::agent(&self.node, false)),
+        }))
+    }
+}
+
+impl Service {
+    async fn end(&self, request: ReleaseRequest) -> Result<ReleaseReply, Rejection> {
+        let bad = |what: &str| Rejection::BadRequest { what: what.into() };
+        let id: LeaseId = request.lease.parse().map_err(|_| bad("not a lease id"))?;
+        let reason = match request.reason.as_str() {
+            "" | "released" => EndReason::Released,
+            "revoked" => EndReason::Revoked,
+            _ => return Err(bad("the reason is neither \"released\" nor \"revoked\"")),
+        };
+        let lease = {
+            let tables = self.node.tables();
+            let holder = &tables.book.active(id)?.tenant;
+            // An empty tenant means the manager itself.
+            let permitted = request.tenant.is_empty() || request.tenant == ROOT || request.tenant == *holder;
+            if !permitted {
+                return Err(Rejection::WrongTenant);
+            }
+            tables.leases.get(&id).cloned().ok_or(Rejection::UnknownLease)?
+        };
+        self.node.step(BookEvent::End { lease: id, reason })?;
+        let (_, usage) = lease.wait_for_end().await;
+        // A reported total must be durable.
+        self.node.make_usage_durable().await;
+        Ok(ReleaseReply {
+            usage: Some(listing::message(usage)),
+        })
+    }
+}

@@ -1,0 +1,390 @@
+//! Environments that leases name: fetched into the node's cache, and mounted while any worker runs from them.
+//!
+//! ```text
+//! lease --get--> table --none yet--> thread: fetch, check, mount --> Image --held by--> Program --> workers, spares
+//!                  |                                                   |
+//!                  '---- mounted, or under way: shared by all          '--last one gone--> thread: unmount
+//! ```
+//!
+//! Fetching takes as long as the file system needs. A lease does not wait longer than its manager waits: then it is
+//! refused in a way that makes patient clients ask again, while the fetch goes on. No thread of the runtime is blocked
+//! here. Fetches have threads of their own, which do not delay the end of the process: the next opening of the cache
+//! removes half-fetched files, and mounts of an agent that was killed.
+
+use crate::error::AgentError;
+use hotlease_image::{
+    Cache, CacheOptions, ImageError, ImageId, ImageReader, Manifest, MountMethod, MountedImage, Neighbours, Recorder,
+};
+use hotlease_sandbox::Launcher;
+use hotlease_wire::Rejection;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Time for which a lease waits for an environment: a manager waits 3 s for an agent's answer.
+const FETCH_WAIT: Duration = Duration::from_secs(2);
+/// Most environments that are fetched or mounted at a time: each has a thread, and reads from the stores' file system.
+const COMING_MAX: usize = 8;
+
+/// Stores of the environments that leases may name, and the node's cache of them.
+#[derive(Debug, Clone)]
+pub struct Environments {
+    /// Folders of images on a file system that all nodes see, searched in this order (default: none, and leases cannot
+    /// name environments).
+    pub stores: Vec<PathBuf>,
+    /// Folder of the node's cache: owned by the agent alone, on a local disk. Needed with `stores`; made if it is
+    /// missing.
+    pub cache: PathBuf,
+    /// Most bytes in the cache; the image that was unused for longest is removed first (default: 32 GiB).
+    pub cache_bytes: u64,
+    /// How to mount images that tenants other than the agent's own user name. Except with `Fuse`, the kernel of a root
+    /// agent reads an image that a stranger has packed (default: `Fuse`).
+    pub mount: MountMethod,
+}
+
+impl Default for Environments {
+    fn default() -> Self {
+        Self {
+            stores: Vec::new(),
+            cache: PathBuf::new(),
+            cache_bytes: 32 << 30,
+            mount: MountMethod::Fuse,
+        }
+    }
+}
+
+/// Result of mounting an environment; `None` while it is under way.
+type MountOutcome = Option<Result<Arc<Image>, Rejection>>;
+
+enum ImageEntry {
+    /// Being fetched and mounted. Closed without an outcome: its thread has failed.
+    Coming(watch::Receiver<MountOutcome>),
+    /// Mounted, as long as a holder exists.
+    There(Weak<Image>),
+}
+
+/// The node's environments: its cache, and what is mounted.
+pub(crate) struct Images {
+    /// Cache of images; `None`: no store is configured.
+    cache: Option<Cache>,
+    /// How to mount images that users other than the agent's own name.
+    of_others: MountMethod,
+    launcher: Launcher,
+    wait: Duration,
+    table: Mutex<HashMap<ImageId, ImageEntry>>,
+    mounted: watch::Sender<usize>,
+}
+
+impl Images {
+    /// Opens the cache, and removes what an earlier agent left there.
+    pub async fn open(
+        config: &Environments,
+        launcher: Launcher,
+        others: Option<Arc<dyn Neighbours>>,
+    ) -> Result<Self, AgentError> {
+        let cache = match config.stores.is_empty() {
+            true => None,
+            false => {
+                let (root, options) = (config.cache.clone(), options(config, others));
+                let opened = tokio::task::spawn_blocking(move || Cache::open(&root, options)).await;
+                let opened = opened.map_err(|error| error.to_string());
+                let opened = opened.and_then(|opened| opened.map_err(|error| error.to_string()));
+                Some(opened.map_err(|why| AgentError::Config {
+                    what: format!("the cache of environments: {why}"),
+                })?)
+            }
+        };
+        Ok(Self {
+            cache,
+            of_others: config.mount,
+            launcher,
+            wait: FETCH_WAIT,
+            table: Mutex::default(),
+            mounted: watch::Sender::new(0),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<ImageId, ImageEntry>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the environment of this name, mounted; waits for it, but not for long. `own`: for the agent's own user.
+    pub async fn get(self: &Arc<Self>, name: &str, own: bool) -> Result<Arc<Image>, Rejection> {
+        let id: ImageId = name
+            .parse()
+            .map_err(|error: hotlease_image::ImageIdError| Rejection::BadRequest {
+                what: error.to_string(),
+            })?;
+        let mut coming = match self.find(id, own)? {
+            FoundImage::There(image) => return Ok(image),
+            FoundImage::Coming(coming) => coming,
+        };
+        match timeout(self.wait, coming.wait_for(Option::is_some)).await {
+            Ok(Ok(outcome)) => outcome.clone().unwrap_or_else(|| Err(not_now(&id))),
+            Ok(Err(_)) => Err(Rejection::Unavailable {
+                what: format!("fetching environment {id} failed inside the agent"),
+            }),
+            Err(_) => Err(not_now(&id)),
+        }
+    }
+
+    fn find(self: &Arc<Self>, id: ImageId, own: bool) -> Result<FoundImage, Rejection> {
+        let Some(cache) = &self.cache else {
+            return Err(Rejection::NoEnvironment {
+                environment: id.to_string(),
+                why: format!(
+                    "{id} is not looked for, because this node has no store of environments; its operator names one with \
+                     `hotlease agent --environments DIR`"
+                ),
+            });
+        };
+        let mut table = self.table();
+        table.retain(|_, entry| match entry {
+            ImageEntry::Coming(coming) => coming.has_changed().is_ok(),
+            ImageEntry::There(image) => image.strong_count() > 0,
+        });
+        match table.get(&id) {
+            Some(ImageEntry::Coming(coming)) => return Ok(FoundImage::Coming(coming.clone())),
+            Some(ImageEntry::There(image)) => {
+                if let Some(image) = image.upgrade() {
+                    return Ok(FoundImage::There(image));
+                }
+            }
+            None => {}
+        }
+        let coming = table.values().filter(|entry| matches!(entry, ImageEntry::Coming(_)));
+        if coming.count() >= COMING_MAX {
+            return Err(Rejection::TooMany {
+                what: "environments that this node fetches at a time".into(),
+                limit: COMING_MAX as u64,
+            });
+        }
+        let way = if own { MountMethod::Any } else { self.of_others };
+        let (told, coming) = watch::channel(None);
+        let (images, cache) = (Arc::clone(self), cache.with_method(way));
+        let started = std::thread::Builder::new()
+            .name("environment".into())
+            .spawn(move || images.fetch_and_mount(&cache, id, way, &told));
+        started.map_err(|error| Rejection::Unavailable {
+            what: format!("a thread to fetch environment {id}: {error}"),
+        })?;
+        table.insert(id, ImageEntry::Coming(coming.clone()));
+        Ok(FoundImage::Coming(coming))
+    }
+
+    /// Fetches and mounts an environment, however long that takes.
+    fn fetch_and_mount(
+        self: Arc<Self>,
+        cache: &Cache,
+        id: ImageId,
+        way: MountMethod,
+        told: &watch::Sender<MountOutcome>,
+    ) {
+        let mounted = cache.mount(&id);
+        let outcome = match mounted {
+            Ok(mounted) => Ok(Arc::new(self.image(mounted))),
+            Err(error) => {
+                tracing::debug!(environment = %id, %error, "an environment cannot be used");
+                Err(refusal(&id, &error, way))
+            }
+        };
+        let mut table = self.table();
+        match &outcome {
+            Ok(image) => drop(table.insert(id, ImageEntry::There(Arc::downgrade(image)))),
+            Err(_) => drop(table.remove(&id)),
+        }
+        drop(table);
+        told.send_replace(Some(outcome));
+    }
+
+    fn image(&self, mounted: MountedImage) -> Image {
+        // If this cannot be found out: no.
+        let is_seen = mounted.probe_shared().unwrap_or(false);
+        if !is_seen {
+            self.launcher.renew_mounts();
+        }
+        tracing::debug!(?mounted, "environment mounted");
+        Image {
+            id: mounted.id(),
+            at: mounted.path().to_owned(),
+            manifest: mounted.manifest().clone(),
+            unmounting: Some(MountRelease {
+                // Only the first lease of an image on a node is recorded; later ones read ahead the files that it
+                // opened.
+                recorder: mounted.record(),
+                mounted: Some(mounted),
+                unseen_by: (!is_seen).then(|| self.launcher.clone()),
+                _count: MountCount::new(&self.mounted),
+            }),
+        }
+    }
+
+    /// Opens an image that is here, or being fetched; `None`: it is neither. Blocks.
+    pub fn read(&self, id: &ImageId) -> Result<Option<ImageReader>, ImageError> {
+        match &self.cache {
+            Some(cache) => cache.read(id),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits until no image is mounted.
+    pub async fn all_unmounted(&self) {
+        // Cannot fail: self holds the sender.
+        let _ = self.mounted.subscribe().wait_for(|mounted| *mounted == 0).await;
+    }
+}
+
+enum FoundImage {
+    There(Arc<Image>),
+    Coming(watch::Receiver<MountOutcome>),
+}
+
+fn options(config: &Environments, others: Option<Arc<dyn Neighbours>>) -> CacheOptions {
+    CacheOptions {
+        neighbours: others,
+        bytes: config.cache_bytes,
+        stores: config.stores.clone(),
+        ..CacheOptions::default()
+    }
+}
+
+/// The refusal for an environment that is still being fetched: asking again helps.
+fn not_now(id: &ImageId) -> Rejection {
+    Rejection::Unavailable {
+        what: format!(
+            "environment {id} is still being fetched to this node; ask again, or with more patience \
+             (`LeaseOptions::patience`, Python: ExecutorOptions(patience=)): it goes on"
+        ),
+    }
+}
+
+/// The refusal with advice for the tenant, or for the node's operator.
+fn refusal(id: &ImageId, error: &ImageError, way: MountMethod) -> Rejection {
+    let why = match error {
+        ImageError::Unknown { looked, .. } => {
+            let stores: Vec<_> = looked.iter().map(|store| store.display().to_string()).collect();
+            format!(
+                "{id} is not in this node's stores ({}); `hotlease env pack DIR --to STORE` puts it into one, and \
+                 `hotlease agent --environments DIR` names more",
+                stores.join(", ")
+            )
+        }
+        ImageError::NoRoom { .. } => {
+            format!("{error}; its operator gives it more with `hotlease agent --environment-cache-bytes`")
+        }
+        ImageError::Damaged { .. } => {
+            format!("{error}; pack it again, or remove that file (`hotlease env verify` finds such)")
+        }
+        ImageError::CannotMount { .. } if way == MountMethod::Fuse => format!(
+            "{error}; its operator installs squashfuse, or lets the kernel mount images of all tenants with \
+             `hotlease agent --environment-mount any`"
+        ),
+        other => other.to_string(),
+    };
+    Rejection::NoEnvironment {
+        environment: id.to_string(),
+        why,
+    }
+}
+
+/// An environment that is mounted. When it is dropped, it is unmounted a moment later, on another thread.
+pub(crate) struct Image {
+    id: ImageId,
+    at: PathBuf,
+    manifest: Manifest,
+    unmounting: Option<MountRelease>,
+}
+
+impl Image {
+    /// Path on the host.
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// Manifest of the image.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Refuses unless the image has this program. Reads the image: not on a thread of the runtime.
+    pub fn check(&self, program: &Path) -> Result<(), Rejection> {
+        if self.at.join(program).is_file() {
+            return Ok(());
+        }
+        Err(Rejection::NoEnvironment {
+            environment: self.id.to_string(),
+            why: format!(
+                "{} has no {}; pack a virtual environment or a conda prefix, in which hotlease is installed",
+                self.id,
+                program.display()
+            ),
+        })
+    }
+
+    /// Environment variables that its programs need, if they see the image at this path.
+    pub fn environment(&self, at: &Path, path: Option<OsString>) -> Vec<(&'static str, OsString)> {
+        let mounted = self.unmounting.as_ref().and_then(|own| own.mounted.as_ref());
+        mounted
+            .map(|mounted| mounted.environment_at(at, path))
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if let Some(unmounting) = self.unmounting.take() {
+            // If no thread can be started, `unmounting` is dropped here, with the closure.
+            let _ = std::thread::Builder::new()
+                .name("unmount".into())
+                .spawn(move || drop(unmounting));
+        }
+    }
+}
+
+/// Steps of unmounting.
+struct MountRelease {
+    /// Ends before the mount does.
+    recorder: Option<Recorder>,
+    mounted: Option<MountedImage>,
+    /// Launcher whose nurseries must look at the mounts again, if the mount does not propagate to them.
+    unseen_by: Option<Launcher>,
+    /// Must stay the last field.
+    _count: MountCount,
+}
+
+impl Drop for MountRelease {
+    fn drop(&mut self) {
+        // The recorder's files are open, and a mount with open files stays.
+        drop(self.recorder.take());
+        if let Some(mounted) = self.mounted.take() {
+            tracing::debug!(?mounted, "environment unmounted");
+        }
+        // Nurseries that still have the mount would keep the image's file in use.
+        if let Some(launcher) = &self.unseen_by {
+            launcher.renew_mounts();
+        }
+    }
+}
+
+/// Counts one mount for as long as it exists.
+struct MountCount(watch::Sender<usize>);
+
+impl MountCount {
+    fn new(count: &watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for MountCount {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests;

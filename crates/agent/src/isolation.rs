@@ -1,0 +1,5 @@
+//! Isolation of tenants: whose code the node runs, in which kind of sandbox, and what it may reach from there.
+
+pub(crate) mod caller;
+pub(crate) mod reach;
+pub(crate) mod sandboxes;

@@ -1,0 +1,355 @@
+//! Kind of sandbox for each lease, and the parts of the host that its program sees.
+//!
+//! An agent serves users of its own host and tenants that its operator has named; of the former, only the agent's own
+//! user and root are admitted (see [`caller`](super::caller)). Code of the agent's own user gains nothing by leaving a
+//! sandbox, so that user may ask for any kind. For other tenants the site's kind is the weakest: a lease that names
+//! none gets it, and a lease that names a weaker one is refused. Other tenants also cannot choose what they see of the
+//! host: their interpreters and packages must be in folders that the site's policy shows, or in the system's own
+//! folders.
+
+use crate::error::AgentError;
+use crate::isolation::caller::Origin;
+use hotlease_sandbox::{Kind, Launcher, Mount};
+use hotlease_wire::Rejection;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The system's folders, which every sandbox sees.
+const SYSTEM: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"];
+
+/// Kinds of sandbox that a site uses for its leases.
+#[derive(Debug, Clone)]
+pub(crate) struct Sandboxes {
+    /// Kind for leases that name none, and the weakest for tenants other than the agent's own user.
+    pub default: Kind,
+    /// The agent's own user.
+    pub own_user: u32,
+}
+
+impl Sandboxes {
+    /// Whether this tenant has all rights of the agent without any lease.
+    pub fn is_own(&self, tenant: &str, origin: Origin) -> bool {
+        let own = [0, self.own_user].map(|user| format!("uid:{user}"));
+        origin == Origin::Local && own.iter().any(|own| own == tenant)
+    }
+
+    /// Kind for a lease of `tenant` that asks for `asked` (empty: for the site's kind), whether or not this node can
+    /// make it.
+    pub fn kind(&self, asked: &str, tenant: &str, origin: Origin, launcher: &Launcher) -> Result<Kind, Rejection> {
+        let kind = match asked {
+            "" => self.default,
+            asked => asked
+                .parse()
+                .map_err(|error: hotlease_sandbox::BadKind| Rejection::BadRequest {
+                    what: error.to_string(),
+                })?,
+        };
+        let refused = |why: &str| {
+            Err(Rejection::NoSandbox {
+                kind: kind.to_string(),
+                why: why.to_owned(),
+            })
+        };
+        if self.default != Kind::Process && !launcher.is_confining(kind) && !self.is_own(tenant, origin) {
+            return refused(match kind {
+                Kind::Container => {
+                    "this site's container runtime does not confine code of other users; its operator lets them in with \
+                     `hotlease agent --sandbox namespace`, or another `--sandbox-container`"
+                }
+                _ => {
+                    "this site runs code of other users in a sandbox of its own (`hotlease agent --sandbox`); name no kind, \
+                     and it gets the site's"
+                }
+            });
+        }
+        Ok(kind)
+    }
+
+    /// Mounts beyond the policy for workers with this interpreter and import path; a refusal names the path that may
+    /// not be shown.
+    pub fn mounts(
+        &self,
+        interpreter: Option<&Path>,
+        path: &[PathBuf],
+        tenant: &str,
+        (kind, origin): (Kind, Origin),
+        shown: &[Mount],
+    ) -> Result<Vec<Mount>, Rejection> {
+        let mut mounts = Vec::new();
+        for needed in needed_folders(interpreter, path) {
+            let seen = SYSTEM.iter().any(|system| needed.starts_with(system))
+                || shown.iter().any(|mount| needed.starts_with(&mount.target));
+            if seen {
+                continue;
+            }
+            if !self.is_own(tenant, origin) {
+                return Err(Rejection::NoSandbox {
+                    kind: kind.to_string(),
+                    why: format!(
+                        "{} is not shown in sandboxes of this site; its operator shows it with `hotlease agent \
+                         --sandbox-show {}`",
+                        needed.display(),
+                        needed.display()
+                    ),
+                });
+            }
+            mounts.push(Mount::read_only(needed));
+        }
+        Ok(mounts)
+    }
+}
+
+/// Refuses workers that their client could not reach: a client on another host comes over the network. Also refuses a
+/// network in a virtual machine to a client on this host, which does not need it: the network ends at the machine's
+/// monitor, and functions would not have it.
+pub(crate) fn check_reachable(kind: Kind, origin: Origin, network: bool) -> Result<(), Rejection> {
+    if kind == Kind::MicroVm && origin == Origin::Local && network {
+        return Err(Rejection::NoSandbox {
+            kind: kind.to_string(),
+            why: "functions in a virtual machine have no network in this version; do without it, or ask for kind namespace".into(),
+        });
+    }
+    if origin == Origin::Local || network || kind == Kind::Process {
+        return Ok(());
+    }
+    Err(Rejection::NoSandbox {
+        kind: kind.to_string(),
+        why: "its client is on another host, and such a sandbox has a network only if its lease asks for it: `ExecutorOptions(network=True)` in \
+              Python, `options.network` in C and C++, `--network`; and if its operator grants it, with `hotlease agent \
+              --sandbox-network`"
+            .into(),
+    })
+}
+
+/// Checks whether this node can make such sandboxes. May make one to find out, on a thread that may block.
+pub(crate) async fn available(launcher: Launcher, kind: Kind) -> Result<Vec<String>, Rejection> {
+    let asked = tokio::task::spawn_blocking(move || launcher.find_lacking(kind)).await;
+    let found = asked.unwrap_or_else(|error| Err(error.to_string()));
+    found.map_err(|why| Rejection::NoSandbox {
+        kind: kind.to_string(),
+        why,
+    })
+}
+
+/// Checks the site's kind when the agent starts: without it all leases would be refused, so the agent does not start.
+/// Logs the parts of the policy that cannot be enforced.
+pub(crate) async fn check(launcher: &Launcher, default: Kind) -> Result<(), AgentError> {
+    if default == Kind::Process {
+        return Ok(());
+    }
+    let lacking = available(launcher.clone(), default).await;
+    let lacking = lacking.map_err(|refusal| AgentError::Config {
+        what: refusal.to_string(),
+    })?;
+    for lacking in lacking {
+        tracing::warn!(sandbox = %default, "not enforced on this machine: {lacking}");
+    }
+    Ok(())
+}
+
+/// Folders in which an interpreter is found and from which it imports, as far as they exist; none lies within another.
+fn needed_folders(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<PathBuf> {
+    let mut folders = BTreeSet::new();
+    let mut add = |folder: &Path| {
+        let can_be = Mount::read_only(folder).fault().is_none();
+        if can_be && folder.exists() {
+            folders.insert(folder.to_owned());
+        }
+    };
+    // PREFIX/bin/python, and the prefix of what that links to: a virtual environment links to its base interpreter.
+    let mut interpreter = interpreter.map(Path::to_owned).unwrap_or_default();
+    for _ in 0..LINKS_MAX {
+        if let Some(prefix) = interpreter.parent().and_then(Path::parent) {
+            add(prefix);
+        }
+        match std::fs::read_link(&interpreter) {
+            Ok(to) => interpreter = normal(&interpreter.parent().unwrap_or(Path::new("/")).join(to)),
+            Err(_) => break,
+        }
+    }
+    path.iter().for_each(|folder| add(folder));
+    let within = |folder: &PathBuf| folder.ancestors().skip(1).any(|above| folders.contains(above));
+    folders.iter().filter(|folder| !within(folder)).cloned().collect()
+}
+
+/// Path at which a sandbox sees an environment: the path where it was made, because some packages contain that path. If
+/// the sandbox's own folders, or mounts of the host (`others`), occupy or surround that path (`prefix`), the
+/// environment's path on the host (`at`) is used.
+pub(crate) fn place_of<'a>(prefix: PathBuf, at: &Path, others: impl Iterator<Item = &'a Mount>) -> PathBuf {
+    match is_free_path(&prefix, others) {
+        true => prefix,
+        false => at.to_owned(),
+    }
+}
+
+fn is_free_path<'a>(prefix: &Path, mut others: impl Iterator<Item = &'a Mount>) -> bool {
+    let meets = |folder: &Path| prefix.starts_with(folder) || folder.starts_with(prefix);
+    let own = SYSTEM.iter().chain(&["/etc"]).any(|folder| meets(Path::new(folder)));
+    // Within a mount of the host a folder for it must exist: none can be made there.
+    let is_covered =
+        |mount: &Mount| mount.target.starts_with(prefix) || (prefix.starts_with(&mount.target) && !prefix.is_dir());
+    Mount::read_only(prefix).fault().is_none() && !own && !others.any(is_covered)
+}
+
+/// Most links to follow, as in the kernel: more are a loop.
+const LINKS_MAX: usize = 40;
+
+/// Removes `.` and `..` from a path, without looking at the disk.
+fn normal(path: &Path) -> PathBuf {
+    use std::path::Component;
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(normal.pop()),
+            Component::CurDir => {}
+            part => normal.push(part),
+        }
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_sandbox::Policy;
+
+    fn site(default: Kind) -> Sandboxes {
+        Sandboxes { default, own_user: 7 }
+    }
+
+    #[test]
+    fn only_the_agents_own_user_gets_less_than_the_site_s_kind() {
+        use Kind::{Container, Namespace, Process};
+        let launcher = Launcher::new(Path::new("/bin/sh")).expect("a shell");
+        for (default, asked, tenant, origin, expected) in [
+            (Process, "", "uid:7", Origin::Local, Some(Process)),
+            (Process, "namespace", "uid:7", Origin::Local, Some(Namespace)),
+            (Process, "", "alice", Origin::Remote, Some(Process)),
+            (Namespace, "", "uid:7", Origin::Local, Some(Namespace)),
+            (Namespace, "process", "uid:7", Origin::Local, Some(Process)),
+            (Namespace, "process", "uid:0", Origin::Local, Some(Process)),
+            (Namespace, "process", "uid:7", Origin::Remote, None),
+            (Namespace, "process", "uid:8", Origin::Local, None),
+            (Namespace, "process", "alice", Origin::Local, None),
+            (Namespace, "", "alice", Origin::Local, Some(Namespace)),
+            (Namespace, "container", "alice", Origin::Local, Some(Container)),
+            (Container, "", "alice", Origin::Local, Some(Container)),
+            (Container, "process", "alice", Origin::Local, None),
+            (Container, "namespace", "alice", Origin::Remote, Some(Namespace)),
+            (Process, "jail", "uid:7", Origin::Local, None),
+        ] {
+            let kind = site(default).kind(asked, tenant, origin, &launcher);
+            assert_eq!(
+                kind.clone().ok(),
+                expected,
+                "{asked:?} by {tenant} at {default}: {kind:?}"
+            );
+        }
+        let open = launcher.with_container(hotlease_sandbox::Container {
+            runtime: "apptainer".into(),
+            image: None,
+        });
+        for default in [Namespace, Container] {
+            let kind = |tenant| site(default).kind("container", tenant, Origin::Local, &open);
+            assert_eq!(kind("uid:7"), Ok(Container));
+            let refused = kind("alice");
+            assert!(
+                matches!(&refused, Err(Rejection::NoSandbox { why, .. }) if why.contains("--sandbox-container")),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_client_on_another_host_needs_a_network_to_its_sandboxes() {
+        for (kind, origin, network, is_reached) in [
+            (Kind::Namespace, Origin::Local, false, true),
+            (Kind::Namespace, Origin::Remote, true, true),
+            (Kind::Process, Origin::Remote, false, true),
+            (Kind::Namespace, Origin::Remote, false, false),
+            (Kind::Container, Origin::Remote, false, false),
+            (Kind::MicroVm, Origin::Remote, true, true),
+            (Kind::MicroVm, Origin::Remote, false, false),
+        ] {
+            let reached = check_reachable(kind, origin, network);
+            assert_eq!(reached.is_ok(), is_reached, "{kind} for {origin:?}: {reached:?}");
+            if let Err(refusal) = reached {
+                assert!(refusal.to_string().contains("network=True"), "{refusal}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_machine_s_functions_are_not_said_to_have_a_network() {
+        assert_eq!(check_reachable(Kind::MicroVm, Origin::Local, false), Ok(()));
+        let refused = check_reachable(Kind::MicroVm, Origin::Local, true);
+        assert!(
+            matches!(&refused, Err(Rejection::NoSandbox { kind, why }) if kind == "microvm" && why.contains("namespace")),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn others_do_not_say_what_of_the_host_is_shown_to_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let prefix = folder.path().join("venv");
+        std::fs::create_dir_all(prefix.join("bin")).expect("made");
+        std::os::unix::fs::symlink("/usr/bin/python3", prefix.join("bin/python")).expect("a link");
+        let interpreter = prefix.join("bin/python");
+        let interpreter = Some(interpreter.as_path());
+        let path = [
+            prefix.join("lib"),
+            "/".into(),
+            "/usr/lib/python3".into(),
+            "relative".into(),
+        ];
+        let site = site(Kind::Namespace);
+        let own = site.mounts(interpreter, &path, "uid:7", (Kind::Namespace, Origin::Local), &[]);
+        assert_eq!(
+            own,
+            Ok(vec![Mount::read_only(&prefix)]),
+            "what is within it comes with it"
+        );
+        let refused = site.mounts(interpreter, &path, "alice", (Kind::Namespace, Origin::Local), &[]);
+        assert!(
+            matches!(&refused, Err(Rejection::NoSandbox { why, .. }) if why.contains("--sandbox-show")),
+            "{refused:?}"
+        );
+        let policy = Policy {
+            mounts: vec![Mount::read_only(folder.path())],
+            ..Policy::default()
+        };
+        let shown = site.mounts(
+            interpreter,
+            &path,
+            "alice",
+            (Kind::Namespace, Origin::Local),
+            &policy.mounts,
+        );
+        assert_eq!(shown, Ok(Vec::new()), "the site shows it to all");
+    }
+    #[test]
+    fn an_environment_stands_where_it_was_made_unless_something_else_does() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let there = folder.path().join("project/venv");
+        std::fs::create_dir_all(&there).expect("made");
+        let missing = folder.path().join("project/gone");
+        for (prefix, shown, expected) in [
+            (Path::new("/data/ann/venv"), None, true),
+            (Path::new("/tmp/venv"), None, true),
+            (Path::new("/usr/local/venv"), None, false),
+            (Path::new("/"), None, false),
+            (Path::new("/etc/venv"), None, false),
+            (Path::new("/dev/shm/venv"), None, false),
+            (Path::new("relative"), None, false),
+            (&there, Some(folder.path()), true),
+            (&missing, Some(folder.path()), false),
+            (Path::new("/opt"), Some(Path::new("/opt/python")), false),
+            (Path::new("/opt/other"), Some(Path::new("/opt/python")), true),
+        ] {
+            let shown = shown.map(Mount::read_only);
+            let found = is_free_path(prefix, shown.iter());
+            assert_eq!(found, expected, "{} {shown:?}", prefix.display());
+        }
+    }
+}

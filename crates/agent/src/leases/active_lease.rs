@@ -1,0 +1,321 @@
+//! A lease that holds cores, with everything that the book of leases does not keep: its terms, incarnations and
+//! libraries.
+
+use super::book_steps::BookSteps;
+use super::cause::KillReason;
+use super::incarnation::{Incarnation, IncarnationState, load, worker_died};
+use super::libraries::{Libraries, LoadedCode, next_base};
+use super::start::ns;
+use super::terms::{ServedLease, Terms};
+use crate::data::code::Code;
+use crate::data::swap::admit_library;
+use crate::workers::worker::{ORDER_LIMIT, OrderError, Worker};
+use hotlease_lease::agent::BookEvent;
+use hotlease_wire::grpc::LeaseStart;
+use hotlease_wire::ids::{LeaseId, WorkerIndex};
+use hotlease_wire::session::{StartPhases, UsageTotals};
+use hotlease_wire::{EndReason, Rejection};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// A lease that holds cores: its terms, incarnations, libraries, and its end.
+pub(crate) struct ActiveLease {
+    /// Identifier of the lease.
+    pub id: LeaseId,
+    /// Configuration of its workers.
+    pub terms: Arc<Terms>,
+    /// Its libraries, and the usage of their functions.
+    pub libraries: Arc<Libraries>,
+    granted: Instant,
+    incarnations: Mutex<Vec<Arc<Incarnation>>>,
+    ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
+    /// Whether its sessions were told that it is being ended.
+    ending: AtomicBool,
+}
+
+impl ActiveLease {
+    /// Makes the lease. `built_in`: a library that its workers have without loading it.
+    pub fn new(id: LeaseId, terms: Terms, built_in: Option<Code>) -> Self {
+        Self {
+            id,
+            terms: Arc::new(terms),
+            libraries: Arc::new(Libraries::new(built_in)),
+            granted: Instant::now(),
+            incarnations: Mutex::default(),
+            ended: watch::Sender::new(None),
+            ending: AtomicBool::new(false),
+        }
+    }
+
+    /// Time from the request's arrival to the grant, without the wait for the environment.
+    pub fn granting(&self) -> Duration {
+        let waited = self.terms.image.unwrap_or_default();
+        self.granted.duration_since(self.terms.asked).saturating_sub(waited)
+    }
+
+    /// What its workers have in common.
+    pub fn served(&self) -> ServedLease {
+        ServedLease {
+            id: self.id,
+            terms: Arc::clone(&self.terms),
+            libraries: Arc::clone(&self.libraries),
+            granting: self.granting(),
+        }
+    }
+
+    /// Marks the lease as being ended; returns whether this call was the first.
+    pub fn mark_ending(&self) -> bool {
+        // Relaxed: the caller holds the node's lock, which orders the calls.
+        !self.ending.swap(true, Ordering::Relaxed)
+    }
+
+    fn places(&self) -> MutexGuard<'_, Vec<Arc<Incarnation>>> {
+        self.incarnations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts an incarnation in its place. The book starts the first ones in the order of their indices.
+    pub fn place(&self, incarnation: Arc<Incarnation>) {
+        let mut places = self.places();
+        match places.get_mut(usize::from(incarnation.index.0)) {
+            Some(place) => *place = incarnation,
+            None => places.push(incarnation),
+        }
+    }
+
+    /// The present incarnations, by index.
+    pub fn incarnations(&self) -> Vec<Arc<Incarnation>> {
+        self.places().clone()
+    }
+
+    /// The present incarnation of a worker.
+    pub fn incarnation(&self, index: WorkerIndex) -> Result<Arc<Incarnation>, Rejection> {
+        let places = self.places();
+        let place = places.get(usize::from(index.0));
+        place.cloned().ok_or(Rejection::UnknownWorker {
+            index: index.0,
+            workers: places.len() as u16,
+        })
+    }
+
+    /// Revokes the access of its functions to object storage.
+    pub fn close_storage(&self) {
+        if let Some(storage) = &self.terms.storage {
+            storage.end();
+        }
+    }
+
+    /// Records the end of the lease.
+    pub fn end(&self, reason: EndReason, usage: UsageTotals) {
+        self.ended.send_replace(Some((reason, usage)));
+    }
+
+    /// Waits until the lease has ended and its cores are free.
+    pub async fn wait_for_end(&self) -> (EndReason, UsageTotals) {
+        let mut ended = self.ended.subscribe();
+        let _ = ended.wait_for(Option::is_some).await;
+        let ended = *self.ended.borrow();
+        ended.unwrap_or((EndReason::AgentStopping, UsageTotals::default()))
+    }
+
+    /// Waits until its workers have started; returns the durations of the steps. Refused if a worker did not start.
+    pub async fn wait_for_start(&self) -> Result<StartPhases, Rejection> {
+        let mut total = StartPhases::default();
+        for incarnation in self.incarnations() {
+            match incarnation.wait_until_settled().await {
+                IncarnationState::Gone { cause, output } if !incarnation.start.was_up() => {
+                    return Err(worker_died((cause, output)));
+                }
+                _ => {}
+            }
+            let phases = incarnation.start.phases();
+            total.pooled += phases.pooled;
+            total.started += phases.started;
+            total.grant_us = phases.grant_us;
+            if phases.start_us >= total.start_us {
+                (total.start_us, total.steps) = (phases.start_us, phases.steps);
+            }
+            total.configure_us = total.configure_us.max(phases.configure_us);
+            if total.cold.is_empty() {
+                total.cold = phases.cold;
+            }
+        }
+        Ok(total)
+    }
+
+    /// Durations and origins of its start, as far as known.
+    pub fn start(&self) -> LeaseStart {
+        let mut start = LeaseStart {
+            sandbox: self.terms.sandbox.to_string(),
+            reach: Some(self.terms.reach_told.clone()),
+            grant_ns: Some(ns(self.granting())),
+            ..LeaseStart::default()
+        };
+        let mut configure = 0;
+        for incarnation in self.incarnations() {
+            if let Some(keeping) = &incarnation.keeping {
+                start.state = keeping.history();
+                start.restore_ns = keeping.restoring().map(ns);
+            }
+            if !incarnation.start.was_up() {
+                continue;
+            }
+            let phases = incarnation.start.phases();
+            start.warm += phases.pooled;
+            start.cold += phases.started;
+            if start.why.is_empty() {
+                start.why = phases.cold;
+            }
+            configure = configure.max(1000 * phases.configure_us);
+            for (slowest, step) in [
+                (&mut start.image_ns, phases.steps.image_us),
+                (&mut start.sandbox_ns, phases.steps.sandbox_us),
+                (&mut start.boot_ns, phases.steps.boot_us),
+                (&mut start.interpreter_ns, phases.steps.interpreter_us),
+                (&mut start.imports_ns, phases.steps.imports_us),
+            ] {
+                *slowest = (*slowest).max(step.map(|us| us.saturating_mul(1000)));
+            }
+            start.connect_ns = start.connect_ns.max(incarnation.start.connected_after().map(ns));
+            start.first_call_ns = start.first_call_ns.max(incarnation.first_call_ns());
+        }
+        start.grant_ns = start.grant_ns.map(|grant| grant + configure);
+        // For a native worker, loading the library takes the place of an interpreter's imports.
+        start.imports_ns = start.imports_ns.or(self.libraries.loading.get().copied().map(ns));
+        start
+    }
+
+    /// Returns a living worker and its incarnation; starts the worker again if it has died.
+    pub async fn worker(
+        &self,
+        book: &Arc<impl BookSteps>,
+        index: WorkerIndex,
+    ) -> Result<(Arc<Incarnation>, Arc<Worker>), Rejection> {
+        book.step(BookEvent::Replace {
+            lease: self.id,
+            worker: index,
+        })?;
+        let incarnation = self.incarnation(index)?;
+        match incarnation.wait_until_settled().await {
+            IncarnationState::Up(worker) => Ok((incarnation, worker)),
+            IncarnationState::Gone { cause, output } => Err(worker_died((cause, output))),
+            IncarnationState::Starting => Err(Rejection::Unavailable {
+                what: "the worker is still starting".into(),
+            }),
+        }
+    }
+
+    /// Refuses connections to workers whose state is not restored yet. The library that they load first restores it.
+    pub async fn check_restored(&self) -> Result<(), Rejection> {
+        match self.terms.state.is_some() && self.libraries.codes.lock().await.is_empty() {
+            true => Err(Rejection::BadRequest {
+                what: "its lease has a state, which its library restores: load that before connecting".into(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Loads a library into all living workers; workers that start later load it then. Returns the index of its first
+    /// function, and the time that it took, microseconds.
+    ///
+    /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, the workers that have loaded
+    /// it are replaced too. The library of a lease with a state also restores the state; if that fails, it counts as
+    /// not loaded.
+    pub async fn load(self: Arc<Self>, book: Arc<impl BookSteps>, code: Arc<Code>) -> Result<(u16, u64), Rejection> {
+        // At least one worker must live to load it. Checked before the lock, which a starting worker needs.
+        let any_up = |state: &Arc<Incarnation>| matches!(state.state(), IncarnationState::Up(_));
+        if !self.incarnations().iter().any(any_up) {
+            self.worker(&book, WorkerIndex(0)).await?;
+        }
+        let mut codes = self.libraries.codes.lock().await;
+        if let Some(loaded) = codes.iter().find(|loaded| loaded.code.hash == code.hash) {
+            return Ok((loaded.base, 0));
+        }
+        if let Some(wanted) = self.terms.state.as_ref().filter(|_| self.terms.program.is_none()) {
+            if !codes.is_empty() {
+                return Err(Rejection::CodeRejected {
+                    why: "a lease with a state has one library".into(),
+                });
+            }
+            admit_library(wanted, &code)?;
+        }
+        let new = LoadedCode {
+            base: next_base(&codes, &code)?,
+            code,
+        };
+        let begun = Instant::now();
+        let mut asked = Vec::new();
+        for incarnation in self.incarnations() {
+            if let IncarnationState::Up(worker) = incarnation.state() {
+                asked.push((incarnation, load(&worker, &new)));
+            }
+        }
+        let mut took = Vec::new();
+        let mut refused = None;
+        for (incarnation, loaded) in asked {
+            let limit = ORDER_LIMIT.saturating_sub(begun.elapsed());
+            let why = match loaded.wait_for_answer(limit).await {
+                Ok(()) => {
+                    took.push(incarnation);
+                    continue;
+                }
+                // The worker reports the failure itself, and is unchanged.
+                Err(OrderError::Failed(why)) => {
+                    refused.get_or_insert(why);
+                    continue;
+                }
+                Err(OrderError::TimedOut) => {
+                    incarnation.kill(KillReason::Unusable("a constructor of a library did not return"));
+                    format!("it did not finish loading within {} s", ORDER_LIMIT.as_secs())
+                }
+                Err(OrderError::Died) => {
+                    let death = incarnation.wait_for_end().await;
+                    if book.check_active(self.id).is_err() {
+                        return Err(worker_died(death));
+                    }
+                    format!("a worker died while loading it: {}", worker_died(death))
+                }
+            };
+            replace_when_gone(&book, &self, incarnation);
+            refused.get_or_insert(why);
+        }
+        let Some(why) = refused else {
+            if took.is_empty() {
+                return Err(Rejection::Unavailable {
+                    what: "every worker died before the library could be loaded; try again".into(),
+                });
+            }
+            let (base, loading) = (new.base, begun.elapsed());
+            let _ = self.libraries.loading.set(loading);
+            if codes.is_empty() {
+                for incarnation in took {
+                    incarnation.restore_loaded().await?;
+                }
+            }
+            self.libraries.attribution().add_library(base, Arc::clone(&new.code));
+            codes.push(new);
+            return Ok((base, loading.as_micros() as u64));
+        };
+        for incarnation in took {
+            incarnation.kill(KillReason::Unusable(
+                "it has loaded a library that another worker refused",
+            ));
+            replace_when_gone(&book, &self, incarnation);
+        }
+        Err(Rejection::CodeRejected { why })
+    }
+}
+
+/// Starts a dying worker again once it is dead, if its lease goes on.
+fn replace_when_gone(book: &Arc<impl BookSteps>, lease: &Arc<ActiveLease>, incarnation: Arc<Incarnation>) {
+    let (book, lease) = (Arc::clone(book), lease.id);
+    tokio::spawn(async move {
+        incarnation.wait_for_end().await;
+        // Refused if the lease has ended meanwhile.
+        let _ = book.step(BookEvent::Replace {
+            lease,
+            worker: incarnation.index,
+        });
+    });
+}

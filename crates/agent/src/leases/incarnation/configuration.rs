@@ -1,0 +1,131 @@
+//! Assignment of a worker to a lease: it is limited and configured, and loads the libraries that the lease has loaded
+//! so far.
+
+use super::bring_up_error::{BringUpError, not_up};
+use super::{Incarnation, IncarnationState};
+use crate::leases::book_steps::BookSteps;
+use crate::leases::libraries::LoadedCode;
+use crate::leases::start::WorkerOrigin;
+use crate::leases::supply::WorkerSupply;
+use crate::leases::terms::ServedLease;
+use crate::workers::python;
+use crate::workers::worker::{BOOT_LIMIT, ORDER_LIMIT, START_LIMIT, SentOrder, StartError, Worker};
+use hotlease_fabric::usage::UsageBlock;
+use hotlease_lease::agent::BookEvent;
+use hotlease_sandbox::Kind;
+use hotlease_wire::control::{CoreSharing, Order};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+impl Incarnation {
+    pub(super) async fn configure(
+        &self,
+        (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
+        lease: &ServedLease,
+        worker: &Arc<Worker>,
+        came: &WorkerOrigin,
+    ) -> Result<(), BringUpError> {
+        let limit = lease
+            .terms
+            .program
+            .as_ref()
+            .map_or(START_LIMIT, |_| python::INTERPRETER_START_LIMIT);
+        let limit = match lease.terms.sandbox {
+            Kind::MicroVm => limit + BOOT_LIMIT,
+            _ => limit,
+        };
+        // Both at the same time: both end before it loads a library of the lease, and an interpreter imports within its
+        // limits.
+        let limited = async {
+            match lease.terms.sandbox {
+                Kind::Process => Ok(()),
+                _ => worker.limit(lease.terms.memory_bytes, self.cores.clone()).await,
+            }
+        };
+        let (configured, limited) = tokio::join!(self.give_to(supply, lease, worker, limit), limited);
+        let ready = configured?;
+        limited.map_err(StartError::for_now)?;
+
+        // Under the lock of the libraries: a library that is being loaded now is either in the list already, or its
+        // loading finds this worker up.
+        let codes = lease.libraries.codes.lock().await;
+        let loads: Vec<SentOrder> = codes
+            .iter()
+            .filter(|loaded| !loaded.code.is_of_program())
+            .map(|code| load(worker, code))
+            .collect();
+        for loaded in loads {
+            let loaded = loaded.wait_for_answer(ORDER_LIMIT).await;
+            loaded.map_err(|error| not_up("load the lease's libraries", error))?;
+        }
+        self.restore_state(worker, &codes).await?;
+        self.start.record_up(lease, worker, came, (self.begun, ready));
+        let _ = self.pid.set(worker.pid());
+        self.state.send_replace(IncarnationState::Up(Arc::clone(worker)));
+        drop(codes);
+        // Cannot be refused: it only reports.
+        let _ = book.step(BookEvent::WorkerUp {
+            lease: lease.id,
+            worker: self.index,
+            epoch: self.epoch,
+        });
+        Ok(())
+    }
+
+    /// Waits until the worker is ready for orders and assigns it to the lease; returns when it became ready.
+    async fn give_to(
+        &self,
+        supply: &WorkerSupply,
+        lease: &ServedLease,
+        worker: &Worker,
+        limit: Duration,
+    ) -> Result<Instant, BringUpError> {
+        worker.wait_until_ready(limit).await?;
+        let ready = Instant::now();
+        if self.usage.get().is_none() {
+            let slots = self.cores.len() as u16;
+            let block = UsageBlock::create(slots).map_err(StartError::for_now)?;
+            let _ = self.usage.set(block);
+        }
+        let Some(block) = self.usage.get() else {
+            return Err(StartError::for_now("there is no usage block").into());
+        };
+        let order = Order::Configure {
+            lease: lease.id,
+            epoch: self.epoch,
+            cores: self.cores.clone(),
+            polling: lease.terms.polling,
+            hot_budget_ns: lease.terms.hot_budget_ns,
+            tick_hz: supply.tick_hz().await,
+            memory_bytes: lease.terms.memory_bytes,
+            tenant: lease.terms.tenant.clone(),
+            shared: lease.terms.shared.then_some(CoreSharing {
+                call_limit_ms: supply.sharing.call_limit.as_millis() as u32,
+            }),
+            gpus: (supply.gpus > 0).then(|| self.gpus.clone()),
+        };
+        let claim = match self.cores.first() {
+            Some(core) if lease.terms.shared => {
+                let claim = supply.claims.of(*core);
+                let refused = |error| StartError::for_now(format!("its core cannot be shared: {error}"));
+                Some(claim.map_err(refused)?)
+            }
+            _ => None,
+        };
+        let fds = [block.fd(), claim.as_ref().map_or(block.fd(), |claim| claim.fd())];
+        let fds = &fds[..1 + usize::from(claim.is_some())];
+        let configured = worker.send(&order, fds).wait_for_answer(ORDER_LIMIT).await;
+        configured.map_err(|error| not_up("be configured", error))?;
+        Ok(ready)
+    }
+}
+
+/// Orders a worker to load a library.
+pub(crate) fn load(worker: &Worker, code: &LoadedCode) -> SentOrder {
+    let order = Order::Load {
+        hash: code.code.hash,
+        size_bytes: code.code.size_bytes,
+        base: code.base,
+    };
+    worker.send(&order, &[code.code.memory()])
+}

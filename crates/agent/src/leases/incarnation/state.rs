@@ -1,0 +1,64 @@
+//! Saved state of an incarnation, where its lease has one: when it is found, restored, saved and ended.
+
+use super::{Incarnation, IncarnationState, not_started, worker_died};
+use crate::leases::cause::KillReason;
+use crate::leases::libraries::LoadedCode;
+use crate::workers::worker::{StartError, Worker};
+use hotlease_wire::{Cause, Rejection};
+
+impl Incarnation {
+    /// Finds the state, before there is a worker.
+    pub(super) async fn find_state(&self) -> Result<(), StartError> {
+        match &self.keeping {
+            Some(keeping) => keeping.begin().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Restores the state before it serves any client. Without a library or program no code understands the state yet.
+    pub(super) async fn restore_state(&self, worker: &Worker, codes: &[LoadedCode]) -> Result<(), StartError> {
+        match &self.keeping {
+            Some(keeping) if !codes.is_empty() => keeping.restore(worker).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Restores the state once it has loaded the lease's library. If that fails, the worker is killed.
+    pub async fn restore_loaded(&self) -> Result<(), Rejection> {
+        // An incarnation that is gone meanwhile has put its state back.
+        let (IncarnationState::Up(worker), Some(keeping)) = (self.state(), &self.keeping) else {
+            return Ok(());
+        };
+        let why = tokio::select! {
+            biased;
+            () = self.until_killed() => return Err(worker_died(self.wait_for_end().await)),
+            restored = keeping.restore(&worker) => match restored {
+                Ok(()) => return Ok(()),
+                Err(why) => why,
+            },
+        };
+        self.kill(KillReason::Unusable("its state was not restored"));
+        let (_, output) = self.wait_for_end().await;
+        Err(worker_died((not_started(why), output)))
+    }
+
+    /// Saves the state at the end of its lease, before it is killed, if no function runs.
+    pub(super) async fn save_state(&self, worker: &Worker) {
+        let ended = matches!(*self.killed.borrow(), Some(KillReason::LeaseEnded(_)));
+        if let Some(keeping) = self.keeping.as_ref().filter(|_| ended)
+            && self.running().next().is_none()
+        {
+            // Result ignored: `save` records it.
+            let _ = keeping.save(worker).await;
+        }
+    }
+
+    /// Ends the state's use, because the incarnation has ended for this reason.
+    pub(super) async fn end_state(&self, cause: &Cause) {
+        if let Some(keeping) = &self.keeping {
+            let runs = self.running().next().is_some();
+            let while_running = if runs { " while a function ran" } else { "" };
+            keeping.end(format!("{cause}{while_running}")).await;
+        }
+    }
+}
