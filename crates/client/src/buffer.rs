@@ -1,8 +1,10 @@
 //! Registered memory: arguments and results that are not copied.
 
+pub(crate) mod staging;
+
 use crate::Error;
-use crate::connection::Connection;
 use crate::control::Control;
+use crate::session::connection::Connection;
 use bytemuck::Pod;
 use hotlease_fabric::fence;
 use hotlease_fabric::memory::Memory;

@@ -1,19 +1,19 @@
 //! The invoker: a lease with code on it, kept usable.
 
-use crate::acquire::{self, ReadyLease};
 use crate::buffer::Buffer;
+use crate::buffer::staging::Staging;
 use crate::channel::Channel;
-use crate::channel_cache;
+use crate::channel::cache;
+use crate::channel::completions::Completions;
+use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::code::Code;
-use crate::completions::Completions;
 use crate::control::Control;
-use crate::function::Function;
+use crate::invocation::function::Function;
+use crate::lease::acquire::{self, ReadyLease};
+use crate::lease::manager::Manager;
+use crate::lease::parts::Parts;
 use crate::lease::{ColdPhases, LeasePlan};
-use crate::manager::Manager;
 use crate::options::LeaseOptions;
-use crate::parts::Parts;
-use crate::staging::Staging;
-use crate::wait::{WaitEnd, give_up_at};
 use crate::{Error, LeaseId};
 use bytemuck::Pod;
 use hotlease_fabric::doorbell::Doorbell;
@@ -139,7 +139,7 @@ impl Invoker {
 
     /// The connection to the worker of a slot.
     #[cfg(test)]
-    pub(crate) fn connection(&self, slot: usize) -> Arc<crate::connection::Connection> {
+    pub(crate) fn connection(&self, slot: usize) -> Arc<crate::session::connection::Connection> {
         self.inner.open_channel(slot).expect("open").connection().clone()
     }
 
@@ -195,7 +195,7 @@ impl Invoker {
     /// Those of the connection to the agent; the lease then ends by itself, unbilled beyond its TTL. A lease
     /// that ended without being renewed gives [`Error::LeaseEnded`].
     pub fn deallocate(self) -> Result<UsageTotals, Error> {
-        channel_cache::forget(self.inner.id);
+        cache::forget(self.inner.id);
         let inner = self.inner.clone();
         inner.parts.stop_replacing();
         Control::get()?.run(async move { inner.parts.release(|| inner.close_slots()).await })
@@ -327,7 +327,7 @@ impl Inner {
         if let Some(slot) = slot.or((count == 1).then_some(0)) {
             return self.ready(slot, limit).map(|channel| (slot, channel));
         }
-        let start = channel_cache::slot(self.id).unwrap_or_else(|| self.spread.fetch_add(1, Ordering::Relaxed) % count);
+        let start = cache::slot(self.id).unwrap_or_else(|| self.spread.fetch_add(1, Ordering::Relaxed) % count);
         let mut best: Option<(u64, usize, Arc<Channel>)> = None;
         for slot in (start..count).chain(0..start) {
             let Some(channel) = self.open_channel(slot) else {
@@ -430,7 +430,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.completions.stop();
-        channel_cache::forget(self.id);
+        cache::forget(self.id);
         let Ok(control) = Control::get() else { return };
         let (parts, _) = Parts::new(Vec::new());
         let parts = std::mem::replace(&mut self.parts, parts);

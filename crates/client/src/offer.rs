@@ -7,8 +7,8 @@
 use crate::code::Code;
 use crate::control::Control;
 use crate::invoker::{Inner, Invoker};
+use crate::lease::manager::Manager;
 use crate::lease::{Lease, LeasePlan};
-use crate::manager::Manager;
 use crate::options::{LeaseOptions, Placement, Spread};
 use crate::{Error, LeaseId};
 use base64::Engine;

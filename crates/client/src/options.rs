@@ -1,11 +1,14 @@
 //! Options of a lease, and of the client's behaviour on it.
 
+pub(crate) mod python;
+pub(crate) mod reach;
+
 use crate::Error;
 use crate::code::Code;
-use crate::python::Python;
-use crate::reach::Reach;
-use crate::registrations::RegistrationLimits;
-use crate::transport::Transport;
+use crate::options::python::Python;
+use crate::options::reach::Reach;
+use crate::session::registrations::RegistrationLimits;
+use crate::session::transport::Transport;
 use hotlease_fabric::shm::RingLayout;
 use hotlease_net::Credential;
 use hotlease_wire::connection::RingShape;

@@ -1,5 +1,8 @@
 //! Retries of failed invocations, and the meaning of a failure after a retry.
 
+pub(crate) mod deadline;
+pub(crate) mod redirect;
+
 use crate::channel::Channel;
 use crate::{Error, Function};
 use hotlease_lease::client::{Attempts, Failure};

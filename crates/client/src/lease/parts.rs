@@ -1,9 +1,9 @@
 //! The leases of an invoker: one on each agent that its workers are on, called its parts. Each part is lost, and
 //! replaced, independently of the others.
 
-use crate::acquire::{self, ReadyLease};
 use crate::channel::Channel;
 use crate::invoker::Inner;
+use crate::lease::acquire::{self, ReadyLease};
 use crate::lease::{ColdPhases, Lease, LeasePlan};
 use crate::offer::LentSlots;
 use crate::options::{LeaseOptions, Spread};

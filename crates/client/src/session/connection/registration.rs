@@ -3,7 +3,7 @@
 use super::{Connection, REQUEST_LIMIT, WORKER, unexpected};
 use crate::Error;
 use crate::buffer::Region;
-use crate::registrations::{KnownRegion, Registrations};
+use crate::session::registrations::{KnownRegion, Registrations};
 use hotlease_fabric::memory::Memory;
 use hotlease_fabric::ofi::{Access, OfiError};
 use hotlease_wire::Rejection;

@@ -1,18 +1,18 @@
 //! Calls of a function: at once, later, in place, many times.
 
-use crate::batch::Map;
 use crate::buffer::{BufferSliceMut, Input, Output};
-use crate::callback::call_when_done;
+use crate::channel::cache;
 use crate::channel::{CallTarget, Channel, MESSAGE_BYTES, OutputSink};
-use crate::channel_cache;
-use crate::deadline::{Deadline, micros};
-use crate::in_flight::InFlight;
+use crate::invocation::batch::Map;
+use crate::invocation::callback::call_when_done;
+use crate::invocation::in_flight::InFlight;
+use crate::invocation::pipeline::Pipeline;
+use crate::invocation::request::{OutputPlace, Request};
 use crate::invocation::{BufferInvocation, Invocation};
 use crate::invoker::Inner;
-use crate::pipeline::Pipeline;
-use crate::redirect::{self, LazyRedirects};
-use crate::request::{OutputPlace, Request};
 use crate::retry::CallAttempts;
+use crate::retry::deadline::{Deadline, micros};
+use crate::retry::redirect::{self, LazyRedirects};
 use crate::{Error, Interface};
 use hotlease_wire::frame::Flags;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ impl Function {
     pub fn invoke(&self, input: &[u8], output: &mut [u8]) -> Result<usize, Error> {
         if input.len() <= self.request_bytes
             && output.len() <= self.reply_bytes
-            && let Some(last) = channel_cache::take(self.invoker, self.slot)
+            && let Some(last) = cache::take(self.invoker, self.slot)
         {
             let mut began = None;
             let result = if self.suits(&last.channel) {
@@ -163,7 +163,7 @@ impl Function {
             } else {
                 Err(Error::NoCredit)
             };
-            channel_cache::put_back(last);
+            cache::put_back(last);
             return match result {
                 Ok(length) => Ok(length),
                 Err(error) => self.invoke_after(error, began, input, output),
@@ -184,7 +184,7 @@ impl Function {
         match error {
             Error::NoCredit => {}
             // Try another slot first.
-            Error::NoCore => channel_cache::forget(self.invoker),
+            Error::NoCore => cache::forget(self.invoker),
             error => {
                 again.count_failure(error)?;
                 deadline.begin(began.unwrap_or_else(Instant::now));
@@ -262,7 +262,7 @@ impl Function {
             let mut began = None;
             match self.attempt(&channel, &mut request, bytes, into, (left, &mut began)) {
                 Ok(length) => {
-                    channel_cache::remember(self.invoker, slot, &channel);
+                    cache::remember(self.invoker, slot, &channel);
                     if let Some(piece) = &request.uses.staged_output {
                         into[..length].copy_from_slice(&piece[..length]);
                     }
@@ -420,15 +420,15 @@ impl Function {
     /// A channel to submit on.
     #[inline]
     pub(crate) fn channel(&self, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
-        if let Some(last) = channel_cache::take(self.invoker, self.slot) {
+        if let Some(last) = cache::take(self.invoker, self.slot) {
             let channel = self.suits(&last.channel).then(|| last.channel.clone());
-            channel_cache::put_back(last);
+            cache::put_back(last);
             if let Some(channel) = channel {
                 return Ok(channel);
             }
         }
         let (slot, channel) = self.pick_channel(limit)?;
-        channel_cache::remember(self.invoker, slot, &channel);
+        cache::remember(self.invoker, slot, &channel);
         Ok(channel)
     }
 

@@ -1,8 +1,8 @@
 //! Calls of one function on many inputs: results in order, a bounded number in flight.
 
 use crate::Error;
-use crate::function::Function;
 use crate::invocation::Invocation;
+use crate::invocation::function::Function;
 use std::collections::VecDeque;
 use std::iter::FusedIterator;
 

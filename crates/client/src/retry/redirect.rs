@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::channel::Channel;
-use crate::function::Function;
+use crate::invocation::function::Function;
 use crate::invoker::Inner;
 use crate::options::Sharing;
 use hotlease_lease::client::{Redirect, Redirects};

@@ -5,9 +5,9 @@ mod waiting;
 pub use waiting::AwaitedCall;
 
 use crate::Error;
+use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::channel::{CallTarget, Channel, timed_out};
-use crate::function::Function;
-use crate::wait::{WaitEnd, give_up_at};
+use crate::invocation::function::Function;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
