@@ -7,5 +7,6 @@ mod future;
 mod in_flight;
 pub(crate) mod pipeline;
 mod request;
+mod submission;
 
 pub use future::{BufferInvocation, Invocation};

@@ -5,6 +5,7 @@ mod direct;
 mod held;
 pub(crate) mod manager;
 pub(crate) mod parts;
+pub(crate) mod slots;
 
 pub use held::ColdPhases;
 pub(crate) use held::{Lease, LeasePlan};

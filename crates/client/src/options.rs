@@ -7,8 +7,6 @@ use crate::Error;
 use crate::code::Code;
 use crate::options::python::Python;
 use crate::options::reach::Reach;
-use crate::session::registrations::RegistrationLimits;
-use crate::session::transport::Transport;
 use hotlease_fabric::shm::RingLayout;
 use hotlease_net::Credential;
 use hotlease_wire::connection::RingShape;
@@ -355,17 +353,6 @@ impl LeaseOptions {
         RingShape {
             depth: self.depth,
             entry_bytes: self.reply_bytes,
-        }
-    }
-
-    /// Limits of the registrations of each connection.
-    pub(crate) fn registration_limits(&self, transport: &Transport) -> RegistrationLimits {
-        RegistrationLimits {
-            buffers: self.registered_buffers as usize,
-            bytes: match transport {
-                Transport::Shm => u64::MAX,
-                Transport::Ofi { .. } => self.registered_bytes,
-            },
         }
     }
 

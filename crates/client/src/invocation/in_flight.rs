@@ -285,7 +285,9 @@ impl InFlight {
     /// Parks an invocation that its slot has refused because it had no core: it goes to another slot, or waits a
     /// while outside all channels.
     fn park(&mut self) -> Result<(), Error> {
-        let pause = self.refused.by_a_slot(&self.function)?;
+        let pause = self
+            .refused
+            .by_a_slot(self.function.slot, &self.function.inner.plan.options)?;
         self.resolved = false;
         self.parked = Some(Instant::now() + pause);
         Ok(())

@@ -50,6 +50,16 @@ pub struct Pipeline {
     since: VecDeque<Instant>,
 }
 
+impl Function {
+    /// A pipeline of invocations on one slot: the cheapest way to make many small ones.
+    ///
+    /// # Errors
+    /// Those of repairing the slot, if its worker is dead.
+    pub fn pipeline(&self) -> Result<Pipeline, Error> {
+        Pipeline::new(self.clone())
+    }
+}
+
 impl Pipeline {
     pub(crate) fn new(function: Function) -> Result<Self, Error> {
         let (slot, channel) = function.inner.pick(function.slot, function.timeout)?;

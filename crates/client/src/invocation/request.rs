@@ -2,8 +2,9 @@
 
 use crate::Error;
 use crate::buffer::staging::{Piece, Staging};
-use crate::buffer::{BufferSlice, BufferSliceMut, Input, Region};
+use crate::buffer::{BufferSlice, BufferSliceMut, Input};
 use crate::channel::{CallTarget, Channel};
+use crate::session::region::Region;
 use hotlease_wire::frame::{Flags, Span};
 use hotlease_wire::limits::{PARTS_MAX, REGION_BYTES_MAX};
 use smallvec::SmallVec;

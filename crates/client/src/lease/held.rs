@@ -6,13 +6,14 @@ use crate::code::Code;
 use crate::lease::acquire::{AcquireError, ReadyLease};
 use crate::lease::direct;
 use crate::lease::manager::Manager;
-use crate::offer::not_the_holder;
 use crate::options::LeaseOptions;
 use crate::options::reach::Reach;
 use crate::session::connection::{ConnectionGuard, NEWS_LIMIT, Rings};
+use crate::session::registrations::RegistrationLimits;
 use crate::session::transport::{self, Transport};
 use crate::session::{Expectations, Session, SessionEnd, SessionState};
 use hotlease_fabric::doorbell::Doorbell;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant};
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
 use hotlease_wire::limits::{DELEGATED_SLOTS_MAX, WORKERS_MAX};
@@ -352,7 +353,7 @@ impl Lease {
         let (socket, epoch) = session.connect(index).await?;
         let connect = lap();
         let transport = Transport::choose(&plan.options, session.route().cloned());
-        let limits = plan.options.registration_limits(&transport);
+        let limits = RegistrationLimits::of(&plan.options, &transport);
         let doorbell = plan.doorbell.clone();
         let watched = ConnectionGuard::start(socket, index, epoch, session, doorbell, transport, limits)?;
         let mut rings = Vec::with_capacity(home.slots.len());
@@ -476,4 +477,12 @@ fn check_workers(session: &Session, workers: u16, slots: u16) -> Result<(), Erro
     Err(Error::protocol(format!(
         "the agent granted workers with {granted:?} slots instead of {workers} with {slots}"
     )))
+}
+
+/// The refusal of operations on a lease that this client does not hold.
+fn not_the_holder() -> Error {
+    Rejection::NotPermitted {
+        what: "to lend what was lent: only the holder of a lease makes offers".into(),
+    }
+    .into()
 }
