@@ -1,4 +1,4 @@
-//! What a lease's client is connected to: the agent, by a session, and the workers, by connections.
+//! The session with the agent and the connections to workers: all that a lease is reached by.
 
 mod agent_session;
 pub(crate) mod connection;
