@@ -370,6 +370,7 @@ impl Function {
         (self.new_attempts(), Deadline::new(self.timeout))
     }
 
+    #[inline]
     pub(crate) fn request(&self, input: &Input<'_>, wanted: OutputPlace<'_>) -> Result<Request, Error> {
         let (request, reply) = (self.request_bytes, self.reply_bytes);
         Request::new(self.target, input, wanted, request, reply, &self.inner.staging)
@@ -388,6 +389,7 @@ pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>, Error> {
 }
 
 /// The input bytes that may go through the ring.
+#[inline]
 pub(super) fn ring_bytes<'a>(input: &Input<'a>) -> &'a [u8] {
     match input {
         Input::Bytes(bytes) => bytes,
