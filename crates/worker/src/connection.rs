@@ -4,9 +4,9 @@
 //! read its replies, or that sends malformed requests, loses its connection and disturbs no other client.
 
 use crate::control::WorkerLease;
+use crate::function::invoke::{Region, Regions, SlotChannel};
 use crate::host::set_reached_at;
-use crate::invoke::{Region, Regions, SlotChannel};
-use crate::mailbox::{ConnectionId, Letter};
+use crate::slot::mailbox::{ConnectionId, Letter};
 use hotlease_fabric::channel::{RequestRing, WorkerChannel};
 use hotlease_fabric::memory::{Memory, MemoryError};
 use hotlease_fabric::ofi::{OfiError, Peer};

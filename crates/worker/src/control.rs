@@ -1,14 +1,14 @@
 //! The main thread: obeys the agent, serves the clients' connections, and is never on the path of an invocation.
 
 use crate::connection::Connection;
-use crate::core::{OwnCore, SharedCore};
 use crate::crash;
+use crate::function::library::FunctionTable;
+use crate::function::remote_worker::RemoteWorker;
 use crate::host::{self, SlotLoop};
-use crate::idle::{self, IdlePolicy};
-use crate::library::FunctionTable;
-use crate::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::ports::SlotPorts;
-use crate::remote_worker::RemoteWorker;
+use crate::slot::core::{OwnCore, SharedCore};
+use crate::slot::idle::{self, IdlePolicy};
+use crate::slot::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::slot::{Slot, WorkerShared};
 use crate::state::{self, StateFunctions, StateKeeper};
 use crate::watchdog::Watchdog;

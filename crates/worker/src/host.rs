@@ -4,8 +4,8 @@
 //! delivers signals to its main thread only). Another thread obeys the agent.
 
 use crate::control::{SlotThreads, WorkerProgram};
-use crate::library::FunctionTable;
-use crate::mailbox::{Letter, Mailbox};
+use crate::function::library::FunctionTable;
+use crate::slot::mailbox::{Letter, Mailbox};
 use crate::state::StateFunctions;
 use crate::{HostFunction, Worker, obey};
 use std::io;

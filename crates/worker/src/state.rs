@@ -2,10 +2,10 @@
 //! functions of the program that hosts the worker, or of the library that it has loaded. They run on the slot's thread
 //! between two invocations, so no function changes the state meanwhile.
 
-use crate::context::Context;
 use crate::control::WorkerLease;
-use crate::mailbox::Letter;
-use crate::state_hooks::StateHooks;
+use crate::function::context::Context;
+use crate::function::state_hooks::StateHooks;
+use crate::slot::mailbox::Letter;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::mpsc;

@@ -1,8 +1,8 @@
 //! Calls of functions: locating and checking input and output, and calling through the function's interface.
 
-use crate::context::{Context, FunctionContext};
-use crate::library::{CodeLocation, LoadedFunction};
-use crate::remote_worker;
+use crate::function::context::{Context, FunctionContext};
+use crate::function::library::{CodeLocation, LoadedFunction};
+use crate::function::remote_worker;
 use hotlease_fabric::channel::{Request, WorkerChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_fabric::transport::TransportRing;

@@ -3,8 +3,8 @@
 //! For agent and clients this process is the worker. Channels, buffers and usage are here; input and output are copied
 //! in both directions, and the virtual machine shares no memory with the client.
 
-use crate::context::FunctionContext;
-use crate::invoke::{CallOutcome, MemoryPlace};
+use crate::function::context::FunctionContext;
+use crate::function::invoke::{CallOutcome, MemoryPlace};
 use hotlease_wire::frame::Status;
 use hotlease_wire::machine::{Assignment, GuestCrash};
 
