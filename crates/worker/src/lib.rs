@@ -20,7 +20,10 @@
 //! | `slot/sleep` | sleeping on ports |
 //! | `slot/idle` | idle policy: how long a slot polls before it sleeps |
 //! | `slot/mailbox` | letters from the main thread to a slot |
+//! | `lease` | what is there once the worker is assigned to a lease |
+//! | `program` | the worker's program, and the threads that slots run on |
 //! | `ports` | the slots' ports, for clients on other hosts |
+//! | `function/arguments` | input and output of calls: located and checked |
 //! | `function/invoke` | calling a function through either interface, with its bounds |
 //! | `function/context` | the context that a function of the context interface gets |
 //! | `function/seat` | a slot's place in a gang |
@@ -37,20 +40,24 @@ mod control;
 mod crash;
 mod function;
 mod host;
+mod lease;
 mod lifeline;
 mod ports;
+mod program;
 mod slot;
 mod state;
 mod watchdog;
 
 pub use control::ControlError;
+pub use function::arguments::MemoryPlace;
 pub use function::context::{Context, FunctionContext};
-pub use function::invoke::{CallOutcome, MemoryPlace};
 pub use function::library::{Library, LoadedFunction};
+pub use function::outcome::CallOutcome;
 pub use function::remote_worker::{RemoteCall, RemoteResult, RemoteWorker, WorkerEnd};
 pub use function::seat::{ForeignValue, SeatLayout, SeatValue};
+pub use function::state_pieces::StatePieces;
 pub use host::{HostedSlot, address_for_clients, exit_after_reply};
-pub use state::{StateFunctions, StatePieces};
+pub use state::StateFunctions;
 
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::control::WorkerAnswer;
@@ -124,7 +131,7 @@ impl Worker {
             eprintln!("hotlease-worker: cannot watch the control socket: {error}");
             crash::exit_now(1)
         }
-        obey(self.socket, control::WorkerProgram::default())
+        obey(self.socket, program::WorkerProgram::default())
     }
 
     /// As [`serve`](Self::serve), for a worker elsewhere whose program has this many functions from the beginning.
@@ -133,12 +140,12 @@ impl Worker {
             eprintln!("hotlease-worker: cannot watch the control socket: {error}");
             crash::exit_now(1)
         }
-        let program = control::WorkerProgram {
+        let program = program::WorkerProgram {
             functions: Arc::new(function::library::FunctionTable::of_elsewhere(there, functions)),
             imports: self.imports,
             boot: self.boot,
             elsewhere: Some(there),
-            ..control::WorkerProgram::default()
+            ..program::WorkerProgram::default()
         };
         obey(self.socket, program)
     }
@@ -157,7 +164,7 @@ impl Worker {
 }
 
 /// Obeys the agent until it is gone; then ends the process.
-fn obey(socket: Socket, program: control::WorkerProgram) -> ! {
+fn obey(socket: Socket, program: program::WorkerProgram) -> ! {
     let error = control::obey(socket, program).err();
     if let Some(error) = &error {
         eprintln!("hotlease-worker: {error}");

@@ -10,8 +10,9 @@ pub(crate) mod mailbox;
 mod sleep;
 
 use crate::crash;
+use crate::function::arguments::{self, Arguments, Regions, SlotChannel};
 use crate::function::context::Context;
-use crate::function::invoke::{self, Arguments, Regions, SlotChannel};
+use crate::function::invoke;
 use crate::function::library::{FunctionTable, LoadedFunction};
 use crate::slot::core::Core;
 use crate::slot::idle::IdlePolicy;
@@ -258,7 +259,7 @@ impl<C: Core> Slot<C> {
             .get(request.header.function.0)
             .ok_or(Status::UnknownFunction)?;
         let client = &self.clients[position];
-        Ok((function, invoke::arguments(&client.channel, request, &client.regions)?))
+        Ok((function, arguments::locate(&client.channel, request, &client.regions)?))
     }
 
     #[cold]

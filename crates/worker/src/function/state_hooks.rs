@@ -6,7 +6,7 @@
 //! state has to be in memory twice.
 
 use crate::function::context::Context;
-use crate::state::StatePieces;
+use crate::function::state_pieces::StatePieces;
 use hotlease_wire::code::{STATE_RESTORE_PREFIX, STATE_SAVE_PREFIX};
 use std::ffi::{CStr, c_char, c_void};
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! Letters from the main thread to a slot: a queue behind a lock, and a flag that costs the slot one load per turn, so
 //! that the hot path never touches the lock.
 
+use crate::function::arguments::{Region, Regions, SlotChannel};
 use crate::function::context::Context;
-use crate::function::invoke::{Region, Regions, SlotChannel};
 use crate::function::library::FunctionTable;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
