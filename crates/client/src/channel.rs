@@ -1,16 +1,21 @@
 //! The client's end of a channel: claim an entry, publish, wait, harvest.
 
+pub(crate) mod cache;
 mod call;
+pub(crate) mod completions;
+pub(crate) mod entries;
+mod express;
 mod failure;
+pub(crate) mod wait;
 
 use self::call::EntryUse;
 use crate::Error;
+use crate::channel::entries::{Entries, EntryState, OccupiedEntry};
+use crate::channel::express::Express;
 use crate::code::Code;
-use crate::connection::{Connection, NEWS_LIMIT, Rings};
-use crate::death::{Death, DeathKind};
-use crate::entries::{Entries, EntryState, OccupiedEntry};
-use crate::express::Express;
 use crate::options::Completion;
+use crate::session::connection::{Connection, NEWS_LIMIT, Rings};
+use crate::session::death::{Death, DeathKind};
 use hotlease_fabric::channel::Call;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
@@ -108,7 +113,7 @@ pub(crate) struct CallTarget {
 /// Value of [`CallTarget::message_room`]: as much as an error shows.
 pub(crate) const MESSAGE_BYTES: u32 = 512;
 
-/// A private connection to one slot. `Send + Sync`; see [`crate::entries`] for the ownership of entries.
+/// A private connection to one slot. `Send + Sync`; see [`entries`] for the ownership of entries.
 pub(crate) struct Channel {
     pub(crate) ring: Rings,
     entries: Entries,

@@ -34,66 +34,40 @@
 
 #![forbid(unsafe_code)]
 
-mod acquire;
-mod batch;
 mod buffer;
-mod call_cost;
-mod callback;
 mod channel;
-mod channel_cache;
 mod code;
-mod completions;
-mod connection;
 mod control;
-mod deadline;
-mod death;
-mod direct;
-mod entries;
 mod error;
-mod express;
 #[cfg(test)]
 mod fake_platform;
-mod function;
-mod in_flight;
 mod invocation;
 mod invoker;
 mod lease;
-mod manager;
 mod model;
 mod offer;
 mod options;
-mod parts;
-mod pipeline;
-mod python;
-mod reach;
-mod redirect;
-mod registrations;
-mod request;
-mod request_socket;
 mod retry;
 mod seats;
 mod session;
-mod staging;
 #[cfg(test)]
 mod tests;
-mod transport;
-mod wait;
 
-pub use batch::Map;
 pub use buffer::{Buffer, BufferSlice, BufferSliceMut, Input, Output};
-pub use call_cost::CallCost;
 pub use code::Code;
 pub use error::Error;
-pub use function::Function;
+pub use invocation::batch::Map;
+pub use invocation::function::Function;
+pub use invocation::pipeline::{AwaitedCall, Pipeline};
 pub use invocation::{BufferInvocation, Invocation};
 pub use invoker::Invoker;
 pub use lease::ColdPhases;
+pub use model::call_cost::CallCost;
 pub use model::{Measurements, Model, Work, WorkPlan};
 pub use offer::{Invitation, Offer};
+pub use options::python::Python;
+pub use options::reach::{Directory, Reach};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
-pub use pipeline::{AwaitedCall, Pipeline};
-pub use python::Python;
-pub use reach::{Directory, Reach};
 pub use seats::SeatedWorkers;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};

@@ -11,6 +11,8 @@
 //!  n in a row  = round trip + (n / slots - 1) max(time of the function + per-byte costs, slots g)
 //! ```
 
+pub(crate) mod call_cost;
+
 use crate::{Error, Function, Invoker};
 use hotlease_fabric::clock::median;
 use std::time::{Duration, Instant};

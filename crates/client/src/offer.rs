@@ -6,9 +6,10 @@
 
 use crate::code::Code;
 use crate::control::Control;
-use crate::invoker::{Inner, Invoker};
+use crate::invoker::Invoker;
+use crate::lease::manager::Manager;
+use crate::lease::slots::LeasedSlots;
 use crate::lease::{Lease, LeasePlan};
-use crate::manager::Manager;
 use crate::options::{LeaseOptions, Placement, Spread};
 use crate::{Error, LeaseId};
 use base64::Engine;
@@ -101,7 +102,7 @@ impl FromStr for Invitation {
 /// Lent slots. The loan lasts until [`Offer::revoke`], until its time is over, or until the lease ends; dropping
 /// the offer does not end it.
 pub struct Offer {
-    holder: Weak<Inner>,
+    holder: Weak<LeasedSlots>,
     lease: LeaseId,
     worker: u16,
     delegation: u32,
@@ -238,23 +239,6 @@ impl Invoker {
         })?;
         Ok(Self::new(plan, vec![taken]))
     }
-}
-
-/// Answer of the agent to a delegation.
-pub(crate) struct LentSlots {
-    pub(crate) lease: LeaseId,
-    /// One of the workers whose slots are lent.
-    pub(crate) worker: u16,
-    pub(crate) delegation: u32,
-    pub(crate) grant: Grant,
-}
-
-/// The refusal of operations on a lease that this client does not hold.
-pub(crate) fn not_the_holder() -> Error {
-    Rejection::NotPermitted {
-        what: "lending slots that were lent: only the holder of a lease makes offers".into(),
-    }
-    .into()
 }
 
 #[cfg(test)]

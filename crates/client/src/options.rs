@@ -1,11 +1,12 @@
 //! Options of a lease, and of the client's behaviour on it.
 
+pub(crate) mod python;
+pub(crate) mod reach;
+
 use crate::Error;
 use crate::code::Code;
-use crate::python::Python;
-use crate::reach::Reach;
-use crate::registrations::RegistrationLimits;
-use crate::transport::Transport;
+use crate::options::python::Python;
+use crate::options::reach::Reach;
 use hotlease_fabric::shm::RingLayout;
 use hotlease_net::Credential;
 use hotlease_wire::connection::RingShape;
@@ -352,17 +353,6 @@ impl LeaseOptions {
         RingShape {
             depth: self.depth,
             entry_bytes: self.reply_bytes,
-        }
-    }
-
-    /// Limits of the registrations of each connection.
-    pub(crate) fn registration_limits(&self, transport: &Transport) -> RegistrationLimits {
-        RegistrationLimits {
-            buffers: self.registered_buffers as usize,
-            bytes: match transport {
-                Transport::Shm => u64::MAX,
-                Transport::Ofi { .. } => self.registered_bytes,
-            },
         }
     }
 

@@ -1,12 +1,12 @@
 //! Retries of failed invocations, and the meaning of a failure after a retry.
 
-use crate::channel::Channel;
-use crate::{Error, Function};
+pub(crate) mod deadline;
+pub(crate) mod redirect;
+
+use crate::Error;
 use hotlease_lease::client::{Attempts, Failure};
 use hotlease_wire::frame::Status;
 use hotlease_wire::{EndReason, RunCertainty};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// Attempts that an invocation has left.
 pub(crate) type CallAttempts = Attempts<Error>;
@@ -23,29 +23,6 @@ impl Failure for Error {
             Error::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
             _ => false,
         }
-    }
-}
-
-impl Function {
-    /// Leaves it to the caller to submit again what a worker did not run: a submitted invocation fails with its
-    /// worker, even if it could go to another one, and fails at once if its worker was gone before. Applies to
-    /// `submit` and its variants, with a slot ([`Function::on_slot`]). For callers that must prepare a new worker
-    /// first, which they get by [`crate::Pipeline::repair`].
-    #[must_use]
-    pub fn submitted_once(mut self) -> Self {
-        self.resubmits = false;
-        self
-    }
-
-    /// The channel of a slot to submit to, and the slot.
-    pub(crate) fn pick_channel(&self, limit: Option<Duration>) -> Result<(usize, Arc<Channel>), Error> {
-        if !self.resubmits
-            && let Some(slot) = self.slot
-            && let Some(channel) = self.inner.last_channel(slot)
-        {
-            return Ok((slot, channel));
-        }
-        self.inner.pick(self.slot, limit)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Seats: the place of each slot of a lease in the gang that its functions run in.
 
-use crate::connection::Connection;
 use crate::control::Control;
 use crate::invoker::Invoker;
+use crate::session::connection::Connection;
 use crate::{Error, LeaseOptions};
 use hotlease_net::{SiteAccess, SiteOptions};
 use hotlease_wire::comm::seat::Seat;

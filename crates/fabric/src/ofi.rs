@@ -74,6 +74,7 @@
 //! its clients may not see.
 
 mod address;
+mod counters;
 mod dispatch;
 pub mod endpoint;
 mod error;
@@ -91,7 +92,7 @@ mod sleep;
 mod staging;
 mod transfer;
 
-pub use dispatch::Counters;
+pub use counters::Counters;
 pub use error::OfiError;
 pub use library::Libfabric;
 pub use messenger::Messenger;

@@ -3,10 +3,10 @@
 //! Everything that the client sends is checked here; valid requests are passed to the slots. A client that does not
 //! read its replies, or that sends malformed requests, loses its connection and disturbs no other client.
 
-use crate::control::WorkerLease;
+use crate::function::arguments::{Region, Regions, SlotChannel};
 use crate::host::set_reached_at;
-use crate::invoke::{Region, Regions, SlotChannel};
-use crate::mailbox::{ConnectionId, Letter};
+use crate::lease::WorkerLease;
+use crate::slot::mailbox::{ConnectionId, Letter};
 use hotlease_fabric::channel::{RequestRing, WorkerChannel};
 use hotlease_fabric::memory::{Memory, MemoryError};
 use hotlease_fabric::ofi::{OfiError, Peer};

@@ -1,16 +1,16 @@
 //! The main thread: obeys the agent, serves the clients' connections, and is never on the path of an invocation.
 
 use crate::connection::Connection;
-use crate::core::{OwnCore, SharedCore};
 use crate::crash;
-use crate::host::{self, SlotLoop};
-use crate::idle::{self, IdlePolicy};
-use crate::library::FunctionTable;
-use crate::mailbox::{ConnectionId, Letter, Mailbox};
+use crate::host;
+use crate::lease::WorkerLease;
 use crate::ports::SlotPorts;
-use crate::remote_worker::RemoteWorker;
+use crate::program::{STACK_BYTES, SlotThreads, WorkerProgram, spawn};
+use crate::slot::core::{OwnCore, SharedCore};
+use crate::slot::idle::{self, IdlePolicy};
+use crate::slot::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::slot::{Slot, WorkerShared};
-use crate::state::{self, StateFunctions, StateKeeper};
+use crate::state::{self, StateKeeper};
 use crate::watchdog::Watchdog;
 use hotlease_fabric::claim::CoreClaim;
 use hotlease_fabric::clock::TickClock;
@@ -29,11 +29,6 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
-use std::time::Duration;
-
-/// Stack of a slot's thread: the size of a program's main stack, as functions expect.
-const STACK_BYTES: usize = 8 << 20;
 
 /// Environment variable in which functions find the numbers of their worker's GPUs, like `0,3`; empty: none.
 const GPUS: &str = "HOTLEASE_GPUS";
@@ -47,69 +42,6 @@ pub enum ControlError {
     /// Error of the system.
     #[error("control socket: {0}")]
     System(#[from] std::io::Error),
-}
-
-/// Properties of the worker's program.
-#[derive(Default)]
-pub struct WorkerProgram {
-    /// Functions that exist from the beginning.
-    pub functions: Arc<FunctionTable>,
-    /// Threads of the slots.
-    pub threads: SlotThreads,
-    /// Time that its imports took so far.
-    pub imports: Duration,
-    /// Functions that save and restore its functions' state, if there are any.
-    pub state: Option<StateFunctions>,
-    /// Time that its own virtual machine took to boot.
-    pub boot: Duration,
-    /// The worker that runs functions in place of this process, if there is one.
-    pub elsewhere: Option<&'static dyn RemoteWorker>,
-}
-
-/// Threads that slots run on.
-#[derive(Default)]
-pub enum SlotThreads {
-    /// New threads.
-    #[default]
-    Spawned,
-    /// For the only slot: a thread of the host program, which waits for its body.
-    Handed(SyncSender<SlotLoop>),
-}
-
-impl SlotThreads {
-    fn start(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String> {
-        match self {
-            Self::Spawned => spawn(name, body),
-            Self::Handed(thread) => thread
-                .try_send(Box::new(body))
-                .map_err(|_| "the thread of the only slot is taken".into()),
-        }
-    }
-}
-
-/// State of the worker once it is assigned to a lease.
-pub struct WorkerLease {
-    /// The slots' mailboxes.
-    pub slots: Vec<Arc<Mailbox>>,
-    /// Number of open channels of each slot, of all clients together.
-    pub channels: Vec<usize>,
-    /// The slots' ports.
-    pub fabrics: SlotPorts,
-    /// Whether its functions can take part in a gang.
-    pub has_gangs: bool,
-    functions: Arc<FunctionTable>,
-    /// Keeper of its functions' state, if there is one.
-    pub keeper: Option<StateKeeper>,
-    generation: u32,
-    connections_made: u64,
-}
-
-impl WorkerLease {
-    /// Draws a generation that no channel of this worker has had; never 0.
-    pub fn next_generation(&mut self) -> u32 {
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
-        self.generation
-    }
 }
 
 /// Obeys the agent until it closes the socket.
@@ -200,7 +132,7 @@ fn execute(
             connections.push(connection.map_err(|error| error.to_string())?);
         }
         (Order::Restore { size_bytes: None }, Some(lease)) => {
-            state::run_on_slot(lease, |keeper, _| (keeper.check(), true))?;
+            state::run_on_slot(lease.keeper.as_ref(), &lease.slots, |keeper, _| (keeper.check(), true))?;
         }
         (
             Order::Restore {
@@ -209,13 +141,13 @@ fn execute(
             Some(lease),
         ) => {
             let pipe = File::from(fd?);
-            state::run_on_slot(lease, move |keeper, context| {
+            state::run_on_slot(lease.keeper.as_ref(), &lease.slots, move |keeper, context| {
                 (keeper.restore(context, pipe, bytes), true)
             })?;
         }
         (Order::Save, Some(lease)) => {
             let pipe = File::from(fd?);
-            state::run_on_slot(lease, move |keeper, context| {
+            state::run_on_slot(lease.keeper.as_ref(), &lease.slots, move |keeper, context| {
                 let saved = keeper.save(context, pipe);
                 let serves_on = saved.is_err();
                 (saved, serves_on)
@@ -351,15 +283,6 @@ fn configure(
         generation: 0,
         connections_made: 0,
     })
-}
-
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .stack_size(STACK_BYTES)
-        .spawn(body)
-        .map(drop)
-        .map_err(|error| format!("cannot start thread {name}: {error}"))
 }
 
 /// Tells the worker's functions, in the environment, the numbers of their GPUs.

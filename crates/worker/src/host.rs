@@ -3,18 +3,15 @@
 //! Its one slot runs on the program's own thread, because such programs expect their functions to run there (Python
 //! delivers signals to its main thread only). Another thread obeys the agent.
 
-use crate::control::{SlotThreads, WorkerProgram};
-use crate::library::FunctionTable;
-use crate::mailbox::{Letter, Mailbox};
+use crate::function::library::FunctionTable;
+use crate::program::{SlotLoop, SlotThreads, WorkerProgram};
+use crate::slot::mailbox::{Letter, Mailbox};
 use crate::state::StateFunctions;
 use crate::{HostFunction, Worker, obey};
 use std::io;
 use std::net::IpAddr;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// The endless loop of a slot.
-pub(crate) type SlotLoop = Box<dyn FnOnce() + Send>;
 
 /// Mailbox of the one slot; a process has one worker.
 static MAILBOX: OnceLock<Arc<Mailbox>> = OnceLock::new();

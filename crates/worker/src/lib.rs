@@ -15,52 +15,49 @@
 //! | `connection` | one client's connection: channels and registered memory |
 //! | `host` | the worker as a part of another program |
 //! | `slot` | a slot's thread: polling, serving, sleeping |
-//! | `core` | the core of a slot: the slot's own, or shared and claimed for each invocation |
-//! | `fabrics` | the slots' ports, for clients on other hosts |
-//! | `landing` | landing buffers: data of a client on another host during a call |
-//! | `sleep` | sleeping on ports |
-//! | `idle` | idle policy: how long a slot polls before it sleeps |
-//! | `mailbox` | letters from the main thread to a slot |
-//! | `invoke` | calling a function through either interface, with its bounds |
-//! | `context` | the context that a function of the context interface gets |
-//! | `seat` | a slot's place in a gang |
-//! | `library` | loading function libraries |
+//! | `slot/core` | the core of a slot: the slot's own, or shared and claimed for each invocation |
+//! | `slot/landing` | landing buffers: data of a client on another host during a call |
+//! | `slot/sleep` | sleeping on ports |
+//! | `slot/idle` | idle policy: how long a slot polls before it sleeps |
+//! | `slot/mailbox` | letters from the main thread to a slot |
+//! | `lease` | what is there once the worker is assigned to a lease |
+//! | `program` | the worker's program, and the threads that slots run on |
+//! | `ports` | the slots' ports, for clients on other hosts |
+//! | `function/arguments` | input and output of calls: located and checked |
+//! | `function/invoke` | calling a function through either interface, with its bounds |
+//! | `function/context` | the context that a function of the context interface gets |
+//! | `function/seat` | a slot's place in a gang |
+//! | `function/library` | loading function libraries |
+//! | `function/state_hooks` | the functions of a library that save and restore its state |
+//! | `function/remote_worker` | functions that run in a virtual machine, for which this process stands |
 //! | `state` | saving and restoring the state that functions leave in the process |
-//! | `hooks` | the functions of a library that save and restore its state |
-//! | `elsewhere` | functions that run in a virtual machine, for which this process stands |
 //! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
-//! | `fault` | crash records: why the process dies |
+//! | `crash` | crash records: why the process dies |
 
 mod connection;
-mod context;
 mod control;
-mod core;
 mod crash;
+mod function;
 mod host;
-mod idle;
-mod invoke;
-mod landing;
-mod library;
+mod lease;
 mod lifeline;
-mod mailbox;
 mod ports;
-mod remote_worker;
-mod seat;
-mod sleep;
+mod program;
 mod slot;
 mod state;
-mod state_hooks;
 mod watchdog;
 
-pub use context::{Context, FunctionContext};
 pub use control::ControlError;
+pub use function::arguments::MemoryPlace;
+pub use function::context::{Context, FunctionContext};
+pub use function::library::{Library, LoadedFunction};
+pub use function::outcome::CallOutcome;
+pub use function::remote_worker::{RemoteCall, RemoteResult, RemoteWorker, WorkerEnd};
+pub use function::seat::{ForeignValue, SeatLayout, SeatValue};
+pub use function::state_pieces::StatePieces;
 pub use host::{HostedSlot, address_for_clients, exit_after_reply};
-pub use invoke::{CallOutcome, MemoryPlace};
-pub use library::{Library, LoadedFunction};
-pub use remote_worker::{RemoteCall, RemoteResult, RemoteWorker, WorkerEnd};
-pub use seat::{ForeignValue, SeatLayout, SeatValue};
-pub use state::{StateFunctions, StatePieces};
+pub use state::StateFunctions;
 
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::control::WorkerAnswer;
@@ -134,7 +131,7 @@ impl Worker {
             eprintln!("hotlease-worker: cannot watch the control socket: {error}");
             crash::exit_now(1)
         }
-        obey(self.socket, control::WorkerProgram::default())
+        obey(self.socket, program::WorkerProgram::default())
     }
 
     /// As [`serve`](Self::serve), for a worker elsewhere whose program has this many functions from the beginning.
@@ -143,12 +140,12 @@ impl Worker {
             eprintln!("hotlease-worker: cannot watch the control socket: {error}");
             crash::exit_now(1)
         }
-        let program = control::WorkerProgram {
-            functions: Arc::new(library::FunctionTable::of_elsewhere(there, functions)),
+        let program = program::WorkerProgram {
+            functions: Arc::new(function::library::FunctionTable::of_elsewhere(there, functions)),
             imports: self.imports,
             boot: self.boot,
             elsewhere: Some(there),
-            ..control::WorkerProgram::default()
+            ..program::WorkerProgram::default()
         };
         obey(self.socket, program)
     }
@@ -167,7 +164,7 @@ impl Worker {
 }
 
 /// Obeys the agent until it is gone; then ends the process.
-fn obey(socket: Socket, program: control::WorkerProgram) -> ! {
+fn obey(socket: Socket, program: program::WorkerProgram) -> ! {
     let error = control::obey(socket, program).err();
     if let Some(error) = &error {
         eprintln!("hotlease-worker: {error}");

@@ -3,7 +3,7 @@
 //! libfabric is loaded when the first client from another host asks for a port, so that a worker which serves only its
 //! own node never maps it.
 
-use crate::mailbox::{Letter, Mailbox};
+use crate::slot::mailbox::{Letter, Mailbox};
 use hotlease_fabric::ofi::{Libfabric, OfiError, Port, PortOptions, providers};
 use std::collections::BTreeMap;
 use std::net::IpAddr;

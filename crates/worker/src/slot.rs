@@ -3,15 +3,21 @@
 //! The path from a request to its reply has no lock, no allocation and no system call; usage is counted after the reply
 //! is published.
 
-use crate::context::Context;
-use crate::core::Core;
+pub(crate) mod core;
+pub(crate) mod idle;
+mod landing;
+pub(crate) mod mailbox;
+mod sleep;
+
 use crate::crash;
-use crate::idle::IdlePolicy;
-use crate::invoke::{self, Arguments, Regions, SlotChannel};
-use crate::landing::{KEPT_FOR, LandingBuffers};
-use crate::library::{FunctionTable, LoadedFunction};
-use crate::mailbox::{ConnectionId, Letter, Mailbox};
-use crate::sleep;
+use crate::function::arguments::{self, Arguments, Regions, SlotChannel};
+use crate::function::context::Context;
+use crate::function::invoke;
+use crate::function::library::{FunctionTable, LoadedFunction};
+use crate::slot::core::Core;
+use crate::slot::idle::IdlePolicy;
+use crate::slot::landing::{KEPT_FOR, LandingBuffers};
+use crate::slot::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::watchdog::Watchdog;
 use hotlease_fabric::channel::Request;
 use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
@@ -253,7 +259,7 @@ impl<C: Core> Slot<C> {
             .get(request.header.function.0)
             .ok_or(Status::UnknownFunction)?;
         let client = &self.clients[position];
-        Ok((function, invoke::arguments(&client.channel, request, &client.regions)?))
+        Ok((function, arguments::locate(&client.channel, request, &client.regions)?))
     }
 
     #[cold]

@@ -26,7 +26,7 @@ const CANCELLED: u64 = 2;
 pub struct SlotDeadline {
     /// Deadline in ticks, or one of the constants above.
     deadline: AtomicU64,
-    /// Cancel flag; see [`crate::context`].
+    /// Cancel flag; see [`crate::function::context`].
     pub cancelled: Arc<AtomicU32>,
 }
 

@@ -2,10 +2,10 @@
 
 use super::{Channel, OutputSink, Reply, ReplySource, timed_out};
 use crate::Error;
+use crate::channel::entries::EntryState;
+use crate::channel::express;
+use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::channel::{CallTarget, MESSAGE_BYTES};
-use crate::entries::EntryState;
-use crate::express;
-use crate::wait::{WaitEnd, give_up_at};
 use hotlease_fabric::channel::PayloadTooLong;
 use hotlease_wire::frame::Status;
 use std::any::Any;
@@ -86,8 +86,8 @@ impl Channel {
         self.claim().map(EntryUse::Ring)
     }
 
-    /// Begins an express invocation as [`Express::begin`](crate::express::Express::begin) does, if the reply to the
-    /// abandoned one has come since.
+    /// Begins an express invocation as [`Express::begin`](express::Express::begin) does, if the reply to the abandoned
+    /// one has come since.
     #[cold]
     fn begin_after_abandoned(&self) -> Option<u64> {
         let abandoned = self.express.open()?;

@@ -2,7 +2,7 @@
 
 use super::{Channel, EntryUse, Reply};
 use crate::Error;
-use crate::death::{Death, UnansweredCall};
+use crate::session::death::{Death, UnansweredCall};
 use hotlease_wire::RunCertainty;
 use hotlease_wire::frame::{InvocationId, Status};
 use std::time::Duration;

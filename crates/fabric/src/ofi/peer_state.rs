@@ -2,7 +2,6 @@
 
 use super::error::OfiError;
 use super::ffi::fi_addr_t;
-use super::port::Peer;
 use crate::memory::Memory;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,14 +46,6 @@ impl PeerState {
     #[inline]
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
-    }
-}
-
-impl Peer {
-    /// Treats the peer as gone, whatever the provider reports: transfers with it end, on any thread, and frames to it
-    /// are dropped. Over sockets a provider may try for ever to connect again to a port that was closed.
-    pub fn give_up(&self) {
-        self.link.break_off(OfiError::PeerClosed);
     }
 }
 

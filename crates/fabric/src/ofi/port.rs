@@ -1,27 +1,23 @@
 //! A port: this end of a fabric, for any number of peers and channels.
 
+use super::PEERS_MAX;
 use super::address::OwnAddress;
-use super::dispatch::Counters;
+use super::counters::Counters;
 use super::endpoint::Endpoint;
 use super::error::OfiError;
-use super::ffi;
 use super::peer_state::PeerState;
-use super::port_state::{OpenChannel, PortState};
+use super::port_state::PortState;
 use super::providers::Provider;
-use super::ring::NearEnd;
 use super::staging::HEADER_BYTES;
-use super::transfer::Registration;
-use super::{CHANNELS_MAX, PEERS_MAX, REGISTRATIONS_MAX};
-use crate::memory::Memory;
-use crate::shm::NearRing;
-use hotlease_wire::connection::RingShape;
-use hotlease_wire::fabric::{ChannelEnd, MessageKind, PortAddress, Prefix, RemoteMemory};
+use hotlease_wire::fabric::{MessageKind, PortAddress, Prefix};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Longest single operation.
+const CHUNK_BYTES: usize = 1 << 20;
 /// How long a dropped port waits for its sends to leave.
 const LINGER: Duration = Duration::from_millis(100);
 /// Time until an unanswered probe is sent again; doubled each time.
@@ -164,7 +160,7 @@ impl Port {
             survives_peers: provider.quirks().survives_peer,
             registers_local: endpoint.registers_local(),
             inject_bytes: endpoint.inject_bytes(),
-            chunk_bytes: endpoint.message_bytes().min(super::transfer::CHUNK_BYTES),
+            chunk_bytes: endpoint.message_bytes().min(CHUNK_BYTES),
             message_bytes,
             address,
             options,
@@ -279,80 +275,6 @@ impl Port {
         })
     }
 
-    /// Registers memory. Local access needs a registration on some providers only; it is cheap on the others.
-    pub fn register(self: &Arc<Self>, memory: &Arc<Memory>, access: Access) -> Result<Registration, OfiError> {
-        let peers = match access {
-            Access::Local => 0,
-            Access::PeerReads => ffi::FI_REMOTE_READ,
-            Access::PeerWrites => ffi::FI_REMOTE_WRITE,
-            Access::PeerReadsAndWrites => ffi::FI_REMOTE_READ | ffi::FI_REMOTE_WRITE,
-        };
-        let own = ffi::FI_SEND | ffi::FI_RECV | ffi::FI_READ | ffi::FI_WRITE;
-        let mut state = self.lock();
-        if state.regions.iter().flatten().count() >= REGISTRATIONS_MAX {
-            return Err(OfiError::TooMany {
-                what: "registrations",
-                limit: REGISTRATIONS_MAX,
-            });
-        }
-        let (number, keys) = state.register(memory, own | peers)?;
-        drop(state);
-        let remote = RemoteMemory {
-            address: keys.address,
-            key: keys.key,
-            size: memory.size_bytes(),
-        };
-        Ok(Registration::new(
-            self.clone(),
-            number,
-            keys.descriptor,
-            remote,
-            memory.clone(),
-        ))
-    }
-
-    /// Opens this end of a channel: from now on frames for it are put into `near`.
-    pub fn open_channel(self: &Arc<Self>, near: &NearRing) -> Result<NearEnd, OfiError> {
-        let registration = self.register(near.memory(), Access::PeerWrites)?;
-        let layout = near.layout();
-        let shape = RingShape {
-            depth: layout.depth(),
-            entry_bytes: layout.entry_bytes() as u32,
-        };
-        let key = rand::random();
-        let mut state = self.lock();
-        let free = state.channels.iter().position(Option::is_none);
-        let index = free.unwrap_or(state.channels.len());
-        if index >= CHANNELS_MAX {
-            return Err(OfiError::TooMany {
-                what: "channels",
-                limit: CHANNELS_MAX,
-            });
-        }
-        // The upper bits are random, so that a frame of a closed channel hits no later one.
-        let id = (rand::random::<u32>() & !(CHANNELS_MAX as u32 - 1)) | index as u32;
-        let channel = OpenChannel {
-            id,
-            key,
-            near: near.clone(),
-            shape,
-            ring: None,
-        };
-        if free.is_none() {
-            state.channels.push(None);
-        }
-        state.channels[index] = Some(channel);
-        drop(state);
-        let end = ChannelEnd {
-            channel: id,
-            key,
-            shape,
-            ring: *registration.remote(),
-            message_bytes: self.message_bytes as u32,
-        };
-        Ok(NearEnd::new(self.clone(), end, registration))
-    }
-
     pub(super) fn message_bytes(&self) -> usize {
         self.message_bytes
     }
@@ -412,6 +334,12 @@ impl std::fmt::Debug for Port {
 }
 
 impl Peer {
+    /// Treats the peer as gone, whatever the provider reports: transfers with it end, on any thread, and frames to it
+    /// are dropped. Over sockets a provider may try for ever to connect again to a port that was closed.
+    pub fn give_up(&self) {
+        self.link.break_off(OfiError::PeerClosed);
+    }
+
     /// Port that the peer belongs to.
     pub fn port(&self) -> &Arc<Port> {
         &self.port

@@ -1,7 +1,7 @@
 //! State under a port's mutex: its endpoint, the operations under way, and everything that a completion or a message
 //! may touch.
 
-use super::dispatch::Counters;
+use super::counters::Counters;
 use super::endpoint::{Completions, Endpoint, FailedOperation, PostResult, RegionHandle, RegionKeys};
 use super::error::OfiError;
 use super::ffi::{self, FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};

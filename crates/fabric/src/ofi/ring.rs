@@ -1,15 +1,17 @@
 //! Both ends of a channel over a fabric: the near ring, open for frames, and the peer's ring.
 
+use super::CHANNELS_MAX;
 use super::endpoint::PostResult;
 use super::error::OfiError;
 use super::operation::Operation;
 use super::peer_state::RingState;
 use super::port::{Access, DeadlineWait, Peer, Port};
-use super::port_state::PortState;
+use super::port_state::{OpenChannel, PortState};
 use super::staging::{HEADER_BYTES, Staging};
 use super::transfer::Registration;
 use crate::ring::FarRing;
-use crate::shm::RingLayout;
+use crate::shm::{NearRing, RingLayout};
+use hotlease_wire::connection::RingShape;
 use hotlease_wire::fabric::{ChannelEnd, MessageKind, Prefix};
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
 use std::ptr::NonNull;
@@ -80,7 +82,7 @@ impl NearEnd {
     }
 
     fn index(&self) -> usize {
-        self.end.channel as usize & (super::CHANNELS_MAX - 1)
+        self.end.channel as usize & (CHANNELS_MAX - 1)
     }
 }
 
@@ -88,6 +90,50 @@ impl Drop for NearEnd {
     fn drop(&mut self) {
         let index = self.index();
         self.port.lock().channels[index] = None;
+    }
+}
+
+impl Port {
+    /// Opens this end of a channel: from now on frames for it are put into `near`.
+    pub fn open_channel(self: &Arc<Self>, near: &NearRing) -> Result<NearEnd, OfiError> {
+        let registration = self.register(near.memory(), Access::PeerWrites)?;
+        let layout = near.layout();
+        let shape = RingShape {
+            depth: layout.depth(),
+            entry_bytes: layout.entry_bytes() as u32,
+        };
+        let key = rand::random();
+        let mut state = self.lock();
+        let free = state.channels.iter().position(Option::is_none);
+        let index = free.unwrap_or(state.channels.len());
+        if index >= CHANNELS_MAX {
+            return Err(OfiError::TooMany {
+                what: "channels",
+                limit: CHANNELS_MAX,
+            });
+        }
+        // The upper bits are random, so that a frame of a closed channel hits no later one.
+        let id = (rand::random::<u32>() & !(CHANNELS_MAX as u32 - 1)) | index as u32;
+        let channel = OpenChannel {
+            id,
+            key,
+            near: near.clone(),
+            shape,
+            ring: None,
+        };
+        if free.is_none() {
+            state.channels.push(None);
+        }
+        state.channels[index] = Some(channel);
+        drop(state);
+        let end = ChannelEnd {
+            channel: id,
+            key,
+            shape,
+            ring: *registration.remote(),
+            message_bytes: self.message_bytes() as u32,
+        };
+        Ok(NearEnd::new(self.clone(), end, registration))
     }
 }
 

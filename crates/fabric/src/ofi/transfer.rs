@@ -1,9 +1,11 @@
-//! Transfers of large data: reads and writes of spans of a peer's registered memory.
+//! Registered memory, and transfers of large data: reads and writes of spans of a peer's registered memory.
 
+use super::REGISTRATIONS_MAX;
 use super::endpoint::PostResult;
 use super::error::OfiError;
+use super::ffi;
 use super::operation::{Operation, Transfer};
-use super::port::{DeadlineWait, Peer, Port};
+use super::port::{Access, DeadlineWait, Peer, Port};
 use super::port_state::PortState;
 use crate::memory::Memory;
 use hotlease_wire::fabric::RemoteMemory;
@@ -12,8 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Longest single operation.
-pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// After a failure, how long to wait for the other pieces: some providers never report the end of an operation whose
 /// peer is gone.
 const LATE_PIECES_LIMIT: Duration = Duration::from_millis(100);
@@ -99,6 +99,38 @@ enum Direction {
 }
 
 impl Port {
+    /// Registers memory. Local access needs a registration on some providers only; it is cheap on the others.
+    pub fn register(self: &Arc<Self>, memory: &Arc<Memory>, access: Access) -> Result<Registration, OfiError> {
+        let peers = match access {
+            Access::Local => 0,
+            Access::PeerReads => ffi::FI_REMOTE_READ,
+            Access::PeerWrites => ffi::FI_REMOTE_WRITE,
+            Access::PeerReadsAndWrites => ffi::FI_REMOTE_READ | ffi::FI_REMOTE_WRITE,
+        };
+        let own = ffi::FI_SEND | ffi::FI_RECV | ffi::FI_READ | ffi::FI_WRITE;
+        let mut state = self.lock();
+        if state.regions.iter().flatten().count() >= REGISTRATIONS_MAX {
+            return Err(OfiError::TooMany {
+                what: "registrations",
+                limit: REGISTRATIONS_MAX,
+            });
+        }
+        let (number, keys) = state.register(memory, own | peers)?;
+        drop(state);
+        let remote = RemoteMemory {
+            address: keys.address,
+            key: keys.key,
+            size: memory.size_bytes(),
+        };
+        Ok(Registration::new(
+            self.clone(),
+            number,
+            keys.descriptor,
+            remote,
+            memory.clone(),
+        ))
+    }
+
     /// Copies from the peer's memory into ours, and returns when all bytes are there. Makes progress meanwhile.
     ///
     /// After an error pieces may still be under way: the local memory is held, and may still change.

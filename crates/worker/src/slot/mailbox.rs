@@ -1,9 +1,9 @@
 //! Letters from the main thread to a slot: a queue behind a lock, and a flag that costs the slot one load per turn, so
 //! that the hot path never touches the lock.
 
-use crate::context::Context;
-use crate::invoke::{Region, Regions, SlotChannel};
-use crate::library::FunctionTable;
+use crate::function::arguments::{Region, Regions, SlotChannel};
+use crate::function::context::Context;
+use crate::function::library::FunctionTable;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
 use hotlease_wire::comm::seat::Seat;

@@ -1,18 +1,13 @@
-//! Calls of a function: at once, later, in place, many times.
+//! Functions as a caller has them, and their calls at once.
 
-use crate::batch::Map;
-use crate::buffer::{BufferSliceMut, Input, Output};
-use crate::callback::call_when_done;
+use crate::buffer::{Input, Output};
+use crate::channel::cache;
 use crate::channel::{CallTarget, Channel, MESSAGE_BYTES, OutputSink};
-use crate::channel_cache;
-use crate::deadline::{Deadline, micros};
-use crate::in_flight::InFlight;
-use crate::invocation::{BufferInvocation, Invocation};
-use crate::invoker::Inner;
-use crate::pipeline::Pipeline;
-use crate::redirect::{self, LazyRedirects};
-use crate::request::{OutputPlace, Request};
+use crate::invocation::request::{OutputPlace, Request};
+use crate::lease::slots::LeasedSlots;
 use crate::retry::CallAttempts;
+use crate::retry::deadline::{Deadline, micros};
+use crate::retry::redirect::{self, LazyRedirects};
 use crate::{Error, Interface};
 use hotlease_wire::frame::Flags;
 use std::sync::Arc;
@@ -28,7 +23,7 @@ use std::{fmt, io};
 /// or not.
 #[derive(Clone)]
 pub struct Function {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<LeasedSlots>,
     /// Copy of `inner.id`, close to the other fields.
     invoker: u64,
     pub(crate) target: CallTarget,
@@ -47,7 +42,7 @@ pub struct Function {
 }
 
 impl Function {
-    pub(crate) fn new(inner: &Arc<Inner>, name: &str) -> Result<Self, Error> {
+    pub(crate) fn new(inner: &Arc<LeasedSlots>, name: &str) -> Result<Self, Error> {
         let (code, options) = (&inner.plan.code, &inner.plan.options);
         let index = code.index_of(name)?;
         let function = &code.functions()[index];
@@ -107,6 +102,16 @@ impl Function {
         self
     }
 
+    /// Leaves it to the caller to submit again what a worker did not run: a submitted invocation fails with its
+    /// worker, even if it could go to another one, and fails at once if its worker was gone before. Applies to
+    /// `submit` and its variants, with a slot ([`Function::on_slot`]). For callers that must prepare a new worker
+    /// first, which they get by [`crate::Pipeline::repair`].
+    #[must_use]
+    pub fn submitted_once(mut self) -> Self {
+        self.resubmits = false;
+        self
+    }
+
     /// Uses only this slot. Default: the first idle one, beginning with the one that the thread used last.
     ///
     /// # Errors
@@ -149,7 +154,7 @@ impl Function {
     pub fn invoke(&self, input: &[u8], output: &mut [u8]) -> Result<usize, Error> {
         if input.len() <= self.request_bytes
             && output.len() <= self.reply_bytes
-            && let Some(last) = channel_cache::take(self.invoker, self.slot)
+            && let Some(last) = cache::take(self.invoker, self.slot)
         {
             let mut began = None;
             let result = if self.suits(&last.channel) {
@@ -163,7 +168,7 @@ impl Function {
             } else {
                 Err(Error::NoCredit)
             };
-            channel_cache::put_back(last);
+            cache::put_back(last);
             return match result {
                 Ok(length) => Ok(length),
                 Err(error) => self.invoke_after(error, began, input, output),
@@ -184,7 +189,7 @@ impl Function {
         match error {
             Error::NoCredit => {}
             // Try another slot first.
-            Error::NoCore => channel_cache::forget(self.invoker),
+            Error::NoCore => cache::forget(self.invoker),
             error => {
                 again.count_failure(error)?;
                 deadline.begin(began.unwrap_or_else(Instant::now));
@@ -262,7 +267,7 @@ impl Function {
             let mut began = None;
             match self.attempt(&channel, &mut request, bytes, into, (left, &mut began)) {
                 Ok(length) => {
-                    channel_cache::remember(self.invoker, slot, &channel);
+                    cache::remember(self.invoker, slot, &channel);
                     if let Some(piece) = &request.uses.staged_output {
                         into[..length].copy_from_slice(&piece[..length]);
                     }
@@ -274,7 +279,7 @@ impl Function {
                 }
                 Err(Error::NoCore) => {
                     let since = *since.get_or_insert_with(Instant::now);
-                    let paused = refused.by_a_slot(self);
+                    let paused = refused.by_a_slot(self.slot, &self.inner.plan.options);
                     let paused = paused.and_then(|time| redirect::pause(time, since, self.timeout));
                     paused.map_err(|error| again.take_final_error(error))?;
                     refused_by = Some(slot);
@@ -325,111 +330,30 @@ impl Function {
         result
     }
 
-    /// Starts an invocation and returns its future. Waits only while as many invocations are in flight as the slots
-    /// accept.
-    pub fn submit(&self, input: &[u8]) -> Result<Invocation, Error> {
-        let wanted = OutputPlace::Bytes(self.output_bytes);
-        self.start(&Input::Bytes(input), wanted, true, true)
-            .map(Invocation::new)
-    }
-
-    /// Starts an invocation as [`Function::submit`] does, but does not wait.
-    ///
-    /// # Errors
-    /// [`Error::NoCredit`] where `submit` would wait.
-    pub fn try_submit(&self, input: &[u8]) -> Result<Invocation, Error> {
-        let wanted = OutputPlace::Bytes(self.output_bytes);
-        self.start(&Input::Bytes(input), wanted, false, true)
-            .map(Invocation::new)
-    }
-
-    /// Starts an invocation as [`Function::submit`] does, for callers that keep the input and can submit it again.
-    pub(crate) fn submit_once(&self, input: &[u8], wait: bool) -> Result<Invocation, Error> {
-        let wanted = OutputPlace::Bytes(self.output_bytes);
-        self.start(&Input::Bytes(input), wanted, wait, false)
-            .map(Invocation::new)
-    }
-
-    /// Starts an invocation whose output is written in place; the input may be a part of a buffer, too. Until the
-    /// future has resolved, the worker uses these parts, and the program must not. (Both stay alive for as long as
-    /// the worker uses them, even if the buffers are dropped.)
-    pub fn submit_buffer<'a>(
-        &self,
-        input: impl Into<Input<'a>>,
-        output: BufferSliceMut<'_>,
-    ) -> Result<BufferInvocation, Error> {
-        let wanted = OutputPlace::Buffer(output.as_slice());
-        self.start(&input.into(), wanted, true, true).map(BufferInvocation::new)
-    }
-
-    /// Starts an invocation that reads its input in place; its output comes as bytes. The input must not be changed
-    /// until the future has resolved.
-    pub fn submit_from_buffer<'a>(&self, input: impl Into<Input<'a>>) -> Result<Invocation, Error> {
-        let wanted = OutputPlace::Bytes(self.output_bytes);
-        self.start(&input.into(), wanted, true, true).map(Invocation::new)
-    }
-
-    /// Starts an invocation. When it has resolved, `then` is called with the result on the library's completion
-    /// thread. It should be brief: other callbacks and futures of this invoker wait meanwhile. If it panics, the
-    /// panic is logged and has no other effect.
-    ///
-    /// # Errors
-    /// If the invocation could not be started; `then` is not called in this case.
-    pub fn submit_then(
-        &self,
-        input: &[u8],
-        then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
-    ) -> Result<(), Error> {
-        let wanted = OutputPlace::Bytes(self.output_bytes);
-        let in_flight = self.start(&Input::Bytes(input), wanted, true, true)?;
-        call_when_done(in_flight, Box::new(then))
-    }
-
-    /// Invokes the function on each input, over all slots; returns the results in order.
-    pub fn batch(&self, inputs: &[&[u8]]) -> Vec<Result<Vec<u8>, Error>> {
-        self.map(inputs.iter().copied()).collect()
-    }
-
-    /// Invokes the function on each input that the iterator yields, over all slots, with a bounded number in
-    /// flight. Returns an iterator over the results, in order. Inputs are taken from the iterator as results are.
-    ///
-    /// ```no_run
-    /// # use hotlease_client::*;
-    /// # fn f(function: &Function, lines: Vec<String>) -> Result<(), Error> {
-    /// for result in function.map(lines) {
-    ///     println!("{}", result?.len());
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub fn map<I>(&self, inputs: I) -> Map<I::IntoIter>
-    where
-        I: IntoIterator,
-        I::Item: AsRef<[u8]>,
-    {
-        Map::new(self.clone(), inputs.into_iter())
-    }
-
-    /// A pipeline of invocations on one slot: the cheapest way to make many small ones.
-    ///
-    /// # Errors
-    /// Those of repairing the slot, if its worker is dead.
-    pub fn pipeline(&self) -> Result<Pipeline, Error> {
-        Pipeline::new(self.clone())
-    }
-
     /// A channel to submit on.
     #[inline]
     pub(crate) fn channel(&self, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
-        if let Some(last) = channel_cache::take(self.invoker, self.slot) {
+        if let Some(last) = cache::take(self.invoker, self.slot) {
             let channel = self.suits(&last.channel).then(|| last.channel.clone());
-            channel_cache::put_back(last);
+            cache::put_back(last);
             if let Some(channel) = channel {
                 return Ok(channel);
             }
         }
         let (slot, channel) = self.pick_channel(limit)?;
-        channel_cache::remember(self.invoker, slot, &channel);
+        cache::remember(self.invoker, slot, &channel);
         Ok(channel)
+    }
+
+    /// The channel of a slot to submit to, and the slot.
+    pub(crate) fn pick_channel(&self, limit: Option<Duration>) -> Result<(usize, Arc<Channel>), Error> {
+        if !self.resubmits
+            && let Some(slot) = self.slot
+            && let Some(channel) = self.inner.last_channel(slot)
+        {
+            return Ok((slot, channel));
+        }
+        self.inner.pick(self.slot, limit)
     }
 
     /// Whether there is no reason to look for another slot than the one that this thread used last.
@@ -446,15 +370,10 @@ impl Function {
         (self.new_attempts(), Deadline::new(self.timeout))
     }
 
+    #[inline]
     pub(crate) fn request(&self, input: &Input<'_>, wanted: OutputPlace<'_>) -> Result<Request, Error> {
         let (request, reply) = (self.request_bytes, self.reply_bytes);
         Request::new(self.target, input, wanted, request, reply, &self.inner.staging)
-    }
-
-    /// Starts an invocation. `keep`: whether to keep what is needed to submit it again.
-    fn start(&self, input: &Input<'_>, wanted: OutputPlace<'_>, wait: bool, keep: bool) -> Result<InFlight, Error> {
-        let request = self.request(input, wanted)?;
-        InFlight::start(self, request, ring_bytes(input), wait, keep)
     }
 }
 
@@ -470,7 +389,8 @@ pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>, Error> {
 }
 
 /// The input bytes that may go through the ring.
-fn ring_bytes<'a>(input: &Input<'a>) -> &'a [u8] {
+#[inline]
+pub(super) fn ring_bytes<'a>(input: &Input<'a>) -> &'a [u8] {
     match input {
         Input::Bytes(bytes) => bytes,
         Input::Buffer(_) | Input::Parts(_) => &[],

@@ -2,14 +2,14 @@
 
 use crate::Error;
 use crate::buffer::Input;
+use crate::channel::entries::EntryState;
+use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::channel::{Channel, MESSAGE_BYTES, timed_out};
-use crate::deadline::micros;
-use crate::entries::EntryState;
-use crate::function::Function;
-use crate::redirect::{LazyRedirects, out_of_time};
-use crate::request::{OutputPlace, Request, UsedMemory};
+use crate::invocation::function::Function;
+use crate::invocation::request::{OutputPlace, Request, UsedMemory};
 use crate::retry::CallAttempts;
-use crate::wait::{WaitEnd, give_up_at};
+use crate::retry::deadline::micros;
+use crate::retry::redirect::{LazyRedirects, out_of_time};
 use hotlease_wire::RunCertainty;
 use hotlease_wire::frame::Status;
 use std::sync::Arc;
@@ -285,7 +285,9 @@ impl InFlight {
     /// Parks an invocation that its slot has refused because it had no core: it goes to another slot, or waits a
     /// while outside all channels.
     fn park(&mut self) -> Result<(), Error> {
-        let pause = self.refused.by_a_slot(&self.function)?;
+        let pause = self
+            .refused
+            .by_a_slot(self.function.slot, &self.function.inner.plan.options)?;
         self.resolved = false;
         self.parked = Some(Instant::now() + pause);
         Ok(())

@@ -5,9 +5,9 @@ mod waiting;
 pub use waiting::AwaitedCall;
 
 use crate::Error;
+use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::channel::{CallTarget, Channel, timed_out};
-use crate::function::Function;
-use crate::wait::{WaitEnd, give_up_at};
+use crate::invocation::function::Function;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -48,6 +48,16 @@ pub struct Pipeline {
     quiet: u32,
     /// Start of each invocation in flight; only with a timeout, as reading the clock costs.
     since: VecDeque<Instant>,
+}
+
+impl Function {
+    /// A pipeline of invocations on one slot: the cheapest way to make many small ones.
+    ///
+    /// # Errors
+    /// Those of repairing the slot, if its worker is dead.
+    pub fn pipeline(&self) -> Result<Pipeline, Error> {
+        Pipeline::new(self.clone())
+    }
 }
 
 impl Pipeline {

@@ -1,7 +1,7 @@
 //! The context that a function of the context interface gets; the layout of `hotlease_context` in
 //! `include/hotlease/function.h`.
 
-use crate::seat::{self, SeatLayout, SlotSeat};
+use crate::function::seat::{self, SeatLayout, SlotSeat};
 use hotlease_fabric::clock::monotonic_ns;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;

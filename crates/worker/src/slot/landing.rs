@@ -5,7 +5,7 @@
 //! sides map the memory. The memory is kept from call to call, because making and registering it costs more than most
 //! transfers: with 256 MiB made anew for each call, the rate was 1.1 GB/s instead of 4.5.
 
-use crate::invoke::{Arguments, MemoryPart, MemoryPlace, RemoteSpan, SlotChannel};
+use crate::function::arguments::{Arguments, MemoryPart, MemoryPlace, RemoteSpan, SlotChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_fabric::ofi::{Access, OfiRing, Registration, TransferSpans};
 use hotlease_fabric::transport::TransportRing;

@@ -1,8 +1,8 @@
 //! Callbacks of submitted invocations.
 
 use crate::Error;
-use crate::completions::CompletionAction;
-use crate::in_flight::{CallProgress, InFlight};
+use crate::channel::completions::CompletionAction;
+use crate::invocation::in_flight::{CallProgress, InFlight};
 
 pub(crate) type Callback = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
 

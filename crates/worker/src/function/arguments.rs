@@ -1,18 +1,13 @@
-//! Calls of functions: locating and checking input and output, and calling through the function's interface.
+//! Input and output of calls: located and checked.
 
-use crate::context::{Context, FunctionContext};
-use crate::library::{CodeLocation, LoadedFunction};
-use crate::remote_worker;
 use hotlease_fabric::channel::{Request, WorkerChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_fabric::transport::TransportRing;
-use hotlease_wire::code::Interface;
 use hotlease_wire::fabric::RemoteMemory;
 use hotlease_wire::frame::{Flags, Span, Status};
 use hotlease_wire::ids::RegionId;
 use hotlease_wire::limits::PARTS_MAX;
 use std::collections::BTreeMap;
-use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -112,7 +107,7 @@ impl Arguments {
 /// Locates and checks the arguments. The spans of a request are copied before they are decoded: the client may still
 /// write to them.
 #[inline]
-pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) -> Result<Arguments, Status> {
+pub fn locate(channel: &SlotChannel, request: &Request, regions: &Regions) -> Result<Arguments, Status> {
     let payload = channel.input(request);
     let in_ring = MemoryPlace {
         start: payload.start,
@@ -265,104 +260,4 @@ fn find(span: &Span, regions: &Regions) -> Result<SpanMemory, Status> {
             length: span.length,
         }),
     })
-}
-
-/// Result of a call.
-pub struct CallOutcome {
-    /// Ok, FunctionError or OutputTooLarge.
-    pub status: Status,
-    /// The function's own error number.
-    pub code: i32,
-    /// Output bytes; for OutputTooLarge the number that the function claims.
-    pub bytes: u64,
-}
-
-type PlainFunction = unsafe extern "C" fn(*const c_void, u32, *mut c_void) -> u32;
-type ContextFunction = unsafe extern "C" fn(*mut c_void, *const c_void, u64, *mut c_void, u64, *mut u64) -> i32;
-
-/// Calls a function with these arguments. `Err` if its interface cannot take an input of this size.
-#[inline]
-pub fn call(
-    function: LoadedFunction,
-    arguments: &Arguments,
-    context: &mut Context,
-    deadline_ns: u64,
-) -> Result<CallOutcome, Status> {
-    let Arguments { input, output, .. } = arguments;
-    // SAFETY: both places were checked, and stay until the reply; the context outlives the call.
-    unsafe { function.call(context.prepare_call(deadline_ns), *input, *output) }
-}
-
-impl LoadedFunction {
-    /// Calls the function. If the result is larger than `output`, the status is [`Status::OutputTooLarge`], and none of
-    /// the output is valid.
-    ///
-    /// # Errors
-    /// [`Status::BadSpan`] if the interface cannot take an input of this size; the function was not called.
-    ///
-    /// # Safety
-    /// `input` can be read and `output` written during the call, and no other code uses them; `context` is a
-    /// [`Context`]'s, or a host function's own. The author of the function vouches for everything else that it does.
-    #[inline]
-    pub unsafe fn call(
-        self,
-        context: *mut c_void,
-        input: MemoryPlace,
-        output: MemoryPlace,
-    ) -> Result<CallOutcome, Status> {
-        let address = match self.code {
-            CodeLocation::Local(address) => address,
-            CodeLocation::Remote(there, function) => {
-                // SAFETY: the caller's promise for all three.
-                return unsafe {
-                    let context = &*context.cast::<FunctionContext>();
-                    remote_worker::call(there, function, context, input, output)
-                };
-            }
-        };
-        let (code, bytes) = match self.interface {
-            Interface::Plain => {
-                let size = u32::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
-                // SAFETY: the library's exported function of this interface, as the library declares it; the sandbox,
-                // not the compiler, limits what it does with its arguments.
-                let bytes = unsafe {
-                    let plain = std::mem::transmute::<NonNull<c_void>, PlainFunction>(address);
-                    plain(input.start.as_ptr().cast(), size, output.start.as_ptr().cast())
-                };
-                (0, u64::from(bytes))
-            }
-            Interface::Context => {
-                let mut produced = 0;
-                // SAFETY: as above; the context and `produced` outlive the call.
-                let code = unsafe {
-                    let function = std::mem::transmute::<NonNull<c_void>, ContextFunction>(address);
-                    function(
-                        context,
-                        input.start.as_ptr().cast(),
-                        input.bytes,
-                        output.start.as_ptr().cast(),
-                        output.bytes,
-                        &mut produced,
-                    )
-                };
-                (code, produced)
-            }
-        };
-        Ok(CallOutcome::of(code, bytes, output.bytes))
-    }
-}
-
-impl CallOutcome {
-    /// Outcome of a function that returned these values and had this capacity.
-    #[inline]
-    pub(crate) fn of(code: i32, bytes: u64, capacity: u64) -> Self {
-        let status = if bytes > capacity {
-            Status::OutputTooLarge
-        } else if code != 0 {
-            Status::FunctionError
-        } else {
-            Status::Ok
-        };
-        Self { status, code, bytes }
-    }
 }

@@ -1,25 +1,18 @@
-//! Waiting on several pipelines at once: which has a result, and sleeping until one has.
+//! Watching several invocations at once: which has a result.
 
 use super::Pipeline;
+use crate::Error;
 use crate::channel::Channel;
 use crate::invocation::{BufferInvocation, Invocation};
-use crate::{Error, Invoker};
-use hotlease_fabric::ofi::Port;
+
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// Pause between two looks at channels that cannot be slept on together.
-const NAP: Duration = Duration::from_micros(50);
-/// The longest sleep on a port, which [`Invoker::rouse`] does not end.
-const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
 
 /// An invocation in flight, for a caller that does not hold its pipeline or future. `Send + Sync`; keeps the memory
 /// of the channel, but neither lease nor worker.
 #[derive(Clone)]
 pub struct AwaitedCall {
-    channel: Arc<Channel>,
+    pub(crate) channel: Arc<Channel>,
     seq: u64,
 }
 
@@ -84,47 +77,5 @@ impl BufferInvocation {
     pub fn awaited(&self) -> AwaitedCall {
         let (channel, seq) = self.place();
         AwaitedCall { channel, seq }
-    }
-}
-
-impl Invoker {
-    /// Sleeps until one of these is ready, `ready` returns true, [`Invoker::rouse`] is called, or the limit has
-    /// passed. It may return earlier. Only one thread of an invoker may call this at a time.
-    pub fn sleep(&self, all: &[AwaitedCall], limit: Duration, mut ready: impl FnMut() -> bool) {
-        // The doorbell alone ends no sleep: a sleeper looks whether there was a reason, and sleeps again.
-        let before = self.inner().roused.load(Ordering::Acquire);
-        let roused = || self.inner().roused.load(Ordering::Acquire) != before;
-        let mut ready = || ready() || roused() || all.iter().any(AwaitedCall::is_ready);
-        let mut ports: Vec<&Arc<Port>> = Vec::new();
-        for awaited in all {
-            awaited.channel.check_link();
-            if let Some(port) = awaited.channel.port()
-                && !ports.iter().any(|known| Arc::ptr_eq(known, port))
-            {
-                ports.push(port);
-            }
-        }
-        match ports[..] {
-            [] => {
-                self.inner().plan.doorbell.sleep_unless(ready, Some(limit));
-            }
-            [port] => {
-                port.sleep(limit.min(PORT_SLEEP_MAX), ready);
-            }
-            // One thread cannot sleep on several ports that other threads use, too.
-            _ => {
-                let until = Instant::now() + limit.min(PORT_SLEEP_MAX);
-                while !ready() && Instant::now() < until {
-                    std::thread::sleep(NAP);
-                    ports.iter().for_each(|port| port.progress());
-                }
-            }
-        }
-    }
-
-    /// Ends the [`Invoker::sleep`] of another thread, if it has begun.
-    pub fn rouse(&self) {
-        self.inner().roused.fetch_add(1, Ordering::AcqRel);
-        self.inner().plan.doorbell.ring();
     }
 }

@@ -6,9 +6,8 @@
 
 use crate::Error;
 use crate::channel::Channel;
-use crate::function::Function;
-use crate::invoker::Inner;
-use crate::options::Sharing;
+use crate::lease::slots::LeasedSlots;
+use crate::options::{LeaseOptions, Sharing};
 use hotlease_lease::client::{Redirect, Redirects};
 use hotlease_wire::RunCertainty;
 use std::sync::Arc;
@@ -29,9 +28,9 @@ pub(crate) struct LazyRedirects(Option<Redirects>);
 impl LazyRedirects {
     /// Counts a slot's refusal. Returns how long to pause before another slot is tried, or the error if the caller
     /// does not want to wait.
-    pub(crate) fn by_a_slot(&mut self, function: &Function) -> Result<Duration, Error> {
-        let options = &function.inner.plan.options;
-        let workers = match function.slot {
+    /// `slot`: the only one that the caller wants.
+    pub(crate) fn by_a_slot(&mut self, slot: Option<usize>, options: &LeaseOptions) -> Result<Duration, Error> {
+        let workers = match slot {
             Some(_) => 1,
             None => usize::from(options.workers),
         };
@@ -68,7 +67,7 @@ pub(crate) fn out_of_time(timeout: Duration) -> Error {
     }
 }
 
-impl Inner {
+impl LeasedSlots {
     /// Whether slots may refuse invocations because their cores are shared.
     #[inline]
     pub(crate) fn shares_cores(&self) -> bool {

@@ -1,8 +1,8 @@
 //! Calls of one function on many inputs: results in order, a bounded number in flight.
 
 use crate::Error;
-use crate::function::Function;
 use crate::invocation::Invocation;
+use crate::invocation::function::Function;
 use std::collections::VecDeque;
 use std::iter::FusedIterator;
 
@@ -18,6 +18,32 @@ pub struct Map<I: Iterator> {
     held: Option<I::Item>,
     window: VecDeque<(I::Item, Result<Invocation, Error>)>,
     width: usize,
+}
+
+impl Function {
+    /// Invokes the function on each input, over all slots; returns the results in order.
+    pub fn batch(&self, inputs: &[&[u8]]) -> Vec<Result<Vec<u8>, Error>> {
+        self.map(inputs.iter().copied()).collect()
+    }
+
+    /// Invokes the function on each input that the iterator yields, over all slots, with a bounded number in
+    /// flight. Returns an iterator over the results, in order. Inputs are taken from the iterator as results are.
+    ///
+    /// ```no_run
+    /// # use hotlease_client::*;
+    /// # fn f(function: &Function, lines: Vec<String>) -> Result<(), Error> {
+    /// for result in function.map(lines) {
+    ///     println!("{}", result?.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn map<I>(&self, inputs: I) -> Map<I::IntoIter>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<[u8]>,
+    {
+        Map::new(self.clone(), inputs.into_iter())
+    }
 }
 
 impl<I> Map<I>

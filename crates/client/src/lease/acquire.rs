@@ -2,9 +2,9 @@
 
 use crate::Error;
 use crate::channel::Channel;
-use crate::direct;
+use crate::lease::direct;
+use crate::lease::manager::Manager;
 use crate::lease::{ColdPhases, Lease, LeasePlan};
-use crate::manager::Manager;
 use crate::options::Placement;
 use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, GrantSource, Patience};
 use hotlease_wire::Rejection;

@@ -2,8 +2,8 @@
 
 use super::{Connection, REQUEST_LIMIT, WORKER, unexpected};
 use crate::Error;
-use crate::buffer::Region;
-use crate::registrations::{KnownRegion, Registrations};
+use crate::session::region::Region;
+use crate::session::registrations::{KnownRegion, Registrations};
 use hotlease_fabric::memory::Memory;
 use hotlease_fabric::ofi::{Access, OfiError};
 use hotlease_wire::Rejection;

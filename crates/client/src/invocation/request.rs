@@ -1,9 +1,10 @@
 //! An invocation's data, laid out for a channel: bytes that are copied into the ring, and data in buffers.
 
 use crate::Error;
-use crate::buffer::{BufferSlice, BufferSliceMut, Input, Region};
+use crate::buffer::staging::{Piece, Staging};
+use crate::buffer::{BufferSlice, BufferSliceMut, Input};
 use crate::channel::{CallTarget, Channel};
-use crate::staging::{Piece, Staging};
+use crate::session::region::Region;
 use hotlease_wire::frame::{Flags, Span};
 use hotlease_wire::limits::{PARTS_MAX, REGION_BYTES_MAX};
 use smallvec::SmallVec;

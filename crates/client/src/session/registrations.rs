@@ -5,7 +5,9 @@
 //! kept in the order of use would cost each invocation a lock.
 
 use crate::Error;
-use crate::buffer::Region;
+use crate::options::LeaseOptions;
+use crate::session::region::Region;
+use crate::session::transport::Transport;
 use hotlease_fabric::fence;
 use hotlease_fabric::ofi::Registration;
 use hotlease_wire::ids::RegionId;
@@ -17,6 +19,19 @@ use std::sync::Weak;
 pub(crate) struct RegistrationLimits {
     pub(crate) buffers: usize,
     pub(crate) bytes: u64,
+}
+
+impl RegistrationLimits {
+    /// Limits of each connection of a lease with these options.
+    pub(crate) fn of(options: &LeaseOptions, transport: &Transport) -> Self {
+        Self {
+            buffers: options.registered_buffers as usize,
+            bytes: match transport {
+                Transport::Shm => u64::MAX,
+                Transport::Ofi { .. } => options.registered_bytes,
+            },
+        }
+    }
 }
 
 /// Memory that the worker knows.

@@ -3,8 +3,9 @@
 //! For agent and clients this process is the worker. Channels, buffers and usage are here; input and output are copied
 //! in both directions, and the virtual machine shares no memory with the client.
 
-use crate::context::FunctionContext;
-use crate::invoke::{CallOutcome, MemoryPlace};
+use crate::function::arguments::MemoryPlace;
+use crate::function::context::FunctionContext;
+use crate::function::outcome::CallOutcome;
 use hotlease_wire::frame::Status;
 use hotlease_wire::machine::{Assignment, GuestCrash};
 

@@ -4,7 +4,7 @@
 //! use. Both tables belong to the process, because it may hold many leases.
 
 use crate::Error;
-use crate::manager::Manager;
+use crate::lease::manager::Manager;
 use crate::options::LeaseOptions;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AgentInfo, Grant};

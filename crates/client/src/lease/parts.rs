@@ -1,14 +1,14 @@
 //! The leases of an invoker: one on each agent that its workers are on, called its parts. Each part is lost, and
 //! replaced, independently of the others.
 
-use crate::acquire::{self, ReadyLease};
 use crate::channel::Channel;
-use crate::invoker::Inner;
+use crate::lease::acquire::{self, ReadyLease};
+use crate::lease::slots::LeasedSlots;
 use crate::lease::{ColdPhases, Lease, LeasePlan};
-use crate::offer::LentSlots;
 use crate::options::{LeaseOptions, Spread};
 use crate::session::SessionEnd;
 use crate::{Error, LeaseId};
+use hotlease_wire::grpc::Grant;
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Rejection, RunCertainty};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -186,7 +186,16 @@ impl Parts {
     }
 }
 
-impl Inner {
+/// Answer of the agent to a delegation.
+pub(crate) struct LentSlots {
+    pub(crate) lease: LeaseId,
+    /// One of the workers whose slots are lent.
+    pub(crate) worker: u16,
+    pub(crate) delegation: u32,
+    pub(crate) grant: Grant,
+}
+
+impl LeasedSlots {
     /// Lends slots of one part to peers.
     pub(crate) async fn lend(&self, slots: &[usize], lasts: Option<Duration>) -> Result<LentSlots, Error> {
         let each = usize::from(self.plan.options.slots);

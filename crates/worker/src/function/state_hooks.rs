@@ -5,8 +5,8 @@
 //! with the library's own memory, which is read or filled in place. So neither side copies the other's bytes, and no
 //! state has to be in memory twice.
 
-use crate::context::Context;
-use crate::state::StatePieces;
+use crate::function::context::Context;
+use crate::function::state_pieces::StatePieces;
 use hotlease_wire::code::{STATE_RESTORE_PREFIX, STATE_SAVE_PREFIX};
 use std::ffi::{CStr, c_char, c_void};
 use std::fs::File;

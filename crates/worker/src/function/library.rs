@@ -5,8 +5,8 @@
 //! reports it.
 
 use crate::HostFunction;
-use crate::remote_worker::RemoteWorker;
-use crate::state_hooks::StateHooks;
+use crate::function::remote_worker::RemoteWorker;
+use crate::function::state_hooks::StateHooks;
 use hotlease_fabric::memory::{SealedBytes, sealed_copy};
 use hotlease_wire::code::{self, CodeError, Interface};
 use hotlease_wire::limits::CODE_BYTES_MAX;

@@ -1,0 +1,77 @@
+//! Submissions of invocations, whose results come later: as futures, or by callbacks.
+
+use crate::Error;
+use crate::buffer::{BufferSliceMut, Input};
+use crate::invocation::callback::call_when_done;
+use crate::invocation::function::{Function, ring_bytes};
+use crate::invocation::in_flight::InFlight;
+use crate::invocation::request::OutputPlace;
+use crate::invocation::{BufferInvocation, Invocation};
+
+impl Function {
+    /// Starts an invocation and returns its future. Waits only while as many invocations are in flight as the slots
+    /// accept.
+    pub fn submit(&self, input: &[u8]) -> Result<Invocation, Error> {
+        let wanted = OutputPlace::Bytes(self.output_bytes);
+        self.start(&Input::Bytes(input), wanted, true, true)
+            .map(Invocation::new)
+    }
+
+    /// Starts an invocation as [`Function::submit`] does, but does not wait.
+    ///
+    /// # Errors
+    /// [`Error::NoCredit`] where `submit` would wait.
+    pub fn try_submit(&self, input: &[u8]) -> Result<Invocation, Error> {
+        let wanted = OutputPlace::Bytes(self.output_bytes);
+        self.start(&Input::Bytes(input), wanted, false, true)
+            .map(Invocation::new)
+    }
+
+    /// Starts an invocation as [`Function::submit`] does, for callers that keep the input and can submit it again.
+    pub(crate) fn submit_once(&self, input: &[u8], wait: bool) -> Result<Invocation, Error> {
+        let wanted = OutputPlace::Bytes(self.output_bytes);
+        self.start(&Input::Bytes(input), wanted, wait, false)
+            .map(Invocation::new)
+    }
+
+    /// Starts an invocation whose output is written in place; the input may be a part of a buffer, too. Until the
+    /// future has resolved, the worker uses these parts, and the program must not. (Both stay alive for as long as
+    /// the worker uses them, even if the buffers are dropped.)
+    pub fn submit_buffer<'a>(
+        &self,
+        input: impl Into<Input<'a>>,
+        output: BufferSliceMut<'_>,
+    ) -> Result<BufferInvocation, Error> {
+        let wanted = OutputPlace::Buffer(output.as_slice());
+        self.start(&input.into(), wanted, true, true).map(BufferInvocation::new)
+    }
+
+    /// Starts an invocation that reads its input in place; its output comes as bytes. The input must not be changed
+    /// until the future has resolved.
+    pub fn submit_from_buffer<'a>(&self, input: impl Into<Input<'a>>) -> Result<Invocation, Error> {
+        let wanted = OutputPlace::Bytes(self.output_bytes);
+        self.start(&input.into(), wanted, true, true).map(Invocation::new)
+    }
+
+    /// Starts an invocation. When it has resolved, `then` is called with the result on the library's completion
+    /// thread. It should be brief: other callbacks and futures of this invoker wait meanwhile. If it panics, the
+    /// panic is logged and has no other effect.
+    ///
+    /// # Errors
+    /// If the invocation could not be started; `then` is not called in this case.
+    pub fn submit_then(
+        &self,
+        input: &[u8],
+        then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        let wanted = OutputPlace::Bytes(self.output_bytes);
+        let in_flight = self.start(&Input::Bytes(input), wanted, true, true)?;
+        call_when_done(in_flight, Box::new(then))
+    }
+
+    /// Starts an invocation. `keep`: whether to keep what is needed to submit it again.
+    fn start(&self, input: &Input<'_>, wanted: OutputPlace<'_>, wait: bool, keep: bool) -> Result<InFlight, Error> {
+        let request = self.request(input, wanted)?;
+        InFlight::start(self, request, ring_bytes(input), wait, keep)
+    }
+}

@@ -1,0 +1,488 @@
+//! A lease in use: its session, its workers' connections, and the cold path that makes them.
+
+use crate::Error;
+use crate::channel::Channel;
+use crate::code::Code;
+use crate::lease::acquire::{AcquireError, ReadyLease};
+use crate::lease::direct;
+use crate::lease::manager::Manager;
+use crate::options::LeaseOptions;
+use crate::options::reach::Reach;
+use crate::session::connection::{ConnectionGuard, NEWS_LIMIT, Rings};
+use crate::session::registrations::RegistrationLimits;
+use crate::session::transport::{self, Transport};
+use crate::session::{Expectations, Session, SessionEnd, SessionState};
+use hotlease_fabric::doorbell::Doorbell;
+use hotlease_wire::Rejection;
+use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant};
+use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
+use hotlease_wire::limits::{DELEGATED_SLOTS_MAX, WORKERS_MAX};
+use hotlease_wire::session::{SlotPlace, StartPhases, UsageTotals};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Phases of a cold start, as the client saw them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ColdPhases {
+    /// Manager and agent granted the lease; the agent starts workers meanwhile.
+    pub acquire: Duration,
+    /// Session with the agent, until the workers were configured.
+    pub attach: Duration,
+    /// The library was sent and loaded; meanwhile the workers were connected.
+    pub load: Duration,
+    /// Part of `load` that the workers took.
+    pub worker_load: Duration,
+    /// Introductions to all workers, while the library was loaded: not a part of the total.
+    pub connect: Duration,
+    /// Rest of the time to connect to the workers and to exchange rings with all slots.
+    pub open: Duration,
+    /// The agent's report about the workers, and why they had to be started.
+    pub start: StartPhases,
+    /// Resources that the functions may use, as the grant states them. In a sandbox of kind `process` that includes
+    /// the network and everything else that the agent's user may use.
+    pub reach: Reach,
+}
+
+impl ColdPhases {
+    /// Total time: from the request for the lease until it is ready for the first hot call.
+    pub fn total(&self) -> Duration {
+        self.acquire + self.attach + self.load + self.open
+    }
+}
+
+/// How long a release waits until the manager has heard of a direct lease.
+const VOUCH_LIMIT: Duration = Duration::from_millis(200);
+
+/// Code and options of a lease.
+#[derive(Clone)]
+pub(crate) struct LeasePlan {
+    pub(crate) code: Code,
+    pub(crate) options: Arc<LeaseOptions>,
+    /// Doorbell on which this client's threads sleep.
+    pub(crate) doorbell: Arc<Doorbell>,
+}
+
+/// A lease with a session. Dropping it ends the lease (its client is gone); `release` ends it properly.
+pub(crate) struct Lease {
+    plan: LeasePlan,
+    session: Session,
+    /// Index of the code's first function in every worker of the lease.
+    base: u16,
+    workers: Vec<Option<ConnectionGuard>>,
+    at: Box<LeaseAddress>,
+    /// The task that reports the lease to the manager, until the manager knows of it.
+    vouching: Option<JoinHandle<()>>,
+}
+
+/// Address of a lease: its slots and its agent.
+struct LeaseAddress {
+    /// Slots of each worker.
+    homes: Vec<WorkerSlots>,
+    /// Grant with which peers reach the agent; without a token.
+    way: Grant,
+}
+
+/// A worker of the agent, and those of its slots that are used.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerSlots {
+    worker: WorkerIndex,
+    slots: Vec<SlotIndex>,
+}
+
+/// A connected worker, and the rings exchanged with its slots, in their order.
+struct OpenedWorker {
+    watched: ConnectionGuard,
+    rings: Vec<Rings>,
+    /// Time that the introduction took.
+    connect: Duration,
+}
+
+impl Lease {
+    /// Takes leases for so many workers, but not from the agents in `without`; loads the code, and opens a channel
+    /// to every slot. On the control thread.
+    pub(crate) async fn take(
+        plan: &LeasePlan,
+        manager: &Manager,
+        workers: u16,
+        without: Vec<String>,
+    ) -> Result<Vec<ReadyLease>, AcquireError> {
+        let options = &plan.options;
+        let mut lap = stopwatch();
+        transport::prepare(options);
+        let request = AcquireRequest {
+            without,
+            ..options.acquire_request(workers, &plan.code)
+        };
+        let mut first = manager.acquire(request).await?;
+        let acquire = lap();
+        let others = std::mem::take(&mut first.others);
+        if others.is_empty() {
+            let workers = granted_workers(&first, workers);
+            return Ok(vec![Self::start(plan, manager, first, workers, acquire).await?]);
+        }
+        let mut starting = JoinSet::new();
+        for (number, grant) in std::iter::once(first).chain(others).enumerate() {
+            let (plan, manager) = (plan.clone(), manager.clone());
+            let workers = granted_workers(&grant, workers);
+            starting.spawn(async move { (number, Self::start(&plan, &manager, grant, workers, acquire).await) });
+        }
+        let (mut parts, mut failed) = (BTreeMap::new(), None::<AcquireError>);
+        while let Some(started) = starting.join_next().await {
+            match started {
+                Ok((number, Ok(part))) => drop(parts.insert(number, part)),
+                Ok((_, Err(not_taken))) => failed = Some(not_taken),
+                Err(error) => failed = Some(Error::protocol(error.to_string()).into()),
+            }
+        }
+        let parts: Vec<ReadyLease> = parts.into_values().collect();
+        let slots: usize = parts.iter().map(|(_, channels, _)| channels.len()).sum();
+        if failed.is_none() && slots > usize::from(workers) * usize::from(options.slots) {
+            let error = Error::protocol("the manager granted more workers than were asked for");
+            failed = Some(error.into());
+        }
+        let Some(not_taken) = failed else {
+            return Ok(parts);
+        };
+        // All parts or none.
+        for (lease, ..) in parts {
+            if let Err(error) = lease.release().await {
+                tracing::debug!(%error, "a part of a lease that could not be used was not released");
+            }
+        }
+        Err(not_taken)
+    }
+
+    /// Takes a lease of an agent, without the manager.
+    pub(crate) async fn take_from_agent(
+        plan: &LeasePlan,
+        manager: &Manager,
+        agent: &AgentInfo,
+        workers: u16,
+    ) -> Result<Vec<ReadyLease>, AcquireError> {
+        let options = &plan.options;
+        let mut lap = stopwatch();
+        transport::prepare(options);
+        let granted = manager.acquire_of(agent, options.acquire_request(workers, &plan.code));
+        let grant = granted.await.map_err(AcquireError::at(&agent.id, &agent.host))?;
+        let granted = Instant::now();
+        let acquire = lap();
+        let vouched = (options.clone(), grant.clone());
+        let (mut lease, channels, phases) = Self::start(plan, manager, grant, workers, acquire).await?;
+        // The report goes on if the lease is released before the manager has heard of it.
+        lease.vouching = Some(tokio::spawn(direct::report_lease(
+            manager.clone(),
+            vouched.0,
+            vouched.1,
+            granted,
+        )));
+        Ok(vec![(lease, channels, phases)])
+    }
+
+    /// Attaches to a granted lease, and makes it usable.
+    async fn start(
+        plan: &LeasePlan,
+        manager: &Manager,
+        grant: Grant,
+        workers: u16,
+        acquire: Duration,
+    ) -> Result<ReadyLease, AcquireError> {
+        let at = AcquireError::at(&grant.agent, &grant.host);
+        Self::start_at(plan, manager, grant, workers, acquire).await.map_err(at)
+    }
+
+    async fn start_at(
+        plan: &LeasePlan,
+        manager: &Manager,
+        grant: Grant,
+        workers: u16,
+        acquire: Duration,
+    ) -> Result<ReadyLease, Error> {
+        let mut lap = stopwatch();
+        let attached = async {
+            let reach = plan.options.reach.granted(grant.reach.as_ref())?;
+            let expected = Expectations::of(usize::from(workers), &plan.options.sandbox);
+            let session = Session::attach(&grant, manager.site(), expected).await?;
+            Ok((session, reach))
+        };
+        let (session, reach) = match attached.await {
+            Ok(attached) => attached,
+            Err(error) => {
+                // Without a session no other party would give it back before its attach window is over.
+                if let Err(error) = manager.release(grant.lease).await {
+                    tracing::debug!(%error, "a lease that could not be attached was not released");
+                }
+                return Err(error);
+            }
+        };
+        let attach = lap();
+        let (mut lease, channels, rest) = Self::begin(plan, session, workers).await?;
+        lease.at.way = Grant {
+            token: Vec::new(),
+            others: Vec::new(),
+            ..grant
+        };
+        let phases = ColdPhases {
+            acquire,
+            attach,
+            reach,
+            ..rest
+        };
+        Ok((lease, channels, phases))
+    }
+
+    /// Makes an attached lease usable, or gives it back.
+    pub(crate) async fn begin(plan: &LeasePlan, session: Session, workers: u16) -> Result<ReadyLease, Error> {
+        let slots: Vec<SlotIndex> = (0..plan.options.slots).map(SlotIndex).collect();
+        let home = |worker| WorkerSlots {
+            worker: WorkerIndex(worker),
+            slots: slots.clone(),
+        };
+        match check_workers(&session, workers, plan.options.slots) {
+            Ok(()) => Self::begin_at(plan, session, (0..workers).map(home).collect()).await,
+            Err(error) => {
+                give_back(session).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Attaches to slots that the holder of another lease lends, and makes them usable: each as a worker of its
+    /// own.
+    pub(crate) async fn join(plan: &LeasePlan, manager: &Manager, grant: Grant) -> Result<ReadyLease, Error> {
+        let mut lap = stopwatch();
+        transport::prepare(&plan.options);
+        // The holder has started the workers.
+        let expected = Expectations::of(WORKERS_MAX as usize, "");
+        let session = Session::attach(&grant, manager.site(), expected).await?;
+        let attach = lap();
+        let lent = session.attached.lent.clone().unwrap_or_default();
+        if lent.is_empty() || lent.len() > DELEGATED_SLOTS_MAX {
+            return Err(Error::protocol("the agent has lent no slots, or more than there are"));
+        }
+        let home = |place: SlotPlace| WorkerSlots {
+            worker: place.worker,
+            slots: vec![place.slot],
+        };
+        let homes = lent.into_iter().map(home).collect();
+        let (lease, channels, rest) = Self::begin_at(plan, session, homes).await?;
+        Ok((lease, channels, ColdPhases { attach, ..rest }))
+    }
+
+    async fn begin_at(plan: &LeasePlan, session: Session, homes: Vec<WorkerSlots>) -> Result<ReadyLease, Error> {
+        let (opened, base, mut phases) = match Self::prepare(plan, &session, &homes).await {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                give_back(session).await;
+                return Err(error);
+            }
+        };
+        let mut lease = Self {
+            plan: plan.clone(),
+            session,
+            base,
+            workers: Vec::new(),
+            at: Box::new(LeaseAddress {
+                homes,
+                way: Grant::default(),
+            }),
+            vouching: None,
+        };
+        let mut channels = Vec::with_capacity(lease.at.homes.len() * usize::from(plan.options.slots));
+        for opened in opened {
+            phases.connect = phases.connect.max(opened.connect);
+            channels.extend(lease.channels(&opened.watched, opened.rings));
+            lease.workers.push(Some(opened.watched));
+        }
+        Ok((lease, channels, phases))
+    }
+
+    /// Loads the code and connects to the workers; returns these in order, and the index of the code's first
+    /// function.
+    async fn prepare(
+        plan: &LeasePlan,
+        session: &Session,
+        homes: &[WorkerSlots],
+    ) -> Result<(Vec<OpenedWorker>, u16, ColdPhases), Error> {
+        let mut lap = stopwatch();
+        let mut phases = ColdPhases {
+            start: StartPhases::clone(&session.attached.start),
+            ..ColdPhases::default()
+        };
+
+        // The library restores the state, so no connection may reach a worker before it is loaded.
+        let restored = match plan.options.state.is_empty() {
+            true => None,
+            false => Some(session.shared().load(&plan.code).await?),
+        };
+        // Workers are connected and loaded at the same time. The connects go first, so that rings are made on both
+        // sides while the agent loads the library.
+        let mut opening = JoinSet::new();
+        for (worker, home) in homes.iter().enumerate() {
+            let opened = Self::open(session.shared().clone(), plan.clone(), home.clone());
+            opening.spawn(async move { (worker, opened.await) });
+        }
+        // Lets the tasks above send their requests.
+        tokio::task::yield_now().await;
+        let loaded = match restored {
+            Some(restored) => Ok(restored),
+            None => session.shared().load(&plan.code).await,
+        };
+        phases.load = lap();
+        let mut opened = BTreeMap::new();
+        while let Some(result) = opening.join_next().await {
+            let (worker, result) = result.map_err(|error| Error::protocol(error.to_string()))?;
+            // A library that kills its worker is the reason for a failed connection, too.
+            if loaded.is_ok() {
+                opened.insert(worker, result?);
+            }
+        }
+        let (base, worker_load) = loaded?;
+        phases.worker_load = worker_load;
+
+        phases.open = lap();
+        Ok((opened.into_values().collect(), base, phases))
+    }
+
+    /// Connects to a worker and exchanges rings with all its slots.
+    async fn open(session: Arc<SessionState>, plan: LeasePlan, home: WorkerSlots) -> Result<OpenedWorker, Error> {
+        let index = home.worker;
+        let mut lap = stopwatch();
+        let (socket, epoch) = session.connect(index).await?;
+        let connect = lap();
+        let transport = Transport::choose(&plan.options, session.route().cloned());
+        let limits = RegistrationLimits::of(&plan.options, &transport);
+        let doorbell = plan.doorbell.clone();
+        let watched = ConnectionGuard::start(socket, index, epoch, session, doorbell, transport, limits)?;
+        let mut rings = Vec::with_capacity(home.slots.len());
+        for slot in home.slots {
+            rings.push(watched.connection().open(slot, &plan.options).await?);
+        }
+        Ok(OpenedWorker {
+            watched,
+            rings,
+            connect,
+        })
+    }
+
+    fn channels(&self, watched: &ConnectionGuard, rings: Vec<Rings>) -> Vec<Arc<Channel>> {
+        let channel = |rings| {
+            watched
+                .connection()
+                .channel(rings, (self.base, self.plan.code.clone()), self.plan.options.completion)
+        };
+        rings.into_iter().map(channel).collect()
+    }
+
+    /// Connects to a worker again, which restarts it if it is dead, and opens all its slots.
+    pub(crate) async fn reconnect(&mut self, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
+        // Closes the old connection first, so that it does not count against the worker's limit.
+        self.workers[usize::from(worker)] = None;
+        let home = self.at.homes[usize::from(worker)].clone();
+        let OpenedWorker { watched, rings, .. } =
+            Self::open(self.session.shared().clone(), self.plan.clone(), home).await?;
+        let channels = self.channels(&watched, rings);
+        self.workers[usize::from(worker)] = Some(watched);
+        Ok(channels)
+    }
+
+    /// Number of workers.
+    pub(crate) fn workers(&self) -> u16 {
+        // As many as were requested, in 16 bits.
+        self.workers.len() as u16
+    }
+
+    pub(crate) fn id(&self) -> LeaseId {
+        self.session.attached.lease
+    }
+
+    /// Lends slots of its workers to peers; returns the delegation's number, and the grant that a peer attaches to.
+    pub(crate) async fn lend(&self, places: &[(u16, u16)], lasts: Option<Duration>) -> Result<(u32, Grant), Error> {
+        if self.session.attached.lent.is_some() {
+            return Err(not_the_holder());
+        }
+        let place = |(worker, slot): &(u16, u16)| SlotPlace {
+            worker: WorkerIndex(*worker),
+            slot: SlotIndex(*slot),
+        };
+        let places = places.iter().map(place).collect();
+        let (delegation, token) = self.session.shared().delegate(places, lasts).await?;
+        let grant = Grant {
+            token,
+            ..self.at.way.clone()
+        };
+        Ok((delegation, grant))
+    }
+
+    /// Revokes a delegation.
+    pub(crate) async fn revoke(&self, delegation: u32) -> Result<(), Error> {
+        self.session.shared().revoke(delegation).await
+    }
+
+    /// How the lease ended, if it has.
+    pub(crate) fn end(&self) -> Option<SessionEnd> {
+        self.session.end()
+    }
+
+    /// Drops a lost lease once all its connections have noticed how they ended: closed earlier, they would report
+    /// to their invocations that the lease was released. On the control thread.
+    pub(crate) fn abandon(self) {
+        tokio::spawn(async move {
+            tokio::time::sleep(2 * NEWS_LIMIT).await;
+            drop(self);
+        });
+    }
+
+    /// Releases the lease; returns its usage.
+    pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
+        // Invocations in flight see a lease that ended.
+        drop(self.workers);
+        if let Some(vouching) = self.vouching {
+            // A process that ends now could not tell the manager any more.
+            let _ = tokio::time::timeout(VOUCH_LIMIT, vouching).await;
+        }
+        self.session.release().await
+    }
+}
+
+/// Releases a lease that is of no use and waits for its end, so that the caller's next try finds the cores free.
+async fn give_back(session: Session) {
+    if let Err(error) = session.release().await {
+        tracing::debug!(%error, "a lease that could not be used was not released");
+    }
+}
+
+/// A stopwatch: each call returns the time since the last one.
+fn stopwatch() -> impl FnMut() -> Duration {
+    let mut last = Instant::now();
+    move || std::mem::replace(&mut last, Instant::now()).elapsed()
+}
+
+/// Number of workers of a part; a manager that does not know parts grants all that are requested.
+fn granted_workers(grant: &Grant, asked: u16) -> u16 {
+    match u16::try_from(grant.workers) {
+        Ok(workers @ 1..) => workers,
+        _ => asked,
+    }
+}
+
+fn check_workers(session: &Session, workers: u16, slots: u16) -> Result<(), Error> {
+    let granted = &session.attached.slots;
+    let enough = granted.len() == usize::from(workers) && granted.iter().all(|granted| *granted == usize::from(slots));
+    if enough {
+        return Ok(());
+    }
+    Err(Error::protocol(format!(
+        "the agent granted workers with {granted:?} slots instead of {workers} with {slots}"
+    )))
+}
+
+/// The refusal of operations on a lease that this client does not hold.
+fn not_the_holder() -> Error {
+    Rejection::NotPermitted {
+        what: "lending slots that were lent: only the holder of a lease makes offers".into(),
+    }
+    .into()
+}

@@ -1,0 +1,489 @@
+//! The session with the agent: attach, load, connect, renew, release, and the agent's news.
+
+use crate::Error;
+use crate::code::Code;
+use crate::session::Expectations;
+use crate::session::death::{Death, DeathKind};
+use crate::session::request_socket::RequestSocket;
+use crate::session::transport::Route;
+use hotlease_fabric::ofi::Libfabric;
+use hotlease_fabric::socket::Socket;
+use hotlease_lease::client::{Renewal, RenewalAction, RenewalEvent};
+use hotlease_net::tunnel::{self, silence_of};
+use hotlease_net::{SiteAccess, node_id};
+use hotlease_wire::grpc::Grant;
+use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
+use hotlease_wire::limits::PROTOCOL_VERSION;
+use hotlease_wire::session::{SessionReply, SessionRequest, SlotPlace, StartPhases, UsageTotals};
+use hotlease_wire::{EndReason, Rejection};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// Loading runs constructors, and restores a state; the agent itself gives up on constructors after 5 s, and on a
+/// restore after a minute.
+const LOAD_LIMIT: Duration = Duration::from_secs(90);
+const RENEW_LIMIT: Duration = Duration::from_secs(5);
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+const LEND_LIMIT: Duration = Duration::from_secs(5);
+const AGENT: &str = "the agent";
+
+/// End of a session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SessionEnd {
+    /// The lease ended, and the session with it.
+    Lease { reason: EndReason, usage: UsageTotals },
+    /// The agent is gone or has closed the session.
+    Lost,
+}
+
+struct SessionNews {
+    /// The latest death of each worker: as many entries as the lease has workers.
+    deaths: HashMap<WorkerIndex, (Epoch, Death)>,
+    /// The reason for which the agent is ending the lease; the end itself is still to come.
+    ending: Option<EndReason>,
+    end: Option<SessionEnd>,
+}
+
+/// A session with an agent for one lease. It ends, and the lease with it, when dropped.
+pub(crate) struct Session {
+    shared: Arc<SessionState>,
+    tasks: Vec<AbortHandle>,
+    /// Answer of the agent to the attach.
+    pub(crate) attached: AttachAnswer,
+}
+
+/// Answer of the agent to the attach.
+pub(crate) struct AttachAnswer {
+    pub(crate) lease: LeaseId,
+    /// Number of slots of each worker.
+    pub(crate) slots: Vec<usize>,
+    pub(crate) start: Box<StartPhases>,
+    /// The slots that the lease's holder lends to this client; none: this client is the holder.
+    pub(crate) lent: Option<Vec<SlotPlace>>,
+}
+
+/// The part of a session that outlives it for tasks that wait for its news.
+pub(crate) struct SessionState {
+    link: RequestSocket<SessionReply>,
+    /// Route to the agent's host, if it is another host.
+    route: Option<Route>,
+    expected: Expectations,
+    /// The lease, once the agent has named it.
+    lease: OnceLock<LeaseId>,
+    news: Mutex<SessionNews>,
+    changed: watch::Sender<()>,
+    /// Whether the news contain an end; readable without their lock.
+    over: AtomicBool,
+    /// Number of requests under way during which the agent keeps the lease.
+    kept: AtomicUsize,
+}
+
+/// Counts one request in `SessionState::kept` while it lives.
+struct KeepGuard<'a>(&'a AtomicUsize);
+
+impl<'a> KeepGuard<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for KeepGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Session {
+    /// Binds to a lease, which a manager on another host may have provided. On the control thread.
+    pub(crate) async fn attach(
+        grant: &Grant,
+        site: Option<&SiteAccess>,
+        expected: Expectations,
+    ) -> Result<Self, Error> {
+        let path = Path::new(&grant.session_socket);
+        let Some(site) = site else {
+            let socket = Socket::connect(path).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NotRunning {
+                    socket: path.to_owned(),
+                },
+                _ => Error::local("connect to the agent")(error),
+            })?;
+            return Self::over(socket, grant.token.clone(), expected, None).await;
+        };
+        if let Some(socket) = local_agent_socket(grant, path) {
+            match Self::over(socket, grant.token.clone(), expected, None).await {
+                // Another agent, which happens to have its socket at the same path.
+                Err(Error::Refused(refusal @ (Rejection::BadToken | Rejection::WrongTenant))) => {
+                    tracing::debug!(%refusal, "the agent is not the one of this machine");
+                }
+                attached => return attached,
+            }
+        }
+        if grant.endpoint.is_empty() {
+            let what = "the agent that granted the lease serves its own machine only".into();
+            return Err(Rejection::Unavailable { what }.into());
+        }
+        // The workers are reached over a fabric; libfabric loads while they are started.
+        Libfabric::preload();
+        let silence = silence_of(Duration::from_millis(grant.ttl_ms));
+        let tunnelled = tunnel::session(grant.endpoint.parse()?, site.proof.clone(), &grant.token, silence).await?;
+        let route = Route {
+            host: tunnelled.host,
+            local: tunnelled.local,
+        };
+        Self::over(tunnelled.socket, grant.token.clone(), expected, Some(route)).await
+    }
+
+    /// Attaches as `attach` does, over a connected socket.
+    pub(crate) async fn over(
+        socket: Socket,
+        token: Vec<u8>,
+        expected: Expectations,
+        route: Option<Route>,
+    ) -> Result<Self, Error> {
+        let shared = Arc::new(SessionState {
+            link: RequestSocket::new(socket)?,
+            route,
+            expected,
+            lease: OnceLock::new(),
+            news: Mutex::new(SessionNews {
+                deaths: HashMap::new(),
+                ending: None,
+                end: None,
+            }),
+            changed: watch::Sender::new(()),
+            over: AtomicBool::new(false),
+            kept: AtomicUsize::new(0),
+        });
+        let reader = tokio::spawn(shared.clone().read()).abort_handle();
+        let attach = SessionRequest::Attach {
+            version: PROTOCOL_VERSION,
+            token,
+        };
+        let start = Instant::now();
+        let answer = shared.link.ask(&attach, &[], AGENT, expected.start_limit).await;
+        let (attached, ttl_ms) = match answer {
+            Ok((
+                SessionReply::Attached {
+                    lease,
+                    ttl_ms,
+                    workers,
+                    start,
+                    lent,
+                },
+                _,
+            )) => (
+                AttachAnswer {
+                    lease,
+                    slots: workers.iter().map(Vec::len).collect(),
+                    start: Box::new(start),
+                    lent,
+                },
+                ttl_ms,
+            ),
+            other => {
+                reader.abort();
+                return Err(unexpected("Attach", other));
+            }
+        };
+        let _ = shared.lease.set(attached.lease);
+        // The agent keeps a lease alive while its workers start, and answers once they have started: it counts from
+        // then.
+        let now = start.elapsed();
+        let renewal = Renewal::new(Duration::from_millis(ttl_ms), now, now);
+        let mut tasks = vec![reader];
+        // The holder keeps a lent lease; its end is reported, and an agent that is gone closes the session.
+        if attached.lent.is_none() {
+            tasks.push(tokio::spawn(shared.clone().renew(renewal, start)).abort_handle());
+        }
+        Ok(Self {
+            shared,
+            tasks,
+            attached,
+        })
+    }
+
+    /// The part to wait on.
+    pub(crate) fn shared(&self) -> &Arc<SessionState> {
+        &self.shared
+    }
+
+    /// How the session ended, if it has.
+    pub(crate) fn end(&self) -> Option<SessionEnd> {
+        self.shared.news().end
+    }
+
+    /// Ends the lease; returns its usage.
+    pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
+        if self.attached.lent.is_some() {
+            // The lease goes on, and its usage is the holder's.
+            return Ok(UsageTotals::default());
+        }
+        let mut changed = self.shared.changed.subscribe();
+        let answer = self
+            .shared
+            .link
+            .ask(&SessionRequest::Release, &[], AGENT, RELEASE_LIMIT)
+            .await;
+        // Answers come in the order of requests, except this one, which comes when all is recorded: a renewal that
+        // was requested after the release is refused earlier, and that refusal looks like the answer.
+        if matches!(&answer, Ok((SessionReply::Refused(Rejection::LeaseEnded(_)), _))) {
+            let ended = async { while self.end().is_none() && changed.changed().await.is_ok() {} };
+            // If the lease does not end in time, the refusal stands.
+            let _ = tokio::time::timeout(RELEASE_LIMIT, ended).await;
+        }
+        // The event holds the total as well, and may have come before: a lease that had ended counts as released.
+        match (self.end(), answer) {
+            (Some(SessionEnd::Lease { usage, .. }), _) => Ok(usage),
+            (_, answer) => Err(unexpected("Release", answer)),
+        }
+    }
+}
+
+/// A connection to the agent's own socket, if the agent may be on this host and runs as this user. Only an agent
+/// that can open the token is the right one, which presenting the token proves. The token is presented to no other
+/// user's process.
+fn local_agent_socket(grant: &Grant, path: &Path) -> Option<Socket> {
+    let here = node_id().is_some_and(|node| node.to_string() == grant.node);
+    if !here {
+        return None;
+    }
+    let socket = Socket::connect(path).ok()?;
+    let own = nix::unistd::geteuid().as_raw();
+    (socket.peer().ok()?.uid == own).then_some(socket)
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl SessionState {
+    /// The lease of the session.
+    pub(crate) fn lease(&self) -> Option<LeaseId> {
+        self.lease.get().copied()
+    }
+
+    fn news(&self) -> MutexGuard<'_, SessionNews> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the end of the session. Only the first end counts.
+    fn set_end(&self, end: SessionEnd) {
+        self.news().end.get_or_insert(end);
+        self.over.store(true, Ordering::Release);
+        self.changed.send_replace(());
+    }
+
+    /// Whether the session has ended, and its workers have ended or soon will.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Route to the workers' host, if it is another host.
+    pub(crate) fn route(&self) -> Option<&Route> {
+        self.route.as_ref()
+    }
+
+    /// Loads a library; returns the index of its first function and the workers' time. Its bytes are sent only if
+    /// the node does not have them.
+    pub(crate) async fn load(&self, code: &Code) -> Result<(u16, Duration), Error> {
+        let _kept = KeepGuard::new(&self.kept);
+        let load = SessionRequest::Load {
+            hash: code.hash(),
+            size_bytes: code.size_bytes(),
+        };
+        let mut answer = self.link.ask(&load, &[], AGENT, LOAD_LIMIT).await;
+        if let Ok((SessionReply::Refused(Rejection::NeedCode(_)), _)) = &answer {
+            let sealed = code.sealed()?;
+            answer = self.link.ask(&load, &[sealed.as_fd()], AGENT, LOAD_LIMIT).await;
+        }
+        match answer {
+            Ok((SessionReply::Loaded { hash, base, load_us }, _)) if hash == code.hash() => {
+                let last = usize::from(base) + code.functions().len() - 1;
+                if last > usize::from(u16::MAX) {
+                    return Err(Error::protocol("the agent's base leaves no room for the functions"));
+                }
+                Ok((base, Duration::from_micros(load_us)))
+            }
+            other => Err(unexpected("Load", other)),
+        }
+    }
+
+    /// Gets a socket to a worker, which is restarted if it is dead.
+    pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
+        let _kept = KeepGuard::new(&self.kept);
+        let connect = SessionRequest::Connect { worker };
+        match self.link.ask(&connect, &[], AGENT, self.expected.start_limit).await {
+            Ok((SessionReply::Connected { worker: which, epoch }, fds)) if which == worker => {
+                let mut fds = fds.into_iter();
+                match (fds.next(), fds.next()) {
+                    (Some(fd), None) => Ok((Socket::from(fd), epoch)),
+                    _ => Err(Error::protocol("the agent's Connected has not one descriptor")),
+                }
+            }
+            other => Err(unexpected("Connect", other)),
+        }
+    }
+
+    /// Lends slots; returns the delegation's number, and the token for peers.
+    pub(crate) async fn delegate(
+        &self,
+        places: Vec<SlotPlace>,
+        lasts: Option<Duration>,
+    ) -> Result<(u32, Vec<u8>), Error> {
+        let delegate = SessionRequest::Delegate {
+            places,
+            within_ms: lasts.map_or(0, |lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX)),
+        };
+        match self.link.ask(&delegate, &[], AGENT, LEND_LIMIT).await {
+            Ok((SessionReply::Delegated { delegation, token }, _)) => Ok((delegation, token)),
+            other => Err(unexpected("Delegate", other)),
+        }
+    }
+
+    /// Revokes a delegation.
+    pub(crate) async fn revoke(&self, delegation: u32) -> Result<(), Error> {
+        let revoke = SessionRequest::Revoke { delegation };
+        match self.link.ask(&revoke, &[], AGENT, LEND_LIMIT).await {
+            Ok((SessionReply::Revoked { .. }, _)) => Ok(()),
+            other => Err(unexpected("Revoke", other)),
+        }
+    }
+
+    /// Waits until it is known how an incarnation of a worker ended.
+    pub(crate) async fn death_of(&self, worker: WorkerIndex, epoch: Epoch) -> Death {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(death) = self.death_now(worker, epoch) {
+                return death;
+            }
+            // The sender is a field of self, so this never fails.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Why the agent is ending the lease, if the agent has announced an end.
+    pub(crate) fn ending(&self) -> Option<EndReason> {
+        self.news().ending
+    }
+
+    fn death_now(&self, worker: WorkerIndex, epoch: Epoch) -> Option<Death> {
+        let news = self.news();
+        if let Some((died, death)) = news.deaths.get(&worker)
+            && *died == epoch
+        {
+            return Some(death.clone());
+        }
+        match news.end? {
+            SessionEnd::Lease { reason, .. } => Some(Death {
+                kind: DeathKind::Lease(reason),
+                gone: false,
+            }),
+            SessionEnd::Lost => Some(Death {
+                kind: DeathKind::Agent,
+                gone: false,
+            }),
+        }
+    }
+
+    /// Reads until the session ends, and distributes the news.
+    async fn read(self: Arc<Self>) {
+        while let Some((reply, fds)) = self.link.next().await {
+            match reply {
+                SessionReply::WorkerDied {
+                    worker,
+                    epoch,
+                    cause,
+                    output,
+                    begun,
+                } => {
+                    let begun = begun.into();
+                    let death = Death {
+                        kind: DeathKind::Worker { cause, output, begun },
+                        gone: true,
+                    };
+                    if usize::from(worker.0) < self.expected.workers {
+                        self.news().deaths.insert(worker, (epoch, death));
+                    }
+                    self.changed.send_replace(());
+                }
+                SessionReply::LeaseEnding { reason } => self.news().ending = Some(reason),
+                SessionReply::LeaseEnded { reason, usage } => {
+                    self.set_end(SessionEnd::Lease { reason, usage });
+                    self.link.answer(reply, fds);
+                }
+                other => self.link.answer(other, fds),
+            }
+        }
+        self.set_end(SessionEnd::Lost);
+        self.link.close();
+    }
+
+    /// Renews the lease until it is over or must be taken for lost: an agent that is silent for so long has ended
+    /// it, or will before it does anything else.
+    async fn renew(self: Arc<Self>, mut renewal: Renewal, start: Instant) {
+        while let Some(due) = renewal.due() {
+            tokio::time::sleep_until((start + due).into()).await;
+            let mut event = RenewalEvent::Tick;
+            loop {
+                // While the agent starts a worker or loads a library, it keeps the lease itself, and answers
+                // renewals only afterwards.
+                if self.kept.load(Ordering::Relaxed) > 0 {
+                    event = RenewalEvent::KeptByAgent;
+                }
+                let now = start.elapsed();
+                match renewal.step(event, now) {
+                    None => break,
+                    Some(RenewalAction::Renew) => {
+                        let limit = renewal.fenced_at().saturating_sub(now).min(RENEW_LIMIT);
+                        event = self.ask_to_renew(limit).await;
+                    }
+                    Some(RenewalAction::Lost) => {
+                        tracing::warn!("the agent is silent and the lease's time is over");
+                        self.set_end(SessionEnd::Lost);
+                        return;
+                    }
+                }
+            }
+            if self.news().end.is_some() {
+                return;
+            }
+        }
+    }
+
+    async fn ask_to_renew(&self, limit: Duration) -> RenewalEvent {
+        let asked = self.link.ask(&SessionRequest::Renew, &[], AGENT, limit);
+        match asked.await {
+            Ok((SessionReply::Renewed { ttl_ms, .. }, _)) => RenewalEvent::Renewed {
+                ttl: Duration::from_millis(ttl_ms),
+            },
+            // A silent agent may come back in time; the reader reports a lease that is over.
+            other => {
+                tracing::debug!(?other, "the lease was not renewed");
+                RenewalEvent::NotRenewed
+            }
+        }
+    }
+}
+
+/// The error in an answer that is not the expected one.
+fn unexpected(request: &str, answer: Result<(SessionReply, Vec<std::os::fd::OwnedFd>), Error>) -> Error {
+    match answer {
+        Err(error) => error,
+        Ok((SessionReply::Refused(refusal), _)) => refusal.into(),
+        Ok((SessionReply::LeaseEnded { reason, .. }, _)) => Rejection::LeaseEnded(reason).into(),
+        Ok(_) => Error::protocol(format!("the agent answered {request} with something else")),
+    }
+}

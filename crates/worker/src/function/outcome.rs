@@ -1,0 +1,28 @@
+//! The outcome of a call.
+
+use hotlease_wire::frame::Status;
+
+/// Result of a call.
+pub struct CallOutcome {
+    /// Ok, FunctionError or OutputTooLarge.
+    pub status: Status,
+    /// The function's own error number.
+    pub code: i32,
+    /// Output bytes; for OutputTooLarge the number that the function claims.
+    pub bytes: u64,
+}
+
+impl CallOutcome {
+    /// Outcome of a function that returned these values and had this capacity.
+    #[inline]
+    pub(crate) fn of(code: i32, bytes: u64, capacity: u64) -> Self {
+        let status = if bytes > capacity {
+            Status::OutputTooLarge
+        } else if code != 0 {
+            Status::FunctionError
+        } else {
+            Status::Ok
+        };
+        Self { status, code, bytes }
+    }
+}

@@ -1,0 +1,35 @@
+//! The worker's lease: what is there once the worker is assigned to one.
+
+use crate::function::library::FunctionTable;
+use crate::ports::SlotPorts;
+use crate::slot::mailbox::Mailbox;
+use crate::state::StateKeeper;
+use std::sync::Arc;
+
+/// State of the worker once it is assigned to a lease.
+pub struct WorkerLease {
+    /// The slots' mailboxes.
+    pub slots: Vec<Arc<Mailbox>>,
+    /// Number of open channels of each slot, of all clients together.
+    pub channels: Vec<usize>,
+    /// The slots' ports.
+    pub fabrics: SlotPorts,
+    /// Whether its functions can take part in a gang.
+    pub has_gangs: bool,
+    /// All functions of the worker.
+    pub functions: Arc<FunctionTable>,
+    /// Keeper of its functions' state, if there is one.
+    pub keeper: Option<StateKeeper>,
+    /// Generation drawn last.
+    pub generation: u32,
+    /// Number of connections made so far.
+    pub connections_made: u64,
+}
+
+impl WorkerLease {
+    /// Draws a generation that no channel of this worker has had; never 0.
+    pub fn next_generation(&mut self) -> u32 {
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.generation
+    }
+}
