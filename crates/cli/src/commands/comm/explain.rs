@@ -4,8 +4,8 @@ use super::model_args::{CollectiveArgs, ModelFileArgs, TimesArgs, algorithm, tim
 use crate::exit::CommandError;
 use crate::output::{Column, ColumnAlign::*, Output};
 use clap::Args;
-use hotlease_comm::model::{Candidate, candidates};
-use hotlease_comm::{Call, LinkKind, Question, Step};
+use hotlease_collectives::model::{Candidate, candidates};
+use hotlease_collectives::{Call, LinkKind, Question, Step};
 use serde::Serialize;
 
 /// Most rounds that are shown.

@@ -4,8 +4,8 @@ use super::model_args::{ModelFileArgs, SizedCollective, TimesArgs, algorithm, ti
 use crate::output::{Column, ColumnAlign::*, Output};
 use crate::quantity;
 use clap::Args;
-use hotlease_comm::model::{Candidate, Estimate, RANKS_MAX, candidates};
-use hotlease_comm::{LinkKind, Operation};
+use hotlease_collectives::model::{Candidate, Estimate, RANKS_MAX, candidates};
+use hotlease_collectives::{LinkKind, Operation};
 use serde::Serialize;
 
 /// Show which algorithm is the fastest for each operation, number of ranks and size, by the model
