@@ -7,7 +7,7 @@ use crate::argument::{
 use crate::code::CodeHandle;
 use crate::comm::CommHandle;
 use crate::invoker::{Options, Usage};
-use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
+use crate::status::{ErrorHandle, Failure, PlatformError, Status, catch_panic, free, run_guarded};
 use hotlease_client::LeaseOptions;
 use hotlease_gang::{Call, Error, FunctionContext, Gang, Inputs, SeatValue};
 use std::ffi::{c_char, c_void};
@@ -20,9 +20,9 @@ pub struct GangHandle {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
-            Error::Lease(error) => Self::Client(error),
+            Error::Lease(error) => error.into(),
             Error::Comm(error) => Self::Comm(error),
-            error => Self::Gang(error),
+            error => Self::Platform(PlatformError::Gang(error)),
         }
     }
 }

@@ -204,7 +204,7 @@ impl Callback {
                 } else {
                     message.as_ptr()
                 };
-                let failure = Failure::Client(error);
+                let failure = Failure::from(error);
                 let status = failure.status();
                 let error = ErrorHandle::new(failure);
                 // SAFETY: a callback takes these arguments; the bytes and the error live until it returns.

@@ -4,27 +4,46 @@
 //! * [`status`] — kinds of failure, and the error object; it converts every panic and every `Result`.
 //! * [`argument`] — checks and conversions of arguments from C callers.
 //! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`], [`model`] — one handle each; [`map`],
-//!   [`mixed`], [`parts`] — further ways to call.
+//!   [`mixed_calls`], [`parts`] — further ways to call.
 //! * [`comm`] — message passing; [`gang`] — functions that run at the same time, and their communicator.
+//!
+//! Without the feature `platform` there is message passing alone, and without `stores` no link of it through a store:
+//! `cargo build --release -p hotlease-c --no-default-features` builds a library that has neither tokio nor the clients of
+//! stores, and offers the functions of `communicator.h`, and of `hotlease.h` those of errors and versions.
 //!
 //! Every handle is a `Box` given to the caller as a raw pointer and taken back by its `_free` function. The caller's
 //! part of each `unsafe` contract is the same, and is stated at the top of the header: pointers are NULL or valid, and
 //! nothing is freed while it is in use.
 
 #![allow(clippy::missing_safety_doc)] // The headers state the safety contract; see above.
+#![cfg_attr(
+    not(feature = "platform"),
+    allow(dead_code, reason = "some checks of arguments are for the platform only")
+)]
 
 mod argument;
+#[cfg(feature = "platform")]
 mod buffer;
+#[cfg(feature = "platform")]
 mod code;
 mod comm;
+#[cfg(feature = "platform")]
 mod function;
+#[cfg(feature = "platform")]
 mod gang;
+#[cfg(feature = "platform")]
 mod invocation;
+#[cfg(feature = "platform")]
 mod invoker;
+#[cfg(feature = "platform")]
 mod map;
+#[cfg(feature = "platform")]
 mod mixed_calls;
+#[cfg(feature = "platform")]
 mod model;
+#[cfg(feature = "platform")]
 mod parts;
+#[cfg(feature = "platform")]
 mod pipeline;
 mod status;
 

@@ -65,7 +65,7 @@ pub unsafe extern "C" fn hotlease_map(
                 Ok(size) => (Status::Ok, size),
                 Err(error) => {
                     let size = own_message(&error, out).unwrap_or(0);
-                    let failure = Failure::Client(error);
+                    let failure = Failure::from(error);
                     let status = failure.status();
                     first_failure.get_or_insert(failure);
                     (status, size)

@@ -1,11 +1,12 @@
 //! Kinds of failure, and the error object.
 
+#[cfg_attr(not(feature = "platform"), path = "status/no_platform.rs")]
+mod platform;
+
+pub(crate) use platform::PlatformError;
+
 use crate::argument::put;
 use crate::comm::failure;
-use hotlease_client::Error;
-use hotlease_client::NetError;
-use hotlease_gang::Error as GangError;
-use hotlease_wire::{Rejection, RunCertainty};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -43,12 +44,10 @@ pub(crate) enum Status {
 
 /// Failure of a function of this library.
 pub(crate) enum Failure {
-    /// An error of the client library.
-    Client(Error),
+    /// An error of the client library or of a gang.
+    Platform(PlatformError),
     /// An error of message passing.
     Comm(hotlease_comm::Error),
-    /// An error of a gang, or of a communicator that a gang's function asked for.
-    Gang(hotlease_gang::Error),
     /// An argument that must not be NULL is NULL.
     Null(&'static str),
     /// Another invalid argument.
@@ -57,18 +56,11 @@ pub(crate) enum Failure {
     Panic(String),
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Client(error)
-    }
-}
-
 impl Failure {
     pub(crate) fn status(&self) -> Status {
         match self {
-            Self::Client(error) => status_of(error),
+            Self::Platform(error) => error.status(),
             Self::Comm(error) => failure::status_of(error),
-            Self::Gang(error) => status_of_gang(error),
             Self::Null(_) | Self::Argument(_) => Status::InvalidArgument,
             Self::Panic(_) => Status::Internal,
         }
@@ -76,71 +68,12 @@ impl Failure {
 
     fn message(&self) -> String {
         match self {
-            Self::Client(error) => error.to_string(),
+            Self::Platform(error) => error.message(),
             Self::Comm(error) => error.to_string(),
-            Self::Gang(error) => error.to_string(),
             Self::Null(name) => format!("{name} is NULL"),
             Self::Argument(what) => what.clone(),
             Self::Panic(what) => format!("a defect of hotlease itself, please report it: {what}"),
         }
-    }
-}
-
-fn status_of_gang(error: &GangError) -> Status {
-    match error {
-        GangError::Lease(error) | GangError::Rank { source: error, .. } => status_of(error),
-        GangError::Comm(error) => failure::status_of(error),
-        GangError::GangEnded => Status::LeaseEnded,
-        GangError::CommunicatorEnded => Status::Finished,
-        GangError::ForeignCommunicator => Status::Local,
-        // The rest are invalid requests. A later version may have more kinds; their message says what they are.
-        _ => Status::InvalidArgument,
-    }
-}
-
-fn status_of(error: &Error) -> Status {
-    match error {
-        Error::Function { .. } => Status::FunctionFailed,
-        Error::OutputTooLarge { .. } => Status::OutputTooLarge,
-        Error::Deadline { .. } => Status::DeadlineExceeded,
-        Error::NoCredit | Error::NoCore | Error::BuffersInUse { .. } => Status::Busy,
-        Error::Options { .. } | Error::NoSuchSlot { .. } | Error::InputTooLarge { .. } | Error::TooManyParts { .. } => {
-            Status::InvalidArgument
-        }
-        Error::File { .. } | Error::Code { .. } => Status::CodeRejected,
-        Error::NoSuchFunction { .. } => Status::UnknownFunction,
-        Error::WorkerDied { .. } => Status::WorkerDied,
-        Error::OutcomeUnknown { .. } => Status::OutcomeUnknown,
-        Error::LeaseEnded { .. } => Status::LeaseEnded,
-        Error::Refused(refusal) => match refusal {
-            Rejection::NoCapacity { .. }
-            | Rejection::NoPlaces { .. }
-            | Rejection::NoGpus { .. }
-            | Rejection::NotTogether { .. }
-            | Rejection::QuotaExceeded { .. } => Status::NoCapacity,
-            Rejection::NoAgent | Rejection::Unavailable { .. } | Rejection::Timeout { .. } => Status::Unavailable,
-            Rejection::CodeRejected { .. } | Rejection::CodeMismatch => Status::CodeRejected,
-            Rejection::LeaseEnded(_) | Rejection::UnknownLease => Status::LeaseEnded,
-            Rejection::WorkerDied { .. } => Status::WorkerDied,
-            _ => Status::Refused,
-        },
-        Error::NotRunning { .. } | Error::RuntimeDirectory { .. } | Error::NoTransport { .. } => Status::Unavailable,
-        Error::OutputLost => Status::OutcomeUnknown,
-        Error::Network(error) => match **error {
-            NetError::Address { .. } => Status::InvalidArgument,
-            NetError::Unresolved { .. }
-            | NetError::Unreachable { .. }
-            | NetError::Silent { .. }
-            | NetError::Closed { .. } => Status::Unavailable,
-            NetError::Protocol { .. } => Status::Protocol,
-            NetError::Local { .. } | NetError::Munge { .. } => Status::Local,
-            // The peer is there, but rejects this client, or is not the expected one.
-            _ => Status::Refused,
-        },
-        Error::Protocol { .. } => Status::Protocol,
-        Error::Local { .. } | Error::Memory(_) | Error::Unregistered { .. } => Status::Local,
-        // A later version of the client library may have more kinds; their message says what they are.
-        _ => Status::Refused,
     }
 }
 
@@ -227,13 +160,7 @@ pub unsafe extern "C" fn hotlease_error_status(error: *const ErrorHandle) -> c_i
 pub unsafe extern "C" fn hotlease_error_ran(error: *const ErrorHandle) -> c_int {
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Client(error)) => match error.ran() {
-            RunCertainty::No => 0,
-            RunCertainty::Yes => 1,
-            RunCertainty::Unknown => 2,
-        },
-        // Other ranks may have run, even if this one did not.
-        Some(Failure::Gang(GangError::Rank { source, .. })) => 1 + c_int::from(source.ran() != RunCertainty::Yes),
+        Some(Failure::Platform(error)) => error.ran(),
         Some(Failure::Panic(_)) => 2,
         _ => 0,
     }
@@ -244,8 +171,7 @@ pub unsafe extern "C" fn hotlease_error_ran(error: *const ErrorHandle) -> c_int 
 pub unsafe extern "C" fn hotlease_error_billed(error: *const ErrorHandle) -> c_int {
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Client(error)) => error.billed().into(),
-        Some(Failure::Gang(GangError::Rank { .. })) => 1,
+        Some(Failure::Platform(error)) => error.billed().into(),
         Some(Failure::Panic(_)) => 1,
         _ => 0,
     }
@@ -256,7 +182,7 @@ pub unsafe extern "C" fn hotlease_error_billed(error: *const ErrorHandle) -> c_i
 pub unsafe extern "C" fn hotlease_error_retryable(error: *const ErrorHandle) -> c_int {
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Client(error)) => error.retryable().into(),
+        Some(Failure::Platform(error)) => error.retryable().into(),
         _ => 0,
     }
 }
@@ -266,13 +192,7 @@ pub unsafe extern "C" fn hotlease_error_retryable(error: *const ErrorHandle) -> 
 pub unsafe extern "C" fn hotlease_error_code(error: *const ErrorHandle) -> i32 {
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(
-            Failure::Client(Error::Function { code, .. })
-            | Failure::Gang(GangError::Rank {
-                source: Error::Function { code, .. },
-                ..
-            }),
-        ) => *code,
+        Some(Failure::Platform(error)) => error.code(),
         _ => 0,
     }
 }
@@ -282,13 +202,7 @@ pub unsafe extern "C" fn hotlease_error_code(error: *const ErrorHandle) -> i32 {
 pub unsafe extern "C" fn hotlease_error_needed(error: *const ErrorHandle) -> u64 {
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(
-            Failure::Client(Error::OutputTooLarge { produced, .. })
-            | Failure::Gang(GangError::Rank {
-                source: Error::OutputTooLarge { produced, .. },
-                ..
-            }),
-        ) => *produced,
+        Some(Failure::Platform(error)) => error.needed(),
         Some(Failure::Comm(hotlease_comm::Error::Truncated { sent, .. })) => *sent,
         _ => 0,
     }

@@ -1,7 +1,7 @@
 //! Table of things whose numbers are given to others: a number is valid until its thing is removed, and never again.
 
 /// Number of a thing: its place in the table, and the generation of that place.
-pub(crate) type Key = u64;
+pub type Key = u64;
 
 /// Table of numbered things.
 pub(crate) struct Arena<T> {

@@ -16,11 +16,11 @@ pub(crate) use patience::Patience;
 
 use crate::arena::Key;
 use crate::error::{Activity, Error};
-use crate::link::store::ObjectHead;
+use crate::link::ObjectHead;
 use crate::link::{Body, Link, Sink, Sleeper};
 use crate::memory::Piece;
 use crate::protocol::{Action, CollectiveStart, FinalCounts, Protocol, Status};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress};
 use patience::{IdleAction, IdlePolls, YieldRecord};

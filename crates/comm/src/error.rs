@@ -1,9 +1,6 @@
 //! Errors of this library, grouped by what the caller can do about them.
 
-use crate::algorithm::Algorithm;
-use crate::collective::Operation;
-use crate::datatype::Datatype;
-use crate::schedule::Rank;
+use hotlease_collectives::{Algorithm, Datatype, Error as PlanError, Operation, Rank};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::rendezvous::JoinRejection;
 use std::fmt;
@@ -405,6 +402,29 @@ impl Error {
         move |source| Self::LocalFailure {
             what,
             why: source.to_string(),
+        }
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Options { what } => Self::Options { what },
+            PlanError::Arguments { operation, rank, why } => Self::Arguments { operation, rank, why },
+            PlanError::UnsupportedAlgorithm {
+                operation,
+                algorithm,
+                why,
+            } => Self::UnsupportedAlgorithm {
+                operation,
+                algorithm,
+                why,
+            },
+            PlanError::Operator { operator, datatype } => Self::Operator { operator, datatype },
+            PlanError::SimulationStuck { why } => Self::SimulationStuck { why },
+            PlanError::Table { why } => Self::Table { why },
+            PlanError::Prices { why } => Self::Prices { why },
+            PlanError::Model { operation, why } => Self::Model { operation, why },
         }
     }
 }

@@ -19,12 +19,8 @@
 //! * [`Communicator::split`] and [`Communicator::dup`] make communicators of some members on the same connections.
 //!   After a failure, [`Communicator::shrink`] makes one of the remaining members, and [`Communicator::grow`] makes
 //!   one with newcomers.
-//! * A **[`Schedule`]** holds the steps of one rank in one collective: rounds of transfers that run at the same time,
-//!   each followed by copies and reductions. It is pure data, so every collective is non-blocking by itself, and can
-//!   be tested in memory for any number of ranks. The engine runs it; [`Recipe::build`] makes it, by one of several
-//!   [`Algorithm`]s for each [`Operation`]; [`Areas`] runs its local steps, with an [`Operator`] for a [`Datatype`];
-//!   [`Table`] chooses the algorithm and explains the choice. **[`cost`]** simulates thousands of ranks from the
-//!   latency and bandwidth of their links; **[`model`]** adds the price, and chooses the link.
+//! * What each rank does in a collective is a [`Schedule`], which [`hotlease_collectives`] plans and the engine runs. All
+//!   names of that crate are here, too: [`Algorithm`], [`Table`], [`cost`], [`model`] and others.
 //! * If a member fails or stops responding, every operation of other members that involves it ends in a bounded time,
 //!   with the cause.
 //!
@@ -74,67 +70,36 @@
 //!     }
 //! }
 //! ```
-//!
-//! Steps of rank 1 of 4 in an allreduce, where every rank gets the sum of the 1000 numbers of 8 bytes of all ranks:
-//!
-//! ```
-//! use hotlease_comm::{Call, Collective, LinkKind, Question, Step, Table};
-//!
-//! let call = Call::new(Collective::Allreduce { count: 1000 }, 1, 4);
-//! let choice = Table::built_in().choose(&Question::new(&call, 8, LinkKind::Tcp));
-//! let schedule = choice.recipe.build(&call)?;
-//! for transfer in schedule.rounds.iter().flat_map(|round| &round.transfers) {
-//!     match transfer {
-//!         Step::Send { to, from } => println!("{from} to rank {to}"),
-//!         Step::Receive { from, into } => println!("{into} from rank {from}"),
-//!         other => unreachable!("{other:?} is for stores"),
-//!     }
-//! }
-//! # Ok::<(), hotlease_comm::Error>(())
-//! ```
 
 #![forbid(unsafe_code)]
 
-mod algorithm;
-mod areas;
 mod arena;
-mod choice;
-mod collective;
 mod communicator;
-pub mod cost;
-mod datatype;
-mod element;
 mod engine;
 mod error;
-mod link;
+pub mod link;
 mod matching;
 mod memory;
-pub mod model;
-mod operator;
 mod options;
 mod protocol;
 pub mod rendezvous;
 mod request;
 mod route;
-mod schedule;
 mod secret;
 
-pub use algorithm::{Algorithm, Blocks, Recipe, SchedulePart};
-pub use areas::Areas;
-pub use choice::{Choice, Explanation, LinkKind, Measurement, Question, Rule, Table};
-pub use collective::{Call, Collective, Operation};
 pub use communicator::{CollectiveArguments, Communicator, Contribution, InPlace};
-pub use datatype::Datatype;
-pub use element::{Element, Plain};
 pub use error::{Activity, Caller, Error};
+pub use hotlease_collectives::{
+    Algorithm, Area, Areas, Blocks, Call, Choice, Collective, Datatype, Element, Explanation, LinkKind, Measurement,
+    Operands, Operation, Operator, Plain, Question, Rank, Recipe, Reduction, Round, Rule, Schedule, SchedulePart, Span,
+    Step, Table, UserFunction, cost, model,
+};
 pub use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
 pub use hotlease_wire::comm::Loss;
 pub use hotlease_wire::comm::rendezvous::JoinRejection;
 pub use matching::Pattern;
-pub use operator::{Operands, Operator, Reduction, UserFunction};
-pub use options::{AutoLink, LinkChoice, Options};
+pub use options::{AutoLink, LinkChoice, Options, StoreAddress};
 pub use protocol::Status;
 pub use request::{CollectiveRequest, ReceiveRequest, ReceivedMessage, Request, Watch, wait_all, wait_any};
 pub use route::Route;
-pub use schedule::{Area, Rank, Round, Schedule, Span, Step};
 pub use secret::{SECRET_BYTES_MIN, Secret};

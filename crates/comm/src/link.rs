@@ -1,4 +1,5 @@
-//! Links: how frames get to other members.
+//! Links: how frames get to other members. The names here are for crates that bring links ([`StoreOpener`]); they change
+//! with the protocol.
 //!
 //! A link moves frames and bodies and knows nothing of messages. The waiting thread polls it under the engine's lock;
 //! without the lock it sleeps on the link's [`Sleeper`].
@@ -8,32 +9,38 @@ pub(crate) mod mesh;
 pub(crate) mod ofi;
 pub(crate) mod port;
 pub(crate) mod shm;
-pub(crate) mod store;
+mod store;
 pub(crate) mod tcp;
 
-use crate::arena::Key;
-use crate::memory::Piece;
-use crate::protocol::FinalCounts;
-use crate::schedule::Rank;
+pub use crate::arena::Key;
+pub use crate::memory::Piece;
+pub use crate::protocol::FinalCounts;
+pub use store::{ObjectHead, ObjectName, Order, StoreJoin, StoreOpener};
+
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{ObjectHead, Order};
 
 /// Body that follows a frame.
-pub(crate) enum Body<'a> {
+pub enum Body<'a> {
     /// Nothing, or bytes that the caller may reuse when the call returns.
     Borrowed(&'a [u8]),
     /// Memory that stays until [`Link::take_sent`] or [`Link::take_unsendable`] returns this number.
-    Lent { piece: Piece, send: Key },
+    Lent {
+        /// The memory.
+        piece: Piece,
+        /// Number of the send.
+        send: Key,
+    },
 }
 
 /// Message of the assertion in methods that only a link through a store implements.
 const NO_STORE: &str = "this link goes through no store";
 
 /// Receiver of what comes over a link.
-pub(crate) trait Sink {
+pub trait Sink {
     /// Takes a frame; returns where its body goes, if anywhere. Fails if the member must not have sent this frame.
     fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss>;
     /// Holds a frame back in the link until the next poll, if a thread is about to say where its body goes; returns
@@ -71,7 +78,7 @@ pub(crate) trait Sink {
 }
 
 /// Connections of a member with all others, over one means of transport.
-pub(crate) trait Link: Send {
+pub trait Link: Send {
     /// Sends a frame, or as much of it as can be sent now. Frames between two members keep their order.
     fn send(&mut self, to: Rank, frame: &MemberFrame, body: Body<'_>);
     /// Takes in what has come and sends what can be sent. Returns whether there was anything.
@@ -82,7 +89,7 @@ pub(crate) trait Link: Send {
     }
     /// Prepares for the sleep of a thread: what comes from now on wakes it. What came before must be polled once more.
     fn prepare_sleep(&mut self) {}
-    /// Ends the state that [`prepare_sleep`](Self::doze) began.
+    /// Ends the state that [`prepare_sleep`](Self::prepare_sleep) began.
     fn end_sleep(&mut self) {}
     /// Takes the number of a body that was sent completely.
     fn take_sent(&mut self) -> Option<Key>;
@@ -118,7 +125,7 @@ pub(crate) trait Link: Send {
 }
 
 /// Sleeps until something happens on a link.
-pub(crate) trait Sleeper: Send + Sync {
+pub trait Sleeper: Send + Sync {
     /// Sleeps until something may have come, something may be sent again, [`wake`](Self::wake) is called, or this much
     /// time has passed.
     fn sleep(&self, at_most: Option<Duration>);

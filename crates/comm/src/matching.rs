@@ -4,7 +4,7 @@
 //! Between two ranks messages keep their order, and a receive from any rank takes the message that came first. A pure
 //! state machine over what is kept of a message (`M`) and of a receive (`P`).
 
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use std::collections::VecDeque;
 
 /// Pattern of the messages that a receive takes; a field without a value matches anything.

@@ -125,14 +125,16 @@ impl Memory {
 
 /// Part of a memory.
 #[derive(Debug, Clone)]
-pub(crate) struct Piece {
+pub struct Piece {
     memory: Memory,
     start: usize,
     length: usize,
 }
 
 impl Piece {
-    pub(crate) fn len(&self) -> usize {
+    /// Number of bytes.
+    #[allow(clippy::len_without_is_empty, reason = "no caller asks")]
+    pub fn len(&self) -> usize {
         self.length
     }
 
@@ -156,7 +158,7 @@ impl Piece {
     }
 
     /// A part of this piece.
-    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+    pub fn part(&self, range: Range<usize>) -> Self {
         debug_assert!(range.end <= self.length);
         Self {
             memory: self.memory.clone(),
@@ -170,7 +172,7 @@ impl Piece {
     }
 
     /// Passes the bytes to `read`; none if the memory was taken back.
-    pub(crate) fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let range = self.range();
         match &self.memory {
             Memory::Lent(lent) => lent.with(|bytes| read(&bytes[range])),
@@ -181,7 +183,7 @@ impl Piece {
     }
 
     /// Passes the bytes to `write`; none if the memory was taken back or is read only.
-    pub(crate) fn write<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
+    pub fn write<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let range = self.range();
         match &self.memory {
             Memory::Lent(_) => None,

@@ -5,14 +5,13 @@ mod environment;
 mod link;
 
 pub use auto::AutoLink;
-pub use link::LinkChoice;
-pub(crate) use link::StoreAddress;
+pub use link::{LinkChoice, StoreAddress};
 
-use crate::choice::Table;
 use crate::error::Error;
-use crate::model::Prices;
-use crate::schedule::Rank;
+use crate::link::StoreOpener;
 use crate::secret::Secret;
+use hotlease_collectives::model::Prices;
+use hotlease_collectives::{Error as PlanError, Rank, Table};
 use hotlease_wire::comm::frame::EAGER_BYTES_MAX;
 use hotlease_wire::comm::rendezvous::WAIT_MS_MAX;
 use hotlease_wire::comm::{NAME_BYTES_MAX, RANKS_MAX};
@@ -74,6 +73,8 @@ pub struct Options {
     /// Prices by which `auto` chooses the link, the same at all members (default: those of the file that
     /// `HOTLEASE_COMM_PRICES` names, else the built-in ones).
     pub prices: Option<Arc<Prices>>,
+    /// Stores that this program can communicate through: `hotlease_stores::openers()` (default: none).
+    pub stores: &'static [StoreOpener],
 }
 
 impl Options {
@@ -98,6 +99,7 @@ impl Options {
             is_checked: false,
             table: None,
             prices: None,
+            stores: &[],
         }
     }
 
@@ -119,6 +121,19 @@ impl Options {
         }
         options.check()?;
         Ok(options)
+    }
+
+    /// The opener of a link through a store.
+    pub(crate) fn opener(&self, link: &LinkChoice) -> Result<&'static StoreOpener, Error> {
+        let is_it = |opener: &&StoreOpener| Some(opener.kind) == link.kind();
+        self.stores.iter().find(is_it).ok_or_else(|| {
+            let kind = link.kind().map(|kind| kind.to_string()).unwrap_or_default();
+            let what = format!(
+                "the link {link}: this program was built without links through {kind}; it needs the crate hotlease-stores with \
+                 the feature `{kind}`, and `hotlease_stores::openers()` as `Options::stores` (libhotlease: the feature `stores`)"
+            );
+            Error::Options { what }
+        })
     }
 
     /// The table to use.
@@ -207,7 +222,7 @@ impl Options {
 }
 
 /// Reads the file that a variable names, if it is set.
-fn read_named_file<T>(variable: &str, parse: fn(&str) -> Result<T, Error>) -> Result<Option<T>, String> {
+fn read_named_file<T>(variable: &str, parse: fn(&str) -> Result<T, PlanError>) -> Result<Option<T>, String> {
     let Some(path) = std::env::var_os(variable) else {
         return Ok(None);
     };
@@ -215,7 +230,7 @@ fn read_named_file<T>(variable: &str, parse: fn(&str) -> Result<T, Error>) -> Re
     let wrong = |why: String| format!("{}, named by {variable}: {why}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     parse(&text).map(Some).map_err(|error| match error {
-        Error::Table { why } | Error::Prices { why } => wrong(why),
+        PlanError::Table { why } | PlanError::Prices { why } => wrong(why),
         error => wrong(error.to_string()),
     })
 }
@@ -279,6 +294,19 @@ mod tests {
         }
         let nested = |options: &mut Options| options.link = auto(vec![auto(Vec::new())]);
         refused(nested, "`auto` is none");
+    }
+
+    #[test]
+    fn link_that_this_program_cannot_open_is_refused_with_what_it_lacks() {
+        let options = Options::new("n", 2, "localhost:1", Secret::new(&[1; 16]).expect("16 bytes"));
+        let link: LinkChoice = "redis://me:secret@h".parse().expect("a link");
+        let error = options.opener(&link).expect_err("there is none").to_string();
+        for part in ["redis://h", "hotlease-stores", "feature `redis`", "`Options::stores`"] {
+            assert!(
+                error.contains(part) && !error.contains("secret"),
+                "{error:?} lacks {part:?}"
+            );
+        }
     }
 
     #[test]

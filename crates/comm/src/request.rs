@@ -2,11 +2,11 @@
 
 use crate::arena::Key;
 use crate::communicator::group::MemberGroup;
-use crate::element::Element;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::protocol::{Protocol, Status};
+use hotlease_collectives::Element;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

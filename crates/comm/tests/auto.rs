@@ -1,9 +1,10 @@
-//! Tests of members that let the model choose their link. Choices with a store: tests/stores.
+//! Tests of members that let the model choose their link. Choices with a store: crates/stores/tests/stores.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
 
 use group::{each_over, options, rendezvous, until};
+use hotlease_comm::link::StoreOpener;
 use hotlease_comm::model::{Criterion, Prices, Scenario, choose, collective_of_bytes};
 use hotlease_comm::{Call, Communicator, Error, JoinRejection, LinkChoice, LinkKind, Operation, Operator, Table};
 use std::sync::Arc;
@@ -66,6 +67,10 @@ fn a_member_that_would_choose_otherwise_is_refused_at_once() {
         let one = scope.spawn(|| Communicator::join(&first).expect("the other one comes"));
         until("one waits", || server.waiting() == 1);
         let mut other = first.clone();
+        other.stores = &[StoreOpener {
+            kind: LinkKind::Redis,
+            open: |_| unreachable!("this member is refused"),
+        }];
         for text in [
             "direct",
             "redis://127.0.0.1:1",

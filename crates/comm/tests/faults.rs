@@ -253,7 +253,7 @@ fn a_member_that_stands_still_is_told_to_all_with_rank_and_cause() {
 #[test]
 #[ignore = "started by the other tests"]
 fn victim_of_collectives() {
-    struck::victim();
+    struck::victim(|_| ());
 }
 
 /// Runs the test over every link, and over the relay of the rendezvous, at once: most of the time is spent waiting.

@@ -49,5 +49,9 @@ pub fn communicator_in<T: SeatValue>(
     let mut options = Options::new(seated.name, seated.size, seated.rendezvous, secret);
     options.rank = Some(seated.rank);
     options.join_timeout = Duration::from_millis(seated.join_ms);
+    #[cfg(feature = "stores")]
+    {
+        options.stores = hotlease_stores::openers();
+    }
     seat.keep(of(Communicator::join(&options)?)).map_err(foreign)
 }

@@ -2,6 +2,7 @@
 
 use hotlease_agent::AgentError;
 use hotlease_client::Error as ClientError;
+use hotlease_collectives::Error as PlanError;
 use hotlease_comm::Error as CommError;
 use hotlease_journal::DirectoryError;
 use hotlease_manager::ManagerError;
@@ -172,6 +173,9 @@ pub fn status(error: &anyhow::Error) -> u8 {
         return of_network(error);
     }
     if let Some(CommError::Options { .. } | CommError::Arguments { .. }) = find(error) {
+        return USAGE;
+    }
+    if let Some(PlanError::Options { .. } | PlanError::Arguments { .. }) = find(error) {
         return USAGE;
     }
     if let Some(refusal) = find::<Rejection>(error) {

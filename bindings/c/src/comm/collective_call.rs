@@ -95,7 +95,7 @@ impl<'a> CollectiveCall<'a> {
             in_place,
             ..Call::new(self.collective, comm.rank(), comm.size())
         };
-        call.check()?;
+        call.check().map_err(hotlease_comm::Error::from)?;
         let (read, written) = (self.size(call.input())?, self.size(call.output())?);
         let input = (
             non_null_memory(self.input.cast_mut(), read, "input")?.cast_const(),

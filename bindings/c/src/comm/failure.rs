@@ -68,7 +68,7 @@ pub unsafe extern "C" fn hotlease_error_rank(error: *const ErrorHandle) -> i64 {
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(ErrorHandle::failure) {
         Some(Failure::Comm(error)) => rank_of(error).map_or(-1, i64::from),
-        Some(Failure::Gang(hotlease_gang::Error::Rank { rank, .. })) => i64::from(*rank),
+        Some(Failure::Platform(error)) => error.rank().map_or(-1, i64::from),
         _ => -1,
     }
 }

@@ -68,6 +68,10 @@ impl Options {
         // SAFETY: the caller's promise.
         let secret = unsafe { self.secret() }?;
         let mut options = hotlease_comm::Options::new(name, size, rendezvous, secret);
+        #[cfg(feature = "stores")]
+        {
+            options.stores = hotlease_stores::openers();
+        }
         options.rank = match flag(self.has_rank, "has_rank")? {
             true => Some(self.rank),
             false => number_variable("HOTLEASE_COMM_RANK")?,

@@ -143,7 +143,11 @@ impl Member {
             MemberState::Joined(shared) => return Ok(Arc::clone(shared)),
             MemberState::Absent(why) => return Err(failure::found(py, "Finished", *why)),
             MemberState::World if !Options::is_in_env() => Communicator::alone("MPI_COMM_WORLD"),
-            MemberState::World => interruptible(py, || Communicator::join(&Options::from_env()?))?,
+            MemberState::World => interruptible(py, || {
+                let mut options = Options::from_env()?;
+                options.stores = hotlease_stores::openers();
+                Communicator::join(&options)
+            })?,
             MemberState::Own => Communicator::alone("MPI_COMM_SELF"),
         };
         let shared = Arc::new(SharedCommunicator::new(
@@ -256,6 +260,7 @@ impl Handle {
         let mut options = Options::new(name, size, rendezvous, secret);
         options.rank = rank;
         options.is_newcomer = newcomer;
+        options.stores = hotlease_stores::openers();
         if let Some(link) = link {
             options.link = link.parse().map_err(failed)?;
         }

@@ -1,8 +1,6 @@
 //! Arguments of a collective, as the caller gives them.
 
-use crate::collective::Collective;
-use crate::datatype::Datatype;
-use crate::operator::Operator;
+use hotlease_collectives::{Collective, Datatype, Operator};
 
 /// A collective of all members, as this member calls it.
 #[derive(Debug, Clone, Copy)]

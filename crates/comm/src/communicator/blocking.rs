@@ -3,12 +3,8 @@
 use super::Communicator;
 use super::arguments::{CollectiveArguments, Contribution};
 use super::checked::CallSite;
-use crate::algorithm::Blocks;
-use crate::collective::{Collective, Operation};
-use crate::element::Element;
 use crate::error::Error;
-use crate::operator::Operator;
-use crate::schedule::Rank;
+use hotlease_collectives::{Blocks, Collective, Element, Operation, Operator, Rank};
 use std::panic::Location;
 
 /// Blocking collectives: all members must call the same ones, in the same order; each member waits until it has its

@@ -6,11 +6,8 @@
 //! collective is sent, and the communicator remains usable.
 
 use super::arguments::CollectiveArguments;
-use crate::algorithm::Blocks;
-use crate::collective::{Call, Collective};
 use crate::error::{Caller, Error};
-use crate::operator::Operator;
-use crate::schedule::Rank;
+use hotlease_collectives::{Blocks, Call, Collective, Operator, Rank};
 use std::fmt::Write;
 use std::panic::Location;
 
@@ -183,7 +180,7 @@ fn read(field: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datatype::Datatype;
+    use hotlease_collectives::Datatype;
 
     fn at(text: &'static str, count: usize) -> CallSummary {
         let ask = CollectiveArguments {

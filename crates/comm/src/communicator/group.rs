@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::error::{Activity, Error};
 use crate::matching::Pattern;
 use crate::protocol::Status;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use std::sync::Arc;
 
 /// The members of a communicator, with the mapping between both kinds of ranks.

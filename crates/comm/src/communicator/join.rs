@@ -3,23 +3,21 @@
 use super::group::MemberGroup;
 use super::member::Member;
 use super::{Communicator, WORLD};
-use crate::choice::{LinkKind, Table};
 use crate::engine::keeper::Keeper;
 use crate::engine::{Engine, EngineState, Patience};
 use crate::error::Error;
-use crate::link::Link;
 use crate::link::mesh::{Connection, MeshPlan, connect};
 use crate::link::ofi::{Ofi, open};
 use crate::link::shm::Shm;
 use crate::link::shm::node::{members_per_processor, numbers, processors, this_node};
-use crate::link::store::StoreLink;
 use crate::link::tcp::Tcp;
+use crate::link::{Link, StoreJoin};
 use crate::options::{LinkChoice, Options};
 use crate::protocol::{Bounds, Protocol};
 use crate::rendezvous::client::{self, MeetingResult};
 use crate::route::Route;
-use crate::schedule::Rank;
 use crate::secret::Secret;
+use hotlease_collectives::{LinkKind, Rank, Table};
 use hotlease_fabric::ofi::Messenger;
 use hotlease_wire::comm::frame::SMALL_BYTES_MAX;
 use hotlease_wire::comm::greeting::MemberNode;
@@ -67,6 +65,9 @@ impl Communicator {
         let choice = options.choose_link(options.size)?;
         if let LinkChoice::Ofi { provider } = &choice {
             open::check(&options.name, provider.as_deref())?;
+        }
+        if choice.is_mediated() {
+            options.opener(&choice)?;
         }
         let began = Instant::now();
         let meeting = if options.is_newcomer {
@@ -274,14 +275,21 @@ fn make_links(
 /// Connects with the store that all other members use. The link reports members that do not appear there as lost.
 fn connect_store(options: &Options, met: &MeetingResult, times: JoinTimes) -> Result<MemberLinks, Error> {
     let size = met.members.len() as Rank;
-    let of = (met.group, met.rank, size);
-    let link = StoreLink::join(options, of, (times.began, times.deadline), times.is_partial)?;
+    let link = (options.opener(&options.link)?.open)(&StoreJoin {
+        options,
+        group: met.group,
+        me: met.rank,
+        size,
+        began: times.began,
+        deadline: times.deadline,
+        is_partial: times.is_partial,
+    })?;
     let route = |rank| match rank == met.rank {
         true => Route::Itself,
         false => Route::Stored,
     };
     Ok(MemberLinks {
-        link: Box::new(link),
+        link,
         routes: (0..size).map(route).collect(),
         nodes: (0..size).collect(),
         crowds: vec![1; size as usize],

@@ -1,13 +1,12 @@
 //! State that all communicators of a member on the same connections share. The last of them closes the connections.
 
-use crate::choice::{LinkKind, Table};
 use crate::engine::Engine;
 use crate::engine::keeper::Keeper;
 use crate::error::Error;
 use crate::options::{LinkChoice, Options};
 use crate::protocol::Protocol;
 use crate::route::Route;
-use crate::schedule::Rank;
+use hotlease_collectives::{LinkKind, Rank, Table};
 use hotlease_wire::comm::GroupId;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};

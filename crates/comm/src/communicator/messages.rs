@@ -6,7 +6,7 @@ use crate::matching::{Envelope, Pattern};
 use crate::memory::Memory;
 use crate::protocol::{Owner, Status};
 use crate::request::{ReceiveRequest, Request};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
 use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 use std::time::{Duration, Instant};
@@ -138,7 +138,7 @@ impl Communicator {
             tag: outer.tag,
         };
         let memory = Memory::fitting();
-        let key = self.group.engine.change(|protocol| {
+        let key = self.group.engine.change(|protocol| -> Result<_, Error> {
             // Another thread may have received the message.
             if protocol.probe(class, context, outer).is_none() {
                 return Ok(None);

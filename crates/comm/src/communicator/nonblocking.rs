@@ -4,14 +4,10 @@ use super::Communicator;
 use super::arguments::CollectiveArguments;
 use super::blocking::{consecutive_starts, count_of};
 use super::checked::CallSite;
-use crate::algorithm::Blocks;
-use crate::collective::{Collective, Operation};
-use crate::element::Element;
 use crate::error::Error;
 use crate::memory::Memory;
-use crate::operator::Operator;
 use crate::request::{CollectiveRequest, Request};
-use crate::schedule::Rank;
+use hotlease_collectives::{Blocks, Collective, Element, Operation, Operator, Rank};
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
 

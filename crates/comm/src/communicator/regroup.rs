@@ -9,7 +9,7 @@ use super::Communicator;
 use crate::error::{Activity, Error};
 use crate::options::Options;
 use crate::rendezvous::client::{self, MeetingRequest};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::RANKS_MAX;
 use hotlease_wire::comm::rendezvous::{LOST_MAX, Meeting};
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! Cache of the schedules of repeated collectives.
 
-use crate::algorithm::Blocks;
-use crate::collective::{Call, Collective, Operation};
-use crate::schedule::{Rank, Schedule};
+use hotlease_collectives::{Blocks, Call, Collective, Operation, Rank, Schedule};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -92,7 +90,7 @@ impl ScheduleCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Recipe};
+    use hotlease_collectives::{Algorithm, Recipe};
 
     fn key(count: usize) -> Key {
         Key::of(&Call::new(Collective::Allreduce { count }, 0, 2), 8).expect("it is a few numbers")

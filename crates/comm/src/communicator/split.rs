@@ -8,13 +8,10 @@ use super::Communicator;
 use super::arguments::CollectiveArguments;
 use super::checked::CallSite;
 use super::group::MemberGroup;
-use crate::algorithm::Blocks;
-use crate::collective::Collective;
-use crate::datatype::Datatype;
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::protocol::{CONTEXTS_MAX, Protocol};
-use crate::schedule::Rank;
+use hotlease_collectives::{Blocks, Collective, Datatype, Rank};
 use std::panic::Location;
 use std::sync::Arc;
 

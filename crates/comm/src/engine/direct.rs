@@ -8,7 +8,7 @@ use crate::link::Sink;
 use crate::matching::Pattern;
 use crate::memory::Piece;
 use crate::protocol::{Protocol, Status};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
 

@@ -5,7 +5,7 @@
 use super::Engine;
 use super::pulse::{BEATS, Pulse};
 use crate::link::Body;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 use std::io;

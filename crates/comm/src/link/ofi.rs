@@ -18,7 +18,7 @@ mod sleeper;
 use super::tcp::Tcp;
 use super::{Body, Link, Sink, Sleeper};
 use crate::arena::Key;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_fabric::ofi::Messenger;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{EAGER_BYTES_MAX, MemberFrame};

@@ -21,7 +21,7 @@ use super::tcp::Tcp;
 use super::{Body, Link, Sink, Sleeper};
 use crate::arena::Key;
 use crate::memory::Piece;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_fabric::lane::{Bell, BellAddress, LANE_BYTES_MIN, PeerBell, Reader, Writer};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{self, MemberFrame};

@@ -16,7 +16,7 @@ use super::mesh::Connection;
 use super::{Body, Link, Sink, Sleeper};
 use crate::arena::Key;
 use crate::route::Route;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 use inbound::{ReadState, TcpReceiver};

@@ -1,11 +1,9 @@
 //! Settings of the link choice by the model.
 
 use super::link::LinkChoice;
-use crate::choice::Table;
-use crate::collective::{Call, Operation};
 use crate::error::Error;
-use crate::model::{Criterion, Estimate, Prices, Scenario, collective_of_bytes, estimate};
-use crate::schedule::Rank;
+use hotlease_collectives::model::{Criterion, Estimate, Prices, Scenario, collective_of_bytes, estimate};
+use hotlease_collectives::{Call, Operation, Rank, Table};
 use std::fmt;
 use std::str::FromStr;
 
@@ -26,12 +24,12 @@ use std::str::FromStr;
 /// cannot reach each other, that is an error: no other link is tried.
 ///
 /// ```
-/// use hotlease_comm::model::By;
-/// use hotlease_comm::{Auto, LinkChoice, Operation};
+/// use hotlease_comm::model::Criterion;
+/// use hotlease_comm::{LinkChoice, Operation};
 ///
 /// let link: LinkChoice = "auto:direct,redis://cache,size=64KiB".parse()?;
 /// let LinkChoice::Auto(auto) = &link else { unreachable!() };
-/// assert_eq!((auto.operation, auto.bytes, auto.by), (Operation::Allreduce, 65536, By::Price));
+/// assert_eq!((auto.operation, auto.bytes, auto.by), (Operation::Allreduce, 65536, Criterion::Price));
 /// # Ok::<(), hotlease_comm::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +39,7 @@ pub struct AutoLink {
     pub links: Vec<LinkChoice>,
     /// Operation to choose for: `op=` (default: allreduce).
     pub operation: Operation,
-    /// Bytes of the operation: `size=`, counted as in [`of_size`](crate::model::of_size) (default: 1 MiB).
+    /// Bytes of the operation: `size=`, counted as in [`collective_of_size`](crate::model::collective_of_size) (default: 1 MiB).
     pub bytes: usize,
     /// Criterion: `by=time`, `price` or `product` (default: price).
     pub by: Criterion,
@@ -128,7 +126,9 @@ impl AutoLink {
             operations_per_hour: self.operations_per_hour.map(f64::from),
         };
         let kinds = self.links.iter().filter_map(LinkChoice::kind);
-        kinds.map(|kind| estimate(&scenario, kind, table, prices)).collect()
+        kinds
+            .map(|kind| Ok(estimate(&scenario, kind, table, prices)?))
+            .collect()
     }
 
     /// Text of the settings that all members must agree on.
@@ -213,6 +213,7 @@ fn bytes(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::StoreAddress;
 
     fn auto(text: &str) -> AutoLink {
         match text.parse().expect(text) {
@@ -230,7 +231,7 @@ mod tests {
             said.to_string(),
             "auto:direct,redis://h,s3://b,op=scan,size=3072,by=time,memory=1073741824,operations-per-hour=9"
         );
-        assert_eq!(said.links[1].prefix(), "a/");
+        assert_eq!(said.links[1].store().map(StoreAddress::prefix), Some("a/"));
         assert_eq!(auto("auto"), AutoLink::default());
         assert_eq!(auto(&said.to_string()).to_string(), said.to_string());
     }

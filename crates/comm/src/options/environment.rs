@@ -3,8 +3,8 @@
 
 use super::Options;
 use crate::error::Error;
-use crate::schedule::Rank;
 use crate::secret::Secret;
+use hotlease_collectives::Rank;
 use std::ffi::OsString;
 
 const RENDEZVOUS: &str = "HOTLEASE_COMM_RENDEZVOUS";
@@ -29,7 +29,7 @@ impl Options {
     /// | `HOTLEASE_COMM_SIZE` | number of members |
     /// | `HOTLEASE_COMM_RANK` | rank of this member; any free one if not set |
     /// | `HOTLEASE_COMM_LINK` | `direct`, `tcp`, `ofi`, a store, or `auto`: see [`LinkChoice`](crate::LinkChoice) |
-    /// | `HOTLEASE_COMM_LINKS`, `HOTLEASE_COMM_PRICES` | links and prices for `auto`: see [`Auto`](crate::Auto) |
+    /// | `HOTLEASE_COMM_LINKS`, `HOTLEASE_COMM_PRICES` | links and prices for `auto`: see [`AutoLink`](crate::AutoLink) |
     /// | `HOTLEASE_COMM_SECRET`, or `HOTLEASE_COMM_SECRET_FILE` | see [`Secret::from_environment`] |
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Choice of the link that members communicate over.
 
 use super::AutoLink;
-use crate::choice::LinkKind;
 use crate::error::Error;
+use hotlease_collectives::LinkKind;
 use std::fmt;
 use std::str::FromStr;
 
@@ -45,7 +45,7 @@ pub enum LinkChoice {
     /// A table of DynamoDB, whose keys are the strings `pk` and `sk`:
     /// `dynamodb://table?endpoint=https://host&region=name`. Credentials come from the environment as for S3.
     DynamoDb(StoreAddress),
-    /// The best of several links, as the model chooses it: see [`Auto`].
+    /// The best of several links, as the model chooses it: see [`AutoLink`].
     Auto(AutoLink),
 }
 
@@ -53,13 +53,13 @@ pub enum LinkChoice {
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreAddress {
     /// Scheme, credentials, host and path, without the part after `?`.
-    pub(crate) full: String,
+    full: String,
     /// Scheme, host and path, without credentials.
     shown: String,
-    pub(crate) prefix: String,
+    prefix: String,
     /// Endpoint of S3 or DynamoDB, if it is not Amazon's own or not the one in the environment.
-    pub(crate) endpoint: Option<String>,
-    pub(crate) region: Option<String>,
+    endpoint: Option<String>,
+    region: Option<String>,
 }
 
 /// Default prefix of the keys.
@@ -111,15 +111,36 @@ impl LinkChoice {
         }
     }
 
-    pub(crate) fn prefix(&self) -> &str {
+    /// Address of the store that the link goes through.
+    pub fn store(&self) -> Option<&StoreAddress> {
         match self {
-            Self::Direct | Self::Tcp | Self::Ofi { .. } | Self::Auto(_) => "",
-            Self::Redis(address) | Self::S3(address) | Self::DynamoDb(address) => &address.prefix,
+            Self::Direct | Self::Tcp | Self::Ofi { .. } | Self::Auto(_) => None,
+            Self::Redis(address) | Self::S3(address) | Self::DynamoDb(address) => Some(address),
         }
     }
 }
 
 impl StoreAddress {
+    /// Scheme, credentials, host and path, without the part after `?`. Not to be shown.
+    pub fn with_credentials(&self) -> &str {
+        &self.full
+    }
+
+    /// Prefix of the keys.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Endpoint of S3 or DynamoDB, if it is not Amazon's own or not the one in the environment.
+    pub fn endpoint(&self) -> Option<&str> {
+        self.endpoint.as_deref()
+    }
+
+    /// Region of S3 or DynamoDB, if it is not the one in the environment.
+    pub fn region(&self) -> Option<&str> {
+        self.region.as_deref()
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         let (full, query) = text.split_once('?').unwrap_or((text, ""));
         let (scheme, rest) = full.split_once("://").ok_or("it has no `://`")?;
@@ -245,7 +266,8 @@ mod tests {
             assert_eq!(link.to_string(), text);
         }
         let link: LinkChoice = "redis://h?prefix=a/b:".parse().expect("a link");
-        assert_eq!((link.prefix(), link.to_string().as_str()), ("a/b:", "redis://h"));
+        let prefix = link.store().map(StoreAddress::prefix);
+        assert_eq!((prefix, link.to_string().as_str()), (Some("a/b:"), "redis://h"));
         assert!(link.is_mediated());
     }
 

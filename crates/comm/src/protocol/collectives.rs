@@ -10,14 +10,12 @@ mod failures;
 
 use super::contexts::is_before;
 use super::{Owner, Protocol, RequestState, Status};
-use crate::areas::Areas;
 use crate::arena::Key;
 use crate::communicator::{CallSummary, first_difference};
 use crate::error::{Activity, Error};
 use crate::matching::Pattern;
 use crate::memory::{Memory, Piece};
-use crate::operator::Reduction;
-use crate::schedule::{Area, Rank, Schedule, Span, Step};
+use hotlease_collectives::{Area, Areas, Rank, Reduction, Schedule, Span, Step};
 use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

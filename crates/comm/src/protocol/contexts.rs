@@ -7,7 +7,7 @@
 use super::{Action, ContextState, KeptMessage, Owner, Protocol};
 use crate::error::{Activity, Error};
 use crate::matching::{Matching, Pattern};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress, MessageClass};
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 use super::{Action, Membership, Owner, PeerState, Protocol};
 use crate::error::{Activity, Error};
 use crate::matching::Pattern;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 

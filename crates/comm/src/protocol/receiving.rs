@@ -5,10 +5,10 @@ mod kept;
 use super::{Action, Owner, Protocol, Status};
 use crate::arena::{Arena, Key};
 use crate::error::{Activity, Error};
-use crate::link::store::ObjectName;
+use crate::link::ObjectName;
 use crate::matching::{Envelope, Pattern};
 use crate::memory::{Memory, Piece};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress, MessageClass};
 

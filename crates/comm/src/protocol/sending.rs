@@ -5,7 +5,7 @@ use crate::arena::Key;
 use crate::error::{Activity, Error};
 use crate::matching::Envelope;
 use crate::memory::{Memory, Piece};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::frame::{DATA_BYTES_MAX, MemberFrame, MessageAddress, MessageClass};
 
 /// Message that is sent from where it is, at once or when it is granted.

@@ -19,10 +19,10 @@ use super::sending::OutgoingMessage;
 use super::{Action, KeptMessage, Owner, PostedReceive, Protocol, Status};
 use crate::arena::{Arena, Key};
 use crate::error::{Activity, Error};
-use crate::link::store::{ObjectHead, ObjectName, Order};
+use crate::link::{ObjectHead, ObjectName, Order};
 use crate::matching::{Envelope, Pattern};
 use crate::memory::Piece;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::frame::{ENTRY_COST, MessageAddress, MessageClass};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -32,11 +32,11 @@ const ASKED_MAX: u64 = 32;
 
 /// State of a member when it finished, as far as it concerns this one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct FinalCounts {
+pub struct FinalCounts {
     /// Number of messages that it has sent to this one, by communicator.
-    pub(crate) sent: BTreeMap<u64, u64>,
+    pub sent: BTreeMap<u64, u64>,
     /// Number of collectives that it took part in, by communicator.
-    pub(crate) done: BTreeMap<u64, u32>,
+    pub done: BTreeMap<u64, u32>,
 }
 
 /// Messages of one member in one communicator.

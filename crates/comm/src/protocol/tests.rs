@@ -3,7 +3,7 @@
 use super::*;
 use crate::matching::{Envelope, Pattern};
 use crate::memory::Memory;
-use crate::schedule::{Area, Round, Schedule, Span, Step};
+use hotlease_collectives::{Area, Round, Schedule, Span, Step};
 use hotlease_wire::comm::frame::{MessageAddress, credit_of};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

@@ -92,13 +92,15 @@ fn of_scene(options: &Options, (operation, root): (Operation, Rank), rank: Rank)
     options
 }
 
-/// Not a test: the process that is struck. The test that is started as this process calls this function.
-pub fn victim() {
+/// Not a test: the process that is struck. The test that is started as this process calls this function,
+/// with the same `change` of the options as [`hold`].
+pub fn victim(change: impl Fn(&mut Options)) {
     let Ok(address) = std::env::var("HOTLEASE_TEST_RENDEZVOUS") else {
         return;
     };
     let variable = |name: &str| std::env::var(name).expect("the one that started this");
     let mut options = Options::new("", SIZE, address, secret());
+    change(&mut options);
     options.link = variable("HOTLEASE_TEST_LINK").parse().expect("a link");
     options.address = variable("HOTLEASE_TEST_ADDRESS").parse().ok();
     let bound = variable("HOTLEASE_TEST_BOUND_MS").parse();

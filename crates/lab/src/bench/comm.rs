@@ -112,6 +112,7 @@ fn measure_ranks(ranks: u32, plan: &MeasureArgs) -> anyhow::Result<Vec<Measureme
     }
     let options = Options {
         rank: Some(0),
+        stores: hotlease_stores::openers(),
         ..Options::new(NAME, ranks, rendezvous, key)
     };
     let measured = measure(Communicator::join(&options)?, plan)?;
@@ -154,7 +155,8 @@ impl Drop for ChildMembers {
 
 /// Takes part as one of the other ranks.
 pub(super) fn take_part(args: &MemberArgs) -> anyhow::Result<()> {
-    let options = Options::new(NAME, args.ranks, &args.rendezvous, Secret::from_environment()?);
+    let mut options = Options::new(NAME, args.ranks, &args.rendezvous, Secret::from_environment()?);
+    options.stores = hotlease_stores::openers();
     measure(Communicator::join(&options)?, &args.plan).map(drop)
 }
 

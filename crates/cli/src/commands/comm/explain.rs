@@ -2,8 +2,8 @@
 
 use super::model_args::{CollectiveArgs, ModelFileArgs, TimesArgs, algorithm, time};
 use clap::Args;
-use hotlease_comm::model::{Candidate, candidates};
-use hotlease_comm::{Call, LinkKind, Question, Step};
+use hotlease_collectives::model::{Candidate, candidates};
+use hotlease_collectives::{Call, LinkKind, Question, Step};
 use hotlease_terminal::exit::CommandError;
 use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
 use serde::Serialize;

@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use clap::Args;
-use hotlease_comm::model::{MessageTimes, Origin, Prices, RANKS_MAX, Scenario, collective_of_bytes};
-use hotlease_comm::{Call, Operation, Recipe, Table};
+use hotlease_collectives::model::{MessageTimes, Origin, Prices, RANKS_MAX, Scenario, collective_of_bytes};
+use hotlease_collectives::{Call, Operation, Recipe, Table};
 use hotlease_terminal::exit::CommandError;
 use hotlease_terminal::quantity;
 use std::fs::File;
@@ -17,10 +17,10 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Files of the model.
 #[derive(Debug, Args)]
 pub(super) struct ModelFileArgs {
-    /// Times and prices of links, a TOML file such as crates/comm/src/model/prices.toml, which is built in
+    /// Times and prices of links, a TOML file such as crates/collectives/src/model/prices.toml, which is built in
     #[arg(long, value_name = "FILE", env = "HOTLEASE_COMM_PRICES", hide_env_values = true)]
     prices: Option<PathBuf>,
-    /// Rules for choosing algorithms, a TOML file such as crates/comm/src/choice/built_in.toml, which is built in
+    /// Rules for choosing algorithms, a TOML file such as crates/collectives/src/choice/built_in.toml, which is built in
     #[arg(long, value_name = "FILE", env = "HOTLEASE_COMM_TABLE", hide_env_values = true)]
     table: Option<PathBuf>,
 }
@@ -41,7 +41,7 @@ impl ModelFileArgs {
     }
 }
 
-fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, hotlease_comm::Error>) -> anyhow::Result<T> {
+fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, hotlease_collectives::Error>) -> anyhow::Result<T> {
     let mut text = String::new();
     File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))

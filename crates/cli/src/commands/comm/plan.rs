@@ -2,8 +2,9 @@
 
 use super::model_args::{CollectiveArgs, ModelFileArgs, algorithm, time};
 use clap::Args;
-use hotlease_comm::model::{Criterion, Estimate, Scenario, estimate};
-use hotlease_comm::{Error, LinkChoice, LinkKind};
+use hotlease_collectives::LinkKind;
+use hotlease_collectives::model::{Criterion, Estimate, Scenario, estimate};
+use hotlease_comm::{Error, LinkChoice};
 use hotlease_terminal::exit::CommandError;
 use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
 use hotlease_terminal::quantity;
@@ -13,7 +14,7 @@ use serde::Serialize;
 ///
 /// Nothing is measured. Times follow from the links' latencies and bandwidths and from the algorithms that would be
 /// used; prices follow from these times, the functions' memory, the servers' hours and the requests.
-/// crates/comm/src/model/prices.toml names the sources of the figures; `--prices` reads others. Members with the
+/// crates/collectives/src/model/prices.toml names the sources of the figures; `--prices` reads others. Members with the
 /// link `auto:LINKS,op=...,size=...,by=...` make the same choice as this command with the same words. With
 /// `--json`, prints one object per link: link, algorithm, seconds, price, functions, servers, requests, currency
 /// (of one operation), messages, bytes, writes, reads, polls, chosen.
@@ -41,6 +42,7 @@ pub(super) struct PlanArgs {
 /// A link by its name in tables, or in the form for members.
 fn link(text: &str) -> Result<LinkKind, Error> {
     text.parse::<LinkKind>()
+        .map_err(Error::from)
         .or_else(|unknown| match text.parse::<LinkChoice>() {
             Ok(link) => link.kind().ok_or(unknown),
             Err(wrong) => Err(if text.contains("://") { wrong } else { unknown }),

@@ -2,8 +2,8 @@
 
 use super::model_args::{ModelFileArgs, SizedCollective, TimesArgs, algorithm, time};
 use clap::Args;
-use hotlease_comm::model::{Candidate, Estimate, RANKS_MAX, candidates};
-use hotlease_comm::{LinkKind, Operation};
+use hotlease_collectives::model::{Candidate, Estimate, RANKS_MAX, candidates};
+use hotlease_collectives::{LinkKind, Operation};
 use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
 use hotlease_terminal::quantity;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! Ways to reach another member, and when each of them is tried.
 
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::rendezvous::MemberAddress;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@
 use super::MeshPlan;
 use super::approach::Approach;
 use crate::link::cipher::{self, AdmissionRules, Cipher, HandshakeError, Initiator, Responder, ResponderStep};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::{Greeting, Introduction, Knock, MemberNode, Purpose, Verdict};
 use hotlease_wire::comm::rendezvous::{AnswerPieces, JoinAnswer, JoinQuestion, Relay};

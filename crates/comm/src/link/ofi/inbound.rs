@@ -2,7 +2,7 @@
 
 use crate::link::Sink;
 use crate::memory::Piece;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 

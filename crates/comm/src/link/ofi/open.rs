@@ -1,7 +1,7 @@
 //! Choice of a libfabric provider, and the endpoint that members talk by.
 
 use crate::error::Error;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_fabric::ofi::providers::{Addressing, named, remote_providers};
 use hotlease_fabric::ofi::{Libfabric, Messenger, OfiError, Provider};
 use std::net::IpAddr;

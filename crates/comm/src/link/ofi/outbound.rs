@@ -109,7 +109,7 @@ mod tests {
     use crate::arena::Arena;
     use crate::link::Sink;
     use crate::memory::Memory;
-    use crate::schedule::Rank;
+    use hotlease_collectives::Rank;
     use hotlease_wire::comm::Loss;
     use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 

@@ -3,7 +3,7 @@
 use crate::link::Sink;
 use crate::link::cipher::Cipher;
 use crate::memory::Piece;
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::frame::MemberFrame;
 use hotlease_wire::comm::greeting::PREFIX_BYTES;
 use hotlease_wire::comm::{Loss, RECORD_BYTES_MAX};

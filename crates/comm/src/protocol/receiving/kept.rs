@@ -4,7 +4,7 @@ use super::{KeptMessage, Landing, LandingTarget, PostedReceive};
 use crate::arena::Key;
 use crate::memory::Memory;
 use crate::protocol::{Action, Owner, Protocol, Status};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
 

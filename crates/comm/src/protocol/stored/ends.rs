@@ -2,9 +2,9 @@
 
 use super::{FinalCounts, PendingGet};
 use crate::error::{Activity, Error};
-use crate::link::store::Order;
+use crate::link::Order;
 use crate::protocol::{Action, Owner, Protocol};
-use crate::schedule::Rank;
+use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use std::sync::Arc;
 

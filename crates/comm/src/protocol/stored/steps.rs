@@ -2,9 +2,9 @@
 
 use crate::arena::Key;
 use crate::error::Activity;
-use crate::link::store::ObjectName;
+use crate::link::ObjectName;
 use crate::protocol::{Owner, Protocol};
-use crate::schedule::Step;
+use hotlease_collectives::Step;
 use std::sync::Arc;
 
 /// Marks the keys of objects that are published while members compare what they are about to call; schedules number

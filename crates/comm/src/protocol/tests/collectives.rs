@@ -1,6 +1,5 @@
 use super::*;
-use crate::datatype::Datatype;
-use crate::operator::{Operator, Reduction};
+use hotlease_collectives::{Datatype, Operator, Reduction};
 
 /// Sums of 64-bit numbers.
 pub(super) fn sums() -> Option<Reduction> {

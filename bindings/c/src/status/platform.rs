@@ -1,0 +1,153 @@
+//! Status and details of an error of the client library or of a gang.
+
+use super::{Failure, Status};
+use crate::comm::failure;
+use hotlease_client::{Error, NetError};
+use hotlease_gang::Error as GangError;
+use hotlease_wire::{Rejection, RunCertainty};
+use std::ffi::c_int;
+
+/// Error of what the feature `platform` adds.
+pub(crate) enum PlatformError {
+    /// An error of the client library.
+    Client(Error),
+    /// An error of a gang, or of a communicator that a gang's function asked for.
+    Gang(GangError),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Platform(PlatformError::Client(error))
+    }
+}
+
+impl PlatformError {
+    pub(super) fn status(&self) -> Status {
+        match self {
+            Self::Client(error) => status_of(error),
+            Self::Gang(error) => status_of_gang(error),
+        }
+    }
+
+    pub(super) fn message(&self) -> String {
+        match self {
+            Self::Client(error) => error.to_string(),
+            Self::Gang(error) => error.to_string(),
+        }
+    }
+
+    /// See `hotlease_error_ran`.
+    pub(super) fn ran(&self) -> c_int {
+        match self {
+            Self::Client(error) => match error.ran() {
+                RunCertainty::No => 0,
+                RunCertainty::Yes => 1,
+                RunCertainty::Unknown => 2,
+            },
+            // Other ranks may have run, even if this one did not.
+            Self::Gang(GangError::Rank { source, .. }) => 1 + c_int::from(source.ran() != RunCertainty::Yes),
+            Self::Gang(_) => 0,
+        }
+    }
+
+    pub(super) fn billed(&self) -> bool {
+        match self {
+            Self::Client(error) => error.billed(),
+            Self::Gang(error) => matches!(error, GangError::Rank { .. }),
+        }
+    }
+
+    pub(super) fn retryable(&self) -> bool {
+        matches!(self, Self::Client(error) if error.retryable())
+    }
+
+    /// The function's own code.
+    pub(super) fn code(&self) -> i32 {
+        match self.of_function() {
+            Some(Error::Function { code, .. }) => *code,
+            _ => 0,
+        }
+    }
+
+    /// Bytes that the output needs.
+    pub(super) fn needed(&self) -> u64 {
+        match self.of_function() {
+            Some(Error::OutputTooLarge { produced, .. }) => *produced,
+            _ => 0,
+        }
+    }
+
+    /// Rank of the gang whose function failed.
+    pub(crate) fn rank(&self) -> Option<u32> {
+        match self {
+            Self::Gang(GangError::Rank { rank, .. }) => Some(*rank),
+            _ => None,
+        }
+    }
+
+    /// The error of an invocation, by itself or by a rank.
+    fn of_function(&self) -> Option<&Error> {
+        match self {
+            Self::Client(error) | Self::Gang(GangError::Rank { source: error, .. }) => Some(error),
+            Self::Gang(_) => None,
+        }
+    }
+}
+
+fn status_of_gang(error: &GangError) -> Status {
+    match error {
+        GangError::Lease(error) | GangError::Rank { source: error, .. } => status_of(error),
+        GangError::Comm(error) => failure::status_of(error),
+        GangError::GangEnded => Status::LeaseEnded,
+        GangError::CommunicatorEnded => Status::Finished,
+        GangError::ForeignCommunicator => Status::Local,
+        // The rest are invalid requests. A later version may have more kinds; their message says what they are.
+        _ => Status::InvalidArgument,
+    }
+}
+
+fn status_of(error: &Error) -> Status {
+    match error {
+        Error::Function { .. } => Status::FunctionFailed,
+        Error::OutputTooLarge { .. } => Status::OutputTooLarge,
+        Error::Deadline { .. } => Status::DeadlineExceeded,
+        Error::NoCredit | Error::NoCore | Error::BuffersInUse { .. } => Status::Busy,
+        Error::Options { .. } | Error::NoSuchSlot { .. } | Error::InputTooLarge { .. } | Error::TooManyParts { .. } => {
+            Status::InvalidArgument
+        }
+        Error::File { .. } | Error::Code { .. } => Status::CodeRejected,
+        Error::NoSuchFunction { .. } => Status::UnknownFunction,
+        Error::WorkerDied { .. } => Status::WorkerDied,
+        Error::OutcomeUnknown { .. } => Status::OutcomeUnknown,
+        Error::LeaseEnded { .. } => Status::LeaseEnded,
+        Error::Refused(refusal) => match refusal {
+            Rejection::NoCapacity { .. }
+            | Rejection::NoPlaces { .. }
+            | Rejection::NoGpus { .. }
+            | Rejection::NotTogether { .. }
+            | Rejection::QuotaExceeded { .. } => Status::NoCapacity,
+            Rejection::NoAgent | Rejection::Unavailable { .. } | Rejection::Timeout { .. } => Status::Unavailable,
+            Rejection::CodeRejected { .. } | Rejection::CodeMismatch => Status::CodeRejected,
+            Rejection::LeaseEnded(_) | Rejection::UnknownLease => Status::LeaseEnded,
+            Rejection::WorkerDied { .. } => Status::WorkerDied,
+            _ => Status::Refused,
+        },
+        Error::NotRunning { .. } | Error::RuntimeDirectory { .. } | Error::NoTransport { .. } => Status::Unavailable,
+        Error::OutputLost => Status::OutcomeUnknown,
+        Error::Network(error) => match **error {
+            NetError::Address { .. } => Status::InvalidArgument,
+            NetError::Unresolved { .. }
+            | NetError::Unreachable { .. }
+            | NetError::Silent { .. }
+            | NetError::Closed { .. } => Status::Unavailable,
+            NetError::Protocol { .. } => Status::Protocol,
+            NetError::Local { .. } | NetError::Munge { .. } => Status::Local,
+            // The peer is there, but rejects this client, or is not the expected one.
+            _ => Status::Refused,
+        },
+        Error::Protocol { .. } => Status::Protocol,
+        Error::Local { .. } | Error::Memory(_) | Error::Unregistered { .. } => Status::Local,
+        // A later version of the client library may have more kinds; their message says what they are.
+        _ => Status::Refused,
+    }
+}

@@ -1,0 +1,172 @@
+//! Board of a member: one small object, which tells all other members about it. The member writes it anew a few times
+//! in each failure bound, and the others read it as often. It carries the frames without a body by which members with
+//! connections tell each other of failures.
+
+use hotlease_comm::Rank;
+use hotlease_wire::DecodeError;
+use hotlease_wire::comm::RANKS_MAX;
+use hotlease_wire::comm::frame::MemberFrame;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Board of a member.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Board {
+    /// Rises with each write: a member whose beat stands still is taken for dead.
+    pub(crate) beat: u64,
+    /// Words that not all addressees have heard: a frame and its addressees. Words are numbered; `first` is the number
+    /// of the first one here.
+    words: VecDeque<([u8; MemberFrame::BYTES], Vec<Rank>)>,
+    first: u64,
+    /// All words below this number have been written where others read them.
+    #[serde(skip)]
+    written: u64,
+    /// Words of other members that it has heard: all below this number.
+    pub(crate) heard: BTreeMap<Rank, u64>,
+    /// Messages that it has read, by communicator and sender: all below this number.
+    pub(crate) read: BTreeMap<(u64, Rank), u64>,
+    /// Collectives that it has done with, by communicator: all below this number.
+    pub(crate) done: BTreeMap<u64, u32>,
+    /// Number of messages that it had sent in communicators that it has left, by communicator and receiver.
+    pub(crate) quit: BTreeMap<(u64, Rank), u64>,
+    /// Present when it has finished: number of messages that it has sent, by communicator and receiver.
+    pub(crate) left: Option<BTreeMap<(u64, Rank), u64>>,
+}
+
+impl Board {
+    /// Says something to a member. A word that is said to several members in turn stands there once.
+    pub(crate) fn say(&mut self, to: Rank, frame: &MemberFrame) {
+        let bytes = frame.encode();
+        let is_written = self.end() == self.written;
+        match self.words.back_mut() {
+            // Joins only the last word, so that what is said to one member keeps its order; and not one that others may
+            // have read past.
+            Some((word, ranks)) if *word == bytes && !ranks.contains(&to) && !is_written => ranks.push(to),
+            _ => self.words.push_back((bytes, vec![to])),
+        }
+    }
+
+    /// Words to a member from this number on; skips those that are no frames.
+    pub(crate) fn said(&self, to: Rank, heard: u64) -> Vec<MemberFrame> {
+        let words = (self.first..).zip(&self.words);
+        words
+            .filter(|(number, (_, ranks))| *number >= heard && ranks.contains(&to))
+            .filter_map(|(_, (word, _))| MemberFrame::decode(word).ok())
+            .collect()
+    }
+
+    /// Number of the next word.
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.words.len() as u64
+    }
+
+    /// Removes the first words, as far as all their addressees have heard them: `is_heard(number, rank)`.
+    pub(crate) fn take_down(&mut self, is_heard: impl Fn(u64, Rank) -> bool) {
+        while let Some((_, ranks)) = self.words.front()
+            && ranks.iter().all(|rank| is_heard(self.first, *rank))
+        {
+            self.words.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Whether this word stands there.
+    pub(crate) fn has(&self, frame: &MemberFrame) -> bool {
+        let bytes = frame.encode();
+        self.words.iter().any(|(word, _)| *word == bytes)
+    }
+
+    pub(crate) fn encode(&mut self) -> Vec<u8> {
+        self.written = self.end();
+        hotlease_wire::encode(self)
+    }
+
+    /// Decodes another member's board; total on any bytes.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let malformed = DecodeError::Malformed { what: "board" };
+        let board: Self = hotlease_wire::decode(bytes)?;
+        let sent = board.left.iter().flat_map(BTreeMap::keys);
+        let sent = sent.chain(board.quit.keys());
+        let ranks = sent.chain(board.read.keys()).map(|(_, rank)| rank);
+        let ranks_heard = board.heard.keys();
+        let is_word = |frame: &MemberFrame| frame.body_bytes() == 0 && !matches!(frame, MemberFrame::Eager { .. });
+        let are_frames = board
+            .words
+            .iter()
+            .all(|(word, _)| MemberFrame::decode(word).is_ok_and(|frame| is_word(&frame)));
+        let is_counted = board.first.checked_add(board.words.len() as u64).is_some();
+        if !are_frames || !is_counted || ranks.chain(ranks_heard).any(|rank| *rank >= RANKS_MAX) {
+            return Err(malformed);
+        }
+        Ok(board)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::comm::Loss;
+
+    #[test]
+    fn a_board_comes_back_as_it_was_and_nonsense_does_not() {
+        let mut board = Board {
+            beat: 7,
+            read: BTreeMap::from([((0, 1), 9)]),
+            done: BTreeMap::from([(0, 4)]),
+            quit: BTreeMap::from([((3, 2), 1)]),
+            left: Some(BTreeMap::from([((0, 2), 5)])),
+            heard: BTreeMap::from([(2, 3)]),
+            ..Board::default()
+        };
+        board.say(1, &MemberFrame::Goodbye);
+        let whole = board.encode();
+        board.written = 0;
+        assert_eq!(Board::decode(&whole), Ok(board.clone()));
+        for length in 0..whole.len() {
+            assert!(Board::decode(&whole[..length]).is_err(), "cut to {length}");
+        }
+        let mut uncountable = board.clone();
+        uncountable.first = u64::MAX;
+        assert!(Board::decode(&hotlease_wire::encode(&uncountable)).is_err());
+        board.read.insert((0, RANKS_MAX), 1);
+        assert!(Board::decode(&board.encode()).is_err(), "there is no such rank");
+    }
+
+    #[test]
+    fn what_is_said_to_a_member_is_heard_once_and_in_order() {
+        let lost = |rank| MemberFrame::Lost {
+            rank,
+            loss: Loss::Silent,
+        };
+        let mut board = Board::default();
+        for to in [1, 2, 3] {
+            board.say(to, &lost(4));
+        }
+        assert_eq!(board.words.len(), 1);
+        board.say(1, &lost(5));
+        board.say(2, &lost(4));
+        assert_eq!(board.said(1, 0), [lost(4), lost(5)]);
+        assert_eq!(board.said(1, 1), [lost(5)]);
+        assert_eq!(board.said(2, 0), [lost(4), lost(4)]);
+        assert_eq!(board.said(3, 1), []);
+    }
+
+    #[test]
+    fn words_go_when_all_have_heard_them_and_not_before() {
+        let word = |context| MemberFrame::Leave { context };
+        let mut board = Board::default();
+        board.say(1, &word(7));
+        board.say(2, &word(7));
+        board.say(1, &word(8));
+        board.encode();
+        // Rank 1 has read on; a word that is said now must not join one that rank 1 has passed.
+        let heard = board.end();
+        board.say(3, &word(8));
+        assert_eq!(board.said(3, heard), [word(8)]);
+        board.take_down(|number, rank| rank == 1 && number < heard);
+        assert!(board.has(&word(7)) && board.first == 0, "rank 2 has not heard it");
+        board.take_down(|number, _| number < heard);
+        assert!(!board.has(&word(7)) && board.words.len() == 1);
+        assert_eq!(board.said(3, heard), [word(8)]);
+    }
+}

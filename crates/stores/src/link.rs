@@ -1,0 +1,347 @@
+//! Link through a store: passes orders to the courier, and its events to the protocol.
+
+use crate::courier::{Courier, CourierPlan};
+use crate::driver::{Driver, RequestReceiver, Shared};
+use crate::object;
+use crate::store::{Fault, Store};
+use hotlease_comm::link::{Body, FinalCounts, Key, Link, ObjectHead, ObjectName, Order, Sink, Sleeper, StoreJoin};
+use hotlease_comm::{Error, Rank, StoreAddress};
+use hotlease_wire::comm::Loss;
+use hotlease_wire::comm::frame::MemberFrame;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Longest message that is copied, so that its sender goes on at once, bytes.
+const COPIED_BYTES_MAX: usize = 64 * 1024;
+/// Limit of copied bytes under way; over it, messages are not copied.
+const UNDER_WAY_MAX: usize = 4 << 20;
+/// Cost of each message against that limit, besides its bytes.
+pub(crate) const ENTRY_COST: usize = 128;
+
+/// Request of the link to the courier.
+pub(crate) enum CourierRequest {
+    Order(Order),
+    /// Order to put an object with a copy of its body.
+    Copied {
+        name: ObjectName,
+        tag: u32,
+        readers: u32,
+        members: Arc<[Rank]>,
+        body: Vec<u8>,
+    },
+    /// Word for the board.
+    Word {
+        to: Rank,
+        frame: MemberFrame,
+    },
+}
+
+impl CourierRequest {
+    /// Whether other members wait for its effect.
+    pub(crate) fn is_write(&self) -> bool {
+        matches!(
+            self,
+            Self::Order(Order::Put { .. }) | Self::Copied { .. } | Self::Word { .. }
+        )
+    }
+}
+
+/// Report of the courier to the link.
+pub(crate) enum CourierEvent {
+    Sent(Key),
+    CannotSend(Key),
+    Object {
+        get: Key,
+        head: ObjectHead,
+        first: Vec<u8>,
+    },
+    Rested {
+        get: Key,
+        is_written: bool,
+    },
+    Word {
+        from: Rank,
+        frame: MemberFrame,
+    },
+    Left {
+        from: Rank,
+        parting: FinalCounts,
+    },
+    Quit {
+        from: Rank,
+        context: u64,
+        sent: u64,
+        done: u32,
+    },
+    Lost {
+        rank: Rank,
+        loss: Loss,
+    },
+    Severed(Arc<str>),
+}
+
+/// Link through a store.
+struct StoreLink {
+    me: Rank,
+    shared: Arc<Shared>,
+    driver: Arc<Driver>,
+    /// A thread is about to sleep, and drives the runtime then: driving it before is not needed.
+    is_dozing: bool,
+    courier: Option<JoinHandle<()>>,
+    sent: VecDeque<Key>,
+    unsendable: VecDeque<Key>,
+    lost: VecDeque<(Rank, Loss)>,
+    severed: Option<Arc<str>>,
+}
+
+/// Opens a store, on the courier's thread, and waits for all members of the group. `open` begins to open the store at
+/// this address. With `is_partial`, a member that is not there by the deadline has failed.
+pub(crate) fn join<S, O>(
+    join: &StoreJoin<'_>,
+    open: impl FnOnce(StoreAddress, &CourierPlan) -> O + Send + 'static,
+) -> Result<Box<dyn Link>, Error>
+where
+    S: Store,
+    O: Future<Output = Result<S, Fault>>,
+{
+    let options = join.options;
+    let driver = Arc::new(Driver::default());
+    let shared = Arc::clone(&driver.shared);
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let name = options.link.to_string();
+    let no_store = |why: String| Error::NoStore {
+        name: options.name.clone(),
+        store: name.clone(),
+        waited: join.began.elapsed(),
+        why,
+    };
+    let address = options.link.store().cloned();
+    let address = address.ok_or_else(|| no_store("it is no store".into()))?;
+    let plan = CourierPlan {
+        group: object::group_key(address.prefix(), join.group),
+        me: join.me,
+        size: join.size,
+        bound: options.failure_bound,
+        deadline: join.deadline,
+        is_partial: join.is_partial,
+        shared: Arc::clone(&shared),
+        label: name.clone(),
+    };
+    let thread = std::thread::Builder::new().name("comm-courier".into());
+    let courier = thread
+        .spawn({
+            let driver = Arc::clone(&driver);
+            move || run_courier(open(address, &plan), plan, &driver, &ready)
+        })
+        .map_err(|error| Error::LocalFailure {
+            what: "start a thread",
+            why: error.to_string(),
+        })?;
+    match is_ready.recv() {
+        Ok(Ok(())) => Ok(Box::new(StoreLink {
+            me: join.me,
+            shared,
+            driver,
+            is_dozing: false,
+            courier: Some(courier),
+            sent: VecDeque::new(),
+            unsendable: VecDeque::new(),
+            lost: VecDeque::new(),
+            severed: None,
+        })),
+        Ok(Err(fault)) => Err(no_store(fault.why)),
+        Err(_) => Err(no_store("its thread ended".into())),
+    }
+}
+
+impl StoreLink {
+    fn put(&mut self, order: Order) {
+        let shared = &self.shared;
+        let request = match order {
+            Order::Put {
+                name,
+                tag,
+                readers,
+                members,
+                body,
+                send,
+            } => {
+                shared.note_unwritten();
+                let cost = body.len() + ENTRY_COST;
+                let is_copied =
+                    body.len() <= COPIED_BYTES_MAX && shared.under_way.load(Ordering::Acquire) + cost <= UNDER_WAY_MAX;
+                let copy = is_copied.then(|| body.read(<[u8]>::to_vec)).flatten();
+                match copy {
+                    Some(body) => {
+                        shared.under_way.fetch_add(cost, Ordering::AcqRel);
+                        self.sent.push_back(send);
+                        CourierRequest::Copied {
+                            name,
+                            tag,
+                            readers,
+                            members,
+                            body,
+                        }
+                    }
+                    None => CourierRequest::Order(Order::Put {
+                        name,
+                        tag,
+                        readers,
+                        members,
+                        body,
+                        send,
+                    }),
+                }
+            }
+            other => CourierRequest::Order(other),
+        };
+        self.shared.request(request);
+    }
+}
+
+/// Sender of the result of opening a store.
+type OpenResultSender = std::sync::mpsc::Sender<Result<(), Fault>>;
+
+/// Runs the courier's thread.
+fn run_courier<S: Store>(
+    opened: impl Future<Output = Result<S, Fault>>,
+    plan: CourierPlan,
+    driver: &Driver,
+    ready: &OpenResultSender,
+) {
+    let open = || -> Result<_, Fault> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Fault {
+            why: format!("no runtime for it: {error}"),
+        })?;
+        let courier = runtime.block_on(Courier::open(opened, plan))?;
+        Ok((Arc::new(runtime), courier))
+    };
+    let (runtime, courier) = match open() {
+        Ok(open) => open,
+        Err(fault) => {
+            let _ = ready.send(Err(fault));
+            return;
+        }
+    };
+    driver.open(Arc::clone(&runtime), Arc::clone(&courier) as Arc<dyn RequestReceiver>);
+    let _ = ready.send(Ok(()));
+    let until = driver.run_courier_thread();
+    runtime.block_on(async {
+        driver.begin(&(Arc::clone(&courier) as Arc<dyn RequestReceiver>));
+        courier.end(until).await;
+    });
+    driver.close();
+}
+
+impl Link for StoreLink {
+    fn send(&mut self, to: Rank, frame: &MemberFrame, _body: Body<'_>) {
+        // The boards show that anyway.
+        if to == self.me || matches!(frame, MemberFrame::Alive | MemberFrame::Farewell) {
+            return;
+        }
+        self.shared.note_unwritten();
+        self.shared.request(CourierRequest::Word { to, frame: *frame });
+    }
+
+    fn store(&mut self, order: Order) {
+        self.put(order);
+    }
+
+    fn begin_requests(&mut self) {
+        self.driver.begin_urgent();
+    }
+
+    fn poll(&mut self, sink: &mut dyn Sink) -> bool {
+        let events = self.shared.take_events();
+        let any = !events.is_empty();
+        for event in events {
+            match event {
+                CourierEvent::Sent(send) => self.sent.push_back(send),
+                CourierEvent::CannotSend(send) => self.unsendable.push_back(send),
+                CourierEvent::Object { get, head, first } => sink.object(get, head, first),
+                CourierEvent::Rested { get, is_written } => sink.rest_read(get, is_written),
+                CourierEvent::Word { from, frame } => {
+                    // Words have no bodies, so the sink has nowhere to write; and a word that is not allowed is no
+                    // reason to end everything.
+                    let _ = sink.frame(from, frame);
+                }
+                CourierEvent::Left { from, parting } => sink.member_finished(from, parting),
+                CourierEvent::Quit {
+                    from,
+                    context,
+                    sent,
+                    done,
+                } => sink.member_left(from, context, sent, done),
+                CourierEvent::Lost { rank, loss } => self.lost.push_back((rank, loss)),
+                CourierEvent::Severed(why) => self.severed = Some(why),
+            }
+        }
+        any
+    }
+
+    fn poll_all(&mut self, sink: &mut dyn Sink) -> bool {
+        if !self.is_dozing {
+            self.driver.advance();
+        }
+        self.poll(sink)
+    }
+
+    fn prepare_sleep(&mut self) {
+        self.is_dozing = true;
+    }
+
+    fn end_sleep(&mut self) {
+        self.is_dozing = false;
+    }
+
+    fn take_sent(&mut self) -> Option<Key> {
+        self.sent.pop_front()
+    }
+
+    fn take_unsendable(&mut self) -> Option<Key> {
+        self.unsendable.pop_front()
+    }
+
+    fn take_lost(&mut self) -> Option<(Rank, Loss)> {
+        self.lost.pop_front()
+    }
+
+    fn close(&mut self, _rank: Rank) {}
+
+    fn is_sending(&self) -> bool {
+        self.shared.check_writing()
+    }
+
+    fn take_activity(&mut self, _rank: Rank) -> (bool, bool) {
+        // The courier watches for signs of life, on the boards.
+        (true, true)
+    }
+
+    fn take_severance(&mut self) -> Option<Arc<str>> {
+        self.severed.take()
+    }
+
+    fn end(&mut self, until: Instant) {
+        let Some(courier) = self.courier.take() else {
+            return;
+        };
+        self.driver.end(until);
+        // The courier keeps to the deadline itself.
+        let _ = courier.join();
+    }
+
+    fn sleeper(&self) -> Arc<dyn Sleeper> {
+        Arc::clone(&self.driver) as Arc<dyn Sleeper>
+    }
+}
+
+impl Drop for StoreLink {
+    fn drop(&mut self) {
+        self.end(Instant::now());
+    }
+}
