@@ -1,13 +1,14 @@
 //! Start, service and stop of a manager.
 
-use crate::driver::ClusterDriver;
 use crate::identity::{Directory, Gate};
 use crate::identity_service::{self, IdentityService};
 use crate::listener::Listener;
 use crate::request_metrics::RequestMetrics;
 use crate::service::Service;
 use crate::state::ManagerState;
-use crate::{ManagerConfig, ManagerError, Network, REST_SOCKET, commits, driver, rest, tenants};
+use crate::state::driver::ClusterDriver;
+use crate::state::{commits, driver};
+use crate::{ManagerConfig, ManagerError, Network, REST_SOCKET, rest, tenants};
 use hotlease_lease::manager::{AgentRecord, ClusterEvent};
 use hotlease_net::Listener as TlsListener;
 use hotlease_net::grpc::{PeerStream, StrangerStream};

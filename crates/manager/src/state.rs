@@ -1,14 +1,18 @@
 //! State that all requests of the manager share.
 
+pub(crate) mod agent_connections;
+pub(crate) mod commits;
+pub(crate) mod driver;
+
 use crate::ManagerConfig;
-use crate::agent_connections::AgentConnections;
-use crate::driver::ClusterDriver;
+use crate::agents::images::ImageTrees;
 use crate::identity::{Authenticator, Directory};
-use crate::images::ImageTrees;
+use crate::leases::offers::Offers;
 use crate::metrics::Metrics;
-use crate::offers::Offers;
 use crate::records::bad_request;
 use crate::rest::Readiness;
+use crate::state::agent_connections::AgentConnections;
+use crate::state::driver::ClusterDriver;
 use hotlease_lease::manager::{AgentRecord, AgentState, ClusterEvent};
 use hotlease_store::{Store, StoreError};
 use hotlease_wire::Rejection;

@@ -3,9 +3,9 @@
 //! An agent that does not answer in time, or is silent already, is left out. Itself and its leases are still listed
 //! as it last reported them.
 
-use crate::agent_connections::answer;
 use crate::records::{CORES_MAX, agent_info, lease_info};
 use crate::state::ManagerState;
+use crate::state::agent_connections::answer;
 use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::AgentRecord;
 use hotlease_store::{LeaseRecord, LeaseState};

@@ -1,9 +1,9 @@
 //! Requests to get and to end leases: checked here, decided by the machine.
 
-use crate::driver::{LeaseRequest, RELEASED, REVOKED};
-use crate::membership::lease_note;
+use crate::agents::membership::lease_note;
 use crate::records::{bad_request, usage};
 use crate::state::ManagerState;
+use crate::state::driver::{LeaseRequest, RELEASED, REVOKED};
 use hotlease_lease::agent::CoreSharing as Whose;
 use hotlease_lease::client::EXCLUDED_MAX;
 use hotlease_lease::manager::{ClusterAnswer, ClusterEvent, EndRequest, LeaseNote, PlacementSpread};

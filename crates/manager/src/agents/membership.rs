@@ -3,7 +3,7 @@
 //! A heartbeat carries leases with their cumulative usage. It is acknowledged only after the usage is in the ledger,
 //! so an agent that got no answer sends the same totals again.
 
-use crate::acquire::unexpected_answer;
+use crate::leases::acquire::unexpected_answer;
 use crate::records::{agent_ids, agent_record, bad_request, lease_record, offering, parse_ids, past_row};
 use crate::state::ManagerState;
 use hotlease_lease::manager::{AgentReport as Heard, AgentState, ClusterAnswer, ClusterEvent, LeaseNote, LeaseReport};

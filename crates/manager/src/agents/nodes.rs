@@ -1,10 +1,10 @@
 //! Orders of operators for nodes: checked here, and decided by the machine.
 
-use crate::acquire::unexpected_answer;
-use crate::agent_connections::answer;
-use crate::listing;
+use crate::agents::listing;
+use crate::leases::acquire::unexpected_answer;
 use crate::records::{CORES_MAX, bad_request, offering};
 use crate::state::ManagerState;
+use crate::state::agent_connections::answer;
 use hotlease_lease::agent::OfferedCores;
 use hotlease_lease::manager::{AgentRecord, AskId, ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish};
 use hotlease_net::Address;

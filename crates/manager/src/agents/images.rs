@@ -10,7 +10,7 @@
 //! behind it move up. So the agent above has always asked earlier, and no agent waits for itself. Trees are kept in
 //! memory: after a start the first agent that asks is the first again.
 
-use crate::membership::check_owner;
+use crate::agents::membership::check_owner;
 use crate::records::bad_request;
 use crate::state::ManagerState;
 use hotlease_lease::manager::AgentState;

@@ -1,10 +1,10 @@
 //! Carries out the actions of [`hotlease_lease::manager::Cluster`]: requests to agents, writes, answers.
 
-use crate::agent_connections::answer;
-use crate::membership::lease_note;
-use crate::nodes;
+use crate::agents::membership::lease_note;
+use crate::agents::nodes;
 use crate::records::totals;
 use crate::state::ManagerState;
+use crate::state::agent_connections::answer;
 use crate::trace::Trace;
 use hotlease_lease::manager::{
     AskId, Cluster, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, EndRequest, GrantedLease, RequestId,

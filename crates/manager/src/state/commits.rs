@@ -3,9 +3,9 @@
 //! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes
 //! which run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
 
-use crate::driver::{Commit, LeaseRequest};
-use crate::membership::warn_of_excess;
+use crate::agents::membership::warn_of_excess;
 use crate::records::distinct_cores;
+use crate::state::driver::{Commit, LeaseRequest};
 use crate::state::{ManagerState, refusal_of};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::{AGENTS_MAX, ClusterEvent, CommitId, LeaseNote, LeaseReport, StateWrite};
