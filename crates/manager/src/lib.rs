@@ -38,6 +38,7 @@ mod listener;
 mod manager;
 mod metrics;
 mod records;
+mod refusal_kind;
 mod request_metrics;
 mod rest;
 mod service;

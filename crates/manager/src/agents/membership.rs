@@ -3,12 +3,13 @@
 //! A heartbeat carries leases with their cumulative usage. It is acknowledged only after the usage is in the ledger,
 //! so an agent that got no answer sends the same totals again.
 
-use crate::leases::acquire::unexpected_answer;
 use crate::records::{agent_ids, agent_record, bad_request, lease_record, offering, parse_ids, past_row};
 use crate::state::ManagerState;
-use hotlease_lease::manager::{AgentReport as Heard, AgentState, ClusterAnswer, ClusterEvent, LeaseNote, LeaseReport};
+use crate::state::commits::warn_of_excess;
+use crate::state::driver::unexpected_answer;
+use hotlease_lease::manager::{AgentReport as Heard, AgentState, ClusterAnswer, ClusterEvent, LeaseReport};
 use hotlease_net::Peer;
-use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, Report, ReportResult};
+use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, Report};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
     HeartbeatReply, HeartbeatRequest, PastUsageReply, PastUsageRequest, RegisterReply, RegisterRequest,
@@ -128,20 +129,6 @@ fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {
     }
 }
 
-/// Facts of a lease that the state machine needs.
-pub(crate) fn lease_note(lease: LeaseRecord) -> LeaseNote {
-    LeaseNote {
-        agent: lease.agent,
-        boot: lease.boot,
-        tenant: lease.tenant,
-        label: lease.label,
-        epoch: lease.epoch,
-        cores: lease.cores,
-        memory_bytes: lease.memory_bytes,
-        gpus: lease.gpus,
-    }
-}
-
 /// Merges totals that only the agent's journal knew into the ledger. The reply acknowledges them: the agent forgets
 /// them.
 pub(crate) async fn report_past(
@@ -172,20 +159,4 @@ pub(crate) async fn report_past(
     warn_of_excess(&reported);
     tracing::info!(%agent, leases, "took usage of earlier leases");
     Ok(PastUsageReply { known: true })
-}
-
-/// Warns the operator of usage that an agent reported without a right to it.
-pub(crate) fn warn_of_excess(reported: &ReportResult) {
-    for key in &reported.capped {
-        tracing::warn!(
-            agent = %key.agent, boot = %key.boot, lease = %key.lease,
-            "an agent reports more usage than its lease allows; the excess is not billed"
-        );
-    }
-    for key in &reported.disputed {
-        tracing::warn!(
-            agent = %key.agent, boot = %key.boot, lease = %key.lease,
-            "an agent reports a lease that this manager did not grant; it is not billed"
-        );
-    }
 }

@@ -1,17 +1,15 @@
 //! Orders of operators for nodes: checked here, and decided by the machine.
 
 use crate::agents::listing;
-use crate::leases::acquire::unexpected_answer;
-use crate::records::{CORES_MAX, bad_request, offering};
+use crate::records::{CORES_MAX, bad_request};
 use crate::state::ManagerState;
-use crate::state::agent_connections::answer;
+use crate::state::driver::unexpected_answer;
 use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{AgentRecord, AskId, ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish};
+use hotlease_lease::manager::{AgentRecord, ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish};
 use hotlease_net::Address;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
-    AgentInfo, CoresWanted, NodeInfo, NodeList, NodeOrder as Ordered, NodeWish as Wanted, OfferWanted, OrderNodeReply,
-    OrderNodeRequest,
+    AgentInfo, CoresWanted, NodeInfo, NodeList, NodeOrder as Ordered, OfferWanted, OrderNodeReply, OrderNodeRequest,
 };
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
@@ -110,49 +108,6 @@ fn find(state: &Arc<ManagerState>, name: &str) -> Result<(AgentId, String), Reje
                 ids.join(", ")
             )))
         }
-    }
-}
-
-/// Sends a node the operator's wish.
-pub(crate) async fn tell(state: Arc<ManagerState>, ask: AskId, agent: AgentId, wish: NodeWish) {
-    let asked = async {
-        let mut client = state.links.client(&state.agent(agent)?)?;
-        let wanted = wanted(&wish, state.unix_ms());
-        let told = answer(agent, state.config.order_timeout, client.order(wanted)).await?;
-        offering(&told.agent.unwrap_or_default())
-    };
-    let event = match asked.await {
-        Ok(offering) => ClusterEvent::Ordered { ask, offering },
-        Err(refusal) => {
-            tracing::warn!(%agent, %refusal, "a node has not carried out its operator's order yet");
-            ClusterEvent::Refused { ask, refusal }
-        }
-    };
-    state.step(event);
-}
-
-fn wanted(wish: &NodeWish, now_ms: u64) -> Wanted {
-    let offer = wish.offer.as_ref().map(|offer| {
-        let (choice, count, cores) = match &offer.cores {
-            OfferedCores::Unchanged => (CoresWanted::CoresUnchanged, 0, Vec::new()),
-            OfferedCores::All => (CoresWanted::CoresAll, 0, Vec::new()),
-            OfferedCores::Count(count) => (CoresWanted::CoresCount, *count, Vec::new()),
-            OfferedCores::These(cores) => (CoresWanted::CoresThese, 0, cores.iter().copied().collect()),
-        };
-        OfferWanted {
-            choice: choice.into(),
-            count,
-            cores,
-            memory_bytes: offer.memory_bytes.unwrap_or(0),
-            gpus: offer.gpus,
-            within_ms: offer.by_ms.saturating_sub(now_ms),
-        }
-    });
-    Wanted {
-        number: wish.number,
-        drained: wish.drained_by_ms.is_some(),
-        within_ms: wish.drained_by_ms.map_or(0, |by_ms| by_ms.saturating_sub(now_ms)),
-        offer,
     }
 }
 

@@ -1,9 +1,9 @@
 //! Requests to get and to end leases: checked here, decided by the machine.
 
-use crate::agents::membership::lease_note;
-use crate::records::{bad_request, usage};
+use crate::records::{bad_request, lease_note, usage};
 use crate::state::ManagerState;
-use crate::state::driver::{LeaseRequest, RELEASED, REVOKED};
+use crate::state::driver::{RELEASED, REVOKED, unexpected_answer};
+use crate::state::machine::LeaseRequest;
 use hotlease_lease::agent::CoreSharing as Whose;
 use hotlease_lease::client::EXCLUDED_MAX;
 use hotlease_lease::manager::{ClusterAnswer, ClusterEvent, EndRequest, LeaseNote, PlacementSpread};
@@ -231,13 +231,5 @@ pub(crate) async fn release(
             usage: Some(usage(used)),
         }),
         (answer, _) => Err(unexpected_answer(&answer)),
-    }
-}
-
-/// Error for an answer of the machine that does not fit the request.
-pub(crate) fn unexpected_answer(answer: &ClusterAnswer) -> Rejection {
-    tracing::error!(?answer, "the manager answered something else than was asked");
-    Rejection::Unavailable {
-        what: "the manager answered something else than was asked; this is a bug".into(),
     }
 }

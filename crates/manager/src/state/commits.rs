@@ -3,9 +3,8 @@
 //! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes
 //! which run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
 
-use crate::agents::membership::warn_of_excess;
+use super::machine::{Commit, LeaseRequest};
 use crate::records::distinct_cores;
-use crate::state::driver::{Commit, LeaseRequest};
 use crate::state::{ManagerState, refusal_of};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::{AGENTS_MAX, ClusterEvent, CommitId, LeaseNote, LeaseReport, StateWrite};
@@ -255,4 +254,20 @@ fn end_report(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> R
         usage: usage.into_iter().collect(),
         missing_before: None,
     })
+}
+
+/// Warns the operator of usage that an agent reported without a right to it.
+pub(crate) fn warn_of_excess(reported: &ReportResult) {
+    for key in &reported.capped {
+        tracing::warn!(
+            agent = %key.agent, boot = %key.boot, lease = %key.lease,
+            "an agent reports more usage than its lease allows; the excess is not billed"
+        );
+    }
+    for key in &reported.disputed {
+        tracing::warn!(
+            agent = %key.agent, boot = %key.boot, lease = %key.lease,
+            "an agent reports a lease that this manager did not grant; it is not billed"
+        );
+    }
 }

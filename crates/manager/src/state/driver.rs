@@ -1,107 +1,23 @@
 //! Carries out the actions of [`hotlease_lease::manager::Cluster`]: requests to agents, writes, answers.
 
-use crate::agents::membership::lease_note;
-use crate::agents::nodes;
-use crate::records::totals;
+use super::agent_connections::answer;
+use super::machine::{ClusterDriver, Commit, LeaseRequest, MachineAnswer, PendingRequest};
+use crate::records::{node_wish, offering, totals};
 use crate::state::ManagerState;
-use crate::state::agent_connections::answer;
 use crate::trace::Trace;
 use hotlease_lease::manager::{
-    AskId, Cluster, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, EndRequest, GrantedLease, RequestId,
-    StateWrite,
+    AskId, ClusterAction, ClusterAnswer, ClusterEvent, EndRequest, GrantedLease, NodeWish, RequestId, StateWrite,
 };
-use hotlease_store::{LeaseState, StoreError};
-use hotlease_wire::grpc::{AcquireRequest, Grant, ReleaseRequest, Sharing};
+use hotlease_wire::grpc::{AcquireRequest, Grant, ReleaseRequest};
 use hotlease_wire::ids::{AgentId, Epoch, LeaseId};
 use hotlease_wire::{EndReason, Rejection};
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tracing::Instrument;
 
 /// Reasons in a [`ReleaseRequest`]: the holder releases the lease, or an operator revokes it.
 pub(crate) const RELEASED: &str = "released";
 pub(crate) const REVOKED: &str = "revoked";
-
-/// Writes on their way to the store.
-pub(crate) struct Commit {
-    pub(crate) id: CommitId,
-    pub(crate) agent: AgentId,
-    pub(crate) writes: Vec<StateWrite>,
-    /// Requests of the granted leases among the writes.
-    pub(crate) wanted: HashMap<LeaseId, LeaseRequest>,
-}
-
-/// Request for a lease, and the time when it was asked for (milliseconds since 1970).
-#[derive(Clone)]
-pub(crate) struct LeaseRequest {
-    pub(crate) request: Arc<AcquireRequest>,
-    pub(crate) granted_ms: u64,
-}
-
-impl LeaseRequest {
-    /// Most cores that the agent may bill, if it granted `granted` distinct ones: one for each slot, or for shared
-    /// cores at most one for each worker.
-    pub(crate) fn billable_cores(&self, granted: u32) -> u32 {
-        let workers = self.request.workers;
-        match Sharing::try_from(self.request.sharing) {
-            Ok(Sharing::Shared) => granted.clamp(1, workers.max(1)),
-            _ => workers * self.request.slots_per_worker,
-        }
-    }
-}
-
-/// Answer of the machine, with the grant if there is one: its first part, which holds the other parts.
-pub(crate) type MachineAnswer = (ClusterAnswer, Option<Box<Grant>>);
-
-struct PendingRequest {
-    answer: oneshot::Sender<MachineAnswer>,
-    /// The request, if it is one for a lease.
-    request: Option<Arc<AcquireRequest>>,
-    trace: Option<Trace>,
-}
-
-/// The state machine and the data of its driver. Locked for moments only, never across an await.
-pub(crate) struct ClusterDriver {
-    pub(crate) cluster: Cluster,
-    waiting: HashMap<RequestId, PendingRequest>,
-    /// Grants of agents that are not handed out yet.
-    grants: HashMap<AskId, Grant>,
-    /// Requests of granted leases that are not written down yet.
-    wanted: HashMap<LeaseId, LeaseRequest>,
-    last_request: u64,
-    commits: mpsc::UnboundedSender<Commit>,
-}
-
-impl ClusterDriver {
-    /// Wraps a state machine. The channel of commits needs no limit: it is bounded by the requests.
-    pub(crate) fn new(cluster: Cluster, commits: mpsc::UnboundedSender<Commit>) -> Self {
-        Self {
-            cluster,
-            waiting: HashMap::new(),
-            grants: HashMap::new(),
-            wanted: HashMap::new(),
-            last_request: 0,
-            commits,
-        }
-    }
-}
-
-/// Builds the state machine from the durable state when a manager starts.
-pub(crate) fn restore_cluster(store: &dyn hotlease_store::Store) -> Result<Cluster, StoreError> {
-    let agents = store.agents()?.into_iter().map(|agent| agent.id);
-    let leases = store.leases(None)?.into_iter();
-    let active = leases.filter(|lease| lease.state == LeaseState::Active);
-    let cluster = Cluster::new(
-        agents,
-        active.map(|lease| (lease.id, lease_note(lease))),
-        Duration::ZERO,
-    );
-    Ok(cluster
-        .with_wishes(store.wishes()?)
-        .with_challenges_after(rand::random()))
-}
 
 impl ManagerState {
     /// Sends a request to the state machine, and waits for its answer. `wanted`: the request, if it is one for a
@@ -210,7 +126,7 @@ impl ManagerState {
                 tokio::spawn(asking.instrument(Trace::span(trace)));
             }
             ClusterAction::AskOrder { ask, agent, wish } => {
-                tokio::spawn(nodes::tell(Arc::clone(self), ask, agent, wish));
+                tokio::spawn(Arc::clone(self).ask_order(ask, agent, wish));
             }
             ClusterAction::Answer { request, answer } => self.answer(machine, request, answer),
             ClusterAction::AgentJoined(record) => {
@@ -341,5 +257,31 @@ impl ManagerState {
         if let Err(error) = self.end_at(agent, release, None).await {
             tracing::warn!(%lease, %error, "a lease that was not handed out has to expire");
         }
+    }
+
+    /// Sends a node the operator's wish.
+    async fn ask_order(self: Arc<Self>, ask: AskId, agent: AgentId, wish: NodeWish) {
+        let asked = async {
+            let mut client = self.links.client(&self.agent(agent)?)?;
+            let wanted = node_wish(&wish, self.unix_ms());
+            let told = answer(agent, self.config.order_timeout, client.order(wanted)).await?;
+            offering(&told.agent.unwrap_or_default())
+        };
+        let event = match asked.await {
+            Ok(offering) => ClusterEvent::Ordered { ask, offering },
+            Err(refusal) => {
+                tracing::warn!(%agent, %refusal, "a node has not carried out its operator's order yet");
+                ClusterEvent::Refused { ask, refusal }
+            }
+        };
+        self.step(event);
+    }
+}
+
+/// Error for an answer of the machine that does not fit the request.
+pub(crate) fn unexpected_answer(answer: &ClusterAnswer) -> Rejection {
+    tracing::error!(?answer, "the manager answered something else than was asked");
+    Rejection::Unavailable {
+        what: "the manager answered something else than was asked; this is a bug".into(),
     }
 }
