@@ -3,8 +3,8 @@
 //! Where a daemon accepts such connections, each goes on to occupy a place among the connections in their handshake
 //! after its handshake is done. It is closed if the peer has not signed in within a limit.
 
+use super::places::{ConnectionPlace, CountGuard, KeyedCounts};
 use crate::identity::Protocol;
-use crate::listener::{ConnectionPlace, CountGuard, KeyedCounts};
 use crate::peer::Role;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
