@@ -1,11 +1,11 @@
 //! Fetching of images into the cache, and checking that they are correct.
 
+use super::transfer::Transfer;
 use crate::ImageId;
 use crate::cache::Cache;
 use crate::error::{ImageError, io};
 use crate::neighbours::ArrivalInfo;
 use crate::store::{Store, advise_sequential, check_id, hash};
-use crate::transfer::Transfer;
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
