@@ -50,7 +50,9 @@ fn variable(name: &str) -> Option<u64> {
 /// Number of runs of a fault: `count` times `HOTLEASE_FAULTS_TIMES`, at least one.
 pub fn times(count: u32) -> u32 {
     let factor = std::env::var("HOTLEASE_FAULTS_TIMES").unwrap_or_else(|_| "0.1".into());
-    let factor: f64 = factor.parse().unwrap_or_else(|_| panic!("HOTLEASE_FAULTS_TIMES is no number: {factor}"));
+    let factor: f64 = factor
+        .parse()
+        .unwrap_or_else(|_| panic!("HOTLEASE_FAULTS_TIMES is no number: {factor}"));
     (f64::from(count) * factor).ceil().max(1.0) as u32
 }
 

@@ -60,7 +60,7 @@ fn a_plan_prices_each_link_and_chooses_one() {
 fn a_plan_takes_prices_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prices.toml");
-    let built_in = include_str!("../../crates/comm/src/model/prices.toml");
+    let built_in = include_str!("../../../crates/comm/src/model/prices.toml");
     let dearer = built_in.replace("gib_second_price = 0.0000166667", "gib_second_price = 1.0");
     assert_ne!(built_in, dearer);
     std::fs::write(&file, dearer).unwrap();

@@ -1,6 +1,6 @@
 //! An agent gives its node back when it is told by a signal.
 
-use crate::nodes::is_told_of_a_node_given_back;
+use super::nodes::is_told_of_a_node_given_back;
 use hotlease_client::{Code, Invocation, Invoker, LeaseOptions};
 use hotlease_tests::hosts::Host;
 use hotlease_tests::library::library;
