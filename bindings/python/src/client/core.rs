@@ -4,19 +4,25 @@
 //! is copied into shared memory or new memory is registered with workers; so `submit` releases the GIL where it has to
 //! wait for `state` ([`ExecutorCore::with_state`]). A thread never waits for the GIL while it holds `state`. `collecting`
 //! belongs to the thread that collects results: a thread that waits for a result (so that no other thread stands
-//! between a result and its caller), else the core's own thread ([`super::keeper`]).
+//! between a result and its caller), else the core's own thread ([`crate::client::core::keeper`]).
 
-use super::checkpoint::CheckpointFile;
-use super::graph::Graph;
-use super::job::{Job, Payload, Target};
-use super::keeper::Keeper;
-use super::lane::Lane;
-use super::memory::Pool;
-use super::output::OutputQueue;
-use super::pace::{Pace, Patience};
-use super::queue::Queue;
-use super::remote_results::Releases;
-use super::task_cell::{TaskCell, TaskOutcome};
+pub mod collect;
+pub mod keeper;
+pub mod lane;
+pub mod pace;
+pub mod wait;
+
+use crate::client::core::keeper::Keeper;
+use crate::client::core::lane::Lane;
+use crate::client::core::pace::{Pace, Patience};
+use crate::client::dataflow::checkpoint::CheckpointFile;
+use crate::client::dataflow::graph::Graph;
+use crate::client::memory::Pool;
+use crate::client::output::OutputQueue;
+use crate::client::tasks::job::{Job, Payload, Target};
+use crate::client::tasks::queue::Queue;
+use crate::client::tasks::remote_results::Releases;
+use crate::client::tasks::task_cell::{TaskCell, TaskOutcome};
 use hotlease_client::{Error, Invoker};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::prelude::*;
@@ -351,7 +357,7 @@ impl ExecutorCore {
             return self.close(state, Closed::Lost(error));
         }
         let deaths = job.deaths;
-        let failed = super::task_cell::Failed { error, deaths };
+        let failed = crate::client::tasks::task_cell::Failed { error, deaths };
         self.resolve(state, job, TaskOutcome::Failed(Box::new(failed)));
     }
 
@@ -418,7 +424,7 @@ impl ExecutorCore {
         self.end_planned(
             state,
             match &why {
-                Closed::Lost(error) => TaskOutcome::Failed(Box::new(super::task_cell::Failed {
+                Closed::Lost(error) => TaskOutcome::Failed(Box::new(crate::client::tasks::task_cell::Failed {
                     error: error.clone(),
                     deaths: 0,
                 })),

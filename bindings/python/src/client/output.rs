@@ -7,8 +7,8 @@
 //! a handler of log records, a callable), which may submit tasks, wait for them, or wait for a lock that another
 //! waiting thread holds: so no lock is held meanwhile, and no thread waits without a limit for the thread that shows.
 
-use super::core::ExecutorCore;
-use super::job::{Job, Target};
+use crate::client::core::ExecutorCore;
+use crate::client::tasks::job::{Job, Target};
 use crate::plain::Reader;
 use crate::task_output::{self, Pieces};
 use hotlease_wire::task::reply;

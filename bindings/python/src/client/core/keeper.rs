@@ -4,9 +4,9 @@
 //! it naps for a while, so that the next submitted task need not wake it either; later it parks, and the next task
 //! wakes it.
 
-use super::core::{Closed, ExecutorCore};
-use super::future::finish_all;
-use super::lane::Lane;
+use crate::client::core::lane::Lane;
+use crate::client::core::{Closed, ExecutorCore};
+use crate::client::futures::future::finish_all;
 use hotlease_client::Invoker;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

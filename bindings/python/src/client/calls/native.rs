@@ -1,11 +1,11 @@
 //! Encoding of native calls to requests: no pickle, and no copy except that of the input into memory that its worker
 //! shares, unless it is there already.
 
-use super::core::ExecutorCore;
-use super::encode::{before, shared};
-use super::expected::Expected;
-use super::inputs::Gather;
-use super::job::{Blob, Payload, Plan, Target};
+use crate::client::calls::encode::{before, shared};
+use crate::client::core::ExecutorCore;
+use crate::client::futures::inputs::Gather;
+use crate::client::tasks::expected::Expected;
+use crate::client::tasks::job::{Blob, Payload, Plan, Target};
 use crate::native::{InputView, Native, Output};
 use crate::plain::Replacement;
 use hotlease_client::Interface;

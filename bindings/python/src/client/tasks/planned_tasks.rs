@@ -1,11 +1,11 @@
 //! Planned tasks: tasks as the dataflow kernel carries them, and their inputs.
 
-use super::core::{Closed, CoreState, ExecutorCore};
-use super::job::{Assembly, Job, Memo, Payload, Plan, Target};
-use super::lane::too_large;
-use super::memory::{Extent, Pool};
-use super::remote_results::{RemoteResult, Run};
-use super::task_cell::{Failed, Stage, TaskCell, TaskOutcome};
+use crate::client::core::lane::too_large;
+use crate::client::core::{Closed, CoreState, ExecutorCore};
+use crate::client::memory::{Extent, Pool};
+use crate::client::tasks::job::{Assembly, Job, Memo, Payload, Plan, Target};
+use crate::client::tasks::remote_results::{RemoteResult, Run};
+use crate::client::tasks::task_cell::{Failed, Stage, TaskCell, TaskOutcome};
 use hotlease_client::{Error, Invoker};
 use hotlease_flow::{FlowEvent, MemoKey, TaskId};
 use hotlease_wire::task::{reply, request};

@@ -1,6 +1,6 @@
 //! Queue of tasks that wait for a slot: higher priorities first, then in the order of arrival.
 
-use super::job::Job;
+use crate::client::tasks::job::Job;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 

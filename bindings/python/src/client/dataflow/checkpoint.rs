@@ -2,8 +2,8 @@
 //!
 //! The graph collects results to write; the keeper writes them, without any lock that a task needs.
 
-use super::core::ExecutorCore;
-use super::graph::Graph;
+use crate::client::core::ExecutorCore;
+use crate::client::dataflow::graph::Graph;
 use hotlease_flow::Checkpoint;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

@@ -1,6 +1,6 @@
 //! Hint to a program whose tasks take longer to submit than to run: measures both for one task in [`EVERY`].
 
-use super::task_times::TaskTimes;
+use crate::client::tasks::task_times::TaskTimes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,8 +1,8 @@
 //! Decoding of outcomes to Python objects. Nothing fails here: an outcome that cannot be decoded becomes the task's
 //! exception.
 
-use super::memory::{Extent, ResultView};
-use super::task_cell::{Failed, FailureChain, TaskOutcome};
+use crate::client::memory::{Extent, ResultView};
+use crate::client::tasks::task_cell::{Failed, FailureChain, TaskOutcome};
 use crate::plain::Reader;
 use hotlease_client::{Cause, Error, RunCertainty};
 use hotlease_wire::task::{FormatError, TaskReply, reply};

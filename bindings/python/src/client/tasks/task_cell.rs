@@ -14,10 +14,10 @@
 //! a watched future must not become `Finished` at that time: it is finished under its condition. An unwatched future
 //! has no condition yet, and one atomic exchange decides whether resolving or watching came first.
 
-use super::job::Target;
-use super::memory::Extent;
-use super::remote_results::RemoteResult;
-use super::task_times::{Ending, TaskTimes};
+use crate::client::memory::Extent;
+use crate::client::tasks::job::Target;
+use crate::client::tasks::remote_results::RemoteResult;
+use crate::client::tasks::task_times::{Ending, TaskTimes};
 use hotlease_client::Error;
 use hotlease_flow::TaskId;
 use pyo3::prelude::*;

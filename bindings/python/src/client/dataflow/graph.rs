@@ -6,11 +6,11 @@
 //! bytes of the results that it needs; so the kernel has one worker, the core. Results are passed on as they arrived,
 //! and are released as soon as neither a future nor a task needs them.
 
-use super::core::{CoreState, ExecutorCore};
-use super::job::Target;
-use super::join_table::JoinTable;
-use super::planned_tasks::{PlanRefusal, PlannedTask, TaskInput, is_result};
-use super::task_cell::{FailureChain, InputState, Stage, TaskCell, TaskOutcome};
+use crate::client::core::{CoreState, ExecutorCore};
+use crate::client::dataflow::join_table::JoinTable;
+use crate::client::tasks::job::Target;
+use crate::client::tasks::planned_tasks::{PlanRefusal, PlannedTask, TaskInput, is_result};
+use crate::client::tasks::task_cell::{FailureChain, InputState, Stage, TaskCell, TaskOutcome};
 use hotlease_flow::{
     CREDITS_MAX, Flow, FlowAction, FlowEvent, FlowLimits, MemoKey, Reaction, ResultPlace, SubmitError, Task, TaskId,
     TaskPhase, WorkerIndex,
@@ -28,8 +28,8 @@ type Cause = (Option<Arc<Target>>, Option<Arc<TaskOutcome>>);
 
 /// State of tasks that depend on others.
 pub struct Graph {
-    pub(super) flow: Flow<Box<PlannedTask>, Arc<TaskOutcome>, Arc<TaskOutcome>>,
-    pub(super) actions: Vec<GraphAction>,
+    pub(in crate::client) flow: Flow<Box<PlannedTask>, Arc<TaskOutcome>, Arc<TaskOutcome>>,
+    pub(in crate::client) actions: Vec<GraphAction>,
     /// The actions are being carried out.
     is_acting: bool,
     /// Causes of the tasks that ended without a result in the step that is being carried out.
@@ -39,7 +39,7 @@ pub struct Graph {
     /// Outcome of all tasks once no worker is left.
     ended_by: Option<Arc<TaskOutcome>>,
     /// Equal computations that are under way.
-    pub(super) joined: JoinTable,
+    pub(in crate::client) joined: JoinTable,
     /// Results to write to the checkpoint; `None`: there is no checkpoint.
     pub unwritten: Option<Vec<(MemoKey, Arc<TaskOutcome>)>>,
 }
@@ -81,7 +81,7 @@ impl Graph {
         self.flow.restore(key, outcome, bytes, &mut self.actions).is_ok()
     }
 
-    pub(super) fn step(&mut self, event: FlowEvent<Arc<TaskOutcome>, Arc<TaskOutcome>>) -> Reaction {
+    pub(in crate::client) fn step(&mut self, event: FlowEvent<Arc<TaskOutcome>, Arc<TaskOutcome>>) -> Reaction {
         self.flow.step(event, &mut self.actions)
     }
 
@@ -111,7 +111,7 @@ impl Graph {
     }
 
     /// The results that a task needs, in the order of their numbers, and whether no other task needs any of them.
-    pub(super) fn results(&self, task: TaskId, planned: &PlannedTask) -> (Vec<Arc<TaskOutcome>>, bool) {
+    pub(in crate::client) fn results(&self, task: TaskId, planned: &PlannedTask) -> (Vec<Arc<TaskOutcome>>, bool) {
         let mut done = planned.done.iter().peekable();
         let mut others = self.flow.inputs(task);
         let mut alone = true;
@@ -319,7 +319,7 @@ impl ExecutorCore {
     }
 
     /// Carries out the kernel's actions.
-    pub(super) fn act(&self, state: &mut CoreState) {
+    pub(in crate::client) fn act(&self, state: &mut CoreState) {
         if std::mem::replace(&mut state.graph.is_acting, true) {
             // The active call goes on until nothing is left.
             return;
@@ -424,7 +424,7 @@ impl ExecutorCore {
     }
 
     /// Runs a task whose inputs are complete, unless its result is memoised or an equal task is running.
-    pub(super) fn run(&self, state: &mut CoreState, task: TaskId, attempt: u32) {
+    pub(in crate::client) fn run(&self, state: &mut CoreState, task: TaskId, attempt: u32) {
         let graph = &mut state.graph;
         let Some(planned) = graph.flow.payload(task) else {
             return;
@@ -458,7 +458,9 @@ impl ExecutorCore {
 }
 
 /// End of a run with a result that this process holds.
-pub(super) fn done(result: Arc<TaskOutcome>) -> hotlease_flow::RunOutcome<Arc<TaskOutcome>, Arc<TaskOutcome>> {
+pub(in crate::client) fn done(
+    result: Arc<TaskOutcome>,
+) -> hotlease_flow::RunOutcome<Arc<TaskOutcome>, Arc<TaskOutcome>> {
     let away = result.away().map(|away| away.len());
     let bytes = away.or_else(|| Some(result.bytes()?.len())).unwrap_or(0) as u64;
     let place = ResultPlace::Here;

@@ -1,13 +1,13 @@
 //! Encoding of calls to requests: the function by its content, small plain arguments without a pickle, large ones into
 //! shared memory.
 
-use super::core::ExecutorCore;
-use super::decode::called;
-use super::expected::Expected;
-use super::inputs::{Gather, Input};
-use super::job::{Blob, Memo, Payload, Plan, Target};
-use super::memory::{Extent, Pool, PoolBuffer};
-use super::native;
+use crate::client::calls::native;
+use crate::client::core::ExecutorCore;
+use crate::client::futures::decode::called;
+use crate::client::futures::inputs::{Gather, Input};
+use crate::client::memory::{Extent, Pool, PoolBuffer};
+use crate::client::tasks::expected::Expected;
+use crate::client::tasks::job::{Blob, Memo, Payload, Plan, Target};
 use crate::native::Native;
 use crate::plain;
 use hotlease_client::Invoker;
@@ -265,5 +265,5 @@ pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &TaskLayout) -
 /// Takes shared memory of this size.
 pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<Pool>, bytes: usize) -> PyResult<PoolBuffer> {
     let taken = py.detach(|| pool.take(invoker, bytes));
-    taken.map_err(|error| super::decode::exception(py, &error))
+    taken.map_err(|error| crate::client::futures::decode::exception(py, &error))
 }

@@ -3,12 +3,12 @@
 //! Computations are equal if they have the same memo key. To the kernel, a task that waits for an equal one is running;
 //! to everyone else it is pending and can be cancelled. Only a result is shared: if the running task fails or is
 //! cancelled, the next one runs as if it had been alone, with its own retries, and no task gets the failure of another
-//! one. Each future decodes the shared result for itself; see [`super::decode::shared`].
+//! one. Each future decodes the shared result for itself; see [`crate::client::futures::decode::shared`].
 
-use super::core::{CoreState, ExecutorCore};
-use super::graph::{Graph, done};
-use super::planned_tasks::PlannedTask;
-use super::task_cell::{Stage, TaskOutcome};
+use crate::client::core::{CoreState, ExecutorCore};
+use crate::client::dataflow::graph::{Graph, done};
+use crate::client::tasks::planned_tasks::PlannedTask;
+use crate::client::tasks::task_cell::{Stage, TaskOutcome};
 use hotlease_flow::{CREDITS_MAX, FlowEvent, MemoKey, TaskId, WorkerIndex};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

@@ -1,10 +1,10 @@
 //! Waiting for one result: the thread that waits collects results itself, so that no other thread is between slot and
 //! caller.
 
-use super::core::ExecutorCore;
-use super::lane::Lane;
-use super::pace::Patience;
-use super::task_cell::TaskCell;
+use crate::client::core::ExecutorCore;
+use crate::client::core::lane::Lane;
+use crate::client::core::pace::Patience;
+use crate::client::tasks::task_cell::TaskCell;
 use hotlease_client::AwaitedCall;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

@@ -1,12 +1,12 @@
 //! Futures: Python's view of a task. `hotlease.Future` adds `concurrent.futures.Future` as a second base, for code that
 //! checks for that type, and inherits all behaviour from here.
 
-use super::core::ExecutorCore;
-use super::decode::{self, Decoded};
-use super::inputs;
-use super::job::Target;
-use super::task_cell::{Stage, TaskCell};
-use super::task_times::TimesRow;
+use crate::client::core::ExecutorCore;
+use crate::client::futures::decode::{self, Decoded};
+use crate::client::futures::inputs;
+use crate::client::tasks::job::Target;
+use crate::client::tasks::task_cell::{Stage, TaskCell};
+use crate::client::tasks::task_times::TimesRow;
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -40,10 +40,10 @@ struct Watchers {
 /// The base of `hotlease.Future`.
 #[pyclass(subclass, frozen, module = "hotlease._core")]
 pub struct Task {
-    pub(super) cell: Arc<TaskCell>,
-    pub(super) core: Arc<ExecutorCore>,
+    pub(in crate::client) cell: Arc<TaskCell>,
+    pub(in crate::client) core: Arc<ExecutorCore>,
     /// The function that the task calls, if it was found.
-    pub(super) target: Option<Arc<Target>>,
+    pub(in crate::client) target: Option<Arc<Target>>,
     decoded: OnceLock<Decoded>,
     watch: OnceLock<Box<Watchers>>,
 }
@@ -119,7 +119,7 @@ impl Task {
         }
     }
 
-    pub(super) fn decoded(&self, py: Python<'_>) -> PyResult<&Decoded> {
+    pub(in crate::client) fn decoded(&self, py: Python<'_>) -> PyResult<&Decoded> {
         loop {
             if let Some(decoded) = self.decoded.get() {
                 return Ok(decoded);
@@ -413,7 +413,7 @@ fn finish(py: Python<'_>, cell: &TaskCell) -> PyResult<()> {
     }
 }
 
-/// Tells waiters, under the future's condition: see [`super::cell`].
+/// Tells waiters, under the future's condition: see [`crate::client::cell`].
 fn tell(py: Python<'_>, cell: &TaskCell, future: &Bound<'_, PyAny>) -> PyResult<()> {
     let task = future.cast::<Task>()?.get();
     let Some(watch) = task.watch.get() else {

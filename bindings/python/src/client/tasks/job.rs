@@ -1,9 +1,9 @@
 //! Jobs: tasks on their way, with what is sent and what is kept to send it again.
 
-use super::expected::Expected;
-use super::memory::{Extent, HEADROOM};
-use super::remote_results::RemoteResult;
-use super::task_cell::TaskCell;
+use crate::client::memory::{Extent, HEADROOM};
+use crate::client::tasks::expected::Expected;
+use crate::client::tasks::remote_results::RemoteResult;
+use crate::client::tasks::task_cell::TaskCell;
 use hotlease_client::Code;
 use hotlease_flow::TaskId;
 use hotlease_wire::task::{ALIGNED_FROM, ALIGNMENT, FunctionKey, TaskLayout, TaskRequest, place_results, request};

@@ -1,8 +1,8 @@
 //! Lane: the executor's state of one slot, with the tasks that were sent there and the limits on them.
 
-use super::job::{Assembly, Job, Payload, fetch_request, set_flag, with_flag};
-use super::memory::{Extent, Pool, PoolBuffer};
-use super::pace::{Pace, SlotPace};
+use crate::client::core::pace::{Pace, SlotPace};
+use crate::client::memory::{Extent, Pool, PoolBuffer};
+use crate::client::tasks::job::{Assembly, Job, Payload, fetch_request, set_flag, with_flag};
 use crate::native;
 use hotlease_client::{
     AwaitedCall, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,

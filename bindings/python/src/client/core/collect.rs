@@ -1,11 +1,11 @@
 //! Collection of results: what each reply means, which tasks are sent again, and how a dead worker is replaced.
 
-use super::core::{Closed, CoreState, ExecutorCore};
-use super::job::Job;
-use super::lane::{Flight, SendPath};
-use super::memory::{Extent, PoolBuffer};
-use super::planned_tasks::is_result;
-use super::task_cell::TaskOutcome;
+use crate::client::core::lane::{Flight, SendPath};
+use crate::client::core::{Closed, CoreState, ExecutorCore};
+use crate::client::memory::{Extent, PoolBuffer};
+use crate::client::tasks::job::Job;
+use crate::client::tasks::planned_tasks::is_result;
+use crate::client::tasks::task_cell::TaskOutcome;
 use hotlease_client::{EndReason, Error, Pipeline, RunCertainty};
 use hotlease_wire::task::{TaskLayout, TaskReply, reply};
 use std::sync::atomic::Ordering;

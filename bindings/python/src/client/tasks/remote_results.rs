@@ -13,10 +13,10 @@
 //! run: the result is brought to the client and sent with the task, as if it had never been remote. All of it happens
 //! under the core's `state` lock.
 
-use super::core::{CoreState, ExecutorCore};
-use super::job::{Errand, Job, Memo, Payload, Plan, Target};
-use super::planned_tasks::PlannedTask;
-use super::task_cell::{FailureChain, TaskCell, TaskOutcome};
+use crate::client::core::{CoreState, ExecutorCore};
+use crate::client::tasks::job::{Errand, Job, Memo, Payload, Plan, Target};
+use crate::client::tasks::planned_tasks::PlannedTask;
+use crate::client::tasks::task_cell::{FailureChain, TaskCell, TaskOutcome};
 use hotlease_flow::{FlowEvent, Task, TaskId};
 use hotlease_wire::task::left_results::{LEFT_REPLY_BYTES, LeftResult};
 use hotlease_wire::task::request;
@@ -307,7 +307,11 @@ impl ExecutorCore {
             let text = format!("{why}, and only tasks needed it: it was not brought here before");
             core.complete_fetch(state, away, TaskOutcome::Lost(text.into()));
         };
-        let Some(again) = away.again.as_ref().filter(|_| super::collect::can_resend(state)) else {
+        let Some(again) = away
+            .again
+            .as_ref()
+            .filter(|_| crate::client::core::collect::can_resend(state))
+        else {
             return lost(self, state);
         };
         let plan = Plan {

@@ -5,12 +5,12 @@
 //! foreign future (`concurrent.futures.Future`, or one of another executor) does not pickle; `hotlease._pickles`
 //! reports it here.
 
-use super::core::ExecutorCore;
-use super::decode::{self, Decoded};
-use super::future::{Task, finish_others};
-use super::job::Target;
-use super::planned_tasks::TaskInput;
-use super::task_cell::{InputState, TaskCell, TaskOutcome};
+use crate::client::core::ExecutorCore;
+use crate::client::futures::decode::{self, Decoded};
+use crate::client::futures::future::{Task, finish_others};
+use crate::client::tasks::job::Target;
+use crate::client::tasks::planned_tasks::TaskInput;
+use crate::client::tasks::task_cell::{InputState, TaskCell, TaskOutcome};
 use crate::plain::{self, Replacement};
 use hotlease_flow::TaskId;
 use hotlease_wire::task::{RESULTS_MAX, TaskLayout, TaskReply, reply};
