@@ -7,22 +7,28 @@
 //! between a result and its caller), else the core's own thread ([`crate::client::core::keeper`]).
 
 pub mod collect;
+pub mod dataflow;
 pub mod keeper;
 pub mod lane;
+mod output;
 pub mod pace;
+mod remote_results;
 pub mod wait;
 
 use crate::client::core::keeper::Keeper;
 use crate::client::core::lane::Lane;
-use crate::client::core::pace::{Pace, Patience};
+use crate::client::core::pace::Pace;
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
 use crate::client::memory::Pool;
 use crate::client::output::OutputQueue;
-use crate::client::tasks::job::{Job, Payload, Target};
+use crate::client::tasks::job::Job;
+use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::queue::Queue;
 use crate::client::tasks::remote_results::Releases;
-use crate::client::tasks::task_cell::{TaskCell, TaskOutcome};
+use crate::client::tasks::request::Payload;
+use crate::client::tasks::target::Target;
+use crate::client::tasks::task_cell::TaskCell;
 use hotlease_client::{Error, Invoker};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::prelude::*;
@@ -77,15 +83,9 @@ impl CoreState {
             .map(|(at, _)| at)
     }
 
-    /// Returns the way a thread waits for the next result, on a node with `cores` cores for this process.
-    pub fn patience(&self, cores: usize) -> Patience {
-        let busy = || self.lanes.iter().filter(|lane| !lane.flights.is_empty());
-        // Workers on other hosts do not need the cores of this node.
-        if busy().filter(|lane| lane.shares_memory).count() < cores {
-            return Patience::Spin;
-        }
-        let least = busy().map(|lane| lane.flights.len()).min().unwrap_or_default();
-        self.pace.patience(least)
+    /// Whether a task may be sent again.
+    pub fn can_resend(&self) -> bool {
+        matches!(self.closed, None | Some(Closed::ShutDown)) && self.lanes.iter().any(|lane| !lane.is_dead)
     }
 }
 
@@ -357,7 +357,7 @@ impl ExecutorCore {
             return self.close(state, Closed::Lost(error));
         }
         let deaths = job.deaths;
-        let failed = crate::client::tasks::task_cell::Failed { error, deaths };
+        let failed = crate::client::tasks::outcome::Failed { error, deaths };
         self.resolve(state, job, TaskOutcome::Failed(Box::new(failed)));
     }
 
@@ -424,7 +424,7 @@ impl ExecutorCore {
         self.end_planned(
             state,
             match &why {
-                Closed::Lost(error) => TaskOutcome::Failed(Box::new(crate::client::tasks::task_cell::Failed {
+                Closed::Lost(error) => TaskOutcome::Failed(Box::new(crate::client::tasks::outcome::Failed {
                     error: error.clone(),
                     deaths: 0,
                 })),

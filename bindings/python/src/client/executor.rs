@@ -2,6 +2,7 @@
 
 use crate::client::calls::encode::{self, Callable, Functions};
 use crate::client::calls::options::{self, TaskOptions};
+use crate::client::core::dataflow::PlanRefusal;
 use crate::client::core::keeper;
 use crate::client::core::{Closed, ExecutorCore, FORKED};
 use crate::client::dataflow::checkpoint::CheckpointFile;
@@ -13,9 +14,12 @@ use crate::client::growth;
 use crate::client::memory::ResultView;
 use crate::client::output::OutputQueue;
 use crate::client::tasks::hint::Hint;
-use crate::client::tasks::job::{Blob, Job, Memo, Payload, Plan, Target};
-use crate::client::tasks::planned_tasks::{PlanRefusal, PlannedTask};
-use crate::client::tasks::task_cell::{TaskCell, TaskOutcome};
+use crate::client::tasks::job::Job;
+use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::planned_tasks::PlannedTask;
+use crate::client::tasks::request::Payload;
+use crate::client::tasks::target::{Blob, Memo, Plan, Target};
+use crate::client::tasks::task_cell::TaskCell;
 use crate::client::tasks::task_times::{Recorder, TaskTimes, TimesRow};
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_fabric::clock::monotonic_ns;
@@ -247,7 +251,7 @@ impl Client {
         let showing = OutputQueue::new(asked.show);
         let core = py.detach(|| ExecutorCore::new(invoker, bounds, (graph, memory), initializer, showing));
         let core = core.map_err(|error| decode::exception(py, &error))?;
-        keeper::start(&core)?;
+        keeper::start(&core, future::finish_all)?;
         growth::start(&core, workers);
         let opened = Opened {
             core,

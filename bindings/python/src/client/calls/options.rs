@@ -1,7 +1,7 @@
 //! Options of an executor, as Python gives them.
 
 use crate::client::calls::encode::memo_of;
-use crate::client::tasks::job::Plan;
+use crate::client::tasks::target::Plan;
 use hotlease_client::{LeaseOptions, Polling, Python, Spread};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

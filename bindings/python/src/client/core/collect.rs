@@ -4,8 +4,8 @@ use crate::client::core::lane::{Flight, SendPath};
 use crate::client::core::{Closed, CoreState, ExecutorCore};
 use crate::client::memory::{Extent, PoolBuffer};
 use crate::client::tasks::job::Job;
-use crate::client::tasks::planned_tasks::is_result;
-use crate::client::tasks::task_cell::TaskOutcome;
+use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::outcome::is_result;
 use hotlease_client::{EndReason, Error, Pipeline, RunCertainty};
 use hotlease_wire::task::{TaskLayout, TaskReply, reply};
 use std::sync::atomic::Ordering;
@@ -284,7 +284,7 @@ impl ExecutorCore {
                 ..
             }
         );
-        if (was_lost || error.retryable()) && may_run_again && !released && can_resend(state) {
+        if (was_lost || error.retryable()) && may_run_again && !released && state.can_resend() {
             state.queued_bytes += job.size();
             state.queue.push_front(job);
         } else {
@@ -299,7 +299,7 @@ impl ExecutorCore {
             return self.end_errand(state, *errand, Err(why.into()));
         }
         job.deaths += 1;
-        if job.idempotent && job.deaths < DEATHS_MAX && can_resend(state) {
+        if job.idempotent && job.deaths < DEATHS_MAX && state.can_resend() {
             state.queued_bytes += job.size();
             state.queue.push_front(job);
         } else {
@@ -407,11 +407,6 @@ fn unanswered() -> Error {
     Error::OutcomeUnknown {
         why: "its worker is gone, and the slot does not know of it".into(),
     }
-}
-
-/// Whether a task may be sent again.
-pub fn can_resend(state: &CoreState) -> bool {
-    matches!(state.closed, None | Some(Closed::ShutDown)) && state.lanes.iter().any(|lane| !lane.is_dead)
 }
 
 /// A result that stayed in the memory of its request, laid out as a reply: its head and pickle are put before it.

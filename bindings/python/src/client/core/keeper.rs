@@ -6,7 +6,6 @@
 
 use crate::client::core::lane::Lane;
 use crate::client::core::{Closed, ExecutorCore};
-use crate::client::futures::future::finish_all;
 use hotlease_client::Invoker;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -30,6 +29,9 @@ const STREAM: usize = 8;
 const ACTIVE: u8 = 0;
 const NAPPING: u8 = 1;
 const PARKED: u8 = 2;
+
+/// Tells the watchers of the tasks of a core that have ended.
+pub type FinishAll = fn(Python<'_>, &ExecutorCore);
 
 /// Handle of the thread for other threads.
 #[derive(Default)]
@@ -99,12 +101,13 @@ impl Keeper {
 }
 
 /// Starts the thread of a core. It ends when the core is closed and nothing is pending, and then releases the lease.
-pub fn start(core: &Arc<ExecutorCore>) -> std::io::Result<()> {
+/// `finish_all`: tells the watchers of tasks that have ended.
+pub fn start(core: &Arc<ExecutorCore>, finish_all: FinishAll) -> std::io::Result<()> {
     let kept = core.clone();
     let thread = std::thread::Builder::new()
         .name("hotlease-keeper".into())
         .spawn(move || {
-            keep(&kept);
+            keep(&kept, finish_all);
             give_back(&kept);
         })?;
     core.releases.wake(thread.thread().clone());
@@ -112,16 +115,16 @@ pub fn start(core: &Arc<ExecutorCore>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn keep(core: &Arc<ExecutorCore>) {
+fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
     let keeper = &core.keeper;
     let mut awaited = Vec::new();
     let mut naps = 0;
     loop {
-        finish_watched(core);
-        core.write_checkpoint(false);
+        finish_watched(core, finish_all);
+        write_checkpoint(core, false);
         if core.is_finished() {
             // Tasks that ended since.
-            finish_watched(core);
+            finish_watched(core, finish_all);
             core.show_the_last();
             return;
         }
@@ -175,7 +178,7 @@ fn keep(core: &Arc<ExecutorCore>) {
 }
 
 /// Tells the watchers of tasks that have ended.
-fn finish_watched(core: &Arc<ExecutorCore>) {
+fn finish_watched(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
     if core.has_to_finish.load(Ordering::Acquire) {
         // `None` while the interpreter ends: no watcher is left then.
         let told = Python::try_attach(|py| finish_all(py, core));
@@ -186,8 +189,17 @@ fn finish_watched(core: &Arc<ExecutorCore>) {
     }
 }
 
+/// Writes memoised results to the checkpoint file; syncs them to the disk if it is the `last` time.
+fn write_checkpoint(core: &ExecutorCore, last: bool) {
+    core.memory.write(last, || match &mut core.state().graph.unwritten {
+        Some(unwritten) if !unwritten.is_empty() => Some(std::mem::take(unwritten)),
+        _ if last => Some(Vec::new()),
+        _ => None,
+    });
+}
+
 fn give_back(core: &Arc<ExecutorCore>) {
-    core.write_checkpoint(true);
+    write_checkpoint(core, true);
     let lanes: Vec<Lane> = {
         let mut state = core.state();
         state.closed.get_or_insert(Closed::ShutDown);

@@ -2,7 +2,8 @@
 
 use crate::client::core::pace::{Pace, SlotPace};
 use crate::client::memory::{Extent, Pool, PoolBuffer};
-use crate::client::tasks::job::{Assembly, Job, Payload, fetch_request, set_flag, with_flag};
+use crate::client::tasks::job::Job;
+use crate::client::tasks::request::{Assembly, Payload, fetch_request, set_flag, too_large, with_flag};
 use crate::native;
 use hotlease_client::{
     AwaitedCall, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
@@ -367,12 +368,5 @@ impl Lane {
     /// Marks a function as unknown to the worker.
     pub fn forget(&mut self, key: &FunctionKey) {
         self.known.remove(key);
-    }
-}
-
-pub fn too_large() -> Error {
-    Error::InputTooLarge {
-        size: u64::MAX,
-        limit: u64::from(u32::MAX),
     }
 }

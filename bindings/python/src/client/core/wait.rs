@@ -1,9 +1,9 @@
 //! Waiting for one result: the thread that waits collects results itself, so that no other thread is between slot and
 //! caller.
 
-use crate::client::core::ExecutorCore;
 use crate::client::core::lane::Lane;
 use crate::client::core::pace::Patience;
+use crate::client::core::{CoreState, ExecutorCore};
 use crate::client::tasks::task_cell::TaskCell;
 use hotlease_client::AwaitedCall;
 use std::sync::atomic::Ordering;
@@ -22,6 +22,19 @@ const YIELD_AFTER: Duration = Duration::from_micros(20);
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// Limit of the sleep of a thread that does not collect results itself, in case the collecting thread has just left.
 const FOLLOW_MAX: Duration = Duration::from_millis(5);
+
+impl CoreState {
+    /// Returns the way a thread waits for the next result, on a node with `cores` cores for this process.
+    pub fn patience(&self, cores: usize) -> Patience {
+        let busy = || self.lanes.iter().filter(|lane| !lane.flights.is_empty());
+        // Workers on other hosts do not need the cores of this node.
+        if busy().filter(|lane| lane.shares_memory).count() < cores {
+            return Patience::Spin;
+        }
+        let least = busy().map(|lane| lane.flights.len()).min().unwrap_or_default();
+        self.pace.patience(least)
+    }
+}
 
 impl ExecutorCore {
     /// Waits until a task has ended or the time is over. In the core's own thread also until others have to be

@@ -2,8 +2,7 @@
 //!
 //! The graph collects results to write; the keeper writes them, without any lock that a task needs.
 
-use crate::client::core::ExecutorCore;
-use crate::client::dataflow::graph::Graph;
+use super::graph::{Graph, Unwritten};
 use hotlease_flow::Checkpoint;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -43,35 +42,30 @@ impl CheckpointFile {
         }
     }
 
-    /// Problems since the last call; none of them concerns a task.
-    pub fn warnings(&self) -> Vec<String> {
-        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl ExecutorCore {
-    /// Writes new results and flushes them to the kernel; syncs them to the disk if it is the `last` time.
-    pub fn write_checkpoint(&self, last: bool) {
-        let mut file = self.memory.file.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Writes results and flushes them to the kernel; syncs them to the disk if it is the `last` time. `unwritten`
+    /// gives the results to write; none: nothing is to be written. It is called if there is a file.
+    pub fn write(&self, last: bool, unwritten: impl FnOnce() -> Option<Unwritten>) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(checkpoint) = &mut *file else { return };
-        let unwritten = match &mut self.state().graph.unwritten {
-            Some(unwritten) if !unwritten.is_empty() => std::mem::take(unwritten),
-            _ if last => Vec::new(),
-            _ => return,
-        };
+        let Some(unwritten) = unwritten() else { return };
         for (key, outcome) in unwritten {
             let Some(bytes) = outcome.bytes() else { continue };
             if let Err(error) = checkpoint.append(key, bytes) {
-                self.memory.warn(error.to_string());
+                self.warn(error.to_string());
             }
         }
         let written = if last { checkpoint.sync() } else { checkpoint.flush() };
         if let Err(error) = written {
-            self.memory.warn(error.to_string());
+            self.warn(error.to_string());
         }
         if last {
             // Another process may open the file from now on.
             *file = None;
         }
+    }
+
+    /// Problems since the last call; none of them concerns a task.
+    pub fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

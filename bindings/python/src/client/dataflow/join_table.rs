@@ -5,17 +5,15 @@
 //! cancelled, the next one runs as if it had been alone, with its own retries, and no task gets the failure of another
 //! one. Each future decodes the shared result for itself; see [`crate::client::futures::decode::shared`].
 
-use crate::client::core::{CoreState, ExecutorCore};
-use crate::client::dataflow::graph::{Graph, done};
+use super::graph::{Graph, done};
+use crate::client::tasks::Run;
+use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::planned_tasks::PlannedTask;
-use crate::client::tasks::task_cell::{Stage, TaskOutcome};
+use crate::client::tasks::task_cell::Stage;
 use hotlease_flow::{CREDITS_MAX, FlowEvent, MemoKey, TaskId, WorkerIndex};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-
-/// A run of a task.
-type Run = (TaskId, u32);
 
 /// Computations that have a key, and whose task is in the queue or on a worker.
 #[derive(Default)]
@@ -127,55 +125,47 @@ impl Graph {
             self.step(FlowEvent::WorkerUp { worker, credits });
         }
     }
-}
 
-impl ExecutorCore {
     /// Handles the end of a task. With a result: it is memoised, and equal tasks that wait get it, too. Without one:
-    /// the next of them runs.
+    /// returns the next of them, which is to run.
     pub fn end_computation(
-        &self,
-        state: &mut CoreState,
+        &mut self,
         task: TaskId,
         planned: &PlannedTask,
         result: Option<&Arc<TaskOutcome>>,
-    ) {
+    ) -> Option<Run> {
         let Some(key) = planned.key.get().map(|key| **key) else {
-            return;
+            return None;
         };
-        let graph = &mut state.graph;
-        let under_way = graph.joined.under_way.get(&key);
+        let under_way = self.joined.under_way.get(&key);
         if under_way.is_none_or(|under_way| under_way.run.0 != task) {
             // The task has the result of another task; or it waited, and was cancelled.
-            return graph.count_cancelled(&key);
+            self.count_cancelled(&key);
+            return None;
         }
         let Some(result) = result else {
-            if let Some(run) = graph.next_of(&key)
-                && let Some(planned) = graph.flow.payload(run.0)
-            {
-                let (results, alone) = graph.results(run.0, planned);
-                self.start(state, run, &results, alone);
-            }
-            return;
+            return self.next_of(&key);
         };
-        if graph.flow.memoise(task, key, &mut graph.actions)
-            && let Some(unwritten) = &mut graph.unwritten
+        if self.flow.memoise(task, key, &mut self.actions)
+            && let Some(unwritten) = &mut self.unwritten
         {
             unwritten.push((key, result.clone()));
         }
-        let waiting = graph.joined.under_way.remove(&key);
+        let waiting = self.joined.under_way.remove(&key);
         let waiting = waiting.map_or_else(VecDeque::new, |under_way| under_way.waiting);
-        graph.joined.waiting -= waiting.len();
+        self.joined.waiting -= waiting.len();
         for (task, attempt) in waiting {
-            let planned = graph.flow.payload(task);
+            let planned = self.flow.payload(task);
             if let Some(times) = planned.and_then(|planned| planned.cell.times.as_ref()) {
                 times.ready();
             }
-            graph.step(FlowEvent::Ended {
+            self.step(FlowEvent::Ended {
                 task,
                 attempt,
                 outcome: done(result.clone()),
             });
         }
-        graph.adjust_credits();
+        self.adjust_credits();
+        None
     }
 }

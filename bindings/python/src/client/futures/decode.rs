@@ -2,7 +2,7 @@
 //! exception.
 
 use crate::client::memory::{Extent, ResultView};
-use crate::client::tasks::task_cell::{Failed, FailureChain, TaskOutcome};
+use crate::client::tasks::outcome::{Failed, FailureChain, TaskOutcome};
 use crate::plain::Reader;
 use hotlease_client::{Cause, Error, RunCertainty};
 use hotlease_wire::task::{FormatError, TaskReply, reply};

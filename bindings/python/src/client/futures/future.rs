@@ -4,7 +4,7 @@
 use crate::client::core::ExecutorCore;
 use crate::client::futures::decode::{self, Decoded};
 use crate::client::futures::inputs;
-use crate::client::tasks::job::Target;
+use crate::client::tasks::target::Target;
 use crate::client::tasks::task_cell::{Stage, TaskCell};
 use crate::client::tasks::task_times::TimesRow;
 use hotlease_fabric::clock::monotonic_ns;
@@ -413,7 +413,7 @@ fn finish(py: Python<'_>, cell: &TaskCell) -> PyResult<()> {
     }
 }
 
-/// Tells waiters, under the future's condition: see [`crate::client::cell`].
+/// Tells waiters, under the future's condition: see [`crate::client::tasks::task_cell`].
 fn tell(py: Python<'_>, cell: &TaskCell, future: &Bound<'_, PyAny>) -> PyResult<()> {
     let task = future.cast::<Task>()?.get();
     let Some(watch) = task.watch.get() else {

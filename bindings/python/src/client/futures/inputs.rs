@@ -6,11 +6,12 @@
 //! reports it here.
 
 use crate::client::core::ExecutorCore;
+use crate::client::core::dataflow::TaskInput;
 use crate::client::futures::decode::{self, Decoded};
 use crate::client::futures::future::{Task, finish_others};
-use crate::client::tasks::job::Target;
-use crate::client::tasks::planned_tasks::TaskInput;
-use crate::client::tasks::task_cell::{InputState, TaskCell, TaskOutcome};
+use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::target::Target;
+use crate::client::tasks::task_cell::{InputState, TaskCell};
 use crate::plain::{self, Replacement};
 use hotlease_flow::TaskId;
 use hotlease_wire::task::{RESULTS_MAX, TaskLayout, TaskReply, reply};

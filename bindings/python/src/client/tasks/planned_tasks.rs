@@ -1,14 +1,14 @@
 //! Planned tasks: tasks as the dataflow kernel carries them, and their inputs.
 
-use crate::client::core::lane::too_large;
-use crate::client::core::{Closed, CoreState, ExecutorCore};
+use super::outcome::TaskOutcome;
+use super::remote_results::RemoteResult;
+use super::request::{Assembly, Payload, too_large};
+use super::target::{Memo, Plan, Target};
+use super::task_cell::TaskCell;
 use crate::client::memory::{Extent, Pool};
-use crate::client::tasks::job::{Assembly, Job, Memo, Payload, Plan, Target};
-use crate::client::tasks::remote_results::{RemoteResult, Run};
-use crate::client::tasks::task_cell::{Failed, Stage, TaskCell, TaskOutcome};
 use hotlease_client::{Error, Invoker};
-use hotlease_flow::{FlowEvent, MemoKey, TaskId};
-use hotlease_wire::task::{reply, request};
+use hotlease_flow::MemoKey;
+use hotlease_wire::task::request;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
@@ -111,6 +111,16 @@ impl PlannedTask {
             }
         }
     }
+
+    /// Whether the task's memo key cannot be computed yet, because it covers the bytes of results that are not at the
+    /// client.
+    pub fn is_key_unknown_yet(&self, results: &[Arc<TaskOutcome>]) -> bool {
+        self.key.get().is_none()
+            && self.plan.memo == Some(Memo::Content)
+            && results
+                .iter()
+                .any(|result| result.away().is_some_and(|away| away.here().is_none()))
+    }
 }
 
 /// Memory of the only result that a task needs, if nothing else uses it. The two references are the list's, and that of
@@ -122,93 +132,5 @@ fn sole(results: &[Arc<TaskOutcome>]) -> Option<&Extent> {
             _ => None,
         },
         _ => None,
-    }
-}
-
-/// Whether a result is not at the client.
-fn is_away(result: &TaskOutcome) -> bool {
-    result.away().is_some_and(|away| away.here().is_none())
-}
-
-/// The slot that holds the largest of these results.
-fn near(state: &CoreState, results: &[Arc<TaskOutcome>]) -> Option<usize> {
-    let away = results.iter().filter_map(|result| result.away());
-    let largest = away.max_by_key(|away| away.len())?;
-    largest.lane(state)
-}
-
-impl ExecutorCore {
-    /// Puts a task whose inputs are complete into the queue.
-    pub fn start(&self, state: &mut CoreState, (task, attempt): Run, results: &[Arc<TaskOutcome>], alone: bool) {
-        if self.await_inputs(state, (task, attempt), results, false) {
-            return;
-        }
-        let near = near(state, results);
-        let graph = &mut state.graph;
-        let Some(planned) = graph.flow.payload(task) else {
-            return;
-        };
-        match planned.request(results, alone, &self.invoker, &self.pool) {
-            Ok(payload) => {
-                let mut job = Job::new(planned.cell.clone(), planned.target.clone(), payload);
-                job.priority = planned.plan.priority.unwrap_or(0);
-                job.idempotent = planned.is_idempotent();
-                job.node = Some((task, attempt));
-                if let Some(times) = &job.cell.times {
-                    times.ready();
-                }
-                job.stays = planned.makes.is_none() && matches!(planned.plan.memo, None | Some(Memo::Not));
-                job.has_left = results.iter().any(|result| is_away(result));
-                job.near = near;
-                // The task cannot be cancelled any more: this run, or another run of it, was already sent.
-                job.sent = attempt > 1 || planned.cell.stage() == Stage::Running;
-                state.queued_bytes += job.size();
-                state.queue.push_back(job);
-            }
-            Err(error) => {
-                let outcome = TaskOutcome::Failed(Box::new(Failed { error, deaths: 0 }));
-                let outcome = hotlease_flow::RunOutcome::Fatal(Arc::new(outcome));
-                graph.step(FlowEvent::Ended { task, attempt, outcome });
-            }
-        }
-    }
-}
-
-/// Input of a task.
-pub enum TaskInput {
-    /// A task of this executor.
-    Task(Arc<TaskCell>, Option<Arc<Target>>),
-    /// A foreign future, by the kernel's name.
-    Foreign(TaskId),
-}
-
-/// Reason why a task was not accepted.
-pub enum PlanRefusal {
-    /// The executor is closed.
-    Closed(Closed),
-    /// There are too many tasks; this one is returned.
-    Full(Box<PlannedTask>),
-    /// A result that it needs was decoded meanwhile: the task has to be encoded again.
-    Encode(Box<PlannedTask>),
-}
-
-/// Whether a reply of this kind is a result that other tasks may use.
-pub fn is_result(kind: Option<u8>) -> bool {
-    matches!(kind, Some(reply::PLAIN | reply::PICKLED))
-}
-
-impl TaskOutcome {
-    /// Whether the outcome is a result that other tasks may use.
-    pub fn is_result(&self) -> bool {
-        if let Some(away) = self.away() {
-            return away.here().is_none_or(|here| here.is_result());
-        }
-        is_result(self.bytes().and_then(|bytes| bytes.first().copied()))
-    }
-
-    /// Whether the task itself raised an exception.
-    pub fn is_raised(&self) -> bool {
-        let kind = self.bytes().and_then(|bytes| bytes.first().copied());
-        matches!(kind, Some(reply::EXCEPTION | reply::EXCEPTION_TEXT))
     }
 }

@@ -3,8 +3,8 @@
 //! All of them are measured on the client, except the running time of the function, which its worker measures and its
 //! reply carries (`FORMAT.md`): clocks of different nodes are not compared.
 
-use crate::client::tasks::job::Target;
-use crate::client::tasks::task_cell::TaskOutcome;
+use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::target::Target;
 use hotlease_fabric::clock::monotonic_ns;
 use hotlease_wire::task::reply;
 use std::collections::VecDeque;
