@@ -4,13 +4,13 @@ use axum::http::StatusCode;
 use hotlease_wire::Rejection;
 
 /// Kind of problem: its name in URLs and metrics, its title, its status.
-pub(crate) type Kind = (&'static str, &'static str, StatusCode);
+pub(crate) type RefusalKind = (&'static str, &'static str, StatusCode);
 
 /// The caller is not known.
-pub(crate) const UNKNOWN: Kind = ("not-authenticated", "Who asks is not known", StatusCode::UNAUTHORIZED);
+pub(crate) const UNKNOWN: RefusalKind = ("not-authenticated", "Who asks is not known", StatusCode::UNAUTHORIZED);
 
 /// Kind of problem of a refusal. No wildcard: each new refusal must be added here.
-pub(crate) fn kind(refusal: &Rejection) -> Kind {
+pub(crate) fn kind(refusal: &Rejection) -> RefusalKind {
     match refusal {
         Rejection::NoCapacity { .. } => ("no-capacity", "Not enough free cores", StatusCode::CONFLICT),
         Rejection::NoPlaces { .. } => (

@@ -1,6 +1,6 @@
 //! Errors in the format of RFC 9457: `application/problem+json`.
 
-use crate::refusal_kind::{Kind, UNKNOWN, kind};
+use crate::refusal_kind::{RefusalKind, UNKNOWN, kind};
 use crate::trace::Trace;
 use axum::body::Body;
 use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -55,7 +55,7 @@ fn ran(refusal: &Rejection) -> RunCertainty {
 }
 
 impl Problem {
-    fn new((name, title, status): Kind, detail: String) -> Self {
+    fn new((name, title, status): RefusalKind, detail: String) -> Self {
         Self {
             kind: format!("{EXPLAINED}{name}"),
             title,

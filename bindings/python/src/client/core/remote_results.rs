@@ -6,7 +6,7 @@ use crate::client::tasks::Run;
 use crate::client::tasks::job::{Errand, Job};
 use crate::client::tasks::outcome::{FailureChain, TaskOutcome};
 use crate::client::tasks::planned_tasks::PlannedTask;
-use crate::client::tasks::remote_results::{Release, Remake, RemoteResult, ResultPlace};
+use crate::client::tasks::remote_results::{Release, Remake, RemotePlace, RemoteResult};
 use crate::client::tasks::target::Plan;
 use crate::client::tasks::task_cell::TaskCell;
 use hotlease_flow::{FlowEvent, Task};
@@ -53,7 +53,7 @@ impl ExecutorCore {
         }
         let away = RemoteResult {
             told: left.encode(),
-            place: ResultPlace {
+            place: RemotePlace {
                 lane: at,
                 worker: lane.worker,
                 ticket: left.ticket,

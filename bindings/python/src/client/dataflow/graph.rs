@@ -24,7 +24,7 @@ const FOREIGN_MAX: u32 = 1 << 20;
 /// An action of the kernel.
 pub type GraphAction = FlowAction<Box<PlannedTask>, Arc<TaskOutcome>, Arc<TaskOutcome>>;
 /// Failed task (`None`: a foreign future) and its failure (`None`: it was cancelled).
-pub type Cause = (Option<Arc<Target>>, Option<Arc<TaskOutcome>>);
+pub type EndCause = (Option<Arc<Target>>, Option<Arc<TaskOutcome>>);
 
 /// Results to write to the checkpoint.
 pub type Unwritten = Vec<(MemoKey, Arc<TaskOutcome>)>;
@@ -36,7 +36,7 @@ pub struct Graph {
     /// The actions are being carried out.
     pub is_acting: bool,
     /// Causes of the tasks that ended without a result in the step that is being carried out.
-    pub causes: HashMap<TaskId, Cause>,
+    pub causes: HashMap<TaskId, EndCause>,
     /// Bytes of requests that wait.
     pub bytes: usize,
     /// Outcome of all tasks once no worker is left.

@@ -26,7 +26,7 @@ use std::thread::Thread;
 pub struct RemoteResult {
     /// Reply that says where the result is; dependent tasks are sent this in place of the result.
     pub told: [u8; LEFT_REPLY_BYTES],
-    pub place: ResultPlace,
+    pub place: RemotePlace,
     pub bytes: usize,
     pub target: Arc<Target>,
     /// Call that can make the result again, if that is allowed.
@@ -39,7 +39,7 @@ pub struct RemoteResult {
 
 /// Location of a remote result.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ResultPlace {
+pub struct RemotePlace {
     /// Index of the slot.
     pub lane: usize,
     /// Number of the worker, counted over all workers that the slot has had.
@@ -118,7 +118,7 @@ pub struct Releases {
 
 /// A result that its worker may release.
 pub struct Release {
-    pub place: ResultPlace,
+    pub place: RemotePlace,
     pub target: Arc<Target>,
 }
 
