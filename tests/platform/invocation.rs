@@ -1,5 +1,15 @@
 //! Invocations through the client library: every size, every slot, every mode.
 
+mod buffers;
+mod functions;
+mod futures;
+mod gangs;
+mod invokers;
+mod libraries;
+mod logs;
+mod registrations;
+mod retries;
+
 use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, RunCertainty};
 use hotlease_tests::platform::Platform;
 use std::collections::HashSet;

@@ -1,5 +1,17 @@
 //! Promises of a lease: cores of its own, until it ends.
 
+mod clients;
+mod direct;
+mod gpus;
+mod moves;
+mod offers;
+mod parts;
+mod refusals;
+mod sharing;
+mod starts;
+mod states;
+mod tokens;
+
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
 use hotlease_tests::library::{compile, library};
 use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions, SOON, private_directory};

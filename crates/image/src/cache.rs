@@ -16,6 +16,11 @@
 //! use; those of a second image are only tried. A mount without a holder of `use` is left over: [`Cache::open`]
 //! removes it.
 
+mod eviction;
+mod fetch;
+mod superblock;
+mod transfer;
+
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
 use crate::lock::Lock;
@@ -24,7 +29,7 @@ use crate::mounted_image::MountedImage;
 use crate::neighbours::{Arrivals, Neighbours};
 use crate::store::{id_of, image_file};
 use crate::survey::{EntryKind, Links, contents_error, is_interpreter, survey};
-use crate::{ImageId, Manifest, superblock};
+use crate::{ImageId, Manifest};
 use nix::unistd::{AccessFlags, access, geteuid};
 use std::fs::{self, DirBuilder};
 use std::io;

@@ -35,11 +35,8 @@
 
 #![forbid(unsafe_code)]
 
-mod bytecode;
 mod cache;
 mod error;
-mod eviction;
-mod fetch;
 mod id;
 mod limits;
 mod lock;
@@ -48,13 +45,10 @@ mod mount;
 mod mounted_image;
 mod neighbours;
 mod pack;
-mod server;
 mod store;
-mod superblock;
 mod survey;
 mod tool;
 mod trace;
-mod transfer;
 
 pub use cache::{Cache, CacheOptions, CachedImage};
 pub use error::ImageError;

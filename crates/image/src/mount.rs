@@ -1,6 +1,8 @@
 //! Mounting and unmounting of images, and the table of mounts.
 
-use crate::{ImageId, server, tool};
+mod server;
+
+use crate::{ImageId, tool};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::statvfs;

@@ -4,13 +4,15 @@
 //! root, with one time, and with modes that only say whether a file may be run. So the image depends on nothing but
 //! the contents of the tree, and what was checked is what is packed.
 
-use crate::bytecode::{self, HEADER_BYTES};
+mod bytecode;
+
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
 use crate::manifest::{MANIFEST_FILE, Manifest, TreeKind};
 use crate::store::Store;
 use crate::survey::{Entry, EntryKind, Links, contents_error, is_interpreter, survey};
 use crate::{ImageId, tool};
+use bytecode::HEADER_BYTES;
 use nix::fcntl::OFlag;
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};

@@ -1,5 +1,9 @@
 //! Bills, and the comparison of the ledger with agents' journals.
 
+mod tariff;
+
+pub use tariff::load_tariff;
+
 use crate::records::{bad_request, functions, parse_ids, totals, usage};
 use crate::state::ManagerState;
 use hotlease_lease::ledger::{FunctionTotals, FunctionUse, Money, Tariff, TotalsText, cost, covers};

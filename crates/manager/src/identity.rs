@@ -31,9 +31,14 @@ pub use caller::{Caller, Proof, Role};
 pub(crate) use directory::REFRESH;
 pub use directory::{Directory, TenantPolicy};
 pub(crate) use gate::{Connection, Gate, caller_of, connection_of};
+use hotlease_wire::Rejection;
 pub use hotlease_wire::munge::payload as munge_payload;
 pub use jwt::{Issuers, IssuersError};
 pub use munge::MungeConfig;
 pub use operation::{CallerGroup, Operation};
 pub(crate) use sessions::LIFETIME_MS as SESSION_MS;
 use subject::Subject;
+
+fn not_authenticated(why: impl Into<String>) -> Rejection {
+    Rejection::NotAuthenticated { why: why.into() }
+}

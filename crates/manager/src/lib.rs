@@ -7,12 +7,13 @@
 //! * [`Manager`] — the running daemon; [`ManagerConfig`] is its configuration.
 //! * `listener` — the Unix sockets: one manager for each runtime directory, peers checked on accept.
 //! * [`identity`] — authentication and authorisation: every request passes its gate.
-//! * `service` — the gRPC service; `acquire`, `membership` and `listing` do its work.
-//! * `people` — tenants and keys; `door` — sessions for clients with a credential.
-//! * `billing` — bills at the prices of a `tariff`, and the comparison of the ledger with agents' journals.
-//! * `links` — connections to the agents.
+//! * `state` — what all requests share: the state machine and its driver, writes on their way to the store, and
+//!   connections to the agents.
+//! * `service` — the gRPC service; `leases` and `agents` do its work.
+//! * `tenants` — tenants and keys; `identity_service` — sessions for clients with a credential.
+//! * `billing` — bills at the prices of a tariff, and the comparison of the ledger with agents' journals.
 //! * `rest` — the same operations over HTTP, for operators and batch systems; [`openapi`] describes them.
-//! * `metrics`, `observed`, `trace` — metrics, where requests are counted, and names of requests in the logs.
+//! * `metrics`, `request_metrics`, `trace` — metrics, where requests are counted, and names of requests in the logs.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), hotlease_manager::ManagerError> {
@@ -26,35 +27,28 @@
 
 #![forbid(unsafe_code)]
 
-mod acquire;
-mod agent_connections;
+mod agents;
 mod billing;
-mod commits;
 mod config;
-mod driver;
 mod error;
 pub mod identity;
 mod identity_service;
-mod images;
+mod leases;
 mod listener;
-mod listing;
 mod manager;
-mod membership;
 mod metrics;
-mod nodes;
-mod offers;
 mod records;
+mod refusal_kind;
 mod request_metrics;
 mod rest;
 mod service;
 mod state;
-mod tariff;
 mod tenants;
 mod trace;
 
+pub use billing::load_tariff;
 pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig, Network, REST_SOCKET};
 pub use error::ManagerError;
 pub use hotlease_lease::manager::AgentRecord;
 pub use manager::Manager;
 pub use rest::openapi;
-pub use tariff::load_tariff;

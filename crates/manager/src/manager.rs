@@ -1,13 +1,14 @@
 //! Start, service and stop of a manager.
 
-use crate::driver::ClusterDriver;
 use crate::identity::{Directory, Gate};
 use crate::identity_service::{self, IdentityService};
 use crate::listener::Listener;
 use crate::request_metrics::RequestMetrics;
 use crate::service::Service;
 use crate::state::ManagerState;
-use crate::{ManagerConfig, ManagerError, Network, REST_SOCKET, commits, driver, rest, tenants};
+use crate::state::commits;
+use crate::state::machine::{self, ClusterDriver};
+use crate::{ManagerConfig, ManagerError, Network, REST_SOCKET, rest, tenants};
 use hotlease_lease::manager::{AgentRecord, ClusterEvent};
 use hotlease_net::Listener as TlsListener;
 use hotlease_net::grpc::{PeerStream, StrangerStream};
@@ -86,7 +87,7 @@ impl Manager {
             let latest_ms = store.latest_ms()?;
             copy.refresh(store.as_ref())?;
             copy.measure(store.as_ref(), latest_ms)?;
-            Ok::<_, ManagerError>((latest_ms, driver::restore_cluster(store.as_ref())?))
+            Ok::<_, ManagerError>((latest_ms, machine::restore_cluster(store.as_ref())?))
         });
         let (latest_ms, cluster) = restored.await.map_err(|_| ManagerError::ReadingPanicked)??;
         let (commits, writes) = mpsc::unbounded_channel();

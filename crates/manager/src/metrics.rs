@@ -3,9 +3,8 @@
 //! No label names a tenant, a lease or anything else that a client chooses. Routes, kinds of refusals and states are
 //! names of this program, so that the number of series is bounded for all requests.
 
-use crate::rest::kind_of;
-use crate::state::ManagerState;
-use hotlease_lease::manager::AgentState;
+use crate::refusal_kind::kind_of;
+use hotlease_lease::manager::{AgentRecord, AgentState};
 use hotlease_wire::Rejection;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -14,7 +13,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Buckets from 50 us, as no grant with a durable ledger is faster, to 12.8 s, as no caller waits longer.
@@ -169,12 +167,12 @@ impl Metrics {
         self.heartbeats.inc();
     }
 
-    /// All metrics as text, with the present state; fails if the number of leases cannot be read.
-    pub(crate) async fn text(&self, state: &Arc<ManagerState>) -> Result<String, Rejection> {
+    /// Sets the numbers of agents and cores. `agents`: each agent, how it is heard, and for how long it has been silent.
+    pub(crate) fn set_agents(&self, agents: &[(AgentRecord, AgentState, Duration)]) {
         let (mut counts, mut offered, mut free) = ([0; 3], 0, 0);
-        for (record, heard, _) in state.agents() {
-            counts[heard as usize] += 1;
-            if heard != AgentState::Gone {
+        for (record, heard, _) in agents {
+            counts[*heard as usize] += 1;
+            if *heard != AgentState::Gone {
                 offered += record.cores.len() as i64;
                 free += i64::from(record.free_cores);
             }
@@ -189,8 +187,15 @@ impl Metrics {
         }
         self.cores_offered.set(offered);
         self.cores_free.set(free);
-        self.uptime.set(state.now().as_secs() as i64);
-        let active = state.store(|store| store.active_leases()).await?;
+    }
+
+    /// Sets the time since the manager started.
+    pub(crate) fn set_uptime(&self, uptime: Duration) {
+        self.uptime.set(uptime.as_secs() as i64);
+    }
+
+    /// All metrics as text. `active`: number of leases that go on.
+    pub(crate) fn text(&self, active: u64) -> Result<String, Rejection> {
         self.leases.set(active as i64);
         let mut text = String::new();
         // Writing to a string fails only if the encoding of a metric fails.

@@ -1,12 +1,14 @@
 //! Conversion of agents' messages to checked records, and of records to messages.
 
-use hotlease_lease::agent::Availability;
+use hotlease_lease::agent::{Availability, OfferedCores};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
-use hotlease_lease::manager::{AgentOffer, AgentRecord, AgentState};
+use hotlease_lease::manager::{AgentOffer, AgentRecord, AgentState, LeaseNote, NodeWish};
 use hotlease_net::{Address, Peer};
 use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
 use hotlease_wire::Rejection;
-use hotlease_wire::grpc::{AgentInfo, FunctionUsage, LeaseInfo, PastUsage, Usage};
+use hotlease_wire::grpc::{
+    AgentInfo, CoresWanted, FunctionUsage, LeaseInfo, NodeWish as WantedWish, OfferWanted, PastUsage, Usage,
+};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch};
 use hotlease_wire::limits::{
     FUNCTION_LABEL_BYTES_MAX, FUNCTIONS_BILLED_MAX, GPUS_PER_AGENT_MAX, LABEL_BYTES_MAX, PLACES_PER_CORE_MAX,
@@ -149,6 +151,32 @@ pub(crate) fn distinct_cores(cores: &[u32]) -> u32 {
     cores.len() as u32
 }
 
+/// An operator's wish for a node, as its agent is told it.
+pub(crate) fn node_wish(wish: &NodeWish, now_ms: u64) -> WantedWish {
+    let offer = wish.offer.as_ref().map(|offer| {
+        let (choice, count, cores) = match &offer.cores {
+            OfferedCores::Unchanged => (CoresWanted::CoresUnchanged, 0, Vec::new()),
+            OfferedCores::All => (CoresWanted::CoresAll, 0, Vec::new()),
+            OfferedCores::Count(count) => (CoresWanted::CoresCount, *count, Vec::new()),
+            OfferedCores::These(cores) => (CoresWanted::CoresThese, 0, cores.iter().copied().collect()),
+        };
+        OfferWanted {
+            choice: choice.into(),
+            count,
+            cores,
+            memory_bytes: offer.memory_bytes.unwrap_or(0),
+            gpus: offer.gpus,
+            within_ms: offer.by_ms.saturating_sub(now_ms),
+        }
+    });
+    WantedWish {
+        number: wish.number,
+        drained: wish.drained_by_ms.is_some(),
+        within_ms: wish.drained_by_ms.map_or(0, |by_ms| by_ms.saturating_sub(now_ms)),
+        offer,
+    }
+}
+
 pub(crate) fn agent_info(record: &AgentRecord, state: AgentState, silent: Duration) -> AgentInfo {
     AgentInfo {
         id: record.id.to_string(),
@@ -252,6 +280,20 @@ pub(crate) fn lease_record(
         settled: record.state != LeaseState::Active,
     };
     Ok((record, row))
+}
+
+/// Facts of a lease that the state machine needs.
+pub(crate) fn lease_note(lease: LeaseRecord) -> LeaseNote {
+    LeaseNote {
+        agent: lease.agent,
+        boot: lease.boot,
+        tenant: lease.tenant,
+        label: lease.label,
+        epoch: lease.epoch,
+        cores: lease.cores,
+        memory_bytes: lease.memory_bytes,
+        gpus: lease.gpus,
+    }
 }
 
 /// Ledger row of a lease that has ended, from its agent's journal.

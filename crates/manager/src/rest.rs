@@ -31,7 +31,5 @@ mod tenants;
 mod time;
 mod usage;
 
-pub(crate) use health::Readiness;
 pub use openapi::openapi;
-pub(crate) use problem::kind_of;
 pub(crate) use server::serve;

@@ -1,8 +1,10 @@
 //! The gRPC service: passes each request to its module. The gate has already checked the caller.
 
+use crate::agents::{images, listing, membership, nodes};
 use crate::identity::caller_of;
+use crate::leases::{acquire, offers};
 use crate::state::ManagerState;
-use crate::{acquire, billing, images, listing, membership, nodes, offers, tenants};
+use crate::{billing, tenants};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{

@@ -1,18 +1,26 @@
 //! State that all requests of the manager share.
 
+pub(crate) mod agent_connections;
+pub(crate) mod commits;
+pub(crate) mod driver;
+pub(crate) mod image_trees;
+pub(crate) mod machine;
+pub(crate) mod offers;
+pub(crate) mod readiness;
+
 use crate::ManagerConfig;
-use crate::agent_connections::AgentConnections;
-use crate::driver::ClusterDriver;
 use crate::identity::{Authenticator, Directory};
-use crate::images::ImageTrees;
 use crate::metrics::Metrics;
-use crate::offers::Offers;
 use crate::records::bad_request;
-use crate::rest::Readiness;
+use agent_connections::AgentConnections;
 use hotlease_lease::manager::{AgentRecord, AgentState, ClusterEvent};
 use hotlease_store::{Store, StoreError};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
+use image_trees::ImageTrees;
+use machine::ClusterDriver;
+use offers::Offers;
+use readiness::Readiness;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;

@@ -1,9 +1,9 @@
 //! Requests of operators about tenants and keys.
 
-use crate::agent_connections::answer;
 use crate::identity::{Caller, keys};
 use crate::records::bad_request;
 use crate::state::ManagerState;
+use crate::state::agent_connections::answer;
 use hotlease_lease::manager::{AgentRecord, AgentState, Quota};
 use hotlease_net::peer::is_tenant_name;
 use hotlease_store::{KeyRecord, NAME_BYTES_MAX, Position, TenantRecord};

@@ -2,7 +2,6 @@
 
 use crate::error::IdentityError;
 use crate::peer::{CertificateInfo, Role, parse_certificate};
-use crate::site::IDENTITY_VARIABLE;
 use crate::{NetError, Peer};
 use rustls::client::Resumption;
 use rustls::crypto::ring;
@@ -17,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+/// Environment variable that names the folder of an identity.
+pub(crate) const IDENTITY_VARIABLE: &str = "HOTLEASE_IDENTITY";
 /// File name of the authority's certificate.
 pub const CA_FILE: &str = "ca.pem";
 /// File name of the certificate.

@@ -5,7 +5,7 @@ use crate::address::Address;
 use crate::credential::Credential;
 use crate::error::IdentityError;
 use crate::grpc;
-use crate::identity::Identity;
+use crate::identity::{IDENTITY_VARIABLE, Identity};
 use crate::peer::Role;
 use crate::site_channel::SiteChannel;
 use crate::trust::Trust;
@@ -17,8 +17,6 @@ use std::sync::Arc;
 /// Environment variable that names the manager. Several addresses are separated by commas: one manager serves and the
 /// others stand by.
 pub const MANAGER_VARIABLE: &str = "HOTLEASE_MANAGER";
-/// Environment variable that names the folder of an identity.
-pub const IDENTITY_VARIABLE: &str = "HOTLEASE_IDENTITY";
 /// Environment variable that names the file of a key.
 pub const KEY_FILE_VARIABLE: &str = "HOTLEASE_KEY_FILE";
 /// Environment variable that names the file of a token.
@@ -27,9 +25,6 @@ pub const TOKEN_FILE_VARIABLE: &str = "HOTLEASE_TOKEN_FILE";
 pub const MUNGE_VARIABLE: &str = "HOTLEASE_MUNGE";
 /// Environment variable that names munged's socket.
 pub const MUNGE_SOCKET_VARIABLE: &str = "HOTLEASE_MUNGE_SOCKET";
-/// Environment variable that names the site's `ca.pem`.
-pub const CA_FILE_VARIABLE: &str = "HOTLEASE_CA_FILE";
-
 /// Proof of identity that a client shows to a manager on another host.
 #[derive(Debug, Clone)]
 pub enum Proof {

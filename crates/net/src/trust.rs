@@ -2,11 +2,13 @@
 
 use crate::error::IdentityError;
 use crate::identity::{CA_FILE, Identity, Protocol, client_without_certificate};
-use crate::site::CA_FILE_VARIABLE;
 use rustls::ClientConfig;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Environment variable that names the site's `ca.pem`.
+const CA_FILE_VARIABLE: &str = "HOTLEASE_CA_FILE";
 
 /// Authority of a site, for clients that show a credential other than a certificate. `Send + Sync`.
 #[derive(Clone)]

@@ -38,7 +38,6 @@ pub mod limits;
 pub mod machine;
 mod message;
 pub mod munge;
-pub mod objections;
 pub mod python;
 pub mod rejection;
 pub mod session;
@@ -57,8 +56,6 @@ pub mod grpc {
     /// The protocol's `FileDescriptorSet`: its routes and messages.
     pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hotlease.bin"));
 }
-#[cfg(feature = "grpc")]
-mod status;
 
 pub use message::{DecodeError, decode, encode};
 pub use rejection::{Cause, EndReason, Rejection, RunCertainty};

@@ -1,7 +1,11 @@
 //! Rejections and reasons of ends: the texts that every error of hotlease is made of.
 
+pub mod objections;
+#[cfg(feature = "grpc")]
+mod status;
+
 use crate::ids::{CodeHash, Epoch};
-use crate::objections::Objection;
+use objections::Objection;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -4,19 +4,31 @@
 //! is copied into shared memory or new memory is registered with workers; so `submit` releases the GIL where it has to
 //! wait for `state` ([`ExecutorCore::with_state`]). A thread never waits for the GIL while it holds `state`. `collecting`
 //! belongs to the thread that collects results: a thread that waits for a result (so that no other thread stands
-//! between a result and its caller), else the core's own thread ([`super::keeper`]).
+//! between a result and its caller), else the core's own thread ([`crate::client::core::keeper`]).
 
-use super::checkpoint::CheckpointFile;
-use super::graph::Graph;
-use super::job::{Job, Payload, Target};
-use super::keeper::Keeper;
-use super::lane::Lane;
-use super::memory::Pool;
-use super::output::OutputQueue;
-use super::pace::{Pace, Patience};
-use super::queue::Queue;
-use super::remote_results::Releases;
-use super::task_cell::{TaskCell, TaskOutcome};
+pub mod collect;
+pub mod dataflow;
+pub mod keeper;
+pub mod lane;
+mod output;
+pub mod pace;
+mod remote_results;
+pub mod wait;
+
+use crate::client::core::keeper::Keeper;
+use crate::client::core::lane::Lane;
+use crate::client::core::pace::Pace;
+use crate::client::dataflow::checkpoint::CheckpointFile;
+use crate::client::dataflow::graph::Graph;
+use crate::client::memory::Pool;
+use crate::client::output::OutputQueue;
+use crate::client::tasks::job::Job;
+use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::queue::Queue;
+use crate::client::tasks::remote_results::Releases;
+use crate::client::tasks::request::Payload;
+use crate::client::tasks::target::Target;
+use crate::client::tasks::task_cell::TaskCell;
 use hotlease_client::{Error, Invoker};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::prelude::*;
@@ -71,15 +83,9 @@ impl CoreState {
             .map(|(at, _)| at)
     }
 
-    /// Returns the way a thread waits for the next result, on a node with `cores` cores for this process.
-    pub fn patience(&self, cores: usize) -> Patience {
-        let busy = || self.lanes.iter().filter(|lane| !lane.flights.is_empty());
-        // Workers on other hosts do not need the cores of this node.
-        if busy().filter(|lane| lane.shares_memory).count() < cores {
-            return Patience::Spin;
-        }
-        let least = busy().map(|lane| lane.flights.len()).min().unwrap_or_default();
-        self.pace.patience(least)
+    /// Whether a task may be sent again.
+    pub fn can_resend(&self) -> bool {
+        matches!(self.closed, None | Some(Closed::ShutDown)) && self.lanes.iter().any(|lane| !lane.is_dead)
     }
 }
 
@@ -351,7 +357,7 @@ impl ExecutorCore {
             return self.close(state, Closed::Lost(error));
         }
         let deaths = job.deaths;
-        let failed = super::task_cell::Failed { error, deaths };
+        let failed = crate::client::tasks::outcome::Failed { error, deaths };
         self.resolve(state, job, TaskOutcome::Failed(Box::new(failed)));
     }
 
@@ -418,7 +424,7 @@ impl ExecutorCore {
         self.end_planned(
             state,
             match &why {
-                Closed::Lost(error) => TaskOutcome::Failed(Box::new(super::task_cell::Failed {
+                Closed::Lost(error) => TaskOutcome::Failed(Box::new(crate::client::tasks::outcome::Failed {
                     error: error.clone(),
                     deaths: 0,
                 })),

@@ -1,22 +1,26 @@
 //! Base of `hotlease.Executor`: submits tasks, and releases everything at the end.
 
-use super::checkpoint::CheckpointFile;
-use super::core::{Closed, ExecutorCore, FORKED};
-use super::decode;
-use super::encode::{self, Callable, Functions};
-use super::future::{self, finish_others, forked};
-use super::graph::Graph;
-use super::growth;
-use super::hint::Hint;
-use super::inputs::{self, Input};
-use super::job::{Blob, Job, Memo, Payload, Plan, Target};
-use super::keeper;
-use super::memory::ResultView;
-use super::options::{self, TaskOptions};
-use super::output::OutputQueue;
-use super::planned_tasks::{PlanRefusal, PlannedTask};
-use super::task_cell::{TaskCell, TaskOutcome};
-use super::task_times::{Recorder, TaskTimes, TimesRow};
+use crate::client::calls::encode::{self, Callable, Functions};
+use crate::client::calls::options::{self, TaskOptions};
+use crate::client::core::dataflow::PlanRefusal;
+use crate::client::core::keeper;
+use crate::client::core::{Closed, ExecutorCore, FORKED};
+use crate::client::dataflow::checkpoint::CheckpointFile;
+use crate::client::dataflow::graph::Graph;
+use crate::client::futures::decode;
+use crate::client::futures::future::{self, finish_others, forked};
+use crate::client::futures::inputs::{self, Input};
+use crate::client::growth;
+use crate::client::memory::ResultView;
+use crate::client::output::OutputQueue;
+use crate::client::tasks::hint::Hint;
+use crate::client::tasks::job::Job;
+use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::planned_tasks::PlannedTask;
+use crate::client::tasks::request::Payload;
+use crate::client::tasks::target::{Blob, Memo, Plan, Target};
+use crate::client::tasks::task_cell::TaskCell;
+use crate::client::tasks::task_times::{Recorder, TaskTimes, TimesRow};
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -247,7 +251,7 @@ impl Client {
         let showing = OutputQueue::new(asked.show);
         let core = py.detach(|| ExecutorCore::new(invoker, bounds, (graph, memory), initializer, showing));
         let core = core.map_err(|error| decode::exception(py, &error))?;
-        keeper::start(&core)?;
+        keeper::start(&core, future::finish_all)?;
         growth::start(&core, workers);
         let opened = Opened {
             core,

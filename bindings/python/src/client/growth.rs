@@ -4,7 +4,7 @@
 //! another one was shut down finds some of them still taken; it starts with what it got, and a thread asks for the
 //! rest.
 
-use super::core::ExecutorCore;
+use crate::client::core::ExecutorCore;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -7,11 +7,9 @@
 //! a handler of log records, a callable), which may submit tasks, wait for them, or wait for a lock that another
 //! waiting thread holds: so no lock is held meanwhile, and no thread waits without a limit for the thread that shows.
 
-use super::core::ExecutorCore;
-use super::job::{Job, Target};
+use crate::client::tasks::target::Target;
 use crate::plain::Reader;
 use crate::task_output::{self, Pieces};
-use hotlease_wire::task::reply;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -28,10 +26,10 @@ const ENTRY_BYTES: usize = 128;
 /// Time that an entry waits for a thread that waits for its task, before the separate thread shows it.
 const DELAY: Duration = Duration::from_millis(5);
 /// Time limit of waiting for another thread that shows earlier entries and makes no progress.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub const PATIENCE: Duration = Duration::from_secs(1);
 /// The same time limit at the end of the executor. After it no output is shown any more, even if another thread has
 /// waited in vain before.
-const LAST_PATIENCE: Duration = Duration::from_secs(5);
+pub const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Output of one task.
 struct Entry {
@@ -149,7 +147,7 @@ impl OutputQueue {
     }
 
     /// Shows output where no caller can receive an error.
-    fn show_or_tell(&self, py: Python<'_>, patience: Duration) {
+    pub fn show_or_tell(&self, py: Python<'_>, patience: Duration) {
         if self.is_any()
             && let Err(error) = self.show(py, patience)
         {
@@ -166,7 +164,7 @@ impl OutputQueue {
     /// Shows the output that has arrived, or waits at most `patience` until another thread has. An error is one that
     /// ends programs or calls.
     #[cold]
-    fn show(&self, py: Python<'_>, patience: Duration) -> PyResult<()> {
+    pub fn show(&self, py: Python<'_>, patience: Duration) -> PyResult<()> {
         let Some((_turn, upto)) = py.detach(|| self.turn(patience)) else {
             return Ok(());
         };
@@ -301,47 +299,5 @@ impl Entry {
             }
         }
         Ok((name, pieces))
-    }
-}
-
-impl ExecutorCore {
-    /// Removes from a reply its task's output, which is shown later, and the running time, if that was asked for.
-    /// Returns the length that is left.
-    #[inline]
-    pub fn strip_output(&self, job: &Job, worker: usize, reply: &mut [u8]) -> usize {
-        let mut length = reply.len();
-        if let Some((end, pieces)) = task_output::split(reply) {
-            self.showing.leave(&job.target, worker, pieces);
-            reply[0] &= !task_output::FLAG;
-            length = end;
-        }
-        if let Some(times) = &job.cell.times
-            && let Some(ns) = reply::take_time(&mut reply[..length])
-        {
-            times.set_running(ns);
-        }
-        length
-    }
-
-    /// Shows the output of ended tasks.
-    #[inline]
-    pub fn show(&self, py: Python<'_>) -> PyResult<()> {
-        if self.showing.is_any() && !self.is_foreign() {
-            return self.showing.show(py, PATIENCE);
-        }
-        Ok(())
-    }
-
-    /// Shows the output of ended tasks where no caller can receive an error.
-    pub fn show_or_tell(&self, py: Python<'_>) {
-        self.showing.show_or_tell(py, PATIENCE);
-    }
-
-    /// Shows the last output.
-    pub fn show_the_last(&self) {
-        if self.showing.is_any() {
-            // `None` while the interpreter ends: no one can see the output then.
-            Python::try_attach(|py| self.showing.show_or_tell(py, LAST_PATIENCE));
-        }
     }
 }

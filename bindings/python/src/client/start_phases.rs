@@ -1,6 +1,6 @@
 //! Phases of an executor's start.
 
-use super::executor::Client;
+use crate::client::executor::Client;
 use pyo3::prelude::*;
 use std::time::Duration;
 

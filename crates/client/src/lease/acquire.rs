@@ -10,7 +10,7 @@ use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, G
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::AgentInfo;
 use hotlease_wire::ids::AgentId;
-use hotlease_wire::objections::node_name;
+use hotlease_wire::rejection::objections::node_name;
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};

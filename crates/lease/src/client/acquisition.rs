@@ -13,7 +13,7 @@
 
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
-use hotlease_wire::objections::Objections;
+use hotlease_wire::rejection::objections::Objections;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};

@@ -4,7 +4,7 @@ use super::caller::KEY_NAME;
 use super::challenges::Challenges;
 use super::munge::{Munge, MungeConfig};
 use super::sessions::Sessions;
-use super::{Caller, Directory, Issuers, Proof, Role, Subject, keys, sessions};
+use super::{Caller, Directory, Issuers, Proof, Role, Subject, keys, not_authenticated, sessions};
 use hotlease_net::{Peer, Role as CertificateRole};
 use hotlease_wire::Rejection;
 use hotlease_wire::munge::payload as munge_payload;
@@ -53,10 +53,6 @@ pub struct Authenticator {
     challenges: Challenges,
     issuers: Option<Issuers>,
     munge: Option<Munge>,
-}
-
-pub(super) fn not_authenticated(why: impl Into<String>) -> Rejection {
-    Rejection::NotAuthenticated { why: why.into() }
 }
 
 pub(super) fn milliseconds(now: SystemTime) -> u64 {

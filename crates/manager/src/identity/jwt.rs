@@ -7,7 +7,7 @@
 mod ring_verifier;
 
 use super::Subject;
-use super::authenticator::not_authenticated;
+use super::not_authenticated;
 use hotlease_net::peer::is_tenant_name;
 use hotlease_store::NAME_BYTES_MAX;
 use hotlease_wire::Rejection;

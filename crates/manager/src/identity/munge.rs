@@ -6,7 +6,7 @@
 //! credential's owner saw it, so that another party that was shown the credential cannot use it elsewhere. The
 //! credential must be restricted to the manager's user.
 
-use super::authenticator::not_authenticated;
+use super::not_authenticated;
 use hotlease_wire::Rejection;
 use std::path::PathBuf;
 use std::process::Stdio;

@@ -2,7 +2,7 @@
 
 use super::extract::{Page, PathParameter, QueryParameters, Which};
 use super::problem::Problem;
-use crate::listing;
+use crate::agents::listing;
 use crate::state::ManagerState as Shared;
 use axum::Json;
 use axum::extract::State;

@@ -6,21 +6,16 @@
 
 use super::problem::Problem;
 use crate::state::ManagerState as Shared;
+use crate::state::readiness::ProbeResult;
 use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
 use axum::response::IntoResponse;
-use hotlease_store::StoreError;
 use serde::Serialize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Time limit for a write of a manager that is ready.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
-/// Lifetime of a result: frequent requests cause no further writes.
-const FRESH: Duration = Duration::from_secs(1);
 /// Content type of OpenMetrics, which Prometheus reads.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -59,77 +54,6 @@ impl Check {
     }
 }
 
-/// Result of the last probe write.
-#[derive(Debug, Clone)]
-enum ProbeResult {
-    Yes,
-    No { why: String, is_deposed: bool },
-}
-
-#[derive(Default)]
-struct Probe {
-    /// Start of the probe that is under way, if one is.
-    since: Option<Instant>,
-    last: Option<(Instant, ProbeResult)>,
-}
-
-/// Whether the store can be written. One probe write runs at a time, however many callers ask.
-#[derive(Default)]
-pub(crate) struct Readiness(Mutex<Probe>);
-
-impl Readiness {
-    fn probe(&self) -> MutexGuard<'_, Probe> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn written(&self, state: &Arc<Shared>) -> ProbeResult {
-        let until = Instant::now() + WRITTEN_WITHIN;
-        let begins = {
-            let mut probe = self.probe();
-            if let Some((when, written)) = &probe.last
-                && when.elapsed() < FRESH
-            {
-                return written.clone();
-            }
-            let begins = probe.since.is_none();
-            if begins {
-                probe.since = Some(Instant::now());
-            }
-            begins
-        };
-        if begins {
-            let state = Arc::clone(state);
-            // The write continues when no caller waits any more: while a thread hangs on a disk, no second one is
-            // started.
-            tokio::task::spawn_blocking(move || {
-                let written = match state.config.store.probe() {
-                    Ok(()) => ProbeResult::Yes,
-                    Err(error) => ProbeResult::No {
-                        is_deposed: matches!(error, StoreError::OtherLeader { .. }),
-                        why: error.to_string(),
-                    },
-                };
-                let mut probe = state.readiness.probe();
-                probe.since = None;
-                probe.last = Some((Instant::now(), written));
-            });
-        }
-        loop {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-            let probe = self.probe();
-            match (probe.since, &probe.last) {
-                (None, Some((_, written))) => return written.clone(),
-                (Some(since), _) if Instant::now() >= until => {
-                    let ms = since.elapsed().as_millis();
-                    let why = format!("a write has taken {ms} ms so far");
-                    return ProbeResult::No { why, is_deposed: false };
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
 /// Tells that the manager is alive. Open to everybody; the answer says nothing else.
 #[utoipa::path(get, path = "/healthz", operation_id = "is_alive", tag = "manager", security(()),
     responses((status = 200, description = "The manager is alive", body = Alive)))]
@@ -144,7 +68,7 @@ pub(super) async fn alive() -> Json<Alive> {
         (status = 503, description = "The manager does not serve", body = Ready),
     ))]
 pub(super) async fn ready(State(state): State<Arc<Shared>>) -> (StatusCode, Json<Ready>) {
-    let written = state.readiness.written(&state).await;
+    let written = state.readiness.written(&state.config.store).await;
     let (mut store, mut leader) = (None, None);
     if let ProbeResult::No { why, is_deposed } = written {
         match is_deposed {
@@ -172,7 +96,10 @@ pub(super) async fn ready(State(state): State<Arc<Shared>>) -> (StatusCode, Json
     responses((status = 200, description = "Metrics, as OpenMetrics text",
         body = String, content_type = "application/openmetrics-text")))]
 pub(super) async fn metrics(State(state): State<Arc<Shared>>) -> Result<impl IntoResponse, Problem> {
-    let text = state.metrics.text(&state).await?;
+    state.metrics.set_agents(&state.agents());
+    state.metrics.set_uptime(state.now());
+    let active = state.store(|store| store.active_leases()).await?;
+    let text = state.metrics.text(active)?;
     let kind: (HeaderName, &str) = (CONTENT_TYPE, METRICS);
     Ok(([kind], text))
 }

@@ -1,7 +1,7 @@
 //! State of the manager.
 
 use super::problem::Problem;
-use crate::listing;
+use crate::agents::listing;
 use crate::state::ManagerState as Shared;
 use axum::Json;
 use axum::extract::State;

@@ -2,9 +2,9 @@
 
 use super::extract::{Page, PathParameter, QueryParameters, RequestCaller};
 use super::problem::Problem;
-use crate::acquire;
+use crate::agents::listing;
 use crate::identity::Caller;
-use crate::listing;
+use crate::leases::acquire;
 use crate::records::lease_info;
 use crate::state::ManagerState as Shared;
 use axum::Json;

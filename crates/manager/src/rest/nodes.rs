@@ -3,7 +3,7 @@
 use super::agents::Agent;
 use super::extract::{JsonBody, Page, PathParameter, QueryParameters, RequestCaller, Which, deserialize_number};
 use super::problem::Problem;
-use crate::nodes;
+use crate::agents::nodes;
 use crate::records::CORES_MAX;
 use crate::state::ManagerState as Shared;
 use axum::Json;

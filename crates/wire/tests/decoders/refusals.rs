@@ -3,7 +3,7 @@
 use super::seeds::{END_REASONS, HASH};
 use hotlease_wire::ids::Epoch;
 use hotlease_wire::limits::PROTOCOL_VERSION;
-use hotlease_wire::objections::Objection;
+use hotlease_wire::rejection::objections::Objection;
 use hotlease_wire::{Cause, EndReason, Rejection};
 
 pub fn causes() -> Vec<Cause> {

@@ -17,7 +17,7 @@ use crate::manager::{
     StateWrite,
 };
 use hotlease_wire::ids::{AgentId, LeaseId};
-use hotlease_wire::objections::node_name;
+use hotlease_wire::rejection::objections::node_name;
 use hotlease_wire::{EndReason, Rejection};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

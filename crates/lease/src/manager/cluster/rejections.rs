@@ -9,7 +9,7 @@ use crate::manager::registry::Registry;
 use crate::manager::{Capacity, Demand, Need};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
-use hotlease_wire::objections::Objections;
+use hotlease_wire::rejection::objections::Objections;
 use std::collections::BTreeSet;
 
 /// Rejections of one request, collected from its agents.

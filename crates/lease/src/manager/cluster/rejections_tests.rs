@@ -3,7 +3,7 @@
 use super::spread_tests::{TENANT, agent, asked, cluster, full, grants, refused};
 use super::*;
 use crate::manager::{Allowance, Need};
-use hotlease_wire::objections::Objection;
+use hotlease_wire::rejection::objections::Objection;
 use std::collections::BTreeSet;
 
 fn acquire(cluster: &mut Cluster, wanted: LeaseSpec, without: &[u8]) -> Vec<ClusterAction> {

@@ -1,0 +1,464 @@
+//! Collection of results: what each reply means, which tasks are sent again, and how a dead worker is replaced.
+
+use crate::client::core::lane::{Flight, SendPath};
+use crate::client::core::{Closed, CoreState, ExecutorCore};
+use crate::client::memory::{Extent, PoolBuffer};
+use crate::client::tasks::job::Job;
+use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::outcome::is_result;
+use hotlease_client::{EndReason, Error, Pipeline, RunCertainty};
+use hotlease_wire::task::{TaskLayout, TaskReply, reply};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Results collected from one slot before other threads get the lock.
+const BATCH: usize = 64;
+/// Results below this size are copied out of the memory that they were fetched into.
+const COPIED_BELOW: usize = 128 << 10;
+/// Workers that may die of one task.
+const DEATHS_MAX: u8 = 2;
+/// Workers that may end before they start a task: a bound, as the client library has one for other invocations.
+const MOVES_MAX: u8 = 64;
+/// Workers in a row that may end before they start the initializer.
+const UNPREPARED_MAX: u8 = 8;
+/// Bytes of an initializer's exception that are reported.
+const TOLD_BYTES: usize = 2000;
+
+impl ExecutorCore {
+    /// Collects the results that have arrived, up to a limit, and sends the tasks that wait. Returns the number of
+    /// results. The caller holds `collecting`.
+    pub fn collect(self: &Arc<Self>, scratch: &mut [u8]) -> usize {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let mut results = 0;
+        for at in 0..state.lanes.len() {
+            let taken = self.drain(state, at, scratch);
+            state.pace.learn(&mut state.lanes[at].beat, taken);
+            results += taken;
+        }
+        if !state.queue.is_empty() {
+            self.refill(state);
+        }
+        self.release_left(state);
+        drop(guard);
+        if results > 0 && self.has_to_finish.load(Ordering::Acquire) {
+            self.keeper.attend();
+        }
+        if results > 0 && self.followers.load(Ordering::Acquire) > 0 {
+            self.tell_followers();
+        }
+        results
+    }
+
+    /// Wakes the threads that wait while another thread collects results.
+    pub fn tell_followers(&self) {
+        // Takes the lock, so that no thread is between checking and sleeping.
+        drop(self.progress.0.lock());
+        self.progress.1.notify_all();
+    }
+
+    fn drain(self: &Arc<Self>, state: &mut CoreState, at: usize, scratch: &mut [u8]) -> usize {
+        let mut taken = 0;
+        while taken < BATCH {
+            let lane = &mut state.lanes[at];
+            let Some(pipeline) = &mut lane.pipeline else {
+                return taken;
+            };
+            let is_closed = pipeline.is_closed();
+            let Some(flight) = lane.flights.front_mut() else {
+                if is_closed {
+                    self.replace_worker(state, at, scratch);
+                }
+                return taken;
+            };
+            let result = match &mut flight.sent {
+                SendPath::Ring => match pipeline.try_pop(scratch) {
+                    Ok(None) => return taken,
+                    Ok(Some(length)) => Ok(ArrivedResult::Bytes(length)),
+                    Err(error) => Err(error),
+                },
+                // These may have to wait for another worker, which is not done here.
+                SendPath::Shared(..) | SendPath::Placed(..) | SendPath::Fetch(..) if is_closed => {
+                    self.replace_worker(state, at, scratch);
+                    return taken;
+                }
+                SendPath::Shared(invocation, _) => match invocation.try_take() {
+                    None => return taken,
+                    Some(Ok(bytes)) => Ok(ArrivedResult::Owned(bytes)),
+                    Some(Err(error)) => Err(error),
+                },
+                SendPath::Placed(invocation, ..) | SendPath::Fetch(invocation, _) => match invocation.try_take() {
+                    None => return taken,
+                    Some(Ok(length)) => Ok(ArrivedResult::InPlace(length)),
+                    Some(Err(error)) => Err(error),
+                },
+            };
+            let Some(flight) = lane.flights.pop_front() else {
+                return taken;
+            };
+            taken += 1;
+            self.land(state, at, flight, result, scratch);
+        }
+        taken
+    }
+
+    /// Acts on the result of one flight.
+    fn land(
+        &self,
+        state: &mut CoreState,
+        at: usize,
+        flight: Flight,
+        result: Result<ArrivedResult, Error>,
+        scratch: &[u8],
+    ) {
+        let Flight { mut job, sent } = flight;
+        if result
+            .as_ref()
+            .err()
+            .is_none_or(|error| error.ran() == RunCertainty::No)
+        {
+            sent.return_memory();
+        }
+        let did_not_run = matches!(&result, Err(error) if error.ran() == RunCertainty::No);
+        if job.prepares || did_not_run {
+            // Initializers are ignored by the pace: after a quick one, the first task may still be long, and no other
+            // may wait behind it.
+            state.lanes[at].beat.skip_reply();
+        }
+        let was_kept = matches!(sent, SendPath::Fetch(..));
+        let may_teach = !matches!(sent, SendPath::Ring) && !was_kept;
+        if was_kept || matches!(sent, SendPath::Placed(..)) {
+            state.lanes[at].free_place();
+            self.fetch_kept(state, at);
+        }
+        let (extent, place) = sent.into_parts();
+        let reply = match result {
+            // Only the request to fetch did not run; the function did.
+            Err(error) if was_kept && !job.prepares && error.ran() == RunCertainty::No => {
+                return self.handle_lost(state, job, &format!("its result was not fetched: {error}"));
+            }
+            Err(error) => return self.retry_or_fail(state, job, error),
+            Ok(ArrivedResult::InPlace(length)) => match place {
+                Some(place) => self.placed_outcome(&job, at, place, length),
+                None => return,
+            },
+            Ok(ArrivedResult::Owned(bytes)) => self.bytes_outcome(&job, at, bytes.into_boxed_slice()),
+            Ok(ArrivedResult::Bytes(length)) => self.bytes_outcome(&job, at, Box::from(&scratch[..length])),
+        };
+        let bytes = reply.bytes().unwrap_or_default();
+        let kind = bytes.first().copied();
+        let in_request = match (kind, extent) {
+            // A worker that has only a copy of the request was not asked to leave its result there.
+            (Some(reply::IN_REQUEST), Some(extent)) if state.lanes[at].shares_memory => in_request(&extent, bytes),
+            _ => None,
+        };
+        match kind {
+            Some(reply::LEFT) if job.errand.is_none() && !job.prepares => self.keep_remote(state, at, job, bytes),
+            Some(reply::NOT_HAD) if job.errand.is_none() => self.restart_with_inputs(state, job),
+            _ if was_kept && !job.prepares => match refusal(bytes) {
+                Some(why) => self.handle_lost(state, job, &why),
+                None => self.resolve(state, job, reply),
+            },
+            Some(reply::UNKNOWN_FUNCTION) => {
+                state.lanes[at].forget(&job.target.key);
+                job.sent = true;
+                state.queued_bytes += job.size();
+                state.queue.push_front(job);
+            }
+            Some(reply::KEPT) => self.fetch(state, at, job, bytes),
+            _ if job.prepares => {
+                state.pending -= 1;
+                state.unprepared = 0;
+                if let Some(why) = initializer_error(bytes) {
+                    self.close(state, Closed::Unprepared(why));
+                }
+            }
+            Some(reply::IN_REQUEST) => match in_request {
+                Some(extent) => {
+                    let outcome = self.extent_outcome(extent);
+                    self.resolve(state, job, outcome);
+                }
+                None => self.handle_lost(state, job, "its reply names memory that its request does not have"),
+            },
+            kind => {
+                if may_teach && is_result(kind) {
+                    job.target.expected.learn(bytes.len());
+                }
+                self.resolve(state, job, reply);
+            }
+        }
+    }
+
+    /// Outcome of a reply that was written to its own memory.
+    fn placed_outcome(&self, job: &Job, at: usize, mut place: PoolBuffer, length: usize) -> TaskOutcome {
+        let room = place.room();
+        let length = length.min(room.len());
+        let length = self.strip_output(job, at, &mut room[..length]);
+        self.extent_outcome(place.into_extent(length))
+    }
+
+    /// Outcome of a reply that arrived as bytes.
+    fn bytes_outcome(&self, job: &Job, at: usize, mut bytes: Box<[u8]>) -> TaskOutcome {
+        let length = self.strip_output(job, at, &mut bytes);
+        TaskOutcome::Reply(if length < bytes.len() {
+            bytes[..length].into()
+        } else {
+            bytes
+        })
+    }
+
+    /// Keeps a large result in its memory and copies any other. Each result in memory holds a descriptor: copying
+    /// limits how many unread results hold one.
+    fn extent_outcome(&self, extent: Extent) -> TaskOutcome {
+        let length = extent.bytes().len();
+        let is_wasted = extent.memory().is_far_too_large_for(length);
+        match length < COPIED_BELOW || is_wasted || self.pool.is_full_for(length) {
+            true => TaskOutcome::Reply(extent.bytes().into()),
+            false => TaskOutcome::Large(extent.into()),
+        }
+    }
+
+    fn fetch(&self, state: &mut CoreState, at: usize, job: Job, bytes: &[u8]) {
+        let word = |from: usize| {
+            let word = bytes.get(from..)?.first_chunk()?;
+            Some(u64::from_le_bytes(*word))
+        };
+        let (Some(ticket), Some(size)) = (word(reply::HEAD_BYTES), word(reply::HEAD_BYTES + 8)) else {
+            // The decoder of the reply reports the error.
+            return self.resolve(state, job, TaskOutcome::Reply(bytes.into()));
+        };
+        let length = usize::try_from(size).unwrap_or(usize::MAX);
+        job.target.expected.learn(length);
+        let lane = &mut state.lanes[at];
+        if lane.is_usable() {
+            lane.keep(job, ticket, length);
+            self.fetch_kept(state, at);
+        } else {
+            self.handle_lost(state, job, "its worker died before the result was fetched");
+        }
+    }
+
+    pub fn fetch_kept(&self, state: &mut CoreState, at: usize) {
+        while let Err(failed) = state.lanes[at].fetch_kept(&self.invoker, &self.pool) {
+            let (job, error) = *failed;
+            self.fail(state, job, error);
+        }
+    }
+
+    /// Handles a task that ended with an error of the client library: it is sent again, or fails.
+    fn retry_or_fail(&self, state: &mut CoreState, mut job: Job, error: Error) {
+        if job.errand.is_some() {
+            return self.fail(state, job, error);
+        }
+        if job.prepares {
+            state.pending -= 1;
+            state.unprepared = state.unprepared.saturating_add(1);
+            // The next worker is prepared anew.
+            return match error {
+                Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
+                    if state.unprepared <= UNPREPARED_MAX && error.ran() == RunCertainty::No => {}
+                error => self.close(
+                    state,
+                    Closed::Unprepared(format!("the worker did not survive it: {error}")),
+                ),
+            };
+        }
+        let ran = error.ran();
+        let was_lost = matches!(
+            error,
+            Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
+        );
+        match ran {
+            RunCertainty::No if was_lost => job.moves += 1,
+            _ if was_lost => job.deaths += 1,
+            _ => {}
+        }
+        let may_run_again = match ran {
+            RunCertainty::No => job.moves <= MOVES_MAX,
+            _ => job.idempotent && job.deaths < DEATHS_MAX,
+        };
+        let released = matches!(
+            error,
+            Error::LeaseEnded {
+                reason: EndReason::Released,
+                ..
+            }
+        );
+        if (was_lost || error.retryable()) && may_run_again && !released && state.can_resend() {
+            state.queued_bytes += job.size();
+            state.queue.push_front(job);
+        } else {
+            self.fail(state, job, error);
+        }
+    }
+
+    /// Handles a task that ran but whose result cannot be fetched from its worker: it is sent again if it may run
+    /// twice.
+    pub fn handle_lost(&self, state: &mut CoreState, mut job: Job, why: &str) {
+        if let Some(errand) = job.errand.take() {
+            return self.end_errand(state, *errand, Err(why.into()));
+        }
+        job.deaths += 1;
+        if job.idempotent && job.deaths < DEATHS_MAX && state.can_resend() {
+            state.queued_bytes += job.size();
+            state.queue.push_front(job);
+        } else {
+            self.resolve(state, job, TaskOutcome::Lost(why.into()));
+        }
+    }
+
+    /// Starts a thread that gets another worker for a slot and then returns the slot.
+    fn replace_worker(self: &Arc<Self>, state: &mut CoreState, at: usize, scratch: &mut [u8]) {
+        if matches!(state.closed, Some(Closed::ShutDown)) && state.pending == 0 {
+            state.lanes[at].is_dead = true;
+        }
+        let lane = &mut state.lanes[at];
+        if lane.is_dead {
+            return;
+        }
+        let Some(mut pipeline) = lane.pipeline.take() else {
+            return;
+        };
+        let mut flights = Vec::new();
+        for flight in std::mem::take(&mut lane.flights) {
+            if !matches!(flight.sent, SendPath::Ring) {
+                flights.push(flight);
+                continue;
+            }
+            // The pipeline accepts another worker only after all of these results are drawn.
+            let result = match pipeline.try_pop(scratch) {
+                Ok(Some(length)) => Ok(ArrivedResult::Bytes(length)),
+                Ok(None) => Err(unanswered()),
+                Err(error) => Err(error),
+            };
+            self.land(state, at, flight, result, scratch);
+        }
+        for job in state.lanes[at].forget_kept() {
+            self.handle_lost(state, job, "its worker died before the result was fetched");
+        }
+        // Shared with the thread, not moved: if no thread starts, they are still here.
+        let taken = Arc::new(Mutex::new(Some((pipeline, flights))));
+        let (core, given) = (self.clone(), taken.clone());
+        let replace = move || {
+            let given = given.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some((pipeline, flights)) = given {
+                core.replaced(at, pipeline, flights);
+            }
+        };
+        let spawned = std::thread::Builder::new()
+            .name("hotlease-repair".into())
+            .spawn(replace);
+        if let Err(error) = spawned {
+            state.lanes[at].is_dead = true;
+            let what = format!("there is no thread to replace a worker: {error}");
+            let error = Error::Options { what };
+            let left = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+            for flight in left.into_iter().flat_map(|(_, flights)| flights) {
+                self.fail(state, flight.job, error.clone());
+            }
+            if state.lanes.iter().all(|lane| lane.is_dead) {
+                self.close(state, Closed::Lost(error));
+            }
+        }
+    }
+
+    fn replaced(self: &Arc<Self>, at: usize, mut pipeline: Pipeline, flights: Vec<Flight>) {
+        // Before another worker is there: threads that wait for ended tasks are told; the other tasks go to the new
+        // worker after its initializer.
+        let mut guard = self.state();
+        for Flight { job, mut sent } in flights {
+            let result = match &mut sent {
+                SendPath::Ring => None,
+                SendPath::Shared(invocation, _) => invocation.try_take().map(|taken| taken.map(ArrivedResult::Owned)),
+                SendPath::Placed(invocation, ..) | SendPath::Fetch(invocation, _) => {
+                    invocation.try_take().map(|taken| taken.map(ArrivedResult::InPlace))
+                }
+            };
+            let result = result.unwrap_or_else(|| Err(unanswered()));
+            self.land(&mut guard, at, Flight { job, sent }, result, &[]);
+        }
+        drop(guard);
+        self.tell_followers();
+        let repaired = pipeline.repair();
+        let mut guard = self.state();
+        let state = &mut *guard;
+        match repaired {
+            Ok(()) => {
+                state.lanes[at].restart(pipeline);
+                self.prepare(state, at);
+            }
+            Err(error) => {
+                state.lanes[at].is_dead = true;
+                if state.lanes.iter().all(|lane| lane.is_dead) {
+                    self.close(state, Closed::Lost(error));
+                }
+            }
+        }
+        self.refill(state);
+        drop(guard);
+        self.version.fetch_add(1, Ordering::Release);
+        self.tell_followers();
+        self.keeper.rouse(&self.invoker);
+    }
+}
+
+/// Error of a task on a closed slot for which no result has arrived.
+fn unanswered() -> Error {
+    Error::OutcomeUnknown {
+        why: "its worker is gone, and the slot does not know of it".into(),
+    }
+}
+
+/// A result that stayed in the memory of its request, laid out as a reply: its head and pickle are put before it.
+/// `None` if that is impossible.
+fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
+    let word = |at: usize| {
+        let word = bytes.get(reply::HEAD_BYTES + at..)?.first_chunk()?;
+        usize::try_from(u64::from_le_bytes(*word)).ok()
+    };
+    let (at, length) = (word(0)?, word(8)?);
+    let is_inside = at.checked_add(length)? <= extent.bytes().len();
+    if !is_inside || extent.memory().is_given() {
+        return None;
+    }
+    let pickle = bytes.get(reply::HEAD_BYTES + reply::IN_REQUEST_BYTES..)?;
+    let mut front = TaskReply::head(reply::PICKLED, 0, pickle.len(), &[length])?;
+    let layout = TaskLayout::new(front.len(), pickle.len(), [length])?;
+    front.extend(pickle);
+    front.resize(layout.buffers.first()?.0, 0);
+    Some(extent.put_before(at, &front)?.truncated(layout.end))
+}
+
+/// Location of an arrived result.
+enum ArrivedResult {
+    /// This many bytes at the start of the scratch memory.
+    Bytes(usize),
+    Owned(Vec<u8>),
+    /// This many bytes of the memory that the flight owns.
+    InPlace(usize),
+}
+
+/// Reason why a worker refused to hand out a result.
+fn refusal(bytes: &[u8]) -> Option<String> {
+    let reply = TaskReply::decode(bytes).ok()?;
+    let text = || bytes.get(reply.body.pickle..)?.get(..reply.body.pickle_bytes);
+    (reply.kind == reply::REFUSED).then(|| String::from_utf8_lossy(text().unwrap_or_default()).into_owned())
+}
+
+/// Error text in an initializer's reply.
+fn initializer_error(bytes: &[u8]) -> Option<String> {
+    let text = |from: usize, length: usize| {
+        let bytes = bytes.get(from..)?.get(..length)?;
+        Some(String::from_utf8_lossy(&bytes[length.saturating_sub(TOLD_BYTES)..]).into_owned())
+    };
+    match TaskReply::decode(bytes) {
+        Ok(reply) => match reply.kind {
+            reply::EXCEPTION | reply::EXCEPTION_TEXT => {
+                text(reply.body.pickle - reply.traceback_bytes, reply.traceback_bytes)
+            }
+            reply::REFUSED => text(reply.body.pickle, reply.body.pickle_bytes),
+            _ => None,
+        },
+        Err(error) => Some(error.to_string()),
+    }
+}

@@ -1,0 +1,426 @@
+//! Tasks that depend on others, are retried, or are memoised, as the core carries them through the dataflow kernel
+//! ([`crate::client::dataflow`]), under its `state` lock and without the GIL.
+
+use super::{Closed, CoreState, ExecutorCore};
+use crate::client::dataflow::graph::{GraphAction, done};
+use crate::client::tasks::Run;
+use crate::client::tasks::job::Job;
+use crate::client::tasks::outcome::{Failed, FailureChain, TaskOutcome};
+use crate::client::tasks::planned_tasks::PlannedTask;
+use crate::client::tasks::target::{Memo, Target};
+use crate::client::tasks::task_cell::{InputState, Stage, TaskCell};
+use hotlease_flow::{FlowAction, FlowEvent, SubmitError, Task, TaskId, TaskPhase};
+use pyo3::prelude::*;
+use std::sync::{Arc, MutexGuard};
+
+/// Input of a task.
+pub enum TaskInput {
+    /// A task of this executor.
+    Task(Arc<TaskCell>, Option<Arc<Target>>),
+    /// A foreign future, by the kernel's name.
+    Foreign(TaskId),
+}
+
+/// Reason why a task was not accepted.
+pub enum PlanRefusal {
+    /// The executor is closed.
+    Closed(Closed),
+    /// There are too many tasks; this one is returned.
+    Full(Box<PlannedTask>),
+    /// A result that it needs was decoded meanwhile: the task has to be encoded again.
+    Encode(Box<PlannedTask>),
+}
+
+/// Whether a result is not at the client.
+fn is_away(result: &TaskOutcome) -> bool {
+    result.away().is_some_and(|away| away.here().is_none())
+}
+
+/// The slot that holds the largest of these results.
+fn near(state: &CoreState, results: &[Arc<TaskOutcome>]) -> Option<usize> {
+    let away = results.iter().filter_map(|result| result.away());
+    let largest = away.max_by_key(|away| away.len())?;
+    state.lane_of(largest)
+}
+
+impl ExecutorCore {
+    /// Accepts a task that depends on others, or needs more than one run. No other thread knows its cell yet.
+    pub fn plan(&self, py: Python<'_>, planned: Box<PlannedTask>, sources: &[TaskInput]) -> Result<(), PlanRefusal> {
+        self.with_state(py, |state| self.plan_into(state, planned, sources))
+    }
+
+    fn plan_into(
+        &self,
+        mut guard: MutexGuard<'_, CoreState>,
+        mut planned: Box<PlannedTask>,
+        sources: &[TaskInput],
+    ) -> Result<(), PlanRefusal> {
+        let state = &mut *guard;
+        if let Some(closed) = &state.closed {
+            return Err(PlanRefusal::Closed(closed.clone()));
+        }
+        let mut nodes = Vec::with_capacity(sources.len());
+        let mut done = Vec::new();
+        for (number, source) in sources.iter().enumerate() {
+            let (cell, needed) = match source {
+                TaskInput::Foreign(node) => {
+                    nodes.push(*node);
+                    continue;
+                }
+                TaskInput::Task(cell, target) => (cell, target),
+            };
+            let failed = match cell.as_input() {
+                InputState::Pending => match state.graph.link(cell) {
+                    Ok(Some(node)) => {
+                        nodes.push(node);
+                        continue;
+                    }
+                    Ok(None) => None,
+                    Err(_) => return Err(PlanRefusal::Full(planned)),
+                },
+                InputState::Ended(outcome) if outcome.is_result() => {
+                    done.push((number as u32, outcome));
+                    continue;
+                }
+                InputState::Ended(outcome) => Some(outcome),
+                InputState::Cancelled => None,
+                InputState::Decoded => return Err(PlanRefusal::Encode(planned)),
+            };
+            let chain = FailureChain::of(planned.target.clone(), needed.as_ref(), failed.as_ref());
+            planned.cell.start();
+            planned.cell.resolve(TaskOutcome::Dependency(Box::new(chain)));
+            self.act(state);
+            return Ok(());
+        }
+        // At most `RESULTS_MAX`.
+        (planned.inputs, planned.done) = (sources.len() as u32, done.into());
+        if nodes.is_empty() && self.finish_memoised(state, &mut planned) {
+            return Ok(());
+        }
+        let (cell, size, plan) = (planned.cell.clone(), planned.size(), &planned.plan);
+        let (priority, retries) = (plan.priority.unwrap_or(0), plan.retries.unwrap_or(0));
+        let task = Task::new(planned).priority(priority).retries(retries);
+        let graph = &mut state.graph;
+        match graph.flow.submit(task, &nodes, &mut graph.actions) {
+            Ok(admission) => {
+                graph.bytes += size;
+                cell.link(admission.task());
+            }
+            Err(
+                SubmitError::Full { payload, .. }
+                | SubmitError::TooManyInputs { payload, .. }
+                | SubmitError::UnknownInput { payload, .. },
+            ) => return Err(PlanRefusal::Full(payload)),
+        }
+        state.pending += 1;
+        self.act(state);
+        self.refill(state);
+        let queued = !state.queue.is_empty();
+        drop(guard);
+        self.keeper.tell(queued);
+        Ok(())
+    }
+
+    /// Finishes a task at once if its result is memoised. False: it is not.
+    fn finish_memoised(&self, state: &mut CoreState, planned: &mut Box<PlannedTask>) -> bool {
+        let results: Vec<_> = planned.done.iter().map(|(_, outcome)| outcome.clone()).collect();
+        if planned.is_key_unknown_yet(&results) {
+            return false;
+        }
+        if let Some(key) = planned.key_of(&results) {
+            if let Some(outcome) = state.graph.recall(&key) {
+                planned.cell.start();
+                planned.cell.resolve(TaskOutcome::Shared(outcome));
+                return true;
+            }
+            // Set by another thread at the same time: an equal value.
+            let _ = planned.key.set(Box::new(key));
+        }
+        false
+    }
+
+    /// Makes a promise for a foreign future, which `end_foreign` resolves.
+    pub fn promise(&self) -> Option<TaskId> {
+        self.state().graph.flow.promise(0).ok()
+    }
+
+    /// Resolves the promise of a foreign future; `None`: the future was cancelled.
+    pub fn end_foreign(&self, task: TaskId, outcome: Option<Arc<TaskOutcome>>) {
+        let mut state = self.state();
+        self.end_promise(&mut state, task, None, outcome);
+        self.refill(&mut state);
+        let queued = !state.queue.is_empty();
+        drop(state);
+        self.keeper.tell(queued);
+        self.tell_followers();
+    }
+
+    /// Resolves the kernel's promise for a linked task with the outcome of the task.
+    pub fn end_promise(
+        &self,
+        state: &mut CoreState,
+        task: TaskId,
+        target: Option<Arc<Target>>,
+        outcome: Option<Arc<TaskOutcome>>,
+    ) {
+        use hotlease_flow::RunOutcome as End;
+        let end = match outcome {
+            // No other reference stays here: a result without other holders may be passed on in place.
+            Some(outcome) if outcome.is_result() => done(outcome),
+            outcome => {
+                state.graph.causes.insert(task, (target, outcome.clone()));
+                outcome.map_or(End::Stopped, End::Fatal)
+            }
+        };
+        let attempt = 0;
+        state.graph.step(FlowEvent::Ended {
+            task,
+            attempt,
+            outcome: end,
+        });
+        self.act(state);
+    }
+
+    /// Tells the kernel the end of a run of one of its tasks.
+    pub fn end_run(&self, state: &mut CoreState, (task, attempt): (TaskId, u32), outcome: TaskOutcome) {
+        use hotlease_flow::RunOutcome as End;
+        let outcome = outcome.share();
+        let outcome = if outcome.is_result() {
+            done(outcome)
+        } else if outcome.is_raised() {
+            End::Failed(outcome)
+        } else {
+            End::Fatal(outcome)
+        };
+        state.graph.step(FlowEvent::Ended { task, attempt, outcome });
+        self.act(state);
+    }
+
+    /// Tells the kernel that a linked task was cancelled.
+    pub fn cancel_linked(&self, state: &mut CoreState, cell: &TaskCell, target: Option<Arc<Target>>) {
+        let Some(task) = cell.node() else { return };
+        if state.graph.flow.phase(task).is_some() {
+            state.graph.causes.insert(task, (target, None));
+            state.graph.step(FlowEvent::Cancel { task });
+            self.act(state);
+        }
+    }
+
+    /// The tasks that wait for others, or for their turn.
+    pub fn planned(&self, state: &CoreState) -> Vec<(TaskId, Arc<TaskCell>, Arc<Target>)> {
+        let flow = &state.graph.flow;
+        let known = |task| {
+            let planned = flow.payload(task)?;
+            Some((task, planned.cell.clone(), planned.target.clone()))
+        };
+        flow.pending().filter_map(known).collect()
+    }
+
+    /// Ends all tasks that wait, because no worker is left.
+    pub fn end_planned(&self, state: &mut CoreState, outcome: TaskOutcome) {
+        let outcome = outcome.share();
+        state.graph.ended_by = Some(outcome.clone());
+        for (task, cell, target) in self.planned(state) {
+            // A task on a worker ends by itself.
+            let waits = matches!(
+                state.graph.flow.phase(task),
+                Some(TaskPhase::Waiting | TaskPhase::Ready)
+            );
+            if waits || cell.stage() == Stage::Pending {
+                state.graph.causes.insert(task, (Some(target), Some(outcome.clone())));
+                state.graph.step(FlowEvent::Cancel { task });
+                self.act(state);
+            }
+        }
+    }
+
+    /// Carries out the kernel's actions.
+    pub fn act(&self, state: &mut CoreState) {
+        if std::mem::replace(&mut state.graph.is_acting, true) {
+            // The active call goes on until nothing is left.
+            return;
+        }
+        while !state.graph.actions.is_empty() {
+            let mut actions = std::mem::take(&mut state.graph.actions);
+            for action in actions.drain(..) {
+                self.carry_out(state, action);
+            }
+            if state.graph.actions.is_empty() {
+                state.graph.actions = actions;
+                break;
+            }
+        }
+        if !state.graph.causes.is_empty() {
+            state.graph.causes.clear();
+        }
+        state.graph.is_acting = false;
+    }
+
+    fn carry_out(&self, state: &mut CoreState, action: GraphAction) {
+        match action {
+            FlowAction::Run { task, attempt, .. } => self.run(state, task, attempt),
+            FlowAction::Stop { task, attempt, .. } => {
+                // The task is in the queue, and was cancelled there.
+                let outcome = hotlease_flow::RunOutcome::Stopped;
+                state.graph.step(FlowEvent::Ended { task, attempt, outcome });
+            }
+            FlowAction::Done { task, payload } => {
+                if let Some(planned) = payload
+                    && let Some(outcome) = state.graph.flow.result(task).cloned()
+                {
+                    self.end_task(state, &planned, TaskOutcome::Shared(outcome.clone()));
+                    self.end_computation(state, task, &planned, Some(&outcome));
+                }
+                state.graph.release(task);
+            }
+            FlowAction::Failed { task, payload, root } => {
+                if let Some(planned) = payload {
+                    let outcome = self.failure(state, task, root, &planned.target);
+                    let cause = (Some(planned.target.clone()), Some(outcome.clone()));
+                    state.graph.causes.insert(task, cause);
+                    self.end_task(state, &planned, TaskOutcome::Shared(outcome));
+                    self.end_computation(state, task, &planned, None);
+                }
+                state.graph.release(task);
+            }
+            FlowAction::Cancelled { task, payload } => {
+                if let Some(planned) = payload {
+                    let by = state.graph.ended_by.clone();
+                    let cause = (Some(planned.target.clone()), by.clone());
+                    state.graph.causes.insert(task, cause);
+                    // The task was not cancelled: its executor has no workers.
+                    let gone = || TaskOutcome::Unprepared("its executor has no workers".into());
+                    self.end_task(state, &planned, by.map_or_else(gone, TaskOutcome::Shared));
+                    self.end_computation(state, task, &planned, None);
+                }
+                state.graph.release(task);
+            }
+            // All results are held in this process; dropping the action releases them.
+            FlowAction::Retried { .. }
+            | FlowAction::Dropped { .. }
+            | FlowAction::Lost { .. }
+            | FlowAction::Forward { .. }
+            | FlowAction::Fetch { .. }
+            | FlowAction::Forget { .. }
+            | FlowAction::Room { .. } => {}
+        }
+    }
+
+    fn failure(&self, state: &CoreState, task: TaskId, root: TaskId, target: &Arc<Target>) -> Arc<TaskOutcome> {
+        let graph = &state.graph;
+        if task == root
+            && let Some(error) = graph.flow.error(task)
+        {
+            return error.clone();
+        }
+        if let Some(by) = &graph.ended_by {
+            return by.clone();
+        }
+        let needed = graph
+            .flow
+            .chain(task)
+            .nth(1)
+            .and_then(|needed| graph.causes.get(&needed));
+        let (needed, outcome) = needed.map_or((None, None), |(target, outcome)| (target.as_ref(), outcome.as_ref()));
+        let chain = FailureChain::of(target.clone(), needed, outcome);
+        Arc::new(TaskOutcome::Dependency(Box::new(chain)))
+    }
+
+    /// Gives a task that the kernel has ended its outcome, unless it was cancelled.
+    fn end_task(&self, state: &mut CoreState, planned: &PlannedTask, outcome: TaskOutcome) {
+        state.pending -= 1;
+        state.graph.bytes -= planned.size();
+        if let Some(away) = &planned.makes {
+            return self.complete_fetch(state, away, outcome);
+        }
+        let cell = &planned.cell;
+        if (cell.start() || cell.stage() == Stage::Running) && cell.resolve(outcome) {
+            self.finish_later(cell.clone());
+        }
+    }
+
+    /// Runs a task whose inputs are complete, unless its result is memoised or an equal task is running.
+    pub fn run(&self, state: &mut CoreState, task: TaskId, attempt: u32) {
+        let graph = &mut state.graph;
+        let Some(planned) = graph.flow.payload(task) else {
+            return;
+        };
+        let (results, alone) = graph.results(task, planned);
+        if planned.is_key_unknown_yet(&results) && self.await_inputs(state, (task, attempt), &results, true) {
+            return;
+        }
+        let graph = &mut state.graph;
+        let Some(planned) = graph.flow.payload(task) else {
+            return;
+        };
+        if planned.key.get().is_none()
+            && let Some(key) = planned.key_of(&results)
+        {
+            // Set by another thread at the same time: an equal value.
+            let _ = planned.key.set(Box::new(key));
+        }
+        if let Some(key) = planned.key.get().map(|key| **key) {
+            if let Some(outcome) = graph.recall(&key) {
+                let outcome = done(outcome);
+                graph.step(FlowEvent::Ended { task, attempt, outcome });
+                return;
+            }
+            if graph.join(key, (task, attempt)) {
+                return;
+            }
+        }
+        self.start(state, (task, attempt), &results, alone);
+    }
+
+    /// Handles the end of a task that has a key; starts an equal one that waited, if it is to run.
+    fn end_computation(
+        &self,
+        state: &mut CoreState,
+        task: TaskId,
+        planned: &PlannedTask,
+        result: Option<&Arc<TaskOutcome>>,
+    ) {
+        let graph = &mut state.graph;
+        if let Some(run) = graph.end_computation(task, planned, result)
+            && let Some(planned) = graph.flow.payload(run.0)
+        {
+            let (results, alone) = graph.results(run.0, planned);
+            self.start(state, run, &results, alone);
+        }
+    }
+
+    /// Puts a task whose inputs are complete into the queue.
+    pub fn start(&self, state: &mut CoreState, (task, attempt): Run, results: &[Arc<TaskOutcome>], alone: bool) {
+        if self.await_inputs(state, (task, attempt), results, false) {
+            return;
+        }
+        let near = near(state, results);
+        let graph = &mut state.graph;
+        let Some(planned) = graph.flow.payload(task) else {
+            return;
+        };
+        match planned.request(results, alone, &self.invoker, &self.pool) {
+            Ok(payload) => {
+                let mut job = Job::new(planned.cell.clone(), planned.target.clone(), payload);
+                job.priority = planned.plan.priority.unwrap_or(0);
+                job.idempotent = planned.is_idempotent();
+                job.node = Some((task, attempt));
+                if let Some(times) = &job.cell.times {
+                    times.ready();
+                }
+                job.stays = planned.makes.is_none() && matches!(planned.plan.memo, None | Some(Memo::Not));
+                job.has_left = results.iter().any(|result| is_away(result));
+                job.near = near;
+                // The task cannot be cancelled any more: this run, or another run of it, was already sent.
+                job.sent = attempt > 1 || planned.cell.stage() == Stage::Running;
+                state.queued_bytes += job.size();
+                state.queue.push_back(job);
+            }
+            Err(error) => {
+                let outcome = TaskOutcome::Failed(Box::new(Failed { error, deaths: 0 }));
+                let outcome = hotlease_flow::RunOutcome::Fatal(Arc::new(outcome));
+                graph.step(FlowEvent::Ended { task, attempt, outcome });
+            }
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Lane: the executor's state of one slot, with the tasks that were sent there and the limits on them.
+
+use crate::client::core::pace::{Pace, SlotPace};
+use crate::client::memory::{Extent, Pool, PoolBuffer};
+use crate::client::tasks::job::Job;
+use crate::client::tasks::request::{Assembly, Payload, fetch_request, set_flag, too_large, with_flag};
+use crate::native;
+use hotlease_client::{
+    AwaitedCall, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
+};
+use hotlease_wire::task::left_results::LEFT_BYTES_MIN;
+use hotlease_wire::task::{FunctionKey, request};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+/// Limit of the results under way that have their own memory; each holds a descriptor.
+const PLACES_MAX: usize = 32;
+/// Functions that a worker is taken to know; over this it forgets some, and then says so.
+const KNOWN_MAX: usize = 512;
+
+/// Path by which a task was sent.
+pub enum SendPath {
+    /// Sent through the ring.
+    Ring,
+    /// Sent in shared memory, which the task needs until it has ended.
+    Shared(Invocation, Extent),
+    /// Sent with memory for the result; the request is in shared memory if it is large.
+    Placed(BufferInvocation, Option<Extent>, PoolBuffer),
+    /// Request to fetch a kept result.
+    Fetch(BufferInvocation, PoolBuffer),
+}
+
+impl SendPath {
+    /// Marks the memory as returned: the task has ended, and no worker uses it.
+    pub fn return_memory(&self) {
+        match self {
+            Self::Ring => {}
+            Self::Shared(_, extent) => extent.memory().set_returned(),
+            Self::Placed(_, extent, place) => {
+                extent.iter().for_each(|extent| extent.memory().set_returned());
+                place.set_returned();
+            }
+            Self::Fetch(_, place) => place.set_returned(),
+        }
+    }
+
+    /// Returns the memory of the request, and the memory for the result.
+    pub fn into_parts(self) -> (Option<Extent>, Option<PoolBuffer>) {
+        match self {
+            Self::Ring => (None, None),
+            Self::Shared(_, extent) => (Some(extent), None),
+            Self::Placed(_, extent, place) => (extent, Some(place)),
+            Self::Fetch(_, place) => (None, Some(place)),
+        }
+    }
+}
+
+/// A task under way.
+pub struct Flight {
+    pub job: Job,
+    pub sent: SendPath,
+}
+
+/// A task whose result did not fit; the worker keeps the result.
+pub struct KeptResult {
+    pub job: Job,
+    ticket: u64,
+    /// Bytes of the whole result.
+    bytes: usize,
+}
+
+/// Executor's state of a slot.
+pub struct Lane {
+    /// `None` while its worker is being replaced.
+    pub pipeline: Option<Pipeline>,
+    /// The slot's function, for tasks that do not go through the pipeline. The slot's deadlines apply to both. Tasks
+    /// that the worker did not run come back: the executor counts the workers that die of a task, and prepares the next
+    /// one first.
+    function: Function,
+    pub flights: VecDeque<Flight>,
+    /// Number of flights that have memory for their results.
+    places: usize,
+    /// Results that the worker keeps until others have been fetched.
+    kept: VecDeque<KeptResult>,
+    /// Functions that the worker was sent.
+    known: HashSet<FunctionKey>,
+    request_bytes: usize,
+    reply_bytes: usize,
+    /// Rate at which its results come.
+    pub beat: SlotPace,
+    /// Whether its worker uses memory of this process in place, not over a fabric.
+    pub shares_memory: bool,
+    /// Number of workers that the slot had before this one.
+    pub worker: u64,
+    /// No further worker was available.
+    pub is_dead: bool,
+}
+
+impl Lane {
+    /// Lane of an idle slot.
+    pub fn new(function: Function, options: &LeaseOptions) -> Result<Self, Error> {
+        let pipeline = function.pipeline()?;
+        Ok(Self {
+            shares_memory: pipeline.shares_memory(),
+            pipeline: Some(pipeline),
+            function: function.ended_by_its_slot().submitted_once(),
+            flights: VecDeque::new(),
+            places: 0,
+            kept: VecDeque::new(),
+            known: HashSet::new(),
+            request_bytes: options.request_bytes as usize,
+            reply_bytes: options.reply_bytes as usize,
+            beat: SlotPace::new(),
+            worker: 0,
+            is_dead: false,
+        })
+    }
+
+    /// Whether the slot may be sent another task.
+    pub fn has_room(&self, pace: &Pace) -> bool {
+        let under_way = self.flights.len() + self.kept.len();
+        self.places < PLACES_MAX && self.is_usable() && pace.can_send(&self.beat, under_way)
+    }
+
+    /// Whether the slot has a live worker.
+    pub fn is_usable(&self) -> bool {
+        let pipeline = self.pipeline.as_ref();
+        pipeline.is_some_and(|pipeline| !pipeline.is_closed())
+    }
+
+    /// Sends a task. Returns it if that is impossible now, with the reason if it never will be possible.
+    pub fn send(&mut self, mut job: Job, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), (Job, Option<Box<Error>>)> {
+        if self.pipeline.is_none() {
+            return Err((job, None));
+        }
+        let is_known = self.known.contains(&job.target.key);
+        let whole = match is_known {
+            true => None,
+            false => match Assembly::with_function(job.payload.bytes(), &job.target) {
+                None => return Err((job, Some(Box::new(too_large())))),
+                whole => whole,
+            },
+        };
+        let size = whole.as_ref().map_or(job.size(), Assembly::len);
+        let told = native::reply_bytes(job.payload.bytes());
+        let mut expected = told.unwrap_or_else(|| job.target.expected.of(job.size()));
+        if expected > self.reply_bytes && !self.shares_memory && told.is_none() {
+            // Over a fabric, result memory costs something even if nothing is written to it.
+            expected = job.target.expected.of(0);
+        }
+        // Whether only tasks need the result is known when the task has ended. A result that may be large is fetched
+        // then, if the program needs it.
+        let stays = !self.shares_memory && job.stays && (expected <= self.reply_bytes || expected >= LEFT_BYTES_MIN);
+        let place = match expected > self.reply_bytes && !stays {
+            // While the results of others hold all the memory, one task at a time goes on.
+            true if self.places > 0 && pool.is_full_for(expected) => return Err((job, None)),
+            // Without memory, the worker keeps a result that does not fit.
+            true => pool.take(invoker, expected).ok(),
+            false => None,
+        };
+        let (extent, mut own) = if matches!(job.payload, Payload::Own(_)) && size <= self.request_bytes {
+            (None, whole.map(|whole| whole.to_vec()))
+        } else {
+            match self.lay_out(&job, whole, invoker, pool) {
+                Ok(extent) => (Some(extent), None),
+                Err(why) => return Err((job, why)),
+            }
+        };
+        if let Some(extent) = &extent
+            && !job.idempotent
+        {
+            // A task that is not idempotent is sent again only if no worker has written to the request, which may then
+            // hold the function as well.
+            job.payload = Payload::Shared(extent.clone().into());
+        }
+        let bytes = match &mut own {
+            Some(own) => {
+                set_flag(own, request::STAYS, stays);
+                &**own
+            }
+            None => {
+                if let Payload::Own(bytes) = &mut job.payload {
+                    set_flag(bytes, request::STAYS, stays);
+                }
+                job.payload.bytes()
+            }
+        };
+        let sent = match self.submit(bytes, extent, place, stays) {
+            Ok(sent) => sent,
+            Err(why) => return Err((job, why)),
+        };
+        if !is_known {
+            if self.known.len() >= KNOWN_MAX {
+                self.known.clear();
+            }
+            self.known.insert(job.target.key);
+        }
+        if self.flights.is_empty() {
+            self.beat.begins();
+        }
+        job.sent = true;
+        self.flights.push_back(Flight { job, sent });
+        Ok(())
+    }
+
+    /// Lays out the request of a task in shared memory, function included if there is a `whole`.
+    fn lay_out(
+        &self,
+        job: &Job,
+        whole: Option<Assembly<'_>>,
+        invoker: &Invoker,
+        pool: &Arc<Pool>,
+    ) -> Result<Extent, Option<Box<Error>>> {
+        // The worker may write to the request, and another worker may need it unchanged.
+        if let (Payload::Shared(extent), false) = (&job.payload, job.idempotent) {
+            let front = match &whole {
+                None => return Ok((**extent).clone()),
+                Some(whole) => whole.front(extent),
+            };
+            if let Some((from, front)) = front {
+                // `whole` borrows the bytes that are overwritten.
+                drop(whole);
+                return extent.put_before(from, &front).ok_or(None);
+            }
+        }
+        // While the results of others hold all the memory, one task at a time goes on.
+        if pool.is_full() && !self.flights.is_empty() {
+            return Err(None);
+        }
+        let size = whole.as_ref().map_or(job.size(), Assembly::len);
+        let mut memory = pool.take(invoker, size).map_err(|error| Some(Box::new(error)))?;
+        let room = &mut memory.room()[..size];
+        match &whole {
+            Some(whole) => whole.fill(room),
+            None => room.copy_from_slice(job.payload.bytes()),
+        }
+        Ok(memory.into_extent(size))
+    }
+
+    /// Sends a request: `bytes`, or those in `extent`, with memory for the result if there is a `place`.
+    fn submit(
+        &mut self,
+        bytes: &[u8],
+        extent: Option<Extent>,
+        place: Option<PoolBuffer>,
+        stays: bool,
+    ) -> Result<SendPath, Option<Box<Error>>> {
+        // After this task nothing needs the memory, unless it is an array of the program.
+        let yields = |extent: &Extent| self.shares_memory && !extent.memory().is_given();
+        let extent = extent.map(|extent| {
+            let extent = with_flag(&extent, request::YIELDED, yields(&extent));
+            with_flag(&extent, request::STAYS, stays)
+        });
+        if let Some(place) = place {
+            let input = extent
+                .as_ref()
+                .map_or(Input::Bytes(bytes), |extent| extent.slice().into());
+            if let Ok(invocation) = self.function.submit_buffer(input, place.place()) {
+                extent.iter().for_each(|extent| extent.memory().lend());
+                place.lend();
+                self.places += 1;
+                return Ok(SendPath::Placed(invocation, extent, place));
+            }
+            // Perhaps only because no more memory can be registered.
+        }
+        if let Some(extent) = extent {
+            let invocation = match self.function.submit_from_buffer(extent.slice()) {
+                Ok(invocation) => invocation,
+                // The worker has died since: collecting finds out.
+                Err(_) if !self.is_usable() => return Err(None),
+                Err(error) => return Err(Some(Box::new(error))),
+            };
+            extent.memory().lend();
+            return Ok(SendPath::Shared(invocation, extent));
+        }
+        let Some(pipeline) = &mut self.pipeline else {
+            return Err(None);
+        };
+        match pipeline.push(bytes) {
+            Ok(()) => {
+                // A push wakes the slot only sometimes, and no other push follows soon.
+                pipeline.flush();
+                Ok(SendPath::Ring)
+            }
+            Err(Error::NoCredit) => Err(None),
+            // The worker has died since: collecting finds out.
+            Err(_) if pipeline.is_closed() => Err(None),
+            Err(error) => Err(Some(Box::new(error))),
+        }
+    }
+
+    /// Sends a request that is not a task. Returns whether that was possible.
+    pub fn push(&mut self, job: Job) -> bool {
+        let Some(pipeline) = &mut self.pipeline else {
+            return false;
+        };
+        if pipeline.push(job.payload.bytes()).is_err() {
+            return false;
+        }
+        pipeline.flush();
+        if self.flights.is_empty() {
+            self.beat.begins();
+        }
+        let sent = SendPath::Ring;
+        self.flights.push_back(Flight { job, sent });
+        true
+    }
+
+    /// Registers a result that did not fit; [`Lane::fetch_kept`] asks for it.
+    pub fn keep(&mut self, job: Job, ticket: u64, bytes: usize) {
+        self.kept.push_back(KeptResult { job, ticket, bytes });
+    }
+
+    /// Asks for kept results, as many as may be fetched now. Returns the first one that cannot be fetched.
+    pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), Box<(Job, Error)>> {
+        // Only the worker that keeps a result is asked for it: tickets mean something only there.
+        while self.places < PLACES_MAX && self.is_usable() && (self.places == 0 || !pool.is_full()) {
+            let Some(KeptResult { job, ticket, bytes }) = self.kept.pop_front() else {
+                return Ok(());
+            };
+            let request = fetch_request(ticket);
+            let sent = pool.take(invoker, bytes).and_then(|place| {
+                let invocation = self.function.submit_buffer(&request[..], place.place())?;
+                place.lend();
+                Ok(SendPath::Fetch(invocation, place))
+            });
+            match sent {
+                Ok(sent) => {
+                    self.places += 1;
+                    self.flights.push_back(Flight { job, sent });
+                }
+                // The worker has died since: collecting finds out.
+                Err(_) if !self.is_usable() => self.kept.push_front(KeptResult { job, ticket, bytes }),
+                Err(error) => return Err(Box::new((job, error))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the kept results of a dead worker; returns their jobs.
+    pub fn forget_kept(&mut self) -> impl Iterator<Item = Job> + use<> {
+        std::mem::take(&mut self.kept).into_iter().map(|kept| kept.job)
+    }
+
+    /// Counts the end of a task that had memory for its result.
+    pub fn free_place(&mut self) {
+        self.places -= 1;
+    }
+
+    /// The oldest flight, to see whether something has ended.
+    pub fn oldest(&self) -> Option<AwaitedCall> {
+        match &self.flights.front()?.sent {
+            SendPath::Ring => self.pipeline.as_ref()?.oldest(),
+            SendPath::Shared(invocation, _) => Some(invocation.awaited()),
+            SendPath::Placed(invocation, ..) | SendPath::Fetch(invocation, _) => Some(invocation.awaited()),
+        }
+    }
+
+    /// Starts with another worker.
+    pub fn restart(&mut self, pipeline: Pipeline) {
+        self.shares_memory = pipeline.shares_memory();
+        self.pipeline = Some(pipeline);
+        self.worker += 1;
+        self.known.clear();
+        self.beat = SlotPace::new();
+    }
+
+    /// Marks a function as unknown to the worker.
+    pub fn forget(&mut self, key: &FunctionKey) {
+        self.known.remove(key);
+    }
+}

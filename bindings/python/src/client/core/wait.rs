@@ -1,0 +1,149 @@
+//! Waiting for one result: the thread that waits collects results itself, so that no other thread is between slot and
+//! caller.
+
+use crate::client::core::lane::Lane;
+use crate::client::core::pace::Patience;
+use crate::client::core::{CoreState, ExecutorCore};
+use crate::client::tasks::task_cell::TaskCell;
+use hotlease_client::AwaitedCall;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Polls between two looks at the clock.
+const POLLS: u32 = 64;
+/// Time that a thread spins for a result before it sleeps; compared with longer tasks, the time to wake up is small.
+const SPIN: Duration = Duration::from_micros(100);
+/// Time that a thread spins if every core has a busy worker.
+const SPIN_CROWDED: Duration = Duration::from_micros(20);
+/// After this time the thread yields the core, which a worker may need.
+const YIELD_AFTER: Duration = Duration::from_micros(20);
+/// Interval at which a thread that waits for room looks for it.
+const ROOM_LOOK: Duration = Duration::from_millis(1);
+/// Limit of the sleep of a thread that does not collect results itself, in case the collecting thread has just left.
+const FOLLOW_MAX: Duration = Duration::from_millis(5);
+
+impl CoreState {
+    /// Returns the way a thread waits for the next result, on a node with `cores` cores for this process.
+    pub fn patience(&self, cores: usize) -> Patience {
+        let busy = || self.lanes.iter().filter(|lane| !lane.flights.is_empty());
+        // Workers on other hosts do not need the cores of this node.
+        if busy().filter(|lane| lane.shares_memory).count() < cores {
+            return Patience::Spin;
+        }
+        let least = busy().map(|lane| lane.flights.len()).min().unwrap_or_default();
+        self.pace.patience(least)
+    }
+}
+
+impl ExecutorCore {
+    /// Waits until a task has ended or the time is over. In the core's own thread also until others have to be
+    /// finished: no other thread finishes them.
+    pub fn wait(self: &Arc<Self>, cell: &TaskCell, until: Instant) {
+        self.waiters.fetch_add(1, Ordering::AcqRel);
+        while !self.is_enough(cell, until) {
+            match self.try_collecting() {
+                Some(mut scratch) => self.lead(cell, until, &mut scratch),
+                None => self.follow(cell, until),
+            }
+        }
+        self.waiters.fetch_sub(1, Ordering::AcqRel);
+        // One of the sleeping threads has to go on collecting.
+        if self.followers.load(Ordering::Acquire) > 0 {
+            self.tell_followers();
+        }
+    }
+
+    /// Makes room for a thread that waits for it: collects results, if no other thread does, and sleeps for a moment.
+    pub fn make_room(self: &Arc<Self>) {
+        let taken = match self.try_collecting() {
+            Some(mut scratch) => self.collect(&mut scratch),
+            None => 0,
+        };
+        if taken == 0 {
+            std::thread::park_timeout(ROOM_LOOK);
+        }
+    }
+
+    fn is_enough(&self, cell: &TaskCell, until: Instant) -> bool {
+        cell.has_ended()
+            || Instant::now() >= until
+            || self.has_to_finish.load(Ordering::Acquire) && self.keeper.is_current()
+    }
+
+    fn lead(self: &Arc<Self>, cell: &TaskCell, until: Instant, scratch: &mut [u8]) {
+        let mut awaited = Vec::new();
+        loop {
+            self.collect(scratch);
+            if self.is_enough(cell, until) {
+                return;
+            }
+            let patience = self.state().patience(self.cores);
+            match patience {
+                Patience::Nap(nap) => std::thread::sleep(nap),
+                Patience::Yield => self.await_any(&mut awaited, SPIN_CROWDED, until, || cell.has_ended()),
+                Patience::Spin => self.await_any(&mut awaited, SPIN, until, || cell.has_ended()),
+            }
+            if self.is_enough(cell, until) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until something has arrived or changed, or the time is over: spins, then sleeps.
+    pub fn await_any(&self, awaited: &mut Vec<AwaitedCall>, spin: Duration, until: Instant, enough: impl Fn() -> bool) {
+        let version = self.version.load(Ordering::Acquire);
+        self.awaited(awaited);
+        let changed = || enough() || self.version.load(Ordering::Acquire) != version;
+        let begin = Instant::now();
+        loop {
+            for _ in 0..POLLS {
+                if awaited.iter().any(AwaitedCall::is_ready) {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            if changed() {
+                return;
+            }
+            let waited = begin.elapsed();
+            if waited >= spin {
+                break;
+            }
+            if waited >= YIELD_AFTER {
+                std::thread::yield_now();
+            }
+        }
+        let limit = until.saturating_duration_since(Instant::now());
+        if !limit.is_zero() {
+            self.invoker.sleep(awaited, limit, changed);
+        }
+    }
+
+    /// Collects the places to look at for new results.
+    pub fn awaited(&self, into: &mut Vec<AwaitedCall>) {
+        into.clear();
+        into.extend(self.state().lanes.iter().filter_map(Lane::oldest));
+    }
+
+    /// Whether nothing is pending and nothing will be.
+    pub fn is_finished(&self) -> bool {
+        let state = self.state();
+        let busy = state.lanes.iter().any(|lane| lane.pipeline.is_none() && !lane.is_dead);
+        state.pending == 0 && state.closed.is_some() && !busy
+    }
+
+    fn follow(&self, cell: &TaskCell, until: Instant) {
+        self.followers.fetch_add(1, Ordering::AcqRel);
+        if self.keeper.has_lead() {
+            // The keeper gives way to threads that wait.
+            self.keeper.rouse(&self.invoker);
+        }
+        let guard = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !cell.has_ended() {
+            let limit = until.saturating_duration_since(Instant::now()).min(FOLLOW_MAX);
+            drop(self.progress.1.wait_timeout(guard, limit));
+        }
+        self.followers.fetch_sub(1, Ordering::AcqRel);
+    }
+}

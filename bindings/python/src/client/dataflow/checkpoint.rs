@@ -1,0 +1,71 @@
+//! Memoised results that outlive the program, in a checkpoint file (`hotlease-flow`).
+//!
+//! The graph collects results to write; the keeper writes them, without any lock that a task needs.
+
+use super::graph::{Graph, Unwritten};
+use hotlease_flow::Checkpoint;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Limit of the warnings about one file.
+const TOLD_MAX: usize = 4;
+
+/// The checkpoint file, if there is one.
+#[derive(Default)]
+pub struct CheckpointFile {
+    file: Mutex<Option<Checkpoint>>,
+    /// Problems since the last call of `warnings`.
+    warnings: Mutex<Vec<String>>,
+}
+
+impl CheckpointFile {
+    /// Opens a checkpoint, restores its undamaged results into the graph, and keeps the file open for writing.
+    pub fn open(path: &Path, graph: &mut Graph) -> Result<Self, hotlease_flow::CheckpointError> {
+        let (file, replay) = Checkpoint::open(path)?;
+        let memory = Self::default();
+        for found in replay {
+            match found {
+                // The file has one record for each key.
+                Ok(record) => drop(graph.restore(record.key, record.value)),
+                Err(damage) => memory.warn(damage.to_string()),
+            }
+        }
+        graph.unwritten = Some(Vec::new());
+        *memory.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        Ok(memory)
+    }
+
+    fn warn(&self, text: String) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.len() < TOLD_MAX {
+            warnings.push(text);
+        }
+    }
+
+    /// Writes results and flushes them to the kernel; syncs them to the disk if it is the `last` time. `unwritten`
+    /// gives the results to write; none: nothing is to be written. It is called if there is a file.
+    pub fn write(&self, last: bool, unwritten: impl FnOnce() -> Option<Unwritten>) {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(checkpoint) = &mut *file else { return };
+        let Some(unwritten) = unwritten() else { return };
+        for (key, outcome) in unwritten {
+            let Some(bytes) = outcome.bytes() else { continue };
+            if let Err(error) = checkpoint.append(key, bytes) {
+                self.warn(error.to_string());
+            }
+        }
+        let written = if last { checkpoint.sync() } else { checkpoint.flush() };
+        if let Err(error) = written {
+            self.warn(error.to_string());
+        }
+        if last {
+            // Another process may open the file from now on.
+            *file = None;
+        }
+    }
+
+    /// Problems since the last call; none of them concerns a task.
+    pub fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,171 @@
+//! Joining of equal computations: one of them runs, and the others wait for its result.
+//!
+//! Computations are equal if they have the same memo key. To the kernel, a task that waits for an equal one is running;
+//! to everyone else it is pending and can be cancelled. Only a result is shared: if the running task fails or is
+//! cancelled, the next one runs as if it had been alone, with its own retries, and no task gets the failure of another
+//! one. Each future decodes the shared result for itself; see [`crate::client::futures::decode::shared`].
+
+use super::graph::{Graph, done};
+use crate::client::tasks::Run;
+use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::planned_tasks::PlannedTask;
+use crate::client::tasks::task_cell::Stage;
+use hotlease_flow::{CREDITS_MAX, FlowEvent, MemoKey, TaskId, WorkerIndex};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Computations that have a key, and whose task is in the queue or on a worker.
+#[derive(Default)]
+pub struct JoinTable {
+    under_way: HashMap<MemoKey, Computation>,
+    /// Number of tasks that wait, over all computations.
+    waiting: usize,
+    /// Credits that the kernel was given for these.
+    credits: usize,
+}
+
+struct Computation {
+    /// The run that is in the queue or on a worker.
+    run: Run,
+    /// The other runs, in the order of arrival.
+    waiting: VecDeque<Run>,
+    /// Number of waiting runs that were cancelled.
+    gone: usize,
+}
+
+impl Graph {
+    /// Whether the task waits for an equal one; else it is the one to run.
+    pub fn join(&mut self, key: MemoKey, run: Run) -> bool {
+        let under_way = match self.joined.under_way.entry(key) {
+            Entry::Occupied(place) => place.into_mut(),
+            Entry::Vacant(place) => {
+                let (waiting, gone) = (VecDeque::new(), 0);
+                place.insert(Computation { run, waiting, gone });
+                return false;
+            }
+        };
+        if under_way.run.0 == run.0 {
+            // A retry.
+            under_way.run = run;
+            return false;
+        }
+        let priority = |planned: &PlannedTask| planned.plan.priority.unwrap_or(0);
+        let first = self.flow.payload(under_way.run.0);
+        let overtakes = first.zip(self.flow.payload(run.0)).is_some_and(|(first, planned)| {
+            priority(planned) > priority(first) && first.cell.stage() == Stage::Pending
+        });
+        if overtakes {
+            // In the old place it would wait behind tasks of the other task's priority.
+            let first = std::mem::replace(&mut under_way.run, run);
+            under_way.waiting.push_front(first);
+        } else {
+            under_way.waiting.push_back(run);
+        }
+        self.joined.waiting += 1;
+        self.adjust_credits();
+        !overtakes
+    }
+
+    /// Whether an equal task of a higher priority runs instead of this one, which is still in the queue.
+    pub fn is_overtaken(&self, run: Option<Run>) -> bool {
+        let Some((task, _)) = run else { return false };
+        let key = self.flow.payload(task).and_then(|planned| planned.key.get());
+        let under_way = key.and_then(|key| self.joined.under_way.get(&**key));
+        under_way.is_some_and(|under_way| under_way.run.0 != task)
+    }
+
+    /// Counts a waiting task that was cancelled.
+    fn count_cancelled(&mut self, key: &MemoKey) {
+        let Some(under_way) = self.joined.under_way.get_mut(key) else {
+            return;
+        };
+        under_way.gone += 1;
+        let before = under_way.waiting.len();
+        // Not after each cancelled task: that would visit all waiting ones each time.
+        if under_way.gone > before / 2 {
+            let flow = &self.flow;
+            under_way.waiting.retain(|(task, _)| flow.payload(*task).is_some());
+            under_way.gone = 0;
+            self.joined.waiting -= before - under_way.waiting.len();
+            self.adjust_credits();
+        }
+    }
+
+    /// Makes the next waiting task that is not cancelled the one to run, if there is one.
+    fn next_of(&mut self, key: &MemoKey) -> Option<Run> {
+        let under_way = self.joined.under_way.get_mut(key)?;
+        let before = under_way.waiting.len();
+        let mut next = None;
+        while next.is_none()
+            && let Some(run) = under_way.waiting.pop_front()
+        {
+            let planned = self.flow.payload(run.0);
+            next = planned
+                .is_some_and(|planned| planned.cell.stage() == Stage::Pending)
+                .then_some(run);
+        }
+        self.joined.waiting -= before - under_way.waiting.len();
+        match next {
+            Some(run) => under_way.run = run,
+            None => drop(self.joined.under_way.remove(key)),
+        }
+        self.adjust_credits();
+        next
+    }
+
+    /// Adjusts the kernel's credits. A waiting task may not use up a place on a worker: the kernel gets one credit more
+    /// for each, on extra workers that exist only for that.
+    fn adjust_credits(&mut self) {
+        let (each, wanted) = (CREDITS_MAX as usize, self.joined.waiting);
+        let had = std::mem::replace(&mut self.joined.credits, wanted);
+        for number in had.min(wanted) / each..had.max(wanted).div_ceil(each) {
+            let worker = WorkerIndex(1 + number as u32);
+            let credits = wanted.saturating_sub(number * each).min(each) as u32;
+            self.step(FlowEvent::WorkerUp { worker, credits });
+        }
+    }
+
+    /// Handles the end of a task. With a result: it is memoised, and equal tasks that wait get it, too. Without one:
+    /// returns the next of them, which is to run.
+    pub fn end_computation(
+        &mut self,
+        task: TaskId,
+        planned: &PlannedTask,
+        result: Option<&Arc<TaskOutcome>>,
+    ) -> Option<Run> {
+        let Some(key) = planned.key.get().map(|key| **key) else {
+            return None;
+        };
+        let under_way = self.joined.under_way.get(&key);
+        if under_way.is_none_or(|under_way| under_way.run.0 != task) {
+            // The task has the result of another task; or it waited, and was cancelled.
+            self.count_cancelled(&key);
+            return None;
+        }
+        let Some(result) = result else {
+            return self.next_of(&key);
+        };
+        if self.flow.memoise(task, key, &mut self.actions)
+            && let Some(unwritten) = &mut self.unwritten
+        {
+            unwritten.push((key, result.clone()));
+        }
+        let waiting = self.joined.under_way.remove(&key);
+        let waiting = waiting.map_or_else(VecDeque::new, |under_way| under_way.waiting);
+        self.joined.waiting -= waiting.len();
+        for (task, attempt) in waiting {
+            let planned = self.flow.payload(task);
+            if let Some(times) = planned.and_then(|planned| planned.cell.times.as_ref()) {
+                times.ready();
+            }
+            self.step(FlowEvent::Ended {
+                task,
+                attempt,
+                outcome: done(result.clone()),
+            });
+        }
+        self.adjust_credits();
+        None
+    }
+}

@@ -1,0 +1,224 @@
+//! Decoding of outcomes to Python objects. Nothing fails here: an outcome that cannot be decoded becomes the task's
+//! exception.
+
+use crate::client::memory::{Extent, ResultView};
+use crate::client::tasks::outcome::{Failed, FailureChain, TaskOutcome};
+use crate::plain::Reader;
+use hotlease_client::{Cause, Error, RunCertainty};
+use hotlease_wire::task::{FormatError, TaskReply, reply};
+use pyo3::call::PyCallArgs;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use std::sync::Arc;
+
+/// Result of a task as Python objects.
+pub enum Decoded {
+    /// The task returned this value.
+    Value(Py<PyAny>),
+    /// The task raised this exception, or there is no result for this reason.
+    Raised(Py<PyAny>),
+}
+
+static CALLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// An attribute of `hotlease._called`.
+pub fn called<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+    imported(py)?.bind(py).getattr(name)
+}
+
+/// Whether [`called`] needs no import, which takes milliseconds.
+pub fn is_imported(py: Python<'_>) -> bool {
+    CALLED.get(py).is_some()
+}
+
+/// Imports `hotlease._called` once and returns the module.
+pub fn imported(py: Python<'_>) -> PyResult<&Py<PyAny>> {
+    CALLED.get_or_try_init(py, || {
+        let module = py.import("hotlease._called")?;
+        Ok(module.into_any().unbind())
+    })
+}
+
+/// Makes an exception of the class `name`.
+pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl PyCallArgs<'py>) -> PyErr {
+    match called(py, name).and_then(|class| class.call1(arguments)) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}
+
+/// Decodes an outcome, without a copy where no other task needs it.
+pub fn outcome(py: Python<'_>, outcome: TaskOutcome) -> Decoded {
+    let decoded = match outcome {
+        TaskOutcome::Large(extent) => of_memory(py, &extent),
+        TaskOutcome::Shared(shared) => {
+            return match Arc::try_unwrap(shared) {
+                Ok(own) => self::outcome(py, own),
+                Err(shared) => self::shared(py, &shared),
+            };
+        }
+        other => return shared(py, &other),
+    };
+    decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
+}
+
+/// Decodes an outcome that other tasks may need, too: the caller gets only copies.
+pub fn shared(py: Python<'_>, outcome: &TaskOutcome) -> Decoded {
+    let decoded = match outcome {
+        TaskOutcome::Reply(bytes) => of_bytes(py, bytes),
+        TaskOutcome::Large(extent) => of_bytes(py, extent.bytes()),
+        TaskOutcome::Away(away) => match away.here() {
+            Some(here) => return self::shared(py, here),
+            None => Err(lost(py, "only tasks needed it, and it was not brought here")),
+        },
+        TaskOutcome::Failed(failed) => Err(failure(py, failed)),
+        TaskOutcome::Unprepared(why) => Err(unprepared(py, why)),
+        TaskOutcome::Lost(why) => Err(lost(py, why)),
+        TaskOutcome::Raised(exception) => return Decoded::Raised(exception.clone_ref(py)),
+        TaskOutcome::Dependency(chain) => dependency(py, chain).map(Decoded::Raised),
+        TaskOutcome::Shared(shared) => return self::shared(py, shared),
+    };
+    decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
+}
+
+/// Makes the exception of a task that was not run because of another one.
+fn dependency(py: Python<'_>, chain: &FailureChain) -> PyResult<Py<PyAny>> {
+    let cause = match &chain.cause {
+        None => raise(py, intern!(py, "CancelledError"), ()).into_value(py).into_any(),
+        Some(outcome) => match shared(py, outcome) {
+            Decoded::Raised(exception) | Decoded::Value(exception) => exception,
+        },
+    };
+    let names = PyTuple::new(py, chain.nearest.iter().map(|target| &*target.name))?;
+    let root = chain.root.as_ref().map(|target| &*target.name);
+    let make = called(py, intern!(py, "dependency_error"))?;
+    Ok(make.call1((names, chain.between, root, cause))?.unbind())
+}
+
+/// Makes the exception for a failed initializer.
+pub fn unprepared(py: Python<'_>, why: &str) -> PyErr {
+    let text = format!("the initializer failed in a worker, so that no task is run: {why}");
+    raise(py, intern!(py, "ExecutorBroken"), (text, false))
+}
+
+fn lost(py: Python<'_>, why: &str) -> PyErr {
+    let text = format!("the function ran, but its result is lost: {why}");
+    raise(py, intern!(py, "TaskError"), (text, true))
+}
+
+fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
+    let reply = TaskReply::decode(bytes).map_err(|error| damaged(py, error))?;
+    let body = &bytes[reply.body.pickle..][..reply.body.pickle_bytes];
+    match reply.kind {
+        reply::PLAIN => {
+            let value = Reader::new(body).value(py).map_err(|error| damaged(py, error))?;
+            Ok(Decoded::Value(value.unbind()))
+        }
+        reply::PICKLED => {
+            let buffers = PyList::empty(py);
+            for &(start, length) in &reply.body.buffers {
+                // Writable, as a result that is not pickled would be.
+                let buffer = pyo3::types::PyByteArray::new(py, &bytes[start..][..length]);
+                buffers.append(buffer)?;
+            }
+            unpickle(py, body, &buffers)
+        }
+        reply::EXCEPTION | reply::EXCEPTION_TEXT => {
+            let start = reply.body.pickle - reply.traceback_bytes;
+            let traceback = String::from_utf8_lossy(&bytes[start..][..reply.traceback_bytes]);
+            let make = called(py, intern!(py, "remote_exception"))?;
+            let pickled = (reply.kind == reply::EXCEPTION).then(|| PyBytes::new(py, body));
+            let text = String::from_utf8_lossy(if reply.kind == reply::EXCEPTION_TEXT { body } else { &[] });
+            let exception = make.call1((traceback, pickled, text))?;
+            Ok(Decoded::Raised(exception.unbind()))
+        }
+        _ => {
+            let why = String::from_utf8_lossy(body);
+            let text = format!("the worker did not take the task: {why}; the function did not run");
+            Err(raise(py, intern!(py, "TaskError"), (text, false)))
+        }
+    }
+}
+
+fn of_memory(py: Python<'_>, extent: &Extent) -> PyResult<Decoded> {
+    let reply = TaskReply::decode(extent.bytes()).map_err(|error| damaged(py, error))?;
+    if reply.kind != reply::PICKLED || reply.body.buffers.is_empty() {
+        return of_bytes(py, extent.bytes());
+    }
+    let body = extent.bytes()[reply.body.pickle..][..reply.body.pickle_bytes].to_vec();
+    let buffers = PyList::empty(py);
+    for (start, length) in reply.body.buffers {
+        let piece = ResultView::new(extent, start, length).ok_or_else(|| damaged(py, FormatError::Short))?;
+        buffers.append(Bound::new(py, piece)?)?;
+    }
+    unpickle(py, &body, &buffers)
+}
+
+fn unpickle(py: Python<'_>, pickle: &[u8], buffers: &Bound<'_, PyList>) -> PyResult<Decoded> {
+    let value = called(py, intern!(py, "load_result"))?.call1((PyBytes::new(py, pickle), buffers))?;
+    Ok(Decoded::Value(value.unbind()))
+}
+
+fn damaged(py: Python<'_>, error: FormatError) -> PyErr {
+    let text = format!("the function ran, but its result is damaged: {error}; install the same hotlease on both sides");
+    raise(py, intern!(py, "TaskError"), (text, true))
+}
+
+fn ran(ran: RunCertainty) -> Option<bool> {
+    match ran {
+        RunCertainty::Yes => Some(true),
+        RunCertainty::No => Some(false),
+        RunCertainty::Unknown => None,
+    }
+}
+
+/// Makes the exception for an error of the client library.
+pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    failure(
+        py,
+        &Failed {
+            error: error.clone(),
+            deaths: 0,
+        },
+    )
+}
+
+fn failure(py: Python<'_>, failed: &Failed) -> PyErr {
+    let error = &failed.error;
+    let fields = PyDict::new(py);
+    let set = || -> PyResult<()> {
+        fields.set_item("ran", ran(error.ran()))?;
+        if let Error::Refused(refusal) = error {
+            fields.set_item("may_pass", refusal.may_pass())?;
+        }
+        if let Error::WorkerDied { cause, output, .. } = error {
+            fields.set_item("cause", cause.to_string())?;
+            fields.set_item("output", output)?;
+            fields.set_item("deaths", failed.deaths)?;
+            let (exit, signal) = match cause {
+                Cause::Exit { status, .. } => (Some(*status), None),
+                Cause::Signal { signal, .. } => (None, Some(*signal)),
+                _ => (None, None),
+            };
+            fields.set_item("exit_code", exit.or(signal.map(|signal| -signal)))?;
+        }
+        Ok(())
+    };
+    let kind = match error {
+        Error::WorkerDied { .. } => "WorkerDied",
+        Error::OutcomeUnknown { .. } | Error::Protocol { .. } => "OutcomeUnknown",
+        Error::Deadline { .. } => "DeadlineExceeded",
+        Error::LeaseEnded { .. } => "LeaseEnded",
+        Error::NotRunning { .. } => "NotRunning",
+        Error::Refused(_) => "Refused",
+        Error::Options { .. } => "OptionError",
+        _ => "TaskError",
+    };
+    let made = set().and_then(|()| called(py, intern!(py, "failure"))?.call1((kind, error.to_string(), fields)));
+    match made {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}

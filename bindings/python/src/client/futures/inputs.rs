@@ -1,0 +1,257 @@
+//! Futures among the arguments of a call: found while arguments are encoded, so that the search costs nothing.
+//!
+//! Among plain arguments a future is one of the values that are not plain. In lists, dicts and objects the pickler
+//! meets it and asks how it is pickled: as a call that returns the result of its task, by number, in the worker. A
+//! foreign future (`concurrent.futures.Future`, or one of another executor) does not pickle; `hotlease._pickles`
+//! reports it here.
+
+use crate::client::core::ExecutorCore;
+use crate::client::core::dataflow::TaskInput;
+use crate::client::futures::decode::{self, Decoded};
+use crate::client::futures::future::{Task, finish_others};
+use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::target::Target;
+use crate::client::tasks::task_cell::{InputState, TaskCell};
+use crate::plain::{self, Replacement};
+use hotlease_flow::TaskId;
+use hotlease_wire::task::{RESULTS_MAX, TaskLayout, TaskReply, reply};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+/// Future that a call needs.
+pub enum Input {
+    /// A task of the same executor.
+    Task(Arc<TaskCell>, Option<Arc<Target>>),
+    /// A foreign future.
+    Foreign(Py<PyAny>),
+}
+
+/// The futures among the arguments of one call to an executor.
+pub struct Gather<'a> {
+    core: &'a Arc<ExecutorCore>,
+    pub inputs: Vec<Input>,
+}
+
+/// State of a gather while arguments are pickled.
+struct PickleGather {
+    core: Arc<ExecutorCore>,
+    inputs: Vec<Input>,
+}
+
+thread_local! {
+    static GATHERING: RefCell<Option<PickleGather>> = const { RefCell::new(None) };
+}
+
+fn push(inputs: &mut Vec<Input>, input: Input) -> PyResult<usize> {
+    if inputs.len() >= RESULTS_MAX {
+        let text = format!("a task has more than {RESULTS_MAX} futures among its arguments");
+        return Err(PyValueError::new_err(text));
+    }
+    inputs.push(input);
+    Ok(inputs.len() - 1)
+}
+
+impl<'a> Gather<'a> {
+    /// Starts a gather for a call to this executor.
+    #[inline]
+    pub fn new(core: &'a Arc<ExecutorCore>) -> Self {
+        Self {
+            core,
+            inputs: Vec::new(),
+        }
+    }
+
+    /// Returns the placeholder for a value that may be a future.
+    pub fn look<'py>(&mut self, value: &Bound<'py, PyAny>) -> PyResult<Option<Replacement<'py>>> {
+        look(self.core, &mut self.inputs, value)
+    }
+
+    /// Adds a foreign future; returns its number.
+    pub fn wait_for(&mut self, future: &Bound<'_, PyAny>) -> PyResult<usize> {
+        push(&mut self.inputs, Input::Foreign(future.clone().unbind()))
+    }
+
+    /// Calls `pickle`, during which futures are registered.
+    pub fn during<T>(&mut self, pickle: impl FnOnce() -> T) -> T {
+        let gathering = PickleGather {
+            core: self.core.clone(),
+            inputs: std::mem::take(&mut self.inputs),
+        };
+        let before = GATHERING.replace(Some(gathering));
+        let pickled = pickle();
+        if let Some(gathered) = GATHERING.replace(before) {
+            self.inputs = gathered.inputs;
+        }
+        pickled
+    }
+}
+
+fn look<'py>(
+    core: &Arc<ExecutorCore>,
+    inputs: &mut Vec<Input>,
+    value: &Bound<'py, PyAny>,
+) -> PyResult<Option<Replacement<'py>>> {
+    let Ok(task) = value.cast::<Task>() else {
+        return Ok(None);
+    };
+    let (py, task) = (value.py(), task.get());
+    let input = if Arc::ptr_eq(&task.core, core) {
+        match task.cell.as_input() {
+            InputState::Decoded => match task.decoded(py)? {
+                Decoded::Value(value) => return Ok(Some(Replacement::Value(value.bind(py).clone()))),
+                Decoded::Raised(exception) => {
+                    let ended = Arc::new(TaskCell::new(None));
+                    ended.start();
+                    ended.resolve(TaskOutcome::Raised(exception.clone_ref(py)));
+                    Input::Task(ended, task.target.clone())
+                }
+            },
+            _ => Input::Task(task.cell.clone(), task.target.clone()),
+        }
+    } else {
+        Input::Foreign(value.clone().unbind())
+    };
+    let number = push(inputs, input)?;
+    // In range: see `RESULTS_MAX`.
+    Ok(Some(Replacement::Result(number as u16)))
+}
+
+fn gathering<T>(with: impl FnOnce(&mut PickleGather) -> PyResult<T>) -> PyResult<T> {
+    // No borrow is held here: Python code may run.
+    let Some(mut gather) = GATHERING.take() else {
+        return Err(PyTypeError::new_err(
+            "a future cannot be pickled: pass it as an argument of submit, whose task then gets its result",
+        ));
+    };
+    let done = with(&mut gather);
+    GATHERING.set(Some(gather));
+    done
+}
+
+/// Pickles a future: a function and its arguments, for the worker to call.
+pub fn reduce<'py>(future: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+    let py = future.py();
+    let instead = gathering(|gather| look(&gather.core, &mut gather.inputs, future))?;
+    Ok(match instead {
+        Some(Replacement::Value(value)) => (decode::called(py, intern!(py, "value"))?, PyTuple::new(py, [value])?),
+        Some(Replacement::Result(number)) => (decode::called(py, intern!(py, "result"))?, PyTuple::new(py, [number])?),
+        None => return Err(PyTypeError::new_err("not a future")),
+    })
+}
+
+/// Forgets the futures found so far: the arguments are pickled once more, from the beginning.
+#[pyfunction]
+fn _gather_anew() -> PyResult<()> {
+    gathering(|gather| {
+        gather.inputs.clear();
+        Ok(())
+    })
+}
+
+/// Adds a foreign future that is among the arguments; returns its number.
+#[pyfunction]
+fn _gather(future: Py<PyAny>) -> PyResult<usize> {
+    gathering(|gather| push(&mut gather.inputs, Input::Foreign(future)))
+}
+
+/// Foreign futures, by their names in the graph and as Python objects.
+pub type Awaited = Vec<(TaskId, Py<PyAny>)>;
+
+/// Returns the sources for the graph, and the foreign futures that need a callback.
+pub fn sources(core: &ExecutorCore, inputs: Vec<Input>) -> PyResult<(Vec<TaskInput>, Awaited)> {
+    let (mut sources, mut foreign) = (Vec::with_capacity(inputs.len()), Vec::new());
+    for input in inputs {
+        match input {
+            Input::Task(cell, target) => sources.push(TaskInput::Task(cell, target)),
+            Input::Foreign(future) => {
+                let node = core
+                    .promise()
+                    .ok_or_else(|| PyValueError::new_err("too many futures are waited for"))?;
+                foreign.push((node, future));
+                sources.push(TaskInput::Foreign(node));
+            }
+        }
+    }
+    Ok((sources, foreign))
+}
+
+/// Callback of a foreign future: tells the graph when it is done.
+#[pyclass(frozen, module = "hotlease._core")]
+struct ForeignCallback {
+    core: Weak<ExecutorCore>,
+    node: TaskId,
+}
+
+/// Adds the callback to a foreign future.
+pub fn await_foreign(py: Python<'_>, core: &Arc<ExecutorCore>, node: TaskId, future: &Py<PyAny>) -> PyResult<()> {
+    let core = Arc::downgrade(core);
+    let arrival = Bound::new(py, ForeignCallback { core, node })?;
+    future
+        .bind(py)
+        .call_method1(intern!(py, "add_done_callback"), (arrival,))?;
+    Ok(())
+}
+
+#[pymethods]
+impl ForeignCallback {
+    fn __call__(&self, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = future.py();
+        let Some(core) = self.core.upgrade() else {
+            return Ok(());
+        };
+        if core.is_foreign() {
+            return Ok(());
+        }
+        let outcome = if future.call_method0(intern!(py, "cancelled"))?.is_truthy()? {
+            None
+        } else {
+            Some(Arc::new(match arrived(future) {
+                Ok(outcome) => outcome,
+                Err(error) => TaskOutcome::Raised(error.into_value(py).into_any()),
+            }))
+        };
+        py.detach(|| core.end_foreign(self.node, outcome));
+        finish_others(py, &core);
+        Ok(())
+    }
+}
+
+fn arrived(future: &Bound<'_, PyAny>) -> PyResult<TaskOutcome> {
+    let py = future.py();
+    let exception = future.call_method0(intern!(py, "exception"))?;
+    if !exception.is_none() {
+        return Ok(TaskOutcome::Raised(exception.unbind()));
+    }
+    let value = future.call_method0(intern!(py, "result"))?;
+    let mut bytes = vec![0; reply::HEAD_BYTES];
+    if plain::encode(&value, &mut bytes, usize::MAX / 2) {
+        return Ok(TaskOutcome::Reply(bytes.into()));
+    }
+    let dumped = decode::called(py, intern!(py, "dump_arguments"))?.call1((value, py.None(), true))?;
+    let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
+    let pickle = pickle.as_bytes();
+    let buffers = buffers.iter().map(|buffer| PyBuffer::<u8>::get(&buffer));
+    let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
+    let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len_bytes()).collect();
+    let too_large = || PyValueError::new_err("the result of a future is larger than any memory");
+    let head = TaskReply::head(reply::PICKLED, 0, pickle.len(), &lengths).ok_or_else(too_large)?;
+    let layout = TaskLayout::new(head.len(), pickle.len(), lengths).ok_or_else(too_large)?;
+    let mut bytes = vec![0; layout.end];
+    bytes[..head.len()].copy_from_slice(&head);
+    bytes[layout.pickle..][..pickle.len()].copy_from_slice(pickle);
+    for (buffer, &(start, length)) in buffers.iter().zip(&layout.buffers) {
+        buffer.copy_to_slice(py, &mut bytes[start..][..length])?;
+    }
+    Ok(TaskOutcome::Reply(bytes.into()))
+}
+
+/// Adds the functions that `hotlease._pickles` calls.
+pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(_gather, module)?)?;
+    module.add_function(wrap_pyfunction!(_gather_anew, module)?)
+}

@@ -1,0 +1,136 @@
+//! Planned tasks: tasks as the dataflow kernel carries them, and their inputs.
+
+use super::outcome::TaskOutcome;
+use super::remote_results::RemoteResult;
+use super::request::{Assembly, Payload, too_large};
+use super::target::{Memo, Plan, Target};
+use super::task_cell::TaskCell;
+use crate::client::memory::{Extent, Pool};
+use hotlease_client::{Error, Invoker};
+use hotlease_flow::MemoKey;
+use hotlease_wire::task::request;
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+/// A task, as the kernel carries it. A hundred thousand may wait, so rare fields are behind pointers.
+pub struct PlannedTask {
+    pub cell: Arc<TaskCell>,
+    pub target: Arc<Target>,
+    /// Request of the task, without the results that it needs.
+    pub payload: Payload,
+    pub plan: Plan,
+    /// Results that existed when the task was submitted, each with its number.
+    pub done: Box<[(u32, Arc<TaskOutcome>)]>,
+    /// Number of results that the task needs, including those in `done`.
+    pub inputs: u32,
+    /// Memo key of its result, once it is known.
+    pub key: OnceCell<Box<MemoKey>>,
+    /// The remote result that this task makes again.
+    pub makes: Option<Arc<RemoteResult>>,
+}
+
+impl PlannedTask {
+    /// A task that was not submitted.
+    pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: Payload, plan: Plan) -> Box<Self> {
+        Box::new(Self {
+            cell,
+            target,
+            payload,
+            plan,
+            done: Box::default(),
+            inputs: 0,
+            key: OnceCell::new(),
+            makes: None,
+        })
+    }
+
+    /// Bytes that the task keeps.
+    pub fn size(&self) -> usize {
+        self.payload.bytes().len()
+    }
+
+    /// Whether the task may run again after its worker died.
+    pub fn is_idempotent(&self) -> bool {
+        self.plan.idempotent.unwrap_or(self.target.idempotent)
+    }
+
+    /// Builds the request with the results that the task needs. `alone`: no other task needs any of them.
+    pub fn request(
+        &self,
+        results: &[Arc<TaskOutcome>],
+        alone: bool,
+        invoker: &Invoker,
+        pool: &Arc<Pool>,
+    ) -> Result<Payload, Error> {
+        let runs_once = self.plan.retries.unwrap_or(0) == 0;
+        if results.is_empty() {
+            return match &self.payload {
+                Payload::Own(bytes) => Ok(Payload::Own(bytes.clone())),
+                Payload::Shared(extent) if runs_once => Ok(Payload::Shared(extent.clone())),
+                // A run may write to its arguments, which the next run needs unchanged.
+                Payload::Shared(extent) => Ok(Payload::Own(extent.bytes().into())),
+            };
+        }
+        let bytes = results.iter().filter_map(|result| result.sent()).collect();
+        let whole = Assembly::with_results(self.payload.bytes(), &self.target, bytes).ok_or_else(too_large)?;
+        if alone
+            && runs_once
+            && !self.is_idempotent()
+            && let Some(extent) = sole(results)
+            && let Some(front) = whole.before_result(extent)
+            && let Some(request) = extent.put_before(0, &front)
+        {
+            return Ok(Payload::Shared(request.into()));
+        }
+        if whole.len() <= invoker.options().request_bytes as usize || pool.is_full() {
+            return Ok(Payload::Own(whole.to_vec().into()));
+        }
+        let mut memory = pool.take(invoker, whole.len())?;
+        whole.fill(&mut memory.room()[..whole.len()]);
+        Ok(Payload::Shared(memory.into_extent(whole.len()).into()))
+    }
+
+    /// Memo key of the computation: function, arguments and inputs.
+    pub fn key_of(&self, results: &[Arc<TaskOutcome>]) -> Option<MemoKey> {
+        match self.plan.memo.as_ref()? {
+            Memo::Not => None,
+            Memo::Key(key) => Some(MemoKey(**key)),
+            Memo::Content => {
+                let mut hasher = blake3::Hasher::new_derive_key("hotlease python task 1");
+                hasher.update(self.target.content.get()?);
+                let payload = self.payload.bytes();
+                hasher.update(&(payload.len() as u64).to_le_bytes());
+                // The flag that asks for the running time is not part of the key.
+                hasher.update(&[payload[0], payload[1] & !request::TIMED]);
+                hasher.update(&payload[2..]);
+                for part in results.iter().filter_map(|result| result.bytes()) {
+                    hasher.update(&(part.len() as u64).to_le_bytes());
+                    hasher.update(part);
+                }
+                Some(MemoKey(*hasher.finalize().as_bytes()))
+            }
+        }
+    }
+
+    /// Whether the task's memo key cannot be computed yet, because it covers the bytes of results that are not at the
+    /// client.
+    pub fn is_key_unknown_yet(&self, results: &[Arc<TaskOutcome>]) -> bool {
+        self.key.get().is_none()
+            && self.plan.memo == Some(Memo::Content)
+            && results
+                .iter()
+                .any(|result| result.away().is_some_and(|away| away.here().is_none()))
+    }
+}
+
+/// Memory of the only result that a task needs, if nothing else uses it. The two references are the list's, and that of
+/// the graph or of the task's own list. A future that still exists would be a third.
+fn sole(results: &[Arc<TaskOutcome>]) -> Option<&Extent> {
+    match results {
+        [result] if Arc::strong_count(result) == 2 => match &**result {
+            TaskOutcome::Large(extent) => Some(extent),
+            _ => None,
+        },
+        _ => None,
+    }
+}

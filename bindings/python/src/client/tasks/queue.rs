@@ -1,0 +1,55 @@
+//! Queue of tasks that wait for a slot: higher priorities first, then in the order of arrival.
+
+use crate::client::tasks::job::Job;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Queue by priority. Nearly always all tasks have priority 0 and are in one list.
+#[derive(Default)]
+pub struct Queue {
+    usual: VecDeque<Job>,
+    others: BTreeMap<Reverse<i32>, VecDeque<Job>>,
+}
+
+impl Queue {
+    /// Whether no task waits.
+    pub fn is_empty(&self) -> bool {
+        self.usual.is_empty() && self.others.is_empty()
+    }
+
+    fn of(&mut self, job: &Job) -> &mut VecDeque<Job> {
+        match job.priority {
+            0 => &mut self.usual,
+            priority => self.others.entry(Reverse(priority)).or_default(),
+        }
+    }
+
+    /// Adds a task behind all of its priority.
+    pub fn push_back(&mut self, job: Job) {
+        self.of(&job).push_back(job);
+    }
+
+    /// Adds a task before all of its priority: it was sent before.
+    pub fn push_front(&mut self, job: Job) {
+        self.of(&job).push_front(job);
+    }
+
+    /// Takes the next task.
+    pub fn pop_front(&mut self) -> Option<Job> {
+        if let Some(mut first) = self.others.first_entry()
+            && (first.key().0 > 0 || self.usual.is_empty())
+        {
+            let job = first.get_mut().pop_front();
+            if first.get().is_empty() {
+                first.remove();
+            }
+            return job;
+        }
+        self.usual.pop_front()
+    }
+
+    /// Takes all tasks, the next one first.
+    pub fn take_all(&mut self) -> Vec<Job> {
+        std::iter::from_fn(|| self.pop_front()).collect()
+    }
+}

@@ -1,0 +1,144 @@
+//! Remote results: results that stay with their workers on other hosts because only other tasks need them. Those tasks
+//! fetch them from worker to worker; no byte of them crosses the client.
+//!
+//! ```text
+//!   LEFT reply from worker       needed at the client           the worker has it        rerun, if allowed
+//!  ─────────────────► Away ────────────────────────────► asked ──────────────────► here ◄──────────────────┐
+//!                       │                                  └── worker is gone, or lost the result ─────────┤
+//!                       └── no user left: the worker is told to release it                 lost ◄──────────┘ else
+//! ```
+//!
+//! A task that needs such a result is sent the location reply of the worker that made it, and the task's worker fetches
+//! the result with it. If the fetch fails (no route from one host to the other, or the maker is gone), the task did not
+//! run: the result is brought to the client and sent with the task, as if it had never been remote. All of it happens
+//! under the core's `state` lock.
+
+use super::outcome::TaskOutcome;
+use super::request::Payload;
+use super::target::Target;
+use crate::client::tasks::Run;
+use hotlease_wire::task::left_results::LEFT_REPLY_BYTES;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
+
+/// A result that stays with its worker.
+pub struct RemoteResult {
+    /// Reply that says where the result is; dependent tasks are sent this in place of the result.
+    pub told: [u8; LEFT_REPLY_BYTES],
+    pub place: RemotePlace,
+    pub bytes: usize,
+    pub target: Arc<Target>,
+    /// Call that can make the result again, if that is allowed.
+    pub again: Option<Remake>,
+    /// Set once the result was brought to the client: the result, or the reason why there is none.
+    pub here: OnceLock<Arc<TaskOutcome>>,
+    pub wanted: Mutex<FetchState>,
+    pub releases: Arc<Releases>,
+}
+
+/// Location of a remote result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RemotePlace {
+    /// Index of the slot.
+    pub lane: usize,
+    /// Number of the worker, counted over all workers that the slot has had.
+    pub worker: u64,
+    pub ticket: u64,
+}
+
+/// How far bringing a result to the client is.
+#[derive(Default)]
+pub struct FetchState {
+    /// Dependent tasks cannot fetch the result from its worker: it must come to the client.
+    pub is_wanted: bool,
+    /// The request to the worker is under way.
+    pub is_asked: bool,
+    /// Runs that continue once the result is at the client.
+    pub runs: Vec<Run>,
+}
+
+/// Call that made a result, kept to make the result again.
+pub struct Remake {
+    pub payload: Payload,
+    pub inputs: Vec<Arc<TaskOutcome>>,
+    pub depth: usize,
+}
+
+impl RemoteResult {
+    /// Outcome of bringing the result to the client; `None`: it was not brought.
+    pub fn here(&self) -> Option<&Arc<TaskOutcome>> {
+        self.here.get()
+    }
+
+    /// Bytes that dependent tasks are sent: the result if it is at the client, else the location reply.
+    pub fn sent(&self) -> Option<&[u8]> {
+        self.here().map_or(Some(&self.told), |here| here.bytes())
+    }
+
+    /// Size of the result in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many results have to be made again before this one, at most.
+    pub fn depth(&self) -> usize {
+        self.again.as_ref().map_or(0, |again| again.depth)
+    }
+
+    /// Marks that dependent tasks could not fetch the result from its worker.
+    pub fn require_here(&self) {
+        self.wanted().is_wanted = true;
+    }
+
+    /// How far bringing the result to the client is.
+    pub fn wanted(&self) -> MutexGuard<'_, FetchState> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RemoteResult {
+    fn drop(&mut self) {
+        if self.here().is_none() {
+            self.releases.push(Release {
+                place: self.place,
+                target: self.target.clone(),
+            });
+        }
+    }
+}
+
+/// Remote results without a user, collected until their workers are told to release them.
+#[derive(Default)]
+pub struct Releases {
+    pub any: AtomicBool,
+    list: Mutex<Vec<Release>>,
+    keeper: OnceLock<Thread>,
+}
+
+/// A result that its worker may release.
+pub struct Release {
+    pub place: RemotePlace,
+    pub target: Arc<Target>,
+}
+
+impl Releases {
+    /// Sets the keeper thread, which is woken when a result is to be released.
+    pub fn wake(&self, keeper: Thread) {
+        // Set once; a second call changes nothing.
+        let _ = self.keeper.set(keeper);
+    }
+
+    fn push(&self, released: Release) {
+        self.list().push(released);
+        self.any.store(true, Ordering::Release);
+        if let Some(keeper) = self.keeper.get() {
+            keeper.unpark();
+        }
+    }
+
+    /// The results to release.
+    pub fn list(&self) -> MutexGuard<'_, Vec<Release>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,85 @@
+//! Functions that tasks call, and the options that they declare for their tasks.
+
+use super::expected::Expected;
+use hotlease_client::Code;
+use hotlease_wire::task::FunctionKey;
+use std::ops::Deref;
+use std::sync::OnceLock;
+
+/// A function that tasks call, by its content.
+pub struct Target {
+    /// Name of the function on the wire.
+    pub key: FunctionKey,
+    /// Function or library, as it is sent to workers.
+    pub blob: Blob,
+    /// Whether a task may run again after a worker died of it.
+    pub idempotent: bool,
+    /// Name shown to users.
+    pub name: Box<str>,
+    /// Declarations of the function for its tasks.
+    pub plan: Plan,
+    /// Hash of the function's content, for memoisation; computed on first use.
+    pub content: OnceLock<[u8; 32]>,
+    /// Prediction of its next result size.
+    pub expected: Expected,
+}
+
+/// Form in which a function is sent.
+pub enum Blob {
+    /// A pickle of a callable.
+    Pickle(Box<[u8]>),
+    /// The library of a native function, which may hold other functions, too.
+    Library(Code),
+}
+
+impl Deref for Blob {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Pickle(bytes) => bytes,
+            Self::Library(code) => code.bytes(),
+        }
+    }
+}
+
+/// Options of a task beside running it; `None`: not set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Number of retries after the task raised an exception.
+    pub retries: Option<u16>,
+    /// Higher priorities are sent first.
+    pub priority: Option<i32>,
+    /// Whether and how its result is memoised.
+    pub memo: Option<Memo>,
+    /// Whether the task may run again after its worker died.
+    pub idempotent: Option<bool>,
+}
+
+/// Key under which a result is memoised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Memo {
+    /// The result is not memoised.
+    Not,
+    /// Key made of the function and arguments.
+    Content,
+    /// This key.
+    Key(Box<[u8; 32]>),
+}
+
+impl Plan {
+    /// Returns these options, with those of `other` for the ones that are not set.
+    pub fn or(&self, other: &Self) -> Self {
+        Self {
+            retries: self.retries.or(other.retries),
+            priority: self.priority.or(other.priority),
+            memo: self.memo.clone().or_else(|| other.memo.clone()),
+            idempotent: self.idempotent.or(other.idempotent),
+        }
+    }
+
+    /// Whether no option needs the graph.
+    pub fn is_plain(&self) -> bool {
+        self.retries.unwrap_or(0) == 0 && matches!(self.memo, None | Some(Memo::Not))
+    }
+}

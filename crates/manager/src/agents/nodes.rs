@@ -1,0 +1,155 @@
+//! Orders of operators for nodes: checked here, and decided by the machine.
+
+use crate::agents::listing;
+use crate::records::{CORES_MAX, bad_request};
+use crate::state::ManagerState;
+use crate::state::driver::unexpected_answer;
+use hotlease_lease::agent::OfferedCores;
+use hotlease_lease::manager::{AgentRecord, ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish};
+use hotlease_net::Address;
+use hotlease_wire::Rejection;
+use hotlease_wire::grpc::{
+    AgentInfo, CoresWanted, NodeInfo, NodeList, NodeOrder as Ordered, OfferWanted, OrderNodeReply, OrderNodeRequest,
+};
+use hotlease_wire::ids::AgentId;
+use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Longest notice that an agent accepts, milliseconds.
+const WITHIN_MS_MAX: u64 = 7 * 24 * 3_600_000;
+/// State of a node that has a wish and is not registered.
+const AWAY: &str = "away";
+
+/// Carries out an operator's order, or notes it for a node that is away. Returns when the order is durable.
+pub(crate) async fn order(
+    state: &Arc<ManagerState>,
+    request: OrderNodeRequest,
+    by: &str,
+) -> Result<OrderNodeReply, Rejection> {
+    let at_ms = state.unix_ms();
+    let by_ms = |within_ms: u64| at_ms + within_ms.min(WITHIN_MS_MAX);
+    let order = match Ordered::try_from(request.order) {
+        Ok(Ordered::Add) => NodeOrder::Add(offer(request.offer.unwrap_or_default(), by_ms)?),
+        Ok(Ordered::Drain) => NodeOrder::Drain {
+            by_ms: by_ms(request.within_ms),
+        },
+        Ok(Ordered::Resume) => NodeOrder::Resume,
+        Ok(Ordered::Remove) => NodeOrder::Remove,
+        Ok(Ordered::None) | Err(_) => return Err(bad_request("unknown order for a node")),
+    };
+    let (agent, host) = find(state, &request.node)?;
+    tracing::info!(by, %agent, host, ?order, "an operator orders");
+    let ask = |request| ClusterEvent::Order {
+        request,
+        agent,
+        order,
+        at_ms,
+    };
+    match state.ask(None, ask).await? {
+        (ClusterAnswer::Ordered { done }, _) => Ok(OrderNodeReply {
+            agent: agent.to_string(),
+            host,
+            done,
+        }),
+        (answer, _) => Err(unexpected_answer(&answer)),
+    }
+}
+
+fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Rejection> {
+    if asked.cores.len() > CORES_MAX {
+        return Err(bad_request("more cores than any machine has"));
+    }
+    if asked.gpus.is_some_and(|gpus| gpus > GPUS_PER_AGENT_MAX) {
+        return Err(bad_request("more GPUs than an agent offers"));
+    }
+    Ok(OfferWish {
+        cores: match CoresWanted::try_from(asked.choice) {
+            Ok(CoresWanted::CoresUnchanged) => OfferedCores::Unchanged,
+            Ok(CoresWanted::CoresAll) => OfferedCores::All,
+            Ok(CoresWanted::CoresCount) => OfferedCores::Count(asked.count),
+            Ok(CoresWanted::CoresThese) => OfferedCores::These(asked.cores.into_iter().collect()),
+            Err(_) => return Err(bad_request("unknown choice of cores")),
+        },
+        memory_bytes: Some(asked.memory_bytes).filter(|bytes| *bytes > 0),
+        gpus: asked.gpus,
+        by_ms: by_ms(asked.within_ms),
+    })
+}
+
+/// Finds the agent that an operator names: by its id, also if it is away; by the names in its certificate; or by its
+/// own host name.
+fn find(state: &Arc<ManagerState>, name: &str) -> Result<(AgentId, String), Rejection> {
+    let agents = state.agents();
+    if let Ok(id) = name.parse() {
+        let known = agents.iter().find(|(record, ..)| record.id == id);
+        return Ok((id, known.map_or(String::new(), |(record, ..)| record.host.clone())));
+    }
+    let certified = |record: &AgentRecord| {
+        let address: Option<Address> = record.endpoint.parse().ok();
+        record.owner == name || address.is_some_and(|address| address.host() == name)
+    };
+    let told = |record: &AgentRecord| record.host == name;
+    let named: Vec<_> = agents.iter().filter(|(record, ..)| certified(record)).collect();
+    let named = match named.is_empty() || name.is_empty() {
+        true => agents.iter().filter(|(record, ..)| told(record)).collect(),
+        false => named,
+    };
+    match named[..] {
+        [(record, ..)] => Ok((record.id, record.host.clone())),
+        [] => Err(bad_request(format!(
+            "no node is called {name:?}; `hotlease admin node list` lists them, and one that is away is named \
+             by its agent's id"
+        ))),
+        _ => {
+            let ids: Vec<_> = named.iter().map(|(record, ..)| record.id.to_string()).collect();
+            Err(bad_request(format!(
+                "several agents are on {name:?}; name one by its id: {}",
+                ids.join(", ")
+            )))
+        }
+    }
+}
+
+/// Lists registered nodes, and nodes with a wish that are away.
+pub(crate) async fn list(state: &Arc<ManagerState>) -> NodeList {
+    let leases: BTreeMap<String, u32> = {
+        let answers = listing::ask_all(state, "").await;
+        let counted = answers.into_iter().map(|(agent, status)| {
+            let active = status.leases.iter().filter(|lease| lease.state == "active");
+            (agent.to_string(), active.count() as u32)
+        });
+        counted.collect()
+    };
+    let mut agents: BTreeMap<String, AgentInfo> = listing::agents(state)
+        .await
+        .agents
+        .into_iter()
+        .map(|agent| (agent.id.clone(), agent))
+        .collect();
+    let now_ms = state.unix_ms();
+    let mut wishes: BTreeMap<String, NodeWish> = {
+        let machine = state.machine();
+        let wishes = machine.cluster.wishes();
+        wishes.map(|(agent, wish)| (agent.to_string(), wish.clone())).collect()
+    };
+    for id in wishes.keys() {
+        agents.entry(id.clone()).or_insert_with(|| AgentInfo {
+            id: id.clone(),
+            state: AWAY.into(),
+            ..AgentInfo::default()
+        });
+    }
+    let nodes = agents.into_iter().map(|(id, agent)| {
+        let wish = wishes.remove(&id);
+        let by_ms = wish.as_ref().and_then(|wish| wish.drained_by_ms);
+        NodeInfo {
+            leases: leases.get(&id).copied().unwrap_or(0),
+            drained: by_ms.is_some(),
+            drain_left_ms: by_ms.map_or(0, |by_ms| by_ms.saturating_sub(now_ms)),
+            pending: wish.is_some_and(|wish| wish.number != agent.order),
+            agent: Some(agent),
+        }
+    });
+    NodeList { nodes: nodes.collect() }
+}

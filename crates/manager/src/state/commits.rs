@@ -1,0 +1,273 @@
+//! Writes of the machine on their way to the store.
+//!
+//! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes
+//! which run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
+
+use super::machine::{Commit, LeaseRequest};
+use crate::records::distinct_cores;
+use crate::state::{ManagerState, refusal_of};
+use hotlease_lease::ledger::FunctionTotals;
+use hotlease_lease::manager::{AGENTS_MAX, ClusterEvent, CommitId, LeaseNote, LeaseReport, StateWrite};
+use hotlease_store::{
+    AgentRecord, LATER_MAX, LeaseRecord, LeaseState, LedgerRow, Report, ReportResult, RowKey, Store, StoreError,
+};
+use hotlease_wire::Rejection;
+use hotlease_wire::ids::{AgentId, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::runtime::Handle;
+use tokio::sync::{RwLock, Semaphore, mpsc};
+
+/// Makes commits durable until the manager stops.
+pub(crate) async fn write(state: Arc<ManagerState>, mut commits: mpsc::UnboundedReceiver<Commit>) {
+    let mut turns: HashMap<AgentId, Arc<RwLock<()>>> = HashMap::new();
+    let places = Arc::new(Semaphore::new(LATER_MAX));
+    while let Some(commit) = commits.recv().await {
+        if turns.len() > AGENTS_MAX {
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        }
+        let turn = Arc::clone(turns.entry(commit.agent).or_default());
+        let alone = commit.writes.iter().any(StateWrite::changes_agent);
+        // In the order of the commits. A lock that is not free holds up all commits that follow; that is short, and
+        // happens only when an agent comes or goes.
+        if alone {
+            let turn = turn.write_owned().await;
+            tokio::spawn(make(Arc::clone(&state), commit, turn));
+        } else {
+            let turn = turn.read_owned().await;
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                return;
+            };
+            begin(&state, commit, (turn, place));
+        }
+    }
+}
+
+/// Number of ledger rows that a write merges.
+fn rows(write: &StateWrite) -> usize {
+    match write {
+        StateWrite::Report { leases, .. } => leases.iter().map(|lease| 1 + lease.functions.len()).sum(),
+        _ => 0,
+    }
+}
+
+/// Starts a commit. A single write of a lease, which a grant or a release waits for, is given to the store with a
+/// callback: no thread waits for it, which saves two thread switches each. All other commits run on a thread for
+/// that.
+fn begin<T: Send + 'static>(state: &Arc<ManagerState>, mut commit: Commit, turn: T) {
+    let at_ms = state.unix_ms();
+    let taken = RunningCommit {
+        commit: commit.id,
+        rows: commit.writes.iter().map(rows).sum(),
+        begun: Instant::now(),
+    };
+    let told_of = |turn| {
+        let (state, runtime) = (Arc::clone(state), Handle::current());
+        move |made: Result<Option<ReportResult>, StoreError>| {
+            // Event handling after this may spawn tasks.
+            let _runtime = runtime.enter();
+            taken.finish(&state, made.map(Vec::from_iter).map_err(refusal_of), turn);
+        }
+    };
+    let store = &state.config.store;
+    match (commit.writes.pop(), commit.writes.is_empty()) {
+        (Some(StateWrite::PutLease { lease, note }), true) => {
+            let told = told_of(turn);
+            let lease = lease_of_grant(lease, note, commit.wanted.get(&lease), at_ms);
+            store.open_lease_later(lease, at_ms, Box::new(|made| told(made.map(|()| None))));
+        }
+        (Some(StateWrite::Report { agent, leases }), true) => {
+            let told = told_of(turn);
+            store.report_later(report(agent, leases, at_ms), Box::new(|made| told(made.map(Some))));
+        }
+        (last, _) => {
+            commit.writes.extend(last);
+            tokio::spawn(make(Arc::clone(state), commit, turn));
+        }
+    }
+}
+
+/// Commit that is being written.
+struct RunningCommit {
+    commit: CommitId,
+    rows: usize,
+    begun: Instant,
+}
+
+impl RunningCommit {
+    /// Reports the result to the machine. Drops `turn` first, so that the agent's next commit may run.
+    fn finish<T>(self, state: &Arc<ManagerState>, made: Result<Vec<ReportResult>, Rejection>, turn: T) {
+        state.metrics.count_commit(self.begun.elapsed(), self.rows, &made);
+        let commit = self.commit;
+        let event = match made {
+            Ok(reported) => {
+                reported.iter().for_each(warn_of_excess);
+                ClusterEvent::Committed { commit }
+            }
+            Err(refusal) => ClusterEvent::NotCommitted { commit, refusal },
+        };
+        drop(turn);
+        state.step(event);
+    }
+}
+
+async fn make<T>(state: Arc<ManagerState>, commit: Commit, turn: T) {
+    let at_ms = state.unix_ms();
+    let Commit { id, writes, wanted, .. } = commit;
+    let taken = RunningCommit {
+        commit: id,
+        rows: writes.iter().map(rows).sum(),
+        begun: Instant::now(),
+    };
+    let made = state.store(move |store| {
+        let mut reported = Vec::new();
+        for write in writes {
+            reported.extend(apply(store, write, &wanted, at_ms)?);
+        }
+        Ok(reported)
+    });
+    taken.finish(&state, made.await, turn);
+}
+
+/// Applies one write. Each may be repeated: after a failure in the middle the next report tries all of it again.
+fn apply(
+    store: &dyn Store,
+    write: StateWrite,
+    wanted: &HashMap<LeaseId, LeaseRequest>,
+    at_ms: u64,
+) -> Result<Option<ReportResult>, StoreError> {
+    match write {
+        StateWrite::PutAgent(agent) => {
+            let agent = AgentRecord {
+                id: agent.id,
+                boot: agent.boot,
+                address: agent.address,
+                cores: agent.cores,
+            };
+            store.put_agent(agent, at_ms)?;
+        }
+        StateWrite::RemoveAgent(agent) => store.remove_agent(agent, at_ms)?,
+        StateWrite::PutWish { agent, wish } => store.put_wish(agent, wish)?,
+        StateWrite::RemoveWish(agent) => store.remove_wish(agent)?,
+        StateWrite::PutLease { lease, note } => {
+            store.open_lease(lease_of_grant(lease, note, wanted.get(&lease), at_ms), at_ms)?;
+        }
+        StateWrite::Report { agent, leases } => return store.report(report(agent, leases, at_ms)).map(Some),
+        StateWrite::EndLease { lease, why } => {
+            if let Some(known) = store.lease(lease)?.filter(|lease| lease.state == LeaseState::Active) {
+                return store.report(end_report(store, known, why, at_ms)?).map(Some);
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn lease_of_grant(lease: LeaseId, note: LeaseNote, wanted: Option<&LeaseRequest>, at_ms: u64) -> LeaseRecord {
+    let slots = distinct_cores(&note.cores);
+    LeaseRecord {
+        id: lease,
+        agent: note.agent,
+        boot: note.boot,
+        tenant: note.tenant,
+        label: note.label,
+        job: wanted.map(|wanted| wanted.request.job.clone()).unwrap_or_default(),
+        epoch: note.epoch,
+        cores: note.cores,
+        // The number that was asked for, not the agent's: it limits what the agent may bill.
+        slots: wanted.map_or(slots, |wanted| wanted.billable_cores(slots)),
+        memory_bytes: wanted.map_or(0, |wanted| {
+            let workers = u64::from(wanted.request.workers);
+            wanted.request.memory_bytes.saturating_mul(workers)
+        }),
+        gpus: note.gpus,
+        granted_ms: wanted.map_or(at_ms, |wanted| wanted.granted_ms),
+        state: LeaseState::Active,
+    }
+}
+
+fn report(agent: AgentId, leases: Vec<LeaseReport>, at_ms: u64) -> Report {
+    let boot = leases.first().map(|lease| lease.boot);
+    let usage = leases.iter().map(|lease| LedgerRow {
+        key: RowKey {
+            agent,
+            boot: lease.boot,
+            lease: lease.lease,
+        },
+        tenant: lease.tenant.clone(),
+        usage: lease.usage,
+        functions: lease.functions.clone(),
+        settled: lease.over.is_some(),
+    });
+    Report {
+        agent,
+        boot: boot.unwrap_or(hotlease_wire::ids::BootId([0; 8])),
+        at_ms,
+        usage: usage.collect(),
+        leases: leases
+            .into_iter()
+            .map(|lease| lease_of_report(agent, lease, at_ms))
+            .collect(),
+        missing_before: None,
+    }
+}
+
+fn lease_of_report(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecord {
+    LeaseRecord {
+        id: lease.lease,
+        agent,
+        boot: lease.boot,
+        tenant: lease.tenant,
+        label: lease.label,
+        job: String::new(),
+        epoch: lease.epoch,
+        slots: distinct_cores(&lease.cores),
+        cores: lease.cores,
+        memory_bytes: 0,
+        gpus: lease.gpus,
+        granted_ms: at_ms,
+        state: match lease.over {
+            Some(why) => LeaseState::Ended { why },
+            None => LeaseState::Active,
+        },
+    }
+}
+
+/// Report that ends a lease whose agent reports no more usage: the known total is its last.
+fn end_report(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> Result<Report, StoreError> {
+    let key = known.key();
+    let row = store.rows(&[key])?.into_iter().flatten().next();
+    let usage = row.map(|row| LedgerRow {
+        key,
+        tenant: row.tenant,
+        usage: UsageTotals::default(),
+        functions: FunctionTotals::default(),
+        settled: true,
+    });
+    let state = LeaseState::Ended { why: why.into() };
+    Ok(Report {
+        agent: known.agent,
+        boot: known.boot,
+        at_ms,
+        leases: vec![LeaseRecord { state, ..known }],
+        usage: usage.into_iter().collect(),
+        missing_before: None,
+    })
+}
+
+/// Warns the operator of usage that an agent reported without a right to it.
+pub(crate) fn warn_of_excess(reported: &ReportResult) {
+    for key in &reported.capped {
+        tracing::warn!(
+            agent = %key.agent, boot = %key.boot, lease = %key.lease,
+            "an agent reports more usage than its lease allows; the excess is not billed"
+        );
+    }
+    for key in &reported.disputed {
+        tracing::warn!(
+            agent = %key.agent, boot = %key.boot, lease = %key.lease,
+            "an agent reports a lease that this manager did not grant; it is not billed"
+        );
+    }
+}

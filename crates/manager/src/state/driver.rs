@@ -1,0 +1,287 @@
+//! Carries out the actions of [`hotlease_lease::manager::Cluster`]: requests to agents, writes, answers.
+
+use super::agent_connections::answer;
+use super::machine::{ClusterDriver, Commit, LeaseRequest, MachineAnswer, PendingRequest};
+use crate::records::{node_wish, offering, totals};
+use crate::state::ManagerState;
+use crate::trace::Trace;
+use hotlease_lease::manager::{
+    AskId, ClusterAction, ClusterAnswer, ClusterEvent, EndRequest, GrantedLease, NodeWish, RequestId, StateWrite,
+};
+use hotlease_wire::grpc::{AcquireRequest, Grant, ReleaseRequest};
+use hotlease_wire::ids::{AgentId, Epoch, LeaseId};
+use hotlease_wire::{EndReason, Rejection};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use tracing::Instrument;
+
+/// Reasons in a [`ReleaseRequest`]: the holder releases the lease, or an operator revokes it.
+pub(crate) const RELEASED: &str = "released";
+pub(crate) const REVOKED: &str = "revoked";
+
+impl ManagerState {
+    /// Sends a request to the state machine, and waits for its answer. `wanted`: the request, if it is one for a
+    /// lease.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        wanted: Option<AcquireRequest>,
+        event: impl FnOnce(RequestId) -> ClusterEvent,
+    ) -> Result<MachineAnswer, Rejection> {
+        let (sender, receiver) = oneshot::channel();
+        let event = {
+            let mut machine = self.machine();
+            machine.last_request += 1;
+            let id = RequestId(machine.last_request);
+            let waiting = PendingRequest {
+                answer: sender,
+                request: wanted.map(Arc::new),
+                trace: Trace::current(),
+            };
+            machine.waiting.insert(id, waiting);
+            event(id)
+        };
+        self.step(event);
+        match receiver.await {
+            Ok((ClusterAnswer::Refused(refusal), _)) => Err(refusal),
+            Ok(answered) => Ok(answered),
+            Err(_) => Err(Rejection::Unavailable {
+                what: "the manager is stopping".into(),
+            }),
+        }
+    }
+
+    /// Like [`State::ask`], for a lease that an agent granted without this manager.
+    pub(crate) async fn note_lease(
+        self: &Arc<Self>,
+        lease: LeaseId,
+        wanted: LeaseRequest,
+        event: impl FnOnce(RequestId) -> ClusterEvent,
+    ) -> Result<MachineAnswer, Rejection> {
+        self.machine().wanted.insert(lease, wanted);
+        let answered = self.ask(None, event).await;
+        // Still there only if the lease was refused and so not written down.
+        self.machine().wanted.remove(&lease);
+        answered
+    }
+
+    /// Passes an event to the state machine, and carries out its actions.
+    pub(crate) fn step(self: &Arc<Self>, event: ClusterEvent) {
+        let now = self.now();
+        let mut machine = self.machine();
+        for action in machine.cluster.step(event, now) {
+            self.carry_out(&mut machine, action);
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, machine: &mut ClusterDriver, action: ClusterAction) {
+        match action {
+            ClusterAction::Commit { commit, agent, writes } => {
+                let leases = writes.iter().filter_map(|write| match write {
+                    StateWrite::PutLease { lease, .. } => Some(*lease),
+                    _ => None,
+                });
+                let wanted = leases.filter_map(|lease| Some((lease, machine.wanted.remove(&lease)?)));
+                let wanted = wanted.collect();
+                let commit = Commit {
+                    id: commit,
+                    agent,
+                    writes,
+                    wanted,
+                };
+                if machine.commits.send(commit).is_err() {
+                    tracing::debug!("a write came after the manager stopped");
+                }
+            }
+            ClusterAction::AskGrant {
+                ask,
+                agent,
+                request,
+                workers,
+            } => {
+                let waiting = machine.waiting.get(&request);
+                let trace = waiting.and_then(|waiting| waiting.trace);
+                match waiting.and_then(|waiting| waiting.request.clone()) {
+                    Some(request) => {
+                        // Each part of a lease is written down and billed by its own number of workers.
+                        let request = if request.workers == workers {
+                            request
+                        } else {
+                            let whole = AcquireRequest::clone(&request);
+                            Arc::new(AcquireRequest { workers, ..whole })
+                        };
+                        let asking = Arc::clone(self).ask_grant(ask, agent, request, trace);
+                        tokio::spawn(asking.instrument(Trace::span(trace)));
+                    }
+                    None => tracing::error!(ask = ask.0, "an agent is asked for a lease that no request wants"),
+                }
+            }
+            ClusterAction::AskEnd { ask, agent, release } => {
+                // A grant that is given back must not be handed out.
+                machine
+                    .grants
+                    .retain(|_, grant| grant.lease != release.lease.to_string());
+                machine.wanted.remove(&release.lease);
+                let trace = Trace::current();
+                let asking = Arc::clone(self).ask_end(ask, agent, release, trace);
+                tokio::spawn(asking.instrument(Trace::span(trace)));
+            }
+            ClusterAction::AskOrder { ask, agent, wish } => {
+                tokio::spawn(Arc::clone(self).ask_order(ask, agent, wish));
+            }
+            ClusterAction::Answer { request, answer } => self.answer(machine, request, answer),
+            ClusterAction::AgentJoined(record) => {
+                let cores = record.cores.len();
+                tracing::info!(agent = %record.id, boot = %record.boot, cores, "agent registered");
+                self.links.remove(record.id);
+                self.newest_agent.send_replace(Some(record));
+            }
+            ClusterAction::AgentGone(agent) => {
+                tracing::info!(%agent, "agent left, or is silent for long");
+                self.links.remove(agent);
+            }
+        }
+    }
+
+    fn answer(self: &Arc<Self>, machine: &mut ClusterDriver, request: RequestId, answer: ClusterAnswer) {
+        let grant = match &answer {
+            ClusterAnswer::Granted { asks } => {
+                let mut parts = asks.iter().filter_map(|ask| machine.grants.remove(ask));
+                parts.next().map(|mut first| {
+                    first.others = parts.collect();
+                    Box::new(first)
+                })
+            }
+            _ => None,
+        };
+        let Some(waiting) = machine.waiting.remove(&request) else {
+            return;
+        };
+        // The caller is gone, so the lease would not be used.
+        if let Err((_, Some(mut grant))) = waiting.answer.send((answer, grant)) {
+            for part in std::mem::take(&mut grant.others) {
+                tokio::spawn(Arc::clone(self).give_back(part));
+            }
+            tokio::spawn(Arc::clone(self).give_back(*grant));
+        }
+    }
+
+    async fn ask_grant(
+        self: Arc<Self>,
+        ask: AskId,
+        agent: AgentId,
+        request: Arc<AcquireRequest>,
+        trace: Option<Trace>,
+    ) {
+        // Taken before the agent can grant: its bills are limited by the time since this moment.
+        let granted_ms = self.unix_ms();
+        let asked = async {
+            let mut client = self.links.client(&self.agent(agent)?)?;
+            let grant = client.grant(Trace::mark(trace, AcquireRequest::clone(&request)));
+            let mut grant = answer(agent, self.config.grant_timeout, grant).await?;
+            grant.workers = request.workers;
+            Ok((self.granted(agent, &grant)?, grant))
+        };
+        let event = match asked.await {
+            Ok((granted, grant)) => {
+                tracing::debug!(lease = %grant.lease, %agent, "agent granted a lease");
+                let mut machine = self.machine();
+                machine.grants.insert(ask, grant);
+                machine
+                    .wanted
+                    .insert(granted.lease, LeaseRequest { request, granted_ms });
+                ClusterEvent::Granted { ask, granted }
+            }
+            Err(refusal) => {
+                tracing::debug!(%agent, %refusal, "agent refused a lease");
+                ClusterEvent::Refused { ask, refusal }
+            }
+        };
+        self.step(event);
+    }
+
+    fn granted(&self, agent: AgentId, grant: &Grant) -> Result<GrantedLease, Rejection> {
+        let unusable = |what: &str| Rejection::Unavailable {
+            what: format!("agent {agent} granted a lease without a usable {what}"),
+        };
+        let known = self.agent(agent).map(|record| record.boot);
+        Ok(GrantedLease {
+            lease: grant.lease.parse().map_err(|_| unusable("id"))?,
+            boot: grant.boot.parse().or(known).map_err(|_| unusable("boot"))?,
+            epoch: Epoch(grant.epoch),
+            cores: grant.cores.clone(),
+        })
+    }
+
+    async fn ask_end(self: Arc<Self>, ask: AskId, agent: AgentId, release: EndRequest, trace: Option<Trace>) {
+        let event = match self.end_at(agent, release, trace).await {
+            Ok(usage) => ClusterEvent::LeaseOver { ask, usage },
+            Err(refusal) => ClusterEvent::Refused { ask, refusal },
+        };
+        self.step(event);
+    }
+
+    async fn end_at(
+        &self,
+        agent: AgentId,
+        release: EndRequest,
+        trace: Option<Trace>,
+    ) -> Result<hotlease_wire::session::UsageTotals, Rejection> {
+        let request = ReleaseRequest {
+            lease: release.lease.to_string(),
+            tenant: release.tenant,
+            reason: match release.reason {
+                EndReason::Revoked => REVOKED.into(),
+                _ => RELEASED.into(),
+            },
+        };
+        let mut client = self.links.client(&self.agent(agent)?)?;
+        let over = answer(
+            agent,
+            self.config.end_timeout,
+            client.end_lease(Trace::mark(trace, request)),
+        )
+        .await?;
+        Ok(totals(over.usage))
+    }
+
+    async fn give_back(self: Arc<Self>, grant: Grant) {
+        let (Ok(lease), Ok(agent)) = (grant.lease.parse(), grant.agent.parse()) else {
+            return;
+        };
+        let release = EndRequest {
+            lease,
+            // An empty name means that the manager itself wants it.
+            tenant: String::new(),
+            reason: EndReason::Released,
+        };
+        if let Err(error) = self.end_at(agent, release, None).await {
+            tracing::warn!(%lease, %error, "a lease that was not handed out has to expire");
+        }
+    }
+
+    /// Sends a node the operator's wish.
+    async fn ask_order(self: Arc<Self>, ask: AskId, agent: AgentId, wish: NodeWish) {
+        let asked = async {
+            let mut client = self.links.client(&self.agent(agent)?)?;
+            let wanted = node_wish(&wish, self.unix_ms());
+            let told = answer(agent, self.config.order_timeout, client.order(wanted)).await?;
+            offering(&told.agent.unwrap_or_default())
+        };
+        let event = match asked.await {
+            Ok(offering) => ClusterEvent::Ordered { ask, offering },
+            Err(refusal) => {
+                tracing::warn!(%agent, %refusal, "a node has not carried out its operator's order yet");
+                ClusterEvent::Refused { ask, refusal }
+            }
+        };
+        self.step(event);
+    }
+}
+
+/// Error for an answer of the machine that does not fit the request.
+pub(crate) fn unexpected_answer(answer: &ClusterAnswer) -> Rejection {
+    tracing::error!(?answer, "the manager answered something else than was asked");
+    Rejection::Unavailable {
+        what: "the manager answered something else than was asked; this is a bug".into(),
+    }
+}

@@ -1,0 +1,87 @@
+//! Connection without a certificate whose peer has not signed in yet.
+//!
+//! Where a daemon accepts such connections, each goes on to occupy a place among the connections in their handshake
+//! after its handshake is done. It is closed if the peer has not signed in within a limit.
+
+use super::places::{ConnectionPlace, CountGuard, KeyedCounts};
+use crate::identity::Protocol;
+use crate::peer::Role;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::server::TlsStream;
+
+/// Limit for a stranger to sign in.
+pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Places among the connections in their handshake; dropped once the peer is known.
+pub(crate) type HandshakePlaces = (OwnedSemaphorePermit, CountGuard<IpAddr>);
+
+/// Connection of a stranger, counted as long as it lives.
+pub struct Stranger {
+    pub(crate) stream: TlsStream<TcpStream>,
+    pub(crate) info: StrangerInfo,
+    pub(crate) place: ConnectionPlace,
+    pub(crate) peers: KeyedCounts<(Role, String)>,
+}
+
+impl Stranger {
+    /// Protocol that the stranger chose in the handshake, if it is one of ours.
+    pub fn protocol(&self) -> Option<Protocol> {
+        Protocol::of_alpn(self.stream.get_ref().1.alpn_protocol())
+    }
+}
+
+/// State of a stranger's connection; stored in the extensions of its requests.
+#[derive(Clone)]
+pub struct StrangerInfo(Arc<Inner>);
+
+struct Inner {
+    channel: [u8; 32],
+    server: [u8; 32],
+    is_known: AtomicBool,
+    at_the_door: Mutex<Option<HandshakePlaces>>,
+}
+
+impl std::fmt::Debug for StrangerInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StrangerInfo")
+    }
+}
+
+impl StrangerInfo {
+    pub(crate) fn new(server: [u8; 32], at_the_door: HandshakePlaces) -> Self {
+        Self(Arc::new(Inner {
+            channel: rand::random(),
+            server,
+            is_known: AtomicBool::new(false),
+            at_the_door: Mutex::new(Some(at_the_door)),
+        }))
+    }
+
+    /// Identifier of the connection: random, and known to no other party.
+    pub fn channel(&self) -> [u8; 32] {
+        self.0.channel
+    }
+
+    /// BLAKE3 hash of the certificate that we showed on this connection.
+    pub fn server(&self) -> [u8; 32] {
+        self.0.server
+    }
+
+    /// Marks the peer as known: the connection may stay, and its place among the handshakes is free.
+    pub fn make_known(&self) {
+        if !self.0.is_known.swap(true, Ordering::Relaxed) {
+            let mut at_the_door = self.0.at_the_door.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(at_the_door.take());
+        }
+    }
+
+    /// Whether the peer is known.
+    pub fn is_known(&self) -> bool {
+        self.0.is_known.load(Ordering::Relaxed)
+    }
+}

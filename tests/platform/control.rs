@@ -1,0 +1,12 @@
+//! The platform as its operators and users see it: nodes, bills, the command line and REST.
+
+mod billing;
+mod commands;
+mod environments;
+mod nodes;
+mod plans;
+mod removal;
+mod rendezvous;
+mod resources;
+mod rest;
+mod rest_tls;
