@@ -6,7 +6,7 @@ use hotlease_tests::faults::row::Row;
 use hotlease_tests::faults::scale::{COUNTS, seed, times};
 use hotlease_tests::faults::system::System;
 use hotlease_tests::library::library;
-use hotlease_tests::locks::cause_faults_alone;
+use hotlease_tests::platform::locks::cause_faults_alone;
 use hotlease_tests::platform::program;
 use hotlease_tests::wait::until_true;
 use nix::sys::resource::{Resource, setrlimit};

@@ -4,14 +4,14 @@ mod bearers;
 
 use bearers::bearers;
 use hotlease_fabric::memory::sealed_copy;
-use hotlease_net::{Address, Role, grpc};
+use hotlease_net::{Address, CertificateRole, grpc};
 use hotlease_tests::faults::caller::{Client, Steady};
 use hotlease_tests::faults::row::Row;
 use hotlease_tests::faults::scale::{COUNTS, random, seed, times};
 use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::garbage::{mutated, session_requests};
 use hotlease_tests::hosts::Host;
-use hotlease_tests::locks::cause_faults_alone;
+use hotlease_tests::platform::locks::cause_faults_alone;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::process::Process;
 use hotlease_tests::session::RawSession;
@@ -276,7 +276,7 @@ enum Listener {
     /// The agent's sockets for sessions.
     Sessions(PathBuf),
     /// All services of a daemon over TLS, for a client of the site.
-    Tls(Address, Role),
+    Tls(Address, CertificateRole),
     /// An agent's port, for peers without a certificate.
     Bearers(Address),
 }
@@ -337,11 +337,11 @@ impl Site {
             ("session.sock", Listener::Sessions(directory.join("session.sock"))),
             (
                 "the manager's port",
-                Listener::Tls(self.manager.address.clone(), Role::Manager),
+                Listener::Tls(self.manager.address.clone(), CertificateRole::Manager),
             ),
             (
                 "the agent's port",
-                Listener::Tls(endpoint.parse().expect("an address"), Role::Agent),
+                Listener::Tls(endpoint.parse().expect("an address"), CertificateRole::Agent),
             ),
             (
                 "the agent's port, without a certificate",

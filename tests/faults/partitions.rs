@@ -7,7 +7,7 @@ use hotlease_tests::faults::row::Row;
 use hotlease_tests::faults::scale::{COUNTS, Runs, mostly_short, random, seed, times};
 use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::hosts::Hosts;
-use hotlease_tests::locks::cause_faults_alone;
+use hotlease_tests::platform::locks::cause_faults_alone;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, agent};
 use hotlease_tests::wait::until_true;

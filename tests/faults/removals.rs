@@ -7,7 +7,7 @@ use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
 use hotlease_tests::faults::scale::{COUNTS, Runs, random, seed, times};
 use hotlease_tests::faults::tally::Tally;
-use hotlease_tests::locks::cause_faults_alone;
+use hotlease_tests::platform::locks::cause_faults_alone;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::process::Process;
 use hotlease_tests::wait::until_true;

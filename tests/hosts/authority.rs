@@ -2,7 +2,7 @@
 
 use hotlease_net::authority::{IdentityRequest, init, issue};
 use hotlease_net::peer::parse_certificate;
-use hotlease_net::{Identity, IdentityError, Role};
+use hotlease_net::{CertificateRole, Identity, IdentityError};
 use hotlease_tests::hosts::Host;
 use hotlease_tests::platform::program;
 use hotlease_tests::site::Authority;
@@ -40,12 +40,12 @@ fn no_certificate_is_issued_that_could_be_mistaken() {
     let out = authority.directory().join("out");
     let client = |tenant: &str| IdentityRequest {
         tenant: Some(tenant.into()),
-        ..IdentityRequest::new(Role::Client)
+        ..IdentityRequest::new(CertificateRole::Client)
     };
     let refused = [
-        IdentityRequest::new(Role::Client),
-        IdentityRequest::new(Role::Agent),
-        IdentityRequest::new(Role::Manager),
+        IdentityRequest::new(CertificateRole::Client),
+        IdentityRequest::new(CertificateRole::Agent),
+        IdentityRequest::new(CertificateRole::Manager),
         client("uid:0"),
         client("alice/../bob"),
         client(""),
@@ -56,7 +56,7 @@ fn no_certificate_is_issued_that_could_be_mistaken() {
         IdentityRequest {
             hosts: vec!["m".into()],
             tenant: Some("alice".into()),
-            ..IdentityRequest::new(Role::Manager)
+            ..IdentityRequest::new(CertificateRole::Manager)
         },
     ];
     for request in refused {

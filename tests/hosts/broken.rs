@@ -12,7 +12,7 @@ use hotlease_tests::process::Process;
 use hotlease_tests::session::{Loaded, RawSession};
 use hotlease_tests::wait::until_true;
 use hotlease_wire::fabric::RemoteMemory;
-use hotlease_wire::frame::{Flags, Span, Status};
+use hotlease_wire::frame::{Flags, InvocationStatus, Span};
 use hotlease_wire::ids::{Epoch, RegionId};
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Leased {
         let mut channel = link.channel(&connection);
         channel.publish(epoch, self.code.index("process"), Flags::NONE, b"");
         let reply = channel.reply().expect("the link holds");
-        assert_eq!(reply.status, Status::Ok);
+        assert_eq!(reply.status, InvocationStatus::Ok);
         assert!(self.worker.is_alive(), "the worker died meanwhile");
     }
 }
@@ -74,11 +74,11 @@ fn frame_of_another_epoch_is_refused_over_a_fabric_too() {
     for wrong in [epoch.0 - 1, epoch.0 + 1, u32::MAX] {
         channel.publish(Epoch(wrong), count, Flags::NONE, b"");
         let reply = channel.reply().expect("the link holds");
-        assert_eq!(reply.status, Status::StaleEpoch, "epoch {wrong} of {epoch:?}");
+        assert_eq!(reply.status, InvocationStatus::StaleEpoch, "epoch {wrong} of {epoch:?}");
     }
     channel.publish(epoch, count, Flags::NONE, b"");
     let reply = channel.reply().expect("the link holds");
-    assert_eq!(reply.status, Status::Ok);
+    assert_eq!(reply.status, InvocationStatus::Ok);
     let mut times = [0; 8];
     reply.inline.read(&mut times);
     assert_eq!(u64::from_le_bytes(times), 1, "it had run before");
@@ -138,7 +138,7 @@ fn call_on_memory_that_the_client_does_not_have_does_not_run() {
         channel.publish(epoch, first_byte, Flags::INPUT_BUFFER, &span.encode());
         // Providers report a wrong key as an error of the operation, or as a broken connection.
         if let Some(reply) = channel.reply() {
-            assert_eq!(reply.status, Status::InputUnreachable, "{lie}");
+            assert_eq!(reply.status, InvocationStatus::InputUnreachable, "{lie}");
         }
         leased.still_serves();
     }
@@ -210,7 +210,7 @@ fn break_off(leased: &mut Leased, state: u64) {
         // A whole call has ended.
         7 => {
             let reply = channel.reply().expect("the link holds");
-            assert_eq!(reply.status, Status::Ok);
+            assert_eq!(reply.status, InvocationStatus::Ok);
         }
         // The client sends nonsense, and the worker breaks off.
         _ => {

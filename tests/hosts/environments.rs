@@ -1,7 +1,7 @@
 //! Environments that go from agent to agent.
 
 use crate::remote::LONG;
-use hotlease_net::{Role, grpc};
+use hotlease_net::{CertificateRole, grpc};
 use hotlease_tests::hosts::Hosts;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, RemoteClient, agent};
@@ -161,7 +161,7 @@ fn environments_are_for_agents_only() {
     let address = a.endpoint.parse().expect("an address");
     let identity = site.client.identity();
     let read = site.client.block_on(async move {
-        let mut agent = AgentClient::new(grpc::channel(address, identity, Role::Agent));
+        let mut agent = AgentClient::new(grpc::channel(address, identity, CertificateRole::Agent));
         let read = agent
             .read_image(ReadImageRequest {
                 image: hash,

@@ -3,7 +3,7 @@
 
 use crate::remote::LONG;
 use crate::server;
-use hotlease_net::{Address, Role};
+use hotlease_net::{Address, CertificateRole};
 use hotlease_tests::faults::caller::{Client, Steady};
 use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::hosts::Hosts;
@@ -38,7 +38,7 @@ fn address(hosts: &Hosts, name: &str) -> Address {
 
 fn manager(hosts: &Hosts, authority: &Authority, name: &str, database: &str) -> Daemon {
     let host = hosts.host(name);
-    let identity = authority.daemon(Role::Manager, host).display().to_string();
+    let identity = authority.daemon(CertificateRole::Manager, host).display().to_string();
     let listen = format!("{}:7070", host.address());
     let arguments = [
         "manager",

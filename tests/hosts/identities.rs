@@ -3,7 +3,7 @@
 
 use crate::remote::{LONG, Scene};
 use hotlease_net::authority::IdentityRequest;
-use hotlease_net::{NetError, Role};
+use hotlease_net::{CertificateRole, NetError};
 use hotlease_tests::hosts::Host;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::site::{Authority, Daemon, RemoteClient, agent};
@@ -68,7 +68,7 @@ fn expired_certificate_is_refused_on_either_side() {
     let expired = scene.authority.issue(&IdentityRequest {
         tenant: Some("alice".into()),
         begins: month_ago,
-        ..IdentityRequest::new(Role::Client)
+        ..IdentityRequest::new(CertificateRole::Client)
     });
     says(
         &refused(&scene, &expired),
@@ -78,7 +78,7 @@ fn expired_certificate_is_refused_on_either_side() {
     let manager = scene.authority.issue(&IdentityRequest {
         hosts: vec!["127.0.0.1".into()],
         begins: month_ago,
-        ..IdentityRequest::new(Role::Manager)
+        ..IdentityRequest::new(CertificateRole::Manager)
     });
     let identity = manager.display().to_string();
     let old = Daemon::start(&host, &["manager", "--listen", "127.0.0.1:0", "--identity", &identity]);
@@ -96,7 +96,7 @@ fn certificate_for_other_hosts_is_not_trusted() {
     let host = Host::here();
     let manager = scene.authority.issue(&IdentityRequest {
         hosts: vec!["manager.example".into()],
-        ..IdentityRequest::new(Role::Manager)
+        ..IdentityRequest::new(CertificateRole::Manager)
     });
     let identity = manager.display().to_string();
     let other = Daemon::start(&host, &["manager", "--listen", "127.0.0.1:0", "--identity", &identity]);
@@ -117,7 +117,7 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
         assert!(matches!(refusal, Rejection::NotPermitted { .. }), "{what}: {refusal}");
     };
     // An agent may not take leases, and a client may not act as an agent or an operator.
-    let node = scene.authority.daemon(Role::Agent, &scene.here);
+    let node = scene.authority.daemon(CertificateRole::Agent, &scene.here);
     let as_agent = client(&scene, &node);
     not_permitted("an agent's lease", as_agent.acquire(LONG).expect_err("refused"));
     not_permitted("an agent's listing", as_agent.leases().expect_err("refused"));
@@ -131,7 +131,7 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
         .ask(|mut manager| async move { manager.heartbeat(HeartbeatRequest::default()).await });
     not_permitted("a client reports", heartbeat.expect_err("refused"));
     let identities = [scene.authority.client("alice"), node.clone()];
-    let manager = scene.authority.daemon(Role::Manager, &scene.here);
+    let manager = scene.authority.daemon(CertificateRole::Manager, &scene.here);
     for identity in identities.iter().chain([&manager]) {
         let shutdown =
             client(&scene, identity).ask(|mut manager| async move { manager.shutdown(ShutdownRequest {}).await });
@@ -142,7 +142,7 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
         let asked = client(&scene, identity);
         let (address, own) = (scene.endpoint(), asked.identity());
         let granted = asked.block_on(async move {
-            let channel = hotlease_net::grpc::channel(address, own, Role::Agent);
+            let channel = hotlease_net::grpc::channel(address, own, CertificateRole::Agent);
             let request = AcquireRequest {
                 workers: 1,
                 slots_per_worker: 1,
@@ -241,7 +241,7 @@ fn no_peer_speaks_for_an_agent_of_another_certificate() {
     let victim = scene.client.agents().expect("listed").remove(0);
     let elsewhere = scene.authority.issue(&IdentityRequest {
         hosts: vec!["10.9.9.9".into()],
-        ..IdentityRequest::new(Role::Agent)
+        ..IdentityRequest::new(CertificateRole::Agent)
     });
     let mallory = client(&scene, &elsewhere);
     let forged = AgentInfo {

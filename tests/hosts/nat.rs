@@ -5,8 +5,8 @@
 
 use hotlease_comm::rendezvous::{Limits, Server};
 use hotlease_comm::{
-    Call, Collective, Communicator, Datatype, Error, LinkKind, Operator, Options, Pattern, Question, Rank, Route,
-    Secret, Table,
+    Collective, CollectiveCall, Communicator, Datatype, Error, LinkKind, Operator, Options, Pattern, Question, Rank,
+    Route, Secret, Table,
 };
 use hotlease_tests::hosts::{Internet, Nat, Point};
 use hotlease_tests::wait::until;
@@ -82,7 +82,7 @@ fn talk(all: &Communicator) {
         assert!(got.iter().all(|byte| *byte == from as u8), "the large one of {from}");
     }
     let count = 1000;
-    let call = Call::new(Collective::Allreduce { count }, me, size);
+    let call = CollectiveCall::new(Collective::Allreduce { count }, me, size);
     let choice = Table::built_in().choose(&Question::new(&call, 8, LinkKind::Tcp));
     let schedule = choice.recipe.build(&call).expect("there is one");
     let numbers = |of: &dyn Fn(u64) -> u64| -> Vec<u8> {

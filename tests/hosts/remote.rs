@@ -295,7 +295,7 @@ fn manager_that_starts_again_knows_its_agents_soon() {
         Ok(SessionReply::Renewed { .. }) => {}
         other => panic!("a session needs no manager: {other:?}"),
     }
-    let identity = authority.daemon(hotlease_net::Role::Manager, &here);
+    let identity = authority.daemon(hotlease_net::CertificateRole::Manager, &here);
     let listen = manager.address.authority();
     let identity = identity.display().to_string();
     let again = Daemon::start(&here, &["manager", "--listen", &listen, "--identity", &identity]);

@@ -343,7 +343,10 @@ fn site_of_ipv6_addresses_works_alike() {
     let host = hosts.host("a");
     let port = 7071;
     let listen = format!("[{}]:{port}", host.address_v6());
-    let identity = authority.daemon(hotlease_net::Role::Agent, host).display().to_string();
+    let identity = authority
+        .daemon(hotlease_net::CertificateRole::Agent, host)
+        .display()
+        .to_string();
     let at = manager.address.to_string();
     let core = format!("{},", hotlease_tests::process::cores()[0]);
     let arguments = [

@@ -1,7 +1,7 @@
 //! Many agents need the same new environment at the same moment: it goes down a tree.
 
 use crate::environments::{Site, naming};
-use hotlease_net::{Role, grpc};
+use hotlease_net::{CertificateRole, grpc};
 use hotlease_tests::platform::{LIMIT, SOON};
 use hotlease_tests::site::Daemon;
 use hotlease_tests::wait::until_true;
@@ -70,7 +70,7 @@ impl Forest {
             for address in asked {
                 let (identity, request) = (Arc::clone(&identity), request.clone());
                 tokio::spawn(async move {
-                    let mut agent = AgentClient::new(grpc::channel(address, identity, Role::Agent));
+                    let mut agent = AgentClient::new(grpc::channel(address, identity, CertificateRole::Agent));
                     // The answer is that it is no image, or after 2 s that it is still being fetched.
                     let _ = agent.grant_direct(request).await;
                 });

@@ -1,4 +1,4 @@
-//! What keeps tenants and functions apart: sandboxes, and hostile functions, frames and sockets.
+//! Tests of isolation between tenants and functions: sandboxes, and hostile functions, frames and sockets.
 
 mod connections;
 mod escapes;

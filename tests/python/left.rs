@@ -5,7 +5,7 @@ use hotlease_client::{Code, Error, Function, Invoker, LeaseOptions};
 use hotlease_tests::process::Process;
 use hotlease_tests::wait::until_true;
 use hotlease_wire::task::left_results::{
-    CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, DELIVERY_BYTES, Exchange, LeftResult, Secret,
+    CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, DELIVERY_BYTES, Exchange, LeftResult, ResultSecret,
 };
 use hotlease_wire::task::{TaskRequest, reply, request};
 use std::io::{ErrorKind, Read, Write};
@@ -94,7 +94,7 @@ fn a_result_stays_only_for_workers_that_have_its_secret() {
     assert!(got.ends_with(&[b'x'; 100 << 10]), "the result");
     let others = [
         LeftResult {
-            secret: Secret([1; 32]),
+            secret: ResultSecret([1; 32]),
             ..left.clone()
         },
         LeftResult {
@@ -203,7 +203,7 @@ fn maker(whole: Vec<u8>, lie: Lie) -> (LeftResult, JoinHandle<()>) {
     let left = LeftResult {
         ticket: 7,
         bytes: whole.len() as u64,
-        secret: Secret([9; 32]),
+        secret: ResultSecret([9; 32]),
         address: listener.local_addr().expect("its address"),
     };
     let thread = std::thread::spawn(move || {
@@ -227,7 +227,7 @@ fn deliver(stream: &mut TcpStream, whole: &[u8], lie: Lie) -> std::io::Result<()
     let mut claim = [0; CLAIM_BYTES];
     stream.read_exact(&mut claim)?;
     let claim = Claim::decode(&claim);
-    let secret = Secret(if lie == Lie::Secret { [8; 32] } else { [9; 32] });
+    let secret = ResultSecret(if lie == Lie::Secret { [8; 32] } else { [9; 32] });
     let exchange = Exchange {
         secret: &secret,
         ticket: claim.ticket,

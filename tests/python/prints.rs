@@ -1,7 +1,7 @@
 //! Output of tasks: how it is kept and encoded, and that it follows a reply where a lease asks for it.
 
 use crate::printed::{
-    FLAG, HALF_BYTES, LEFT_OUT, NAME, Pieces, RECORD, RECORD_BYTES_MAX, STDERR, STDOUT, TaskOutput, push, split,
+    FLAG, HALF_BYTES, LEFT_OUT, NAME, OutputPieces, RECORD, RECORD_BYTES_MAX, STDERR, STDOUT, TaskOutput, push, split,
 };
 use crate::requests::*;
 
@@ -18,14 +18,14 @@ fn taken(mut printed: TaskOutput) -> Vec<u8> {
     bytes
 }
 
-/// Pieces of the output; texts that follow one another are joined.
+/// OutputPieces of the output; texts that follow one another are joined.
 fn pieces(printed: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let reply = after(printed);
     let (end, section) = split(&reply).expect("something printed");
     assert_eq!(end, 1, "the reply itself is what it was");
     let mut found: Vec<(u8, Vec<u8>)> = Vec::new();
     let mut bytes = 4;
-    for (kind, piece) in Pieces(section) {
+    for (kind, piece) in OutputPieces(section) {
         bytes += 5 + piece.len();
         match found.last_mut() {
             Some((last, text)) if *last == kind && kind <= STDERR => text.extend_from_slice(piece),
@@ -132,7 +132,7 @@ fn damage_is_noticed_or_costs_what_is_damaged() {
         // Whatever the last bytes say, no byte beyond the section is read.
         if let Some((end, section)) = split(&good[..length]) {
             assert!(end >= 1 && end + section.len() + 4 == length);
-            assert!(Pieces(section).count() <= length);
+            assert!(OutputPieces(section).count() <= length);
         }
     }
     for at in 1..good.len() {
@@ -140,14 +140,14 @@ fn damage_is_noticed_or_costs_what_is_damaged() {
             let mut spoiled = good.clone();
             spoiled[at] = byte;
             if let Some((_, section)) = split(&spoiled) {
-                assert!(Pieces(section).all(|(_, piece)| piece.len() <= section.len()));
+                assert!(OutputPieces(section).all(|(_, piece)| piece.len() <= section.len()));
             }
         }
     }
     let mut many = Vec::new();
     push(&mut many, 200, b"of a kind that is not known");
     push(&mut many, STDOUT, b"text");
-    let last = Pieces(&many).last();
+    let last = OutputPieces(&many).last();
     assert_eq!(last, Some((STDOUT, b"text".as_slice())));
 }
 
@@ -174,7 +174,7 @@ fn what_a_task_prints_follows_its_reply_where_the_lease_asks_for_it() {
                 (reply[0], &reply[1..end]),
                 (PLAIN | FLAG, [&[0; 7], int(3).as_slice()].concat().as_slice())
             );
-            let found: Vec<_> = Pieces(section).collect();
+            let found: Vec<_> = OutputPieces(section).collect();
             assert_eq!(found, [(STDOUT, "für\n".as_bytes()), (STDERR, b"and more".as_slice())]);
         }
         let silent = function.call(&plain(&by_reference("tasks", "pid"), true, NOTHING));
@@ -204,7 +204,7 @@ fn what_does_not_fit_beside_a_reply_is_kept_with_it() {
     assert_eq!(buffer.len(), bytes, "as large as was told");
     let (end, section) = split(&buffer).expect("something printed");
     assert_eq!(buffer[8..end], int(3));
-    let text: Vec<u8> = Pieces(section)
+    let text: Vec<u8> = OutputPieces(section)
         .filter(|(kind, _)| *kind == STDOUT)
         .flat_map(|(_, text)| text.to_vec())
         .collect();

@@ -4,7 +4,9 @@ use crate::platform::LIMIT;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
-use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::frame::{
+    EXPRESS_ENTRY, Flags, Inline, InvocationStatus, LineWords, ReplyHeader, RequestHeader, Seq, Span,
+};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::time::{Duration, Instant};
@@ -172,7 +174,7 @@ impl RawChannel {
         let reply = self.send(&request.encode());
         assert_eq!(
             (reply.status, reply.length),
-            (Status::Ok, input.len() as u64),
+            (InvocationStatus::Ok, input.len() as u64),
             "{reply:?}"
         );
         assert_eq!(&reply.inline.to_bytes()[..input.len()], input);

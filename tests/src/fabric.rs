@@ -2,12 +2,12 @@
 
 use crate::connection::{RawConnection, SHAPE};
 use crate::platform::LIMIT;
-use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};
+use hotlease_fabric::channel::{CallParameters, ClientChannel, ReplyRing};
 use hotlease_fabric::ofi::providers::Addressing;
-use hotlease_fabric::ofi::{Libfabric, OfiRing, Peer, Port, Provider, providers};
+use hotlease_fabric::ofi::{Libfabric, OfiRing, Port, PortPeer, Provider, providers};
 use hotlease_wire::Rejection;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::fabric::{ChannelEnd, RemoteMemory};
+use hotlease_wire::fabric::{RemoteMemory, RingDescription};
 use hotlease_wire::frame::{Flags, ReplyHeader};
 use hotlease_wire::ids::{Epoch, FunctionIndex, RegionId, SlotIndex};
 use std::net::{IpAddr, Ipv4Addr};
@@ -34,7 +34,7 @@ pub struct RawLink {
     /// Port of this process.
     pub port: Arc<Port>,
     /// The slot's port.
-    pub peer: Arc<Peer>,
+    pub peer: Arc<PortPeer>,
     key: u64,
 }
 
@@ -89,7 +89,7 @@ impl RawLink {
     ///
     /// # Panics
     /// If the answer is neither yes nor no.
-    pub fn open(&self, connection: &RawConnection, end: ChannelEnd) -> Result<(u32, ChannelEnd), Rejection> {
+    pub fn open(&self, connection: &RawConnection, end: RingDescription) -> Result<(u32, RingDescription), Rejection> {
         let open = ConnectionRequest::OpenFabric {
             slot: SlotIndex(0),
             request: SHAPE,
@@ -116,7 +116,7 @@ impl RawFabricChannel {
     /// # Panics
     /// If it does not fit.
     pub fn publish(&mut self, epoch: Epoch, function: FunctionIndex, flags: Flags, payload: &[u8]) {
-        let call = Call {
+        let call = CallParameters {
             epoch,
             function,
             flags,

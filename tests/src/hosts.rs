@@ -116,7 +116,7 @@ impl Hosts {
     ///
     /// # Panics
     /// If there is no meddler on its cable.
-    pub fn meddle(&self, name: &str, meddling: Meddling) -> meddler::Done {
+    pub fn meddle(&self, name: &str, meddling: Meddling) -> meddler::MeddlerDone {
         let found = self.meddlers.iter().find(|(host, _)| host == name);
         let (_, meddler) = found.unwrap_or_else(|| panic!("there is no meddler at {name}"));
         meddler.set(meddling)

@@ -2,7 +2,6 @@
 //!
 //! * [`nodes`] — a manager and several agents, each a process with a directory of its own, on one machine.
 //! * [`platform`] — `hotlease up` in a private runtime directory; checks at its end that nothing is left.
-//! * [`locks`] — locks between test programs on what they share.
 //! * [`library`] — function libraries compiled from `fixtures/`.
 //! * [`process`] — facts from the kernel about a process: memory, descriptors, cores, whether it is there.
 //! * [`manager`] — the manager's gRPC interface, blocking.
@@ -31,7 +30,6 @@ pub mod hosts;
 pub mod http;
 pub mod lease;
 pub mod library;
-pub mod locks;
 pub mod manager;
 pub mod marks;
 pub mod nodes;

@@ -2,7 +2,7 @@
 //! without certificates. (Across hosts: [`crate::site`].)
 
 use crate::library::library;
-use crate::locks::{Lock, have_machine_alone};
+use crate::platform::locks::{Lock, have_machine_alone};
 use crate::manager::ManagerClient;
 use crate::platform::{LIMIT, private_directory, program};
 use crate::process::{Process, cores};

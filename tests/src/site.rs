@@ -6,7 +6,7 @@ use crate::process::Process;
 use crate::session::RawSession;
 use hotlease_net::authority::{self, IdentityRequest};
 use hotlease_net::tunnel::{session, silence_of};
-use hotlease_net::{Address, Identity, NetError, Proof, Role, grpc};
+use hotlease_net::{Address, CertificateRole, Identity, NetError, Proof, grpc};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::manager_client::ManagerClient as Stub;
 use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant, LeaseInfo, ListRequest};
@@ -65,13 +65,13 @@ impl Authority {
     pub fn client(&self, tenant: &str) -> PathBuf {
         self.issue(&IdentityRequest {
             tenant: Some(tenant.into()),
-            ..IdentityRequest::new(Role::Client)
+            ..IdentityRequest::new(CertificateRole::Client)
         })
     }
 
     /// Issues an identity of a daemon on a host: for its addresses, and for the name `HOST.invalid`, which never
     /// resolves.
-    pub fn daemon(&self, role: Role, host: &Host) -> PathBuf {
+    pub fn daemon(&self, role: CertificateRole, host: &Host) -> PathBuf {
         let mut hosts = vec![host.address().to_string(), host.address_v6().to_string()];
         hosts.dedup();
         hosts.push(format!("{}.invalid", host.name()));
@@ -267,7 +267,7 @@ impl ManagerDaemon {
     /// # Panics
     /// If it does not serve.
     pub fn start_with(host: &Host, authority: &Authority, at: std::net::IpAddr, further: &[&str]) -> Self {
-        let identity = authority.daemon(Role::Manager, host);
+        let identity = authority.daemon(CertificateRole::Manager, host);
         let listen = std::net::SocketAddr::new(at, 0).to_string();
         let identity = identity.display().to_string();
         let mut arguments = vec!["manager", "--listen", &listen, "--identity", &identity];
@@ -317,7 +317,7 @@ pub fn agent_of(
     tenants: &[&str],
     further: &[&str],
 ) -> Daemon {
-    let identity = authority.daemon(Role::Agent, host).display().to_string();
+    let identity = authority.daemon(CertificateRole::Agent, host).display().to_string();
     let listen = std::net::SocketAddr::new(host.address(), 0).to_string();
     let core = format!("{},", crate::process::cores()[0]);
     let mut arguments = vec![
@@ -370,7 +370,7 @@ impl RemoteClient {
         let own = Arc::clone(&identity);
         let channel = {
             let _within = runtime.enter();
-            grpc::channel_to_first(managers, own, Role::Manager)
+            grpc::channel_to_first(managers, own, CertificateRole::Manager)
         };
         Self {
             runtime,

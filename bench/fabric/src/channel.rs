@@ -1,11 +1,11 @@
 //! Channel of the transport between two ports of this process, as benchmarks use it.
 
 use super::Failure;
-use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing, RequestRing, WorkerChannel};
+use hotlease_fabric::channel::{CallParameters, ClientChannel, ReplyRing, RequestRing, WorkerChannel};
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::{Access, OfiRing, Peer, Port, PortOptions, Provider, Registration, TransferSpans};
+use hotlease_fabric::ofi::{Access, OfiRing, Port, PortOptions, PortPeer, Provider, Registration, TransferSpans};
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::{Flags, Status};
+use hotlease_wire::frame::{Flags, InvocationStatus};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, RING_DEPTH_DEFAULT};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const CALL: Call = Call {
+const CALL: CallParameters = CallParameters {
     epoch: Epoch(1),
     function: FunctionIndex(0),
     flags: Flags::NONE,
@@ -31,7 +31,7 @@ pub struct Channel {
 pub struct ClientEnd {
     client: ClientChannel<OfiRing>,
     port: Arc<Port>,
-    to_worker: Arc<Peer>,
+    to_worker: Arc<PortPeer>,
     next: u64,
     sleeps: bool,
 }
@@ -40,7 +40,7 @@ pub struct ClientEnd {
 pub struct WorkerEnd {
     worker: WorkerChannel<OfiRing>,
     port: Arc<Port>,
-    to_client: Arc<Peer>,
+    to_client: Arc<PortPeer>,
     sleeps: bool,
 }
 
@@ -156,7 +156,7 @@ impl WorkerEnd {
     fn serve(
         &mut self,
         stop: &AtomicBool,
-        before: impl Fn(&Port, &Peer) -> Result<(), Failure>,
+        before: impl Fn(&Port, &PortPeer) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         while !stop.load(Ordering::Relaxed) {
             let Some(request) = self.worker.take() else {
@@ -174,7 +174,8 @@ impl WorkerEnd {
             let input = self.worker.input(&request);
             // SAFETY: input and output of one request; `take` has checked its length against both entries.
             unsafe { hotlease_bench_fabric::copy(input.start, self.worker.output(&request), input.bytes) };
-            self.worker.reply_with_output(&request, Status::Ok, 0, input.bytes);
+            self.worker
+                .reply_with_output(&request, InvocationStatus::Ok, 0, input.bytes);
             self.worker.settle();
         }
         Ok(())

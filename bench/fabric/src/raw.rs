@@ -1,7 +1,7 @@
 //! Both ends of the raw exchange over libfabric.
 
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::endpoint::{Completions, Endpoint, PostResult, RegionKeys};
+use hotlease_fabric::ofi::endpoint::{CompletionRead, Endpoint, PostResult, RegionKeys};
 use hotlease_fabric::ofi::ffi::{self, fi_addr_t, fi_cq_msg_entry};
 use hotlease_fabric::ofi::{OfiError, Provider};
 use std::ffi::c_void;
@@ -161,8 +161,8 @@ impl End {
             len: 0,
         }];
         match self.endpoint.completions(&mut entry, &mut [0]) {
-            Completions::Read(0) => Ok(None),
-            Completions::Read(_) => {
+            CompletionRead::Read(0) => Ok(None),
+            CompletionRead::Read(_) => {
                 let offset = entry[0].op_context as usize - self.contexts.as_ptr() as usize;
                 match offset / size_of::<Context>() {
                     SEND => self.sends -= 1,
@@ -171,8 +171,8 @@ impl End {
                 }
                 Ok(None)
             }
-            Completions::Error(failure) => Err(RawError(self.endpoint.text(failure.code))),
-            Completions::Failed(result) => Err(RawError(self.endpoint.text(result as i32))),
+            CompletionRead::Error(failure) => Err(RawError(self.endpoint.text(failure.code))),
+            CompletionRead::Failed(result) => Err(RawError(self.endpoint.text(result as i32))),
         }
     }
 

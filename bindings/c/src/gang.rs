@@ -9,7 +9,7 @@ use crate::comm::CommHandle;
 use crate::invoker::{Options, Usage};
 use crate::status::{ErrorHandle, Failure, PlatformError, Status, catch_panic, free, run_guarded};
 use hotlease_client::LeaseOptions;
-use hotlease_gang::{Call, Error, FunctionContext, Gang, Inputs, SeatValue};
+use hotlease_gang::{Error, FunctionContext, Gang, GangCall, Inputs, SeatValue};
 use std::ffi::{c_char, c_void};
 
 /// `hotlease_gang`.
@@ -90,7 +90,7 @@ impl GangHandle {
         let room = room.ok_or_else(|| Failure::Argument("out_capacity: more than there can be".into()))?;
         // SAFETY: the caller's promise.
         let room = unsafe { bytes_mut(outputs.start, room, "out") }?;
-        let results = self.gang.call_with(Call {
+        let results = self.gang.call_with(GangCall {
             function,
             inputs,
             output_bytes: Some(outputs.capacity),

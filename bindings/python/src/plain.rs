@@ -130,13 +130,13 @@ fn push(bytes: &[u8], into: &mut Vec<u8>, limit: usize) -> bool {
 }
 
 /// Reader of values, one after the other.
-pub struct Reader<'a> {
+pub struct ValueReader<'a> {
     items: plain::PlainReader<'a>,
     /// Results that values may refer to by number.
     results: &'a [Py<PyAny>],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ValueReader<'a> {
     /// Reader of these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self::with_results(bytes, &[])

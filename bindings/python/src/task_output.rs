@@ -193,9 +193,9 @@ pub fn split(reply: &[u8]) -> Option<(usize, &[u8])> {
 }
 
 /// Iterator over the kinds and bytes of pieces, up to the first damaged one.
-pub struct Pieces<'a>(pub &'a [u8]);
+pub struct OutputPieces<'a>(pub &'a [u8]);
 
-impl<'a> Iterator for Pieces<'a> {
+impl<'a> Iterator for OutputPieces<'a> {
     type Item = (u8, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {

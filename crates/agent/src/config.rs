@@ -26,7 +26,7 @@ pub const AGENT_ID: &str = "agent.id";
 
 /// Service of an agent for other hosts, beside its Unix sockets.
 #[derive(Debug, Clone)]
-pub struct Network {
+pub struct AgentNetwork {
     /// Address of its TLS port; port 0 for any free one.
     pub listen: SocketAddr,
     /// Address to which other hosts are told to connect (default: `listen`, or if that means all addresses, the first
@@ -45,7 +45,7 @@ pub struct Network {
     pub without_certificate: bool,
 }
 
-impl Network {
+impl AgentNetwork {
     /// Settings with their defaults.
     pub fn new(listen: SocketAddr, identity: Arc<Identity>) -> Self {
         Self {
@@ -115,7 +115,7 @@ pub struct AgentConfig {
     /// Most GPUs that one tenant may hold by such direct leases (default: 0).
     pub direct_gpus: u32,
     /// Service for other hosts (default: none).
-    pub network: Option<Network>,
+    pub network: Option<AgentNetwork>,
     /// Directory of its identity and its usage journal, owned by the agent's user alone, on a local disk (default:
     /// none; the identity is kept in the runtime directory, and usage in memory).
     pub state_dir: Option<PathBuf>,

@@ -35,7 +35,9 @@ mod node;
 mod socket;
 mod workers;
 
-pub use config::{AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, Network, SESSION_SOCKET};
+pub use config::{
+    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, AgentNetwork, BadCoreChoice, CoreChoice, SESSION_SOCKET,
+};
 pub use control::agent::Agent;
 pub use data::images::Environments;
 pub use data::swap::SwapOptions;

@@ -13,12 +13,12 @@ pub(crate) mod outbox;
 mod tokens;
 mod waiting;
 
-pub(crate) use attachment::Attachment;
+pub(crate) use attachment::SessionHold;
 pub(crate) use identity::NodeSettings;
 
-use crate::data::code::{Code, CodeCache};
-use crate::data::swap::{self, StateKeeper};
-use crate::isolation::caller::Origin;
+use crate::data::code::{CheckedLibrary, CodeCache};
+use crate::data::swap::{self, WorkerStateKeeper};
+use crate::isolation::caller::RequestOrigin;
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::book_steps::BookSteps;
 use crate::leases::cause::KillReason;
@@ -31,7 +31,7 @@ use crate::workers::borrowing::Borrowing;
 use direct::Requester;
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
-    BookAction, BookEvent, CoreSharing, FinalTotal, GrantRequest, LeaseBook, OwedTotals, SessionId,
+    BookAction, BookEvent, CoreUse, FinalTotal, GrantRequest, LeaseBook, OwedTotals, SessionId,
 };
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
@@ -262,9 +262,13 @@ impl Node {
     }
 
     /// State to save for a worker of this lease, if the lease has a state.
-    fn keeping_of(&self, lease: &ActiveLease) -> Option<Arc<StateKeeper>> {
+    fn keeping_of(&self, lease: &ActiveLease) -> Option<Arc<WorkerStateKeeper>> {
         let (options, wanted) = (self.identity.swap.clone()?, lease.terms.state.clone()?);
-        Some(Arc::new(StateKeeper::new(options, wanted, self.identity.host.clone())))
+        Some(Arc::new(WorkerStateKeeper::new(
+            options,
+            wanted,
+            self.identity.host.clone(),
+        )))
     }
 
     /// Notes that the total of an ended lease of this run is owed to the manager.
@@ -295,7 +299,7 @@ impl Node {
     pub async fn grant_soon(
         self: &Arc<Self>,
         request: AcquireRequest,
-        origin: Origin,
+        origin: RequestOrigin,
         asker: Requester,
     ) -> Result<Grant, Rejection> {
         let since = Instant::now();
@@ -368,7 +372,7 @@ impl Node {
             polling,
             hot_budget_ns: request.hot_budget_us.saturating_mul(1000),
             memory_bytes: request.memory_bytes,
-            shared: sharing == CoreSharing::Shared,
+            shared: sharing == CoreUse::Shared,
             asked: since,
             image: isolation.waited(),
             direct: asker == Requester::Client,
@@ -381,7 +385,7 @@ impl Node {
         };
         let built_in = match &terms.program {
             Some(_) if request.slots_per_worker != 1 => return Err(bad("a Python worker has one slot")),
-            Some(_) => Some(Code::of_python().map_err(|error| Rejection::Unavailable {
+            Some(_) => Some(CheckedLibrary::of_python().map_err(|error| Rejection::Unavailable {
                 what: format!("memory for a lease: {error}"),
             })?),
             None => None,

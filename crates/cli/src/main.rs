@@ -17,7 +17,7 @@ use commands::{
     admin, agent, agents, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, ps, run, top,
     up, version,
 };
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::{exit, log};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -73,7 +73,7 @@ impl Command {
         }
     }
 
-    fn carry_out(self, output: &mut Output) -> anyhow::Result<()> {
+    fn carry_out(self, output: &mut Printer) -> anyhow::Result<()> {
         match self {
             Self::Up(args) => up::carry_out(args, output),
             Self::Down(args) => down::carry_out(args, output),
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
     };
     let Cli { json, command } = Cli::parse_from(args);
     log::start(command.log_level());
-    let mut output = Output::new(json);
+    let mut output = Printer::new(json);
     let result = command.carry_out(&mut output);
     match result.and_then(|()| output.flush()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -27,13 +27,13 @@ use std::sync::atomic::Ordering;
 ///
 /// `Send + Sync`: different parts may be used by different invocations and threads at once.
 pub struct Buffer<T: Pod> {
-    memory: hotlease_fabric::buffer::Buffer<T>,
+    memory: hotlease_fabric::buffer::SharedBuffer<T>,
     region: Arc<Region>,
 }
 
 impl<T: Pod> Buffer<T> {
     pub(crate) fn new(elements: usize) -> Result<Self, Error> {
-        let memory = hotlease_fabric::buffer::Buffer::new(elements)?;
+        let memory = hotlease_fabric::buffer::SharedBuffer::new(elements)?;
         let region = Arc::new(Region::new(memory.memory().clone()));
         Ok(Self { memory, region })
     }

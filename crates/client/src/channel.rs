@@ -14,9 +14,9 @@ use crate::channel::entries::{Entries, EntryState, OccupiedEntry};
 use crate::channel::express::Express;
 use crate::code::Code;
 use crate::options::Completion;
-use crate::session::connection::{Connection, NEWS_LIMIT, Rings};
+use crate::session::connection::{NEWS_LIMIT, Rings, WorkerConnection};
 use crate::session::death::{Death, DeathKind};
-use hotlease_fabric::channel::Call;
+use hotlease_fabric::channel::CallParameters;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
 use hotlease_wire::DecodeError;
@@ -118,7 +118,7 @@ pub(crate) struct Channel {
     pub(crate) ring: Rings,
     entries: Entries,
     express: Arc<Express>,
-    connection: Arc<Connection>,
+    connection: Arc<WorkerConnection>,
     pub(crate) doorbell: Arc<Doorbell>,
     /// Index of the code's first function in this worker.
     base: u16,
@@ -140,7 +140,7 @@ pub(crate) struct Channel {
 impl Channel {
     pub(crate) fn new(
         ring: Rings,
-        connection: Arc<Connection>,
+        connection: Arc<WorkerConnection>,
         doorbell: Arc<Doorbell>,
         (base, code): (u16, Code),
         completion: Completion,
@@ -201,13 +201,13 @@ impl Channel {
 
     /// The connection that the channel belongs to.
     #[inline]
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
+    pub(crate) fn connection(&self) -> &Arc<WorkerConnection> {
         &self.connection
     }
 
     #[inline]
-    fn call_of(&self, target: &CallTarget) -> Call {
-        Call {
+    fn call_of(&self, target: &CallTarget) -> CallParameters {
+        CallParameters {
             epoch: self.connection.epoch(),
             // The session has checked that base + last function fits.
             function: FunctionIndex(self.base.wrapping_add(target.function)),

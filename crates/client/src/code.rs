@@ -2,7 +2,7 @@
 
 use crate::Error;
 use hotlease_fabric::memory::sealed_copy;
-use hotlease_wire::code::{CodeError, Exports, Function, exports};
+use hotlease_wire::code::{CodeError, ExportedFunction, Exports, exports};
 use hotlease_wire::ids::CodeHash;
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::python;
@@ -21,7 +21,7 @@ struct Inner {
     name: String,
     bytes: Vec<u8>,
     hash: CodeHash,
-    functions: Vec<Function>,
+    functions: Vec<ExportedFunction>,
     state: Option<String>,
     /// Made when the bytes are first sent to an agent, then kept: no process can change it.
     sealed: Mutex<Option<Arc<OwnedFd>>>,
@@ -91,7 +91,7 @@ impl Code {
     /// A library of these functions whose bytes no worker will load.
     #[cfg(test)]
     pub(crate) fn pretend(names: &[&str]) -> Self {
-        let function = |name: &&str| Function {
+        let function = |name: &&str| ExportedFunction {
             name: (*name).to_owned(),
             interface: hotlease_wire::code::Interface::Plain,
             idempotent: false,
@@ -117,7 +117,7 @@ impl Code {
     }
 
     /// The library's functions, sorted by name.
-    pub fn functions(&self) -> &[Function] {
+    pub fn functions(&self) -> &[ExportedFunction] {
         &self.0.functions
     }
 
@@ -130,7 +130,7 @@ impl Code {
     ///
     /// # Errors
     /// [`Error::NoSuchFunction`] with the names most like it.
-    pub fn function(&self, name: &str) -> Result<&Function, Error> {
+    pub fn function(&self, name: &str) -> Result<&ExportedFunction, Error> {
         self.index_of(name).map(|index| &self.0.functions[index])
     }
 
@@ -183,7 +183,7 @@ impl fmt::Debug for Code {
 
 /// At most five names that a caller who wrote `name` may have meant, best first: those that differ in at most a
 /// third of their letters. If a C++ compiler has mangled that very name, only the mangled one.
-fn similar(name: &str, functions: &[Function]) -> Vec<String> {
+fn similar(name: &str, functions: &[ExportedFunction]) -> Vec<String> {
     const SHOWN: usize = 5;
     // As in the Itanium ABI: the length of each part of a name, and the part.
     let part = format!("{}{name}", name.len());
@@ -208,8 +208,8 @@ mod tests {
     use super::*;
     use hotlease_wire::code::Interface;
 
-    fn named(names: &[&str]) -> Vec<Function> {
-        let function = |name: &&str| Function {
+    fn named(names: &[&str]) -> Vec<ExportedFunction> {
+        let function = |name: &&str| ExportedFunction {
             name: (*name).to_owned(),
             interface: Interface::Plain,
             idempotent: false,

@@ -4,7 +4,7 @@ use hotlease_fabric::memory::MemoryError;
 use hotlease_fabric::runtime_dir::RuntimeDirError;
 use hotlease_net::NetError;
 use hotlease_wire::code::CodeError;
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::{Cause, EndReason, Rejection, RunCertainty};
 use std::io;
 use std::path::PathBuf;
@@ -194,7 +194,7 @@ pub enum Error {
     #[error("the slot refused the invocation: {}; the function did not run", refused(*.status))]
     NotRun {
         /// Status in the slot's reply.
-        status: Status,
+        status: InvocationStatus,
     },
     /// As many invocations are in flight as the channels have entries. Returned only by the `try_` calls.
     #[error(
@@ -260,7 +260,7 @@ impl Error {
                         | NetError::Silent { .. }
                         | NetError::Closed { .. }
                 ),
-                Self::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
+                Self::NotRun { status } => matches!(status, InvocationStatus::StaleEpoch | InvocationStatus::Draining),
                 // It lasts until some holder gives something back: the same call at once would fail again.
                 Self::Refused(Rejection::TooMany { .. }) => false,
                 Self::Refused(refusal) => refusal.may_pass(),

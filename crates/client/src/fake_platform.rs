@@ -20,7 +20,9 @@ use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, InvocationId, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::frame::{
+    EXPRESS_ENTRY, Flags, Inline, InvocationId, InvocationStatus, ReplyHeader, RequestHeader, Seq, Span,
+};
 use hotlease_wire::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{LastInvocation, SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::{Cause, EndReason, Rejection};
@@ -384,7 +386,7 @@ impl FakeWorker {
                 request.inline.read(&mut span);
                 let region = Span::decode(&span).unwrap().region.0;
                 if !self.regions.lock().unwrap().contains(&region) {
-                    (reply.status, reply.length) = (Status::UnknownRegion, 0);
+                    (reply.status, reply.length) = (InvocationStatus::UnknownRegion, 0);
                 }
             }
             return reply.encode();
@@ -392,7 +394,7 @@ impl FakeWorker {
         reply.inline = request.inline;
         match FUNCTIONS[usize::from(request.function.0 - BASE)] {
             "fail" => {
-                reply.status = Status::FunctionError;
+                reply.status = InvocationStatus::FunctionError;
                 reply.code = -7;
             }
             "garbage" => {
@@ -405,8 +407,8 @@ impl FakeWorker {
                 reply.length = 8;
                 reply.inline = Inline::from_bytes(&u64::from(self.epoch.0).to_le_bytes());
             }
-            "unread" => (reply.status, reply.length) = (Status::InputUnreachable, 0),
-            "unwritten" => (reply.status, reply.length) = (Status::OutputUnreachable, 0),
+            "unread" => (reply.status, reply.length) = (InvocationStatus::InputUnreachable, 0),
+            "unwritten" => (reply.status, reply.length) = (InvocationStatus::OutputUnreachable, 0),
             _ => {}
         }
         reply.encode()

@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::invocation::function::Function;
 use crate::invocation::pipeline::AwaitedCall;
 use crate::lease::acquire::{self, ReadyLease};
-use crate::lease::manager::Manager;
+use crate::lease::manager::ManagerConnection;
 use crate::lease::slots::LeasedSlots;
 use crate::lease::{ColdPhases, LeasePlan};
 use crate::options::LeaseOptions;
@@ -130,7 +130,7 @@ impl Invoker {
 
     /// The connection to the worker of a slot.
     #[cfg(test)]
-    pub(crate) fn connection(&self, slot: usize) -> Arc<crate::session::connection::Connection> {
+    pub(crate) fn connection(&self, slot: usize) -> Arc<crate::session::connection::WorkerConnection> {
         self.inner.open_channel(slot).expect("open").connection().clone()
     }
 
@@ -157,7 +157,7 @@ impl Invoker {
     pub fn usage(&self) -> Result<UsageTotals, Error> {
         let options = self.inner.plan.options.clone();
         let leases = self.leases();
-        Control::get()?.run(async move { Manager::of(&options)?.usage(&leases).await })
+        Control::get()?.run(async move { ManagerConnection::of(&options)?.usage(&leases).await })
     }
 
     /// Zeroed registered memory for `elements` elements, registered with all workers of this invoker.

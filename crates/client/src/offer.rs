@@ -7,7 +7,7 @@
 use crate::code::Code;
 use crate::control::Control;
 use crate::invoker::Invoker;
-use crate::lease::manager::Manager;
+use crate::lease::manager::ManagerConnection;
 use crate::lease::slots::LeasedSlots;
 use crate::lease::{Lease, LeasePlan};
 use crate::options::{LeaseOptions, Placement, Spread};
@@ -49,7 +49,7 @@ impl Invitation {
     pub fn find(options: &LeaseOptions) -> Result<Vec<Self>, Error> {
         let options = options.clone();
         let offers = Control::get()?.run(async move {
-            let manager = Manager::of(&options)?;
+            let manager = ManagerConnection::of(&options)?;
             manager.find_offers(options.job).await
         })?;
         let invitations = offers.iter().map(|offer| offer.invitation.parse());
@@ -140,7 +140,7 @@ impl Offer {
             lasts_ms: left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)),
             invitation: self.invitation.to_string(),
         };
-        Control::get()?.run(async move { Manager::of(&options)?.put_offer(offer).await })?;
+        Control::get()?.run(async move { ManagerConnection::of(&options)?.put_offer(offer).await })?;
         self.published.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Offer {
             let (lease, delegation) = (self.lease, self.delegation);
             let revoked = holder.parts.revoke(self.worker, lease, delegation).await;
             if self.published.load(Ordering::Relaxed) {
-                let manager = Manager::of(&holder.plan.options)?;
+                let manager = ManagerConnection::of(&holder.plan.options)?;
                 if let Err(error) = manager.withdraw_offer(lease.to_string(), delegation).await {
                     tracing::debug!(%lease, %error, "an offer that opens nothing any more is still listed");
                 }
@@ -234,7 +234,7 @@ impl Invoker {
         };
         let (joined, grant) = (plan.clone(), invitation.grant.clone());
         let taken = Control::get()?.run(async move {
-            let manager = Manager::of(&joined.options)?;
+            let manager = ManagerConnection::of(&joined.options)?;
             Lease::join(&joined, &manager, grant).await
         })?;
         Ok(Self::new(plan, vec![taken]))

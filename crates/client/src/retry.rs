@@ -4,14 +4,14 @@ pub(crate) mod deadline;
 pub(crate) mod redirect;
 
 use crate::Error;
-use hotlease_lease::client::{Attempts, Failure};
-use hotlease_wire::frame::Status;
+use hotlease_lease::client::{AttemptFailure, Attempts};
+use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::{EndReason, RunCertainty};
 
 /// Attempts that an invocation has left.
 pub(crate) type CallAttempts = Attempts<Error>;
 
-impl Failure for Error {
+impl AttemptFailure for Error {
     fn ran(&self) -> RunCertainty {
         Error::ran(self)
     }
@@ -20,7 +20,7 @@ impl Failure for Error {
         match self {
             Error::LeaseEnded { reason, .. } => *reason != EndReason::Released,
             Error::WorkerDied { .. } | Error::OutcomeUnknown { .. } => true,
-            Error::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
+            Error::NotRun { status } => matches!(status, InvocationStatus::StaleEpoch | InvocationStatus::Draining),
             _ => false,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::invoker::Invoker;
-use crate::session::connection::Connection;
+use crate::session::connection::WorkerConnection;
 use crate::{Error, LeaseOptions};
 use hotlease_net::{SiteAccess, SiteOptions};
 use hotlease_wire::comm::seat::Seat;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use tokio::task::JoinSet;
 
 /// The workers that were told their seats.
-pub struct SeatedWorkers(Vec<Weak<Connection>>);
+pub struct SeatedWorkers(Vec<Weak<WorkerConnection>>);
 
 impl SeatedWorkers {
     /// Whether all of these workers are still alive, as far as is known.

@@ -27,11 +27,11 @@ mod tree;
 
 pub use blocks::Blocks;
 
-use crate::collective::{Call, Collective, Operation};
+use crate::collective::{Collective, CollectiveCall, Operation};
 use crate::error::Error;
-use crate::schedule::{Area, Schedule, Span};
-use nodes::Nodes;
-use plan::{Group, Plan};
+use crate::schedule::{Area, AreaSpan, Schedule};
+use nodes::NodeLayout;
+use plan::{RankGroup, SchedulePlan};
 use serde::Deserialize;
 use std::fmt;
 use std::ops::Range;
@@ -215,7 +215,7 @@ impl Recipe {
     /// # Errors
     ///
     /// [`Error::UnsupportedAlgorithm`] with the reason.
-    pub fn check(&self, call: &Call) -> Result<(), Error> {
+    pub fn check(&self, call: &CollectiveCall) -> Result<(), Error> {
         let operation = call.collective.operation();
         let refuse = |why| {
             Err(Error::UnsupportedAlgorithm {
@@ -240,7 +240,7 @@ impl Recipe {
             if !operation.has_levels() {
                 return refuse("it cannot be done in two levels");
             }
-            if operation.is_reduction() && !call.commutes && !Nodes::is_in_order(nodes) {
+            if operation.is_reduction() && !call.commutes && !NodeLayout::is_in_order(nodes) {
                 return refuse("the operator does not commute, and nodes do not have ranks that follow each other");
             }
         }
@@ -264,7 +264,7 @@ impl Recipe {
     ///
     /// [`Error::Arguments`] if the call contradicts itself, [`Error::UnsupportedAlgorithm`] if the algorithm cannot do this
     /// call.
-    pub fn build(&self, call: &Call) -> Result<Schedule, Error> {
+    pub fn build(&self, call: &CollectiveCall) -> Result<Schedule, Error> {
         self.build_part(call, 0..usize::MAX).map(|part| part.schedule)
     }
 
@@ -275,10 +275,10 @@ impl Recipe {
     /// # Errors
     ///
     /// Those of [`Recipe::build`].
-    pub fn build_part(&self, call: &Call, rounds: Range<usize>) -> Result<SchedulePart, Error> {
+    pub fn build_part(&self, call: &CollectiveCall, rounds: Range<usize>) -> Result<SchedulePart, Error> {
         call.check()?;
         self.check(call)?;
-        let mut plan = Plan::new(rounds);
+        let mut plan = SchedulePlan::new(rounds);
         self.plan(&mut plan, call);
         let (schedule, more) = plan.finish();
         Ok(SchedulePart {
@@ -287,13 +287,13 @@ impl Recipe {
         })
     }
 
-    fn plan(&self, plan: &mut Plan, call: &Call) {
+    fn plan(&self, plan: &mut SchedulePlan, call: &CollectiveCall) {
         let (me, ranks) = (call.rank as usize, call.ranks as usize);
-        let group = Group::all(me, ranks);
+        let group = RankGroup::all(me, ranks);
         let levels = |root: Option<usize>| {
             call.nodes
                 .filter(|_| self.by_nodes)
-                .map(|nodes| Nodes::new(nodes, me, root))
+                .map(|nodes| NodeLayout::new(nodes, me, root))
         };
         let given = if call.in_place { Area::Output } else { Area::Input };
         match call.collective {
@@ -303,19 +303,19 @@ impl Recipe {
             },
             Collective::Broadcast { root, count } => {
                 let root = root as usize;
-                let data = Span::first(if me == root { Area::Input } else { Area::Output }, count);
+                let data = AreaSpan::first(if me == root { Area::Input } else { Area::Output }, count);
                 match levels(Some(root)) {
                     Some(nodes) => hierarchical::broadcast(plan, &nodes, root, data, self),
                     None => flat::broadcast(plan, &group, root, data, self),
                 }
             }
             Collective::Gather { root, ref blocks } => {
-                let (root, all) = (root as usize, Span::first(Area::Output, blocks.extent(ranks)));
+                let (root, all) = (root as usize, AreaSpan::first(Area::Output, blocks.extent(ranks)));
                 let in_place = call.in_place && me == root;
                 let mine = if in_place {
                     blocks.of(all, me)
                 } else {
-                    Span::first(Area::Input, blocks.count(me))
+                    AreaSpan::first(Area::Input, blocks.count(me))
                 };
                 match levels(Some(root)) {
                     Some(nodes) => hierarchical::gather(plan, &nodes, root, blocks, (mine, all), self),
@@ -324,19 +324,19 @@ impl Recipe {
             }
             Collective::Gatherv { root, mine, ref blocks } => {
                 let root = root as usize;
-                let all = Span::first(Area::Output, if me == root { blocks.extent(ranks) } else { 0 });
+                let all = AreaSpan::first(Area::Output, if me == root { blocks.extent(ranks) } else { 0 });
                 let in_place = call.in_place && me == root;
                 let mine = if in_place {
                     blocks.of(all, me)
                 } else {
-                    Span::first(Area::Input, mine)
+                    AreaSpan::first(Area::Input, mine)
                 };
                 flat::gather(plan, &group, root, blocks, mine, all, self);
             }
             Collective::Scatter { root, ref blocks } => {
-                let (root, all) = (root as usize, Span::first(Area::Input, blocks.extent(ranks)));
+                let (root, all) = (root as usize, AreaSpan::first(Area::Input, blocks.extent(ranks)));
                 let stays = call.in_place && me == root;
-                let mine = (!stays).then(|| Span::first(Area::Output, blocks.count(me)));
+                let mine = (!stays).then(|| AreaSpan::first(Area::Output, blocks.count(me)));
                 match levels(Some(root)) {
                     Some(nodes) => hierarchical::scatter(plan, &nodes, root, blocks, (all, mine), self),
                     None => flat::scatter(plan, &group, root, blocks, all, mine, self),
@@ -344,17 +344,17 @@ impl Recipe {
             }
             Collective::Scatterv { root, mine, ref blocks } => {
                 let root = root as usize;
-                let all = Span::first(Area::Input, if me == root { blocks.extent(ranks) } else { 0 });
+                let all = AreaSpan::first(Area::Input, if me == root { blocks.extent(ranks) } else { 0 });
                 let stays = call.in_place && me == root;
-                let mine = (!stays).then(|| Span::first(Area::Output, mine));
+                let mine = (!stays).then(|| AreaSpan::first(Area::Output, mine));
                 flat::scatter(plan, &group, root, blocks, all, mine, self);
             }
             Collective::Allgather { ref blocks } => {
-                let all = Span::first(Area::Output, blocks.extent(ranks));
+                let all = AreaSpan::first(Area::Output, blocks.extent(ranks));
                 let mine = if call.in_place {
                     blocks.of(all, me)
                 } else {
-                    Span::first(Area::Input, blocks.count(me))
+                    AreaSpan::first(Area::Input, blocks.count(me))
                 };
                 match levels(None) {
                     Some(nodes) => hierarchical::allgather(plan, &nodes, blocks, mine, all, self),
@@ -364,7 +364,7 @@ impl Recipe {
             Collective::Reduce { root, count } => {
                 let root = root as usize;
                 let mine = if me == root { given } else { Area::Input };
-                let (mine, into) = (Span::first(mine, count), Span::first(Area::Output, count));
+                let (mine, into) = (AreaSpan::first(mine, count), AreaSpan::first(Area::Output, count));
                 match levels(Some(root)) {
                     Some(nodes) => {
                         hierarchical::reduce(plan, &nodes, root, (mine, into), call.commutes, self);
@@ -373,20 +373,20 @@ impl Recipe {
                 }
             }
             Collective::Allreduce { count } => {
-                let (mine, into) = (Span::first(given, count), Span::first(Area::Output, count));
+                let (mine, into) = (AreaSpan::first(given, count), AreaSpan::first(Area::Output, count));
                 match levels(None) {
                     Some(nodes) => hierarchical::allreduce(plan, &nodes, mine, into, call.commutes, self),
                     None => flat::allreduce(plan, &group, mine, into, self),
                 }
             }
             Collective::ReduceScatter { ref blocks } => {
-                let mine = Span::first(given, blocks.total(ranks));
-                let into = Span::first(Area::Output, blocks.count(me));
+                let mine = AreaSpan::first(given, blocks.total(ranks));
+                let into = AreaSpan::first(Area::Output, blocks.count(me));
                 flat::reduce_scatter(plan, &group, blocks, mine, into, call.commutes, self);
             }
             Collective::Scan { count } | Collective::Exscan { count } => {
                 let exclusive = call.collective.operation() == Operation::Exscan;
-                let (mine, into) = (Span::first(given, count), Span::first(Area::Output, count));
+                let (mine, into) = (AreaSpan::first(given, count), AreaSpan::first(Area::Output, count));
                 flat::scan(plan, &group, mine, into, exclusive, self);
             }
             Collective::Alltoall { count } => {
@@ -404,15 +404,22 @@ impl Recipe {
         }
     }
 
-    fn exchange(&self, plan: &mut Plan, group: &Group, call: &Call, sent: &Blocks, received: &Blocks) {
-        let into = Span::first(Area::Output, received.extent(group.size));
+    fn exchange(
+        &self,
+        plan: &mut SchedulePlan,
+        group: &RankGroup,
+        call: &CollectiveCall,
+        sent: &Blocks,
+        received: &Blocks,
+    ) {
+        let into = AreaSpan::first(Area::Output, received.extent(group.size));
         let from = if call.in_place {
             // A received block must not overwrite a block that is still to be sent.
             let saved = plan.allocate_scratch(into.count);
             plan.copy(into, saved);
             saved
         } else {
-            Span::first(Area::Input, sent.extent(group.size))
+            AreaSpan::first(Area::Input, sent.extent(group.size))
         };
         flat::alltoall(plan, group, (sent, from), (received, into), self);
     }

@@ -1,7 +1,7 @@
 //! Memory of one collective at one rank, and the local steps of its schedule.
 
 use crate::operator::{Operands, Reduction};
-use crate::schedule::{Area, Span, Step};
+use crate::schedule::{Area, AreaSpan, Step};
 
 /// The three areas of a schedule, as bytes.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Areas<'_> {
     /// # Panics
     ///
     /// If the span is not inside its area; [`Schedule::check`](crate::Schedule::check) finds that out before.
-    pub fn read(&self, span: Span) -> &[u8] {
+    pub fn read(&self, span: AreaSpan) -> &[u8] {
         let range = self.range(span);
         match span.area {
             Area::Input => &self.input[range],
@@ -36,7 +36,7 @@ impl Areas<'_> {
     /// # Panics
     ///
     /// If the span is not inside its area, or is in the caller's input.
-    pub fn write(&mut self, span: Span) -> &mut [u8] {
+    pub fn write(&mut self, span: AreaSpan) -> &mut [u8] {
         let range = self.range(span);
         match span.area {
             Area::Input => panic!("a collective's input is never written"),
@@ -73,12 +73,12 @@ impl Areas<'_> {
         }
     }
 
-    fn range(&self, span: Span) -> std::ops::Range<usize> {
+    fn range(&self, span: AreaSpan) -> std::ops::Range<usize> {
         span.offset * self.element..span.end() * self.element
     }
 
     /// Borrows some spans for reading and one for writing, which must not overlap the others.
-    fn borrow<const N: usize>(&mut self, read: [Span; N], write: Span) -> ([&[u8]; N], &mut [u8]) {
+    fn borrow<const N: usize>(&mut self, read: [AreaSpan; N], write: AreaSpan) -> ([&[u8]; N], &mut [u8]) {
         let (target, sources) = (self.range(write), read.map(|span| self.range(span)));
         let (written, other) = match write.area {
             Area::Input => panic!("a collective's input is never written"),

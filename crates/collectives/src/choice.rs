@@ -4,7 +4,7 @@ mod rule;
 mod tuning;
 
 use crate::algorithm::{Algorithm, Recipe};
-use crate::collective::{Call, Operation};
+use crate::collective::{CollectiveCall, Operation};
 use crate::error::Error;
 use serde::Deserialize;
 use std::collections::HashSet;
@@ -80,8 +80,8 @@ impl FromStr for LinkKind {
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     /// The collective.
-    pub call: &'a Call<'a>,
-    /// Bytes of the data whose length all ranks know: see [`Call::size`].
+    pub call: &'a CollectiveCall<'a>,
+    /// Bytes of the data whose length all ranks know: see [`CollectiveCall::size`].
     pub bytes: usize,
     /// Bytes of an element.
     pub element: usize,
@@ -94,9 +94,9 @@ pub struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Makes a question about a call that has passed [`Call::check`], where each member has a processor of its own.
+    /// Makes a question about a call that has passed [`CollectiveCall::check`], where each member has a processor of its own.
     /// Counts the nodes: a caller that asks often should count them once.
-    pub fn new(call: &'a Call<'a>, element: usize, link: LinkKind) -> Self {
+    pub fn new(call: &'a CollectiveCall<'a>, element: usize, link: LinkKind) -> Self {
         let nodes = call.nodes.map_or(0, |nodes| nodes.iter().collect::<HashSet<_>>().len());
         Question {
             call,

@@ -207,7 +207,7 @@ impl Collective<'_> {
 
 /// A collective as one rank of a communicator calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call<'a> {
+pub struct CollectiveCall<'a> {
     /// The collective.
     pub collective: Collective<'a>,
     /// The calling rank.
@@ -227,10 +227,10 @@ pub struct Call<'a> {
 /// More elements than any memory holds. The sum of a few such numbers does not overflow.
 const ELEMENTS_MAX: usize = 1 << 56;
 
-impl<'a> Call<'a> {
+impl<'a> CollectiveCall<'a> {
     /// Makes a call that is not in place, with an operator that commutes and unknown nodes.
     pub const fn new(collective: Collective<'a>, rank: Rank, ranks: Rank) -> Self {
-        Call {
+        CollectiveCall {
             collective,
             rank,
             ranks,
@@ -244,7 +244,7 @@ impl<'a> Call<'a> {
         self.collective.root() == Some(self.rank)
     }
 
-    /// Number of elements that the caller's input must have, if the call passes [`Call::check`].
+    /// Number of elements that the caller's input must have, if the call passes [`CollectiveCall::check`].
     pub fn input(&self) -> usize {
         let (rank, ranks) = (self.rank as usize, self.ranks as usize);
         let unless = |absent: bool, count: usize| if absent { 0 } else { count };
@@ -277,7 +277,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Number of elements that the caller's output must have, if the call passes [`Call::check`].
+    /// Number of elements that the caller's output must have, if the call passes [`CollectiveCall::check`].
     pub fn output(&self) -> usize {
         let (rank, ranks) = (self.rank as usize, self.ranks as usize);
         match self.collective {

@@ -32,7 +32,7 @@ mod traffic;
 
 use crate::algorithm::{Blocks, Recipe};
 use crate::choice::{LinkKind, Question, Table};
-use crate::collective::{Call, Collective, Operation};
+use crate::collective::{Collective, CollectiveCall, Operation};
 use crate::cost::{Costs, LinkCost, SimulationResult, StoreCost, simulate};
 use crate::error::Error;
 use crate::schedule::Rank;
@@ -40,10 +40,10 @@ use std::fmt;
 use std::str::FromStr;
 use traffic::{Survey, Traffic, survey};
 
-pub use candidates::{Candidate, candidates};
+pub use candidates::{RecipeCandidate, candidates};
 pub use prices::{
-    FunctionPrice, LinkFigures, MessageTimes, Origin, Prices, RankTimes, RequestPrices, ServerPrice, StorePrices,
-    StoreTimes,
+    FigureOrigin, FunctionPrice, LinkFigures, LinkPrices, MessageTimes, RankTimes, RequestPrices, ServerPrice,
+    StorePrices, StoreTimes,
 };
 
 /// Maximum number of ranks that are simulated.
@@ -64,7 +64,7 @@ const BYTES_PER_GIB: f64 = (1u64 << 30) as f64;
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario<'a> {
     /// The call as any rank makes it; if ranks call it differently, the call of the root.
-    pub call: Call<'a>,
+    pub call: CollectiveCall<'a>,
     /// Bytes of an element.
     pub element: usize,
     /// Memory of each function, which is charged for while the function waits.
@@ -264,7 +264,7 @@ pub fn choose(
     by: Criterion,
     links: &[LinkKind],
     table: &Table,
-    prices: &Prices,
+    prices: &LinkPrices,
 ) -> Result<Estimate, Error> {
     let known = links.iter().filter(|link| prices.link.has(**link));
     let estimates: Vec<Estimate> = known
@@ -282,7 +282,7 @@ pub fn choose(
 ///
 /// [`Error::Arguments`] and [`Error::Options`] if the scenario is invalid, [`Error::Model`] if the link has no prices,
 /// or if the collective has more messages than can be simulated.
-pub fn estimate(scenario: &Scenario, link: LinkKind, table: &Table, prices: &Prices) -> Result<Estimate, Error> {
+pub fn estimate(scenario: &Scenario, link: LinkKind, table: &Table, prices: &LinkPrices) -> Result<Estimate, Error> {
     scenario.check()?;
     let choice = table.choose(&Question::new(&scenario.call, scenario.element, link));
     estimate_by(scenario, link, choice.recipe, prices)
@@ -293,7 +293,12 @@ pub fn estimate(scenario: &Scenario, link: LinkKind, table: &Table, prices: &Pri
 /// # Errors
 ///
 /// Those of [`estimate`], and [`Error::UnsupportedAlgorithm`] if the algorithm cannot do the call.
-pub fn estimate_by(scenario: &Scenario, link: LinkKind, recipe: Recipe, prices: &Prices) -> Result<Estimate, Error> {
+pub fn estimate_by(
+    scenario: &Scenario,
+    link: LinkKind,
+    recipe: Recipe,
+    prices: &LinkPrices,
+) -> Result<Estimate, Error> {
     scenario.check()?;
     let Survey { transfers, at_once, .. } = survey(&scenario.call, recipe, &|_| 0.0)?;
     if transfers > TRANSFERS_MAX || at_once > AT_ONCE_MAX {
@@ -364,7 +369,7 @@ fn server_share(scenario: &Scenario, outcome: &SimulationResult, hour_price: f64
 fn run(
     scenario: &Scenario,
     recipe: Recipe,
-    prices: &Prices,
+    prices: &LinkPrices,
     (near, far): (LinkCost, LinkCost),
     store: StoreCost,
 ) -> Result<(SimulationResult, Traffic), Error> {
@@ -381,7 +386,7 @@ fn run(
     };
     let mut traffic = Traffic::default();
     let outcome = simulate(call.ranks, scenario.element, &costs, |rank, rounds| {
-        let part = recipe.build_part(&Call { rank, ..call }, rounds)?;
+        let part = recipe.build_part(&CollectiveCall { rank, ..call }, rounds)?;
         traffic.count(&part.schedule, scenario.element);
         Ok(part)
     })?;

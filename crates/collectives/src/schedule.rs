@@ -18,7 +18,7 @@ pub enum Area {
 
 /// Consecutive elements in an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Span {
+pub struct AreaSpan {
     /// The area.
     pub area: Area,
     /// The first element, counted from the start of the area.
@@ -27,16 +27,16 @@ pub struct Span {
     pub count: usize,
 }
 
-impl Span {
+impl AreaSpan {
     /// The first `count` elements of an area.
     pub const fn first(area: Area, count: usize) -> Self {
-        Span { area, offset: 0, count }
+        AreaSpan { area, offset: 0, count }
     }
 
     /// A part of this span; `offset` counts from the start of the span.
     pub const fn part(self, offset: usize, count: usize) -> Self {
         debug_assert!(offset + count <= self.count, "a part of a span is inside it");
-        Span {
+        AreaSpan {
             area: self.area,
             offset: self.offset + offset,
             count,
@@ -49,7 +49,7 @@ impl Span {
     }
 
     /// Returns whether two spans have an element in common.
-    pub const fn overlaps(self, other: Span) -> bool {
+    pub const fn overlaps(self, other: AreaSpan) -> bool {
         self.area as u8 == other.area as u8
             && self.count > 0
             && other.count > 0
@@ -58,7 +58,7 @@ impl Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for AreaSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let area = match self.area {
             Area::Input => "input",
@@ -77,21 +77,21 @@ pub enum Step {
         /// The receiver.
         to: Rank,
         /// The content.
-        from: Span,
+        from: AreaSpan,
     },
     /// Receives the next message of another rank, which must have exactly this length.
     Receive {
         /// The sender.
         from: Rank,
         /// Memory for the content.
-        into: Span,
+        into: AreaSpan,
     },
     /// Writes an object that other ranks read, on links through a store.
     Publish {
         /// Name of the object among those that this rank publishes in this collective.
         key: u32,
         /// The content.
-        from: Span,
+        from: AreaSpan,
         /// Number of ranks that read the object, each once; then it can be removed.
         readers: u32,
     },
@@ -102,23 +102,23 @@ pub enum Step {
         /// Name of the object at the publishing rank.
         key: u32,
         /// Memory for the content, of exactly its length.
-        into: Span,
+        into: AreaSpan,
     },
     /// Copies elements between two spans, which have the same length and do not overlap.
     Copy {
         /// The source.
-        from: Span,
+        from: AreaSpan,
         /// The target.
-        into: Span,
+        into: AreaSpan,
     },
     /// `into = left op right`, element by element, in this order. `into` is `left`, is `right`, or overlaps neither.
     Reduce {
         /// The operand of the lower ranks, if the operator does not commute.
-        left: Span,
+        left: AreaSpan,
         /// The operand of the higher ranks.
-        right: Span,
+        right: AreaSpan,
         /// Memory for the result.
-        into: Span,
+        into: AreaSpan,
     },
 }
 
@@ -196,8 +196,8 @@ impl ScheduleChecker {
         if round.transfers.is_empty() && round.local.is_empty() {
             return Err("there is nothing in it".into());
         }
-        let mut written: Vec<Span> = Vec::new();
-        let mut read: Vec<Span> = Vec::new();
+        let mut written: Vec<AreaSpan> = Vec::new();
+        let mut read: Vec<AreaSpan> = Vec::new();
         for step in &round.transfers {
             match *step {
                 Step::Send { to: peer, from } => {
@@ -245,7 +245,7 @@ impl ScheduleChecker {
                 if left.count != right.count || left.count != into.count {
                     return Err(format!("{left} and {right} are reduced into {into}"));
                 }
-                let aliased = |other: Span| into.overlaps(other) && into != other;
+                let aliased = |other: AreaSpan| into.overlaps(other) && into != other;
                 if aliased(left) || aliased(right) || left.overlaps(right) {
                     return Err(format!("{left}, {right} and their result {into} overlap"));
                 }
@@ -262,7 +262,7 @@ impl ScheduleChecker {
         Ok(())
     }
 
-    fn inside(&self, span: Span) -> Result<(), String> {
+    fn inside(&self, span: AreaSpan) -> Result<(), String> {
         let length = match span.area {
             Area::Input => self.input,
             Area::Output => self.output,
@@ -275,7 +275,7 @@ impl ScheduleChecker {
         }
     }
 
-    fn writable(&self, span: Span) -> Result<(), String> {
+    fn writable(&self, span: AreaSpan) -> Result<(), String> {
         if span.area == Area::Input {
             return Err(format!("the input is written, at {span}"));
         }
@@ -285,8 +285,8 @@ impl ScheduleChecker {
 
 /// Checks that no written span overlaps another span. Takes `n log n` time: a round of a linear exchange has two spans
 /// for each rank.
-fn check_apart(written: &mut [Span], read: &mut [Span]) -> Result<(), String> {
-    let place = |span: &Span| (span.area, span.offset);
+fn check_apart(written: &mut [AreaSpan], read: &mut [AreaSpan]) -> Result<(), String> {
+    let place = |span: &AreaSpan| (span.area, span.offset);
     written.sort_unstable_by_key(place);
     if let Some(pair) = written.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
         return Err(format!("{} and {} are received at once", pair[0], pair[1]));

@@ -12,14 +12,14 @@ pub(crate) mod keeper;
 mod patience;
 mod pulse;
 
-pub(crate) use patience::Patience;
+pub(crate) use patience::EnginePatience;
 
 use crate::arena::Key;
 use crate::error::{Activity, Error};
 use crate::link::ObjectHead;
 use crate::link::{Body, Link, Sink, Sleeper};
 use crate::memory::Piece;
-use crate::protocol::{Action, CollectiveStart, FinalCounts, Protocol, Status};
+use crate::protocol::{Action, CollectiveStart, FinalCounts, MessageStatus, Protocol};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress};
@@ -39,7 +39,7 @@ pub(crate) struct Engine {
     /// Wakes threads that wait while another one sleeps.
     turn: Condvar,
     sleeper: Arc<dyn Sleeper>,
-    patience: Patience,
+    patience: EnginePatience,
 }
 
 pub(crate) struct EngineState {
@@ -161,7 +161,7 @@ impl EngineState {
 }
 
 impl Engine {
-    pub(crate) fn new(protocol: Protocol, link: Box<dyn Link>, patience: Patience) -> Self {
+    pub(crate) fn new(protocol: Protocol, link: Box<dyn Link>, patience: EnginePatience) -> Self {
         Self {
             sleeper: link.sleeper(),
             state: Mutex::new(EngineState {
@@ -280,19 +280,24 @@ impl Engine {
     }
 
     /// Waits for a request. `is_send`: it is a send, for which others may have to send first.
-    pub(crate) fn wait(&self, key: Key, is_send: bool) -> Result<Status, Error> {
+    pub(crate) fn wait(&self, key: Key, is_send: bool) -> Result<MessageStatus, Error> {
         let result = self.drive_until(is_send, None, |state| state.protocol.take_result(key));
         // Without a deadline there is a result.
         result.unwrap_or(Err(Error::Finished))
     }
 
     /// Waits for a request until the deadline, at most.
-    pub(crate) fn wait_until(&self, key: Key, is_send: bool, deadline: Instant) -> Option<Result<Status, Error>> {
+    pub(crate) fn wait_until(
+        &self,
+        key: Key,
+        is_send: bool,
+        deadline: Instant,
+    ) -> Option<Result<MessageStatus, Error>> {
         self.drive_until(is_send, Some(deadline), |state| state.protocol.take_result(key))
     }
 
     /// Takes the result of a request if it has ended.
-    pub(crate) fn test(&self, key: Key) -> Option<Result<Status, Error>> {
+    pub(crate) fn test(&self, key: Key) -> Option<Result<MessageStatus, Error>> {
         self.drive_until(false, Some(Instant::now()), |state| state.protocol.take_result(key))
     }
 

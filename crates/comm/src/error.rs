@@ -59,7 +59,7 @@ impl fmt::Display for Activity {
 
 /// A member's call of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub struct MemberCall {
     /// The calling rank.
     pub rank: Rank,
     /// Name of the call, with all arguments that members must agree on.
@@ -68,7 +68,7 @@ pub struct Caller {
     pub site: String,
 }
 
-impl fmt::Display for Caller {
+impl fmt::Display for MemberCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, call, site } = self;
         write!(f, "rank {rank} `{call}` at {site}")
@@ -275,9 +275,9 @@ pub enum Error {
     #[error("members call different collectives: {first}, {other}; nothing was sent")]
     CallMismatch {
         /// Call of rank 0.
-        first: Box<Caller>,
+        first: Box<MemberCall>,
         /// Call of the first rank that calls a different collective.
-        other: Box<Caller>,
+        other: Box<MemberCall>,
     },
     /// A member has reached the maximum number of communicators on its connections.
     #[error(

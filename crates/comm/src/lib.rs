@@ -88,18 +88,18 @@ mod route;
 mod secret;
 
 pub use communicator::{CollectiveArguments, Communicator, Contribution, InPlace};
-pub use error::{Activity, Caller, Error};
+pub use error::{Activity, Error, MemberCall};
 pub use hotlease_collectives::{
-    Algorithm, Area, Areas, Blocks, Call, Choice, Collective, Datatype, Element, Explanation, LinkKind, Measurement,
-    Operands, Operation, Operator, Plain, Question, Rank, Recipe, Reduction, Round, Rule, Schedule, SchedulePart, Span,
-    Step, Table, UserFunction, cost, model,
+    Algorithm, Area, AreaSpan, Areas, Blocks, Choice, Collective, CollectiveCall, Datatype, Element, Explanation,
+    LinkKind, Measurement, Operands, Operation, Operator, Plain, Question, Rank, Recipe, Reduction, Round, Rule,
+    Schedule, SchedulePart, Step, Table, UserFunction, cost, model,
 };
 pub use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
 pub use hotlease_wire::comm::Loss;
 pub use hotlease_wire::comm::rendezvous::JoinRejection;
 pub use matching::Pattern;
 pub use options::{AutoLink, LinkChoice, Options, StoreAddress};
-pub use protocol::Status;
+pub use protocol::MessageStatus;
 pub use request::{CollectiveRequest, ReceiveRequest, ReceivedMessage, Request, Watch, wait_all, wait_any};
 pub use route::Route;
 pub use secret::{SECRET_BYTES_MIN, Secret};

@@ -15,7 +15,7 @@ pub(crate) mod tcp;
 pub use crate::arena::Key;
 pub use crate::memory::Piece;
 pub use crate::protocol::FinalCounts;
-pub use store::{ObjectHead, ObjectName, Order, StoreJoin, StoreOpener};
+pub use store::{ObjectHead, ObjectName, StoreJoin, StoreOpener, StoreOrder};
 
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
@@ -58,11 +58,11 @@ pub trait Sink {
         self.body(from, frame.body_bytes());
         Ok(())
     }
-    /// Takes an object that was asked for ([`Order::Get`]), with the part of its body that travels with its head.
+    /// Takes an object that was asked for ([`StoreOrder::Get`]), with the part of its body that travels with its head.
     fn object(&mut self, _get: Key, _head: ObjectHead, _first: Vec<u8>) {
         debug_assert!(false, "{NO_STORE}");
     }
-    /// Notes that the rest of an object ([`Order::Rest`]) was read; it was not written if its memory was taken back.
+    /// Notes that the rest of an object ([`StoreOrder::Rest`]) was read; it was not written if its memory was taken back.
     fn rest_read(&mut self, _get: Key, _is_written: bool) {
         debug_assert!(false, "{NO_STORE}");
     }
@@ -105,7 +105,7 @@ pub trait Link: Send {
     /// Whether anything has come from a member, and whether anything was sent to it, since the last call.
     fn take_activity(&mut self, rank: Rank) -> (bool, bool);
     /// Gives an order to a link through a store.
-    fn store(&mut self, _order: Order) {
+    fn store(&mut self, _order: StoreOrder) {
         debug_assert!(false, "{NO_STORE}");
     }
     /// Begins what earlier calls have only noted; called when all orders for now are given.

@@ -31,7 +31,7 @@ impl Pattern {
         }
     }
 
-    pub(crate) fn is_match(&self, envelope: Envelope) -> bool {
+    pub(crate) fn is_match(&self, envelope: MessageEnvelope) -> bool {
         self.source.is_none_or(|source| source == envelope.source) && self.takes_tag(envelope.tag)
     }
 
@@ -42,7 +42,7 @@ impl Pattern {
 
 /// Properties by which messages are matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Envelope {
+pub struct MessageEnvelope {
     /// Rank of the sender.
     pub source: Rank,
     /// Tag that the sender gave it.
@@ -80,7 +80,7 @@ impl<P, M> Matching<P, M> {
     }
 
     /// Takes out the receive that a message is for. If there is none, [`keep`](Self::keep) the message.
-    pub fn arrive(&mut self, envelope: Envelope) -> Option<P> {
+    pub fn arrive(&mut self, envelope: MessageEnvelope) -> Option<P> {
         let place = self.posted.iter().position(|(pattern, _)| pattern.is_match(envelope))?;
         let (pattern, posted) = self.posted.remove(place)?;
         *self.waiting_of(pattern) -= 1;
@@ -88,12 +88,12 @@ impl<P, M> Matching<P, M> {
     }
 
     /// Whether a posted receive would take this message.
-    pub fn is_awaited(&self, envelope: Envelope) -> bool {
+    pub fn is_awaited(&self, envelope: MessageEnvelope) -> bool {
         self.posted.iter().any(|(pattern, _)| pattern.is_match(envelope))
     }
 
     /// Keeps a message for which there is no receive, behind all others.
-    pub fn keep(&mut self, envelope: Envelope, message: M) {
+    pub fn keep(&mut self, envelope: MessageEnvelope, message: M) {
         let source = envelope.source as usize;
         if self.kept.len() <= source {
             self.kept.resize_with(source + 1, VecDeque::new);
@@ -107,17 +107,17 @@ impl<P, M> Matching<P, M> {
     }
 
     /// First message that a receive would take.
-    pub fn find(&self, pattern: Pattern) -> Option<(Envelope, &M)> {
+    pub fn find(&self, pattern: Pattern) -> Option<(MessageEnvelope, &M)> {
         let (source, place) = self.place(pattern)?;
         let kept = &self.kept[source as usize][place];
-        Some((Envelope { source, tag: kept.tag }, &kept.message))
+        Some((MessageEnvelope { source, tag: kept.tag }, &kept.message))
     }
 
     /// Takes out the first message that a receive would take.
-    pub fn take(&mut self, pattern: Pattern) -> Option<(Envelope, M)> {
+    pub fn take(&mut self, pattern: Pattern) -> Option<(MessageEnvelope, M)> {
         let (source, place) = self.place(pattern)?;
         let kept = self.kept[source as usize].remove(place)?;
-        Some((Envelope { source, tag: kept.tag }, kept.message))
+        Some((MessageEnvelope { source, tag: kept.tag }, kept.message))
     }
 
     fn place(&self, pattern: Pattern) -> Option<(Rank, usize)> {
@@ -219,8 +219,8 @@ mod tests {
 
     type Numbers = Matching<u32, u32>;
 
-    fn from(source: Rank, tag: u32) -> Envelope {
-        Envelope { source, tag }
+    fn from(source: Rank, tag: u32) -> MessageEnvelope {
+        MessageEnvelope { source, tag }
     }
 
     #[test]
@@ -288,11 +288,11 @@ mod tests {
     #[derive(Default)]
     struct Plain {
         posted: Vec<(Pattern, u32)>,
-        kept: Vec<(Envelope, u32)>,
+        kept: Vec<(MessageEnvelope, u32)>,
     }
 
     impl Plain {
-        fn arrive(&mut self, envelope: Envelope, message: u32) -> Option<u32> {
+        fn arrive(&mut self, envelope: MessageEnvelope, message: u32) -> Option<u32> {
             match self.posted.iter().position(|(pattern, _)| pattern.is_match(envelope)) {
                 Some(place) => Some(self.posted.remove(place).1),
                 None => {
@@ -302,7 +302,7 @@ mod tests {
             }
         }
 
-        fn receive(&mut self, pattern: Pattern, posted: u32) -> Option<(Envelope, u32)> {
+        fn receive(&mut self, pattern: Pattern, posted: u32) -> Option<(MessageEnvelope, u32)> {
             match self.kept.iter().position(|(envelope, _)| pattern.is_match(*envelope)) {
                 Some(place) => Some(self.kept.remove(place)),
                 None => {

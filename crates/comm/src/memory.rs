@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory that an operation sends, receives, or works on.
 #[derive(Debug, Clone)]
-pub(crate) enum Memory {
+pub(crate) enum TransferMemory {
     /// Memory of a caller, for as long as the caller waits. Read only.
     Lent(LentBytes),
     /// Memory of a caller, for as long as the caller waits.
@@ -48,7 +48,7 @@ fn lock<T: ?Sized>(memory: &Mutex<T>) -> MutexGuard<'_, T> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Memory {
+impl TransferMemory {
     /// Allocates this many zeroed bytes.
     pub(crate) fn zeroed(bytes: usize) -> Self {
         Self::of(vec![0; bytes])
@@ -126,7 +126,7 @@ impl Memory {
 /// Part of a memory.
 #[derive(Debug, Clone)]
 pub struct Piece {
-    memory: Memory,
+    memory: TransferMemory,
     start: usize,
     length: usize,
 }
@@ -140,7 +140,7 @@ impl Piece {
 
     /// Prepares this piece for a message of this length: memory of any length gets it now.
     pub(crate) fn fit(&mut self, length: u64) -> Result<(), Error> {
-        let Memory::AnyLength(bytes) = &self.memory else {
+        let TransferMemory::AnyLength(bytes) = &self.memory else {
             return Ok(());
         };
         let no_room = |why: String| Error::LocalFailure {
@@ -153,7 +153,7 @@ impl Piece {
             .map_err(|error| no_room(format!("{length} bytes: {error}")))?;
         room.resize(length, 0);
         drop(room);
-        *self = Memory::Owned(Arc::clone(bytes)).whole();
+        *self = TransferMemory::Owned(Arc::clone(bytes)).whole();
         Ok(())
     }
 
@@ -175,10 +175,10 @@ impl Piece {
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let range = self.range();
         match &self.memory {
-            Memory::Lent(lent) => lent.with(|bytes| read(&bytes[range])),
-            Memory::LentMut(lent) => lent.with(|bytes| read(&bytes[range])),
-            Memory::Owned(bytes) | Memory::AnyLength(bytes) => lock(bytes).get(range).map(read),
-            Memory::Elements(elements) => lock(elements).bytes().get(range).map(read),
+            TransferMemory::Lent(lent) => lent.with(|bytes| read(&bytes[range])),
+            TransferMemory::LentMut(lent) => lent.with(|bytes| read(&bytes[range])),
+            TransferMemory::Owned(bytes) | TransferMemory::AnyLength(bytes) => lock(bytes).get(range).map(read),
+            TransferMemory::Elements(elements) => lock(elements).bytes().get(range).map(read),
         }
     }
 
@@ -186,10 +186,10 @@ impl Piece {
     pub fn write<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let range = self.range();
         match &self.memory {
-            Memory::Lent(_) => None,
-            Memory::LentMut(lent) => lent.with(|bytes| write(&mut bytes[range])),
-            Memory::Owned(bytes) | Memory::AnyLength(bytes) => lock(bytes).get_mut(range).map(write),
-            Memory::Elements(elements) => lock(elements).bytes_mut().get_mut(range).map(write),
+            TransferMemory::Lent(_) => None,
+            TransferMemory::LentMut(lent) => lent.with(|bytes| write(&mut bytes[range])),
+            TransferMemory::Owned(bytes) | TransferMemory::AnyLength(bytes) => lock(bytes).get_mut(range).map(write),
+            TransferMemory::Elements(elements) => lock(elements).bytes_mut().get_mut(range).map(write),
         }
     }
 
@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn parts_are_copied_between_memories_and_inside_of_one() {
-        let memory = Memory::of((0..10).collect());
-        let other = Memory::zeroed(4);
+        let memory = TransferMemory::of((0..10).collect());
+        let other = TransferMemory::zeroed(4);
         let part = memory.piece(2..8).part(1..4);
         part.copy_to(&other.whole()).expect("both are there");
         assert_eq!(other.clone().into_bytes(), [3, 4, 5, 0]);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn memory_for_a_message_of_any_length_gets_as_long_as_it() {
-        let memory = Memory::fitting();
+        let memory = TransferMemory::fitting();
         let mut piece = memory.whole();
         assert!(
             matches!(piece.fit(u64::MAX), Err(Error::LocalFailure { .. })),
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn what_was_taken_back_is_neither_read_nor_written() {
         let mut bytes = [1, 2, 3];
-        let piece = hotlease_fabric::loan::lend_mut(&mut bytes, |lent| Memory::LentMut(lent.clone()).whole());
+        let piece = hotlease_fabric::loan::lend_mut(&mut bytes, |lent| TransferMemory::LentMut(lent.clone()).whole());
         assert_eq!((piece.read(<[u8]>::len), piece.write(|_| ())), (None, None));
     }
 }

@@ -10,7 +10,7 @@ pub use link::{LinkChoice, StoreAddress};
 use crate::error::Error;
 use crate::link::StoreOpener;
 use crate::secret::Secret;
-use hotlease_collectives::model::Prices;
+use hotlease_collectives::model::LinkPrices;
 use hotlease_collectives::{Error as PlanError, Rank, Table};
 use hotlease_wire::comm::frame::EAGER_BYTES_MAX;
 use hotlease_wire::comm::rendezvous::WAIT_MS_MAX;
@@ -72,7 +72,7 @@ pub struct Options {
     pub table: Option<Arc<Table>>,
     /// Prices by which `auto` chooses the link, the same at all members (default: those of the file that
     /// `HOTLEASE_COMM_PRICES` names, else the built-in ones).
-    pub prices: Option<Arc<Prices>>,
+    pub prices: Option<Arc<LinkPrices>>,
     /// Stores that this program can communicate through: `hotlease_stores::openers()` (default: none).
     pub stores: &'static [StoreOpener],
 }
@@ -146,12 +146,12 @@ impl Options {
     }
 
     /// The prices to use.
-    fn prices(&self) -> Result<Arc<Prices>, Error> {
+    fn prices(&self) -> Result<Arc<LinkPrices>, Error> {
         if let Some(prices) = &self.prices {
             return Ok(Arc::clone(prices));
         }
-        let found = read_named_file("HOTLEASE_COMM_PRICES", Prices::parse).map_err(|why| Error::Prices { why })?;
-        Ok(Arc::new(found.unwrap_or_else(|| Prices::built_in().clone())))
+        let found = read_named_file("HOTLEASE_COMM_PRICES", LinkPrices::parse).map_err(|why| Error::Prices { why })?;
+        Ok(Arc::new(found.unwrap_or_else(|| LinkPrices::built_in().clone())))
     }
 
     /// Link for this number of members.

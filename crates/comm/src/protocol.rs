@@ -17,16 +17,16 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use collectives::{Check, CollectiveStart, Job};
+pub(crate) use collectives::{Check, CollectiveStart, LocalWork};
 pub(crate) use contexts::CONTEXTS_MAX;
 pub(crate) use receiving::KeptMessage;
 pub use stored::FinalCounts;
 
 use crate::arena::{Arena, Key};
 use crate::error::{Activity, Error};
-use crate::link::Order;
+use crate::link::StoreOrder;
 use crate::matching::Matching;
-use crate::memory::{Memory, Piece};
+use crate::memory::{Piece, TransferMemory};
 use collectives::RunningCollective;
 use contexts::Membership;
 use credit::{Lender, Spender};
@@ -44,7 +44,7 @@ pub(crate) const PENDING_MAX: usize = 1 << 20;
 
 /// Description of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Status {
+pub struct MessageStatus {
     /// Rank of the sender.
     pub source: Rank,
     /// Tag that the sender gave it.
@@ -75,7 +75,7 @@ pub(crate) enum Action {
         send: Key,
     },
     /// Orders the link through a store.
-    Store(Order),
+    Store(StoreOrder),
     /// Closes the connection with a member that has failed.
     Close { rank: Rank },
 }
@@ -85,7 +85,7 @@ enum RequestState {
     Pending(Activity),
     /// No caller will ask for the result.
     Forgotten,
-    Done(Result<Status, Error>),
+    Done(Result<MessageStatus, Error>),
 }
 
 /// Bounds that a user may set.
@@ -154,9 +154,9 @@ pub(crate) struct Protocol {
     collectives: Arena<RunningCollective>,
     /// Collectives in which the transfers of the round are done.
     ready: VecDeque<Key>,
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<LocalWork>,
     /// Scratch memory of collectives that have ended.
-    spare: Vec<Memory>,
+    spare: Vec<TransferMemory>,
     actions: VecDeque<Action>,
     /// Memory of [`Bounds::early_bytes`] that is in use.
     early_bytes: u64,
@@ -214,7 +214,7 @@ impl Protocol {
     }
 
     /// Takes local work of collectives that takes time: the driving thread does it, without the lock.
-    pub(crate) fn next_job(&mut self) -> Option<Job> {
+    pub(crate) fn next_job(&mut self) -> Option<LocalWork> {
         self.jobs.pop_front()
     }
 
@@ -237,7 +237,7 @@ impl Protocol {
     }
 
     /// Takes the result of a request that has ended, and forgets the request.
-    pub(crate) fn take_result(&mut self, key: Key) -> Option<Result<Status, Error>> {
+    pub(crate) fn take_result(&mut self, key: Key) -> Option<Result<MessageStatus, Error>> {
         match self.requests.get(key)? {
             RequestState::Pending(_) | RequestState::Forgotten => None,
             RequestState::Done(_) => match self.requests.remove(key)? {
@@ -280,7 +280,7 @@ impl Protocol {
     }
 
     /// Ends an operation.
-    fn complete(&mut self, owner: Owner, result: Result<Status, Error>) {
+    fn complete(&mut self, owner: Owner, result: Result<MessageStatus, Error>) {
         match owner {
             Owner::Request(key) => {
                 self.news += 1;

@@ -4,8 +4,8 @@ use crate::arena::Key;
 use crate::communicator::group::MemberGroup;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::memory::Memory;
-use crate::protocol::{Protocol, Status};
+use crate::memory::TransferMemory;
+use crate::protocol::{MessageStatus, Protocol};
 use hotlease_collectives::Element;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,7 +39,7 @@ impl Request {
     ///
     /// # Errors
     /// Errors of the operation.
-    pub fn wait(mut self) -> Result<Status, Error> {
+    pub fn wait(mut self) -> Result<MessageStatus, Error> {
         match self.key.take() {
             Some(key) => self.inner(self.group.engine.wait(key, self.is_send)),
             None => Err(Error::Finished),
@@ -47,7 +47,7 @@ impl Request {
     }
 
     /// Translates ranks of a result into those of the communicator.
-    fn inner(&self, result: Result<Status, Error>) -> Result<Status, Error> {
+    fn inner(&self, result: Result<MessageStatus, Error>) -> Result<MessageStatus, Error> {
         match result {
             Ok(status) => Ok(self.group.status(status)),
             Err(error) => Err(self.group.error(error)),
@@ -55,14 +55,14 @@ impl Request {
     }
 
     /// Returns the result if the operation has ended; call it again otherwise. Makes progress.
-    pub fn test(&mut self) -> Option<Result<Status, Error>> {
+    pub fn test(&mut self) -> Option<Result<MessageStatus, Error>> {
         let result = self.group.engine.test(self.key?)?;
         self.key = None;
         Some(self.inner(result))
     }
 
     /// Waits for the end of the operation, this long at most; call it again if it has not ended.
-    pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<Status, Error>> {
+    pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<MessageStatus, Error>> {
         let engine = &self.group.engine;
         let result = engine.wait_until(self.key?, self.is_send, Instant::now() + at_most)?;
         self.key = None;
@@ -98,7 +98,7 @@ impl Drop for Request {
 ///
 /// # Errors
 /// Errors of the operations.
-pub fn wait_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Status>, Error> {
+pub fn wait_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<MessageStatus>, Error> {
     let results: Vec<_> = requests.into_iter().map(Request::wait).collect();
     results.into_iter().collect()
 }
@@ -189,20 +189,20 @@ fn ended_by<'a>(
 #[must_use = "a message may not have come; wait for it"]
 pub struct ReceiveRequest {
     request: Request,
-    memory: Memory,
+    memory: TransferMemory,
 }
 
 /// Message that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedMessage {
     /// Rank of the sender, tag and length.
-    pub status: Status,
+    pub status: MessageStatus,
     /// Bytes of the message, no more.
     pub bytes: Vec<u8>,
 }
 
 impl ReceiveRequest {
-    pub(crate) fn new(request: Request, memory: Memory) -> Self {
+    pub(crate) fn new(request: Request, memory: TransferMemory) -> Self {
         Self { request, memory }
     }
 
@@ -223,7 +223,7 @@ impl ReceiveRequest {
     /// Returns the message if it comes within this time; call it again otherwise.
     pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<ReceivedMessage, Error>> {
         let result = self.request.wait_for(at_most)?;
-        let memory = std::mem::replace(&mut self.memory, Memory::of(Vec::new()));
+        let memory = std::mem::replace(&mut self.memory, TransferMemory::of(Vec::new()));
         Some(result.map(|status| received(status, memory)))
     }
 
@@ -275,7 +275,7 @@ fn take<B>(elements: &Mutex<Vec<B>>) -> Vec<B> {
     std::mem::take(&mut *elements.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn received(status: Status, memory: Memory) -> ReceivedMessage {
+fn received(status: MessageStatus, memory: TransferMemory) -> ReceivedMessage {
     let mut bytes = memory.into_bytes();
     bytes.truncate(status.bytes as usize);
     ReceivedMessage { status, bytes }

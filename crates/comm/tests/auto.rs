@@ -5,8 +5,10 @@ mod group;
 
 use group::{each_over, options, rendezvous, until};
 use hotlease_comm::link::StoreOpener;
-use hotlease_comm::model::{Criterion, Prices, Scenario, choose, collective_of_bytes};
-use hotlease_comm::{Call, Communicator, Error, JoinRejection, LinkChoice, LinkKind, Operation, Operator, Table};
+use hotlease_comm::model::{Criterion, LinkPrices, Scenario, choose, collective_of_bytes};
+use hotlease_comm::{
+    CollectiveCall, Communicator, Error, JoinRejection, LinkChoice, LinkKind, Operation, Operator, Table,
+};
 use std::sync::Arc;
 
 fn link(text: &str) -> LinkChoice {
@@ -19,7 +21,7 @@ fn members_talk_over_what_the_model_holds_to_be_the_best() {
     let auto = link("auto:s3://nowhere,redis://127.0.0.1:1,tcp,direct,op=allreduce,size=64KiB,by=time");
     let (collective, element) = collective_of_bytes(Operation::Allreduce, 0, 3, 64 << 10);
     let scenario = Scenario {
-        call: Call::new(collective, 0, 3),
+        call: CollectiveCall::new(collective, 0, 3),
         element,
         memory_bytes: 2 << 30,
         operations_per_hour: None,
@@ -30,7 +32,7 @@ fn members_talk_over_what_the_model_holds_to_be_the_best() {
         Criterion::Time,
         &links,
         Table::built_in(),
-        Prices::built_in(),
+        LinkPrices::built_in(),
     );
     assert_eq!(planned.expect("a plan").link, LinkKind::Tcp);
     let chosen = each_over(
@@ -87,7 +89,7 @@ fn a_member_that_would_choose_otherwise_is_refused_at_once() {
         }
         // The links are the same, but the prices differ.
         other.link = first.link.clone();
-        let mut prices = Prices::built_in().clone();
+        let mut prices = LinkPrices::built_in().clone();
         prices.function.gib_second_price *= 2.0;
         other.prices = Some(Arc::new(prices));
         let (theirs, ours) = refused(&other);
@@ -105,7 +107,7 @@ fn a_member_that_would_choose_otherwise_is_refused_at_once() {
 fn what_cannot_be_chosen_is_said_before_anybody_waits() {
     let server = rendezvous();
     let mut options = options(&server, "auto", 2);
-    let mut said = |text: &str, prices: Option<Prices>| {
+    let mut said = |text: &str, prices: Option<LinkPrices>| {
         options.link = link(text);
         options.prices = prices.map(Arc::new);
         let error = Communicator::join(&options).expect_err(text).to_string();
@@ -114,7 +116,7 @@ fn what_cannot_be_chosen_is_said_before_anybody_waits() {
     };
     let error = said("auto", None);
     assert!(error.contains("HOTLEASE_COMM_LINKS"), "{error}");
-    let mut prices = Prices::built_in().clone();
+    let mut prices = LinkPrices::built_in().clone();
     prices.link.redis = None;
     let error = said("auto:direct,redis://h", Some(prices));
     assert!(error.contains("the prices say nothing about redis"), "{error}");

@@ -5,7 +5,7 @@ mod group;
 
 use group::{each, each_over};
 use hotlease_comm::{
-    Caller, Collective, CollectiveArguments, Communicator, Datatype, Error, LinkChoice, Operator, Rank,
+    Collective, CollectiveArguments, Communicator, Datatype, Error, LinkChoice, MemberCall, Operator, Rank,
 };
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn errors(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) 
 }
 
 /// Checks that all members get the same error, in which rank 1 differs from rank 0.
-fn told(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) -> (Caller, Caller) {
+fn told(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) -> (MemberCall, MemberCall) {
     let errors = errors(size, call);
     assert!(errors.windows(2).all(|pair| pair[0] == pair[1]), "{errors:?}");
     match &errors[0] {

@@ -5,7 +5,7 @@ mod group;
 
 use group::{each, each_over, links, seal};
 use hotlease_comm::{
-    Area, Communicator, Datatype, Error, Operator, Pattern, Rank, Reduction, Request, Round, Schedule, Span, Step,
+    Area, AreaSpan, Communicator, Datatype, Error, Operator, Pattern, Rank, Reduction, Request, Round, Schedule, Step,
     lend, lend_mut,
 };
 use std::sync::Arc;
@@ -21,8 +21,11 @@ fn bytes(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 
 /// Around a ring: the partial sum goes from rank 0 to the last rank, then the sum goes from there to all ranks.
 fn allreduce(me: Rank, size: Rank, count: usize) -> Arc<Schedule> {
-    let (input, output) = (Span::first(Area::Input, count), Span::first(Area::Output, count));
-    let scratch = Span::first(Area::Scratch, count);
+    let (input, output) = (
+        AreaSpan::first(Area::Input, count),
+        AreaSpan::first(Area::Output, count),
+    );
+    let scratch = AreaSpan::first(Area::Scratch, count);
     let mut rounds = Vec::new();
     let mut round = |transfers: Vec<Step>, local: Vec<Step>| rounds.push(Round { transfers, local });
     if me == 0 {

@@ -8,7 +8,9 @@ mod struck;
 
 use group::{links, options, rendezvous, until};
 use hotlease_comm::rendezvous::Server;
-use hotlease_comm::{Area, Communicator, Error, LinkChoice, Loss, Options, Pattern, Rank, Round, Schedule, Span, Step};
+use hotlease_comm::{
+    Area, AreaSpan, Communicator, Error, LinkChoice, Loss, Options, Pattern, Rank, Round, Schedule, Step,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::{Child, Command, Stdio};
@@ -27,7 +29,7 @@ const SLACK: Duration = Duration::from_secs(3);
 /// Barrier: each member sends a message to every other member.
 fn barrier(all: &Communicator) -> Result<(), Error> {
     let others = (0..all.size()).filter(|rank| *rank != all.rank());
-    let byte = |offset| Span {
+    let byte = |offset| AreaSpan {
         area: Area::Scratch,
         offset,
         count: 1,

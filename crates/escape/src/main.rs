@@ -128,12 +128,12 @@ fn several(token: &str, names: &[&str]) {
 
 /// Waits for orders to fork, and does everything else in the forks.
 fn zygote(arguments: &[&str]) -> ExitCode {
-    struct Nothing;
-    impl ForkHooks for Nothing {
+    struct NoForkHooks;
+    impl ForkHooks for NoForkHooks {
         fn before(&mut self) {}
         fn in_zygote(&mut self) {}
     }
-    let forked = Orders::take().and_then(|mut orders| orders.next(&mut Nothing, &mut Vec::new()));
+    let forked = Orders::take().and_then(|mut orders| orders.next(&mut NoForkHooks, &mut Vec::new()));
     match forked {
         Ok(true) => carry_out(arguments),
         Ok(false) => ExitCode::SUCCESS,

@@ -6,19 +6,19 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// `len` elements in memory that can be handed to workers without a copy (`Buffer<T>` of the rFaaS paper,
+/// `len` elements in memory that can be handed to workers without a copy (`SharedBuffer<T>` of the rFaaS paper,
 /// section 4.1). Zeroed at first. Behaves as a slice.
 ///
 /// While an invocation that writes to the buffer is in flight, the worker writes to it and the client must not touch
 /// it; the invocation APIs say how long they borrow it. `T` is plain data (any bytes are a valid value), so breaking
 /// this rule gives wrong numbers, not memory unsafety in practice.
-pub struct Buffer<T: Pod> {
+pub struct SharedBuffer<T: Pod> {
     memory: Arc<Memory>,
     len: usize,
     element: PhantomData<T>,
 }
 
-impl<T: Pod> Buffer<T> {
+impl<T: Pod> SharedBuffer<T> {
     /// Zeroed registered memory for `len` elements.
     pub fn new(len: usize) -> Result<Self, MemoryError> {
         let bytes = len
@@ -49,7 +49,7 @@ impl<T: Pod> Buffer<T> {
     }
 }
 
-impl<T: Pod> Deref for Buffer<T> {
+impl<T: Pod> Deref for SharedBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -59,14 +59,14 @@ impl<T: Pod> Deref for Buffer<T> {
     }
 }
 
-impl<T: Pod> DerefMut for Buffer<T> {
+impl<T: Pod> DerefMut for SharedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in deref; self is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().cast(), self.len) }
     }
 }
 
-impl<T: Pod + std::fmt::Debug> std::fmt::Debug for Buffer<T> {
+impl<T: Pod + std::fmt::Debug> std::fmt::Debug for SharedBuffer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer<{}>[{}]", std::any::type_name::<T>(), self.len)
     }
@@ -78,14 +78,14 @@ mod tests {
 
     #[test]
     fn is_a_zeroed_slice_that_a_peer_sees() {
-        let mut buffer = Buffer::<f64>::new(1000).unwrap();
+        let mut buffer = SharedBuffer::<f64>::new(1000).unwrap();
         assert!(buffer.iter().all(|x| *x == 0.0));
         buffer[999] = 2.5;
         let fd = buffer.memory().fd().try_clone_to_owned().unwrap();
         let peer = Memory::attach(fd, 8000).unwrap();
         // SAFETY: element 999 is inside the 8000 bytes just mapped.
         assert_eq!(unsafe { *peer.start().as_ptr().cast::<f64>().add(999) }, 2.5);
-        assert!(Buffer::<f64>::new(usize::MAX).is_err());
-        assert_eq!(Buffer::<f64>::new(0).unwrap().len(), 0);
+        assert!(SharedBuffer::<f64>::new(usize::MAX).is_err());
+        assert_eq!(SharedBuffer::<f64>::new(0).unwrap().len(), 0);
     }
 }

@@ -23,8 +23,8 @@
 mod client;
 mod worker;
 
-pub use client::{Call, ClientChannel, ExpressEntry, PayloadTooLong, ReplyRing};
-pub use worker::{Input, Request, RequestRing, WorkerChannel};
+pub use client::{CallParameters, ClientChannel, ExpressEntry, PayloadTooLong, ReplyRing};
+pub use worker::{CheckedRequest, RequestPayload, RequestRing, WorkerChannel};
 
 #[cfg(test)]
 mod tests;

@@ -34,7 +34,7 @@ mod progress;
 pub use bell::{Bell, BellAddress, PeerBell};
 pub use progress::LaneError;
 #[cfg(not(loom))]
-pub use reader_writer::{HEAD_BYTES, INLINE_BYTES, LANE_BYTES_MAX, LANE_BYTES_MIN, LaneLine, Reader, Writer};
+pub use reader_writer::{HEAD_BYTES, INLINE_BYTES, LANE_BYTES_MAX, LANE_BYTES_MIN, LaneLine, LaneReader, LaneWriter};
 
 /// Number of lines of a lane.
 const LINES: u64 = 128;

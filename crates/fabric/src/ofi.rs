@@ -96,7 +96,7 @@ pub use counters::Counters;
 pub use error::OfiError;
 pub use library::Libfabric;
 pub use messenger::Messenger;
-pub use port::{Access, Peer, Port, PortOptions, PortResources};
+pub use port::{Access, Port, PortOptions, PortPeer, PortResources};
 pub use providers::{Provider, providers};
 pub use ring::{NearEnd, OfiRing};
 pub use transfer::{Registration, TransferSpans};

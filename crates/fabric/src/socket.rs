@@ -73,7 +73,7 @@ impl Socket {
         Ok((Self(a), Self(b)))
     }
 
-    /// Connects to a [`Listener`].
+    /// Connects to a [`SocketListener`].
     pub fn connect(path: &Path) -> io::Result<Self> {
         let fd = new_socket(SockFlag::SOCK_CLOEXEC)?;
         connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
@@ -162,9 +162,9 @@ fn new_socket(flags: SockFlag) -> io::Result<OwnedFd> {
 
 /// Accepts [`Socket`]s at a path. Non-blocking; does not remove the path on drop.
 #[derive(Debug)]
-pub struct Listener(OwnedFd);
+pub struct SocketListener(OwnedFd);
 
-impl Listener {
+impl SocketListener {
     /// Binds to a path that must not exist yet; only the owner can connect.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let fd = new_socket(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
@@ -182,13 +182,13 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for SocketListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl AsRawFd for Listener {
+impl AsRawFd for SocketListener {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -243,7 +243,7 @@ mod tests {
     fn listener_knows_its_peer() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
-        let listener = Listener::bind(&path).unwrap();
+        let listener = SocketListener::bind(&path).unwrap();
         assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         let client = Socket::connect(&path).unwrap();
         let server = listener.accept().unwrap();

@@ -10,7 +10,7 @@ pub use meter::SlotMeter;
 use self::meter::add;
 use crate::clock::{TickClock, monotonic_ns, ticks};
 use crate::memory::{Memory, MemoryError};
-use hotlease_wire::frame::{InvocationId, Status};
+use hotlease_wire::frame::{InvocationId, InvocationStatus};
 use hotlease_wire::limits::FUNCTIONS_BILLED_MAX;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -115,7 +115,7 @@ pub struct FunctionUsage {
 
 /// Row of a slot that counts a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FunctionRow(u8);
+pub struct FunctionCounter(u8);
 
 /// A running function. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +140,7 @@ pub struct InvocationFailure {
     /// Index of the requested function.
     pub function: u16,
     /// Status in the reply; `None`: an unknown number.
-    pub status: Option<Status>,
+    pub status: Option<InvocationStatus>,
     /// The function's own error number.
     pub code: i32,
 }
@@ -301,7 +301,7 @@ impl UsageBlock {
             Some(InvocationFailure {
                 invocation,
                 function,
-                status: u16::try_from(how as u32).ok().and_then(Status::from_number),
+                status: u16::try_from(how as u32).ok().and_then(InvocationStatus::from_number),
                 code: (how >> 32) as i32,
             })
         });
@@ -323,25 +323,25 @@ impl UsageBlock {
 
     /// Worker: the row that counts a function's usage in a slot; assigns one if there is none. Called by the slot's
     /// thread only, before it counts anything of the function; not on the path of an invocation.
-    pub fn row_for(&self, slot: u16, function: u16) -> FunctionRow {
+    pub fn row_for(&self, slot: u16, function: u16) -> FunctionCounter {
         let named = u64::from(function) + 1;
         let (rows, _others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
         for (row, number) in rows.iter().zip(0..) {
             match row.function.load(Relaxed) {
-                known if known == named => return FunctionRow(number),
+                known if known == named => return FunctionCounter(number),
                 0 => {
                     row.function.store(named, Relaxed);
-                    return FunctionRow(number);
+                    return FunctionCounter(number);
                 }
                 _ => {}
             }
         }
-        FunctionRow(FUNCTIONS_BILLED_MAX as u8)
+        FunctionCounter(FUNCTIONS_BILLED_MAX as u8)
     }
 
     /// Worker: counts a run of this length in a row of the slot; two plain stores.
     #[inline]
-    pub fn count_run(&self, slot: u16, row: FunctionRow, compute_ns: u64) {
+    pub fn count_run(&self, slot: u16, row: FunctionCounter, compute_ns: u64) {
         // The row comes from `row_for`.
         let cells = &self.rows(slot).0[usize::from(row.0)];
         add(&cells.compute_ns, compute_ns);

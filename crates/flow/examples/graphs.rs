@@ -8,7 +8,7 @@
 #![allow(clippy::print_stdout)]
 
 use hotlease_flow::{
-    Flow, FlowAction, FlowEvent, FlowLimits, ResultPlace, RunOutcome, SubmitError, Task, TaskId, WorkerIndex,
+    Flow, FlowAction, FlowEvent, FlowLimits, FlowTask, ResultPlace, RunOutcome, SubmitError, TaskId, WorkerIndex,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -83,7 +83,7 @@ impl Bench {
 
     /// Submits a task, and ends others while there is no room.
     fn submit(&mut self, inputs: &[TaskId]) -> TaskId {
-        let mut task = Task::new([7, 7]);
+        let mut task = FlowTask::new([7, 7]);
         loop {
             match self.flow.submit(task, inputs, &mut self.actions) {
                 Ok(admission) => {
@@ -91,7 +91,7 @@ impl Bench {
                     return admission.task();
                 }
                 Err(SubmitError::Full { payload, .. }) => {
-                    task = Task::new(payload);
+                    task = FlowTask::new(payload);
                     assert!(self.end_one(), "full, and nothing runs");
                 }
                 Err(other) => panic!("{other}"),

@@ -37,7 +37,7 @@ impl Default for FlowLimits {
 
 /// A task to submit. `P` is what the driver runs: a closure, an object, a handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task<P> {
+pub struct FlowTask<P> {
     /// The payload to run; it is handed back with the task's end, exactly once.
     pub payload: P,
     /// The driver's own number, kept as long as the task is known; see [`Flow::tag`](crate::Flow::tag).
@@ -52,7 +52,7 @@ pub struct Task<P> {
     pub key: Option<MemoKey>,
 }
 
-impl<P> Task<P> {
+impl<P> FlowTask<P> {
     /// A task that runs once, with priority 0, and is not remembered.
     pub fn new(payload: P) -> Self {
         Self {

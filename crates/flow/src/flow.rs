@@ -9,7 +9,7 @@ use crate::edges::Edges;
 use crate::event::{FlowLimits, ResultPlace};
 use crate::id::{NIL, TaskId, WorkerIndex};
 use crate::memo::Memo;
-use crate::nodes::{NodeState, Nodes};
+use crate::nodes::{TaskNodes, TaskState};
 use crate::ready::ReadyQueue;
 use crate::workers::Workers;
 use smallvec::SmallVec;
@@ -30,7 +30,7 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub struct Flow<P, R, E> {
     limits: FlowLimits,
-    nodes: Nodes<P, R, E>,
+    nodes: TaskNodes<P, R, E>,
     edges: Edges,
     ready: ReadyQueue,
     workers: Workers,
@@ -122,7 +122,7 @@ impl<P, R, E> Flow<P, R, E> {
         };
         Self {
             limits,
-            nodes: Nodes::new(),
+            nodes: TaskNodes::new(),
             edges: Edges::new(),
             ready: ReadyQueue::new(),
             workers: Workers::default(),
@@ -143,27 +143,27 @@ impl<P, R, E> Flow<P, R, E> {
     pub fn phase(&self, task: TaskId) -> Option<TaskPhase> {
         let index = self.nodes.find(task)?;
         match self.nodes.at(index).state {
-            NodeState::Vacant => None,
-            NodeState::Waiting(_) => Some(TaskPhase::Waiting),
-            NodeState::Ready(_) => Some(TaskPhase::Ready),
-            NodeState::Running(_) => Some(TaskPhase::Running),
-            NodeState::Stopping(_) => Some(TaskPhase::Stopping),
-            NodeState::Promised => Some(TaskPhase::Promised),
-            NodeState::Done(_) => Some(TaskPhase::Done),
-            NodeState::Failed(_) => Some(TaskPhase::Failed),
-            NodeState::Chained(_) => Some(TaskPhase::DependencyFailed),
-            NodeState::Cancelled => Some(TaskPhase::Cancelled),
-            NodeState::Lost => Some(TaskPhase::Lost),
+            TaskState::Vacant => None,
+            TaskState::Waiting(_) => Some(TaskPhase::Waiting),
+            TaskState::Ready(_) => Some(TaskPhase::Ready),
+            TaskState::Running(_) => Some(TaskPhase::Running),
+            TaskState::Stopping(_) => Some(TaskPhase::Stopping),
+            TaskState::Promised => Some(TaskPhase::Promised),
+            TaskState::Done(_) => Some(TaskPhase::Done),
+            TaskState::Failed(_) => Some(TaskPhase::Failed),
+            TaskState::Chained(_) => Some(TaskPhase::DependencyFailed),
+            TaskState::Cancelled => Some(TaskPhase::Cancelled),
+            TaskState::Lost => Some(TaskPhase::Lost),
         }
     }
 
     /// The payload of a task that has not ended.
     pub fn payload(&self, task: TaskId) -> Option<&P> {
         match &self.nodes.at(self.nodes.find(task)?).state {
-            NodeState::Waiting(payload)
-            | NodeState::Ready(payload)
-            | NodeState::Running(payload)
-            | NodeState::Stopping(payload) => Some(payload),
+            TaskState::Waiting(payload)
+            | TaskState::Ready(payload)
+            | TaskState::Running(payload)
+            | TaskState::Stopping(payload) => Some(payload),
             _ => None,
         }
     }
@@ -171,7 +171,7 @@ impl<P, R, E> Flow<P, R, E> {
     /// The result of a task that is done.
     pub fn result(&self, task: TaskId) -> Option<&R> {
         match &self.nodes.at(self.nodes.find(task)?).state {
-            NodeState::Done(result) => Some(result),
+            TaskState::Done(result) => Some(result),
             _ => None,
         }
     }
@@ -179,7 +179,7 @@ impl<P, R, E> Flow<P, R, E> {
     /// The error of a task that failed itself.
     pub fn error(&self, task: TaskId) -> Option<&E> {
         match &self.nodes.at(self.nodes.find(task)?).state {
-            NodeState::Failed(error) => Some(error),
+            TaskState::Failed(error) => Some(error),
             _ => None,
         }
     }
@@ -202,7 +202,7 @@ impl<P, R, E> Flow<P, R, E> {
                 let here = self.edges.get(edge);
                 edge = here.next_input;
                 let node = self.nodes.at(here.producer);
-                if let NodeState::Done(result) = &node.state {
+                if let TaskState::Done(result) = &node.state {
                     return Some(TaskInput {
                         task: self.nodes.id(here.producer),
                         result,
@@ -227,7 +227,7 @@ impl<P, R, E> Flow<P, R, E> {
         std::iter::from_fn(move || {
             let index = next?;
             let node = self.nodes.at(index);
-            let chained = matches!(node.state, NodeState::Chained(_));
+            let chained = matches!(node.state, TaskState::Chained(_));
             next = chained.then(|| self.edges.get(node.first_input).producer);
             Some(self.nodes.id(index))
         })

@@ -94,7 +94,7 @@ mod workers;
 
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointRecord, CheckpointReplay};
 pub use event::{
-    Admission, FlowAction, FlowEvent, FlowLimits, LimitKind, Reaction, ResultPlace, RunOutcome, SubmitError, Task,
+    Admission, FlowAction, FlowEvent, FlowLimits, FlowTask, LimitKind, Reaction, ResultPlace, RunOutcome, SubmitError,
 };
 pub use flow::{Flow, FlowLoad, TaskInput, TaskPhase};
 pub use id::{MemoKey, TaskId, WorkerIndex};

@@ -5,7 +5,7 @@ use crate::id::{NIL, TaskId};
 
 /// State of a task, with the values that it carries in that state.
 #[derive(Debug)]
-pub(crate) enum NodeState<P, R, E> {
+pub(crate) enum TaskState<P, R, E> {
     /// The entry belongs to no task.
     Vacant,
     /// Waits for inputs.
@@ -41,8 +41,8 @@ pub(crate) struct NodeFlags {
 }
 
 #[derive(Debug)]
-pub(crate) struct Node<P, R, E> {
-    pub state: NodeState<P, R, E>,
+pub(crate) struct TaskNode<P, R, E> {
+    pub state: TaskState<P, R, E>,
     /// Submission order relative to other tasks.
     pub sequence: u64,
     /// Size of the result, bytes.
@@ -69,7 +69,7 @@ pub(crate) struct Node<P, R, E> {
     pub flags: NodeFlags,
 }
 
-impl<P, R, E> NodeState<P, R, E> {
+impl<P, R, E> TaskState<P, R, E> {
     /// The payload of a task that has not ended.
     pub fn into_payload(self) -> Option<P> {
         match self {
@@ -81,36 +81,36 @@ impl<P, R, E> NodeState<P, R, E> {
     }
 }
 
-impl<P, R, E> Node<P, R, E> {
+impl<P, R, E> TaskNode<P, R, E> {
     /// Replaces the state; returns the former one.
-    pub fn replace_state(&mut self, state: NodeState<P, R, E>) -> NodeState<P, R, E> {
+    pub fn replace_state(&mut self, state: TaskState<P, R, E>) -> TaskState<P, R, E> {
         std::mem::replace(&mut self.state, state)
     }
 
     pub fn is_over(&self) -> bool {
-        !self.is_pending() && !matches!(self.state, NodeState::Vacant)
+        !self.is_pending() && !matches!(self.state, TaskState::Vacant)
     }
 
     pub fn is_pending(&self) -> bool {
         matches!(
             self.state,
-            NodeState::Waiting(_)
-                | NodeState::Ready(_)
-                | NodeState::Running(_)
-                | NodeState::Stopping(_)
-                | NodeState::Promised
+            TaskState::Waiting(_)
+                | TaskState::Ready(_)
+                | TaskState::Running(_)
+                | TaskState::Stopping(_)
+                | TaskState::Promised
         )
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Nodes<P, R, E> {
-    entries: Vec<Node<P, R, E>>,
+pub(crate) struct TaskNodes<P, R, E> {
+    entries: Vec<TaskNode<P, R, E>>,
     free: u32,
     used: u32,
 }
 
-impl<P, R, E> Nodes<P, R, E> {
+impl<P, R, E> TaskNodes<P, R, E> {
     pub fn new() -> Self {
         Self {
             entries: Vec::new(),
@@ -129,16 +129,16 @@ impl<P, R, E> Nodes<P, R, E> {
         self.entries.len() as u32
     }
 
-    pub fn at(&self, index: u32) -> &Node<P, R, E> {
+    pub fn at(&self, index: u32) -> &TaskNode<P, R, E> {
         &self.entries[index as usize]
     }
 
-    pub fn at_mut(&mut self, index: u32) -> &mut Node<P, R, E> {
+    pub fn at_mut(&mut self, index: u32) -> &mut TaskNode<P, R, E> {
         &mut self.entries[index as usize]
     }
 
     /// Two different entries.
-    pub fn pair_mut(&mut self, one: u32, other: u32) -> (&mut Node<P, R, E>, &mut Node<P, R, E>) {
+    pub fn pair_mut(&mut self, one: u32, other: u32) -> (&mut TaskNode<P, R, E>, &mut TaskNode<P, R, E>) {
         let (low, high) = (one.min(other) as usize, one.max(other) as usize);
         let (below, above) = self.entries.split_at_mut(high);
         let (low, high) = (&mut below[low], &mut above[0]);
@@ -148,7 +148,7 @@ impl<P, R, E> Nodes<P, R, E> {
     /// Index of this task's entry; `None`: the task is gone.
     pub fn find(&self, task: TaskId) -> Option<u32> {
         let node = self.entries.get(task.index as usize)?;
-        let lives = node.generation == task.generation && !matches!(node.state, NodeState::Vacant);
+        let lives = node.generation == task.generation && !matches!(node.state, TaskState::Vacant);
         lives.then_some(task.index)
     }
 
@@ -160,8 +160,8 @@ impl<P, R, E> Nodes<P, R, E> {
     }
 
     /// Adds a task in its initial state; returns its index.
-    pub fn insert(&mut self, state: NodeState<P, R, E>, sequence: u64) -> u32 {
-        let mut node = Node {
+    pub fn insert(&mut self, state: TaskState<P, R, E>, sequence: u64) -> u32 {
+        let mut node = TaskNode {
             state,
             sequence,
             bytes: 0,
@@ -193,10 +193,10 @@ impl<P, R, E> Nodes<P, R, E> {
     }
 
     /// Frees an entry; returns its state.
-    pub fn remove(&mut self, index: u32) -> NodeState<P, R, E> {
+    pub fn remove(&mut self, index: u32) -> TaskState<P, R, E> {
         let free = self.free;
         let node = self.at_mut(index);
-        let state = std::mem::replace(&mut node.state, NodeState::Vacant);
+        let state = std::mem::replace(&mut node.state, TaskState::Vacant);
         self.used -= 1;
         let node = self.at_mut(index);
         // After four thousand million tasks the entry stays vacant, so that no name is used twice.
@@ -216,6 +216,6 @@ mod tests {
     /// The figure in the documentation of [`Flow`](crate::Flow).
     #[test]
     fn a_task_takes_96_bytes() {
-        assert_eq!(size_of::<Node<[u64; 2], [u64; 2], [u64; 2]>>(), 96);
+        assert_eq!(size_of::<TaskNode<[u64; 2], [u64; 2], [u64; 2]>>(), 96);
     }
 }

@@ -4,7 +4,7 @@
 //! resident.
 
 use hotlease_flow::{
-    Flow, FlowAction, FlowEvent, FlowLimits, MemoKey, ResultPlace, RunOutcome, Task, TaskId, WorkerIndex,
+    Flow, FlowAction, FlowEvent, FlowLimits, FlowTask, MemoKey, ResultPlace, RunOutcome, TaskId, WorkerIndex,
 };
 
 type Actions = Vec<FlowAction<[u64; 2], u64, u64>>;
@@ -42,7 +42,7 @@ fn pending(keyed: bool) -> u64 {
     let before = resident();
     let mut last: Vec<TaskId> = Vec::new();
     for number in 0..PENDING {
-        let mut task = Task::new([number; 2]).tag(number);
+        let mut task = FlowTask::new([number; 2]).tag(number);
         task.key = keyed.then(|| key(number));
         let admission = flow.submit(task, &last, &mut actions).expect("there is room");
         last.push(admission.task());
@@ -77,7 +77,7 @@ fn pending_tasks_are_small_and_past_ones_cost_nothing() {
     flow.step(FlowEvent::WorkerUp { worker, credits: 16 }, &mut actions);
     let (mut last, mut settled) = (None, 0);
     for number in 0..2_000_000 {
-        let task = Task::new([number; 2]).key(key(number));
+        let task = FlowTask::new([number; 2]).key(key(number));
         let inputs: Vec<_> = last.into_iter().collect();
         let next = flow.submit(task, &inputs, &mut actions).expect("there is room").task();
         if let Some(task) = last.replace(next) {

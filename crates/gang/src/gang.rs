@@ -66,7 +66,7 @@ pub enum Inputs<'a> {
 
 /// A call of a function at all ranks.
 #[derive(Debug, Clone, Copy)]
-pub struct Call<'a> {
+pub struct GangCall<'a> {
     /// Name of the function.
     pub function: &'a str,
     /// Inputs of the ranks.
@@ -127,7 +127,7 @@ impl Gang {
     /// # Errors
     /// Those of [`call_with`](Self::call_with).
     pub fn call(&self, function: &str, input: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        self.call_with(Call {
+        self.call_with(GangCall {
             function,
             inputs: Inputs::Shared(input),
             output_bytes: None,
@@ -142,7 +142,7 @@ impl Gang {
     /// # Errors
     /// [`Error::Rank`] with the error of the first rank that failed; [`Error::Lease`] if a new lease was needed and
     /// could not be obtained; [`Error::Options`] if the number of inputs is not the number of ranks; [`Error::GangEnded`].
-    pub fn call_with(&self, call: Call<'_>) -> Result<Vec<Vec<u8>>, Error> {
+    pub fn call_with(&self, call: GangCall<'_>) -> Result<Vec<Vec<u8>>, Error> {
         self.code.function(call.function)?;
         if let Inputs::Each(inputs) = call.inputs
             && inputs.len() != self.ranks as usize

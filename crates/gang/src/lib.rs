@@ -42,5 +42,5 @@ mod results;
 
 pub use communicator::{communicator, communicator_in};
 pub use error::Error;
-pub use gang::{Call, Gang, Inputs};
+pub use gang::{Gang, GangCall, Inputs};
 pub use hotlease_worker::{FunctionContext, SeatValue};

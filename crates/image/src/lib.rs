@@ -13,7 +13,7 @@
 //!   images.
 //! * [`ImageId`] — name of an image: the hash of its bytes.
 //! * [`Manifest`] — metadata in an image: where the tree was, and which interpreter outside of it the tree needs.
-//! * [`Store`] — folder of images that nodes share.
+//! * [`ImageStore`] — folder of images that nodes share.
 //! * [`Cache`] — images of a node: limited, shared by its processes, and repaired after a crash at any step.
 //! * [`Neighbours`] — other nodes that pass on what they have of an image, so that the store is read once.
 //! * [`Mounted`] — an image that is mounted, until this is dropped.
@@ -59,5 +59,5 @@ pub use mount::MountMethod;
 pub use mounted_image::MountedImage;
 pub use neighbours::{ArrivalInfo, ImageOffer, ImageReader, Neighbours};
 pub use pack::{PackResult, pack};
-pub use store::Store;
-pub use trace::Recorder;
+pub use store::ImageStore;
+pub use trace::OpenRecorder;

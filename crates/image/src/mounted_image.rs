@@ -6,7 +6,7 @@ use crate::error::{ImageError, io};
 use crate::lock::Lock;
 use crate::manifest::{Manifest, TreeKind};
 use crate::mount;
-use crate::trace::{Prefetch, Recorder};
+use crate::trace::{OpenRecorder, Prefetch};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -75,12 +75,12 @@ impl MountedImage {
     /// Records which files are opened from now on, and in which order, for the next process that mounts the image.
     /// Covers this namespace, and sandboxes that see the image at its original path. Ends when the result is dropped,
     /// after a minute at most. None if a trace exists already, or the process lacks the rights (only root has them).
-    pub fn record(&self) -> Option<Recorder> {
+    pub fn record(&self) -> Option<OpenRecorder> {
         let trace = self.cache.of("traces", &self.id);
         if trace.exists() {
             return None;
         }
-        Recorder::start([self.at.clone(), self.manifest.prefix()], trace)
+        OpenRecorder::start([self.at.clone(), self.manifest.prefix()], trace)
     }
 
     /// Whether mount namespaces that were made before the image was mounted see it: those that were made as a slave

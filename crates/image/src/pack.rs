@@ -9,7 +9,7 @@ mod bytecode;
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
 use crate::manifest::{MANIFEST_FILE, Manifest, TreeKind};
-use crate::store::Store;
+use crate::store::ImageStore;
 use crate::survey::{Entry, EntryKind, Links, contents_error, is_interpreter, survey};
 use crate::{ImageId, tool};
 use bytecode::HEADER_BYTES;
@@ -58,7 +58,7 @@ pub struct PackResult {
 /// # Errors
 /// Fails if something in the tree cannot be in an image, changes meanwhile, or exceeds `limits`; with
 /// [`ImageError::Tool`] if mksquashfs is not installed.
-pub fn pack(tree: &Path, store: &Store, limits: &Limits) -> Result<PackResult, ImageError> {
+pub fn pack(tree: &Path, store: &ImageStore, limits: &Limits) -> Result<PackResult, ImageError> {
     let root = fs::canonicalize(tree).map_err(io("find", tree))?;
     if !root.is_dir() {
         return Err(io("pack", tree)(io::ErrorKind::NotADirectory.into()));

@@ -23,7 +23,7 @@ pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 
 /// Store of images. Images appear in it whole or not at all, and never change.
 #[derive(Debug, Clone)]
-pub struct Store(PathBuf);
+pub struct ImageStore(PathBuf);
 
 /// Path of an image's file in a folder.
 pub(crate) fn image_file(folder: &Path, id: &ImageId) -> PathBuf {
@@ -35,7 +35,7 @@ pub(crate) fn id_of(file: &Path) -> Option<ImageId> {
     file.file_name()?.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
 }
 
-impl Store {
+impl ImageStore {
     /// Store in this folder, which need not exist yet.
     pub fn at(path: &Path) -> Self {
         Self(path.to_owned())

@@ -35,12 +35,12 @@ pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Recorder of opened files. When it is dropped, or a minute has passed, it leaves the trace for the next
 /// mount.
-pub struct Recorder {
+pub struct OpenRecorder {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Recorder {
+impl OpenRecorder {
     /// Starts recording for the image that is mounted at the first of these paths, and visible at all of them.
     pub(crate) fn start(places: [PathBuf; 2], trace: PathBuf) -> Option<Self> {
         let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
@@ -62,7 +62,7 @@ impl Recorder {
     }
 }
 
-impl Drop for Recorder {
+impl Drop for OpenRecorder {
     fn drop(&mut self) {
         // Cannot fail: the counter holds up to 2^64.
         let _ = self.stop.write(1);

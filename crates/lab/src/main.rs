@@ -9,7 +9,7 @@ mod bench;
 mod sandbox;
 
 use clap::{Parser, Subcommand};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::{exit, log};
 use std::process::ExitCode;
 
@@ -33,7 +33,7 @@ enum Command {
 fn main() -> ExitCode {
     let Cli { json, command } = Cli::parse();
     log::start("warn");
-    let mut output = Output::new(json);
+    let mut output = Printer::new(json);
     let result = match command {
         Command::Sandbox(args) => sandbox::carry_out(args, &mut output),
         Command::Bench(args) => bench::carry_out(args, &mut output),

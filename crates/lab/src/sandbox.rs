@@ -10,7 +10,7 @@ mod test;
 mod trial;
 
 use clap::{Args, Subcommand};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 
 /// Test how functions are isolated from the host and from each other
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ enum Command {
     HandOver(hand_over::HandOverArgs),
 }
 
-pub(crate) fn carry_out(args: SandboxArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: SandboxArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.command {
         Command::Test(args) => test::carry_out(&args, output),
         Command::HandOver(args) => hand_over::carry_out(&args, output),

@@ -40,12 +40,12 @@ mod owed;
 mod record;
 
 pub use book::LeaseBook;
-pub use event::{BookAction, BookEvent, BookStep, GrantRequest, Offer, OfferedCores, SessionId};
+pub use event::{BookAction, BookEvent, BookStep, GrantRequest, NodeOffer, OfferedCores, SessionId};
 pub use membership::{
     ANSWER_LIMIT, BACKOFF_MAX, GOODBYE_LIMIT, HEARTBEAT, Membership, MembershipAction, MembershipEvent, QuestionId,
 };
 pub use owed::{FUNCTIONS_AT_ONCE_MAX, FinalTotal, OwedTotals, REPORTED_AT_ONCE_MAX};
-pub use record::{Availability, CoreSharing, Delegation, EndedLease, Lease, LeasePhase, WorkerRecord, WorkerState};
+pub use record::{Availability, CoreLease, CoreUse, Delegation, EndedLease, LeasePhase, WorkerRecord, WorkerState};
 
 pub use fairness::{CorePermission, Fairness, LOOK_PERIOD, WorkerSample};
 

@@ -18,7 +18,7 @@ pub use event::{
 };
 pub use quota::{Allowance, Amount, Quota};
 pub use registry::{
-    AGENTS_MAX, AgentOffer, AgentRecord, AgentState, Capacity, Demand, FORGOTTEN_AFTER, GONE_AFTER, Need,
+    AGENTS_MAX, AgentOffer, AgentProfile, AgentState, Capacity, Demand, FORGOTTEN_AFTER, GONE_AFTER, Need,
     REPORTS_PER_SECOND_MAX, RegistrationError, Registry, SUSPECTED_AFTER,
 };
 pub use wish::{NodeOrder, NodeWish, OfferWish, WISHES_MAX};

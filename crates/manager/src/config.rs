@@ -18,7 +18,7 @@ pub const MANAGER_LOCK: &str = "manager.lock";
 
 /// Network endpoint on which a manager serves other hosts, beside its Unix socket.
 #[derive(Debug, Clone)]
-pub struct Network {
+pub struct ManagerNetwork {
     /// Address of the TLS port; port 0 chooses a free port.
     pub listen: SocketAddr,
     /// Identity of the manager, of role manager.
@@ -53,9 +53,9 @@ pub struct ManagerConfig {
     /// Access to the cluster's MUNGE (default: none).
     pub munge: Option<MungeConfig>,
     /// Endpoint for other hosts (default: none).
-    pub network: Option<Network>,
+    pub network: Option<ManagerNetwork>,
     /// REST endpoint for other hosts, with or without a certificate (default: none).
-    pub rest: Option<Network>,
+    pub rest: Option<ManagerNetwork>,
 }
 
 impl ManagerConfig {

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! * [`Caller`] — name, tenant and role of a caller, and the proof of them.
-//! * [`Operation`] — all operations, and who may perform them. A route without an operation is refused.
+//! * [`ManagerOperation`] — all operations, and who may perform them. A route without an operation is refused.
 //! * [`Authenticator`] — finds the caller of a connection and a header.
-//! * [`Directory`] — tenants, members and keys.
+//! * [`TenantDirectory`] — tenants, members and keys.
 //! * [`Issuers`] — JSON web tokens; `munge`, `keys`, `sessions` — other credentials; `challenges` — their nonces.
 //! * `gate` — checks every gRPC request before its route.
 
@@ -27,15 +27,15 @@ mod sessions;
 mod subject;
 
 pub use authenticator::{AUTHORIZATION_BYTES_MAX, Authenticator, ConnectionPeer};
-pub use caller::{Caller, Proof, Role};
+pub use caller::{Caller, CallerProof, Role};
 pub(crate) use directory::REFRESH;
-pub use directory::{Directory, TenantPolicy};
-pub(crate) use gate::{Connection, Gate, caller_of, connection_of};
+pub use directory::{TenantDirectory, TenantPolicy};
+pub(crate) use gate::{Gate, GateConnection, caller_of, connection_of};
 use hotlease_wire::Rejection;
 pub use hotlease_wire::munge::payload as munge_payload;
 pub use jwt::{Issuers, IssuersError};
 pub use munge::MungeConfig;
-pub use operation::{CallerGroup, Operation};
+pub use operation::{CallerGroup, ManagerOperation};
 pub(crate) use sessions::LIFETIME_MS as SESSION_MS;
 use subject::Subject;
 

@@ -1,6 +1,6 @@
 //! gRPC service for callers that are not known yet: makes challenges, and opens sessions for credentials.
 
-use crate::identity::{Connection, ConnectionPeer};
+use crate::identity::{ConnectionPeer, GateConnection};
 use crate::state::ManagerState;
 use hotlease_net::StrangerInfo;
 use hotlease_wire::Rejection;
@@ -18,7 +18,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 1024;
 pub(crate) struct IdentityService(pub(crate) Arc<ManagerState>);
 
 fn connection<T>(request: &Request<T>) -> Result<ConnectionPeer, Rejection> {
-    let connection = request.extensions().get::<Connection>();
+    let connection = request.extensions().get::<GateConnection>();
     connection
         .map(|connection| connection.0.clone())
         .ok_or_else(|| Rejection::NotPermitted {

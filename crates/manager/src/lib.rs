@@ -47,8 +47,8 @@ mod tenants;
 mod trace;
 
 pub use billing::load_tariff;
-pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig, Network, REST_SOCKET};
+pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig, ManagerNetwork, REST_SOCKET};
 pub use error::ManagerError;
-pub use hotlease_lease::manager::AgentRecord;
+pub use hotlease_lease::manager::AgentProfile;
 pub use manager::Manager;
 pub use rest::openapi;

@@ -26,14 +26,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Bound socket; socket and file are removed when this is dropped.
-pub(crate) struct Listener {
+pub(crate) struct LocalListener {
     listener: UnixListener,
     path: PathBuf,
     /// Dropped last: as long as it is held, no other process touches the path. None for an additional socket.
     _lock: Option<Flock<File>>,
 }
 
-impl Drop for Listener {
+impl Drop for LocalListener {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(path = %self.path.display(), %error, "socket was gone already");
@@ -41,7 +41,7 @@ impl Drop for Listener {
     }
 }
 
-impl Listener {
+impl LocalListener {
     pub(crate) fn bind(dir: &Path) -> Result<Self, ManagerError> {
         let lock = lock(dir)?;
         Self::bind_at(dir.join(MANAGER_SOCKET), Some(lock))
@@ -77,7 +77,7 @@ impl Listener {
 
     /// Accepts connections until the receiver is closed, then returns the listener, so that its owner decides when
     /// the socket's file is removed.
-    pub(crate) async fn accept_into(self, accepted: mpsc::Sender<io::Result<Peer>>) -> Self {
+    pub(crate) async fn accept_into(self, accepted: mpsc::Sender<io::Result<LocalPeer>>) -> Self {
         let own_uid = nix::unistd::geteuid().as_raw();
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
@@ -123,7 +123,7 @@ fn lock(dir: &Path) -> Result<Flock<File>, ManagerError> {
     })
 }
 
-fn admit(stream: UnixStream, own_uid: u32, places: &Arc<Semaphore>) -> Option<Peer> {
+fn admit(stream: UnixStream, own_uid: u32, places: &Arc<Semaphore>) -> Option<LocalPeer> {
     let uid = match stream.peer_cred() {
         Ok(credentials) => credentials.uid(),
         Err(error) => {
@@ -139,17 +139,17 @@ fn admit(stream: UnixStream, own_uid: u32, places: &Arc<Semaphore>) -> Option<Pe
         tracing::warn!(limit = CONNECTIONS_MAX, "closed a connection: too many");
         return None;
     };
-    Some(Peer::new(stream, PeerInfo { uid }, place))
+    Some(LocalPeer::new(stream, LocalPeerInfo { uid }, place))
 }
 
 /// Peer of a local connection; stored in the extensions of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PeerInfo {
+pub(crate) struct LocalPeerInfo {
     pub(crate) uid: u32,
 }
 
 /// An admitted local connection.
-pub(crate) type Peer = ServerConnection<UnixStream, PeerInfo, OwnedSemaphorePermit>;
+pub(crate) type LocalPeer = ServerConnection<UnixStream, LocalPeerInfo, OwnedSemaphorePermit>;
 
 #[cfg(test)]
 mod tests {
@@ -161,16 +161,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(MANAGER_SOCKET);
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // as after kill -9
-        let first = Listener::bind(dir.path()).unwrap();
+        let first = LocalListener::bind(dir.path()).unwrap();
         assert!(matches!(
-            Listener::bind(dir.path()),
+            LocalListener::bind(dir.path()),
             Err(ManagerError::AlreadyRunning { .. })
         ));
         assert!(path.exists(), "the refused second one left the socket alone");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         drop(first);
         assert!(!path.exists());
-        Listener::bind(dir.path()).unwrap();
+        LocalListener::bind(dir.path()).unwrap();
     }
 
     #[tokio::test]
@@ -178,7 +178,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(100));
         fs::create_dir(&deep).unwrap();
-        assert!(matches!(Listener::bind(&deep), Err(ManagerError::PathTooLong { .. })));
+        assert!(matches!(
+            LocalListener::bind(&deep),
+            Err(ManagerError::PathTooLong { .. })
+        ));
     }
 
     #[tokio::test]

@@ -1,16 +1,16 @@
 //! Start, service and stop of a manager.
 
-use crate::identity::{Directory, Gate};
+use crate::identity::{Gate, TenantDirectory};
 use crate::identity_service::{self, IdentityService};
-use crate::listener::Listener;
+use crate::listener::LocalListener;
 use crate::request_metrics::RequestMetrics;
 use crate::service::Service;
 use crate::state::ManagerState;
 use crate::state::commits;
 use crate::state::machine::{self, ClusterDriver};
-use crate::{ManagerConfig, ManagerError, Network, REST_SOCKET, rest, tenants};
-use hotlease_lease::manager::{AgentRecord, ClusterEvent};
-use hotlease_net::Listener as TlsListener;
+use crate::{ManagerConfig, ManagerError, ManagerNetwork, REST_SOCKET, rest, tenants};
+use hotlease_lease::manager::{AgentProfile, ClusterEvent};
+use hotlease_net::TlsListener;
 use hotlease_net::grpc::{PeerStream, StrangerStream};
 use hotlease_wire::grpc::identity_server::IdentityServer;
 use hotlease_wire::grpc::manager_server::ManagerServer;
@@ -76,12 +76,12 @@ impl Manager {
 
     async fn bind_and_serve(config: ManagerConfig) -> Result<Self, ManagerError> {
         hotlease_net::raise_descriptor_limit();
-        let listener = Listener::bind(&config.runtime_dir)?;
+        let listener = LocalListener::bind(&config.runtime_dir)?;
         let rest = listener.bind_beside(REST_SOCKET)?;
         let (rest_address, rest_tls) = listen(config.rest.as_ref()).await?.unzip();
         let (address, tls) = listen(config.network.as_ref()).await?.unzip();
         let store = Arc::clone(&config.store);
-        let directory = Arc::new(Directory::new(config.tenants));
+        let directory = Arc::new(TenantDirectory::new(config.tenants));
         let copy = Arc::clone(&directory);
         let restored = tokio::task::spawn_blocking(move || {
             let latest_ms = store.latest_ms()?;
@@ -136,7 +136,7 @@ impl Manager {
     }
 
     /// Waits for an agent and returns its record: from then on leases can be granted.
-    pub async fn an_agent(&self) -> AgentRecord {
+    pub async fn an_agent(&self) -> AgentProfile {
         let mut newest = self.state.newest_agent.subscribe();
         let registered = newest.wait_for(Option::is_some).await;
         match registered.map(|agent| agent.clone()) {
@@ -159,7 +159,7 @@ impl Manager {
 }
 
 /// Listens for other hosts, if an endpoint is configured.
-async fn listen(network: Option<&Network>) -> Result<Option<(SocketAddr, TlsListener)>, ManagerError> {
+async fn listen(network: Option<&ManagerNetwork>) -> Result<Option<(SocketAddr, TlsListener)>, ManagerError> {
     let Some(network) = network else {
         return Ok(None);
     };
@@ -180,9 +180,9 @@ async fn wait_for(mut watched: watch::Receiver<bool>) {
 
 async fn serve(
     state: Arc<ManagerState>,
-    listener: Listener,
+    listener: LocalListener,
     tls: Option<TlsListener>,
-    (rest, rest_tls): (Listener, Option<TlsListener>),
+    (rest, rest_tls): (LocalListener, Option<TlsListener>),
     stopping: watch::Receiver<bool>,
 ) {
     let requests = GlobalConcurrencyLimitLayer::new(REQUESTS_MAX);

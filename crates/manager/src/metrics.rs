@@ -4,7 +4,7 @@
 //! names of this program, so that the number of series is bounded for all requests.
 
 use crate::refusal_kind::kind_of;
-use hotlease_lease::manager::{AgentRecord, AgentState};
+use hotlease_lease::manager::{AgentProfile, AgentState};
 use hotlease_wire::Rejection;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
@@ -168,7 +168,7 @@ impl Metrics {
     }
 
     /// Sets the numbers of agents and cores. `agents`: each agent, how it is heard, and for how long it has been silent.
-    pub(crate) fn set_agents(&self, agents: &[(AgentRecord, AgentState, Duration)]) {
+    pub(crate) fn set_agents(&self, agents: &[(AgentProfile, AgentState, Duration)]) {
         let (mut counts, mut offered, mut free) = ([0; 3], 0, 0);
         for (record, heard, _) in agents {
             counts[*heard as usize] += 1;

@@ -2,7 +2,7 @@
 
 use hotlease_lease::agent::{Availability, OfferedCores};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
-use hotlease_lease::manager::{AgentOffer, AgentRecord, AgentState, LeaseNote, NodeWish};
+use hotlease_lease::manager::{AgentOffer, AgentProfile, AgentState, LeaseNote, NodeWish};
 use hotlease_net::{Address, Peer};
 use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
 use hotlease_wire::Rejection;
@@ -78,11 +78,11 @@ fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Rejection> {
 }
 
 /// Record of an agent. `owner`: the certificate that the agent showed; none over the local socket.
-pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<AgentRecord, Rejection> {
+pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<AgentProfile, Rejection> {
     let (id, boot) = agent_ids(&info)?;
     check_limit("number of cores", info.cores.len(), CORES_MAX)?;
     let gpus = gpus(&info)?;
-    Ok(AgentRecord {
+    Ok(AgentProfile {
         id,
         boot,
         // An agent on another host must not direct the manager to a local socket.
@@ -177,7 +177,7 @@ pub(crate) fn node_wish(wish: &NodeWish, now_ms: u64) -> WantedWish {
     }
 }
 
-pub(crate) fn agent_info(record: &AgentRecord, state: AgentState, silent: Duration) -> AgentInfo {
+pub(crate) fn agent_info(record: &AgentProfile, state: AgentState, silent: Duration) -> AgentInfo {
     AgentInfo {
         id: record.id.to_string(),
         boot: record.boot.to_string(),
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn an_agent_of_another_host_speaks_for_its_own_hosts_only() {
         let owner = Peer {
-            role: hotlease_net::Role::Agent,
+            role: hotlease_net::CertificateRole::Agent,
             name: "node1".into(),
             tenant: None,
             hosts: vec!["node1".into(), "10.0.0.1".into()],

@@ -1,6 +1,6 @@
 //! Layer before the gRPC gate: names, times and counts each request, also those that are refused.
 
-use crate::identity::Operation;
+use crate::identity::ManagerOperation;
 use crate::metrics::Metrics;
 use crate::trace::Trace;
 use std::future::Future;
@@ -53,7 +53,7 @@ where
     fn call(&mut self, request: http::Request<Sent>) -> Self::Future {
         let path = request.uri().path();
         // Only names of the protocol become labels: their number is that of its routes.
-        let route = match Operation::of_grpc(path) {
+        let route = match ManagerOperation::of_grpc(path) {
             Some(_) => path.rsplit('/').next().unwrap_or_default().to_owned(),
             None => "unknown".to_owned(),
         };

@@ -9,11 +9,11 @@ pub(crate) mod offers;
 pub(crate) mod readiness;
 
 use crate::ManagerConfig;
-use crate::identity::{Authenticator, Directory};
+use crate::identity::{Authenticator, TenantDirectory};
 use crate::metrics::Metrics;
 use crate::records::bad_request;
 use agent_connections::AgentConnections;
-use hotlease_lease::manager::{AgentRecord, AgentState, ClusterEvent};
+use hotlease_lease::manager::{AgentProfile, AgentState, ClusterEvent};
 use hotlease_store::{Store, StoreError};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
@@ -32,14 +32,14 @@ const CLOCK_READINGS: u32 = 8;
 pub(crate) struct ManagerState {
     pub(crate) config: ManagerConfig,
     pub(crate) links: AgentConnections,
-    pub(crate) directory: Arc<Directory>,
+    pub(crate) directory: Arc<TenantDirectory>,
     pub(crate) authenticator: Arc<Authenticator>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) readiness: Readiness,
     /// True once a client has asked the manager to stop.
     pub(crate) asked_to_stop: watch::Sender<bool>,
     /// The agent that registered last.
-    pub(crate) newest_agent: watch::Sender<Option<AgentRecord>>,
+    pub(crate) newest_agent: watch::Sender<Option<AgentProfile>>,
     started: Instant,
     /// Milliseconds since 1970 at the start, see [`Self::unix_ms`].
     started_ms: u64,
@@ -75,7 +75,7 @@ impl ManagerState {
         mut config: ManagerConfig,
         latest_ms: u64,
         machine: ClusterDriver,
-        directory: Arc<Directory>,
+        directory: Arc<TenantDirectory>,
     ) -> Self {
         let (started, wall_ms) = clocks();
         let authenticator = Arc::new(Authenticator::new(
@@ -139,7 +139,7 @@ impl ManagerState {
     }
 
     /// Record of a registered agent.
-    pub(crate) fn agent(&self, agent: AgentId) -> Result<AgentRecord, Rejection> {
+    pub(crate) fn agent(&self, agent: AgentId) -> Result<AgentProfile, Rejection> {
         let machine = self.machine();
         let known = machine.cluster.registry().agent(agent);
         known.map(|(record, ..)| record.clone()).ok_or(Rejection::Unavailable {
@@ -148,7 +148,7 @@ impl ManagerState {
     }
 
     /// Agents with their present state, and the time for which each has been silent.
-    pub(crate) fn agents(self: &Arc<Self>) -> Vec<(AgentRecord, AgentState, Duration)> {
+    pub(crate) fn agents(self: &Arc<Self>) -> Vec<(AgentProfile, AgentState, Duration)> {
         self.step(ClusterEvent::Tick);
         let now = self.now();
         let machine = self.machine();
@@ -159,7 +159,7 @@ impl ManagerState {
     }
 
     /// Agents that are worth asking: one that is silent already would only cost waiting time.
-    pub(crate) fn serving_agents(self: &Arc<Self>) -> Vec<AgentRecord> {
+    pub(crate) fn serving_agents(self: &Arc<Self>) -> Vec<AgentProfile> {
         let agents = self.agents().into_iter();
         agents
             .filter(|(_, state, _)| *state == AgentState::Serving)

@@ -4,7 +4,7 @@ use crate::identity::{Caller, keys};
 use crate::records::bad_request;
 use crate::state::ManagerState;
 use crate::state::agent_connections::answer;
-use hotlease_lease::manager::{AgentRecord, AgentState, Quota};
+use hotlease_lease::manager::{AgentProfile, AgentState, Quota};
 use hotlease_net::peer::is_tenant_name;
 use hotlease_store::{KeyRecord, NAME_BYTES_MAX, Position, TenantRecord};
 use hotlease_wire::Rejection;
@@ -223,7 +223,7 @@ pub(crate) async fn rotate(state: &std::sync::Arc<ManagerState>, by: &Caller) ->
     let agents = agents.filter(|(_, state, _)| *state != AgentState::Gone);
     let mut agents = agents.map(|(record, ..)| record);
     let mut told = JoinSet::new();
-    let tell = |agent: AgentRecord| {
+    let tell = |agent: AgentProfile| {
         let state = std::sync::Arc::clone(state);
         async move {
             let mut client = state.links.client(&agent)?;

@@ -4,8 +4,8 @@ use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};
 use hotlease_store::{
-    AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, MemoryStore, Report, ReportResult, RowKey, RowState,
-    Store, StoreError, TenantRecord, TenantStore,
+    AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, MemoryStore, ReportRecord, ReportResult, RowKey,
+    RowState, Store, StoreError, TenantRecord, TenantStore,
 };
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{AgentInfo, RegisterRequest};
@@ -63,7 +63,7 @@ impl Store for SlowStore {
         self.inner.active_leases()
     }
 
-    fn report(&self, report: Report) -> Result<ReportResult, StoreError> {
+    fn report(&self, report: ReportRecord) -> Result<ReportResult, StoreError> {
         self.inner.report(report)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::error::IdentityError;
 use crate::identity::{CA_FILE, CERTIFICATE_FILE, KEY_FILE};
-use crate::peer::{Role, SCHEME, is_peer_name, is_tenant_name};
+use crate::peer::{CertificateRole, SCHEME, is_peer_name, is_tenant_name};
 use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -79,7 +79,7 @@ impl From<rcgen::Error> for AuthorityError {
 #[derive(Debug, Clone)]
 pub struct IdentityRequest {
     /// Role of the holder.
-    pub role: Role,
+    pub role: CertificateRole,
     /// Tenant that pays. Required for a client. For an agent: the tenant that it serves unless told otherwise.
     pub tenant: Option<String>,
     /// Host names and addresses under which a daemon is reached: required for manager and agent.
@@ -92,7 +92,7 @@ pub struct IdentityRequest {
 
 impl IdentityRequest {
     /// Request for an identity that is valid from now on, for the default number of days.
-    pub fn new(role: Role) -> Self {
+    pub fn new(role: CertificateRole) -> Self {
         Self {
             role,
             tenant: None,
@@ -162,9 +162,9 @@ fn params(request: &IdentityRequest) -> Result<CertificateParams, AuthorityError
         return refuse(format!("an identity lasts 1 to {IDENTITY_DAYS_MAX} days"));
     }
     let name = match (request.role, &request.tenant, request.hosts.first()) {
-        (Role::Client, None, _) => return refuse("a client needs a tenant: --tenant NAME".into()),
-        (Role::Manager, Some(_), _) => return refuse("a manager has no tenant".into()),
-        (Role::Client, Some(tenant), _) => tenant,
+        (CertificateRole::Client, None, _) => return refuse("a client needs a tenant: --tenant NAME".into()),
+        (CertificateRole::Manager, Some(_), _) => return refuse("a manager has no tenant".into()),
+        (CertificateRole::Client, Some(tenant), _) => tenant,
         (_, _, Some(host)) => host,
         (role, _, None) => {
             return refuse(format!(
@@ -196,7 +196,7 @@ fn params(request: &IdentityRequest) -> Result<CertificateParams, AuthorityError
     }
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    if request.role != Role::Client {
+    if request.role != CertificateRole::Client {
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     params.not_before = request.begins - SKEW;

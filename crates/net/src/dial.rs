@@ -2,9 +2,9 @@
 
 use crate::NetError;
 use crate::address::Address;
-use crate::identity::{Identity, Protocol};
-use crate::peer::{Peer, Role, parse_certificate};
-use crate::tcp_options::{Purpose, tune};
+use crate::identity::{ConnectionProtocol, Identity};
+use crate::peer::{CertificateRole, Peer, parse_certificate};
+use crate::tcp_options::{TcpPurpose, tune};
 use rustls::{AlertDescription, CertificateError, ClientConfig};
 use std::collections::VecDeque;
 use std::io;
@@ -36,8 +36,8 @@ pub(crate) struct DialedConnection {
 pub(crate) async fn dial(
     address: &Address,
     identity: &Identity,
-    protocol: Protocol,
-    needed: Role,
+    protocol: ConnectionProtocol,
+    needed: CertificateRole,
 ) -> Result<DialedConnection, NetError> {
     let client = identity.credentials().client(protocol);
     dial_as(address, client, protocol, needed).await
@@ -47,8 +47,8 @@ pub(crate) async fn dial(
 pub(crate) async fn dial_as(
     address: &Address,
     client: Arc<ClientConfig>,
-    protocol: Protocol,
-    needed: Role,
+    protocol: ConnectionProtocol,
+    needed: CertificateRole,
 ) -> Result<DialedConnection, NetError> {
     let peer = format!("the {needed} at {address}");
     let mut dialled = dial_client_first(address, client, protocol, needed).await?;
@@ -68,8 +68,8 @@ pub(crate) async fn dial_as(
 pub(crate) async fn dial_client_first(
     address: &Address,
     client: Arc<ClientConfig>,
-    protocol: Protocol,
-    needed: Role,
+    protocol: ConnectionProtocol,
+    needed: CertificateRole,
 ) -> Result<DialedConnection, NetError> {
     let peer = format!("the {needed} at {address}");
     let dialled = timeout(DIAL_WITHIN, connect(&peer, address, client, protocol)).await;
@@ -94,7 +94,7 @@ async fn connect(
     peer: &str,
     address: &Address,
     client: Arc<ClientConfig>,
-    protocol: Protocol,
+    protocol: ConnectionProtocol,
 ) -> Result<DialedConnection, NetError> {
     let connector = TlsConnector::from(client);
     let name = address.server_name()?;
@@ -117,7 +117,11 @@ async fn connect(
 }
 
 /// Connects to the first of the addresses that answers.
-async fn connect_tcp(peer: &str, addresses: Vec<SocketAddr>, protocol: Protocol) -> Result<TcpStream, NetError> {
+async fn connect_tcp(
+    peer: &str,
+    addresses: Vec<SocketAddr>,
+    protocol: ConnectionProtocol,
+) -> Result<TcpStream, NetError> {
     let mut why = String::new();
     let mut addresses: VecDeque<_> = addresses.into();
     let mut again = VecDeque::new();
@@ -127,8 +131,8 @@ async fn connect_tcp(peer: &str, addresses: Vec<SocketAddr>, protocol: Protocol)
         match connected {
             Ok(Ok(stream)) => {
                 let purpose = match protocol {
-                    Protocol::Grpc | Protocol::Http => Purpose::Requests,
-                    Protocol::Session => Purpose::Session,
+                    ConnectionProtocol::Grpc | ConnectionProtocol::Http => TcpPurpose::Requests,
+                    ConnectionProtocol::Session => TcpPurpose::Session,
                 };
                 tune(&stream, purpose).map_err(NetError::local("set up a connection"))?;
                 return Ok(stream);

@@ -1,6 +1,6 @@
 //! Errors of identities and of connections between hosts.
 
-use crate::peer::{ForeignCertificate, Role};
+use crate::peer::{CertificateRole, ForeignCertificate};
 use hotlease_wire::{DecodeError, Rejection};
 use std::io;
 use std::path::PathBuf;
@@ -72,9 +72,9 @@ pub enum IdentityError {
         /// Article of the role found: `a` or `an`.
         article: &'static str,
         /// Role of the identity.
-        found: Role,
+        found: CertificateRole,
         /// Role that is needed.
-        needed: Role,
+        needed: CertificateRole,
     },
 }
 
@@ -127,9 +127,9 @@ pub enum NetError {
         /// Description of the peer.
         peer: String,
         /// Role in its certificate.
-        found: Role,
+        found: CertificateRole,
         /// Role that is needed.
-        needed: Role,
+        needed: CertificateRole,
     },
     /// The peer's certificate is of the site, but its contents are unusable.
     #[error("{peer}: {source}")]

@@ -3,11 +3,11 @@
 use crate::NetError;
 use crate::address::Address;
 use crate::dial::{DialedConnection, dial_as};
-use crate::identity::{Identity, Protocol};
+use crate::identity::{ConnectionProtocol, Identity};
 use crate::listener::PeerConnection;
 use crate::listener::places::ConnectionPlace;
 use crate::listener::stranger::{KNOWN_WITHIN, Stranger, StrangerInfo};
-use crate::peer::{Peer, Role};
+use crate::peer::{CertificateRole, Peer};
 pub use crate::server_connection::ServerConnection;
 use crate::trust::Trust;
 use hotlease_wire::Rejection;
@@ -31,13 +31,13 @@ const OTHERS_AFTER: Duration = Duration::from_secs(1);
 
 /// Makes a channel to a daemon. It connects when first used, and again when the connection breaks. Fails with a
 /// status that [`refusal`] understands.
-pub fn channel(address: Address, identity: Arc<Identity>, needed: Role) -> Channel {
+pub fn channel(address: Address, identity: Arc<Identity>, needed: CertificateRole) -> Channel {
     channel_to_first(vec![address], identity, needed)
 }
 
 /// Makes a channel to the daemon that serves, where all others of the list stand by. Each time that the channel
 /// connects, it tries the addresses in this order.
-pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed: Role) -> Channel {
+pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed: CertificateRole) -> Channel {
     // Name of the peer for HTTP/2 only: the connector connects to the address, and TLS checks the peer itself.
     let endpoint = Endpoint::from_static("http://hotlease")
         .http2_keep_alive_interval(PING)
@@ -45,7 +45,7 @@ pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed
     endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
         let (addresses, identity) = (addresses.clone(), Arc::clone(&identity));
         async move {
-            let client = identity.credentials().client(Protocol::Grpc);
+            let client = identity.credentials().client(ConnectionProtocol::Grpc);
             let dialled = dial_first(&addresses, client, needed).await?;
             Ok::<_, NetError>(TokioIo::new(dialled.stream))
         }
@@ -57,7 +57,12 @@ pub type ServerFingerprint = Arc<Mutex<Option<[u8; 32]>>>;
 
 /// Makes a channel like [`channel`] for a client without a certificate; its requests carry another credential. The
 /// hash of the daemon's certificate is put into `seen`.
-pub fn channel_without_certificate(address: Address, trust: Trust, needed: Role, seen: ServerFingerprint) -> Channel {
+pub fn channel_without_certificate(
+    address: Address,
+    trust: Trust,
+    needed: CertificateRole,
+    seen: ServerFingerprint,
+) -> Channel {
     channel_without_certificate_to_first(vec![address], trust, needed, seen)
 }
 
@@ -65,7 +70,7 @@ pub fn channel_without_certificate(address: Address, trust: Trust, needed: Role,
 pub(crate) fn channel_without_certificate_to_first(
     addresses: Vec<Address>,
     trust: Trust,
-    needed: Role,
+    needed: CertificateRole,
     seen: ServerFingerprint,
 ) -> Channel {
     let endpoint = Endpoint::from_static("http://hotlease")
@@ -85,7 +90,7 @@ pub(crate) fn channel_without_certificate_to_first(
 async fn dial_first(
     addresses: &[Address],
     client: Arc<ClientConfig>,
-    needed: Role,
+    needed: CertificateRole,
 ) -> Result<DialedConnection, NetError> {
     let Some((last, others)) = addresses.split_last() else {
         return Err(NetError::local("find a daemon")(io::ErrorKind::NotFound.into()));
@@ -93,7 +98,7 @@ async fn dial_first(
     for address in others {
         let dialled = timeout(
             OTHERS_AFTER,
-            dial_as(address, Arc::clone(&client), Protocol::Grpc, needed),
+            dial_as(address, Arc::clone(&client), ConnectionProtocol::Grpc, needed),
         )
         .await;
         match dialled {
@@ -102,7 +107,7 @@ async fn dial_first(
             Err(_) => tracing::debug!(%address, "it is silent; trying the next {needed}"),
         }
     }
-    dial_as(last, client, Protocol::Grpc, needed).await
+    dial_as(last, client, ConnectionProtocol::Grpc, needed).await
 }
 
 /// Returns the network error because of which a request did not reach the daemon, if there was one.

@@ -1,7 +1,7 @@
 //! Identity of this process: a folder with its certificate, its key, and the certificate of its site's authority.
 
 use crate::error::IdentityError;
-use crate::peer::{CertificateInfo, Role, parse_certificate};
+use crate::peer::{CertificateInfo, CertificateRole, parse_certificate};
 use crate::{NetError, Peer};
 use rustls::client::Resumption;
 use rustls::crypto::ring;
@@ -27,7 +27,7 @@ pub const KEY_FILE: &str = "key.pem";
 
 /// Protocol of a connection; named in the TLS handshake (ALPN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
+pub enum ConnectionProtocol {
     /// gRPC.
     Grpc,
     /// A session with an agent, see [`crate::tunnel`].
@@ -36,7 +36,7 @@ pub enum Protocol {
     Http,
 }
 
-impl Protocol {
+impl ConnectionProtocol {
     fn alpn(self) -> Vec<u8> {
         match self {
             Self::Grpc => b"h2".to_vec(),
@@ -66,11 +66,11 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    pub(crate) fn client(&self, protocol: Protocol) -> Arc<ClientConfig> {
+    pub(crate) fn client(&self, protocol: ConnectionProtocol) -> Arc<ClientConfig> {
         match protocol {
-            Protocol::Grpc => Arc::clone(&self.grpc),
-            Protocol::Session => Arc::clone(&self.session),
-            Protocol::Http => Arc::clone(&self.http),
+            ConnectionProtocol::Grpc => Arc::clone(&self.grpc),
+            ConnectionProtocol::Session => Arc::clone(&self.session),
+            ConnectionProtocol::Http => Arc::clone(&self.http),
         }
     }
 }
@@ -107,13 +107,13 @@ impl Identity {
     }
 
     /// Reads a folder as [`load`](Self::load) does; refuses an identity of another role than `needed`.
-    pub fn load_as(dir: &Path, needed: Role) -> Result<Self, IdentityError> {
+    pub fn load_as(dir: &Path, needed: CertificateRole) -> Result<Self, IdentityError> {
         let identity = Self::load(dir)?;
         let found = identity.peer().role;
         if found != needed {
             return Err(IdentityError::WrongRole {
                 path: dir.to_owned(),
-                article: if found == Role::Agent { "an" } else { "a" },
+                article: if found == CertificateRole::Agent { "an" } else { "a" },
                 found,
                 needed,
             });
@@ -220,7 +220,7 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
     let unusable = |error: rustls::Error| malformed(&path, error.to_string());
 
     let provider = Arc::new(ring::default_provider());
-    let server = |is_open: bool, protocols: &[Protocol]| {
+    let server = |is_open: bool, protocols: &[ConnectionProtocol]| {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
         let verifier = match is_open {
             true => verifier.allow_unauthenticated().build(),
@@ -238,11 +238,11 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
         server.alpn_protocols = protocols.iter().map(|protocol| protocol.alpn()).collect();
         Ok::<_, IdentityError>(Arc::new(server))
     };
-    let own: &[Protocol] = match described.peer.role {
-        Role::Agent => &[Protocol::Grpc, Protocol::Session],
-        Role::Manager | Role::Client => &[Protocol::Grpc],
+    let own: &[ConnectionProtocol] = match described.peer.role {
+        CertificateRole::Agent => &[ConnectionProtocol::Grpc, ConnectionProtocol::Session],
+        CertificateRole::Manager | CertificateRole::Client => &[ConnectionProtocol::Grpc],
     };
-    let http_server = server(true, &[Protocol::Http])?;
+    let http_server = server(true, &[ConnectionProtocol::Http])?;
     let (server, open_server) = (server(false, own)?, server(true, own)?);
     let mut client = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])
@@ -251,7 +251,7 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
         .with_client_auth_cert(vec![certificate], key)
         .map_err(unusable)?;
     client.resumption = Resumption::disabled();
-    let with = |protocol: Protocol| {
+    let with = |protocol: ConnectionProtocol| {
         let mut client = client.clone();
         client.alpn_protocols = vec![protocol.alpn()];
         Arc::new(client)
@@ -261,14 +261,17 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
         server,
         open_server,
         http_server,
-        grpc: with(Protocol::Grpc),
-        session: with(Protocol::Session),
-        http: with(Protocol::Http),
+        grpc: with(ConnectionProtocol::Grpc),
+        session: with(ConnectionProtocol::Session),
+        http: with(ConnectionProtocol::Http),
     })
 }
 
 /// TLS configuration of a client without a certificate; it trusts the authority in this file.
-pub(crate) fn client_without_certificate(path: &Path, protocol: Protocol) -> Result<Arc<ClientConfig>, IdentityError> {
+pub(crate) fn client_without_certificate(
+    path: &Path,
+    protocol: ConnectionProtocol,
+) -> Result<Arc<ClientConfig>, IdentityError> {
     let malformed = |why: String| IdentityError::Malformed {
         path: path.to_owned(),
         why,

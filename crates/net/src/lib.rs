@@ -4,7 +4,7 @@
 //! * [`Identity`] — who this process is: a folder with a certificate of the site's authority. [`Peer`] is the other
 //!   end of a connection: its certificate holds role and tenant, and nothing else is consulted.
 //! * `authority` — makes such folders (feature `authority`).
-//! * [`Listener`] — TLS port of a daemon. Its connections are limited before and after the peer is known.
+//! * [`TlsListener`] — TLS port of a daemon. Its connections are limited before and after the peer is known.
 //! * [`SiteAccess`] — the manager that a client talks to, and what it shows there: a certificate, or a [`Credential`].
 //! * [`grpc`] — gRPC between verified peers.
 //! * [`tunnel`] — sessions and worker connections, carried to another host.
@@ -38,12 +38,12 @@ pub use address::Address;
 pub use credential::Credential;
 pub use descriptor_limit::raise_descriptor_limit;
 pub use error::{IdentityError, NetError};
-pub use identity::{Identity, Protocol};
+pub use identity::{ConnectionProtocol, Identity};
 pub use listener::places::ConnectionPlace;
 pub use listener::stranger::{Stranger, StrangerInfo};
-pub use listener::{Limits, Listener, PeerConnection};
+pub use listener::{Limits, PeerConnection, TlsListener};
 pub use node::node_id;
-pub use peer::{CertificateInfo, Peer, Role};
+pub use peer::{CertificateInfo, CertificateRole, Peer};
 pub use site::{MANAGER_VARIABLE, Proof, SiteAccess, SiteOptions};
 pub use site_channel::SiteChannel;
 pub use trust::Trust;

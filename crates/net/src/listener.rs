@@ -8,9 +8,9 @@ pub(crate) mod places;
 pub(crate) mod stranger;
 
 use crate::NetError;
-use crate::identity::{Identity, Protocol};
+use crate::identity::{ConnectionProtocol, Identity};
 use crate::peer::{Peer, parse_certificate};
-use crate::tcp_options::{Purpose, tune};
+use crate::tcp_options::{TcpPurpose, tune};
 use places::{ConnectionPlace, KeyedCounts};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -61,7 +61,7 @@ pub struct PeerConnection {
     /// The verified peer.
     pub peer: Peer,
     /// Protocol that the peer chose in the handshake.
-    pub protocol: Protocol,
+    pub protocol: ConnectionProtocol,
     /// Place of this connection; must be dropped with it.
     pub place: ConnectionPlace,
 }
@@ -73,14 +73,14 @@ enum HandshakeResult {
 }
 
 /// TLS port of a daemon. Enforces [`Limits`] on handshakes and connections.
-pub struct Listener {
+pub struct TlsListener {
     tcp: TcpListener,
     identity: Arc<Identity>,
     limits: Limits,
     is_http: bool,
 }
 
-impl Listener {
+impl TlsListener {
     /// Listens at an address; port 0 chooses a free port.
     pub async fn bind(address: SocketAddr, identity: Arc<Identity>, limits: Limits) -> io::Result<Self> {
         Ok(Self {
@@ -179,7 +179,7 @@ struct Admission {
     is_http: bool,
     connections: Arc<Semaphore>,
     addresses: KeyedCounts<IpAddr>,
-    peers: KeyedCounts<(crate::Role, String)>,
+    peers: KeyedCounts<(crate::CertificateRole, String)>,
 }
 
 impl Admission {
@@ -188,7 +188,7 @@ impl Admission {
             peer: "the peer".into(),
             why: Some(why),
         };
-        tune(&tcp, Purpose::Requests).map_err(NetError::local("set up a connection"))?;
+        tune(&tcp, TcpPurpose::Requests).map_err(NetError::local("set up a connection"))?;
         let credentials = self.identity.credentials();
         let acceptor = TlsAcceptor::from(Arc::clone(match (self.is_http, self.is_open) {
             (true, _) => &credentials.http_server,
@@ -199,8 +199,8 @@ impl Admission {
         let stream = stream.map_err(|error| crate::dial::explain("the peer", error))?;
         let connection = stream.get_ref().1;
         let protocol = match connection.alpn_protocol() {
-            None if self.is_http => Some(Protocol::Http),
-            alpn => Protocol::of_alpn(alpn),
+            None if self.is_http => Some(ConnectionProtocol::Http),
+            alpn => ConnectionProtocol::of_alpn(alpn),
         };
         let protocol = protocol.ok_or_else(|| closed("it does not name a protocol".into()))?;
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
@@ -212,8 +212,8 @@ impl Admission {
                 _of_peer: None,
             };
             let info = StrangerInfo::new(credentials.described.peer.fingerprint, at_the_door);
-            if protocol == Protocol::Session {
-                tune(stream.get_ref().0, Purpose::Session).map_err(NetError::local("set up a connection"))?;
+            if protocol == ConnectionProtocol::Session {
+                tune(stream.get_ref().0, TcpPurpose::Session).map_err(NetError::local("set up a connection"))?;
             }
             return Ok(HandshakeResult::Stranger(Box::new(Stranger {
                 stream,
@@ -229,8 +229,8 @@ impl Admission {
                 source,
             })?
             .peer;
-        if protocol == Protocol::Session {
-            tune(stream.get_ref().0, Purpose::Session).map_err(NetError::local("set up a connection"))?;
+        if protocol == ConnectionProtocol::Session {
+            tune(stream.get_ref().0, TcpPurpose::Session).map_err(NetError::local("set up a connection"))?;
         }
         let of_peer = self.peers.count((peer.role, peer.name.clone())).ok_or_else(|| {
             let limit = self.limits.connections_per_peer;

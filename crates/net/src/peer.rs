@@ -13,7 +13,7 @@ pub(crate) const SCHEME: &str = "hotlease:";
 
 /// Role that a certificate gives its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum CertificateRole {
     /// Daemon that knows the agents and asks them for grants.
     Manager,
     /// Daemon that owns a node's cores.
@@ -22,7 +22,7 @@ pub enum Role {
     Client,
 }
 
-impl Role {
+impl CertificateRole {
     /// Name of the role in certificates and on command lines.
     pub fn name(self) -> &'static str {
         match self {
@@ -33,20 +33,20 @@ impl Role {
     }
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for CertificateRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// Error: the text names no [`Role`].
+/// Error: the text names no [`CertificateRole`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no role: manager, agent or client")]
 pub struct UnknownRole {
     text: String,
 }
 
-impl FromStr for Role {
+impl FromStr for CertificateRole {
     type Err = UnknownRole;
 
     fn from_str(text: &str) -> Result<Self, UnknownRole> {
@@ -67,7 +67,7 @@ pub struct ForeignCertificate {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// Role of the holder.
-    pub role: Role,
+    pub role: CertificateRole,
     /// Name for logs, and to tell one daemon from another: the first host of a daemon, the tenant of a client.
     pub name: String,
     /// Tenant that pays; every client has one.
@@ -88,7 +88,7 @@ impl Peer {
     /// Makes the peer of a client without a certificate that has shown the token of a lease.
     pub fn bearer(tenant: &str, lease: LeaseId) -> Self {
         Self {
-            role: Role::Client,
+            role: CertificateRole::Client,
             name: tenant.to_owned(),
             tenant: Some(tenant.to_owned()),
             hosts: Vec::new(),
@@ -159,7 +159,7 @@ pub fn parse_certificate(der: &[u8]) -> Result<CertificateInfo, ForeignCertifica
     if tenant.is_some_and(|tenant| !is_tenant_name(tenant)) {
         return Err(not_ours("names a tenant that no tenant can be called"));
     }
-    if role == Role::Client && tenant.is_none() {
+    if role == CertificateRole::Client && tenant.is_none() {
         return Err(not_ours("is a client's, and names no tenant"));
     }
     Ok(CertificateInfo {

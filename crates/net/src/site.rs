@@ -6,7 +6,7 @@ use crate::credential::Credential;
 use crate::error::IdentityError;
 use crate::grpc;
 use crate::identity::{IDENTITY_VARIABLE, Identity};
-use crate::peer::Role;
+use crate::peer::CertificateRole;
 use crate::site_channel::SiteChannel;
 use crate::trust::Trust;
 use std::env;
@@ -64,7 +64,7 @@ impl SiteAccess {
         let managers = self.managers.clone();
         match &self.proof {
             Proof::Certificate(identity) => {
-                grpc::channel_to_first(managers, Arc::clone(identity), Role::Manager).into()
+                grpc::channel_to_first(managers, Arc::clone(identity), CertificateRole::Manager).into()
             }
             Proof::Credential(credential, trust) => {
                 SiteChannel::with_sign_in(managers, credential.clone(), trust.clone())
@@ -105,7 +105,7 @@ impl Proof {
             Ok(Self::Credential(credential, trust))
         };
         let certificate = |dir: &Path| {
-            let identity = Identity::load_as(dir, Role::Client)?;
+            let identity = Identity::load_as(dir, CertificateRole::Client)?;
             Ok(Self::Certificate(Arc::new(identity)))
         };
         match (wanted.identity, wanted.credential) {

@@ -8,7 +8,7 @@ use crate::NetError;
 use crate::address::Address;
 use crate::credential::{Credential, munge};
 use crate::grpc::{ServerFingerprint, channel_without_certificate_to_first};
-use crate::peer::Role;
+use crate::peer::CertificateRole;
 use crate::trust::Trust;
 use hotlease_wire::grpc::identity_client::IdentityClient;
 use hotlease_wire::grpc::{AuthenticateRequest, ChallengeRequest};
@@ -55,7 +55,8 @@ impl SiteChannel {
     /// Makes the channel of a client that signs in, at the manager of this list that serves.
     pub(crate) fn with_sign_in(managers: Vec<Address>, credential: Credential, trust: Trust) -> Self {
         let seen = ServerFingerprint::default();
-        let channel = channel_without_certificate_to_first(managers, trust, Role::Manager, Arc::clone(&seen));
+        let channel =
+            channel_without_certificate_to_first(managers, trust, CertificateRole::Manager, Arc::clone(&seen));
         Self {
             channel,
             session: Some(Arc::new(Session {

@@ -15,18 +15,18 @@ const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(3);
 
 /// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum TcpPurpose {
     /// Requests and responses, which can go over another connection just as well.
     Requests,
     /// A session, which lives as long as its lease; its own silence limit ends it.
     Session,
 }
 
-pub(crate) fn tune(stream: &TcpStream, purpose: Purpose) -> io::Result<()> {
+pub(crate) fn tune(stream: &TcpStream, purpose: TcpPurpose) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     match purpose {
-        Purpose::Requests => {
+        TcpPurpose::Requests => {
             let keepalive = TcpKeepalive::new()
                 .with_time(KEEPALIVE_IDLE)
                 .with_interval(KEEPALIVE_INTERVAL)
@@ -36,7 +36,7 @@ pub(crate) fn tune(stream: &TcpStream, purpose: Purpose) -> io::Result<()> {
         }
         // Sessions send something four times in their silence limit, so each retry carries little: the pauses between
         // retries need not double, and the session survives a longer gap in the network.
-        Purpose::Session => {
+        TcpPurpose::Session => {
             socket.set_tcp_user_timeout(None)?;
             socket.set_tcp_thin_linear_timeouts(true)
         }

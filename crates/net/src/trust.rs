@@ -1,7 +1,7 @@
 //! Trust in a site's authority, for clients without a certificate of their own.
 
 use crate::error::IdentityError;
-use crate::identity::{CA_FILE, Identity, Protocol, client_without_certificate};
+use crate::identity::{CA_FILE, ConnectionProtocol, Identity, client_without_certificate};
 use rustls::ClientConfig;
 use std::env;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ impl Trust {
     /// Reads the site's `ca.pem`.
     pub fn load(path: &Path) -> Result<Self, IdentityError> {
         Ok(Self {
-            grpc: client_without_certificate(path, Protocol::Grpc)?,
-            session: client_without_certificate(path, Protocol::Session)?,
+            grpc: client_without_certificate(path, ConnectionProtocol::Grpc)?,
+            session: client_without_certificate(path, ConnectionProtocol::Session)?,
             path: path.to_owned(),
         })
     }

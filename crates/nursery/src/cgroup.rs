@@ -29,8 +29,8 @@ pub struct Groups {
     next: u64,
 }
 
-/// Control group of one sandbox. Only [`Group::remove`] removes it.
-pub struct Group {
+/// Control group of one sandbox. Only [`ControlGroup::remove`] removes it.
+pub struct ControlGroup {
     folders: Vec<(PathBuf, Vec<&'static str>, bool)>,
 }
 
@@ -68,9 +68,9 @@ impl Groups {
     }
 
     /// Makes a group and puts this process into it.
-    pub fn make(&mut self, pid: libc::pid_t, processes: u32, memory_bytes: u64) -> io::Result<Group> {
+    pub fn make(&mut self, pid: libc::pid_t, processes: u32, memory_bytes: u64) -> io::Result<ControlGroup> {
         self.next += 1;
-        let mut group = Group::none();
+        let mut group = ControlGroup::none();
         for hierarchy in &self.hierarchies {
             let folder = hierarchy.folder.join(self.next.to_string());
             let made = fs::create_dir(&folder);
@@ -108,7 +108,7 @@ impl Groups {
     }
 }
 
-impl Group {
+impl ControlGroup {
     /// A group without folders, which limits nothing.
     pub fn none() -> Self {
         Self { folders: Vec::new() }

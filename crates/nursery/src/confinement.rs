@@ -70,7 +70,7 @@ pub fn limit_reach() -> io::Result<()> {
 
 /// TCP ports that a program may reach, where the kernel's Landlock has rules for TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tcp {
+pub enum TcpRules {
     /// No port.
     None,
     /// May connect to this port only.
@@ -82,7 +82,7 @@ pub enum Tcp {
 /// Sets up Landlock as a second line of defence behind the mounts. Files may be read and run everywhere in the
 /// sandbox's root, and written only in `writable`; abstract Unix sockets and signals stay inside; TCP is limited as
 /// `tcp` says.
-pub fn limit_files(writable: &[PathBuf], tcp: Tcp) -> io::Result<RulesetStatus> {
+pub fn limit_files(writable: &[PathBuf], tcp: TcpRules) -> io::Result<RulesetStatus> {
     let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     let all = AccessFs::from_all(ABI::V6);
     let read = AccessFs::from_read(ABI::V6);
@@ -91,13 +91,13 @@ pub fn limit_files(writable: &[PathBuf], tcp: Tcp) -> io::Result<RulesetStatus> 
         .handle_access(all)
         .and_then(|rules| rules.scope(Scope::AbstractUnixSocket | Scope::Signal))
         .map_err(|error| failed(&error))?;
-    if tcp != Tcp::Any {
+    if tcp != TcpRules::Any {
         rules = rules
             .handle_access(AccessNet::from_all(ABI::V6))
             .map_err(|error| failed(&error))?;
     }
     let mut rules = rules.create().map_err(|error| failed(&error))?;
-    if let Tcp::To(port) = tcp {
+    if let TcpRules::To(port) = tcp {
         let port = NetPort::new(port, AccessNet::ConnectTcp);
         rules = rules.add_rule(port).map_err(|error| failed(&error))?;
     }

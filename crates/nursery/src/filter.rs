@@ -14,7 +14,7 @@
 //!                                        yes  ...
 //! ```
 
-use crate::system_calls::{Call, Rule};
+use crate::system_calls::{ArgumentRule, SystemCall};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch, sock_filter,
@@ -25,19 +25,19 @@ use std::collections::BTreeMap;
 type CallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// A filter that allows the calls of a table. All others fail as if they did not exist.
-pub fn allowing(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
+pub fn allowing(table: impl Iterator<Item = &'static SystemCall>) -> Result<BpfProgram, String> {
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     compiled(table, &missing, &SeccompAction::Allow)
 }
 
 /// A filter that forbids the calls of a table, for a process that has a filter already.
-pub fn forbidding(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
+pub fn forbidding(table: impl Iterator<Item = &'static SystemCall>) -> Result<BpfProgram, String> {
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     compiled(table, &SeccompAction::Allow, &missing)
 }
 
 fn compiled(
-    table: impl Iterator<Item = &'static Call>,
+    table: impl Iterator<Item = &'static SystemCall>,
     others: &SeccompAction,
     these: &SeccompAction,
 ) -> Result<BpfProgram, String> {
@@ -68,15 +68,15 @@ fn compiled(
     Ok(program)
 }
 
-fn rules(table: impl Iterator<Item = &'static Call>) -> Result<CallRules, String> {
+fn rules(table: impl Iterator<Item = &'static SystemCall>) -> Result<CallRules, String> {
     let mut rules = CallRules::new();
     for call in table {
         let allowed = rules.entry(call.number).or_default();
         for &rule in call.rules {
             let (argument, operator, value) = match rule {
-                Rule::Is(argument, value) => (argument, SeccompCmpOp::Eq, value),
-                Rule::MaskedIs(argument, bits, value) => (argument, SeccompCmpOp::MaskedEq(bits), value),
-                Rule::HasNone(argument, bits) => (argument, SeccompCmpOp::MaskedEq(bits), 0),
+                ArgumentRule::Is(argument, value) => (argument, SeccompCmpOp::Eq, value),
+                ArgumentRule::MaskedIs(argument, bits, value) => (argument, SeccompCmpOp::MaskedEq(bits), value),
+                ArgumentRule::HasNone(argument, bits) => (argument, SeccompCmpOp::MaskedEq(bits), 0),
             };
             let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value);
             let rule = condition.and_then(|condition| SeccompRule::new(vec![condition]));

@@ -5,7 +5,7 @@
 //! process in the sandbox can inspect it, because it is not dumpable, nor signal it, because the kernel protects pid 1
 //! from its own namespace.
 
-use crate::confinement::{self, Tcp};
+use crate::confinement::{self, TcpRules};
 use crate::container::runtime_process::RuntimeProcess;
 use crate::container::template::ContainerTemplate;
 use crate::kernel::{self, ForkSide};
@@ -35,7 +35,7 @@ pub enum View {
 }
 
 /// Parameters of pid 1.
-pub struct Inside<'a> {
+pub struct SandboxInit<'a> {
     pub view: &'a View,
     pub policy: &'a Policy,
     pub filter: &'a BpfProgram,
@@ -52,7 +52,7 @@ pub struct Inside<'a> {
 /// Descriptor of the socket to the nursery, over which all other descriptors arrive.
 const SOCKET: i32 = 3;
 
-impl Inside<'_> {
+impl SandboxInit<'_> {
     /// Runs pid 1 until its end; `socket` leads to the nursery.
     pub fn live(&self, socket: OwnedFd) -> ! {
         let status = match only_socket(socket, "/host/dev/null") {
@@ -209,9 +209,9 @@ impl Inside<'_> {
         let run = Executable::new(program).map_err(step("reading what to run"))?;
         let Some(orders) = orders else {
             let (tcp, filter) = match storage {
-                true => (Tcp::To(STORAGE_PORT), self.filter_with_storage),
-                false if self.network => (Tcp::Any, self.filter),
-                false => (Tcp::None, self.filter),
+                true => (TcpRules::To(STORAGE_PORT), self.filter_with_storage),
+                false if self.network => (TcpRules::Any, self.filter),
+                false => (TcpRules::None, self.filter),
             };
             if confinement::has_landlock() {
                 confinement::limit_files(&writable, tcp).map_err(step("setting up Landlock"))?;

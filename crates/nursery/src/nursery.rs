@@ -5,7 +5,7 @@ mod nesting;
 mod reports;
 mod starts;
 
-use crate::cgroup::{Group, Groups};
+use crate::cgroup::{ControlGroup, Groups};
 use crate::confinement;
 use crate::container::ContainerConfig;
 use crate::container::template::ContainerTemplate;
@@ -13,7 +13,7 @@ use crate::filter;
 use crate::inside::View;
 use crate::kernel;
 use crate::message::{receive, send};
-use crate::order::{Order, Reply};
+use crate::order::{NurseryOrder, Reply};
 use crate::policy::Policy;
 use crate::root::{self, Host, StepError, Template, step};
 use crate::sandbox_process::SandboxProcess;
@@ -144,7 +144,7 @@ struct Nursery {
     forks: VecDeque<PendingFork>,
     refill_at: Option<Instant>,
     /// Groups that could not be removed yet.
-    dying: Vec<Group>,
+    dying: Vec<ControlGroup>,
 }
 
 /// Serves the agent at standard input until it closes.
@@ -154,12 +154,12 @@ pub fn serve() -> Result<(), NurseryError> {
     // Avoids the standard library's standard input, which buffers.
     // SAFETY: no other code in this program uses descriptor 0.
     let agent = unsafe { OwnedFd::from_raw_fd(0) };
-    let (order, mut fds) = receive::<Order>(&agent)
+    let (order, mut fds) = receive::<NurseryOrder>(&agent)
         .map_err(NurseryError::Socket)?
         .ok_or(NurseryError::Order)?;
     let (policy, containers, reply) = match (order, fds.pop()) {
-        (Order::Serve(policy), Some(reply)) => (policy, None, reply),
-        (Order::Contain(policy, containers), Some(reply)) => (policy, Some(containers), reply),
+        (NurseryOrder::Serve(policy), Some(reply)) => (policy, None, reply),
+        (NurseryOrder::Contain(policy, containers), Some(reply)) => (policy, Some(containers), reply),
         _ => return Err(NurseryError::Order),
     };
     match Nursery::new(agent, policy, containers) {
@@ -393,15 +393,15 @@ impl Nursery {
 
     /// Carries out one order; returns whether the agent is still there.
     fn handle_order(&mut self) -> bool {
-        let (order, fds) = match receive::<Order>(&self.agent) {
+        let (order, fds) = match receive::<NurseryOrder>(&self.agent) {
             Ok(Some(order)) => order,
             Ok(None) | Err(_) => return false,
         };
         let mut fds = fds.into_iter();
         match order {
             // A nursery has one policy for life.
-            Order::Serve(_) | Order::Contain(..) => return false,
-            Order::Start { id, network, storage } => {
+            NurseryOrder::Serve(_) | NurseryOrder::Contain(..) => return false,
+            NurseryOrder::Start { id, network, storage } => {
                 let mut next = || fds.next();
                 let (Some(reply), Some(input), Some(output), Some(end), Some(described)) =
                     (next(), next(), next(), next(), next())
@@ -434,7 +434,7 @@ impl Nursery {
                 };
                 answer(&start.reply, &Reply::Failed { what }, &[]);
             }
-            Order::Fork { id, of } => {
+            NurseryOrder::Fork { id, of } => {
                 let mut next = || fds.next();
                 let (Some(reply), Some(input), Some(output), Some(end)) = (next(), next(), next(), next()) else {
                     return false;
@@ -448,7 +448,7 @@ impl Nursery {
                     end,
                 });
             }
-            Order::Limit {
+            NurseryOrder::Limit {
                 id,
                 memory_bytes,
                 cores,

@@ -15,7 +15,7 @@ pub const WORKER_INSIDE: &str = "/hotlease-worker";
 
 /// Message from the agent to the nursery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
+pub enum NurseryOrder {
     /// Serve with this policy; the first order. Descriptor: the socket for the reply, [`Reply::Ready`].
     Serve(Policy),
     /// Start a program. Descriptors: the socket for the reply, the program's standard input, its output, the pipe for
@@ -39,7 +39,7 @@ pub enum Order {
         /// Processors that it may use; none: all.
         cores: Vec<u32>,
     },
-    /// Fork a worker from a zygote, into namespaces of its own. Descriptors as with [`Order::Start`], without a
+    /// Fork a worker from a zygote, into namespaces of its own. Descriptors as with [`NurseryOrder::Start`], without a
     /// [`ProgramDescription`](crate::program::ProgramDescription).
     Fork {
         /// Number of the worker's sandbox, never used before.
@@ -47,7 +47,7 @@ pub enum Order {
         /// Number of the zygote's sandbox.
         of: u64,
     },
-    /// As [`Order::Serve`], with containers in place of sandboxes that are made of pieces of the host.
+    /// As [`NurseryOrder::Serve`], with containers in place of sandboxes that are made of pieces of the host.
     Contain(Policy, ContainerConfig),
 }
 

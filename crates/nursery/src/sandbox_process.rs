@@ -1,7 +1,7 @@
 //! A sandbox seen from outside: making it, telling it what to run, reaping it.
 
-use crate::cgroup::{Group, Groups};
-use crate::inside::{Inside, View};
+use crate::cgroup::{ControlGroup, Groups};
+use crate::inside::{SandboxInit, View};
 use crate::kernel::{self, ForkSide};
 use crate::message::send;
 use crate::pid1_message::Pid1Order;
@@ -26,7 +26,7 @@ pub struct SandboxProcess {
     /// Socket to its pid 1.
     pub socket: OwnedFd,
     /// Control group with its limits.
-    pub group: Group,
+    pub group: ControlGroup,
     /// User and group that it has on the host.
     pub user: (u32, u32),
     /// Whether it shares the host's network.
@@ -36,7 +36,7 @@ pub struct SandboxProcess {
 
 impl SandboxProcess {
     /// Begins to make a sandbox as `user`. Its pid 1 says when it is prepared, a moment later.
-    pub fn make(inside: &Inside<'_>, groups: &mut Groups, user: (u32, u32)) -> Result<Self, StepError> {
+    pub fn make(inside: &SandboxInit<'_>, groups: &mut Groups, user: (u32, u32)) -> Result<Self, StepError> {
         let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
             .map_err(step("making a socket"))?;
         let network = if inside.network { 0 } else { libc::CLONE_NEWNET };
@@ -47,7 +47,7 @@ impl SandboxProcess {
             ForkSide::Parent { pid, pidfd } => (pid, pidfd),
         };
         drop(theirs);
-        let nothing = Group::none();
+        let nothing = ControlGroup::none();
         let mut made = Self {
             pidfd,
             socket,
@@ -73,7 +73,7 @@ impl SandboxProcess {
         Self {
             pidfd,
             socket,
-            group: Group::none(),
+            group: ControlGroup::none(),
             user,
             network: false,
             pid,
@@ -91,7 +91,7 @@ impl SandboxProcess {
         (self.pidfd, self.pid) = (pidfd, pid);
     }
 
-    fn set_up(&mut self, inside: &Inside<'_>, groups: &mut Groups) -> Result<(), StepError> {
+    fn set_up(&mut self, inside: &SandboxInit<'_>, groups: &mut Groups) -> Result<(), StepError> {
         let (user, group) = self.user;
         let file = |name: &str| Host::path(format!("/proc/{}/{name}", self.pid));
         if !inside.by_root {

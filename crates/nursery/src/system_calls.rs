@@ -7,7 +7,7 @@
 
 /// A condition on an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
+pub enum ArgumentRule {
     /// The argument with this index, from 0, has this value.
     Is(u8, u64),
     /// None of these bits are set in the argument.
@@ -18,17 +18,17 @@ pub enum Rule {
 
 /// A system call that is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
+pub struct SystemCall {
     constant: &'static str,
     /// Number of the call on this architecture.
     pub number: i64,
     /// At least one rule must hold; no rules: the call is always allowed.
-    pub rules: &'static [Rule],
+    pub rules: &'static [ArgumentRule],
     /// Reason why it is allowed.
     pub why: &'static str,
 }
 
-impl Call {
+impl SystemCall {
     /// Name of the call in the manual.
     pub fn name(&self) -> &'static str {
         self.constant.trim_start_matches("SYS_")
@@ -36,40 +36,40 @@ impl Call {
 }
 
 /// Calls of a sandbox, with or without a network.
-pub fn table(network: bool) -> impl Iterator<Item = &'static Call> {
-    let more: &[Call] = if network { NETWORK } else { &[] };
+pub fn table(network: bool) -> impl Iterator<Item = &'static SystemCall> {
+    let more: &[SystemCall] = if network { NETWORK } else { &[] };
     BASE_CALLS.iter().chain(OLD).chain(more)
 }
 
 /// Calls of a sandbox without a network but with access to object storage: Landlock, where the kernel has it for TCP,
 /// allows connections to one port of the sandbox's loopback only.
-pub fn table_with_storage() -> impl Iterator<Item = &'static Call> {
+pub fn table_with_storage() -> impl Iterator<Item = &'static SystemCall> {
     table(false).chain(STORAGE)
 }
 
 /// Calls of a sandbox that runs a virtual machine with the processor's help.
-pub fn table_of_machine(network: bool) -> impl Iterator<Item = &'static Call> {
+pub fn table_of_machine(network: bool) -> impl Iterator<Item = &'static SystemCall> {
     table(network).chain(MACHINE)
 }
 
 /// Calls of Charliecloud, which has yet to make the root. The added calls are useless without capabilities, and a
 /// process that cannot make a user namespace gets none.
-pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static Call> {
+pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static SystemCall> {
     table(network).chain(RUNTIME)
 }
 
 /// Calls of a zygote: its forks also need calls to join their own namespaces and to be confined there.
-pub fn table_of_zygote() -> impl Iterator<Item = &'static Call> {
+pub fn table_of_zygote() -> impl Iterator<Item = &'static SystemCall> {
     table(false).chain(ZYGOTE_CALLS)
 }
 
 /// Calls of a zygote where virtual machines run with the processor's help.
-pub fn table_of_zygote_of_machines() -> impl Iterator<Item = &'static Call> {
+pub fn table_of_zygote_of_machines() -> impl Iterator<Item = &'static SystemCall> {
     table_of_zygote().chain(MACHINE)
 }
 
 /// Calls that a zygote's forks lose once they are in place: all calls that zygotes have beyond other programs.
-pub fn lost_by_forks() -> impl Iterator<Item = &'static Call> {
+pub fn lost_by_forks() -> impl Iterator<Item = &'static SystemCall> {
     ZYGOTE_CALLS.iter()
 }
 
@@ -79,7 +79,7 @@ const UNIX: u64 = libc::AF_UNIX as u64;
 
 macro_rules! calls {
     ($($constant:ident $([$($rule:expr),+])? $why:literal;)*) => {
-        &[$(Call {
+        &[$(SystemCall {
             constant: stringify!($constant),
             number: libc::$constant as i64,
             rules: &[$($($rule),+)?],
@@ -88,9 +88,9 @@ macro_rules! calls {
     };
 }
 
-use Rule::{HasNone, Is, MaskedIs};
+use ArgumentRule::{HasNone, Is, MaskedIs};
 
-const BASE_CALLS: &[Call] = calls! {
+const BASE_CALLS: &[SystemCall] = calls! {
     // Memory.
     SYS_brk "the heap";
     SYS_mmap "memory, channels, libraries";
@@ -288,7 +288,7 @@ const BASE_CALLS: &[Call] = calls! {
 
 /// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are children of its own,
 /// made for its forks: the rights that come with them reach nothing else, and are useless with the calls above.
-const ZYGOTE_CALLS: &[Call] = calls! {
+const ZYGOTE_CALLS: &[SystemCall] = calls! {
     SYS_setns [
         Is(1, libc::CLONE_NEWUSER as u64), Is(1, libc::CLONE_NEWNS as u64), Is(1, libc::CLONE_NEWPID as u64),
         Is(1, libc::CLONE_NEWIPC as u64), Is(1, libc::CLONE_NEWUTS as u64), Is(1, libc::CLONE_NEWNET as u64),
@@ -309,7 +309,7 @@ const JOIN_SESSION_KEYRING: u64 = 1;
 
 /// Calls that only old architectures have, under names of their own.
 #[cfg(target_arch = "x86_64")]
-const OLD: &[Call] = calls! {
+const OLD: &[SystemCall] = calls! {
     SYS_arch_prctl [Is(0, 0x1001), Is(0, 0x1002), Is(0, 0x1003), Is(0, 0x1004), Is(0, 0x3001)]
         "the thread's own memory: every start of a program";
     SYS_open "as openat";
@@ -349,25 +349,25 @@ const OLD: &[Call] = calls! {
 };
 
 #[cfg(not(target_arch = "x86_64"))]
-const OLD: &[Call] = &[];
+const OLD: &[SystemCall] = &[];
 
-const NETWORK: &[Call] = calls! {
+const NETWORK: &[SystemCall] = calls! {
     SYS_socket [
         Is(0, libc::AF_INET as u64), Is(0, libc::AF_INET6 as u64), Is(0, libc::AF_NETLINK as u64)
     ] "where the site grants a network: the Internet's protocols, and asking which interfaces there are";
 };
 
-const STORAGE: &[Call] = calls! {
+const STORAGE: &[SystemCall] = calls! {
     SYS_socket [Is(0, libc::AF_INET as u64)] "where a lease reaches object storage: the loopback of a network with nothing else in it";
 };
 
-const MACHINE: &[Call] = calls! {
+const MACHINE: &[SystemCall] = calls! {
     SYS_ioctl [MaskedIs(1, 0xff00, KVM)] "machines and their processors: only /dev/kvm and what it gives know these";
 };
 /// Type number of the hypervisor's ioctl requests.
 const KVM: u64 = 0xae00;
 
-const RUNTIME: &[Call] = calls! {
+const RUNTIME: &[SystemCall] = calls! {
     SYS_unshare [Is(0, (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64)] "a container's own users and mounts";
     SYS_mount "its root, and what is bound there";
     SYS_umount2 "leaving the runtime's root";
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn what_escapes_are_made_of_is_not_there() {
-        let names: HashSet<_> = table(true).chain(STORAGE).map(Call::name).collect();
+        let names: HashSet<_> = table(true).chain(STORAGE).map(SystemCall::name).collect();
         for bad in [
             "ptrace",
             "mount",

@@ -81,7 +81,7 @@ pub(crate) const KINDS: [(&str, libc::c_int); 7] = [
 
 /// A fork's report in its pipe: the step that failed, and the error number. Zeros: it is confined, and waits to become
 /// a worker.
-pub(crate) type Report = [u8; 8];
+pub(crate) type ForkReport = [u8; 8];
 /// Steps, by their numbers in reports, which begin at 1.
 pub(crate) const STEPS: [&str; 7] = [
     "joining its namespaces",
@@ -94,7 +94,7 @@ pub(crate) const STEPS: [&str; 7] = [
 ];
 
 /// Error in a report; `None`: the fork is confined.
-pub(crate) fn failure(report: Report) -> Option<(&'static str, std::io::Error)> {
+pub(crate) fn failure(report: ForkReport) -> Option<(&'static str, std::io::Error)> {
     let (step, code) = report.split_at(4);
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
     // The tenant's code wrote this, so it may be anything.

@@ -52,9 +52,9 @@ const DROPPED: &[&str] = &[DIGEST, DATE, SOURCE, "x-amz-user-agent"];
 
 /// Digest of the body, or the word that stands for it, as the request states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Payload(String);
+pub struct BodyDigest(String);
 
-impl Payload {
+impl BodyDigest {
     /// Reads the header; the store compares it with the body.
     pub fn of(headers: &HeaderMap) -> Result<Self, Fault> {
         let text = single_value(headers, DIGEST)?
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn bodies_are_plain_or_a_store_s_to_check() {
-        let of = |value: &'static str| Payload::of(&headers(&[(DIGEST, value)]));
+        let of = |value: &'static str| BodyDigest::of(&headers(&[(DIGEST, value)]));
         for good in ["UNSIGNED-PAYLOAD", "STREAMING-UNSIGNED-PAYLOAD-TRAILER"] {
             assert_eq!(of(good).expect("good").text(), good);
         }
@@ -193,6 +193,6 @@ mod tests {
             refused.message.contains("AWS_REQUEST_CHECKSUM_CALCULATION"),
             "{refused}"
         );
-        assert!(of("e3b0").is_err() && Payload::of(&HeaderMap::new()).is_err());
+        assert!(of("e3b0").is_err() && BodyDigest::of(&HeaderMap::new()).is_err());
     }
 }

@@ -32,8 +32,8 @@ mod signature;
 mod time;
 
 pub use fault::Fault;
-pub use headers::{Payload, forward_headers};
-pub use operations::Operation;
+pub use headers::{BodyDigest, forward_headers};
+pub use operations::S3Operation;
 pub use removal::{BODY_BYTES_MAX, parse_removal};
 pub use request::{PermittedPlaces, S3Request};
 pub use signature::{Authorization, SignedParts, SigningKeys, digest};

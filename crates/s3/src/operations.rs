@@ -2,7 +2,7 @@
 
 /// Operation that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub enum S3Operation {
     /// Read an object or its metadata.
     Read,
     /// Write or remove an object, or a part of one.
@@ -23,7 +23,7 @@ struct RequestRow {
     marks: &'static [&'static str],
     /// Query parameters that are allowed besides.
     may: &'static [&'static str],
-    operation: Operation,
+    operation: S3Operation,
 }
 
 /// Query parameter by which SDKs tell which of their functions was called.
@@ -41,23 +41,23 @@ const READING: &[&str] = &[
 ];
 
 const ROWS: &[RequestRow] = &[
-    row("GET", true, &[], READING, Operation::Read),
-    row("HEAD", true, &[], READING, Operation::Read),
-    row("PUT", true, &[], &[], Operation::Write),
-    row("DELETE", true, &[], &[], Operation::Write),
+    row("GET", true, &[], READING, S3Operation::Read),
+    row("HEAD", true, &[], READING, S3Operation::Read),
+    row("PUT", true, &[], &[], S3Operation::Write),
+    row("DELETE", true, &[], &[], S3Operation::Write),
     // Multipart uploads: begin, upload a part, list parts, finish, abort.
-    row("POST", true, &["uploads"], &[], Operation::Write),
-    row("PUT", true, &["partNumber", "uploadId"], &[], Operation::Write),
+    row("POST", true, &["uploads"], &[], S3Operation::Write),
+    row("PUT", true, &["partNumber", "uploadId"], &[], S3Operation::Write),
     row(
         "GET",
         true,
         &["uploadId"],
         &["encoding-type", "max-parts", "part-number-marker"],
-        Operation::Write,
+        S3Operation::Write,
     ),
-    row("POST", true, &["uploadId"], &[], Operation::Write),
-    row("DELETE", true, &["uploadId"], &[], Operation::Write),
-    row("HEAD", false, &[], &[], Operation::CheckBucket),
+    row("POST", true, &["uploadId"], &[], S3Operation::Write),
+    row("DELETE", true, &["uploadId"], &[], S3Operation::Write),
+    row("HEAD", false, &[], &[], S3Operation::CheckBucket),
     row(
         "GET",
         false,
@@ -71,7 +71,7 @@ const ROWS: &[RequestRow] = &[
             "prefix",
             "start-after",
         ],
-        Operation::List,
+        S3Operation::List,
     ),
     row(
         "GET",
@@ -85,16 +85,16 @@ const ROWS: &[RequestRow] = &[
             "prefix",
             "upload-id-marker",
         ],
-        Operation::List,
+        S3Operation::List,
     ),
     row(
         "GET",
         false,
         &[],
         &["delimiter", "encoding-type", "marker", "max-keys", "prefix"],
-        Operation::List,
+        S3Operation::List,
     ),
-    row("POST", false, &["delete"], &[], Operation::RemoveMany),
+    row("POST", false, &["delete"], &[], S3Operation::RemoveMany),
 ];
 
 const fn row(
@@ -102,7 +102,7 @@ const fn row(
     of_key: bool,
     marks: &'static [&'static str],
     may: &'static [&'static str],
-    operation: Operation,
+    operation: S3Operation,
 ) -> RequestRow {
     RequestRow {
         method,
@@ -114,7 +114,7 @@ const fn row(
 }
 
 /// Operation of a request with this method and these names of query parameters.
-pub(crate) fn operation(method: &str, of_key: bool, names: &[&str]) -> Option<Operation> {
+pub(crate) fn operation(method: &str, of_key: bool, names: &[&str]) -> Option<S3Operation> {
     let fits = |row: &&RequestRow| {
         row.method == method
             && row.of_key == of_key

@@ -2,7 +2,7 @@
 
 use crate::encoding::{decode, encode};
 use crate::fault::Fault;
-use crate::operations::{self, Operation};
+use crate::operations::{self, S3Operation};
 use hotlease_wire::storage::{StoragePlace, is_bucket, is_key};
 use http::{HeaderMap, Method};
 
@@ -19,7 +19,7 @@ pub struct S3Request {
     /// Object of the request; empty: the request is about the bucket.
     pub key: String,
     /// Operation that is requested.
-    pub operation: Operation,
+    pub operation: S3Operation,
     /// Bucket and key of the object to copy from.
     pub source: Option<(String, String)>,
     /// Path as it was sent, in the canonical form that is signed.
@@ -82,7 +82,7 @@ impl S3Request {
             Fault::unknown(format!("{method} of {of}{with} does not go through here{hint}"))
         })?;
         let source = source(headers)?;
-        if source.is_some() && !(operation == Operation::Write && method == Method::PUT) {
+        if source.is_some() && !(operation == S3Operation::Write && method == Method::PUT) {
             return Err(Fault::bad(format!("{SOURCE} has no meaning with {method}")));
         }
         Ok(Self {
@@ -123,12 +123,12 @@ impl S3Request {
 
     fn is_in(&self, place: &StoragePlace) -> bool {
         match self.operation {
-            Operation::Read => place.covers(&self.bucket, &self.key),
-            Operation::Write => place.writable && place.covers(&self.bucket, &self.key),
-            Operation::List => place.covers_all(&self.bucket, self.prefix()),
-            Operation::CheckBucket => place.bucket == self.bucket,
+            S3Operation::Read => place.covers(&self.bucket, &self.key),
+            S3Operation::Write => place.writable && place.covers(&self.bucket, &self.key),
+            S3Operation::List => place.covers_all(&self.bucket, self.prefix()),
+            S3Operation::CheckBucket => place.bucket == self.bucket,
             // Each object that the body names is checked by itself.
-            Operation::RemoveMany => place.writable && place.bucket == self.bucket,
+            S3Operation::RemoveMany => place.writable && place.bucket == self.bucket,
         }
     }
 
@@ -136,14 +136,14 @@ impl S3Request {
     fn description(&self) -> String {
         let Self { bucket, key, .. } = self;
         match self.operation {
-            Operation::Read => format!("s3://{bucket}/{key} to read"),
-            Operation::Write => format!("s3://{bucket}/{key} to write"),
-            Operation::List => format!(
+            S3Operation::Read => format!("s3://{bucket}/{key} to read"),
+            S3Operation::Write => format!("s3://{bucket}/{key} to write"),
+            S3Operation::List => format!(
                 "all of s3://{bucket} that begins with {:?} (a folder's prefix ends with a slash)",
                 self.prefix()
             ),
-            Operation::CheckBucket => format!("s3://{bucket}"),
-            Operation::RemoveMany => format!("s3://{bucket} to write"),
+            S3Operation::CheckBucket => format!("s3://{bucket}"),
+            S3Operation::RemoveMany => format!("s3://{bucket} to write"),
         }
     }
 

@@ -2,7 +2,7 @@
 //! site's.
 
 use crate::fault::Fault;
-use crate::headers::{DATE, DIGEST, Payload, single_value};
+use crate::headers::{BodyDigest, DATE, DIGEST, single_value};
 use crate::time::SignatureTime;
 use hmac::{Hmac, KeyInit, Mac};
 use http::HeaderMap;
@@ -138,7 +138,7 @@ impl<'a> Authorization<'a> {
                 "the request was signed more than 15 minutes from now",
             ));
         }
-        let payload = Payload::of(headers)?;
+        let payload = BodyDigest::of(headers)?;
         let has_to_be = |name: &HeaderName| name == "host" || name.as_str().starts_with("x-amz-");
         let unsigned = headers
             .keys()

@@ -12,7 +12,7 @@
 #![allow(clippy::print_stdout, reason = "its result")]
 
 use hotlease_nursery::container::bundle;
-use hotlease_sandbox::{Container, Kind, Launcher, Policy, Process, Reach};
+use hotlease_sandbox::{Container, Kind, Launcher, Policy, Process, WorkerReach};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use serde_json::json;
 use std::error::Error;
@@ -104,7 +104,7 @@ fn await_ready(ours: &OwnedFd) -> Result<bool> {
 async fn ours(launcher: &Launcher) -> Result<Duration> {
     let (ours, theirs) = control()?;
     let begin = Instant::now();
-    let process: Process = launcher.start(Kind::Container, None, &Reach::default(), theirs)?;
+    let process: Process = launcher.start(Kind::Container, None, &WorkerReach::default(), theirs)?;
     if !await_ready(&ours)? {
         return Err(format!("the worker ended: {}", process.exited().await.output).into());
     }

@@ -9,7 +9,7 @@
 
 #![allow(clippy::print_stdout, reason = "its result")]
 
-use hotlease_sandbox::{Kind, Launcher, Policy, Reach};
+use hotlease_sandbox::{Kind, Launcher, Policy, WorkerReach};
 use std::error::Error;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ async fn once(launcher: &Launcher, kind: Kind) -> Result<[Duration; 3], Box<dyn 
     use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     let begin = Instant::now();
-    let process = launcher.start(kind, None, &Reach::default(), theirs)?;
+    let process = launcher.start(kind, None, &WorkerReach::default(), theirs)?;
     let started = begin.elapsed();
     let mut answer = [0; 256];
     if recv(ours.as_raw_fd(), &mut answer, MsgFlags::empty())? == 0 {

@@ -8,7 +8,7 @@ use crate::memory::OomWatch;
 use crate::nursery::{NURSERY_BINARY, NurseryHandle, SandboxContent, StartedSandbox};
 use crate::process::Process;
 use crate::programs::{candidate_paths, find_program};
-use crate::workload::{Program, Reach, WORKER_BINARY};
+use crate::workload::{Program, WORKER_BINARY, WorkerReach};
 use hotlease_nursery::policy::Policy;
 use nix::unistd::{AccessFlags, access};
 use std::ffi::OsString;
@@ -216,7 +216,7 @@ impl Launcher {
         &self,
         kind: Kind,
         program: Option<&Program>,
-        reach: &Reach,
+        reach: &WorkerReach,
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
         let begin = Instant::now();
@@ -228,7 +228,7 @@ impl Launcher {
     fn start_of(
         &self,
         kind: Kind,
-        (program, reach): (Option<&Program>, &Reach),
+        (program, reach): (Option<&Program>, &WorkerReach),
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
         match kind {
@@ -262,7 +262,7 @@ impl Launcher {
     fn start_in(
         &self,
         sandboxes: &NurseryHandle,
-        what: (Option<&Program>, &Reach),
+        what: (Option<&Program>, &WorkerReach),
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
         let started = sandboxes.start((what.0, false), what.1, &self.binary, &self.environment, control)?;
@@ -276,7 +276,7 @@ impl Launcher {
             Kind::MicroVm => &self.machines,
             _ => &self.namespaces,
         };
-        let (zygote, reach) = ((Some(program), true), Reach::default());
+        let (zygote, reach) = ((Some(program), true), WorkerReach::default());
         self.attend(sandboxes.start(zygote, &reach, &self.binary, &self.environment, control)?)
     }
 
@@ -297,7 +297,7 @@ impl Launcher {
     fn spawn(
         &self,
         mut worker: Command,
-        (environment, reach): (&[(OsString, OsString)], &Reach),
+        (environment, reach): (&[(OsString, OsString)], &WorkerReach),
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };

@@ -1,7 +1,7 @@
 //! A site's choice of virtual machines: QEMU, a kernel, memory.
 
 use crate::container::find;
-use crate::workload::{Program, Reach, WORKER_BINARY};
+use crate::workload::{Program, WORKER_BINARY, WorkerReach};
 use hotlease_nursery::order::WORKER_INSIDE;
 use hotlease_nursery::policy::{Mount, Policy};
 use std::ffi::OsString;
@@ -53,7 +53,7 @@ impl Default for Machine {
 
 /// Paths of the parts of which machines are made.
 #[derive(Debug, Clone)]
-pub struct MachineParts {
+pub struct MachinePaths {
     /// The QEMU program.
     pub qemu: PathBuf,
     /// The kernel.
@@ -66,13 +66,13 @@ pub struct MachineParts {
 #[derive(Debug, Clone)]
 pub(crate) struct MachineSetup {
     machine: Machine,
-    parts: MachineParts,
+    parts: MachinePaths,
     monitor: PathBuf,
 }
 
 impl Machine {
     /// Finds the parts of a machine. The error says what is missing, and what to do about it.
-    pub fn find_parts(&self) -> Result<MachineParts, String> {
+    pub fn find_parts(&self) -> Result<MachinePaths, String> {
         let advice = "install it (Debian: apt-get install qemu-system-x86), or ask for `namespace`";
         if !cfg!(target_arch = "x86_64") {
             return Err("virtual machines are made on x86-64 only; ask for `namespace`".into());
@@ -94,7 +94,7 @@ impl Machine {
                  --sandbox-kernel",
             )?,
         };
-        Ok(MachineParts { qemu, kernel, modules })
+        Ok(MachinePaths { qemu, kernel, modules })
     }
 
     /// Finds everything that a machine needs. `monitor` is the expected path of the monitor's program. The error says
@@ -149,7 +149,7 @@ impl MachineSetup {
         &self,
         policy: &Policy,
         (program, zygote): (Option<&Program>, bool),
-        reach: &Reach,
+        reach: &WorkerReach,
         binary: &Path,
     ) -> Program {
         let shown = |source: &Path, target: &str| Mount {
@@ -331,7 +331,7 @@ mod tests {
         let site = Policy::default();
         let around = Machine::default().policy(&site);
         assert_eq!(around.files - site.files, OPEN_FILES);
-        let parts = MachineParts {
+        let parts = MachinePaths {
             qemu: "/qemu".into(),
             kernel: "/kernel".into(),
             modules: "/modules".into(),
@@ -341,7 +341,7 @@ mod tests {
             parts,
             monitor: "/bin/monitor".into(),
         };
-        let monitor = found.monitor(&site, (None, false), &Reach::default(), Path::new("/bin/worker"));
+        let monitor = found.monitor(&site, (None, false), &WorkerReach::default(), Path::new("/bin/worker"));
         let files = monitor.arguments.iter().position(|argument| argument == "--files");
         let told = files.and_then(|at| monitor.arguments.get(at + 1)).expect("it is told");
         assert_eq!(*told, *site.files.to_string(), "that of each");

@@ -4,8 +4,8 @@ use crate::container::Container;
 use crate::error::SandboxError;
 use crate::kind::Kind;
 use crate::machine::{Machine, MachineSetup};
-use crate::workload::{Program, Reach};
-use hotlease_nursery::order::{Order, Reply, WORKER_INSIDE};
+use crate::workload::{Program, WorkerReach};
+use hotlease_nursery::order::{NurseryOrder, Reply, WORKER_INSIDE};
 use hotlease_nursery::policy::{Mount, Policy};
 use hotlease_nursery::program::ProgramDescription;
 use hotlease_nursery::{receive, send};
@@ -99,11 +99,11 @@ impl NurseryHandle {
         }
         let policy = Policy::clone(&self.policy);
         let (first, lacking) = match &self.of {
-            SandboxContent::Pieces => (Order::Serve(policy), None),
-            SandboxContent::Container(container) => (Order::Contain(policy, container.resolve()?), None),
+            SandboxContent::Pieces => (NurseryOrder::Serve(policy), None),
+            SandboxContent::Container(container) => (NurseryOrder::Contain(policy, container.resolve()?), None),
             SandboxContent::Machine(machine, monitor) => {
                 machine.resolve(monitor)?;
-                (Order::Serve(machine.policy(&policy)), machine.lacking())
+                (NurseryOrder::Serve(machine.policy(&policy)), machine.lacking())
             }
         };
         let mut nursery = Nursery::start(&self.binary, &first)?;
@@ -147,7 +147,7 @@ impl NurseryHandle {
     pub fn start(
         &self,
         (program, zygote): (Option<&Program>, bool),
-        reach: &Reach,
+        reach: &WorkerReach,
         binary: &Path,
         environment: &[(OsString, OsString)],
         control: OwnedFd,
@@ -166,7 +166,7 @@ impl NurseryHandle {
         // A nursery that died since is noticed when it is asked.
         for _ in 0..2 {
             let nursery = self.nursery().map_err(unavailable)?;
-            let order = |id| Order::Start {
+            let order = |id| NurseryOrder::Start {
                 id,
                 network: reach.network,
                 storage: reach.storage.as_ref().is_some_and(|storage| storage.inside),
@@ -197,7 +197,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> SandboxError {
 
 impl SandboxLimits {
     pub fn set(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
-        let order = Order::Limit {
+        let order = NurseryOrder::Limit {
             id: self.id,
             memory_bytes: if self.is_machine { 0 } else { memory_bytes },
             cores: cores.to_vec(),
@@ -212,7 +212,7 @@ impl SandboxLimits {
     /// Forks a worker from the zygote in this sandbox, into a sandbox of its own.
     pub fn fork(&self, control: OwnedFd) -> Result<StartedSandbox, SandboxError> {
         let of = self.id;
-        let begun = self.nursery.begin(|id| Order::Fork { id, of }, &control, None);
+        let begun = self.nursery.begin(|id| NurseryOrder::Fork { id, of }, &control, None);
         let mut started = begun.map_err(failed("the nursery"))??;
         started.limits.is_machine = self.is_machine;
         Ok(started)
@@ -221,7 +221,7 @@ impl SandboxLimits {
 
 impl Nursery {
     /// Starts the program and has it make a first sandbox.
-    fn start(binary: &Path, first: &Order) -> Result<Self, String> {
+    fn start(binary: &Path, first: &NurseryOrder) -> Result<Self, String> {
         let named = |error: io::Error| {
             format!(
                 "the program {} cannot be run: {error}; build it with `make build`, or name it in HOTLEASE_NURSERY",
@@ -261,7 +261,7 @@ impl Nursery {
     /// itself.
     fn begin(
         self: &Arc<Self>,
-        order: impl FnOnce(u64) -> Order,
+        order: impl FnOnce(u64) -> NurseryOrder,
         control: &OwnedFd,
         described: Option<&File>,
     ) -> io::Result<Result<StartedSandbox, SandboxError>> {
@@ -292,7 +292,7 @@ impl Nursery {
         })
     }
 
-    fn ask(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn ask(&self, order: &NurseryOrder, fds: &[BorrowedFd<'_>]) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let (ours, theirs) = pair()?;
         setsockopt(&ours, ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS, 0))?;
         let all: Vec<BorrowedFd<'_>> = std::iter::once(theirs.as_fd()).chain(fds.iter().copied()).collect();
@@ -334,7 +334,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 fn described(
     (program, zygote): (Option<&Program>, bool),
-    reach: &Reach,
+    reach: &WorkerReach,
     binary: &Path,
     environment: &[(OsString, OsString)],
 ) -> io::Result<File> {

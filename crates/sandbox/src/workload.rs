@@ -64,19 +64,19 @@ pub struct Program {
 /// Access of a worker beyond its sandbox, as its lease has it. Except for storage, without effect in kind `process`,
 /// which has the access of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Reach {
+pub struct WorkerReach {
     /// Directories of the host that the worker sees.
     pub directories: Vec<DeclaredDirectory>,
     /// Whether the worker shares the host's network. Refused if the [`Policy`](crate::Policy) does not allow it.
     pub network: bool,
     /// Access to object storage, also in kind `process`.
-    pub storage: Option<Storage>,
+    pub storage: Option<WorkerStorage>,
 }
 
 /// Access of a worker to object storage, through a listener that the agent serves. Its debug output shows nothing,
 /// because it holds keys.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Storage {
+pub struct WorkerStorage {
     /// Environment variables with the address and the keys.
     pub environment: Vec<(OsString, OsString)>,
     /// Whether the listener is at [`STORAGE_PORT`](crate::STORAGE_PORT) of the sandbox's own network, where the agent
@@ -84,13 +84,13 @@ pub struct Storage {
     pub inside: bool,
 }
 
-impl fmt::Debug for Storage {
+impl fmt::Debug for WorkerStorage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Storage")
     }
 }
 
-impl Reach {
+impl WorkerReach {
     /// Whether there is no access beyond the sandbox.
     pub fn is_nothing(&self) -> bool {
         self.directories.is_empty() && !self.network && self.storage.is_none()

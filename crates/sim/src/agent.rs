@@ -10,7 +10,7 @@ use crate::node::{Clock, Node};
 use crate::shared_state::{MessageOrder, SharedState, SimEvent};
 use crate::workers::{WorkerUsage, Workers};
 use hotlease_lease::agent::{
-    BookAction, BookEvent, BookStep, CoreSharing, LeaseBook, LeasePhase, Membership, MembershipEvent, OwedTotals,
+    BookAction, BookEvent, BookStep, CoreUse, LeaseBook, LeasePhase, Membership, MembershipEvent, OwedTotals,
     QuestionId as Number, SessionId,
 };
 use hotlease_wire::Rejection;
@@ -299,7 +299,7 @@ impl AgentNode {
                 gpus,
             } => {
                 let sharing = process.book.lease(lease).map(|lease| lease.sharing);
-                let shared = sharing == Some(CoreSharing::Shared);
+                let shared = sharing == Some(CoreUse::Shared);
                 self.workers
                     .start(process.boot, (lease, worker, epoch), (cores, gpus, shared), site);
             }

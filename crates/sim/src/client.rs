@@ -9,7 +9,7 @@ use crate::node::{Clock, Node};
 use crate::shared_state::{MessageOrder, SharedState, SimEvent};
 use crate::truth::TaskTruth;
 use hotlease_lease::client::{
-    Acquisition, AcquisitionEvent, Attempts, Failure, Redirects, Renewal, RenewalAction, RenewalEvent,
+    Acquisition, AcquisitionEvent, AttemptFailure, Attempts, Redirects, Renewal, RenewalAction, RenewalEvent,
 };
 use hotlease_wire::ids::WorkerIndex;
 use hotlease_wire::{Rejection, RunCertainty};
@@ -40,7 +40,7 @@ struct InvocationFailure {
     of_the_worker: bool,
 }
 
-impl Failure for InvocationFailure {
+impl AttemptFailure for InvocationFailure {
     fn ran(&self) -> RunCertainty {
         self.ran
     }

@@ -12,7 +12,7 @@ use crate::shared_state::{MessageOrder, SharedState, SimEvent};
 use crate::spread::PendingGrants;
 use crate::truth::within;
 use commit::Commit;
-use hotlease_lease::agent::CoreSharing;
+use hotlease_lease::agent::CoreUse;
 use hotlease_lease::manager::{
     AgentReport, Allowance, AskId, Cluster, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, EndRequest,
     GrantedLease, RequestId, StateWrite,
@@ -215,9 +215,9 @@ impl ManagerNode {
                                 cores: wanted.cores,
                                 gpus: wanted.gpus * wanted.cores,
                                 sharing: if wanted.shared {
-                                    CoreSharing::Shared
+                                    CoreUse::Shared
                                 } else {
-                                    CoreSharing::Exclusive
+                                    CoreUse::Exclusive
                                 },
                                 spread: wanted.spread,
                             },

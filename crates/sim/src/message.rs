@@ -1,7 +1,7 @@
 //! Messages between nodes: the contents of the real messages, without their encoding.
 
 use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{AgentOffer, AgentRecord, AgentReport, EndRequest, PlacementSpread};
+use hotlease_lease::manager::{AgentOffer, AgentProfile, AgentReport, EndRequest, PlacementSpread};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
@@ -51,7 +51,7 @@ pub struct Grant {
 #[derive(Debug, Clone)]
 pub enum Request {
     /// From agent to manager, with the answer to the last challenge.
-    Register(AgentRecord, u64),
+    Register(AgentProfile, u64),
     /// From agent to manager.
     Heartbeat(AgentReport),
     /// From client to manager.

@@ -4,10 +4,10 @@ use crate::sql::changes::{self, ACTIVE, LATEST_MS, StoreRules};
 use crate::sql::functions;
 use crate::sql::people;
 use crate::sql::queries::{self, LeaseSelection};
-use crate::sql::{Cell, Sql, Writer, WriterHook, schema, wishes};
+use crate::sql::{Cell, DatabaseWriter, Sql, WriterHook, schema, wishes};
 use crate::{
-    AgentRecord, Audit, Bill, BillQuery, DoneCallback, KeyRecord, LeaseRecord, Report, ReportResult, RowKey, RowState,
-    Store, StoreError, TenantRecord, TenantStore,
+    AgentRecord, Audit, Bill, BillQuery, DoneCallback, KeyRecord, LeaseRecord, ReportRecord, ReportResult, RowKey,
+    RowState, Store, StoreError, TenantRecord, TenantStore,
 };
 use hotlease_journal::StateDir;
 use hotlease_lease::ledger::FunctionTotals;
@@ -28,7 +28,7 @@ pub(crate) struct DatabaseParts {
 
 /// A [`Store`] in a database; made by [`open_sqlite`](crate::open_sqlite) or [`open_postgres`](crate::open_postgres).
 pub struct DatabaseStore {
-    writer: Writer,
+    writer: DatabaseWriter,
     /// Connection that sees committed data only; locked for one query at a time.
     reader: Mutex<Box<dyn Sql + Send>>,
     rules: StoreRules,
@@ -45,7 +45,7 @@ impl DatabaseStore {
         own: Option<DatabaseParts>,
     ) -> Result<Self, StoreError> {
         Ok(Self {
-            writer: Writer::start(writer, hook)?,
+            writer: DatabaseWriter::start(writer, hook)?,
             reader: Mutex::new(Box::new(reader)),
             rules,
             own,
@@ -103,12 +103,12 @@ impl Store for DatabaseStore {
         Ok(u64::try_from(active).unwrap_or(0))
     }
 
-    fn report(&self, report: Report) -> Result<ReportResult, StoreError> {
+    fn report(&self, report: ReportRecord) -> Result<ReportResult, StoreError> {
         let rules = self.rules;
         self.writer.write(move |sql| changes::report(sql, &rules, &report))
     }
 
-    fn report_later(&self, report: Report, told: DoneCallback<ReportResult>) {
+    fn report_later(&self, report: ReportRecord, told: DoneCallback<ReportResult>) {
         let rules = self.rules;
         self.writer
             .submit(move |sql| changes::report(sql, &rules, &report), told);

@@ -58,7 +58,7 @@ pub use memory::MemoryStore;
 pub use postgres::{Candidate, PostgresOptions, open_postgres};
 pub use record::{
     AgentRecord, Audit, BILL_LINES_MAX, Bill, BillGrouping, BillLine, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState,
-    LedgerRow, PERIOD_MS, Report, ReportResult, RowKey, RowState,
+    LedgerRow, PERIOD_MS, ReportRecord, ReportResult, RowKey, RowState,
 };
 pub use sql::{LATER_MAX, WriterHook, WriterMoment};
 pub use sqlite::{LEDGER_FILE, SqliteOptions, open_sqlite};
@@ -110,11 +110,11 @@ pub trait Store: TenantStore + Send + Sync + 'static {
     fn active_leases(&self) -> Result<u64, StoreError>;
 
     /// Processes an agent's report: merges usage into the ledger, and notes leases.
-    fn report(&self, report: Report) -> Result<ReportResult, StoreError>;
+    fn report(&self, report: ReportRecord) -> Result<ReportResult, StoreError>;
 
     /// Processes a report like [`Store::report`], without waiting for durability. A store that can be slow overrides
     /// this.
-    fn report_later(&self, report: Report, told: DoneCallback<ReportResult>) {
+    fn report_later(&self, report: ReportRecord, told: DoneCallback<ReportResult>) {
         told(self.report(report));
     }
 

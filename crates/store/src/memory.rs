@@ -11,7 +11,7 @@ use crate::bill::{Biller, FunctionRow};
 use crate::limits::Limits;
 use crate::row::{self as rows, FunctionSums, RowChange};
 use crate::{
-    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState, PERIOD_MS, Report, ReportResult,
+    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState, PERIOD_MS, ReportRecord, ReportResult,
     RowKey, RowState, Store, StoreError,
 };
 use hotlease_lease::ledger::{FunctionTotals, TOTAL_MAX, sum};
@@ -317,7 +317,7 @@ impl Store for MemoryStore {
         Ok(self.state().active() as u64)
     }
 
-    fn report(&self, report: Report) -> Result<ReportResult, StoreError> {
+    fn report(&self, report: ReportRecord) -> Result<ReportResult, StoreError> {
         let mut guard = self.state();
         let state = &mut *guard;
         let at_ms = report.at_ms;

@@ -110,7 +110,7 @@ pub struct LedgerRow {
 
 /// Report of an agent; processed whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct ReportRecord {
     /// Agent that reports.
     pub agent: AgentId,
     /// Run of the agent.
@@ -126,7 +126,7 @@ pub struct Report {
     pub missing_before: Option<BTreeSet<LeaseId>>,
 }
 
-/// Result of a [`Report`].
+/// Result of a [`ReportRecord`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReportResult {
     /// Running leases that the report lacks for the first time.

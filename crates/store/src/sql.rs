@@ -113,14 +113,14 @@ type JobAnswer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 type Job = Box<dyn FnOnce(&mut dyn Sql) -> (bool, JobAnswer) + Send>;
 
 /// Thread that writes to the database, and the queue of its jobs.
-pub(crate) struct Writer {
+pub(crate) struct DatabaseWriter {
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
     /// Reason for which it ended.
     ended: Arc<Mutex<String>>,
 }
 
-impl Writer {
+impl DatabaseWriter {
     pub(crate) fn start(sql: impl Sql + Send + 'static, hook: Option<WriterHook>) -> Result<Self, StoreError> {
         let (jobs, waiting) = mpsc::sync_channel(WAITING_MAX);
         let ended = Arc::new(Mutex::new("its writer ended".to_owned()));
@@ -223,7 +223,7 @@ impl<T, F: FnOnce(Result<T, StoreError>)> Drop for DoneGuard<T, F> {
     }
 }
 
-impl Drop for Writer {
+impl Drop for DatabaseWriter {
     fn drop(&mut self) {
         drop(self.jobs.take());
         // A callback on the writer's own thread may drop the store's last reference: the writer must not wait for

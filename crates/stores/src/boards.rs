@@ -13,7 +13,7 @@ use crate::board::Board;
 use crate::courier::CourierPlan;
 use crate::link::CourierEvent;
 use crate::object::{self, piece_key};
-use crate::store::Fault;
+use crate::store::StoreFault;
 use hotlease_comm::Rank;
 use hotlease_comm::link::{FinalCounts, ObjectName};
 use hotlease_wire::comm::Loss;
@@ -270,14 +270,14 @@ impl Boards {
         found: Vec<Option<Vec<u8>>>,
         now: Instant,
         silence_max: Duration,
-    ) -> Result<Vec<CourierEvent>, Fault> {
+    ) -> Result<Vec<CourierEvent>, StoreFault> {
         let mut events = Vec::new();
         let was_written = self.own.beat > 1;
         for (rank, found) in (0..).zip(found) {
             if rank == self.me {
                 if found.is_none() && was_written && !self.is_leaving {
                     let why = "it has lost data: it was restarted, emptied, or has no room";
-                    return Err(Fault { why: why.into() });
+                    return Err(StoreFault { why: why.into() });
                 }
                 continue;
             }

@@ -4,9 +4,9 @@ use crate::boards::{self, Boards};
 use crate::driver::{RequestReceiver, Shared};
 use crate::link::{CourierEvent, CourierRequest, ENTRY_COST};
 use crate::object;
-use crate::store::{Fault, Store};
+use crate::store::{LinkStore, StoreFault};
 use hotlease_comm::Rank;
-use hotlease_comm::link::{Key, ObjectHead, ObjectName, Order, Piece};
+use hotlease_comm::link::{Key, ObjectHead, ObjectName, Piece, StoreOrder};
 use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -91,16 +91,16 @@ impl PutBody {
     }
 }
 
-impl<S: Store> Courier<S> {
+impl<S: LinkStore> Courier<S> {
     /// Opens the courier: waits until the store answers and all members are there.
     pub(crate) async fn open(
-        opened: impl Future<Output = Result<S, Fault>>,
+        opened: impl Future<Output = Result<S, StoreFault>>,
         plan: CourierPlan,
-    ) -> Result<Arc<Self>, Fault> {
+    ) -> Result<Arc<Self>, StoreFault> {
         let in_time = tokio::time::timeout_at(plan.deadline.into(), opened).await;
         let store = in_time.unwrap_or_else(|_| {
             let why = "it does not answer; correct its address, or let this host reach it".into();
-            Err(Fault { why })
+            Err(StoreFault { why })
         })?;
         let courier = Arc::new(Self {
             store,
@@ -126,7 +126,7 @@ impl<S: Store> Courier<S> {
     }
 
     /// Reports, once, that nothing can be done over the store any more.
-    pub(crate) fn sever(&self, fault: &Fault) {
+    pub(crate) fn sever(&self, fault: &StoreFault) {
         if !self.is_severed.swap(true, Ordering::AcqRel) {
             let why = format!("{}: {}", self.plan.label, fault.why);
             self.plan.shared.is_severed.store(true, Ordering::Release);
@@ -144,7 +144,7 @@ impl<S: Store> Courier<S> {
                 members,
                 body,
             } => self.put(name, tag, readers, members, PutBody::Copied(body)),
-            CourierRequest::Order(Order::Put {
+            CourierRequest::Order(StoreOrder::Put {
                 name,
                 tag,
                 readers,
@@ -152,23 +152,23 @@ impl<S: Store> Courier<S> {
                 body,
                 send,
             }) => self.put(name, tag, readers, members, PutBody::Lent(body, send)),
-            CourierRequest::Order(Order::Get { name, get }) => {
+            CourierRequest::Order(StoreOrder::Get { name, get }) => {
                 let task = tokio::spawn(Arc::clone(self).get(name, get));
                 lock(&self.gets).insert(get, task.abort_handle());
             }
-            CourierRequest::Order(Order::Rest { name, first, into, get }) => {
+            CourierRequest::Order(StoreOrder::Rest { name, first, into, get }) => {
                 let task = tokio::spawn(Arc::clone(self).rest(name, first, into, get));
                 lock(&self.gets).insert(get, task.abort_handle());
             }
-            CourierRequest::Order(Order::Forget { get }) => {
+            CourierRequest::Order(StoreOrder::Forget { get }) => {
                 if let Some(task) = lock(&self.gets).remove(&get) {
                     task.abort();
                 }
             }
-            CourierRequest::Order(Order::Done { context, collective }) => {
+            CourierRequest::Order(StoreOrder::Done { context, collective }) => {
                 lock(&self.boards).note_done(context, collective);
             }
-            CourierRequest::Order(Order::Over { context }) => {
+            CourierRequest::Order(StoreOrder::Over { context }) => {
                 let outlived = lock(&self.boards).forget(context);
                 self.mark_for_removal(outlived);
             }
@@ -237,7 +237,7 @@ impl<S: Store> Courier<S> {
         first: usize,
         readers: u32,
         body: &PutBody,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, StoreFault> {
         let Some(head) = body.part(0..first, head) else {
             return Ok(false);
         };
@@ -275,7 +275,7 @@ impl<S: Store> Courier<S> {
                 "its object {key:?} of {} bytes was not written by a member of this group; does another program write there?",
                 object.len()
             );
-            return self.sever(&Fault { why });
+            return self.sever(&StoreFault { why });
         };
         let mut first = object;
         first.drain(..object::HEAD_BYTES);
@@ -306,7 +306,7 @@ impl<S: Store> Courier<S> {
     }
 
     /// Reads the rest of an object; false if the memory was taken back.
-    async fn read_rest(self: &Arc<Self>, name: &ObjectName, first: usize, into: &Piece) -> Result<bool, Fault> {
+    async fn read_rest(self: &Arc<Self>, name: &ObjectName, first: usize, into: &Piece) -> Result<bool, StoreFault> {
         let key = object::key(&name, &self.plan.group);
         let (mut tasks, mut is_written, mut count) = (JoinSet::new(), true, 0);
         for (number, range) in object::pieces(into.len() as u64, first, S::PIECE_BYTES) {
@@ -324,7 +324,7 @@ impl<S: Store> Courier<S> {
                         let why = format!(
                             "a part of a message, {key:?}, is gone or cut short; does another program write there?"
                         );
-                        Err(Fault { why })
+                        Err(StoreFault { why })
                     }
                 }
             });
@@ -399,10 +399,10 @@ impl<S: Store> Courier<S> {
     }
 }
 
-impl<S: Store> RequestReceiver for Courier<S> {
+impl<S: LinkStore> RequestReceiver for Courier<S> {
     fn begin(self: Arc<Self>, requests: VecDeque<CourierRequest>) {
         // Reads begin first: a store can then send writes together with them.
-        let is_get = |request: &CourierRequest| matches!(request, CourierRequest::Order(Order::Get { .. }));
+        let is_get = |request: &CourierRequest| matches!(request, CourierRequest::Order(StoreOrder::Get { .. }));
         let (gets, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_get);
         for request in gets.into_iter().chain(others) {
             self.begin_request(request);
@@ -414,17 +414,17 @@ pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn next_of(tasks: &mut JoinSet<Result<bool, Fault>>) -> Result<bool, Fault> {
+async fn next_of(tasks: &mut JoinSet<Result<bool, StoreFault>>) -> Result<bool, StoreFault> {
     match tasks.join_next().await {
         None => Ok(true),
         Some(Ok(result)) => result,
-        Some(Err(error)) => Err(Fault {
+        Some(Err(error)) => Err(StoreFault {
             why: format!("a task of its link ended: {error}"),
         }),
     }
 }
 
-async fn run_remover<S: Store>(courier: Arc<Courier<S>>) {
+async fn run_remover<S: LinkStore>(courier: Arc<Courier<S>>) {
     loop {
         if lock(&courier.garbage).is_empty() {
             courier.is_removing.store(false, Ordering::Release);

@@ -30,7 +30,7 @@ mod waits;
 
 use crate::courier::CourierPlan;
 use crate::link;
-use crate::store::{Fault, Store};
+use crate::store::{LinkStore, StoreFault};
 use hotlease_comm::link::StoreOpener;
 use hotlease_comm::{LinkKind, Rank, StoreAddress};
 use item_key::ItemKey;
@@ -64,7 +64,10 @@ pub(crate) struct DynamoDb {
 }
 
 impl DynamoDb {
-    pub(crate) fn open(address: StoreAddress, plan: &CourierPlan) -> impl Future<Output = Result<Self, Fault>> + use<> {
+    pub(crate) fn open(
+        address: StoreAddress,
+        plan: &CourierPlan,
+    ) -> impl Future<Output = Result<Self, StoreFault>> + use<> {
         let (bound, size) = (plan.bound, plan.size);
         let boards = ItemKey::of(&format!("{}/b/{}", plan.group, plan.me)).partition;
         async move {
@@ -85,7 +88,7 @@ impl DynamoDb {
     }
 }
 
-impl Store for DynamoDb {
+impl LinkStore for DynamoDb {
     const PIECE_BYTES: usize = PIECE_BYTES;
     const HEADS_ARE_TAKEN: bool = false;
     const IS_POLLED: bool = true;
@@ -94,25 +97,25 @@ impl Store for DynamoDb {
         FIRST_BYTES
     }
 
-    async fn put_head(&self, key: &str, head: Vec<u8>, _readers: u32) -> Result<(), Fault> {
+    async fn put_head(&self, key: &str, head: Vec<u8>, _readers: u32) -> Result<(), StoreFault> {
         self.put(key, head).await
     }
 
-    async fn take_head(&self, key: &str) -> Result<Vec<u8>, Fault> {
+    async fn take_head(&self, key: &str) -> Result<Vec<u8>, StoreFault> {
         self.waits.wait(ItemKey::of(key)).await
     }
 
-    async fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), Fault> {
+    async fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), StoreFault> {
         let _turn = self.turns.acquire().await;
         self.table.put(ItemKey::of(key), bytes).await
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreFault> {
         let _turn = self.turns.acquire().await;
         self.table.get(ItemKey::of(key)).await
     }
 
-    async fn exchange(&self, keys: &[String], own: usize, board: Vec<u8>) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+    async fn exchange(&self, keys: &[String], own: usize, board: Vec<u8>) -> Result<Vec<Option<Vec<u8>>>, StoreFault> {
         let mut places: Vec<ItemKey> = keys.iter().map(|key| ItemKey::of(key)).collect();
         let mut found: HashMap<String, Vec<u8>> = HashMap::new();
         for (sort, body) in self.table.all(&places[own].partition).await? {
@@ -123,13 +126,13 @@ impl Store for DynamoDb {
         Ok(boards)
     }
 
-    async fn remove(&self, keys: &[String]) -> Result<(), Fault> {
+    async fn remove(&self, keys: &[String]) -> Result<(), StoreFault> {
         self.table
             .remove(keys.iter().map(|key| ItemKey::of(key)).collect())
             .await
     }
 
-    async fn clear(&self, group: &str) -> Result<(), Fault> {
+    async fn clear(&self, group: &str) -> Result<(), StoreFault> {
         for partition in item_key::partitions(group, self.size) {
             let left = self.table.sort_keys(&partition).await?.into_iter();
             let left: BTreeSet<ItemKey> = left

@@ -3,8 +3,8 @@
 use crate::courier::{Courier, CourierPlan};
 use crate::driver::{Driver, RequestReceiver, Shared};
 use crate::object;
-use crate::store::{Fault, Store};
-use hotlease_comm::link::{Body, FinalCounts, Key, Link, ObjectHead, ObjectName, Order, Sink, Sleeper, StoreJoin};
+use crate::store::{LinkStore, StoreFault};
+use hotlease_comm::link::{Body, FinalCounts, Key, Link, ObjectHead, ObjectName, Sink, Sleeper, StoreJoin, StoreOrder};
 use hotlease_comm::{Error, Rank, StoreAddress};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
@@ -24,7 +24,7 @@ pub(crate) const ENTRY_COST: usize = 128;
 
 /// Request of the link to the courier.
 pub(crate) enum CourierRequest {
-    Order(Order),
+    Order(StoreOrder),
     /// Order to put an object with a copy of its body.
     Copied {
         name: ObjectName,
@@ -45,7 +45,7 @@ impl CourierRequest {
     pub(crate) fn is_write(&self) -> bool {
         matches!(
             self,
-            Self::Order(Order::Put { .. }) | Self::Copied { .. } | Self::Word { .. }
+            Self::Order(StoreOrder::Put { .. }) | Self::Copied { .. } | Self::Word { .. }
         )
     }
 }
@@ -105,8 +105,8 @@ pub(crate) fn join<S, O>(
     open: impl FnOnce(StoreAddress, &CourierPlan) -> O + Send + 'static,
 ) -> Result<Box<dyn Link>, Error>
 where
-    S: Store,
-    O: Future<Output = Result<S, Fault>>,
+    S: LinkStore,
+    O: Future<Output = Result<S, StoreFault>>,
 {
     let options = join.options;
     let driver = Arc::new(Driver::default());
@@ -159,10 +159,10 @@ where
 }
 
 impl StoreLink {
-    fn put(&mut self, order: Order) {
+    fn put(&mut self, order: StoreOrder) {
         let shared = &self.shared;
         let request = match order {
-            Order::Put {
+            StoreOrder::Put {
                 name,
                 tag,
                 readers,
@@ -187,7 +187,7 @@ impl StoreLink {
                             body,
                         }
                     }
-                    None => CourierRequest::Order(Order::Put {
+                    None => CourierRequest::Order(StoreOrder::Put {
                         name,
                         tag,
                         readers,
@@ -204,18 +204,18 @@ impl StoreLink {
 }
 
 /// Sender of the result of opening a store.
-type OpenResultSender = std::sync::mpsc::Sender<Result<(), Fault>>;
+type OpenResultSender = std::sync::mpsc::Sender<Result<(), StoreFault>>;
 
 /// Runs the courier's thread.
-fn run_courier<S: Store>(
-    opened: impl Future<Output = Result<S, Fault>>,
+fn run_courier<S: LinkStore>(
+    opened: impl Future<Output = Result<S, StoreFault>>,
     plan: CourierPlan,
     driver: &Driver,
     ready: &OpenResultSender,
 ) {
-    let open = || -> Result<_, Fault> {
+    let open = || -> Result<_, StoreFault> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Fault {
+        let runtime = runtime.map_err(|error| StoreFault {
             why: format!("no runtime for it: {error}"),
         })?;
         let courier = runtime.block_on(Courier::open(opened, plan))?;
@@ -248,7 +248,7 @@ impl Link for StoreLink {
         self.shared.request(CourierRequest::Word { to, frame: *frame });
     }
 
-    fn store(&mut self, order: Order) {
+    fn store(&mut self, order: StoreOrder) {
         self.put(order);
     }
 

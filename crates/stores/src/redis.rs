@@ -9,7 +9,7 @@ mod waits;
 
 use crate::courier::CourierPlan;
 use crate::link;
-use crate::store::{Fault, Store};
+use crate::store::{LinkStore, StoreFault};
 use hotlease_comm::link::StoreOpener;
 use hotlease_comm::{LinkKind, StoreAddress};
 use redis::aio::MultiplexedConnection;
@@ -40,7 +40,7 @@ impl Redis {
     pub(crate) fn open(
         address: &StoreAddress,
         plan: &CourierPlan,
-    ) -> impl Future<Output = Result<Self, Fault>> + use<> {
+    ) -> impl Future<Output = Result<Self, StoreFault>> + use<> {
         let (address, bell) = (
             address.with_credentials().to_owned(),
             format!("{}/w/{}", plan.group, plan.me),
@@ -60,8 +60,8 @@ impl Redis {
     }
 }
 
-fn client(address: &str) -> Result<Client, Fault> {
-    let wrong = |_| Fault {
+fn client(address: &str) -> Result<Client, StoreFault> {
+    let wrong = |_| StoreFault {
         why: "its address makes no sense; it is redis://host:port/database".into(),
     };
     let info = address.into_connection_info().map_err(wrong)?;
@@ -79,7 +79,7 @@ fn client(address: &str) -> Result<Client, Fault> {
 }
 
 /// Fault of an error: what the server said, which begins with a word of its own, and what to do about it.
-fn fault(error: RedisError) -> Fault {
+fn fault(error: RedisError) -> StoreFault {
     const NEXT: [(&str, &str); 9] = [
         ("NOAUTH", PASSWORD),
         ("WRONGPASS", PASSWORD),
@@ -98,12 +98,12 @@ fn fault(error: RedisError) -> Fault {
     let said = error.to_string();
     let known = NEXT.iter().find(|(word, _)| said.contains(word));
     let next = known.map_or("look whether it is well and can be reached from here", |(_, next)| next);
-    Fault {
+    StoreFault {
         why: format!("{said}; {next}"),
     }
 }
 
-impl Store for Redis {
+impl LinkStore for Redis {
     const PIECE_BYTES: usize = 4 << 20;
     const HEADS_ARE_TAKEN: bool = true;
     const IS_POLLED: bool = false;
@@ -116,7 +116,7 @@ impl Store for Redis {
         }
     }
 
-    async fn put_head(&self, key: &str, head: Vec<u8>, readers: u32) -> Result<(), Fault> {
+    async fn put_head(&self, key: &str, head: Vec<u8>, readers: u32) -> Result<(), StoreFault> {
         let mut push = redis::cmd("RPUSH");
         push.arg(key);
         for _ in 0..readers {
@@ -127,21 +127,21 @@ impl Store for Redis {
         both.query_async(&mut self.waits.connection()).await.map_err(fault)
     }
 
-    async fn take_head(&self, key: &str) -> Result<Vec<u8>, Fault> {
+    async fn take_head(&self, key: &str) -> Result<Vec<u8>, StoreFault> {
         self.waits.wait(key.to_owned()).await
     }
 
-    async fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), Fault> {
+    async fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), StoreFault> {
         let set = redis::cmd("SET").arg(key).arg(bytes).arg("EX").arg(KEPT_S).to_owned();
         set.query_async(&mut self.commands.clone()).await.map_err(fault)
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreFault> {
         let get = redis::cmd("GET").arg(key).to_owned();
         get.query_async(&mut self.commands.clone()).await.map_err(fault)
     }
 
-    async fn exchange(&self, keys: &[String], own: usize, board: Vec<u8>) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+    async fn exchange(&self, keys: &[String], own: usize, board: Vec<u8>) -> Result<Vec<Option<Vec<u8>>>, StoreFault> {
         let mut both = redis::pipe();
         both.cmd("MGET").arg(keys);
         both.cmd("SET")
@@ -158,7 +158,7 @@ impl Store for Redis {
         vec![self.waits.bell()]
     }
 
-    async fn remove(&self, keys: &[String]) -> Result<(), Fault> {
+    async fn remove(&self, keys: &[String]) -> Result<(), StoreFault> {
         for some in keys.chunks(1000) {
             let unlink = redis::cmd("UNLINK").arg(some).to_owned();
             let removed: Result<(), _> = unlink.query_async(&mut self.commands.clone()).await;
@@ -167,7 +167,7 @@ impl Store for Redis {
         Ok(())
     }
 
-    async fn clear(&self, group: &str) -> Result<(), Fault> {
+    async fn clear(&self, group: &str) -> Result<(), StoreFault> {
         let (mut cursor, mut found) = (0_u64, Vec::new());
         loop {
             let mut scan = redis::cmd("SCAN");

@@ -8,7 +8,7 @@
 
 use crate::backoff::Backoff;
 use crate::link;
-use crate::store::{Fault, Store, error_text};
+use crate::store::{LinkStore, StoreFault, error_text};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use hotlease_comm::link::StoreOpener;
 use hotlease_comm::{LinkKind, StoreAddress};
@@ -35,7 +35,7 @@ pub(crate) struct S3 {
 }
 
 impl S3 {
-    pub(crate) async fn open(address: StoreAddress, bound: Duration) -> Result<Self, Fault> {
+    pub(crate) async fn open(address: StoreAddress, bound: Duration) -> Result<Self, StoreFault> {
         // The first caller in this process has chosen it for all.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let name = address
@@ -67,7 +67,7 @@ impl S3 {
 }
 
 /// Fault of an error: what went wrong, and what to do about it.
-fn fault(error: Error) -> Fault {
+fn fault(error: Error) -> StoreFault {
     let next = match &error {
         Error::NotFound { .. } => "there is no such bucket: make it, or correct its name",
         Error::PermissionDenied { .. } => {
@@ -77,17 +77,17 @@ fn fault(error: Error) -> Fault {
         _ => "look whether it is well and can be reached from here, and whether there are credentials",
     };
     let said = error_text(&error);
-    Fault {
+    StoreFault {
         why: format!("{said}; {next}"),
     }
 }
 
-fn path(key: &str) -> Result<Path, Fault> {
+fn path(key: &str) -> Result<Path, StoreFault> {
     Path::parse(key).map_err(|error| fault(error.into()))
 }
 
 impl S3 {
-    async fn read(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn read(&self, key: &str) -> Result<Option<Vec<u8>>, StoreFault> {
         match self.bucket.get(&path(key)?).await {
             Ok(found) => Ok(Some(found.bytes().await.map_err(fault)?.into())),
             Err(Error::NotFound { .. }) => Ok(None),
@@ -96,7 +96,7 @@ impl S3 {
     }
 }
 
-impl Store for S3 {
+impl LinkStore for S3 {
     const PIECE_BYTES: usize = 8 << 20;
     const HEADS_ARE_TAKEN: bool = false;
     const IS_POLLED: bool = true;
@@ -105,11 +105,11 @@ impl Store for S3 {
         8 << 20
     }
 
-    async fn put_head(&self, key: &str, head: Vec<u8>, _readers: u32) -> Result<(), Fault> {
+    async fn put_head(&self, key: &str, head: Vec<u8>, _readers: u32) -> Result<(), StoreFault> {
         self.put(key, head).await
     }
 
-    async fn take_head(&self, key: &str) -> Result<Vec<u8>, Fault> {
+    async fn take_head(&self, key: &str) -> Result<Vec<u8>, StoreFault> {
         let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
             if let Some(found) = self.read(key).await? {
@@ -119,23 +119,23 @@ impl Store for S3 {
         }
     }
 
-    async fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), Fault> {
+    async fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), StoreFault> {
         let written = self.bucket.put(&path(key)?, bytes.into()).await;
         written.map(drop).map_err(fault)
     }
 
-    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, StoreFault> {
         self.read(key).await
     }
 
-    async fn exchange(&self, keys: &[String], own: usize, board: Vec<u8>) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+    async fn exchange(&self, keys: &[String], own: usize, board: Vec<u8>) -> Result<Vec<Option<Vec<u8>>>, StoreFault> {
         let reads: Vec<_> = keys.iter().map(|key| self.read(key)).collect();
         let boards = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
         self.put(&keys[own], board).await?;
         Ok(boards)
     }
 
-    async fn remove(&self, keys: &[String]) -> Result<(), Fault> {
+    async fn remove(&self, keys: &[String]) -> Result<(), StoreFault> {
         let paths: Result<Vec<_>, _> = keys.iter().map(|key| path(key)).collect();
         // One request removes up to a thousand.
         let mut removed = self.bucket.delete_stream(stream::iter(paths?).map(Ok).boxed());
@@ -148,7 +148,7 @@ impl Store for S3 {
         Ok(())
     }
 
-    async fn clear(&self, group: &str) -> Result<(), Fault> {
+    async fn clear(&self, group: &str) -> Result<(), StoreFault> {
         let prefix = path(group.trim_end_matches('/'))?;
         let found = self
             .bucket

@@ -4,14 +4,14 @@ use std::future::Future;
 
 /// Failure of a store; nothing can be done over it any more.
 #[derive(Debug, Clone)]
-pub(crate) struct Fault {
+pub(crate) struct StoreFault {
     /// What the store said, and what to do about it. No credentials.
     pub(crate) why: String,
 }
 
 /// Operations of a store. One thread at a time polls their futures, many together; the futures move from thread to
 /// thread.
-pub(crate) trait Store: Send + Sync + 'static {
+pub(crate) trait LinkStore: Send + Sync + 'static {
     /// Bytes of a piece of a body, besides the part that travels with its head.
     const PIECE_BYTES: usize;
     /// Whether reading a head removes it, so that no member has to.
@@ -22,28 +22,28 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Number of bytes of a body that travel with its head.
     fn first_bytes(readers: u32) -> usize;
     /// Writes an object's head, for this many readers.
-    fn put_head(&self, key: &str, head: Vec<u8>, readers: u32) -> impl Future<Output = Result<(), Fault>> + Send;
+    fn put_head(&self, key: &str, head: Vec<u8>, readers: u32) -> impl Future<Output = Result<(), StoreFault>> + Send;
     /// Reads a head as soon as it is there.
-    fn take_head(&self, key: &str) -> impl Future<Output = Result<Vec<u8>, Fault>> + Send;
+    fn take_head(&self, key: &str) -> impl Future<Output = Result<Vec<u8>, StoreFault>> + Send;
     /// Writes a piece.
-    fn put(&self, key: &str, bytes: Vec<u8>) -> impl Future<Output = Result<(), Fault>> + Send;
+    fn put(&self, key: &str, bytes: Vec<u8>) -> impl Future<Output = Result<(), StoreFault>> + Send;
     /// Reads a piece, if it is there.
-    fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, Fault>> + Send;
+    fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, StoreFault>> + Send;
     /// Reads all boards, and then writes the one at `own`.
     fn exchange(
         &self,
         keys: &[String],
         own: usize,
         board: Vec<u8>,
-    ) -> impl Future<Output = Result<Vec<Option<Vec<u8>>>, Fault>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<Vec<u8>>>, StoreFault>> + Send;
     /// Removes those of these keys that are there.
-    fn remove(&self, keys: &[String]) -> impl Future<Output = Result<(), Fault>> + Send;
+    fn remove(&self, keys: &[String]) -> impl Future<Output = Result<(), StoreFault>> + Send;
     /// Keys that the store holds for this member's own use.
     fn private(&self) -> Vec<String> {
         Vec::new()
     }
     /// Removes every key with this prefix, which is a group's key and a slash.
-    fn clear(&self, group: &str) -> impl Future<Output = Result<(), Fault>> + Send;
+    fn clear(&self, group: &str) -> impl Future<Output = Result<(), StoreFault>> + Send;
 }
 
 /// Text of an error with its causes: what a server or the system said.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::io::{self, BufWriter, Stdout, Write};
 
 /// Standard output in the requested form.
-pub struct Output {
+pub struct Printer {
     json: bool,
     out: BufWriter<Stdout>,
 }
@@ -23,7 +23,7 @@ pub enum ColumnAlign {
     Right,
 }
 
-impl Output {
+impl Printer {
     /// Standard output as JSON for programs, or as text for people.
     pub fn new(json: bool) -> Self {
         Self {

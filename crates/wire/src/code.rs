@@ -34,7 +34,7 @@ pub enum Interface {
 
 /// One exported function.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Function {
+pub struct ExportedFunction {
     /// Name of its symbol.
     pub name: String,
     /// Calling convention.
@@ -47,7 +47,7 @@ pub struct Function {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exports {
     /// Functions that can be invoked, sorted by name.
-    pub functions: Vec<Function>,
+    pub functions: Vec<ExportedFunction>,
     /// Format in which the library saves and restores the state of its functions, if it does.
     pub state: Option<String>,
 }
@@ -114,7 +114,7 @@ const MACHINE: elf::Machine = if cfg!(target_arch = "x86_64") {
 };
 
 /// The exported functions of a shared library, sorted by name; total on any bytes.
-pub fn functions(code: &[u8]) -> Result<Vec<Function>, CodeError> {
+pub fn functions(code: &[u8]) -> Result<Vec<ExportedFunction>, CodeError> {
     exports(code).map(|exports| exports.functions)
 }
 
@@ -148,7 +148,7 @@ pub fn exports(code: &[u8]) -> Result<Exports, CodeError> {
         .and_then(|section| section.data(endian, code))
         .map_err(CodeError::damaged)?;
 
-    let mut exported: BTreeMap<&str, Function> = BTreeMap::new();
+    let mut exported: BTreeMap<&str, ExportedFunction> = BTreeMap::new();
     let mut markers = Vec::new();
     let (mut save, mut restore) = (StateFormats::default(), StateFormats::default());
     for symbol in table.iter() {
@@ -171,7 +171,7 @@ pub fn exports(code: &[u8]) -> Result<Exports, CodeError> {
         } else if let Some(format) = name.strip_prefix(STATE_RESTORE_PREFIX) {
             restore.add(format);
         } else if !is_runtime(name) {
-            let function = Function {
+            let function = ExportedFunction {
                 name: name.to_owned(),
                 interface: Interface::Plain,
                 idempotent: false,

@@ -16,7 +16,7 @@
 //! ```
 
 use crate::comm::seat::Seat;
-use crate::fabric::{ChannelEnd, PortAddress, RemoteMemory};
+use crate::fabric::{PortAddress, RemoteMemory, RingDescription};
 use crate::ids::{RegionId, SlotIndex};
 use crate::rejection::Rejection;
 use serde::{Deserialize, Serialize};
@@ -79,7 +79,7 @@ pub enum ConnectionRequest {
         /// Key of the link.
         key: u64,
         /// The client's end: its reply ring, of the same depth.
-        end: ChannelEnd,
+        end: RingDescription,
     },
     /// Registers memory of the client that the worker reads and writes over the fabric. Answer:
     /// [`ConnectionReply::Done`].
@@ -117,7 +117,7 @@ pub enum ConnectionReply {
         /// Generation for every sequence word.
         generation: u32,
         /// The worker's end: the request ring.
-        end: ChannelEnd,
+        end: RingDescription,
     },
     /// The request was carried out.
     Done,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// Waiting policy of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Polling {
+pub enum PollingPolicy {
     /// Poll as long as recent arrivals make it worthwhile, at most for the budget, then sleep.
     Adaptive,
     /// Poll for the whole budget after each invocation, then sleep.
@@ -35,7 +35,7 @@ pub struct LentSlots {
 
 /// Order of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
+pub enum WorkerOrder {
     /// Assigns the worker to a lease; once in its life. Descriptors: the usage block and, if the core is shared, the
     /// file of claims.
     Configure {
@@ -46,7 +46,7 @@ pub enum Order {
         /// Cores: one slot for each, pinned to it.
         cores: Vec<u32>,
         /// Waiting policy of the slots.
-        polling: Polling,
+        polling: PollingPolicy,
         /// Polling budget in real time, nanoseconds; `u64::MAX`: unlimited.
         hot_budget_ns: u64,
         /// Ticks per second of the node's time-stamp counter, measured by the agent.

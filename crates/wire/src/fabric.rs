@@ -263,7 +263,7 @@ impl Envelope {
 
 /// The owner's description of a ring for the peer that will write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChannelEnd {
+pub struct RingDescription {
     /// The owner's number of the channel.
     pub channel: u32,
     /// Key that every frame must carry.

@@ -213,7 +213,7 @@ impl RequestHeader {
 /// Status of an invocation, as its worker saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
-pub enum Status {
+pub enum InvocationStatus {
     /// Ran; the output is the reply's payload.
     Ok = 0,
     /// Ran and returned an error of its own, `code`; any output that it wrote is the payload.
@@ -245,10 +245,10 @@ pub enum Status {
     Busy = 24,
 }
 
-impl Status {
+impl InvocationStatus {
     /// The status of this number.
     pub fn from_number(number: u16) -> Option<Self> {
-        use Status::*;
+        use InvocationStatus::*;
         [
             Ok,
             FunctionError,
@@ -280,8 +280,8 @@ pub struct ReplyHeader {
     /// Sequence word of the request, echoed; completes the frame.
     pub seq: Seq,
     /// Status of the invocation.
-    pub status: Status,
-    /// The function's own error number, 0 unless `status` is [`Status::FunctionError`].
+    pub status: InvocationStatus,
+    /// The function's own error number, 0 unless `status` is [`InvocationStatus::FunctionError`].
     pub code: i32,
     /// Number of output bytes.
     pub length: u64,
@@ -295,7 +295,7 @@ impl ReplyHeader {
     pub fn ok(seq: Seq, length: u64) -> Self {
         Self {
             seq,
-            status: Status::Ok,
+            status: InvocationStatus::Ok,
             code: 0,
             length,
             inline: Inline::default(),
@@ -303,7 +303,7 @@ impl ReplyHeader {
     }
     /// Header of a failure without output.
     #[inline]
-    pub fn failed(seq: Seq, status: Status) -> Self {
+    pub fn failed(seq: Seq, status: InvocationStatus) -> Self {
         Self {
             status,
             ..Self::ok(seq, 0)
@@ -325,11 +325,11 @@ impl ReplyHeader {
         // Success is the only status on the fast path.
         let number = words[1] as u32;
         let status = if number == 0 {
-            Status::Ok
+            InvocationStatus::Ok
         } else {
             u16::try_from(number)
                 .ok()
-                .and_then(Status::from_number)
+                .and_then(InvocationStatus::from_number)
                 .ok_or(DecodeError::Malformed { what: "reply status" })?
         };
         Ok(Self {
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn every_status_has_one_number() {
         for number in 0..=u16::MAX {
-            if let Some(status) = Status::from_number(number) {
+            if let Some(status) = InvocationStatus::from_number(number) {
                 assert_eq!(status as u16, number);
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! The format of their tasks is that of [`task`](crate::task), and no concern of the agent.
 
-use crate::code::{Function, Interface};
+use crate::code::{ExportedFunction, Interface};
 use crate::ids::CodeHash;
 
 /// Name of the one function of a Python worker, which runs a task.
@@ -24,8 +24,8 @@ pub fn library() -> CodeHash {
 }
 
 /// Functions of that library.
-pub fn functions() -> Vec<Function> {
-    vec![Function {
+pub fn functions() -> Vec<ExportedFunction> {
+    vec![ExportedFunction {
         name: FUNCTION.to_owned(),
         interface: Interface::Context,
         idempotent: false,

@@ -3,12 +3,12 @@
 #[path = "decoders/library.rs"]
 mod library;
 
-use hotlease_wire::code::{CodeError, Function, Interface, exports, functions};
+use hotlease_wire::code::{CodeError, ExportedFunction, Interface, exports, functions};
 use hotlease_wire::limits::{FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX};
 use library::{Symbol, library};
 use std::time::{Duration, Instant};
 
-fn names(functions: &[Function]) -> Vec<&str> {
+fn names(functions: &[ExportedFunction]) -> Vec<&str> {
     functions.iter().map(|function| function.name.as_str()).collect()
 }
 

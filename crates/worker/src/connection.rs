@@ -3,20 +3,20 @@
 //! Everything that the client sends is checked here; valid requests are passed to the slots. A client that does not
 //! read its replies, or that sends malformed requests, loses its connection and disturbs no other client.
 
-use crate::function::arguments::{Region, Regions, SlotChannel};
+use crate::function::arguments::{ClientRegion, Regions, SlotChannel};
 use crate::host::set_reached_at;
 use crate::lease::WorkerLease;
 use crate::slot::mailbox::{ConnectionId, Letter};
 use hotlease_fabric::channel::{RequestRing, WorkerChannel};
 use hotlease_fabric::memory::{Memory, MemoryError};
-use hotlease_fabric::ofi::{OfiError, Peer};
+use hotlease_fabric::ofi::{OfiError, PortPeer};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Rejection;
 use hotlease_wire::comm::seat::Seat;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::LentSlots;
-use hotlease_wire::fabric::{ChannelEnd, PortAddress};
+use hotlease_wire::fabric::{PortAddress, RingDescription};
 use hotlease_wire::ids::{RegionId, SlotIndex};
 use hotlease_wire::limits::{
     CHANNELS_PER_SLOT_MAX, PEER_CONNECTIONS_MAX, REGION_BYTES_MAX, REGIONS_MAX, SEAT_BYTES_MAX,
@@ -32,7 +32,7 @@ const REQUESTS_PER_TURN: usize = 16;
 const LINKS_MAX: usize = 4096;
 
 /// One client's connection.
-pub struct Connection {
+pub struct ClientConnection {
     id: ConnectionId,
     socket: Socket,
     /// Registered memory, kept for channels that are opened later.
@@ -42,13 +42,13 @@ pub struct Connection {
     /// Delegation that the client may use, if it is a peer of the lease's holder.
     lent: Option<LentSlots>,
     /// Slot and peer (the client's port as the slot's port knows it) of each link, by the link's key.
-    links: BTreeMap<u64, (SlotIndex, Arc<Peer>)>,
+    links: BTreeMap<u64, (SlotIndex, Arc<PortPeer>)>,
 }
 
 /// A reply with its descriptors, or a rejection.
 type ReplyResult = Result<(ConnectionReply, Vec<OwnedFd>), Rejection>;
 
-impl Connection {
+impl ClientConnection {
     /// Makes a connection on a socket from the agent.
     pub fn new(id: ConnectionId, socket: Socket, lent: Option<LentSlots>) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
@@ -101,7 +101,7 @@ impl Connection {
                     end,
                 } => self.open_fabric(lease, slot, request, key, &end),
                 ConnectionRequest::RegisterFabric { region, memory } => {
-                    self.add_region(lease, region, memory.size, || Ok(Region::Fabric(memory)))
+                    self.add_region(lease, region, memory.size, || Ok(ClientRegion::Fabric(memory)))
                 }
                 ConnectionRequest::Seat { slot, seat } => self.seat(lease, slot, seat),
             };
@@ -212,7 +212,7 @@ impl Connection {
         slot: SlotIndex,
         request: RingShape,
         key: u64,
-        client: &ChannelEnd,
+        client: &RingDescription,
     ) -> ReplyResult {
         let index = self.check_slot(lease, slot)?;
         let peer = match self.links.get(&key) {
@@ -257,7 +257,7 @@ impl Connection {
             let [fd] = <[OwnedFd; 1]>::try_from(fds)
                 .map_err(|fds| bad_request(format!("register needs 1 descriptor, got {}", fds.len())))?;
             let memory = Memory::attach(fd, size_bytes).map_err(refused_memory)?;
-            Ok(Region::Shared(Arc::new(memory)))
+            Ok(ClientRegion::Shared(Arc::new(memory)))
         })
     }
 
@@ -266,7 +266,7 @@ impl Connection {
         lease: &WorkerLease,
         id: RegionId,
         size_bytes: u64,
-        region: impl FnOnce() -> Result<Region, Rejection>,
+        region: impl FnOnce() -> Result<ClientRegion, Rejection>,
     ) -> ReplyResult {
         if size_bytes > REGION_BYTES_MAX {
             return Err(too_many("bytes in one buffer", REGION_BYTES_MAX));

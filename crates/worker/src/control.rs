@@ -1,6 +1,6 @@
 //! The main thread: obeys the agent, serves the clients' connections, and is never on the path of an invocation.
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::crash;
 use crate::host;
 use crate::lease::WorkerLease;
@@ -18,7 +18,7 @@ use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::PAGE_BYTES;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::usage::UsageBlock;
-use hotlease_wire::control::{Order, WorkerAnswer};
+use hotlease_wire::control::{WorkerAnswer, WorkerOrder};
 use hotlease_wire::limits::{CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, PROTOCOL_VERSION, SLOTS_MAX};
 use hotlease_wire::machine::Assignment;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -57,7 +57,7 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
     let mut lease: Option<WorkerLease> = None;
     // Never dropped: a closed connection tells a client whose agent is gone that nothing of this worker runs any more.
     // So only the end of the process may close it while the slots go on.
-    let mut connections = ManuallyDrop::new(Vec::<Connection>::new());
+    let mut connections = ManuallyDrop::new(Vec::<ClientConnection>::new());
     loop {
         let ready = wait(&socket, &connections)?;
         if let Some(lease) = &mut lease {
@@ -69,7 +69,7 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
             }
         }
         if ready[0] {
-            let Some((order, fds)) = socket.receive::<Order>()? else {
+            let Some((order, fds)) = socket.receive::<WorkerOrder>()? else {
                 return Ok(());
             };
             let answer = match execute(order, fds, &program, &mut lease, &mut connections) {
@@ -82,8 +82,8 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
 }
 
 /// Sleeps until a descriptor is readable; returns which ones are, the control socket first.
-fn wait(socket: &Socket, connections: &[Connection]) -> std::io::Result<Vec<bool>> {
-    let fds = std::iter::once(socket.as_fd()).chain(connections.iter().map(Connection::fd));
+fn wait(socket: &Socket, connections: &[ClientConnection]) -> std::io::Result<Vec<bool>> {
+    let fds = std::iter::once(socket.as_fd()).chain(connections.iter().map(ClientConnection::fd));
     let mut polled: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     loop {
         match poll(&mut polled, PollTimeout::NONE) {
@@ -95,19 +95,21 @@ fn wait(socket: &Socket, connections: &[Connection]) -> std::io::Result<Vec<bool
 }
 
 fn execute(
-    order: Order,
+    order: WorkerOrder,
     fds: Vec<OwnedFd>,
     program: &WorkerProgram,
     lease: &mut Option<WorkerLease>,
-    connections: &mut Vec<Connection>,
+    connections: &mut Vec<ClientConnection>,
 ) -> Result<(), String> {
     let mut fds = fds.into_iter();
     let fd = fds.next().ok_or("the order came without its descriptor");
     match (order, lease) {
-        (order @ Order::Configure { .. }, lease @ None) => *lease = Some(configure(program, order, fd?, fds.next())?),
-        (Order::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
+        (order @ WorkerOrder::Configure { .. }, lease @ None) => {
+            *lease = Some(configure(program, order, fd?, fds.next())?)
+        }
+        (WorkerOrder::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
         (_, None) => return Err("this worker has no lease yet".into()),
-        (Order::Load { size_bytes, base, .. }, Some(lease)) => {
+        (WorkerOrder::Load { size_bytes, base, .. }, Some(lease)) => {
             let before = &lease.functions;
             let (functions, hooks) = before.with_library(program.elsewhere, fd?, size_bytes, base)?;
             let functions = Arc::new(functions);
@@ -118,7 +120,7 @@ fn execute(
                 slot.put(Letter::Functions(functions.clone()));
             }
         }
-        (Order::Introduce { lent }, Some(lease)) => {
+        (WorkerOrder::Introduce { lent }, Some(lease)) => {
             if connections.len() >= CONNECTIONS_MAX {
                 return Err(format!("this worker has {CONNECTIONS_MAX} clients already"));
             }
@@ -128,14 +130,14 @@ fn execute(
             }
             lease.connections_made += 1;
             let id = ConnectionId(lease.connections_made);
-            let connection = Connection::new(id, Socket::from(fd?), lent);
+            let connection = ClientConnection::new(id, Socket::from(fd?), lent);
             connections.push(connection.map_err(|error| error.to_string())?);
         }
-        (Order::Restore { size_bytes: None }, Some(lease)) => {
+        (WorkerOrder::Restore { size_bytes: None }, Some(lease)) => {
             state::run_on_slot(lease.keeper.as_ref(), &lease.slots, |keeper, _| (keeper.check(), true))?;
         }
         (
-            Order::Restore {
+            WorkerOrder::Restore {
                 size_bytes: Some(bytes),
             },
             Some(lease),
@@ -145,7 +147,7 @@ fn execute(
                 (keeper.restore(context, pipe, bytes), true)
             })?;
         }
-        (Order::Save, Some(lease)) => {
+        (WorkerOrder::Save, Some(lease)) => {
             let pipe = File::from(fd?);
             state::run_on_slot(lease.keeper.as_ref(), &lease.slots, move |keeper, context| {
                 let saved = keeper.save(context, pipe);
@@ -153,7 +155,7 @@ fn execute(
                 (saved, serves_on)
             })?;
         }
-        (Order::Dismiss { delegation }, Some(lease)) => {
+        (WorkerOrder::Dismiss { delegation }, Some(lease)) => {
             // From the last on, so that a removal does not move connections that are still to be checked.
             for at in (0..connections.len()).rev() {
                 if connections[at].uses_delegation(delegation) {
@@ -168,11 +170,11 @@ fn execute(
 /// Makes the slots of a lease, each pinned to its core. `claim`: the file of claims, if the core is shared.
 fn configure(
     program: &WorkerProgram,
-    order: Order,
+    order: WorkerOrder,
     usage: OwnedFd,
     claim: Option<OwnedFd>,
 ) -> Result<WorkerLease, String> {
-    let Order::Configure {
+    let WorkerOrder::Configure {
         epoch,
         cores,
         polling,

@@ -53,7 +53,7 @@ pub use function::arguments::MemoryPlace;
 pub use function::context::{Context, FunctionContext};
 pub use function::library::{Library, LoadedFunction};
 pub use function::outcome::CallOutcome;
-pub use function::remote_worker::{RemoteCall, RemoteResult, RemoteWorker, WorkerEnd};
+pub use function::remote_worker::{RemoteCall, RemoteCallResult, RemoteWorker, WorkerEnd};
 pub use function::seat::{ForeignValue, SeatLayout, SeatValue};
 pub use function::state_pieces::StatePieces;
 pub use host::{HostedSlot, address_for_clients, exit_after_reply};

@@ -19,12 +19,12 @@ use crate::slot::idle::IdlePolicy;
 use crate::slot::landing::{KEPT_FOR, LandingBuffers};
 use crate::slot::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::watchdog::Watchdog;
-use hotlease_fabric::channel::Request;
+use hotlease_fabric::channel::CheckedRequest;
 use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
 use hotlease_fabric::ofi::Port;
 use hotlease_fabric::transport::TransportRing;
-use hotlease_fabric::usage::{FunctionRow, InvocationFailure, SlotMeter, UsageBlock};
-use hotlease_wire::frame::{InvocationId, Status};
+use hotlease_fabric::usage::{FunctionCounter, InvocationFailure, SlotMeter, UsageBlock};
+use hotlease_wire::frame::{InvocationId, InvocationStatus};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::RING_DEPTH_MAX;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub struct Slot<C> {
     mailbox: Arc<Mailbox>,
     functions: Arc<FunctionTable>,
     /// Row of each function that counts its usage; as many as there are functions.
-    rows: Vec<Option<FunctionRow>>,
+    rows: Vec<Option<FunctionCounter>>,
     clients: Vec<SlotClient>,
     /// Ports of fabrics; only this slot drives them.
     ports: Vec<Arc<Port>>,
@@ -193,7 +193,7 @@ impl<C: Core> Slot<C> {
     }
 
     #[inline]
-    fn serve(&mut self, position: usize, request: &Request) {
+    fn serve(&mut self, position: usize, request: &CheckedRequest) {
         let started = self.now;
         if !self.core.claim() {
             return self.reject_busy(position, request);
@@ -244,8 +244,10 @@ impl<C: Core> Slot<C> {
     /// Rejects a request because another slot has the core: at once, so that the client can turn elsewhere.
     #[cold]
     #[inline(never)]
-    fn reject_busy(&mut self, position: usize, request: &Request) {
-        self.clients[position].channel.reply(request, Status::Busy, 0, 0);
+    fn reject_busy(&mut self, position: usize, request: &CheckedRequest) {
+        self.clients[position]
+            .channel
+            .reply(request, InvocationStatus::Busy, 0, 0);
         self.meter().count_refused_call();
         self.now = ticks();
         (self.ended, self.hot_since) = (self.now, self.now);
@@ -253,11 +255,15 @@ impl<C: Core> Slot<C> {
 
     /// Looks up the function and its arguments.
     #[inline]
-    fn look_up(&self, position: usize, request: &Request) -> Result<(LoadedFunction, Arguments), Status> {
+    fn look_up(
+        &self,
+        position: usize,
+        request: &CheckedRequest,
+    ) -> Result<(LoadedFunction, Arguments), InvocationStatus> {
         let function = self
             .functions
             .get(request.header.function.0)
-            .ok_or(Status::UnknownFunction)?;
+            .ok_or(InvocationStatus::UnknownFunction)?;
         let client = &self.clients[position];
         Ok((function, arguments::locate(&client.channel, request, &client.regions)?))
     }
@@ -323,7 +329,7 @@ impl<C: Core> Slot<C> {
                 let Some(request) = client.channel.take() else {
                     break;
                 };
-                client.channel.reply(&request, Status::Draining, 0, 0);
+                client.channel.reply(&request, InvocationStatus::Draining, 0, 0);
             }
             client.channel.settle();
         }
@@ -351,12 +357,12 @@ impl<C: Core> Slot<C> {
 
     /// Runs the function and replies; `Err` if it did not run.
     #[inline]
-    fn run_function(&mut self, position: usize, request: &Request) -> Result<(), Status> {
+    fn run_function(&mut self, position: usize, request: &CheckedRequest) -> Result<(), InvocationStatus> {
         let started = self.now;
         let header = &request.header;
         let timeout_us = self.core.limit_us(header.timeout_us);
         if !self.shared.epoch.admits(header.epoch) {
-            return Err(Status::StaleEpoch);
+            return Err(InvocationStatus::StaleEpoch);
         }
         // The region or function that a request names may be in a letter that was put before the client was told to use
         // it. A region that was registered anew is also still in the table, as it was before: with a key that is no
@@ -365,7 +371,7 @@ impl<C: Core> Slot<C> {
             self.read_mail();
         }
         let (function, arguments) = match self.look_up(position, request) {
-            Err(Status::UnknownFunction) if self.mailbox.has_mail() => {
+            Err(InvocationStatus::UnknownFunction) if self.mailbox.has_mail() => {
                 self.read_mail();
                 self.look_up(position, request)?
             }
@@ -403,7 +409,7 @@ impl<C: Core> Slot<C> {
             }
         };
         if too_late {
-            outcome.status = Status::DeadlineExceeded;
+            outcome.status = InvocationStatus::DeadlineExceeded;
             // A limit other than the client's own must be reported to the client.
             outcome.code = if timeout_us == header.timeout_us {
                 0
@@ -412,7 +418,7 @@ impl<C: Core> Slot<C> {
             };
         }
         let SlotClient { channel, landing, .. } = &mut self.clients[position];
-        let gives_output = matches!(outcome.status, Status::Ok | Status::FunctionError);
+        let gives_output = matches!(outcome.status, InvocationStatus::Ok | InvocationStatus::FunctionError);
         if let Some(elsewhere) = &arguments.elsewhere
             && !elsewhere.output.is_empty()
             && gives_output
@@ -427,7 +433,7 @@ impl<C: Core> Slot<C> {
             channel.reply(request, outcome.status, outcome.code, outcome.bytes);
         }
         usage.stop();
-        if outcome.status != Status::Ok {
+        if outcome.status != InvocationStatus::Ok {
             self.note_failure(request, outcome.status, outcome.code);
         }
         Ok(())
@@ -437,7 +443,7 @@ impl<C: Core> Slot<C> {
     /// the failures of other members follow from that, so the client sees the first failure first.
     #[cold]
     #[inline(never)]
-    fn note_failure(&mut self, request: &Request, status: Status, code: i32) {
+    fn note_failure(&mut self, request: &CheckedRequest, status: InvocationStatus, code: i32) {
         let header = &request.header;
         let failure = InvocationFailure {
             invocation: InvocationId::new(header.seq, header.reply_entry),

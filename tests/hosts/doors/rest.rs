@@ -2,7 +2,7 @@
 
 use super::Issuer;
 use crate::munged::Munged;
-use hotlease_net::Role;
+use hotlease_net::CertificateRole;
 use hotlease_tests::hosts::Host;
 use hotlease_tests::http;
 use hotlease_tests::platform::{LIMIT, program};
@@ -53,7 +53,7 @@ fn munge_and_tokens_open_a_manager_that_has_a_rest_interface_only() {
     let socket = munged.socket().display().to_string();
     let host = Host::here();
     let authority = Authority::new();
-    let identity = authority.daemon(Role::Manager, &host).display().to_string();
+    let identity = authority.daemon(CertificateRole::Manager, &host).display().to_string();
     let issuer = Issuer::new(&authority.directory());
     let issuers = issuer.file.display().to_string();
     let rest_at = SocketAddr::new(host.address(), 0).to_string();

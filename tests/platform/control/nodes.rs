@@ -167,13 +167,13 @@ fn offers_grow_at_once_shrink_by_a_deadline_and_name_cores_of_the_machine() {
 }
 
 /// Manager and agent as two processes.
-struct Apart {
+struct SeparateManager {
     host: Host,
     manager: Option<Daemon>,
     agent: Option<Daemon>,
 }
 
-impl Apart {
+impl SeparateManager {
     fn start() -> Self {
         let host = Host::here();
         let manager = Some(Daemon::start(&host, &["manager"]));
@@ -215,7 +215,7 @@ impl Apart {
 
 #[test]
 fn drain_outlives_the_manager_and_the_agent_and_finds_a_node_that_was_away() {
-    let mut site = Apart::start();
+    let mut site = SeparateManager::start();
     let id = site.nodes()[0]["agent"].as_str().unwrap().to_owned();
     let output = site.run(&["admin", "node", "drain", &id, "--within", "0", "--wait"]);
     assert!(output.status.success(), "{output:?}");
@@ -224,7 +224,7 @@ fn drain_outlives_the_manager_and_the_agent_and_finds_a_node_that_was_away() {
     site.until_state("drained");
     // The agent's next run does not know the order itself; the manager does.
     site.agent.take().unwrap().kill();
-    site.agent = Some(Apart::agent_of(&site.host));
+    site.agent = Some(SeparateManager::agent_of(&site.host));
     site.until_state("drained");
 
     let output = site.run(&["admin", "node", "resume", &id, "--wait"]);
@@ -237,11 +237,11 @@ fn drain_outlives_the_manager_and_the_agent_and_finds_a_node_that_was_away() {
     site.until_away();
     site.manager.take().unwrap().kill();
     site.manager = Some(Daemon::start(&site.host, &["manager"]));
-    site.agent = Some(Apart::agent_of(&site.host));
+    site.agent = Some(SeparateManager::agent_of(&site.host));
     site.until_state("drained");
 }
 
-impl Apart {
+impl SeparateManager {
     fn until_away(&self) {
         until_true(
             "away",

@@ -1,6 +1,6 @@
 //! The REST interface over TLS: strangers learn that it lives, members get what is theirs.
 
-use hotlease_net::Role;
+use hotlease_net::CertificateRole;
 use hotlease_net::authority::IdentityRequest;
 use hotlease_tests::http::{Answer, answer};
 use hotlease_tests::platform::{LIMIT, private_directory, program};
@@ -37,7 +37,7 @@ impl Manager {
         let authority = Authority::new();
         let identity = authority.issue(&IdentityRequest {
             hosts: vec!["127.0.0.1".into()],
-            ..IdentityRequest::new(Role::Manager)
+            ..IdentityRequest::new(CertificateRole::Manager)
         });
         let directory = private_directory();
         let mut child = Command::new(program("hotlease"))

@@ -5,7 +5,7 @@ use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, Platform, SOON};
 use hotlease_tests::wait::in_time;
 use hotlease_wire::Cause;
-use hotlease_wire::frame::{ReplyHeader, Status};
+use hotlease_wire::frame::{InvocationStatus, ReplyHeader};
 use hotlease_wire::grpc::AcquireRequest;
 use hotlease_wire::session::SessionReply;
 use std::time::{Duration, Instant};
@@ -132,7 +132,7 @@ fn function_that_ignores_all_signals_is_killed_at_its_deadline() {
     let request = lease
         .channel
         .request(lease.epoch, lease.functions.index("ignores_signals"), b"");
-    assert_eq!(lease.channel.send(&request.encode()).status, Status::Ok);
+    assert_eq!(lease.channel.send(&request.encode()).status, InvocationStatus::Ok);
     let timeout = Duration::from_millis(100);
     let (cause, _) = death(&mut lease, "loops", timeout, timeout + Duration::from_millis(50));
     assert!(matches!(cause, Cause::Deadline { .. }), "{cause:?}");
@@ -152,7 +152,7 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
             request.timeout_us = timeout.as_micros() as u32;
             let start = Instant::now();
             match lease.channel.try_send(&request.encode(), SOON) {
-                Some(reply) => assert_eq!(reply.status, Status::DeadlineExceeded),
+                Some(reply) => assert_eq!(reply.status, InvocationStatus::DeadlineExceeded),
                 None => lease.reconnect(),
             }
             let took = start.elapsed();
@@ -168,7 +168,7 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
     request.timeout_us = 20_000_000;
     let reply = lease.channel.send(&request.encode());
     let left = u64::from_le_bytes(reply.inline.to_bytes()[..8].try_into().unwrap());
-    assert_eq!(reply.status, Status::Ok);
+    assert_eq!(reply.status, InvocationStatus::Ok);
     assert!(
         (10_000_000_000..=20_000_000_000).contains(&left),
         "{left} ns left of twenty seconds"
@@ -179,7 +179,7 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
     let reply = lease.channel.send(&request.encode());
     assert_eq!(
         (reply.status, &reply.inline.to_bytes()[..8]),
-        (Status::Ok, &[0; 8][..]),
+        (InvocationStatus::Ok, &[0; 8][..]),
         "no deadline was asked for"
     );
 }
@@ -217,7 +217,7 @@ fn claimed_size_over_the_capacity_is_reported_and_nothing_is_read() {
         let reply = lease.channel.send(&request.encode());
         assert_eq!(
             (reply.status, reply.length),
-            (Status::OutputTooLarge, length),
+            (InvocationStatus::OutputTooLarge, length),
             "{function}"
         );
         lease.echo();
@@ -227,11 +227,14 @@ fn claimed_size_over_the_capacity_is_reported_and_nothing_is_read() {
         .request(lease.epoch, lease.functions.index("fails_claiming_everything"), b"x");
     let reply: ReplyHeader = lease.channel.send(&request.encode());
     assert!(
-        matches!(reply.status, Status::FunctionError | Status::OutputTooLarge),
+        matches!(
+            reply.status,
+            InvocationStatus::FunctionError | InvocationStatus::OutputTooLarge
+        ),
         "{reply:?}"
     );
     assert!(
-        reply.status != Status::FunctionError || reply.length <= 4096,
+        reply.status != InvocationStatus::FunctionError || reply.length <= 4096,
         "{reply:?}"
     );
     lease.echo();
@@ -264,7 +267,7 @@ fn output_of_a_live_worker_is_bounded_and_blocks_no_function() {
     let before = process.anonymous_bytes();
     for _ in 0..5 {
         let request = lease.channel.request(lease.epoch, lease.functions.index("floods"), b"");
-        assert_eq!(lease.channel.send(&request.encode()).status, Status::Ok);
+        assert_eq!(lease.channel.send(&request.encode()).status, InvocationStatus::Ok);
     }
     let grown = process.anonymous_bytes().saturating_sub(before);
     assert!(grown < 4 << 20, "20 MB of output made the agent grow by {grown} bytes");
@@ -294,7 +297,7 @@ fn memory_limit_of_a_lease_holds() {
     let reply = lease.channel.send(&request.encode());
     let megabytes = u32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
     eprintln!("{megabytes} MiB of 256");
-    assert_eq!(reply.status, Status::Ok);
+    assert_eq!(reply.status, InvocationStatus::Ok);
     // The memory of the worker itself and of its stacks comes in addition to what the function may use.
     assert!((200..=300).contains(&megabytes), "{megabytes} MiB of 256");
     let (cause, _) = death(&mut lease, "allocates", Duration::ZERO, Duration::from_secs(2));

@@ -2,7 +2,7 @@
 //! `bindings/tests/gang.c`.)
 
 use hotlease_client::{Code, Invoker, LeaseOptions, Rejection};
-use hotlease_gang::{Call, Error, Gang, Inputs};
+use hotlease_gang::{Error, Gang, GangCall, Inputs};
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::wait::until_true;
@@ -29,7 +29,7 @@ fn ranks(nodes: &Nodes, workers: u16) -> LeaseOptions {
 fn totals(gang: &Gang, inputs: &[f64]) -> Result<Vec<[f64; 2]>, Error> {
     let inputs: Vec<[u8; 8]> = inputs.iter().map(|input| input.to_le_bytes()).collect();
     let inputs: Vec<&[u8]> = inputs.iter().map(<[u8; 8]>::as_slice).collect();
-    let outputs = gang.call_with(Call {
+    let outputs = gang.call_with(GangCall {
         function: "total",
         inputs: Inputs::Each(&inputs),
         output_bytes: Some(16),

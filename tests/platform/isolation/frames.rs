@@ -4,14 +4,14 @@ use hotlease_fabric::memory::Memory;
 use hotlease_tests::lease::{Bystander, RawLease};
 use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_wire::connection::{ConnectionRequest, RingShape};
-use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, RequestHeader, Seq, Span, Status};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, InvocationStatus, RequestHeader, Seq, Span};
 use hotlease_wire::ids::{Epoch, FunctionIndex, RegionId};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::time::Duration;
 
 /// Checks that a forged request is refused: the function did not run and there is no output.
 #[track_caller]
-fn refused(lease: &mut RawLease, what: &str, status: Status, forge: impl FnOnce(&mut RequestHeader)) {
+fn refused(lease: &mut RawLease, what: &str, status: InvocationStatus, forge: impl FnOnce(&mut RequestHeader)) {
     let mut request = lease
         .channel
         .request(lease.epoch, lease.functions.index("echo"), b"forged");
@@ -39,7 +39,7 @@ fn forged_epoch_is_refused() {
         refused(
             &mut lease,
             &format!("epoch {epoch}, not {right}"),
-            Status::StaleEpoch,
+            InvocationStatus::StaleEpoch,
             |request| {
                 request.epoch = Epoch(epoch);
             },
@@ -58,7 +58,7 @@ fn forged_function_index_is_refused() {
         refused(
             &mut lease,
             &format!("function {index}"),
-            Status::UnknownFunction,
+            InvocationStatus::UnknownFunction,
             |request| {
                 request.function = FunctionIndex(index);
             },
@@ -73,13 +73,18 @@ fn forged_lengths_are_refused() {
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);
     for length in [4097, 8192, 1 << 20, u32::MAX, u32::MAX - 63, 1 << 31] {
-        refused(&mut lease, &format!("length {length}"), Status::BadLength, |request| {
-            request.length = length;
-        });
+        refused(
+            &mut lease,
+            &format!("length {length}"),
+            InvocationStatus::BadLength,
+            |request| {
+                request.length = length;
+            },
+        );
         refused(
             &mut lease,
             &format!("output capacity {length}"),
-            Status::BadLength,
+            InvocationStatus::BadLength,
             |request| {
                 request.output_capacity = length;
             },
@@ -96,7 +101,7 @@ fn forged_lengths_are_refused() {
         refused(
             &mut lease,
             &format!("{flags:?} in {length} bytes"),
-            Status::BadLength,
+            InvocationStatus::BadLength,
             |request| {
                 (request.flags, request.length) = (flags, length);
             },
@@ -113,7 +118,7 @@ fn forged_reply_entry_or_flags_are_refused() {
         refused(
             &mut lease,
             &format!("reply entry +{entry}"),
-            Status::BadHeader,
+            InvocationStatus::BadHeader,
             |request| {
                 request.reply_entry = request.reply_entry.wrapping_add(entry);
                 // 8 entries: +8 would be the same after reduction, and must be refused all the same.
@@ -126,7 +131,7 @@ fn forged_reply_entry_or_flags_are_refused() {
         let mut words = request.encode();
         words[1] |= 1 << (48 + bit);
         let reply = lease.channel.send(&words);
-        assert_eq!(reply.status, Status::BadHeader, "unknown flag {bit}");
+        assert_eq!(reply.status, InvocationStatus::BadHeader, "unknown flag {bit}");
     }
     lease.echo();
 }
@@ -138,19 +143,23 @@ fn express_entry_is_checked_like_the_ring() {
     let bystander = Bystander::start(&platform);
     let echo = lease.functions.index("echo");
     type Forge = fn(&mut RequestHeader);
-    let forgeries: [(&str, Status, Forge); 8] = [
-        ("nothing", Status::Ok, |_| ()),
-        ("epoch", Status::StaleEpoch, |request| request.epoch.0 ^= 1),
-        ("function", Status::UnknownFunction, |request| request.function.0 = 1),
-        ("length", Status::BadLength, |request| request.length = 4097),
-        ("capacity", Status::BadLength, |request| request.output_capacity = 4097),
-        ("spans", Status::BadLength, |request| {
+    let forgeries: [(&str, InvocationStatus, Forge); 8] = [
+        ("nothing", InvocationStatus::Ok, |_| ()),
+        ("epoch", InvocationStatus::StaleEpoch, |request| request.epoch.0 ^= 1),
+        ("function", InvocationStatus::UnknownFunction, |request| {
+            request.function.0 = 1
+        }),
+        ("length", InvocationStatus::BadLength, |request| request.length = 4097),
+        ("capacity", InvocationStatus::BadLength, |request| {
+            request.output_capacity = 4097
+        }),
+        ("spans", InvocationStatus::BadLength, |request| {
             request.flags = Flags::INPUT_BUFFER
         }),
-        ("ring's reply entry", Status::BadHeader, |request| {
+        ("ring's reply entry", InvocationStatus::BadHeader, |request| {
             request.reply_entry = request.seq.word() as u32 & 7;
         }),
-        ("nothing", Status::Ok, |_| ()),
+        ("nothing", InvocationStatus::Ok, |_| ()),
     ];
     for (what, status, forge) in forgeries {
         let mut request = lease.channel.express_request(lease.epoch, echo, b"express");
@@ -168,7 +177,10 @@ fn express_entry_is_checked_like_the_ring() {
         lease.echo();
     }
     let request = lease.channel.express_request(lease.epoch, echo, b"after");
-    assert_eq!(lease.channel.send_express(&request.encode()).status, Status::Ok);
+    assert_eq!(
+        lease.channel.send_express(&request.encode()).status,
+        InvocationStatus::Ok
+    );
     bystander.finish();
 }
 
@@ -200,7 +212,7 @@ fn span_outside_its_buffer_is_refused() {
         let reply = send(input, output);
         assert_eq!(
             (reply.status, reply.length),
-            (Status::Ok, input.length),
+            (InvocationStatus::Ok, input.length),
             "{input:?} {output:?}"
         );
     }
@@ -216,10 +228,10 @@ fn span_outside_its_buffer_is_refused() {
         span(u64::MAX, u64::MAX),
         span(1 << 63, 1 << 63),
     ] {
-        assert_eq!(send(bad, fine).status, Status::BadSpan, "input {bad:?}");
-        assert_eq!(send(fine, bad).status, Status::BadSpan, "output {bad:?}");
+        assert_eq!(send(bad, fine).status, InvocationStatus::BadSpan, "input {bad:?}");
+        assert_eq!(send(fine, bad).status, InvocationStatus::BadSpan, "output {bad:?}");
     }
-    assert_eq!(send(fine, fine).status, Status::Ok);
+    assert_eq!(send(fine, fine).status, InvocationStatus::Ok);
     bystander.finish();
 }
 
@@ -242,17 +254,29 @@ fn unknown_buffer_is_refused() {
         let request = lease.channel.span_request(epoch, echo, span(input), span(output));
         lease.channel.send(&request.encode()).status
     };
-    assert_eq!(status(1, 1), Status::Ok);
+    assert_eq!(status(1, 1), InvocationStatus::Ok);
     for unknown in [0, 2, 3, 1024, 1025, 65537, u32::MAX] {
-        assert_eq!(status(unknown, 1), Status::UnknownRegion, "input in region {unknown}");
-        assert_eq!(status(1, unknown), Status::UnknownRegion, "output in region {unknown}");
+        assert_eq!(
+            status(unknown, 1),
+            InvocationStatus::UnknownRegion,
+            "input in region {unknown}"
+        );
+        assert_eq!(
+            status(1, unknown),
+            InvocationStatus::UnknownRegion,
+            "output in region {unknown}"
+        );
     }
     let region = RegionId(1);
     lease
         .connection
         .done(&ConnectionRequest::Deregister { region }, &[])
         .unwrap();
-    assert_eq!(status(1, 1), Status::UnknownRegion, "it is not registered any more");
+    assert_eq!(
+        status(1, 1),
+        InvocationStatus::UnknownRegion,
+        "it is not registered any more"
+    );
     // Memory that is smaller than before, under the same number.
     lease
         .connection
@@ -260,7 +284,7 @@ fn unknown_buffer_is_refused() {
         .unwrap();
     assert_eq!(
         status(1, 1),
-        Status::BadSpan,
+        InvocationStatus::BadSpan,
         "the size of the buffer that was there before"
     );
 }
@@ -318,7 +342,7 @@ fn random_and_mutated_frames_are_answered_and_harm_no_other_client() {
         }
         let reply = lease.channel.try_send(&words, LIMIT);
         let reply = reply.unwrap_or_else(|| panic!("no answer to {words:x?}, seed {seed}"));
-        if reply.status == Status::Ok {
+        if reply.status == InvocationStatus::Ok {
             assert!(reply.length <= 4096, "{reply:?} to {words:x?}, seed {seed}");
         }
     }
@@ -355,7 +379,7 @@ fn payload_that_changes_while_it_is_used_harms_no_other_client() {
         let reply = lease.channel.reply(request.seq, LIMIT);
         let status = reply.unwrap_or_else(|| panic!("no answer in round {round}")).status;
         assert!(
-            matches!(status, Status::Ok | Status::BadSpan),
+            matches!(status, InvocationStatus::Ok | InvocationStatus::BadSpan),
             "{status:?} in round {round}"
         );
         lease.channel.skip();

@@ -8,7 +8,7 @@ use hotlease_tests::process::Process;
 use hotlease_tests::session::RawSession;
 use hotlease_tests::wait::until_true;
 use hotlease_wire::Cause;
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::grpc::AcquireRequest;
 use hotlease_wire::session::SessionReply;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ fn worker_that_writes_nonsense_to_its_agent_harms_only_its_lease() {
                 };
                 let request = channel.request(epoch, lease.functions.index("echo"), b"still there?");
                 let reply = channel.try_send(&request.encode(), Duration::from_secs(2));
-                reply.is_some_and(|reply| reply.status == Status::Ok)
+                reply.is_some_and(|reply| reply.status == InvocationStatus::Ok)
             },
         );
         eprintln!("{function}: serving again after {:?}", start.elapsed());
@@ -93,7 +93,7 @@ fn child_that_a_function_leaves_behind_is_gone_with_the_lease() {
         .channel
         .request(lease.epoch, lease.functions.index("leaves_child"), b"");
     let reply = lease.channel.send(&request.encode());
-    assert_eq!(reply.status, Status::Ok);
+    assert_eq!(reply.status, InvocationStatus::Ok);
     let child = i32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
     if child < 0 {
         // The sandbox forbids it, which is as good.

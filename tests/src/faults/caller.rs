@@ -93,9 +93,9 @@ impl Default for Steady {
 
 /// Outcomes of calls so far. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Told(Arc<Mutex<Vec<Outcome>>>);
+pub struct CallerReport(Arc<Mutex<Vec<Outcome>>>);
 
-impl Told {
+impl CallerReport {
     fn outcomes(&self) -> MutexGuard<'_, Vec<Outcome>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -214,7 +214,7 @@ pub fn keep_calling(
 /// A thread that calls a function that is not idempotent, until told to stop.
 pub struct Caller {
     stop: Arc<AtomicBool>,
-    told: Told,
+    told: CallerReport,
     thread: JoinHandle<()>,
     tally: Arc<Tally>,
     invoker: Invoker,
@@ -226,7 +226,7 @@ impl Caller {
     /// # Panics
     /// If the library has no such function.
     pub fn start(invoker: Invoker, tally: &Arc<Tally>, how: &Steady) -> Self {
-        let (stop, told) = (Arc::new(AtomicBool::new(false)), Told::default());
+        let (stop, told) = (Arc::new(AtomicBool::new(false)), CallerReport::default());
         let function = invoker.function("tally").expect("it is there");
         let function = function.idempotent(false).timeout(how.timeout);
         let thread = {
@@ -251,7 +251,7 @@ impl Caller {
     }
 
     /// Outcomes of its calls.
-    pub fn told(&self) -> &Told {
+    pub fn told(&self) -> &CallerReport {
         &self.told
     }
 
@@ -283,7 +283,7 @@ const RESOLVED: Duration = Duration::from_secs(30);
 /// A client that calls in a process of its own: `hotlease-test-tally`. Killed when dropped.
 pub struct Client {
     child: Child,
-    told: Told,
+    told: CallerReport,
     /// Usage by lease, which the client prints at the end.
     reader: Option<JoinHandle<Bill>>,
     tally: Arc<Tally>,
@@ -308,7 +308,7 @@ impl Client {
             .stdout(Stdio::piped());
         let mut child = command.spawn().expect("the client starts");
         let lines = BufReader::new(child.stdout.take().expect("a pipe"));
-        let told = Told::default();
+        let told = CallerReport::default();
         let reader = {
             let told = told.clone();
             let now = (Instant::now(), monotonic());
@@ -340,7 +340,7 @@ impl Client {
     }
 
     /// Outcomes of its calls.
-    pub fn told(&self) -> &Told {
+    pub fn told(&self) -> &CallerReport {
         &self.told
     }
 

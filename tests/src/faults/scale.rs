@@ -101,7 +101,7 @@ impl Runs {
                 if number >= self.runs {
                     break;
                 }
-                let told = Told {
+                let told = RunLabel {
                     seed: self.seed,
                     number,
                 };
@@ -132,12 +132,12 @@ impl Runs {
 }
 
 /// Prints which run failed.
-struct Told {
+struct RunLabel {
     seed: u64,
     number: u32,
 }
 
-impl Drop for Told {
+impl Drop for RunLabel {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("run {} failed; HOTLEASE_FAULTS_SEED={}", self.number, self.seed);

@@ -37,7 +37,7 @@ pub struct Meddling {
 
 /// Counts of what was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Done {
+pub struct MeddlerDone {
     /// Packets that came through.
     pub passed: u64,
     /// Packets among them that came after one sent later.
@@ -50,7 +50,7 @@ pub struct Done {
 
 struct Orders {
     meddling: Meddling,
-    done: Done,
+    done: MeddlerDone,
 }
 
 /// A thread that meddles until this is dropped.
@@ -69,7 +69,7 @@ impl Meddler {
         }
         let orders = Arc::new(Mutex::new(Orders {
             meddling: Meddling::default(),
-            done: Done::default(),
+            done: MeddlerDone::default(),
         }));
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
@@ -83,7 +83,7 @@ impl Meddler {
         }
     }
 
-    pub fn set(&self, meddling: Meddling) -> Done {
+    pub fn set(&self, meddling: Meddling) -> MeddlerDone {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         orders.meddling = meddling;
         orders.done
@@ -110,7 +110,7 @@ struct Direction {
 }
 
 impl Direction {
-    fn take(&mut self, frame: &[u8], meddling: &Meddling, done: &mut Done) {
+    fn take(&mut self, frame: &[u8], meddling: &Meddling, done: &mut MeddlerDone) {
         self.came += 1;
         let is_one_of = |each: u32| each > 0 && self.came.is_multiple_of(each.into());
         if is_one_of(meddling.lose_one_of) || self.queue.len() >= QUEUE_MAX {
@@ -131,7 +131,7 @@ impl Direction {
         self.queue.push(Reverse((due, self.came, frame.to_vec())));
     }
 
-    fn give(&mut self, to: &File, done: &mut Done) {
+    fn give(&mut self, to: &File, done: &mut MeddlerDone) {
         while let Some(Reverse((due, _, _))) = self.queue.peek()
             && *due <= Instant::now()
             && let Some(Reverse((_, number, frame))) = self.queue.pop()

@@ -6,7 +6,7 @@ use crate::comm::datatype::datatype;
 use crate::comm::operator::{OperatorHandle, operator};
 use crate::comm::request::{LentMemory, RequestHandle};
 use crate::status::{Failure, catch_panic};
-use hotlease_comm::{Blocks, Call, Collective, CollectiveArguments, Datatype, Operator};
+use hotlease_comm::{Blocks, Collective, CollectiveArguments, CollectiveCall, Datatype, Operator};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
@@ -39,7 +39,7 @@ pub(super) enum WaitMode {
 }
 
 /// A collective with its arguments from C.
-pub(super) struct CollectiveCall<'a> {
+pub(super) struct CallArguments<'a> {
     collective: Collective<'a>,
     datatype: Datatype,
     operator: Option<Operator>,
@@ -47,7 +47,7 @@ pub(super) struct CollectiveCall<'a> {
     output: *mut c_void,
 }
 
-impl<'a> CollectiveCall<'a> {
+impl<'a> CallArguments<'a> {
     pub(super) fn new(
         collective: Collective<'a>,
         of: u64,
@@ -91,9 +91,9 @@ impl<'a> CollectiveCall<'a> {
             ),
             ..CollectiveArguments::new(self.collective, self.datatype)
         };
-        let call = Call {
+        let call = CollectiveCall {
             in_place,
-            ..Call::new(self.collective, comm.rank(), comm.size())
+            ..CollectiveCall::new(self.collective, comm.rank(), comm.size())
         };
         call.check().map_err(hotlease_comm::Error::from)?;
         let (read, written) = (self.size(call.input())?, self.size(call.output())?);

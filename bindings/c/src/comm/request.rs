@@ -19,7 +19,7 @@ pub struct RequestHandle {
 enum RequestProgress {
     /// `None` while a wait has taken the request.
     Pending(Option<Request>),
-    Ended(Result<hotlease_comm::Status, Error>),
+    Ended(Result<hotlease_comm::MessageStatus, Error>),
 }
 
 /// Input and output of an operation; each is empty if the operation does not use it.
@@ -37,8 +37,8 @@ pub struct Message {
     size: u64,
 }
 
-impl From<hotlease_comm::Status> for Message {
-    fn from(status: hotlease_comm::Status) -> Self {
+impl From<hotlease_comm::MessageStatus> for Message {
+    fn from(status: hotlease_comm::MessageStatus) -> Self {
         Self {
             source: status.source,
             tag: status.tag,
@@ -109,7 +109,7 @@ impl RequestHandle {
         true
     }
 
-    fn wait(&mut self) -> Result<hotlease_comm::Status, Error> {
+    fn wait(&mut self) -> Result<hotlease_comm::MessageStatus, Error> {
         match &mut self.progress {
             RequestProgress::Pending(request) => request.take().map_or(Err(Error::Finished), Request::wait),
             RequestProgress::Ended(result) => result.clone(),

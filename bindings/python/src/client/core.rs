@@ -15,18 +15,18 @@ pub mod pace;
 mod remote_results;
 pub mod wait;
 
-use crate::client::core::keeper::Keeper;
+use crate::client::core::keeper::KeeperHandle;
 use crate::client::core::lane::Lane;
 use crate::client::core::pace::Pace;
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
-use crate::client::memory::Pool;
+use crate::client::memory::BufferPool;
 use crate::client::output::OutputQueue;
-use crate::client::tasks::job::Job;
+use crate::client::tasks::job::TaskJob;
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::queue::Queue;
 use crate::client::tasks::remote_results::Releases;
-use crate::client::tasks::request::Payload;
+use crate::client::tasks::request::TaskPayload;
 use crate::client::tasks::target::Target;
 use crate::client::tasks::task_cell::TaskCell;
 use hotlease_client::{Error, Invoker};
@@ -93,7 +93,7 @@ impl CoreState {
 pub struct ExecutorCore {
     pub invoker: Invoker,
     pub state: Mutex<CoreState>,
-    pub pool: Arc<Pool>,
+    pub pool: Arc<BufferPool>,
     /// Changes when an idle slot is sent a task.
     pub version: AtomicU64,
     /// Task that prepares a worker.
@@ -115,7 +115,7 @@ pub struct ExecutorCore {
     pub has_to_finish: AtomicBool,
     /// Number of watched tasks without an outcome (approximate).
     pub watched: AtomicUsize,
-    pub keeper: Keeper,
+    pub keeper: KeeperHandle,
     /// Output of tasks.
     pub showing: Arc<OutputQueue>,
     /// Results that outlive the program.
@@ -178,7 +178,7 @@ impl ExecutorCore {
             to_finish: Mutex::default(),
             has_to_finish: AtomicBool::new(false),
             watched: AtomicUsize::new(0),
-            keeper: Keeper::default(),
+            keeper: KeeperHandle::default(),
             showing: Arc::new(showing),
             memory,
             submitted: AtomicU64::new(0),
@@ -248,8 +248,8 @@ impl ExecutorCore {
         let Some((target, payload)) = &self.initializer else {
             return;
         };
-        let payload = Payload::Own(payload.clone());
-        let mut job = Job::new(Arc::new(TaskCell::new(None)), target.clone(), payload);
+        let payload = TaskPayload::Own(payload.clone());
+        let mut job = TaskJob::new(Arc::new(TaskCell::new(None)), target.clone(), payload);
         job.prepares = true;
         job.cell.start();
         match state.lanes[at].send(job, &self.invoker, &self.pool) {
@@ -262,11 +262,11 @@ impl ExecutorCore {
     }
 
     /// Accepts a task: sends it if a slot has room, else queues it. Fails if the core is closed.
-    pub fn accept(&self, py: Python<'_>, job: Job) -> Result<(), Closed> {
+    pub fn accept(&self, py: Python<'_>, job: TaskJob) -> Result<(), Closed> {
         self.with_state(py, |state| self.accept_into(state, job))
     }
 
-    fn accept_into(&self, mut state: MutexGuard<'_, CoreState>, job: Job) -> Result<(), Closed> {
+    fn accept_into(&self, mut state: MutexGuard<'_, CoreState>, job: TaskJob) -> Result<(), Closed> {
         if let Some(closed) = &state.closed {
             return Err(closed.clone());
         }
@@ -303,7 +303,7 @@ impl ExecutorCore {
     }
 
     /// Sends the task to the slot with the fewest tasks; returns it if no slot has room.
-    fn send(&self, state: &mut CoreState, mut job: Job) -> Option<Job> {
+    fn send(&self, state: &mut CoreState, mut job: TaskJob) -> Option<TaskJob> {
         let Some(at) = state.lane_with_room(job.near) else {
             return Some(job);
         };
@@ -348,7 +348,7 @@ impl ExecutorCore {
     }
 
     /// Ends a task without a reply.
-    pub fn fail(&self, state: &mut CoreState, mut job: Job, error: Error) {
+    pub fn fail(&self, state: &mut CoreState, mut job: TaskJob, error: Error) {
         if let Some(errand) = job.errand.take() {
             return self.end_errand(state, *errand, Err(error.to_string()));
         }
@@ -363,8 +363,8 @@ impl ExecutorCore {
 
     /// Gives a task its outcome.
     #[inline]
-    pub fn resolve(&self, state: &mut CoreState, job: Job, outcome: TaskOutcome) {
-        let Job {
+    pub fn resolve(&self, state: &mut CoreState, job: TaskJob, outcome: TaskOutcome) {
+        let TaskJob {
             errand,
             node,
             cell,

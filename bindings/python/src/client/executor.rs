@@ -9,18 +9,18 @@ use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
 use crate::client::futures::decode;
 use crate::client::futures::future::{self, finish_others, forked};
-use crate::client::futures::inputs::{self, Input};
+use crate::client::futures::inputs::{self, FutureInput};
 use crate::client::growth;
 use crate::client::memory::ResultView;
 use crate::client::output::OutputQueue;
 use crate::client::tasks::hint::Hint;
-use crate::client::tasks::job::Job;
+use crate::client::tasks::job::TaskJob;
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::planned_tasks::PlannedTask;
-use crate::client::tasks::request::Payload;
-use crate::client::tasks::target::{Blob, Memo, Plan, Target};
+use crate::client::tasks::request::TaskPayload;
+use crate::client::tasks::target::{Blob, MemoChoice, Target, TaskPlan};
 use crate::client::tasks::task_cell::TaskCell;
-use crate::client::tasks::task_times::{Recorder, TaskTimes, TimesRow};
+use crate::client::tasks::task_times::{TaskTimes, TimesRecorder, TimesRow};
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -50,10 +50,10 @@ pub(super) struct Opened {
     future: Py<PyAny>,
     idempotent: bool,
     /// Defaults for tasks, if neither they nor their functions set them.
-    plan: Plan,
+    plan: TaskPlan,
     hint: Hint,
     /// Records the times of tasks, if the options ask for that.
-    recorder: Option<Recorder>,
+    recorder: Option<TimesRecorder>,
 }
 
 impl Client {
@@ -67,7 +67,7 @@ impl Client {
 impl Opened {
     fn submit<'py>(
         &self,
-        asked: Option<&Plan>,
+        asked: Option<&TaskPlan>,
         function: &Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
@@ -116,7 +116,7 @@ impl Opened {
         let is_usual = inputs.is_empty() && asked.is_none() && target.plan.is_plain() && self.plan.is_plain();
         let cell = Arc::new(TaskCell::new(times));
         if !is_usual {
-            let planned = PlannedTask::new(cell.clone(), target, payload, Plan::default());
+            let planned = PlannedTask::new(cell.clone(), target, payload, TaskPlan::default());
             let (future, waited_ns) = self.plan(asked, function, planned, &args, kwargs, inputs)?;
             if let Some(times) = &cell.times {
                 times.submitted(room_ns + waited_ns);
@@ -125,7 +125,7 @@ impl Opened {
         }
         let (future, core) = (self.future.bind(py), core.clone());
         let future = future::make(future, cell.clone(), core, Some(target.clone()))?;
-        let mut job = Job::new(cell.clone(), target, payload);
+        let mut job = TaskJob::new(cell.clone(), target, payload);
         job.priority = job.target.plan.priority.unwrap_or(0);
         match self.core.accept(py, job) {
             Ok(()) => {
@@ -142,18 +142,18 @@ impl Opened {
     /// room.
     fn plan<'py>(
         &self,
-        asked: Option<&Plan>,
+        asked: Option<&TaskPlan>,
         function: &Bound<'py, PyAny>,
         mut planned: Box<PlannedTask>,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
-        inputs: Vec<Input>,
+        inputs: Vec<FutureInput>,
     ) -> PyResult<(Bound<'py, PyAny>, u64)> {
         let (py, core, target) = (function.py(), &self.core, planned.target.clone());
         let mut waited_ns = 0;
         let plan = target.plan.or(&self.plan);
         let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
-        if plan.memo == Some(Memo::Content) && target.content.get().is_none() {
+        if plan.memo == Some(MemoChoice::Content) && target.content.get().is_none() {
             let content = decode::called(py, intern!(py, "content"))?.call1((function, &*target.blob));
             match content.and_then(|content| content.extract::<[u8; 32]>()) {
                 // Set by another thread at the same time: an equal value.
@@ -260,7 +260,7 @@ impl Client {
             idempotent: asked.idempotent,
             plan: asked.plan,
             hint: Hint::default(),
-            recorder: (asked.timing > 0).then(|| Recorder::new(asked.timing as usize)),
+            recorder: (asked.timing > 0).then(|| TimesRecorder::new(asked.timing as usize)),
         };
         if let Err(opened) = self.opened.set(opened) {
             close(&opened.core, false);
@@ -483,8 +483,8 @@ fn prepare(
     let args = PyTuple::new(py, all)?;
     let (Callable::Target(target) | Callable::Argument(target)) = functions.find(&prepare, false)?;
     match encode::request(&target, &args, None, invoker, &Arc::default(), None)? {
-        Payload::Own(bytes) => Ok((target, bytes)),
-        Payload::Shared(_) => Err(PyTypeError::new_err(
+        TaskPayload::Own(bytes) => Ok((target, bytes)),
+        TaskPayload::Shared(_) => Err(PyTypeError::new_err(
             "the initializer and its arguments are too large; let it read from a file what it needs",
         )),
     }

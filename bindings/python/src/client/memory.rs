@@ -32,14 +32,14 @@ pub const HEADROOM: usize = 4096;
 
 /// Pool of buffers for reuse: a new buffer costs a page fault for each page that is touched first.
 #[derive(Default)]
-pub struct Pool {
+pub struct BufferPool {
     kept: Mutex<Vec<Buffer<u8>>>,
     in_use: AtomicUsize,
     /// Memory that the program has for its own arrays.
     given: Mutex<Vec<Weak<PoolBuffer>>>,
 }
 
-impl Pool {
+impl BufferPool {
     /// Whether callers that can do without a buffer have to.
     pub fn is_full(&self) -> bool {
         self.in_use.load(Ordering::Relaxed) >= IN_USE_MAX
@@ -142,7 +142,7 @@ pub struct PoolBuffer {
     is_lent: AtomicBool,
     /// The program has the buffer for its own array.
     is_given: bool,
-    pool: Weak<Pool>,
+    pool: Weak<BufferPool>,
 }
 
 impl PoolBuffer {

@@ -8,8 +8,8 @@
 //! waiting thread holds: so no lock is held meanwhile, and no thread waits without a limit for the thread that shows.
 
 use crate::client::tasks::target::Target;
-use crate::plain::Reader;
-use crate::task_output::{self, Pieces};
+use crate::plain::ValueReader;
+use crate::task_output::{self, OutputPieces};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -281,12 +281,12 @@ impl Entry {
         if left_out > 0 {
             pieces.append((task_output::LEFT_OUT, left_out))?;
         }
-        for (kind, bytes) in Pieces(&self.pieces) {
+        for (kind, bytes) in OutputPieces(&self.pieces) {
             match kind {
                 task_output::NAME => name = PyString::new(py, &String::from_utf8_lossy(bytes)),
                 task_output::STDOUT | task_output::STDERR => pieces.append((kind, String::from_utf8_lossy(bytes)))?,
                 task_output::RECORD => {
-                    if let Ok(record) = Reader::new(bytes).value(py) {
+                    if let Ok(record) = ValueReader::new(bytes).value(py) {
                         pieces.append((kind, record))?;
                     }
                 }

@@ -12,7 +12,7 @@
 //! | `MPI.IN_PLACE` | the caller's data is in the receive buffer |
 
 use super::datatype;
-use super::pinned_buffer::{Access, PinnedBuffer};
+use super::pinned_buffer::{BufferAccess, PinnedBuffer};
 use hotlease_comm::{Blocks, Datatype as Kind, LentBytes, LentBytesMut};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -102,7 +102,7 @@ impl<'py> BufferSpec<'py> {
     }
 
     /// Pins all of the memory; also returns the type of its elements.
-    fn pin(&self, access: Access, what: &str) -> PyResult<(Option<PinnedBuffer>, Kind)> {
+    fn pin(&self, access: BufferAccess, what: &str) -> PyResult<(Option<PinnedBuffer>, Kind)> {
         let Some(memory) = &self.memory else {
             return Ok((None, self.kind.unwrap_or(Kind::Bytes)));
         };
@@ -159,12 +159,12 @@ impl BufferPart {
     }
 
     /// Reads one run of elements.
-    pub fn of(spec: &Bound<'_, PyAny>, access: Access, what: &str) -> PyResult<Self> {
+    pub fn of(spec: &Bound<'_, PyAny>, access: BufferAccess, what: &str) -> PyResult<Self> {
         Self::of_blocks(spec, access, 1, what)
     }
 
     /// Reads as many runs as there are ranks, of one length, one after the other.
-    pub fn of_blocks(spec: &Bound<'_, PyAny>, access: Access, ranks: usize, what: &str) -> PyResult<Self> {
+    pub fn of_blocks(spec: &Bound<'_, PyAny>, access: BufferAccess, ranks: usize, what: &str) -> PyResult<Self> {
         let said = BufferSpec::of(spec, what, |count| {
             count.is_instance_of::<PyTuple>() || count.is_instance_of::<PyList>()
         })?;
@@ -274,7 +274,7 @@ impl BufferPart {
 
 impl BufferBlocks {
     /// A block for each rank.
-    pub fn of(spec: &Bound<'_, PyAny>, access: Access, ranks: usize, what: &str) -> PyResult<Self> {
+    pub fn of(spec: &Bound<'_, PyAny>, access: BufferAccess, ranks: usize, what: &str) -> PyResult<Self> {
         let said = BufferSpec::of(spec, what, |count| count.is_instance_of::<PyTuple>())?;
         let (pinned, kind) = said.pin(access, what)?;
         let room = pinned.as_ref().map_or(0, PinnedBuffer::bytes) / kind.size();

@@ -4,7 +4,7 @@ use super::buffer_spec::{BufferBlocks, BufferPart};
 use super::failure;
 use super::member::{Member, SharedCommunicator, interruptible};
 use super::operator::Op;
-use super::pinned_buffer::Access::{Read, Write};
+use super::pinned_buffer::BufferAccess::{Read, Write};
 use super::prepared::{BlockLists, CollectiveKind, Prepared};
 use hotlease_comm::Datatype as Kind;
 use pyo3::exceptions::PyValueError;
@@ -29,7 +29,7 @@ fn check_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
 }
 
 /// A communicator, for the duration of a call.
-pub struct Group {
+pub struct CommunicatorGuard {
     pub member: Arc<Member>,
     pub shared: Arc<SharedCommunicator>,
     /// File and line of the call, in checked mode.
@@ -80,7 +80,7 @@ fn check_bytes(given: &BufferPart, got: &BufferPart) -> PyResult<()> {
     )))
 }
 
-impl Group {
+impl CommunicatorGuard {
     pub fn new(py: Python<'_>, member: &Arc<Member>) -> PyResult<Self> {
         let shared = member.shared(py)?;
         Ok(Self {

@@ -1,7 +1,7 @@
 //! Collective methods of a communicator, which all members call in the same order: the second base of `MPI.Comm`.
 //! Methods whose name starts with `I` only start the operation, and return a request to wait for.
 
-use super::collectives::Group;
+use super::collectives::CommunicatorGuard;
 use super::messages::Messages;
 use super::operator::Op;
 use super::request::Request;
@@ -12,8 +12,8 @@ use pyo3::sync::PyOnceLock;
 #[pyclass(frozen, subclass, extends = Messages, module = "hotlease._core")]
 pub struct Collectives;
 
-fn group(slf: &Bound<'_, Collectives>) -> PyResult<Group> {
-    Group::new(slf.py(), &slf.as_super().get().member)
+fn group(slf: &Bound<'_, Collectives>) -> PyResult<CommunicatorGuard> {
+    CommunicatorGuard::new(slf.py(), &slf.as_super().get().member)
 }
 
 /// The operator of a call; the sum by default.

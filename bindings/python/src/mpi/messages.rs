@@ -4,10 +4,10 @@ use super::buffer_spec::BufferPart;
 use super::failure;
 use super::member::{Handle, Member, SharedCommunicator, interruptible};
 use super::operation::{OperationMemory, RunningOperation, wait};
-use super::pinned_buffer::Access;
+use super::pinned_buffer::BufferAccess;
 use super::request::{Bytes, Request};
 use super::status::{ANY_SOURCE, ANY_TAG, PROC_NULL, Status};
-use hotlease_comm::{Error, Pattern, Status as Known};
+use hotlease_comm::{Error, MessageStatus as Known, Pattern};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -236,7 +236,7 @@ impl Messages {
         let shared = self.shared(py)?;
         let tag = self::tag(py, tag)?;
         match receiver(py, &shared, dest)? {
-            Some(dest) => self.send(py, &shared, BufferPart::of(buf, Access::Read, SENT)?, dest, tag),
+            Some(dest) => self.send(py, &shared, BufferPart::of(buf, BufferAccess::Read, SENT)?, dest, tag),
             None => Ok(()),
         }
     }
@@ -256,7 +256,7 @@ impl Messages {
             fill_null_status(status);
             return Ok(());
         };
-        let part = BufferPart::of(buf, Access::Write, RECEIVED)?;
+        let part = BufferPart::of(buf, BufferAccess::Write, RECEIVED)?;
         let bytes = part.bytes();
         let uses = OperationMemory::of(part.lend_mut(bytes));
         let shared = &*shared;
@@ -280,9 +280,9 @@ impl Messages {
         status: Option<&Bound<'_, Status>>,
     ) -> PyResult<()> {
         let shared = self.shared(py)?;
-        let sent = BufferPart::of(sendbuf, Access::Read, SENT)?;
+        let sent = BufferPart::of(sendbuf, BufferAccess::Read, SENT)?;
         let into = recvbuf.map_or(Ok(BufferPart::none()), |buf| {
-            BufferPart::of(buf, Access::Write, RECEIVED)
+            BufferPart::of(buf, BufferAccess::Write, RECEIVED)
         })?;
         let send = (sent, receiver(py, &shared, dest)?, self::tag(py, sendtag)?);
         let pattern = pattern(py, &shared, source, recvtag)?;
@@ -306,7 +306,7 @@ impl Messages {
         recvtag: i64,
         status: Option<&Bound<'_, Status>>,
     ) -> PyResult<()> {
-        let into = BufferPart::of(buf, Access::Write, RECEIVED)?;
+        let into = BufferPart::of(buf, BufferAccess::Write, RECEIVED)?;
         let copy = pyo3::types::PyBytes::new(py, into.slice());
         let copy = copy.as_any();
         self.Sendrecv(py, copy, dest, sendtag, Some(buf), source, recvtag, status)
@@ -320,7 +320,7 @@ impl Messages {
         let Some(dest) = receiver(py, &shared, dest)? else {
             return Ok(Request::of_nothing(&self.member, PROC_NULL));
         };
-        let part = BufferPart::of(buf, Access::Read, SENT)?;
+        let part = BufferPart::of(buf, BufferAccess::Read, SENT)?;
         let work = self.begin_send(py, &shared, part, dest, tag)?;
         Ok(Request::of_work(&self.member, work))
     }
@@ -332,7 +332,7 @@ impl Messages {
         let Some(pattern) = pattern(py, &shared, source, tag)? else {
             return Ok(Request::of_nothing(&self.member, PROC_NULL));
         };
-        let part = BufferPart::of(buf, Access::Write, RECEIVED)?;
+        let part = BufferPart::of(buf, BufferAccess::Write, RECEIVED)?;
         let work = self.begin_receive(py, &shared, part, pattern)?;
         Ok(Request::of_work(&self.member, work))
     }
@@ -351,9 +351,9 @@ impl Messages {
         recvtag: i64,
     ) -> PyResult<Request> {
         let shared = self.shared(py)?;
-        let sent = BufferPart::of(sendbuf, Access::Read, SENT)?;
+        let sent = BufferPart::of(sendbuf, BufferAccess::Read, SENT)?;
         let into = recvbuf.map_or(Ok(BufferPart::none()), |buf| {
-            BufferPart::of(buf, Access::Write, RECEIVED)
+            BufferPart::of(buf, BufferAccess::Write, RECEIVED)
         })?;
         let dest = receiver(py, &shared, dest)?;
         let tag = self::tag(py, sendtag)?;
@@ -374,7 +374,7 @@ impl Messages {
     /// Sends a copy, so that the caller need not wait.
     #[pyo3(signature = (buf, dest, tag=0))]
     fn Ibsend(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<Request> {
-        let copy = pyo3::types::PyBytes::new(py, BufferPart::of(buf, Access::Read, SENT)?.slice());
+        let copy = pyo3::types::PyBytes::new(py, BufferPart::of(buf, BufferAccess::Read, SENT)?.slice());
         self.Isend(py, copy.as_any(), dest, tag)
     }
 

@@ -4,7 +4,7 @@ use super::buffer_spec::Loan;
 use super::failure;
 use super::member::Member;
 use super::operator::RaisedError;
-use hotlease_comm::{Error, Request, Status, Watch};
+use hotlease_comm::{Error, MessageStatus, Request, Watch};
 use pyo3::prelude::*;
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl RunningOperation {
         member: &Member,
         uses: OperationMemory,
         begin: impl FnOnce(&[Option<Loan>; 2]) -> Result<Request, Error> + Send,
-    ) -> PyResult<Status> {
+    ) -> PyResult<MessageStatus> {
         member.sweep(py);
         let OperationMemory { loans, raised } = uses;
         let begun = py.detach(|| -> Result<_, Error> {
@@ -106,7 +106,7 @@ impl RunningOperation {
     }
 
     /// Waits for the end. After Ctrl-C the operation goes on by itself, if it cannot be cancelled.
-    pub fn wait(mut self, py: Python<'_>, member: &Member) -> PyResult<Status> {
+    pub fn wait(mut self, py: Python<'_>, member: &Member) -> PyResult<MessageStatus> {
         loop {
             if let Err(interrupt) = py.check_signals() {
                 self.abandon(py, member);
@@ -119,7 +119,7 @@ impl RunningOperation {
     }
 
     /// Returns the result, once, if the operation ends within `at_most`.
-    pub fn poll(&mut self, at_most: Duration) -> Option<Result<Status, OperationError>> {
+    pub fn poll(&mut self, at_most: Duration) -> Option<Result<MessageStatus, OperationError>> {
         let result = self.request.wait_for(at_most)?;
         Some(result.map_err(|error| self.failed(error)))
     }

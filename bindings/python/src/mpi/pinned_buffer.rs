@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 /// Use of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum BufferAccess {
     /// The memory is sent.
     Read,
     /// The memory is received into.
@@ -26,11 +26,11 @@ unsafe impl Sync for PinnedBuffer {}
 
 impl PinnedBuffer {
     /// Pins the memory of an object. `what` names its use in errors: "the send buffer".
-    pub fn of(object: &Bound<'_, PyAny>, access: Access, what: &str) -> PyResult<Self> {
+    pub fn of(object: &Bound<'_, PyAny>, access: BufferAccess, what: &str) -> PyResult<Self> {
         let flags = ffi::PyBUF_ANY_CONTIGUOUS | ffi::PyBUF_FORMAT;
         let asked = match access {
-            Access::Read => flags,
-            Access::Write => flags | ffi::PyBUF_WRITABLE,
+            BufferAccess::Read => flags,
+            BufferAccess::Write => flags | ffi::PyBUF_WRITABLE,
         };
         Self::get(object, asked).map_err(|cause| refusal(object, access, what, &cause).unwrap_or(cause))
     }
@@ -76,7 +76,7 @@ impl Drop for PinnedBuffer {
 }
 
 /// Error for an object whose memory cannot be pinned, with advice.
-fn refusal(object: &Bound<'_, PyAny>, access: Access, what: &str, cause: &PyErr) -> Option<PyErr> {
+fn refusal(object: &Bound<'_, PyAny>, access: BufferAccess, what: &str, cause: &PyErr) -> Option<PyErr> {
     let py = object.py();
     let kind = object.get_type().qualname().ok()?;
     // SAFETY: an object, under the GIL.
@@ -88,7 +88,7 @@ fn refusal(object: &Bound<'_, PyAny>, access: Access, what: &str, cause: &PyErr)
              lower-case calls (send, bcast, ...) take any object"
         };
         PyTypeError::new_err(format!("{what} is of type {kind}: {advice}"))
-    } else if access == Access::Write && PinnedBuffer::get(object, ffi::PyBUF_ANY_CONTIGUOUS).is_ok() {
+    } else if access == BufferAccess::Write && PinnedBuffer::get(object, ffi::PyBUF_ANY_CONTIGUOUS).is_ok() {
         PyBufferError::new_err(format!(
             "{what} is read-only: this {kind} cannot be written; pass a writable one, such as array.copy() or a bytearray"
         ))

@@ -1,7 +1,7 @@
 //! Prepared collective: a collective with its buffers and operator, ready to start.
 
 use super::buffer_spec::{BufferPart, Loan};
-use super::collectives::Group;
+use super::collectives::CommunicatorGuard;
 use super::operation::{OperationMemory, RunningOperation};
 use super::operator::RaisedError;
 use super::request::Request;
@@ -119,13 +119,13 @@ impl Prepared {
     }
 
     /// Runs the collective and waits for its end.
-    pub fn run(self, py: Python<'_>, group: &Group) -> PyResult<()> {
+    pub fn run(self, py: Python<'_>, group: &CommunicatorGuard) -> PyResult<()> {
         let (uses, rest) = self.split_uses();
         RunningOperation::run(py, &group.member, uses, |loans| rest.begin_lent(group, loans)).map(drop)
     }
 
     /// Starts the collective.
-    pub fn begin(self, py: Python<'_>, group: &Group) -> PyResult<Request> {
+    pub fn begin(self, py: Python<'_>, group: &CommunicatorGuard) -> PyResult<Request> {
         let (uses, rest) = self.split_uses();
         let work = RunningOperation::begin(py, &group.member, uses, |loans| rest.begin_lent(group, loans))?;
         Ok(Request::of_work(&group.member, work))
@@ -136,7 +136,11 @@ impl Prepared {
         (std::mem::take(&mut self.uses), self)
     }
 
-    fn begin_lent(&self, group: &Group, loans: &[Option<Loan>; 2]) -> Result<hotlease_comm::Request, Error> {
+    fn begin_lent(
+        &self,
+        group: &CommunicatorGuard,
+        loans: &[Option<Loan>; 2],
+    ) -> Result<hotlease_comm::Request, Error> {
         let [Some(input), Some(output)] = loans else {
             unreachable!("both are lent, if only for nothing");
         };

@@ -3,10 +3,10 @@
 use super::buffer_spec::BufferPart;
 use super::member::Member;
 use super::operation::{OperationError, RunningOperation, SIGNAL_INTERVAL};
-use super::pinned_buffer::Access;
+use super::pinned_buffer::BufferAccess;
 use super::requests::{self, Requests, Statuses};
 use super::status::{ANY_SOURCE, Status};
-use hotlease_comm::{Error, ReceiveRequest, ReceivedMessage, Status as Known, Watch};
+use hotlease_comm::{Error, MessageStatus as Known, ReceiveRequest, ReceivedMessage, Watch};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -49,7 +49,7 @@ impl Bytes {
 
     /// Copies the bytes to the beginning of a buffer; if they do not fit, returns the room of the buffer.
     fn _copy_to(&self, buf: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-        let part = BufferPart::of(buf, Access::Write, "the receive buffer")?;
+        let part = BufferPart::of(buf, BufferAccess::Write, "the receive buffer")?;
         let room = part.bytes();
         if self.0.len() > room {
             return Ok(Some(room));

@@ -1,7 +1,7 @@
 //! Status of a message: `MPI.Status`.
 
 use super::datatype;
-use hotlease_comm::Status as Known;
+use hotlease_comm::MessageStatus as Known;
 use pyo3::prelude::*;
 
 /// Any rank, as a source.

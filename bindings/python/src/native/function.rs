@@ -1,6 +1,6 @@
 //! A native function as a Python object: the base of `hotlease.NativeFunction`.
 
-use super::libraries::{self, Call};
+use super::libraries::{self, NativeCall};
 use super::view::InputView;
 use super::{ROOM_MIN, failed, produced};
 use hotlease_client::{Code, Error, Interface};
@@ -28,7 +28,7 @@ fn uid() -> u32 {
 type CallResult<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>);
 
 /// Size and recipe of a function's result.
-pub enum Output {
+pub enum NativeResult {
     /// Fixed room, and recipe.
     Fixed(u64, Box<[u8]>),
     /// Room for as many items as the input has, of the dtype in this pickle.
@@ -43,7 +43,7 @@ pub struct Native {
     pub code: Code,
     pub name: Box<str>,
     pub interface: Interface,
-    pub output: Output,
+    pub output: NativeResult,
     is_idempotent: bool,
 }
 
@@ -59,7 +59,7 @@ impl Native {
 #[pymethods]
 impl Native {
     /// Function of a library, given as bytes or as the file `library`. `output`: room (`None`: as the input) and
-    /// recipe; `None`: see [`Output::Asked`].
+    /// recipe; `None`: see [`NativeResult::Asked`].
     #[new]
     fn new(
         py: Python<'_>,
@@ -83,9 +83,9 @@ impl Native {
             name: name.into(),
             interface,
             output: match output {
-                Some((Some(room), recipe)) => Output::Fixed(room, recipe.into()),
-                Some((None, dtype)) => Output::AsInput(dtype.into()),
-                None => Output::Asked,
+                Some((Some(room), recipe)) => NativeResult::Fixed(room, recipe.into()),
+                Some((None, dtype)) => NativeResult::AsInput(dtype.into()),
+                None => NativeResult::Asked,
             },
             is_idempotent,
         })
@@ -132,7 +132,7 @@ impl Native {
         let bytes = unsafe { block.as_bytes_mut() };
         let offset = bytes.as_ptr().align_offset(ALIGNMENT);
         let output = &mut bytes[offset..][..capacity];
-        let call = Call {
+        let call = NativeCall {
             function,
             context: CONTEXT.with_borrow_mut(|context| context.prepare_call(0)),
             input: view.place(),

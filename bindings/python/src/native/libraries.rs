@@ -1,7 +1,7 @@
 //! Libraries that this process has loaded, by key. They are never unloaded, because other code may have addresses in
 //! them; so their number and size are bounded.
 
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::task::FunctionKey;
 use hotlease_worker::{CallOutcome, Library, LoadedFunction, MemoryPlace};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ pub fn load(key: FunctionKey, bytes: &[u8]) -> Result<Arc<Library>, String> {
 }
 
 /// A call that is about to be made.
-pub struct Call {
+pub struct NativeCall {
     pub function: LoadedFunction,
     /// Context of a slot, or of a thread.
     pub context: *mut c_void,
@@ -72,14 +72,14 @@ pub struct Call {
 }
 
 // SAFETY: made and used on one thread, which only releases the GIL in between.
-unsafe impl Send for Call {}
+unsafe impl Send for NativeCall {}
 
-impl Call {
+impl NativeCall {
     /// Makes the call.
     ///
     /// # Safety
     /// As for [`LoadedFunction::call`].
-    pub unsafe fn make(self) -> Result<CallOutcome, Status> {
+    pub unsafe fn make(self) -> Result<CallOutcome, InvocationStatus> {
         // SAFETY: by the contract of this function.
         unsafe { self.function.call(self.context, self.input, self.output) }
     }

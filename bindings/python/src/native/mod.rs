@@ -13,12 +13,12 @@ mod libraries;
 mod sizes;
 mod view;
 
-pub use function::{Native, Output};
-pub use libraries::{Call, find, load};
+pub use function::{Native, NativeResult};
+pub use libraries::{NativeCall, find, load};
 pub use sizes::{reply_bytes, reply_layout};
 pub use view::InputView;
 
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use hotlease_worker::CallOutcome;
 use pyo3::prelude::*;
 
@@ -32,7 +32,7 @@ const MESSAGE_BYTES: usize = 16 << 10;
 pub fn produced(
     py: Python<'_>,
     name: &str,
-    outcome: Result<CallOutcome, Status>,
+    outcome: Result<CallOutcome, InvocationStatus>,
     output: &[u8],
     room: usize,
 ) -> PyResult<usize> {
@@ -46,7 +46,7 @@ pub fn produced(
             return Err(failed(py, "TaskError", (text, false)));
         }
     };
-    if outcome.status == Status::FunctionError {
+    if outcome.status == InvocationStatus::FunctionError {
         // At most as many bytes as `output` has: see `OutputTooLarge`.
         let message = &output[..(outcome.bytes as usize).min(MESSAGE_BYTES)];
         let message = String::from_utf8_lossy(message);

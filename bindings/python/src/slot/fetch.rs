@@ -1,7 +1,7 @@
 //! Results of other tasks that stayed with their workers: fetched from there, without the GIL.
 
 use super::shelf::{self, random, read_until};
-use super::task::{Input, TaskFailure};
+use super::task::{RequestBytes, TaskFailure};
 use hotlease_wire::task::left_results::{
     CHALLENGE_BYTES, CONTENT_CODE_BYTES, Challenge, DELIVERY_BYTES, Exchange, LEFT_REPLY_BYTES, LeftResult,
 };
@@ -54,7 +54,7 @@ pub fn damaged(_: FormatError) -> TaskFailure {
 }
 
 /// Location of a result of another task, if it is not in the request but stayed with its worker.
-pub fn left_at(input: &Input, start: usize, length: usize) -> Result<Option<LeftResult>, TaskFailure> {
+pub fn left_at(input: &RequestBytes, start: usize, length: usize) -> Result<Option<LeftResult>, TaskFailure> {
     let mut told = [0; LEFT_REPLY_BYTES];
     let Some(told) = told.get_mut(..length) else {
         return Ok(None);

@@ -1,9 +1,9 @@
 //! Native tasks: a function of a library, called on the bytes of its request and without the GIL. Its output is written
 //! in place into the reply, if it fits.
 
-use crate::native::{self, Call, InputView};
-use crate::slot::output::{KeptResults, Output};
-use crate::slot::task::{Input, TaskFailure};
+use crate::native::{self, InputView, NativeCall};
+use crate::slot::output::{KeptResults, ReplyDestination};
+use crate::slot::task::{RequestBytes, TaskFailure};
 use crate::slot::{forks, invocation};
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::task::native::{AS_INPUT, NativeArguments};
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 /// running time if the request asks for it.
 pub fn run(
     py: Python<'_>,
-    input: &Input,
+    input: &RequestBytes,
     task: &TaskRequest,
     results: &[Py<PyAny>],
-    (output, kept): (&mut Output<'_>, &mut KeptResults),
+    (output, kept): (&mut ReplyDestination<'_>, &mut KeptResults),
     took: &mut Option<Duration>,
 ) -> Result<(), TaskFailure> {
     let mut bytes = vec![0; task.arguments.pickle_bytes];
@@ -71,7 +71,7 @@ pub fn run(
         true => &mut output.place[start..layout.end],
         false => &mut elsewhere[offset..offset + capacity],
     };
-    let call = Call {
+    let call = NativeCall {
         function,
         context: invocation::context().cast(),
         input: place,
@@ -99,7 +99,7 @@ pub fn run(
     Ok(())
 }
 
-fn library(py: Python<'_>, input: &Input, task: &TaskRequest) -> Result<Arc<Library>, TaskFailure> {
+fn library(py: Python<'_>, input: &RequestBytes, task: &TaskRequest) -> Result<Arc<Library>, TaskFailure> {
     if let Some(known) = native::find(&task.key) {
         return Ok(known);
     }

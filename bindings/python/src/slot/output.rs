@@ -15,7 +15,7 @@ const KEPT_MAX: usize = RING_DEPTH_MAX as usize;
 const KEPT_BYTES_MAX: usize = 1 << 30;
 
 /// Destination of a reply.
-pub struct Output<'a> {
+pub struct ReplyDestination<'a> {
     /// Output memory of the invocation.
     pub place: &'a mut [u8],
     /// Bytes of the whole reply, also if they do not fit.
@@ -24,7 +24,7 @@ pub struct Output<'a> {
     pub stays: bool,
 }
 
-impl Output<'_> {
+impl ReplyDestination<'_> {
     /// Writes a reply of a few parts.
     pub fn write(&mut self, kept: &mut KeptResults, head: &[u8], body: &[&[u8]]) {
         let total = head.len() + body.iter().map(|part| part.len()).sum::<usize>();
@@ -221,7 +221,7 @@ impl KeptResults {
     }
 
     /// Writes a result out, if it is here; it stays if it does not fit.
-    pub fn take(&mut self, ticket: u64, output: &mut Output<'_>) {
+    pub fn take(&mut self, ticket: u64, output: &mut ReplyDestination<'_>) {
         if let Some(standing) = shelf::take(ticket) {
             // The client gives as much room as the result has bytes.
             return match standing.whole.len() <= output.place.len() {

@@ -5,10 +5,10 @@
 //! serve the connections, a few of them, each for a limited time. A peer without the secret gets a nonce, and is cut
 //! off after [`PROVING`].
 
-use super::output::{KeptResults, Output};
-use super::task::Input;
+use super::output::{KeptResults, ReplyDestination};
+use super::task::RequestBytes;
 use hotlease_wire::task::left_results::{
-    CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_MAX, LeftResult, Nonce, Secret,
+    CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_MAX, LeftResult, Nonce, ResultSecret,
 };
 use hotlease_wire::task::{TaskRequest, reply};
 use hotlease_worker::address_for_clients;
@@ -35,7 +35,7 @@ static SHELF: OnceLock<Option<Arc<Shelf>>> = OnceLock::new();
 
 /// A reply on the shelf.
 pub struct ShelvedReply {
-    secret: Secret,
+    secret: ResultSecret,
     /// Bytes of the reply.
     pub whole: Vec<u8>,
 }
@@ -63,7 +63,7 @@ pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<LeftResult, Vec<u8>> {
         return Err(whole);
     }
     results.bytes += whole.len();
-    let (bytes, secret) = (whole.len() as u64, Secret(secret));
+    let (bytes, secret) = (whole.len() as u64, ResultSecret(secret));
     let standing = ShelvedReply {
         secret: secret.clone(),
         whole,
@@ -86,7 +86,7 @@ pub fn take(ticket: u64) -> Option<Arc<ShelvedReply>> {
 }
 
 /// Handles a release request: drops these results.
-pub fn release(input: &Input, task: &TaskRequest, output: &mut Output<'_>) {
+pub fn release(input: &RequestBytes, task: &TaskRequest, output: &mut ReplyDestination<'_>) {
     let mut tickets = vec![0; task.arguments.pickle_bytes];
     input.copy(task.arguments.pickle, &mut tickets);
     for ticket in tickets.chunks_exact(8) {

@@ -7,7 +7,7 @@ use crate::plain;
 use crate::slot::fetch::{damaged, left_at, pull};
 use crate::slot::functions::Functions;
 use crate::slot::input::{COPIED_BELOW, LentViews};
-use crate::slot::output::{KeptResults, Output};
+use crate::slot::output::{KeptResults, ReplyDestination};
 use crate::slot::{forks, invocation, native, output_streams, results, shelf};
 use hotlease_wire::task::{ALIGNMENT, FormatError, TaskLayout, TaskReply, TaskRequest, key_of, reply, request};
 use hotlease_worker::exit_after_reply;
@@ -73,13 +73,13 @@ pub unsafe extern "C" fn call(
     produced: *mut u64,
 ) -> i32 {
     invocation::begin(context.cast());
-    let input = Input {
+    let input = RequestBytes {
         start: NonNull::new(input.cast_mut().cast()).unwrap_or(NonNull::dangling()),
         size: size as usize,
     };
     // SAFETY: by the contract of this function; the client does not read it before there is a reply.
     let place = unsafe { std::slice::from_raw_parts_mut(output.cast::<u8>(), capacity as usize) };
-    let mut output = Output {
+    let mut output = ReplyDestination {
         place,
         produced: 0,
         stays: false,
@@ -100,12 +100,12 @@ pub unsafe extern "C" fn call(
 }
 
 /// Bytes of a request; their owner may change them at any time.
-pub struct Input {
+pub struct RequestBytes {
     start: NonNull<u8>,
     size: usize,
 }
 
-impl Input {
+impl RequestBytes {
     pub fn copy(&self, from: usize, into: &mut [u8]) {
         let inside = from.checked_add(into.len()).is_some_and(|end| end <= self.size);
         assert!(inside, "a decoder looks beyond the request");
@@ -162,7 +162,7 @@ impl From<FormatError> for TaskFailure {
 type Arguments<'py> = (Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
 
 impl SlotState {
-    fn run(&mut self, py: Python<'_>, input: &Input, output: &mut Output<'_>) {
+    fn run(&mut self, py: Python<'_>, input: &RequestBytes, output: &mut ReplyDestination<'_>) {
         let task = match TaskRequest::decode(input.size, |from, into| input.copy(from, into)) {
             Ok(task) => task,
             Err(error) => return output.refuse(&format!("the request is damaged: {error}")),
@@ -221,10 +221,10 @@ impl SlotState {
     fn native(
         &mut self,
         py: Python<'_>,
-        input: &Input,
+        input: &RequestBytes,
         task: &TaskRequest,
         lent: &mut LentViews,
-        output: &mut Output<'_>,
+        output: &mut ReplyDestination<'_>,
     ) -> Result<(), TaskFailure> {
         let results = self.results(py, input, task, lent)?;
         let (kept, took) = (&mut self.kept, &mut self.took);
@@ -236,7 +236,7 @@ impl SlotState {
     fn result<'py>(
         &mut self,
         py: Python<'py>,
-        input: &Input,
+        input: &RequestBytes,
         task: &TaskRequest,
         lent: &mut LentViews,
     ) -> Result<Bound<'py, PyAny>, TaskFailure> {
@@ -255,7 +255,7 @@ impl SlotState {
     fn function<'py>(
         &mut self,
         py: Python<'py>,
-        input: &Input,
+        input: &RequestBytes,
         task: &TaskRequest,
     ) -> Result<Bound<'py, PyAny>, TaskFailure> {
         if let Some(known) = self.functions.get(py, &task.key) {
@@ -282,7 +282,7 @@ impl SlotState {
     fn arguments<'py>(
         &mut self,
         py: Python<'py>,
-        input: &Input,
+        input: &RequestBytes,
         task: &TaskRequest,
         lent: &mut LentViews,
     ) -> Result<Arguments<'py>, TaskFailure> {
@@ -313,7 +313,7 @@ impl SlotState {
     fn unpickle<'py>(
         &self,
         py: Python<'py>,
-        input: &Input,
+        input: &RequestBytes,
         layout: &TaskLayout,
         writable: bool,
         lent: &mut LentViews,
@@ -343,7 +343,7 @@ impl SlotState {
     fn results(
         &mut self,
         py: Python<'_>,
-        input: &Input,
+        input: &RequestBytes,
         task: &TaskRequest,
         lent: &mut LentViews,
     ) -> Result<Vec<Py<PyAny>>, TaskFailure> {
@@ -354,7 +354,7 @@ impl SlotState {
                 Some(left) => {
                     let pulled = py.detach(|| pull(&left)).map_err(TaskFailure::Unfetched)?;
                     let (start, size) = lent.hold(pulled);
-                    self.value(py, &Input { start, size }, (0, size), lent)
+                    self.value(py, &RequestBytes { start, size }, (0, size), lent)
                 }
             };
             values.push(value?);
@@ -366,7 +366,7 @@ impl SlotState {
     fn value(
         &mut self,
         py: Python<'_>,
-        input: &Input,
+        input: &RequestBytes,
         (start, length): (usize, usize),
         lent: &mut LentViews,
     ) -> Result<Py<PyAny>, TaskFailure> {
@@ -384,7 +384,7 @@ impl SlotState {
         let value = if body.kind == reply::PLAIN {
             self.scratch.resize(layout.pickle_bytes, 0);
             input.copy(layout.pickle, &mut self.scratch);
-            plain::Reader::new(&self.scratch).value(py)?
+            plain::ValueReader::new(&self.scratch).value(py)?
         } else {
             layout.buffers.iter_mut().for_each(|(buffer, _)| *buffer += start);
             self.unpickle(py, input, layout, true, lent)?
@@ -393,7 +393,13 @@ impl SlotState {
     }
 
     /// Writes the reply. `whose`: the request, and whether the result may stay in its memory.
-    fn reply(&mut self, py: Python<'_>, value: &Bound<'_, PyAny>, whose: (&Input, bool), output: &mut Output<'_>) {
+    fn reply(
+        &mut self,
+        py: Python<'_>,
+        value: &Bound<'_, PyAny>,
+        whose: (&RequestBytes, bool),
+        output: &mut ReplyDestination<'_>,
+    ) {
         self.scratch.clear();
         self.scratch.extend([0; reply::HEAD_BYTES]);
         if plain::encode(value, &mut self.scratch, PLAIN_BYTES_MAX) {
@@ -408,8 +414,8 @@ impl SlotState {
         &mut self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
-        (input, yielded): (&Input, bool),
-        output: &mut Output<'_>,
+        (input, yielded): (&RequestBytes, bool),
+        output: &mut ReplyDestination<'_>,
     ) -> PyResult<()> {
         let dumped = self.dump.bind(py).call1((value,))?;
         let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
@@ -438,7 +444,7 @@ impl SlotState {
     }
 
     #[cold]
-    fn reply_error(&mut self, py: Python<'_>, error: PyErr, output: &mut Output<'_>) {
+    fn reply_error(&mut self, py: Python<'_>, error: PyErr, output: &mut ReplyDestination<'_>) {
         type Described<'py> = (Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
         // `value` would lose the traceback.
         let error = error.into_value(py).into_bound(py);
@@ -466,7 +472,7 @@ impl SlotState {
 
 /// Decodes a tuple, and pairs of names and values.
 fn plain_arguments<'py>(py: Python<'py>, bytes: &[u8], results: &[Py<PyAny>]) -> Result<Arguments<'py>, TaskFailure> {
-    let mut reader = plain::Reader::with_results(bytes, results);
+    let mut reader = plain::ValueReader::with_results(bytes, results);
     let arguments = reader.value(py)?.cast_into::<PyTuple>();
     let arguments = arguments.map_err(|_| TaskFailure::Refused("the plain arguments are no tuple".into()))?;
     if reader.is_at_end() {

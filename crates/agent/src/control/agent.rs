@@ -1,10 +1,10 @@
 //! Life of an agent: start, service, stop.
 
-use crate::config::{AGENT_SOCKET, Network, SESSION_SOCKET};
+use crate::config::{AGENT_SOCKET, AgentNetwork, SESSION_SOCKET};
 use crate::control::cores;
 use crate::control::listener::{GrpcListener, SessionListener, SocketFile};
 use crate::control::lock::{DirectoryLock, keep_identity, kept_identity};
-use crate::control::membership::Membership;
+use crate::control::membership::ManagerMembership;
 use crate::control::network;
 use crate::control::service::Service;
 use crate::control::session::SESSIONS_MAX;
@@ -33,7 +33,7 @@ use hotlease_journal::{StateDir, UsageJournal};
 use hotlease_lease::agent::BookEvent;
 use hotlease_net::grpc::channel_to_first;
 use hotlease_net::peer::is_tenant_name;
-use hotlease_net::{Address, Listener as TlsListener, Role};
+use hotlease_net::{Address, CertificateRole, TlsListener};
 use hotlease_sandbox::Launcher;
 use hotlease_wire::grpc::agent_server::AgentServer;
 use hotlease_wire::ids::{AgentId, BootId};
@@ -190,7 +190,11 @@ impl Agent {
         let manager = match (elsewhere, &config.manager_socket) {
             (Some(network), _) => {
                 let identity = Arc::clone(&network.identity);
-                Some(channel_to_first(network.managers.clone(), identity, Role::Manager))
+                Some(channel_to_first(
+                    network.managers.clone(),
+                    identity,
+                    CertificateRole::Manager,
+                ))
             }
             (_, Some(socket)) => Some(local_manager(socket)?),
             _ => None,
@@ -198,7 +202,7 @@ impl Agent {
         if let (Some(others), Some(manager)) = (&others, &manager) {
             others.set_manager(manager.clone());
         }
-        let membership = manager.map(|manager| Membership::new(Arc::clone(&node), manager, registered));
+        let membership = manager.map(|manager| ManagerMembership::new(Arc::clone(&node), manager, registered));
         let served = Arc::clone(&node);
         let (stop, stopping) = watch::channel(false);
         let (finished, stopped) = watch::channel(false);
@@ -286,7 +290,7 @@ fn journal(state: &Path, lock: &DirectoryLock) -> Result<(AgentId, UsageJournal)
     Ok((agent, journal))
 }
 
-async fn listen(network: &Network) -> Result<(TlsListener, SocketAddr), AgentError> {
+async fn listen(network: &AgentNetwork) -> Result<(TlsListener, SocketAddr), AgentError> {
     let unusable = |tenant: &&String| !is_tenant_name(tenant);
     if let Some(tenant) = network.tenants.iter().find(unusable) {
         return Err(AgentError::Config {
@@ -304,7 +308,7 @@ async fn listen(network: &Network) -> Result<(TlsListener, SocketAddr), AgentErr
 }
 
 /// Address to which other hosts connect.
-fn endpoint(network: &Network, address: SocketAddr) -> Address {
+fn endpoint(network: &AgentNetwork, address: SocketAddr) -> Address {
     if let Some(advertised) = &network.advertise {
         return advertised.clone();
     }
@@ -333,7 +337,7 @@ struct AgentParts {
     sessions: SessionListener,
     /// Listener of the TLS port, and whether it admits clients without a certificate, which show the token of a lease.
     tls: Option<(TlsListener, bool)>,
-    membership: Option<Membership>,
+    membership: Option<ManagerMembership>,
     token_key_rotation: Duration,
 }
 

@@ -3,9 +3,9 @@
 use crate::AgentError;
 use crate::control::lock::DirectoryLock;
 use crate::control::session;
-use crate::isolation::caller::Caller;
+use crate::isolation::caller::SessionPeer;
 use crate::node::Node;
-use hotlease_fabric::socket::{Listener as SocketListener, Socket};
+use hotlease_fabric::socket::{Socket, SocketListener};
 use hotlease_wire::session::SessionReply;
 use std::fs::{self, Permissions};
 use std::io;
@@ -79,7 +79,7 @@ impl SessionListener {
                 socket = accept(&listener) => socket,
             };
             let caller = match socket.peer() {
-                Ok(peer) if admits(peer.uid) => Caller::Local { uid: peer.uid },
+                Ok(peer) if admits(peer.uid) => SessionPeer::Local { uid: peer.uid },
                 Ok(peer) => {
                     tracing::warn!(uid = peer.uid, "closed a session of another user");
                     continue;

@@ -1,11 +1,11 @@
 //! Messages for listings and heartbeats: the agent, its leases, workers and libraries.
 
-use crate::data::code::Code;
+use crate::data::code::CheckedLibrary;
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::incarnation::IncarnationState;
 use crate::leases::running_usage::{functions_so_far, used_so_far};
 use crate::node::{Node, NodeState};
-use hotlease_lease::agent::{Availability, CoreSharing, EndedLease, FinalTotal, Lease, QuestionId};
+use hotlease_lease::agent::{Availability, CoreLease, CoreUse, EndedLease, FinalTotal, QuestionId};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_sandbox::Kind;
 use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, FunctionUsage, LeaseInfo, Usage, WorkerInfo};
@@ -182,7 +182,7 @@ fn add_functions(node: &Node, tables: &NodeState, leases: &mut [LeaseInfo]) {
     }
 }
 
-fn active_lease(node: &Node, tables: &NodeState, lease: &Lease) -> LeaseInfo {
+fn active_lease(node: &Node, tables: &NodeState, lease: &CoreLease) -> LeaseInfo {
     let now = node.now();
     let used = used_so_far(lease, tables.leases.get(&lease.id).map(Arc::as_ref), now);
     LeaseInfo {
@@ -196,7 +196,7 @@ fn active_lease(node: &Node, tables: &NodeState, lease: &Lease) -> LeaseInfo {
         cores: lease.cores(),
         usage: Some(message(used)),
         end_reason: String::new(),
-        shared: lease.sharing == CoreSharing::Shared,
+        shared: lease.sharing == CoreUse::Shared,
         gpus: lease.gpus(),
         functions: Vec::new(),
         start: None,
@@ -215,7 +215,7 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
         cores: lease.cores.clone(),
         usage: Some(message(lease.usage)),
         end_reason: lease.reason.to_string(),
-        shared: lease.sharing == CoreSharing::Shared,
+        shared: lease.sharing == CoreUse::Shared,
         gpus: lease.gpus.clone(),
         functions: Vec::new(),
         start: None,
@@ -268,7 +268,7 @@ fn waiting(node: &Node, state: &str, workers: Vec<(Kind, u32, u64)>) -> impl Ite
 }
 
 fn codes(node: &Node, only: &Option<HashSet<CodeHash>>) -> Vec<CodeInfo> {
-    let listed = |code: &Arc<Code>| only.as_ref().is_none_or(|only| only.contains(&code.hash));
+    let listed = |code: &Arc<CheckedLibrary>| only.as_ref().is_none_or(|only| only.contains(&code.hash));
     let codes = node.codes.list().into_iter().filter(listed);
     codes
         .map(|code| CodeInfo {

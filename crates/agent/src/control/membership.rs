@@ -1,4 +1,4 @@
-//! The agent's membership with a manager: carries out the decisions of [`hotlease_lease::agent::Membership`].
+//! The agent's membership with a manager: carries out the decisions of [`hotlease_lease::agent::ManagerMembership`].
 
 use crate::control::listing;
 use crate::node::Node;
@@ -32,7 +32,7 @@ const PAST_RETRY: Duration = Duration::from_secs(10);
 type RequestResult = (MembershipEvent, Option<Rejection>);
 
 /// The agent's membership with a manager.
-pub(crate) struct Membership {
+pub(crate) struct ManagerMembership {
     node: Arc<Node>,
     manager: ManagerClient<Channel>,
     registered: watch::Sender<bool>,
@@ -50,7 +50,7 @@ struct PastReporter {
     refused: std::sync::Mutex<Option<Instant>>,
 }
 
-impl Membership {
+impl ManagerMembership {
     /// Membership with the manager that this channel leads to. `registered` will say whether the manager knows this
     /// agent.
     pub fn new(node: Arc<Node>, channel: Channel, registered: watch::Sender<bool>) -> Self {

@@ -1,11 +1,11 @@
 //! The agent's TLS port: requests of managers and sessions of clients, from other hosts.
 
 use crate::control::session;
-use crate::isolation::caller::Caller;
+use crate::isolation::caller::SessionPeer;
 use crate::node::Node;
 use hotlease_net::grpc::PeerStream;
 use hotlease_net::tunnel::{NewSession, Tunnels};
-use hotlease_net::{Listener, Peer, PeerConnection, Protocol, Stranger};
+use hotlease_net::{ConnectionProtocol, Peer, PeerConnection, Stranger, TlsListener};
 use hotlease_wire::Rejection;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// If `is_open`, clients without a certificate may open sessions with the token of a lease; otherwise every peer needs
 /// a certificate.
 pub(crate) async fn serve(
-    (listener, is_open): (Listener, bool),
+    (listener, is_open): (TlsListener, bool),
     node: Arc<Node>,
     places: Arc<Semaphore>,
     requests: mpsc::Sender<io::Result<PeerStream>>,
@@ -50,7 +50,7 @@ pub(crate) async fn serve(
             Some(_) = streams.join_next() => continue,
             Some(stranger) = strangers.recv() => {
                 // Requests are for managers, which have a certificate.
-                if stranger.protocol() == Some(Protocol::Session) {
+                if stranger.protocol() == Some(ConnectionProtocol::Session) {
                     let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
                     streams.spawn(bearer(node, tunnels, stranger, Arc::clone(&places)));
                 }
@@ -60,13 +60,13 @@ pub(crate) async fn serve(
         };
         let Some(connection) = connection else { break };
         match connection.protocol {
-            Protocol::Grpc => {
+            ConnectionProtocol::Grpc => {
                 // An error says that requests are not served any more.
                 let _ = requests.send(Ok(PeerStream::from(connection))).await;
             }
             // An agent does not offer this protocol in its handshake.
-            Protocol::Http => drop(connection),
-            Protocol::Session => {
+            ConnectionProtocol::Http => drop(connection),
+            ConnectionProtocol::Session => {
                 let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
                 let places = Arc::clone(&places);
                 streams.spawn(stream(node, tunnels, connection, places));
@@ -88,7 +88,7 @@ async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: PeerConnecti
                 what: "sessions are for tenants".into(),
             });
         };
-        begin(node, begun, Caller::Certified { tenant }, places)
+        begin(node, begun, SessionPeer::Certified { tenant }, places)
     };
     tunnels.serve(connection, begin).await;
 }
@@ -99,7 +99,7 @@ async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, plac
     let known = |token: &[u8]| {
         let (tenant, lease) = node.bearer_of(token)?;
         let peer = Peer::bearer(&tenant, lease);
-        *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(Caller::Bearer { tenant, lease });
+        *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(SessionPeer::Bearer { tenant, lease });
         Ok(peer)
     };
     let begin = |begun: NewSession| {
@@ -110,7 +110,7 @@ async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, plac
     tunnels.serve_stranger(stranger, known, begin).await;
 }
 
-fn begin(node: Arc<Node>, begun: NewSession, caller: Caller, places: Arc<Semaphore>) -> Result<(), Rejection> {
+fn begin(node: Arc<Node>, begun: NewSession, caller: SessionPeer, places: Arc<Semaphore>) -> Result<(), Rejection> {
     let Ok(place) = places.try_acquire_owned() else {
         return Err(session::too_many());
     };

@@ -1,12 +1,12 @@
 //! The agent's gRPC service: requests of managers, of other agents, and for direct leases.
 
 use crate::control::listing;
-use crate::data::image_transfer::Pieces;
-use crate::isolation::caller::Origin;
+use crate::data::image_transfer::ImagePieces;
+use crate::isolation::caller::RequestOrigin;
 use crate::node::Node;
 use crate::node::direct::{self, Requester};
 use hotlease_lease::agent::BookEvent;
-use hotlease_net::Role;
+use hotlease_net::CertificateRole;
 use hotlease_net::grpc::PeerInfo;
 use hotlease_wire::grpc::agent_server;
 use hotlease_wire::grpc::{
@@ -31,10 +31,10 @@ pub(crate) struct Service {
 
 /// Checks that a manager sends the request: on the socket every admitted peer counts as one; from other hosts it must
 /// show a manager's certificate.
-fn origin<T>(request: &Request<T>) -> Result<Origin, Rejection> {
+fn origin<T>(request: &Request<T>) -> Result<RequestOrigin, Rejection> {
     match request.extensions().get::<PeerInfo>() {
-        None => Ok(Origin::Local),
-        Some(PeerInfo(peer)) if peer.role == Role::Manager => Ok(Origin::Remote),
+        None => Ok(RequestOrigin::Local),
+        Some(PeerInfo(peer)) if peer.role == CertificateRole::Manager => Ok(RequestOrigin::Remote),
         Some(PeerInfo(peer)) => Err(Rejection::NotPermitted {
             what: format!("an agent answers managers, and this is the certificate of the {peer}"),
         }),
@@ -77,11 +77,11 @@ impl agent_server::Agent for Service {
         Ok(Response::new(self.end(request.into_inner()).instrument(span).await?))
     }
 
-    type ReadImageStream = Pieces;
+    type ReadImageStream = ImagePieces;
 
-    async fn read_image(&self, request: Request<ReadImageRequest>) -> Result<Response<Pieces>, Status> {
+    async fn read_image(&self, request: Request<ReadImageRequest>) -> Result<Response<ImagePieces>, Status> {
         if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>()
-            && peer.role != Role::Agent
+            && peer.role != CertificateRole::Agent
         {
             return Err(Rejection::NotPermitted {
                 what: format!("environments are for other agents, and this is the certificate of the {peer}"),

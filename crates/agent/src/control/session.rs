@@ -3,15 +3,15 @@
 //! The socket is read also while a request is being handled, so that the end of a client is noticed at once, during any
 //! wait.
 
-use crate::isolation::caller::Caller;
+use crate::isolation::caller::SessionPeer;
 use crate::leases::incarnation::worker_died;
 use crate::node::outbox::Outbox;
-use crate::node::{Attachment, Node};
+use crate::node::{Node, SessionHold};
 use crate::socket::AsyncSocket;
 use crate::workers::worker::{ORDER_LIMIT, OrderError};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_lease::agent::BookEvent;
-use hotlease_wire::control::Order;
+use hotlease_wire::control::WorkerOrder;
 use hotlease_wire::ids::{CodeHash, Epoch, WorkerIndex};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::{SessionReply, SessionRequest};
@@ -45,7 +45,7 @@ pub(crate) fn too_many() -> Rejection {
 
 /// Serves a client until it leaves or its lease ends. While `receiving` is set, a long message of the client is
 /// arriving, which delays its renewals.
-pub(crate) async fn serve(node: Arc<Node>, socket: Socket, caller: Caller, receiving: Arc<AtomicBool>) {
+pub(crate) async fn serve(node: Arc<Node>, socket: Socket, caller: SessionPeer, receiving: Arc<AtomicBool>) {
     let socket = match AsyncSocket::new(socket) {
         Ok(socket) => Arc::new(socket),
         Err(error) => {
@@ -72,7 +72,7 @@ struct Session {
 }
 
 impl Session {
-    async fn run(mut self, caller: Caller) {
+    async fn run(mut self, caller: SessionPeer) {
         let Ok(Some(first)) = timeout(ATTACH_LIMIT, self.next()).await else {
             return;
         };
@@ -88,7 +88,7 @@ impl Session {
         self.outbox.run().await;
     }
 
-    fn attach(&self, (request, _): Request, caller: Caller) -> Result<Attachment, Rejection> {
+    fn attach(&self, (request, _): Request, caller: SessionPeer) -> Result<SessionHold, Rejection> {
         let SessionRequest::Attach { version, token } = request else {
             return Err(Rejection::BadRequest {
                 what: "the first request of a session must be to attach".into(),
@@ -104,7 +104,7 @@ impl Session {
     }
 
     /// Serves the attached session. The attachment is dropped on every return, which may end the lease.
-    async fn serve_attached(&mut self, attachment: Attachment) {
+    async fn serve_attached(&mut self, attachment: SessionHold) {
         let lease = Arc::clone(&attachment.lease);
         match self.run_while_reading(&attachment, lease.wait_for_start()).await {
             None => return,
@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    fn ttl_ms(&self, attachment: &Attachment) -> Result<u64, Rejection> {
+    fn ttl_ms(&self, attachment: &SessionHold) -> Result<u64, Rejection> {
         ttl_ms(&self.node, attachment)
     }
 
@@ -163,7 +163,7 @@ impl Session {
     }
 
     /// Receives the next request. Keeps the lease alive while its client is sending a large library.
-    async fn next_of(&mut self, attachment: &Attachment) -> Option<Request> {
+    async fn next_of(&mut self, attachment: &SessionHold) -> Option<Request> {
         let (node, receiving) = (Arc::clone(&self.node), Arc::clone(&self.receiving));
         let (lease, period) = (attachment.lease.id, self.renewal_period(attachment));
         let keep_alive = async {
@@ -185,7 +185,7 @@ impl Session {
 
     /// Runs `work`, reads requests ahead, and keeps the lease alive, because its client cannot renew while it waits for
     /// an answer. `None` when the session has ended.
-    async fn run_while_reading<T>(&mut self, attachment: &Attachment, work: impl Future<Output = T>) -> Option<T> {
+    async fn run_while_reading<T>(&mut self, attachment: &SessionHold, work: impl Future<Output = T>) -> Option<T> {
         let (socket, outbox) = (Arc::clone(&self.socket), Arc::clone(&self.outbox));
         let lease = attachment.lease.id;
         let period = self.renewal_period(attachment);
@@ -214,7 +214,7 @@ impl Session {
         }
     }
 
-    fn renewal_period(&self, attachment: &Attachment) -> Duration {
+    fn renewal_period(&self, attachment: &SessionHold) -> Duration {
         let ttl_ms = self.ttl_ms(attachment).unwrap_or(1000);
         Duration::from_millis((ttl_ms / 3).max(10))
     }
@@ -235,7 +235,7 @@ impl Session {
     }
 }
 
-fn ttl_ms(node: &Node, attachment: &Attachment) -> Result<u64, Rejection> {
+fn ttl_ms(node: &Node, attachment: &SessionHold) -> Result<u64, Rejection> {
     let tables = node.tables();
     let lease = tables.book.active(attachment.lease.id)?;
     Ok(lease.ttl.as_millis() as u64)
@@ -244,7 +244,7 @@ fn ttl_ms(node: &Node, attachment: &Attachment) -> Result<u64, Rejection> {
 /// Handles a request; `None` if the answer comes as an event.
 async fn answer(
     node: &Arc<Node>,
-    attachment: &Attachment,
+    attachment: &SessionHold,
     (request, fds): Request,
 ) -> Result<Option<(SessionReply, Vec<OwnedFd>)>, Rejection> {
     let lease = &attachment.lease;
@@ -299,7 +299,7 @@ async fn answer(
 
 async fn load(
     node: &Arc<Node>,
-    attachment: &Attachment,
+    attachment: &SessionHold,
     hash: CodeHash,
     size_bytes: u64,
     fds: Vec<OwnedFd>,
@@ -339,7 +339,7 @@ async fn load(
 }
 
 /// Introduces the client to a worker; returns the client's end of a new socket between them.
-async fn connect(node: &Arc<Node>, attachment: &Attachment, index: WorkerIndex) -> Result<(Epoch, Socket), Rejection> {
+async fn connect(node: &Arc<Node>, attachment: &SessionHold, index: WorkerIndex) -> Result<(Epoch, Socket), Rejection> {
     let mut death = None;
     // Before a dead worker is started again for a client that may not use it.
     attachment.delegated_slots_of(&node.tables(), index)?;
@@ -353,7 +353,7 @@ async fn connect(node: &Arc<Node>, attachment: &Attachment, index: WorkerIndex) 
             // Under the lock, so that a revocation at this moment also ends this connection.
             let tables = node.tables();
             let lent = attachment.delegated_slots_of(&tables, index)?;
-            worker.send(&Order::Introduce { lent }, &[theirs.as_fd()])
+            worker.send(&WorkerOrder::Introduce { lent }, &[theirs.as_fd()])
         };
         drop(theirs);
         match introduced.wait_for_answer(ORDER_LIMIT).await {

@@ -5,7 +5,7 @@
 
 use hotlease_fabric::memory::{read_sealed, sealed_copy};
 use hotlease_wire::Rejection;
-use hotlease_wire::code::{Function, exports};
+use hotlease_wire::code::{ExportedFunction, exports};
 use hotlease_wire::ids::CodeHash;
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ const INLINE_BYTES_MAX: u64 = 128 << 10;
 const CHECKED_AT_ONCE_MAX: usize = 2;
 
 /// A checked library.
-pub(crate) struct Code {
+pub(crate) struct CheckedLibrary {
     /// Hash by which it is addressed.
     pub hash: CodeHash,
     /// Size, bytes.
@@ -35,14 +35,14 @@ pub(crate) struct Code {
     memory: OwnedFd,
 }
 
-impl Code {
+impl CheckedLibrary {
     /// Its bytes, sealed.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 
     /// A library that a lease's workers have without loading it.
-    pub fn of_program(hash: CodeHash, functions: Vec<Function>) -> std::io::Result<Self> {
+    pub fn of_program(hash: CodeHash, functions: Vec<ExportedFunction>) -> std::io::Result<Self> {
         Ok(Self {
             hash,
             size_bytes: 0,
@@ -86,7 +86,7 @@ impl Code {
 
 #[derive(Default)]
 struct CodeEntries {
-    codes: HashMap<CodeHash, (Arc<Code>, u64)>,
+    codes: HashMap<CodeHash, (Arc<CheckedLibrary>, u64)>,
     bytes: u64,
     uses: u64,
 }
@@ -112,7 +112,7 @@ impl CodeCache {
     }
 
     /// Returns the library, if it is cached.
-    pub fn get(&self, hash: CodeHash) -> Option<Arc<Code>> {
+    pub fn get(&self, hash: CodeHash) -> Option<Arc<CheckedLibrary>> {
         let mut entries = self.entries();
         entries.uses += 1;
         let now = entries.uses;
@@ -122,7 +122,7 @@ impl CodeCache {
     }
 
     /// All cached libraries, by hash.
-    pub fn list(&self) -> Vec<Arc<Code>> {
+    pub fn list(&self) -> Vec<Arc<CheckedLibrary>> {
         let entries = self.entries();
         let mut codes: Vec<_> = entries.codes.values().map(|(code, _)| Arc::clone(code)).collect();
         codes.sort_by_key(|code| code.hash);
@@ -135,7 +135,12 @@ impl CodeCache {
     }
 
     /// Admits a library that a client sent, if size and hash are as the client says.
-    pub async fn admit(&self, memory: OwnedFd, hash: CodeHash, size_bytes: u64) -> Result<Arc<Code>, Rejection> {
+    pub async fn admit(
+        &self,
+        memory: OwnedFd,
+        hash: CodeHash,
+        size_bytes: u64,
+    ) -> Result<Arc<CheckedLibrary>, Rejection> {
         if size_bytes == 0 {
             return Err(Rejection::BadRequest {
                 what: "a function library of no bytes".into(),
@@ -151,10 +156,11 @@ impl CodeCache {
             return Ok(code);
         }
         let code = if size_bytes <= INLINE_BYTES_MAX {
-            Code::check(memory.as_fd(), hash, size_bytes)?
+            CheckedLibrary::check(memory.as_fd(), hash, size_bytes)?
         } else {
             let _turn = self.checks.acquire().await;
-            let checked = tokio::task::spawn_blocking(move || Code::check(memory.as_fd(), hash, size_bytes)).await;
+            let checked =
+                tokio::task::spawn_blocking(move || CheckedLibrary::check(memory.as_fd(), hash, size_bytes)).await;
             checked.map_err(|error| Rejection::Unavailable {
                 what: format!("checking the function library: {error}"),
             })??
@@ -164,7 +170,7 @@ impl CodeCache {
         Ok(code)
     }
 
-    fn insert(&self, code: Arc<Code>) {
+    fn insert(&self, code: Arc<CheckedLibrary>) {
         if code.size_bytes > self.bytes_max {
             return;
         }
@@ -191,8 +197,8 @@ impl CodeCache {
 mod tests {
     use super::*;
 
-    fn code(number: u8, size_bytes: u64) -> Arc<Code> {
-        Arc::new(Code {
+    fn code(number: u8, size_bytes: u64) -> Arc<CheckedLibrary> {
+        Arc::new(CheckedLibrary {
             hash: CodeHash([number; 32]),
             size_bytes,
             functions: vec![],
@@ -227,7 +233,7 @@ mod tests {
         let sealed = || sealed_copy("test", text).expect("memory");
         let hash = CodeHash::of(text);
         let length = text.len() as u64;
-        let refusal = |result: Result<Arc<Code>, Rejection>| result.err().expect("refused");
+        let refusal = |result: Result<Arc<CheckedLibrary>, Rejection>| result.err().expect("refused");
         let mismatch = cache.admit(sealed(), CodeHash([0; 32]), length).await;
         assert_eq!(refusal(mismatch), Rejection::CodeMismatch);
         assert!(matches!(

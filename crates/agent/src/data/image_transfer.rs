@@ -8,4 +8,4 @@ mod fetching;
 mod sending;
 
 pub(crate) use fetching::OtherAgents;
-pub(crate) use sending::{ImageSender, Pieces};
+pub(crate) use sending::{ImagePieces, ImageSender};

@@ -13,7 +13,8 @@
 
 use crate::error::AgentError;
 use hotlease_image::{
-    Cache, CacheOptions, ImageError, ImageId, ImageReader, Manifest, MountMethod, MountedImage, Neighbours, Recorder,
+    Cache, CacheOptions, ImageError, ImageId, ImageReader, Manifest, MountMethod, MountedImage, Neighbours,
+    OpenRecorder,
 };
 use hotlease_sandbox::Launcher;
 use hotlease_wire::Rejection;
@@ -348,7 +349,7 @@ impl Drop for Image {
 /// Steps of unmounting.
 struct MountRelease {
     /// Ends before the mount does.
-    recorder: Option<Recorder>,
+    recorder: Option<OpenRecorder>,
     mounted: Option<MountedImage>,
     /// Launcher whose nurseries must look at the mounts again, if the mount does not propagate to them.
     unseen_by: Option<Launcher>,

@@ -22,10 +22,10 @@ pub(crate) mod listing;
 pub(crate) mod transfer;
 
 pub(crate) use files::StateRequest;
-pub(crate) use keeper::StateKeeper;
+pub(crate) use keeper::WorkerStateKeeper;
 
 use crate::AgentError;
-use crate::data::code::Code;
+use crate::data::code::CheckedLibrary;
 use hotlease_sandbox::Kind;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
@@ -152,7 +152,7 @@ pub(crate) fn ending_limit(options: Option<&SwapOptions>) -> Duration {
 const UNDECLARED: &str = "its library does not say how its state is saved: HOTLEASE_STATE_SAVE and HOTLEASE_STATE_RESTORE (hotlease/function.h). Nothing of it ran";
 
 /// Refuses a library that does not fit the state of its lease of native workers, before any of its code runs.
-pub(crate) fn admit_library(wanted: &StateRequest, code: &Code) -> Result<(), Rejection> {
+pub(crate) fn admit_library(wanted: &StateRequest, code: &CheckedLibrary) -> Result<(), Rejection> {
     let rejected = |why: &str| Err(Rejection::CodeRejected { why: why.into() });
     match &code.state {
         None => rejected(UNDECLARED),

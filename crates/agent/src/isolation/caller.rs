@@ -12,7 +12,7 @@ const LOCAL_PREFIX: &str = "uid:";
 
 /// Origin of a request for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum RequestOrigin {
     /// A manager of this host and user.
     Local,
     /// A manager on another host.
@@ -21,7 +21,7 @@ pub(crate) enum Origin {
 
 /// Party that opens a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Caller {
+pub(crate) enum SessionPeer {
     /// A process on this host, of the agent's own user or root.
     Local {
         /// User of the process, as the kernel reports it.
@@ -51,8 +51,8 @@ impl Tenants {
     }
 
     /// Refuses a lease to any tenant that is not served.
-    pub fn admit(&self, tenant: &str, origin: Origin) -> Result<(), Rejection> {
-        let local_user = origin == Origin::Local && tenant.starts_with(LOCAL_PREFIX);
+    pub fn admit(&self, tenant: &str, origin: RequestOrigin) -> Result<(), Rejection> {
+        let local_user = origin == RequestOrigin::Local && tenant.starts_with(LOCAL_PREFIX);
         if local_user || self.include(tenant) {
             return Ok(());
         }
@@ -68,11 +68,11 @@ impl Tenants {
 
     /// Tenant of a session whose token belongs to `holder`. A caller with the agent's own user could do what any tenant
     /// here can: with the token of a served tenant, it counts as that tenant.
-    pub fn of_session(&self, caller: Caller, holder: &str) -> String {
+    pub fn of_session(&self, caller: SessionPeer, holder: &str) -> String {
         match caller {
-            Caller::Certified { tenant } | Caller::Bearer { tenant, .. } => tenant,
-            Caller::Local { .. } if self.include(holder) => holder.to_owned(),
-            Caller::Local { uid } => format!("{LOCAL_PREFIX}{uid}"),
+            SessionPeer::Certified { tenant } | SessionPeer::Bearer { tenant, .. } => tenant,
+            SessionPeer::Local { .. } if self.include(holder) => holder.to_owned(),
+            SessionPeer::Local { uid } => format!("{LOCAL_PREFIX}{uid}"),
         }
     }
 }
@@ -85,13 +85,13 @@ mod tests {
     fn only_named_tenants_and_local_users_are_served() {
         let tenants = Tenants(vec!["alice".into()]);
         for (tenant, origin, served) in [
-            ("alice", Origin::Remote, true),
-            ("alice", Origin::Local, true),
-            ("bob", Origin::Remote, false),
-            ("bob", Origin::Local, false),
-            ("uid:0", Origin::Local, true),
-            ("uid:0", Origin::Remote, false),
-            ("", Origin::Local, false),
+            ("alice", RequestOrigin::Remote, true),
+            ("alice", RequestOrigin::Local, true),
+            ("bob", RequestOrigin::Remote, false),
+            ("bob", RequestOrigin::Local, false),
+            ("uid:0", RequestOrigin::Local, true),
+            ("uid:0", RequestOrigin::Remote, false),
+            ("", RequestOrigin::Local, false),
         ] {
             let admitted = tenants.admit(tenant, origin);
             assert_eq!(admitted.is_ok(), served, "{tenant:?} of {origin:?}: {admitted:?}");
@@ -101,11 +101,11 @@ mod tests {
     #[test]
     fn a_session_never_counts_as_a_tenant_that_is_not_served() {
         let tenants = Tenants(vec!["alice".into()]);
-        let local = || Caller::Local { uid: 7 };
+        let local = || SessionPeer::Local { uid: 7 };
         assert_eq!(tenants.of_session(local(), "alice"), "alice");
         assert_eq!(tenants.of_session(local(), "bob"), "uid:7");
         assert_eq!(tenants.of_session(local(), "uid:8"), "uid:7");
-        let bob = Caller::Certified { tenant: "bob".into() };
+        let bob = SessionPeer::Certified { tenant: "bob".into() };
         assert_eq!(tenants.of_session(bob, "alice"), "bob", "its certificate says bob");
     }
 }

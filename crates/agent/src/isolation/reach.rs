@@ -5,7 +5,7 @@
 //! tenants may ask for what an operator has granted. Only paths are compared here; the nursery opens the directories,
 //! link by link (see [`hotlease_sandbox::DeclaredDirectory`]).
 
-use hotlease_sandbox::{DeclaredDirectory, Kind, Reach};
+use hotlease_sandbox::{DeclaredDirectory, Kind, WorkerReach};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc;
 use hotlease_wire::limits::{DIRECTORIES_MAX, PATH_BYTES_MAX};
@@ -102,7 +102,12 @@ pub(crate) struct Grants {
 impl Grants {
     /// Access of the workers of a lease that asks for `asked`, in a sandbox of this kind. `is_own`: its tenant has all
     /// rights of the agent without a lease. Looks at disks, which may be slow.
-    pub fn reach(&self, asked: &grpc::Reach, (tenant, is_own): (&str, bool), kind: Kind) -> Result<Reach, Rejection> {
+    pub fn reach(
+        &self,
+        asked: &grpc::Reach,
+        (tenant, is_own): (&str, bool),
+        kind: Kind,
+    ) -> Result<WorkerReach, Rejection> {
         if asked.directories.len() > DIRECTORIES_MAX {
             return Err(Rejection::TooMany {
                 what: "directories that a lease declares".into(),
@@ -114,7 +119,7 @@ impl Grants {
                 self.check_of_process(directory)?;
             }
             // Workers run as the agent's own user, with the host's own file systems and network.
-            return Ok(Reach {
+            return Ok(WorkerReach {
                 directories: Vec::new(),
                 network: true,
                 storage: None,
@@ -142,7 +147,7 @@ impl Grants {
             })?;
             directories.push(declared);
         }
-        Ok(Reach {
+        Ok(WorkerReach {
             directories,
             network: asked.network,
             storage: None,
@@ -291,7 +296,7 @@ fn paths(directory: &grpc::Directory) -> Result<(&Path, &Path), Rejection> {
 
 /// The access in the form that clients are told. `asked` has the directories also of kind `process`, for which `reach`
 /// lists none.
-pub(crate) fn client_reach(reach: &Reach, asked: &grpc::Reach) -> grpc::Reach {
+pub(crate) fn client_reach(reach: &WorkerReach, asked: &grpc::Reach) -> grpc::Reach {
     grpc::Reach {
         directories: asked.directories.clone(),
         network: reach.network,

@@ -8,7 +8,7 @@
 //! folders.
 
 use crate::error::AgentError;
-use crate::isolation::caller::Origin;
+use crate::isolation::caller::RequestOrigin;
 use hotlease_sandbox::{Kind, Launcher, Mount};
 use hotlease_wire::Rejection;
 use std::collections::BTreeSet;
@@ -28,14 +28,20 @@ pub(crate) struct Sandboxes {
 
 impl Sandboxes {
     /// Whether this tenant has all rights of the agent without any lease.
-    pub fn is_own(&self, tenant: &str, origin: Origin) -> bool {
+    pub fn is_own(&self, tenant: &str, origin: RequestOrigin) -> bool {
         let own = [0, self.own_user].map(|user| format!("uid:{user}"));
-        origin == Origin::Local && own.iter().any(|own| own == tenant)
+        origin == RequestOrigin::Local && own.iter().any(|own| own == tenant)
     }
 
     /// Kind for a lease of `tenant` that asks for `asked` (empty: for the site's kind), whether or not this node can
     /// make it.
-    pub fn kind(&self, asked: &str, tenant: &str, origin: Origin, launcher: &Launcher) -> Result<Kind, Rejection> {
+    pub fn kind(
+        &self,
+        asked: &str,
+        tenant: &str,
+        origin: RequestOrigin,
+        launcher: &Launcher,
+    ) -> Result<Kind, Rejection> {
         let kind = match asked {
             "" => self.default,
             asked => asked
@@ -72,7 +78,7 @@ impl Sandboxes {
         interpreter: Option<&Path>,
         path: &[PathBuf],
         tenant: &str,
-        (kind, origin): (Kind, Origin),
+        (kind, origin): (Kind, RequestOrigin),
         shown: &[Mount],
     ) -> Result<Vec<Mount>, Rejection> {
         let mut mounts = Vec::new();
@@ -102,14 +108,14 @@ impl Sandboxes {
 /// Refuses workers that their client could not reach: a client on another host comes over the network. Also refuses a
 /// network in a virtual machine to a client on this host, which does not need it: the network ends at the machine's
 /// monitor, and functions would not have it.
-pub(crate) fn check_reachable(kind: Kind, origin: Origin, network: bool) -> Result<(), Rejection> {
-    if kind == Kind::MicroVm && origin == Origin::Local && network {
+pub(crate) fn check_reachable(kind: Kind, origin: RequestOrigin, network: bool) -> Result<(), Rejection> {
+    if kind == Kind::MicroVm && origin == RequestOrigin::Local && network {
         return Err(Rejection::NoSandbox {
             kind: kind.to_string(),
             why: "functions in a virtual machine have no network in this version; do without it, or ask for kind namespace".into(),
         });
     }
-    if origin == Origin::Local || network || kind == Kind::Process {
+    if origin == RequestOrigin::Local || network || kind == Kind::Process {
         return Ok(());
     }
     Err(Rejection::NoSandbox {
@@ -222,21 +228,21 @@ mod tests {
         use Kind::{Container, Namespace, Process};
         let launcher = Launcher::new(Path::new("/bin/sh")).expect("a shell");
         for (default, asked, tenant, origin, expected) in [
-            (Process, "", "uid:7", Origin::Local, Some(Process)),
-            (Process, "namespace", "uid:7", Origin::Local, Some(Namespace)),
-            (Process, "", "alice", Origin::Remote, Some(Process)),
-            (Namespace, "", "uid:7", Origin::Local, Some(Namespace)),
-            (Namespace, "process", "uid:7", Origin::Local, Some(Process)),
-            (Namespace, "process", "uid:0", Origin::Local, Some(Process)),
-            (Namespace, "process", "uid:7", Origin::Remote, None),
-            (Namespace, "process", "uid:8", Origin::Local, None),
-            (Namespace, "process", "alice", Origin::Local, None),
-            (Namespace, "", "alice", Origin::Local, Some(Namespace)),
-            (Namespace, "container", "alice", Origin::Local, Some(Container)),
-            (Container, "", "alice", Origin::Local, Some(Container)),
-            (Container, "process", "alice", Origin::Local, None),
-            (Container, "namespace", "alice", Origin::Remote, Some(Namespace)),
-            (Process, "jail", "uid:7", Origin::Local, None),
+            (Process, "", "uid:7", RequestOrigin::Local, Some(Process)),
+            (Process, "namespace", "uid:7", RequestOrigin::Local, Some(Namespace)),
+            (Process, "", "alice", RequestOrigin::Remote, Some(Process)),
+            (Namespace, "", "uid:7", RequestOrigin::Local, Some(Namespace)),
+            (Namespace, "process", "uid:7", RequestOrigin::Local, Some(Process)),
+            (Namespace, "process", "uid:0", RequestOrigin::Local, Some(Process)),
+            (Namespace, "process", "uid:7", RequestOrigin::Remote, None),
+            (Namespace, "process", "uid:8", RequestOrigin::Local, None),
+            (Namespace, "process", "alice", RequestOrigin::Local, None),
+            (Namespace, "", "alice", RequestOrigin::Local, Some(Namespace)),
+            (Namespace, "container", "alice", RequestOrigin::Local, Some(Container)),
+            (Container, "", "alice", RequestOrigin::Local, Some(Container)),
+            (Container, "process", "alice", RequestOrigin::Local, None),
+            (Container, "namespace", "alice", RequestOrigin::Remote, Some(Namespace)),
+            (Process, "jail", "uid:7", RequestOrigin::Local, None),
         ] {
             let kind = site(default).kind(asked, tenant, origin, &launcher);
             assert_eq!(
@@ -250,7 +256,7 @@ mod tests {
             image: None,
         });
         for default in [Namespace, Container] {
-            let kind = |tenant| site(default).kind("container", tenant, Origin::Local, &open);
+            let kind = |tenant| site(default).kind("container", tenant, RequestOrigin::Local, &open);
             assert_eq!(kind("uid:7"), Ok(Container));
             let refused = kind("alice");
             assert!(
@@ -263,13 +269,13 @@ mod tests {
     #[test]
     fn a_client_on_another_host_needs_a_network_to_its_sandboxes() {
         for (kind, origin, network, is_reached) in [
-            (Kind::Namespace, Origin::Local, false, true),
-            (Kind::Namespace, Origin::Remote, true, true),
-            (Kind::Process, Origin::Remote, false, true),
-            (Kind::Namespace, Origin::Remote, false, false),
-            (Kind::Container, Origin::Remote, false, false),
-            (Kind::MicroVm, Origin::Remote, true, true),
-            (Kind::MicroVm, Origin::Remote, false, false),
+            (Kind::Namespace, RequestOrigin::Local, false, true),
+            (Kind::Namespace, RequestOrigin::Remote, true, true),
+            (Kind::Process, RequestOrigin::Remote, false, true),
+            (Kind::Namespace, RequestOrigin::Remote, false, false),
+            (Kind::Container, RequestOrigin::Remote, false, false),
+            (Kind::MicroVm, RequestOrigin::Remote, true, true),
+            (Kind::MicroVm, RequestOrigin::Remote, false, false),
         ] {
             let reached = check_reachable(kind, origin, network);
             assert_eq!(reached.is_ok(), is_reached, "{kind} for {origin:?}: {reached:?}");
@@ -281,8 +287,8 @@ mod tests {
 
     #[test]
     fn a_machine_s_functions_are_not_said_to_have_a_network() {
-        assert_eq!(check_reachable(Kind::MicroVm, Origin::Local, false), Ok(()));
-        let refused = check_reachable(Kind::MicroVm, Origin::Local, true);
+        assert_eq!(check_reachable(Kind::MicroVm, RequestOrigin::Local, false), Ok(()));
+        let refused = check_reachable(Kind::MicroVm, RequestOrigin::Local, true);
         assert!(
             matches!(&refused, Err(Rejection::NoSandbox { kind, why }) if kind == "microvm" && why.contains("namespace")),
             "{refused:?}"
@@ -304,13 +310,25 @@ mod tests {
             "relative".into(),
         ];
         let site = site(Kind::Namespace);
-        let own = site.mounts(interpreter, &path, "uid:7", (Kind::Namespace, Origin::Local), &[]);
+        let own = site.mounts(
+            interpreter,
+            &path,
+            "uid:7",
+            (Kind::Namespace, RequestOrigin::Local),
+            &[],
+        );
         assert_eq!(
             own,
             Ok(vec![Mount::read_only(&prefix)]),
             "what is within it comes with it"
         );
-        let refused = site.mounts(interpreter, &path, "alice", (Kind::Namespace, Origin::Local), &[]);
+        let refused = site.mounts(
+            interpreter,
+            &path,
+            "alice",
+            (Kind::Namespace, RequestOrigin::Local),
+            &[],
+        );
         assert!(
             matches!(&refused, Err(Rejection::NoSandbox { why, .. }) if why.contains("--sandbox-show")),
             "{refused:?}"
@@ -323,7 +341,7 @@ mod tests {
             interpreter,
             &path,
             "alice",
-            (Kind::Namespace, Origin::Local),
+            (Kind::Namespace, RequestOrigin::Local),
             &policy.mounts,
         );
         assert_eq!(shown, Ok(Vec::new()), "the site shows it to all");

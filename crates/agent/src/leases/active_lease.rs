@@ -7,9 +7,9 @@ use super::incarnation::{Incarnation, IncarnationState, load, worker_died};
 use super::libraries::{Libraries, LoadedCode, next_base};
 use super::start::ns;
 use super::terms::{ServedLease, Terms};
-use crate::data::code::Code;
+use crate::data::code::CheckedLibrary;
 use crate::data::swap::admit_library;
-use crate::workers::worker::{ORDER_LIMIT, OrderError, Worker};
+use crate::workers::worker::{ORDER_LIMIT, OrderError, StartedWorker};
 use hotlease_lease::agent::BookEvent;
 use hotlease_wire::grpc::LeaseStart;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
@@ -37,7 +37,7 @@ pub(crate) struct ActiveLease {
 
 impl ActiveLease {
     /// Makes the lease. `built_in`: a library that its workers have without loading it.
-    pub fn new(id: LeaseId, terms: Terms, built_in: Option<Code>) -> Self {
+    pub fn new(id: LeaseId, terms: Terms, built_in: Option<CheckedLibrary>) -> Self {
         Self {
             id,
             terms: Arc::new(terms),
@@ -191,7 +191,7 @@ impl ActiveLease {
         &self,
         book: &Arc<impl BookSteps>,
         index: WorkerIndex,
-    ) -> Result<(Arc<Incarnation>, Arc<Worker>), Rejection> {
+    ) -> Result<(Arc<Incarnation>, Arc<StartedWorker>), Rejection> {
         book.step(BookEvent::Replace {
             lease: self.id,
             worker: index,
@@ -222,7 +222,11 @@ impl ActiveLease {
     /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, the workers that have loaded
     /// it are replaced too. The library of a lease with a state also restores the state; if that fails, it counts as
     /// not loaded.
-    pub async fn load(self: Arc<Self>, book: Arc<impl BookSteps>, code: Arc<Code>) -> Result<(u16, u64), Rejection> {
+    pub async fn load(
+        self: Arc<Self>,
+        book: Arc<impl BookSteps>,
+        code: Arc<CheckedLibrary>,
+    ) -> Result<(u16, u64), Rejection> {
         // At least one worker must live to load it. Checked before the lock, which a starting worker needs.
         let any_up = |state: &Arc<Incarnation>| matches!(state.state(), IncarnationState::Up(_));
         if !self.incarnations().iter().any(any_up) {

@@ -5,7 +5,7 @@
 //! was once reported by its name keeps that name: the table of a lease is filled in the order in which its functions
 //! appear.
 
-use crate::data::code::Code;
+use crate::data::code::CheckedLibrary;
 use hotlease_fabric::usage::FunctionUsage;
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_wire::limits::FUNCTIONS_BILLED_MAX;
@@ -21,7 +21,7 @@ const FUNCTIONS_EVERY: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(crate) struct Attribution {
     /// Libraries, each with the number of its first function.
-    codes: Vec<(u16, Arc<Code>)>,
+    codes: Vec<(u16, Arc<CheckedLibrary>)>,
     named: BTreeMap<u16, FunctionId>,
     /// The largest totals that were ever seen.
     seen: FunctionTotals,
@@ -31,7 +31,7 @@ pub(crate) struct Attribution {
 
 impl Attribution {
     /// Adds a library, whose functions are numbered from `base` on.
-    pub fn add_library(&mut self, base: u16, code: Arc<Code>) {
+    pub fn add_library(&mut self, base: u16, code: Arc<CheckedLibrary>) {
         self.codes.push((base, code));
     }
 

@@ -24,7 +24,7 @@ pub(crate) enum KillReason {
 }
 
 /// Facts about a worker's end.
-pub(crate) struct Evidence<'a> {
+pub(crate) struct ExitEvidence<'a> {
     /// End of the process.
     pub exit: &'a Exit,
     /// Record that it wrote while dying.
@@ -37,7 +37,7 @@ pub(crate) struct Evidence<'a> {
     pub memory_limited: bool,
 }
 
-impl Evidence<'_> {
+impl ExitEvidence<'_> {
     /// Cause of the end, and the output to show with it.
     pub fn verdict(&self) -> (Cause, String) {
         let output = self.exit.output.clone();
@@ -107,7 +107,7 @@ mod tests {
             end,
             output: String::new(),
         };
-        let evidence = Evidence {
+        let evidence = ExitEvidence {
             exit: &exit,
             crash,
             running: Some(7),
@@ -194,7 +194,7 @@ mod tests {
             end: ProcessEnd::Signalled(SIGABRT),
             output: "terminate called after throwing an instance of 'std::bad_alloc'".into(),
         };
-        let evidence = |memory_limited| Evidence {
+        let evidence = |memory_limited| ExitEvidence {
             exit: &exit,
             crash: None,
             running: None,

@@ -91,13 +91,13 @@ pub(super) fn log(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hotlease_wire::frame::{InvocationId, Status};
+    use hotlease_wire::frame::{InvocationId, InvocationStatus};
 
     fn failure(number: u64) -> InvocationFailure {
         InvocationFailure {
             invocation: InvocationId::from_bits(number),
             function: 0,
-            status: Some(Status::FunctionError),
+            status: Some(InvocationStatus::FunctionError),
             code: 1,
         }
     }

@@ -10,16 +10,16 @@ mod state;
 
 pub(crate) use configuration::load;
 
-use crate::data::swap::StateKeeper;
+use crate::data::swap::WorkerStateKeeper;
 use crate::leases::book_steps::BookSteps;
-use crate::leases::cause::{Evidence, KillReason};
+use crate::leases::cause::{ExitEvidence, KillReason};
 use crate::leases::failures::{self, FailureLog};
 use crate::leases::libraries::Libraries;
 use crate::leases::start::{IncarnationStart, WorkerOrigin};
 use crate::leases::supply::WorkerSupply;
 use crate::leases::terms::ServedLease;
 use crate::leases::usage;
-use crate::workers::worker::{StartError, Worker};
+use crate::workers::worker::{StartError, StartedWorker};
 use bring_up_error::{BringUpError, not_started};
 use hotlease_fabric::usage::{FunctionUsage, RunningInvocation, UsageBlock};
 use hotlease_lease::agent::BookEvent;
@@ -38,7 +38,7 @@ pub(crate) enum IncarnationState {
     /// Being started and configured.
     Starting,
     /// Serving.
-    Up(Arc<Worker>),
+    Up(Arc<StartedWorker>),
     /// Gone and reaped.
     Gone {
         /// Cause of the end.
@@ -66,7 +66,7 @@ pub(crate) struct Incarnation {
     /// Way in which it was started, and the durations.
     pub start: IncarnationStart,
     /// Its state that is saved and restored, if its lease has one.
-    pub keeping: Option<Arc<StateKeeper>>,
+    pub keeping: Option<Arc<WorkerStateKeeper>>,
     told: Mutex<FailureLog>,
 }
 
@@ -75,7 +75,7 @@ impl Incarnation {
         index: WorkerIndex,
         epoch: Epoch,
         (cores, gpus): (Vec<u32>, Vec<u32>),
-        keeping: Option<Arc<StateKeeper>>,
+        keeping: Option<Arc<WorkerStateKeeper>>,
     ) -> Self {
         Self {
             index,
@@ -292,7 +292,7 @@ impl Incarnation {
         &self,
         (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
         lease: &ServedLease,
-    ) -> (Option<Arc<Worker>>, Result<(), BringUpError>) {
+    ) -> (Option<Arc<StartedWorker>>, Result<(), BringUpError>) {
         if let Err(why) = self.find_state().await {
             return (None, Err(BringUpError::Reason(why)));
         }
@@ -334,7 +334,7 @@ impl Incarnation {
         let _ = killed.wait_for(Option::is_some).await;
     }
 
-    async fn until_exit(&self, worker: &Worker) {
+    async fn until_exit(&self, worker: &StartedWorker) {
         tokio::select! {
             _ = worker.wait_for_exit() => {}
             () = self.until_killed() => {
@@ -349,7 +349,7 @@ impl Incarnation {
         &self,
         (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
         lease: &ServedLease,
-        worker: &Arc<Worker>,
+        worker: &Arc<StartedWorker>,
         came: &WorkerOrigin,
     ) -> Result<(), BringUpError> {
         tokio::select! {
@@ -360,7 +360,12 @@ impl Incarnation {
     }
 
     /// Waits for the end of its process; returns the cause. `not_up` is a reason that came first.
-    async fn cause_of_end(&self, lease: &ServedLease, worker: &Worker, not_up: Option<StartError>) -> (Cause, String) {
+    async fn cause_of_end(
+        &self,
+        lease: &ServedLease,
+        worker: &StartedWorker,
+        not_up: Option<StartError>,
+    ) -> (Cause, String) {
         let exit = worker.wait_for_exit().await;
         if let Some(why) = not_up {
             return (not_started(why), exit.output.clone());
@@ -371,7 +376,7 @@ impl Incarnation {
             _ => None,
         };
         let killed = self.killed.borrow().clone();
-        let evidence = Evidence {
+        let evidence = ExitEvidence {
             exit: &exit,
             crash: self.usage.get().and_then(UsageBlock::crash),
             running: only,

@@ -1,7 +1,7 @@
 //! Libraries of a lease: what its workers load, and the usage of their functions.
 
 use super::attribution::Attribution;
-use crate::data::code::Code;
+use crate::data::code::CheckedLibrary;
 use hotlease_wire::Rejection;
 use hotlease_wire::limits::CODES_PER_LEASE_MAX;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ const CODE_BYTES_PER_LEASE_MAX: u64 = 1 << 30;
 /// A library that the lease has loaded.
 pub(crate) struct LoadedCode {
     /// Kept as long as the lease lives, even if the cache drops it.
-    pub code: Arc<Code>,
+    pub code: Arc<CheckedLibrary>,
     /// Index of its first function.
     pub base: u16,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Libraries {
 
 impl Libraries {
     /// Libraries of a new lease. `built_in`: a library that its workers have without loading it.
-    pub fn new(built_in: Option<Code>) -> Self {
+    pub fn new(built_in: Option<CheckedLibrary>) -> Self {
         let mut attribution = Attribution::default();
         let mut codes = Vec::new();
         if let Some(code) = built_in.map(Arc::new) {
@@ -50,7 +50,7 @@ impl Libraries {
 }
 
 /// Index of the first function of a further library; checks the limits of a lease.
-pub(super) fn next_base(codes: &[LoadedCode], code: &Code) -> Result<u16, Rejection> {
+pub(super) fn next_base(codes: &[LoadedCode], code: &CheckedLibrary) -> Result<u16, Rejection> {
     let too_many = |what: &str, limit| {
         Err(Rejection::TooMany {
             what: what.into(),

@@ -3,13 +3,13 @@
 use super::active_lease::ActiveLease;
 use super::incarnation::IncarnationState;
 use super::usage;
-use hotlease_lease::agent::Lease;
+use hotlease_lease::agent::CoreLease;
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
 /// Usage of a running lease so far.
-pub(crate) fn used_so_far(lease: &Lease, active: Option<&ActiveLease>, now: Duration) -> UsageTotals {
+pub(crate) fn used_so_far(lease: &CoreLease, active: Option<&ActiveLease>, now: Duration) -> UsageTotals {
     let mut used = UsageTotals {
         allocated_ns: lease.allocated_ns(now),
         ..lease.retired
@@ -26,7 +26,7 @@ pub(crate) fn used_so_far(lease: &Lease, active: Option<&ActiveLease>, now: Dura
 }
 
 /// Share of the functions of a running lease in its usage `used`.
-pub(crate) fn functions_so_far(lease: &Lease, active: Option<&ActiveLease>, used: UsageTotals) -> FunctionTotals {
+pub(crate) fn functions_so_far(lease: &CoreLease, active: Option<&ActiveLease>, used: UsageTotals) -> FunctionTotals {
     let Some(active) = active else {
         return FunctionTotals::default();
     };

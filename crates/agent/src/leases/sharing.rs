@@ -1,9 +1,9 @@
 //! Shared cores: the terms of sharing, and the cores' claim files. Workers claim a core themselves (`fabric::claim`).
 
 use hotlease_fabric::claim::ClaimFile;
-use hotlease_lease::agent::CoreSharing;
+use hotlease_lease::agent::CoreUse;
 use hotlease_wire::Rejection;
-use hotlease_wire::control::Polling;
+use hotlease_wire::control::PollingPolicy;
 use hotlease_wire::grpc::{AcquireRequest, Polling as PollingAsked, Sharing as SharingAsked};
 use std::collections::BTreeMap;
 use std::io;
@@ -20,21 +20,23 @@ pub(crate) struct SharingTerms {
 }
 
 /// Sharing of cores and polling of slots that a request asks for.
-pub(crate) fn sharing_asked(request: &AcquireRequest) -> Result<(CoreSharing, Polling), Rejection> {
+pub(crate) fn sharing_asked(request: &AcquireRequest) -> Result<(CoreUse, PollingPolicy), Rejection> {
     let bad = |what: &str| Rejection::BadRequest { what: what.into() };
     let polling = match PollingAsked::try_from(request.polling) {
-        Ok(PollingAsked::Adaptive) => Polling::Adaptive,
-        Ok(PollingAsked::Hot) => Polling::Hot,
-        Ok(PollingAsked::Warm) => Polling::Warm,
+        Ok(PollingAsked::Adaptive) => PollingPolicy::Adaptive,
+        Ok(PollingAsked::Hot) => PollingPolicy::Hot,
+        Ok(PollingAsked::Warm) => PollingPolicy::Warm,
         Err(_) => return Err(bad("unknown way of polling")),
     };
     match (SharingAsked::try_from(request.sharing), polling) {
         (Err(_), _) => Err(bad("unknown way of sharing")),
-        (Ok(SharingAsked::Exclusive), polling) => Ok((CoreSharing::Exclusive, polling)),
-        (Ok(SharingAsked::Shared), Polling::Hot) => {
+        (Ok(SharingAsked::Exclusive), polling) => Ok((CoreUse::Exclusive, polling)),
+        (Ok(SharingAsked::Shared), PollingPolicy::Hot) => {
             Err(bad("slots of shared cores cannot poll: a hot slot owns its core"))
         }
-        (Ok(SharingAsked::Shared), Polling::Adaptive | Polling::Warm) => Ok((CoreSharing::Shared, Polling::Warm)),
+        (Ok(SharingAsked::Shared), PollingPolicy::Adaptive | PollingPolicy::Warm) => {
+            Ok((CoreUse::Shared, PollingPolicy::Warm))
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Start of a lease's worker, step by step: the durations, and whether it had waited for the lease.
 
 use super::terms::ServedLease;
-use crate::workers::worker::Worker;
+use crate::workers::worker::StartedWorker;
 use hotlease_wire::session::{StartPhases, StartSteps};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ impl IncarnationStart {
     pub fn record_up(
         &self,
         lease: &ServedLease,
-        worker: &Worker,
+        worker: &StartedWorker,
         came: &WorkerOrigin,
         (begun, ready): (Instant, Instant),
     ) {

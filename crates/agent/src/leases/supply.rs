@@ -7,7 +7,7 @@ use super::terms::Terms;
 use crate::data::storage::Storage;
 use crate::workers::pool::Pools;
 use crate::workers::spares::Spares;
-use crate::workers::worker::{StartError, Worker};
+use crate::workers::worker::{StartError, StartedWorker};
 use hotlease_sandbox::Launcher;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -66,7 +66,7 @@ impl WorkerSupply {
     }
 
     /// Takes a worker that waits for such a lease, if there is one; also returns the origin of the lease's worker.
-    pub fn waiting_worker(&self, terms: &Terms) -> (Option<Worker>, WorkerOrigin) {
+    pub fn waiting_worker(&self, terms: &Terms) -> (Option<StartedWorker>, WorkerOrigin) {
         let (tenant, sandbox) = (&terms.tenant, terms.sandbox);
         let (taken, why) = match &terms.program {
             _ if !terms.can_wait() => (
@@ -116,7 +116,7 @@ impl WorkerSupply {
     }
 
     /// Starts a worker for a lease, by a fork from a zygote where there is one.
-    pub async fn start_worker(&self, terms: &Terms, came: &mut WorkerOrigin) -> Result<Worker, StartError> {
+    pub async fn start_worker(&self, terms: &Terms, came: &mut WorkerOrigin) -> Result<StartedWorker, StartError> {
         let (tenant, sandbox) = (&terms.tenant, terms.sandbox);
         let program = terms.program.as_ref();
         // A zygote and its workers have the same access as every lease of their program, so it must be none.
@@ -132,7 +132,7 @@ impl WorkerSupply {
                 Err(none) => *why = format!("{why}; {none}"),
             }
         }
-        let mut worker = Worker::start(&self.launcher, sandbox, program, &terms.reach).await?;
+        let mut worker = StartedWorker::start(&self.launcher, sandbox, program, &terms.reach).await?;
         if let (Some(listener), Some(storage)) = (worker.take_listener(), &terms.storage) {
             self.storage.serve(listener, Arc::clone(storage), worker.gone());
         }

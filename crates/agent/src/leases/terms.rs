@@ -3,8 +3,8 @@
 use super::libraries::Libraries;
 use crate::data::storage::LeaseStorage;
 use crate::data::swap::StateRequest;
-use hotlease_sandbox::{Kind, Program, Reach};
-use hotlease_wire::control::Polling;
+use hotlease_sandbox::{Kind, Program, WorkerReach};
+use hotlease_wire::control::PollingPolicy;
 use hotlease_wire::grpc;
 use hotlease_wire::ids::LeaseId;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct Terms {
     /// Tenant that holds the lease.
     pub tenant: String,
     /// How slots wait for requests.
-    pub polling: Polling,
+    pub polling: PollingPolicy,
     /// Time for which slots poll before they sleep.
     pub hot_budget_ns: u64,
     /// Memory limit of each worker, bytes; 0: none.
@@ -32,7 +32,7 @@ pub(crate) struct Terms {
     /// Kind of sandbox that isolates its workers.
     pub sandbox: Kind,
     /// Access of its workers beyond their sandboxes.
-    pub reach: Arc<Reach>,
+    pub reach: Arc<WorkerReach>,
     /// The access, in the form that its client is told.
     pub reach_told: grpc::Reach,
     /// Its keys and prefixes in object storage.

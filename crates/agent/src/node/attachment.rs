@@ -1,7 +1,7 @@
 //! Attachment of a session to its lease.
 
 use super::{Node, NodeState};
-use crate::isolation::caller::Caller;
+use crate::isolation::caller::SessionPeer;
 use crate::leases::active_lease::ActiveLease;
 use crate::node::outbox::Outbox;
 use hotlease_lease::agent::{BookEvent, SessionId};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A session's hold on its lease; released when dropped.
-pub(crate) struct Attachment {
+pub(crate) struct SessionHold {
     pub(super) node: Arc<Node>,
     pub(super) session: SessionId,
     /// The lease that the session is attached to.
@@ -30,11 +30,11 @@ impl Node {
     pub fn attach(
         self: &Arc<Self>,
         token: &[u8],
-        caller: Caller,
+        caller: SessionPeer,
         outbox: &Arc<Outbox>,
-    ) -> Result<Attachment, Rejection> {
+    ) -> Result<SessionHold, Rejection> {
         let claims = self.open_token(token)?;
-        if let Caller::Bearer { lease, .. } = &caller
+        if let SessionPeer::Bearer { lease, .. } = &caller
             && *lease != claims.lease
         {
             return Err(Rejection::BadToken);
@@ -65,7 +65,7 @@ impl Node {
         let lease = lease.ok_or(Rejection::UnknownLease)?;
         tables.outboxes.insert(session, Arc::clone(outbox));
         tracing::debug!(lease = %lease.id, session = session.0, delegation, "session attached");
-        Ok(Attachment {
+        Ok(SessionHold {
             node: Arc::clone(self),
             session,
             lease,
@@ -75,7 +75,7 @@ impl Node {
     }
 }
 
-impl Drop for Attachment {
+impl Drop for SessionHold {
     fn drop(&mut self) {
         let mut tables = self.node.tables();
         tables.outboxes.remove(&self.session);
@@ -89,7 +89,7 @@ impl Drop for Attachment {
     }
 }
 
-impl Attachment {
+impl SessionHold {
     /// Whether its client holds the lease, instead of having a delegation of slots.
     pub(crate) fn is_holder(&self) -> bool {
         self.delegation == 0

@@ -3,7 +3,7 @@
 use super::{Node, NodeState};
 use crate::leases::incarnation::IncarnationState as WorkerState;
 use hotlease_lease::agent::{BookEvent, SessionId};
-use hotlease_wire::control::Order;
+use hotlease_wire::control::WorkerOrder;
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::limits::DELEGATED_SLOTS_MAX;
 use hotlease_wire::session::{SessionReply, SlotPlace, UsageTotals};
@@ -69,7 +69,7 @@ impl Node {
         for incarnation in lease.incarnations() {
             if let WorkerState::Up(worker) = incarnation.state() {
                 // A worker that accepts no orders is killed: peers could otherwise go on using it.
-                if !worker.send(&Order::Dismiss { delegation }, &[]).is_sent() {
+                if !worker.send(&WorkerOrder::Dismiss { delegation }, &[]).is_sent() {
                     worker.kill();
                 }
             }

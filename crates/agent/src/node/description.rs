@@ -1,7 +1,7 @@
 //! Description of a lease for its client.
 
 use super::Node;
-use hotlease_lease::agent::{CoreSharing, Lease};
+use hotlease_lease::agent::{CoreLease, CoreUse};
 use hotlease_net::node_id;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::Grant;
@@ -20,7 +20,7 @@ impl Node {
         endpoint.map(ToString::to_string).unwrap_or_default()
     }
 
-    pub(super) fn describe(&self, lease: &Lease) -> Grant {
+    pub(super) fn describe(&self, lease: &CoreLease) -> Grant {
         Grant {
             lease: lease.id.to_string(),
             agent: self.identity.agent.to_string(),
@@ -33,8 +33,8 @@ impl Node {
             boot: self.identity.boot.to_string(),
             node: node_id().map(|node| node.to_string()).unwrap_or_default(),
             places_per_core: match lease.sharing {
-                CoreSharing::Exclusive => 0,
-                CoreSharing::Shared => self.identity.sharing.places_per_core,
+                CoreUse::Exclusive => 0,
+                CoreUse::Shared => self.identity.sharing.places_per_core,
             },
             workers: lease.workers.len() as u32,
             others: Vec::new(),

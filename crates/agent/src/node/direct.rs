@@ -3,10 +3,10 @@
 //! An agent knows nothing of quotas, and a manager learns of such a lease only later, from its holder. So direct leases
 //! are off unless the agent's operator says how many cores one tenant may hold by them.
 
-use crate::isolation::caller::Origin;
+use crate::isolation::caller::RequestOrigin;
 use crate::node::{NodeSettings, NodeState};
 use hotlease_lease::agent::GrantRequest;
-use hotlease_net::Role;
+use hotlease_net::CertificateRole;
 use hotlease_net::grpc::PeerInfo;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::AcquireRequest;
@@ -27,11 +27,11 @@ pub(crate) enum Requester {
 }
 
 /// Tenant that asks, according to its credentials; what the request says about it does not count.
-pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, Origin), Rejection> {
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, RequestOrigin), Rejection> {
     let not_permitted = |what: String| Rejection::NotPermitted { what };
     if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>() {
         return match (peer.role, &peer.tenant) {
-            (Role::Client, Some(tenant)) => Ok((tenant.clone(), Origin::Remote)),
+            (CertificateRole::Client, Some(tenant)) => Ok((tenant.clone(), RequestOrigin::Remote)),
             _ => Err(not_permitted(format!(
                 "leases are for clients with a tenant, and this is the certificate of the {peer}"
             ))),
@@ -40,7 +40,7 @@ pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, Origin), Reject
     let local = request.extensions().get::<UdsConnectInfo>();
     let credentials = local.and_then(|local| local.peer_cred);
     let credentials = credentials.ok_or_else(|| not_permitted("a lease for a process without credentials".into()))?;
-    Ok((format!("uid:{}", credentials.uid()), Origin::Local))
+    Ok((format!("uid:{}", credentials.uid()), RequestOrigin::Local))
 }
 
 /// Checks all bounds of a request, and puts the caller's own name on it.

@@ -1,7 +1,7 @@
 //! Giving the node back and offering it again: by its manager's orders, or for good by its own operator's signal.
 
 use crate::node::Node;
-use hotlease_lease::agent::{BookEvent, Offer, OfferedCores, TTL_MAX};
+use hotlease_lease::agent::{BookEvent, NodeOffer, OfferedCores, TTL_MAX};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{CoresWanted, NodeWish, OfferWanted};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Node {
         Ok(())
     }
 
-    fn offer(&self, asked: &OfferWanted, after: &dyn Fn(u64) -> Duration) -> Result<Offer, Rejection> {
+    fn offer(&self, asked: &OfferWanted, after: &dyn Fn(u64) -> Duration) -> Result<NodeOffer, Rejection> {
         let bad = |what: &str| Err(Rejection::BadRequest { what: what.into() });
         if asked.cores.len() > CORES_MAX {
             return bad("more cores than any machine has");
@@ -58,7 +58,7 @@ impl Node {
             0 => self.identity.memory_bytes,
             bytes => bytes,
         };
-        Ok(Offer {
+        Ok(NodeOffer {
             cores,
             memory_bytes: Some(memory_bytes),
             gpus: Some(asked.gpus.unwrap_or(self.identity.gpus)),

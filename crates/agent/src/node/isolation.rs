@@ -3,10 +3,10 @@
 use super::Node;
 use crate::data::images::Image;
 use crate::data::storage::{LeaseStorage, StorageRequester};
-use crate::isolation::caller::Origin;
+use crate::isolation::caller::RequestOrigin;
 use crate::isolation::{reach, sandboxes};
 use crate::workers::python;
-use hotlease_sandbox::{KeepAlive, Kind, Mount, Program, Reach};
+use hotlease_sandbox::{KeepAlive, Kind, Mount, Program, WorkerReach};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{self, AcquireRequest, PythonRuntime};
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ pub(super) struct Isolation {
     /// Kind of sandbox, which this node can make.
     pub sandbox: Kind,
     /// Access of its workers beyond their sandboxes, and the form that its client is told.
-    pub reach: Arc<Reach>,
+    pub reach: Arc<WorkerReach>,
     pub reach_told: grpc::Reach,
     /// Its keys and prefixes in object storage.
     pub storage: Option<Arc<LeaseStorage>>,
-    origin: Origin,
+    origin: RequestOrigin,
     /// The environment that it names, mounted, and how long that took.
     image: Option<(Arc<Image>, Duration)>,
 }
@@ -36,7 +36,11 @@ impl Isolation {
 
 impl Node {
     /// Decides the isolation of a lease; waits for things that it needs and that are not there yet, but not for long.
-    pub(super) async fn isolation_of(&self, request: &AcquireRequest, origin: Origin) -> Result<Isolation, Rejection> {
+    pub(super) async fn isolation_of(
+        &self,
+        request: &AcquireRequest,
+        origin: RequestOrigin,
+    ) -> Result<Isolation, Rejection> {
         let sandboxes = &self.identity.sandboxes;
         let sandbox = sandboxes.kind(&request.sandbox, &request.tenant, origin, &self.supply.launcher)?;
         if sandbox != Kind::Process {
@@ -71,8 +75,8 @@ impl Node {
         &self,
         request: &AcquireRequest,
         sandbox: Kind,
-        origin: Origin,
-    ) -> Result<(Reach, grpc::Reach), Rejection> {
+        origin: RequestOrigin,
+    ) -> Result<(WorkerReach, grpc::Reach), Rejection> {
         let asked = request.reach.clone().unwrap_or_default();
         let is_own = self.identity.sandboxes.is_own(&request.tenant, origin);
         let (grants, tenant) = (self.identity.grants.clone(), request.tenant.clone());
@@ -91,8 +95,8 @@ impl Node {
     fn storage_of(
         &self,
         request: &AcquireRequest,
-        (kind, reach): (Kind, &Reach),
-        origin: Origin,
+        (kind, reach): (Kind, &WorkerReach),
+        origin: RequestOrigin,
     ) -> Result<Option<Arc<LeaseStorage>>, Rejection> {
         let asked = request.reach.as_ref().map_or(&[][..], |reach| &reach.storage);
         let asker = StorageRequester {
@@ -105,7 +109,12 @@ impl Node {
         self.supply.storage.of_lease(asked, asker)
     }
 
-    async fn image_of(&self, python: &PythonRuntime, tenant: &str, origin: Origin) -> Result<Arc<Image>, Rejection> {
+    async fn image_of(
+        &self,
+        python: &PythonRuntime,
+        tenant: &str,
+        origin: RequestOrigin,
+    ) -> Result<Arc<Image>, Rejection> {
         let interpreter = python::within_image(&python.interpreter)?.to_owned();
         let is_own = self.identity.sandboxes.is_own(tenant, origin);
         let image = self.identity.images.get(&python.image, is_own).await?;

@@ -1,7 +1,7 @@
 //! Tokens: making and opening them, the rights of their bearers, and their keys.
 
 use super::Node;
-use hotlease_lease::agent::Lease;
+use hotlease_lease::agent::CoreLease;
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights, TokenError};
@@ -11,12 +11,12 @@ use tokio::time::{Instant, interval_at};
 
 impl Node {
     /// Token for a lease, valid to attach until the lease expires.
-    pub(super) fn token(&self, lease: &Lease, rights: Rights) -> Vec<u8> {
+    pub(super) fn token(&self, lease: &CoreLease, rights: Rights) -> Vec<u8> {
         self.mint_token(lease, lease.expires, rights, 0)
     }
 
     /// Makes a token with the present key, to attach to a lease, or to one of its delegations, until `until`.
-    pub(super) fn mint_token(&self, lease: &Lease, until: Duration, rights: Rights, delegation: u32) -> Vec<u8> {
+    pub(super) fn mint_token(&self, lease: &CoreLease, until: Duration, rights: Rights, delegation: u32) -> Vec<u8> {
         let claims = Claims {
             version: CLAIMS_VERSION,
             lease: lease.id,

@@ -2,7 +2,7 @@
 //! start, nor for its sandbox. A used worker never returns to a pool. Each kind of sandbox has a pool.
 
 use crate::workers::forecast::Forecast;
-use crate::workers::worker::{BOOT_LIMIT, START_LIMIT, Worker};
+use crate::workers::worker::{BOOT_LIMIT, START_LIMIT, StartedWorker};
 use hotlease_sandbox::{Kind, Launcher};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ const WAIT_LEAST: Duration = Duration::from_secs(600);
 const ARRIVALS_LEAST: usize = 8;
 
 /// Pools of a node, one for each kind of sandbox.
-pub(crate) struct Pools([Arc<Pool>; Kind::ALL.len()]);
+pub(crate) struct Pools([Arc<WorkerPool>; Kind::ALL.len()]);
 
 /// Size of the pool for the node's default kind of sandbox. The other pools follow the leases that ask for their kinds.
 #[derive(Debug, Clone, Copy)]
@@ -40,20 +40,20 @@ pub(crate) struct PoolTarget {
 }
 
 impl Pools {
-    /// Makes empty pools; [`Pool::keep_filled`] fills each.
+    /// Makes empty pools; [`WorkerPool::keep_filled`] fills each.
     pub fn new(launcher: &Launcher, wanted: PoolTarget) -> Self {
-        Self(Kind::ALL.map(|kind| Arc::new(Pool::new(launcher.clone(), kind, wanted))))
+        Self(Kind::ALL.map(|kind| Arc::new(WorkerPool::new(launcher.clone(), kind, wanted))))
     }
 
     /// Pool of a kind.
-    pub fn of(&self, kind: Kind) -> &Arc<Pool> {
+    pub fn of(&self, kind: Kind) -> &Arc<WorkerPool> {
         // Every kind has a pool.
         let at = Kind::ALL.iter().position(|other| *other == kind);
         &self.0[at.unwrap_or_default()]
     }
 
     /// All pools.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Pool>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<WorkerPool>> {
         self.0.iter()
     }
 
@@ -64,7 +64,7 @@ impl Pools {
 }
 
 /// Pool for one kind of sandbox.
-pub(crate) struct Pool {
+pub(crate) struct WorkerPool {
     launcher: Launcher,
     kind: Kind,
     /// Number that the operator has set: of workers, or of workers at most.
@@ -78,7 +78,7 @@ pub(crate) struct Pool {
 
 struct PoolState {
     /// Workers, ready or starting. At most `set_limit`.
-    workers: VecDeque<Worker>,
+    workers: VecDeque<StartedWorker>,
     /// Workers are started up to this number.
     fill: usize,
     /// Workers beyond this number are killed.
@@ -88,7 +88,7 @@ struct PoolState {
     forecast: Forecast,
 }
 
-impl Pool {
+impl WorkerPool {
     fn new(launcher: Launcher, kind: Kind, wanted: PoolTarget) -> Self {
         let pool = Self {
             launcher,
@@ -115,11 +115,11 @@ impl Pool {
     }
 
     /// Takes a worker that is ready or, if there is none, one that soon will be.
-    pub fn take(&self) -> Option<Worker> {
+    pub fn take(&self) -> Option<StartedWorker> {
         let mut idle = self.idle();
         idle.last_taken = Instant::now();
         idle.workers.retain(|worker| !worker.is_closed());
-        let ready = idle.workers.iter().position(Worker::is_ready).unwrap_or(0);
+        let ready = idle.workers.iter().position(StartedWorker::is_ready).unwrap_or(0);
         let worker = idle.workers.remove(ready);
         drop(idle);
         self.taken.notify_one();
@@ -269,7 +269,7 @@ impl Pool {
 
     /// Starts one worker, and waits until it is ready so that starts do not pile up.
     async fn start_one(&self, lives: &mut JoinSet<()>) -> Result<(), String> {
-        let worker = Worker::start(&self.launcher, self.kind, None, &Arc::default()).await;
+        let worker = StartedWorker::start(&self.launcher, self.kind, None, &Arc::default()).await;
         let worker = worker.map_err(|error| error.why)?;
         let (settled, closed) = worker.milestones();
         {
@@ -284,8 +284,8 @@ impl Pool {
             _ => START_LIMIT,
         };
         let failed = match timeout(limit, settled).await {
-            Ok(()) => self.remove(Worker::is_closed),
-            Err(_) => self.remove(|worker| !worker.is_ready()).inspect(Worker::kill),
+            Ok(()) => self.remove(StartedWorker::is_closed),
+            Err(_) => self.remove(|worker| !worker.is_ready()).inspect(StartedWorker::kill),
         };
         match failed {
             Some(worker) => {
@@ -299,7 +299,7 @@ impl Pool {
         }
     }
 
-    fn remove(&self, which: impl Fn(&Worker) -> bool) -> Option<Worker> {
+    fn remove(&self, which: impl Fn(&StartedWorker) -> bool) -> Option<StartedWorker> {
         let mut idle = self.idle();
         let at = idle.workers.iter().position(which)?;
         idle.workers.remove(at)
@@ -327,7 +327,7 @@ mod tests {
         )
     }
 
-    fn kept(pool: &Pool) -> (usize, usize) {
+    fn kept(pool: &WorkerPool) -> (usize, usize) {
         let idle = pool.idle();
         (idle.fill, idle.keep)
     }

@@ -10,7 +10,7 @@
 use crate::workers::forecast::{Forecast, WaitInterval};
 use crate::workers::idle_memory::{IdleMemory, LOOK_EVERY};
 use crate::workers::python::{self, SPARE};
-use crate::workers::worker::Worker;
+use crate::workers::worker::StartedWorker;
 use crate::workers::zygotes::Zygotes;
 use hotlease_sandbox::{KeepAlive, Kind, Launcher, Program};
 use std::collections::VecDeque;
@@ -97,7 +97,7 @@ impl ProgramDemand {
 
 struct SpareTable {
     /// Spares, ready or starting, oldest first. At most `limit`.
-    kept: VecDeque<(SpareKey, Worker)>,
+    kept: VecDeque<(SpareKey, StartedWorker)>,
     /// Programs, the one whose lease began or ended last at the end.
     demands: VecDeque<ProgramDemand>,
     limit: usize,
@@ -110,7 +110,7 @@ struct SpareTable {
 struct KeeperActions {
     /// The spare to start, with the memory that it will need.
     start: Option<(SpareKey, u64)>,
-    gone: Vec<Worker>,
+    gone: Vec<StartedWorker>,
     /// Time of the next look, without an event.
     again: Option<Duration>,
 }
@@ -142,9 +142,10 @@ impl Spares {
     }
 
     /// Takes a spare that is ready or, if there is none, one that soon will be.
-    pub fn take(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<Worker> {
+    pub fn take(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<StartedWorker> {
         let mut table = self.table();
-        let fits = |(kind, worker): &(SpareKey, Worker)| kind.is(tenant, sandbox, program) && !worker.is_closed();
+        let fits =
+            |(kind, worker): &(SpareKey, StartedWorker)| kind.is(tenant, sandbox, program) && !worker.is_closed();
         let ready = table.kept.iter().position(|spare| fits(spare) && spare.1.is_ready());
         let at = ready.or_else(|| table.kept.iter().position(fits))?;
         table.kept.remove(at).map(|(_, worker)| worker)
@@ -312,7 +313,7 @@ impl Spares {
             Ok(worker) => Ok(worker),
             Err(_) => {
                 let program = Arc::new(python::with_variable(program, SPARE));
-                Worker::start(&self.launcher, *sandbox, Some(&program), &Arc::default()).await
+                StartedWorker::start(&self.launcher, *sandbox, Some(&program), &Arc::default()).await
             }
         };
         let worker = match started {
@@ -379,7 +380,7 @@ impl SpareTable {
         for demand in self.demands.iter_mut().rev() {
             let stock = demand.forecast.stock(now);
             turn.again = turn.again.into_iter().chain(stock.until).min();
-            let is_of = |(kind, _): &(SpareKey, Worker)| kind.is_like(&demand.of);
+            let is_of = |(kind, _): &(SpareKey, StartedWorker)| kind.is_like(&demand.of);
             let (mut own, others) = std::mem::take(&mut self.kept)
                 .into_iter()
                 .partition::<VecDeque<_>, _>(is_of);

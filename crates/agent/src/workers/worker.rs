@@ -5,8 +5,8 @@
 
 use crate::socket::AsyncSocket;
 use hotlease_fabric::socket::Socket;
-use hotlease_sandbox::{Exit, KeepAlive, Kind, Launcher, Process, Program, Reach, SandboxError};
-use hotlease_wire::control::{Order, WorkerAnswer};
+use hotlease_sandbox::{Exit, KeepAlive, Kind, Launcher, Process, Program, SandboxError, WorkerReach};
+use hotlease_wire::control::{WorkerAnswer, WorkerOrder};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::StartSteps;
 use std::collections::VecDeque;
@@ -143,7 +143,7 @@ impl Control {
 }
 
 /// A started worker. Dropping it kills the process.
-pub(crate) struct Worker {
+pub(crate) struct StartedWorker {
     process: Arc<Process>,
     control: Arc<Control>,
     /// Time at which its program ran.
@@ -152,14 +152,14 @@ pub(crate) struct Worker {
     listener: Option<OwnedFd>,
 }
 
-impl Worker {
+impl StartedWorker {
     /// Starts a worker, `program` or a native one; it becomes ready on its own. Runs off the runtime's threads, because
     /// starting blocks.
     pub async fn start(
         launcher: &Launcher,
         sandbox: Kind,
         program: Option<&Arc<Program>>,
-        reach: &Arc<Reach>,
+        reach: &Arc<WorkerReach>,
     ) -> Result<Self, StartError> {
         let (launcher, of, reach) = (launcher.clone(), program.cloned(), Arc::clone(reach));
         let start = move |control| launcher.start(sandbox, of.as_deref(), &reach, control);
@@ -321,7 +321,7 @@ impl Worker {
     }
 
     /// Sends an order.
-    pub fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> SentOrder {
+    pub fn send(&self, order: &WorkerOrder, fds: &[BorrowedFd<'_>]) -> SentOrder {
         // Locked during the send, so that answers are expected in the order in which orders were sent.
         let mut unanswered = self.control.unanswered();
         if !unanswered.open || unanswered.orders.len() >= UNANSWERED_MAX {

@@ -8,7 +8,7 @@
 //! made, the reason is remembered, and workers start without it.
 
 use crate::workers::python::{self, ZYGOTE};
-use crate::workers::worker::{BOOT_LIMIT, StartError, Worker};
+use crate::workers::worker::{BOOT_LIMIT, StartError, StartedWorker};
 use hotlease_sandbox::{Kind, Launcher, Program};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,7 +46,7 @@ struct Zygote {
 
 #[derive(Clone)]
 enum ZygoteState {
-    Ready(Arc<Worker>),
+    Ready(Arc<StartedWorker>),
     /// Reason why there is no zygote.
     Refused(String),
 }
@@ -70,7 +70,7 @@ impl Zygotes {
 
     /// Forks a worker from the zygote of this program. The error says why not, and is empty where no zygote would be
     /// expected.
-    pub async fn fork(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Result<Worker, String> {
+    pub async fn fork(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Result<StartedWorker, String> {
         if !may_have(sandbox, program) {
             return Err(String::new());
         }
@@ -89,7 +89,12 @@ impl Zygotes {
     }
 
     /// Forks a worker from the zygote of this program, and starts a zygote first if there is none.
-    pub async fn fork_of_any(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Result<Worker, String> {
+    pub async fn fork_of_any(
+        &self,
+        tenant: &str,
+        sandbox: Kind,
+        program: &Arc<Program>,
+    ) -> Result<StartedWorker, String> {
         if may_have(sandbox, program) && self.find(tenant, sandbox, program).is_none() && !self.table().short {
             self.start(tenant, sandbox, program).await;
         }
@@ -197,7 +202,7 @@ impl Zygotes {
 
     async fn start(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) {
         let told = Arc::new(python::with_variable(program, ZYGOTE));
-        let started = Worker::start_zygote(&self.launcher, sandbox, &told).await;
+        let started = StartedWorker::start_zygote(&self.launcher, sandbox, &told).await;
         let limit = match sandbox {
             Kind::MicroVm => IMPORT_LIMIT + BOOT_LIMIT,
             _ => IMPORT_LIMIT,

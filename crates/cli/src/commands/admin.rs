@@ -7,7 +7,7 @@ mod tenant;
 use crate::state::StateArgs;
 use clap::{Args, Subcommand};
 use hotlease_store::{BackupSummary, LEDGER_FILE, backup, restore};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -76,7 +76,7 @@ impl CopySummary {
     }
 }
 
-pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: AdminArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.command {
         AdminCommand::Node(args) => node::carry_out(args, output),
         AdminCommand::Tenant(args) => tenant::carry_out(args, output),

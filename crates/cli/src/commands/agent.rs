@@ -9,12 +9,12 @@ use crate::service;
 use crate::state::DaemonStateArgs;
 use clap::Args;
 use environments::EnvironmentArgs;
-use hotlease_agent::{Agent, AgentConfig, CoreChoice, DirectoryGrant, Network};
+use hotlease_agent::{Agent, AgentConfig, AgentNetwork, CoreChoice, DirectoryGrant};
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_net::{Address, Identity, Role};
+use hotlease_net::{Address, CertificateRole, Identity};
 use hotlease_sandbox::{Kind, Mount};
 use hotlease_terminal::arguments::{ContainerArgs, MachineArgs, absolute, machine_arguments};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use serde::Serialize;
@@ -78,11 +78,11 @@ struct NetworkArgs {
 }
 
 impl NetworkArgs {
-    fn config(self) -> anyhow::Result<Option<Network>> {
+    fn config(self) -> anyhow::Result<Option<AgentNetwork>> {
         let (Some(listen), Some(identity)) = (self.listen, &self.identity) else {
             return Ok(None);
         };
-        let mut network = Network::new(listen, Arc::new(Identity::load_as(identity, Role::Agent)?));
+        let mut network = AgentNetwork::new(listen, Arc::new(Identity::load_as(identity, CertificateRole::Agent)?));
         network.managers = self.managers;
         network.advertise = self.advertise;
         network.without_certificate = self.without_certificate;
@@ -280,7 +280,7 @@ struct AgentSummary {
     endpoint: Option<String>,
 }
 
-pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

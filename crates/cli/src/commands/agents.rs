@@ -2,7 +2,7 @@
 
 use clap::Args;
 use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{AgentInfo, ListRequest};
@@ -61,7 +61,7 @@ impl From<AgentInfo> for AgentRow {
     }
 }
 
-pub(crate) fn carry_out(args: AgentsArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: AgentsArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
     let list = platform.request(async |client| client.list_agents(ListRequest::default()).await)?;
     let rows: Vec<AgentRow> = list.agents.into_iter().map(AgentRow::from).collect();

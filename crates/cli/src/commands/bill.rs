@@ -4,7 +4,7 @@ mod moment;
 mod verify;
 
 use clap::{Args, Subcommand, ValueEnum};
-use hotlease_terminal::output::{Column, ColumnAlign::*, Output, printable};
+use hotlease_terminal::output::{Column, ColumnAlign::*, Printer, printable};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{BillBy, BillReply, BillRequest, BillRow};
@@ -125,7 +125,7 @@ fn harmless(mut text: String) -> String {
     text
 }
 
-pub(crate) fn carry_out(args: BillArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: BillArgs, output: &mut Printer) -> anyhow::Result<()> {
     if let Some(BillCommand::Verify(verify)) = args.command {
         return verify::carry_out(verify, output);
     }
@@ -156,7 +156,7 @@ pub(crate) fn carry_out(args: BillArgs, output: &mut Output) -> anyhow::Result<(
     table(&rows, args.by, &bill, output)
 }
 
-fn csv(rows: Vec<BillLine>, output: &mut Output) -> anyhow::Result<()> {
+fn csv(rows: Vec<BillLine>, output: &mut Printer) -> anyhow::Result<()> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for mut row in rows {
         for text in [&mut row.tenant, &mut row.job, &mut row.label, &mut row.function] {
@@ -168,7 +168,7 @@ fn csv(rows: Vec<BillLine>, output: &mut Output) -> anyhow::Result<()> {
     output.bytes(&text)
 }
 
-fn table(rows: &[BillLine], by: BillGrouping, bill: &BillReply, output: &mut Output) -> anyhow::Result<()> {
+fn table(rows: &[BillLine], by: BillGrouping, bill: &BillReply, output: &mut Printer) -> anyhow::Result<()> {
     let what = match by {
         BillGrouping::Tenant => "LEASES",
         BillGrouping::Job => "JOB",

@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use hotlease_comm::Secret;
 use hotlease_comm::rendezvous::{Limits, Server};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ struct RendezvousSummary {
     listen: SocketAddr,
 }
 
-pub(crate) fn carry_out(args: CommArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: CommArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.command {
         Command::Rendezvous(args) => rendezvous(&args, output),
         Command::Plan(args) => plan::carry_out(&args, output),
@@ -69,7 +69,7 @@ pub(crate) fn carry_out(args: CommArgs, output: &mut Output) -> anyhow::Result<(
     }
 }
 
-fn rendezvous(args: &RendezvousArgs, output: &mut Output) -> anyhow::Result<()> {
+fn rendezvous(args: &RendezvousArgs, output: &mut Printer) -> anyhow::Result<()> {
     let secrets = match args.secret_files.as_slice() {
         [] => vec![Secret::from_environment()?],
         files => files

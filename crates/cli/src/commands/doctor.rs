@@ -8,7 +8,7 @@ mod sandboxes;
 mod site;
 
 use clap::Args;
-use hotlease_terminal::output::{Output, printable};
+use hotlease_terminal::output::{Printer, printable};
 use hotlease_terminal::platform::SiteArgs;
 use serde::Serialize;
 
@@ -85,7 +85,7 @@ impl Finding {
     }
 }
 
-pub(crate) fn carry_out(mut args: DoctorArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(mut args: DoctorArgs, output: &mut Printer) -> anyhow::Result<()> {
     if let Some(url) = args.peer.as_ref().filter(|url| !url.is_empty()) {
         args.site.manager = Some(url.clone());
     }
@@ -118,7 +118,7 @@ pub(crate) fn carry_out(mut args: DoctorArgs, output: &mut Output) -> anyhow::Re
     Ok(())
 }
 
-fn show(finding: &Finding, output: &mut Output) -> anyhow::Result<()> {
+fn show(finding: &Finding, output: &mut Printer) -> anyhow::Result<()> {
     if output.is_json() {
         return output.object(finding);
     }

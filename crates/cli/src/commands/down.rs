@@ -7,7 +7,7 @@ use hotlease_agent::AGENT_LOCK;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_LOCK;
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::Platform;
 use hotlease_wire::grpc::ShutdownRequest;
 use nix::sys::signal::{Signal, kill};
@@ -33,7 +33,7 @@ struct DownSummary {
     agent_runs: bool,
 }
 
-pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: DownArgs, output: &mut Printer) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     // `up` holds its lock until all its parts are gone; a manager in a process of its own holds only the manager's
     // lock.

@@ -6,9 +6,9 @@ mod run;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use hotlease_image::{Cache, CacheOptions, MountMethod, Store};
+use hotlease_image::{Cache, CacheOptions, ImageStore, MountMethod};
 use hotlease_terminal::arguments::absolute;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use nix::unistd::geteuid;
 use std::path::{Path, PathBuf};
@@ -115,8 +115,8 @@ impl StoreArgs {
         Ok(named.into_iter().map(|path| absolute(path)).collect())
     }
 
-    fn open(&self) -> anyhow::Result<Vec<Store>> {
-        Ok(self.folders()?.iter().map(|path| Store::at(path)).collect())
+    fn open(&self) -> anyhow::Result<Vec<ImageStore>> {
+        Ok(self.folders()?.iter().map(|path| ImageStore::at(path)).collect())
     }
 }
 
@@ -133,7 +133,7 @@ impl CacheArgs {
     }
 }
 
-pub(crate) fn carry_out(args: EnvArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: EnvArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.command {
         EnvCommand::Pack(args) => pack::carry_out(args, output),
         EnvCommand::Ls(args) => listing::ls(&args, output),

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign, Output, printable};
+use hotlease_terminal::output::{Column, ColumnAlign, Printer, printable};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{Directory, LeaseInfo, LeaseStart, ListRequest};
@@ -67,7 +67,7 @@ struct StepRow {
     what: &'static str,
 }
 
-pub(crate) fn carry_out(args: ExplainArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
     let list = platform.request(async |client| client.list_leases(ListRequest::default()).await)?;
     let (lease, start) = find_lease_start(args.lease.as_deref(), list.leases)?;

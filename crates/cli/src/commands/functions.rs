@@ -3,7 +3,7 @@
 use clap::Args;
 use hotlease_client::Code;
 use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::code::Interface;
@@ -52,14 +52,14 @@ impl From<CodeInfo> for CodeRow {
     }
 }
 
-pub(crate) fn carry_out(args: FunctionsArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: FunctionsArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.library {
         Some(library) => of_library(&library, output),
         None => cached(&args.site, output),
     }
 }
 
-fn of_library(library: &Path, output: &mut Output) -> anyhow::Result<()> {
+fn of_library(library: &Path, output: &mut Printer) -> anyhow::Result<()> {
     let code = Code::open(library)?;
     let rows: Vec<FunctionRow> = code
         .functions()
@@ -92,7 +92,7 @@ fn of_library(library: &Path, output: &mut Output) -> anyhow::Result<()> {
     })
 }
 
-fn cached(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
+fn cached(site: &SiteArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut platform = Platform::of(site)?;
     let list = platform.request(async |client| client.list_functions(ListRequest::default()).await)?;
     let rows: Vec<CodeRow> = list.codes.into_iter().map(CodeRow::from).collect();

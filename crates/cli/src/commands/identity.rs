@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 use hotlease_net::authority::{self, IDENTITY_DAYS_DEFAULT, IdentityRequest};
-use hotlease_net::{CertificateInfo, Identity, Role};
-use hotlease_terminal::output::Output;
+use hotlease_net::{CertificateInfo, CertificateRole, Identity};
+use hotlease_terminal::output::Printer;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -46,7 +46,7 @@ struct IssueArgs {
     dir: PathBuf,
     /// Role of its holder: manager, agent or client
     #[arg(long)]
-    role: Role,
+    role: CertificateRole,
     /// Tenant that pays for a client's leases; for an agent: the tenant that it serves by default
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
@@ -133,7 +133,7 @@ pub(crate) fn validity(not_before: i64, not_after: i64) -> String {
     format!("ends in {}", span(not_after - now))
 }
 
-pub(crate) fn carry_out(args: IdentityArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: IdentityArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.command {
         Command::Init { dir } => {
             authority::init(&dir)?;

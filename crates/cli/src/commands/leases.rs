@@ -3,7 +3,7 @@
 use clap::Args;
 use hotlease_terminal::exit::CommandError;
 use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest, Usage};
@@ -102,7 +102,7 @@ struct ReleaseSummary {
     usage: UsageRow,
 }
 
-pub(crate) fn carry_out(args: LeasesArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: LeasesArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
     if let Some(id) = args.release {
         return release(&mut platform, &id, output);
@@ -148,7 +148,7 @@ pub(crate) fn carry_out(args: LeasesArgs, output: &mut Output) -> anyhow::Result
     })
 }
 
-fn release(platform: &mut Platform, beginning: &str, output: &mut Output) -> anyhow::Result<()> {
+fn release(platform: &mut Platform, beginning: &str, output: &mut Printer) -> anyhow::Result<()> {
     let list = platform.request(async |client| client.list_leases(ListRequest::default()).await)?;
     let lease = find_active_lease(beginning, list.leases)?;
     let request = ReleaseRequest {

@@ -7,10 +7,10 @@ use crate::state::LedgerArgs;
 use clap::{ArgGroup, Args};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::identity::{Issuers, MungeConfig};
-use hotlease_manager::{MANAGER_SOCKET, Manager, Network, openapi};
-use hotlease_net::{Identity, Limits, Role};
+use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerNetwork, openapi};
+use hotlease_net::{CertificateRole, Identity, Limits};
 use hotlease_store::{Candidate, PostgresOptions, Store};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -65,14 +65,14 @@ pub(crate) struct ManagerArgs {
 
 impl ManagerArgs {
     /// Networks for agents and clients on other hosts, and for the REST interface.
-    fn networks(&self) -> anyhow::Result<(Option<Network>, Option<Network>)> {
+    fn networks(&self) -> anyhow::Result<(Option<ManagerNetwork>, Option<ManagerNetwork>)> {
         let Some(identity) = &self.identity else {
             return Ok((None, None));
         };
-        let identity = Arc::new(Identity::load_as(identity, Role::Manager)?);
+        let identity = Arc::new(Identity::load_as(identity, CertificateRole::Manager)?);
         let at = |limits: Limits, without_certificate| {
             let identity = Arc::clone(&identity);
-            move |listen| Network {
+            move |listen| ManagerNetwork {
                 listen,
                 identity,
                 limits,
@@ -132,7 +132,7 @@ async fn wait_to_lead(parameters: String, signals: &mut Signals) -> anyhow::Resu
     }
 }
 
-pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: ManagerArgs, output: &mut Printer) -> anyhow::Result<()> {
     if args.openapi {
         return output.bytes(openapi().as_bytes());
     }

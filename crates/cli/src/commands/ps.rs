@@ -3,7 +3,7 @@
 use crate::commands::leases::UsageRow;
 use clap::Args;
 use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{ListRequest, WorkerInfo};
@@ -61,7 +61,7 @@ impl From<WorkerInfo> for WorkerRow {
     }
 }
 
-pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: PsArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
     let list = platform.request(async |client| client.list_workers(ListRequest::default()).await)?;
     let mut rows: Vec<WorkerRow> = list.workers.into_iter().map(WorkerRow::from).collect();

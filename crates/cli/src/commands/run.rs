@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use hotlease_client::{
     Code, Directory, Function, Invoker, LeaseOptions, Placement, Polling, Reach, Sharing, Spread, StoragePlace,
 };
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::SiteArgs;
 use hotlease_terminal::quantity;
 use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX};
@@ -100,7 +100,7 @@ pub(crate) struct RunArgs {
     site: SiteArgs,
 }
 
-/// [`Polling`] as a command-line value.
+/// [`PollingPolicy`] as a command-line value.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum PollingArg {
     /// Poll while calls keep coming, then sleep
@@ -154,7 +154,7 @@ struct CallTimes {
     max: u64,
 }
 
-pub(crate) fn carry_out(args: RunArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: RunArgs, output: &mut Printer) -> anyhow::Result<()> {
     let code = Code::open(&args.library)?;
     let input = read_input(args.input.as_deref())?;
     let invoker = Invoker::allocate(&code, lease_options(&args, input.len()))?;

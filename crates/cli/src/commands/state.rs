@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use hotlease_agent::{remove_state, saved_states};
 use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::quantity;
 use nix::unistd::geteuid;
 use serde::Serialize;
@@ -64,14 +64,14 @@ struct RemovedState {
     name: String,
 }
 
-pub(crate) fn carry_out(args: StateArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: StateArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.command {
         StateCommand::Ls(args) => list(&args.directory, output),
         StateCommand::Rm(args) => remove(args, output),
     }
 }
 
-fn list(directory: &Path, output: &mut Output) -> anyhow::Result<()> {
+fn list(directory: &Path, output: &mut Printer) -> anyhow::Result<()> {
     let states = saved_states(directory).map_err(|error| anyhow::anyhow!("{}: {error}", directory.display()))?;
     let rows: Vec<StateRow> = states
         .into_iter()
@@ -111,7 +111,7 @@ fn list(directory: &Path, output: &mut Output) -> anyhow::Result<()> {
     )
 }
 
-fn remove(args: RmArgs, output: &mut Output) -> anyhow::Result<()> {
+fn remove(args: RmArgs, output: &mut Printer) -> anyhow::Result<()> {
     let tenant = args.tenant.unwrap_or_else(|| format!("uid:{}", geteuid()));
     let removed = remove_state(&args.directory, &tenant, &args.name);
     match removed.map_err(|error| anyhow::anyhow!("state `{}` of {tenant}: {error}", args.name))? {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{ListRequest, WorkerInfo};
@@ -51,7 +51,7 @@ struct ActivityRow {
     invocations: u64,
 }
 
-pub(crate) fn carry_out(args: TopArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: TopArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
     let clears = !output.is_json() && std::io::stdout().is_terminal();
     let (mut before, mut looked) = (HashMap::new(), Instant::now());
@@ -110,7 +110,7 @@ fn rows(workers: &[WorkerInfo], before: &HashMap<WorkerKey, UsageCounts>, betwee
     rows
 }
 
-fn show(rows: &[ActivityRow], output: &mut Output) -> anyhow::Result<()> {
+fn show(rows: &[ActivityRow], output: &mut Printer) -> anyhow::Result<()> {
     let columns = [
         Column("PID", Right),
         Column("STATE", Left),

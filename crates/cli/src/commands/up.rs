@@ -9,8 +9,8 @@ use crate::state::LedgerArgs;
 use clap::Args;
 use hotlease_agent::Agent;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_manager::{AgentRecord, Manager};
-use hotlease_terminal::output::Output;
+use hotlease_manager::{AgentProfile, Manager};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use lock::UpLock;
 use serde::{Deserialize, Serialize};
@@ -89,7 +89,7 @@ impl PlatformSummary {
     }
 }
 
-pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: UpArgs, output: &mut Printer) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     if args.detach {
         let summary = detach::start(&dir, &args.offer, &args.ledger, args.drain_within)?;
@@ -196,7 +196,7 @@ async fn until_told(
     }
 }
 
-fn summary(dir: &RuntimeDir, agent: AgentRecord) -> PlatformSummary {
+fn summary(dir: &RuntimeDir, agent: AgentProfile) -> PlatformSummary {
     PlatformSummary {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").into(),

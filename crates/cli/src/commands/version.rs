@@ -3,7 +3,7 @@
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::Platform;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use serde::Serialize;
@@ -21,7 +21,7 @@ struct Versions {
     running: Option<String>,
 }
 
-pub(crate) fn carry_out(_: VersionArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(_: VersionArgs, output: &mut Printer) -> anyhow::Result<()> {
     let versions = Versions {
         version: env!("CARGO_PKG_VERSION"),
         protocol: PROTOCOL_VERSION,

@@ -19,7 +19,7 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// A piece of at least this many bytes; its contents are arbitrary.
-    pub(crate) fn piece(self: &Arc<Self>, bytes: usize) -> Result<Piece, Error> {
+    pub(crate) fn piece(self: &Arc<Self>, bytes: usize) -> Result<StagedPiece, Error> {
         let class = bytes
             .checked_next_power_of_two()
             .map_or(bytes, |class| class.max(PIECE_BYTES_MIN));
@@ -33,7 +33,7 @@ impl Staging {
             Some(buffer) => buffer,
             None => Buffer::new(class)?,
         };
-        Ok(Piece {
+        Ok(StagedPiece {
             buffer: Some(buffer),
             staging: self.clone(),
         })
@@ -41,20 +41,20 @@ impl Staging {
 }
 
 /// A piece in use; it returns to the pool when dropped.
-pub(crate) struct Piece {
+pub(crate) struct StagedPiece {
     /// Present until dropped.
     buffer: Option<Buffer<u8>>,
     staging: Arc<Staging>,
 }
 
-impl Piece {
+impl StagedPiece {
     /// Drops the piece instead of returning it: a worker may still write to it.
     pub(crate) fn discard(mut self) {
         self.buffer = None;
     }
 }
 
-impl Deref for Piece {
+impl Deref for StagedPiece {
     type Target = Buffer<u8>;
 
     fn deref(&self) -> &Buffer<u8> {
@@ -62,13 +62,13 @@ impl Deref for Piece {
     }
 }
 
-impl DerefMut for Piece {
+impl DerefMut for StagedPiece {
     fn deref_mut(&mut self) -> &mut Buffer<u8> {
         self.buffer.as_mut().expect("there until dropped")
     }
 }
 
-impl Drop for Piece {
+impl Drop for StagedPiece {
     fn drop(&mut self) {
         let Some(buffer) = self.buffer.take() else { return };
         let mut idle = self.staging.idle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ mod tests {
             region,
             "the same memory, registered already"
         );
-        let pieces: Vec<Piece> = (0..IDLE_PIECES_MAX + 5).map(|_| staging.piece(1).unwrap()).collect();
+        let pieces: Vec<StagedPiece> = (0..IDLE_PIECES_MAX + 5).map(|_| staging.piece(1).unwrap()).collect();
         drop(pieces);
         assert_eq!(staging.idle.lock().unwrap().len(), IDLE_PIECES_MAX);
         drop(staging.piece(IDLE_BYTES_MAX + 1).unwrap());

@@ -7,7 +7,7 @@ use crate::channel::express;
 use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::channel::{CallTarget, MESSAGE_BYTES};
 use hotlease_fabric::channel::PayloadTooLong;
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use std::any::Any;
 use std::time::{Duration, Instant};
 
@@ -149,13 +149,15 @@ impl Channel {
     ) -> Result<usize, Error> {
         match (&reply, sink) {
             (Ok(header), OutputSink::Ring(output))
-                if header.status == Status::Ok && header.length <= output.len() as u64 =>
+                if header.status == InvocationStatus::Ok && header.length <= output.len() as u64 =>
             {
                 let length = self.source(lane).read(header, output);
                 self.free(lane);
                 Ok(length)
             }
-            (Ok(header), OutputSink::Buffer(capacity)) if header.status == Status::Ok && header.length <= capacity => {
+            (Ok(header), OutputSink::Buffer(capacity))
+                if header.status == InvocationStatus::Ok && header.length <= capacity =>
+            {
                 self.free(lane);
                 Ok(header.length as usize)
             }
@@ -168,7 +170,7 @@ impl Channel {
         let bytes = match (&reply, &sink) {
             (Ok(header), OutputSink::Ring(_)) => self.source(lane).to_vec(header),
             // As long as the message in the buffer; the text itself is not known here.
-            (Ok(header), OutputSink::Buffer(capacity)) if header.status == Status::FunctionError => {
+            (Ok(header), OutputSink::Buffer(capacity)) if header.status == InvocationStatus::FunctionError => {
                 let length = header.length.min(*capacity).min(MESSAGE_BYTES.into());
                 vec![0; length as usize]
             }

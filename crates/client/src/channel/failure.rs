@@ -4,7 +4,7 @@ use super::{Channel, EntryUse, Reply};
 use crate::Error;
 use crate::session::death::{Death, UnansweredCall};
 use hotlease_wire::RunCertainty;
-use hotlease_wire::frame::{InvocationId, Status};
+use hotlease_wire::frame::{InvocationId, InvocationStatus};
 use std::time::Duration;
 
 impl Channel {
@@ -49,19 +49,19 @@ impl Channel {
         // A message, or a pipeline, may return more than its caller has room for: up to an entry.
         let offered = capacity.max(self.ring.reply_bytes() as u64);
         match header.status {
-            Status::FunctionError if header.length <= offered => Error::Function {
+            InvocationStatus::FunctionError if header.length <= offered => Error::Function {
                 code: header.code,
                 output,
             },
-            Status::Ok if header.length > capacity && header.length <= offered => Error::OutputTooLarge {
+            InvocationStatus::Ok if header.length > capacity && header.length <= offered => Error::OutputTooLarge {
                 produced: header.length,
                 capacity,
             },
-            Status::OutputTooLarge => Error::OutputTooLarge {
+            InvocationStatus::OutputTooLarge => Error::OutputTooLarge {
                 produced: header.length,
                 capacity,
             },
-            Status::DeadlineExceeded => Error::Deadline {
+            InvocationStatus::DeadlineExceeded => Error::Deadline {
                 // On a shared core the worker may have set a shorter deadline, in milliseconds.
                 timeout: match header.code {
                     0 => timeout.unwrap_or_default(),
@@ -69,9 +69,11 @@ impl Channel {
                 },
                 ran: RunCertainty::Yes,
             },
-            Status::OutputUnreachable => Error::OutputLost,
-            Status::Busy => Error::NoCore,
-            Status::Ok | Status::FunctionError => self.close_broken("a reply is longer than its output may be"),
+            InvocationStatus::OutputUnreachable => Error::OutputLost,
+            InvocationStatus::Busy => Error::NoCore,
+            InvocationStatus::Ok | InvocationStatus::FunctionError => {
+                self.close_broken("a reply is longer than its output may be")
+            }
             status => Error::NotRun { status },
         }
     }

@@ -1,6 +1,6 @@
 //! Clauses of error messages: advice on what to do next, and names that may have been meant.
 
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::{Cause, EndReason, RunCertainty};
 
 pub(super) fn did_you_mean(similar: &[String]) -> String {
@@ -60,20 +60,20 @@ pub(super) fn after_lease(reason: EndReason, ran: RunCertainty) -> &'static str 
     }
 }
 
-pub(super) fn refused(status: Status) -> &'static str {
+pub(super) fn refused(status: InvocationStatus) -> &'static str {
     match status {
-        Status::StaleEpoch => "the request belongs to an earlier holder of the slot",
-        Status::UnknownFunction => "the worker has no function with this index",
-        Status::BadLength => "a length is over what the channel takes",
-        Status::UnknownRegion => "a buffer is not registered with the worker",
-        Status::BadSpan => "a range reaches past its buffer",
-        Status::BadHeader => "the request is malformed",
-        Status::Draining | Status::Busy => "the worker is draining, or busy",
-        Status::InputUnreachable => "it could not read the input over the fabric",
-        Status::Ok
-        | Status::FunctionError
-        | Status::OutputTooLarge
-        | Status::DeadlineExceeded
-        | Status::OutputUnreachable => "it ran, and is not understood",
+        InvocationStatus::StaleEpoch => "the request belongs to an earlier holder of the slot",
+        InvocationStatus::UnknownFunction => "the worker has no function with this index",
+        InvocationStatus::BadLength => "a length is over what the channel takes",
+        InvocationStatus::UnknownRegion => "a buffer is not registered with the worker",
+        InvocationStatus::BadSpan => "a range reaches past its buffer",
+        InvocationStatus::BadHeader => "the request is malformed",
+        InvocationStatus::Draining | InvocationStatus::Busy => "the worker is draining, or busy",
+        InvocationStatus::InputUnreachable => "it could not read the input over the fabric",
+        InvocationStatus::Ok
+        | InvocationStatus::FunctionError
+        | InvocationStatus::OutputTooLarge
+        | InvocationStatus::DeadlineExceeded
+        | InvocationStatus::OutputUnreachable => "it ran, and is not understood",
     }
 }

@@ -1,11 +1,11 @@
 //! A fake worker's end of fabrics: real ports on the loopback interface.
 
 use hotlease_fabric::ofi::providers::named;
-use hotlease_fabric::ofi::{Libfabric, OfiRing, Peer, Port};
+use hotlease_fabric::ofi::{Libfabric, OfiRing, Port, PortPeer};
 use hotlease_fabric::shm::NearRing;
 use hotlease_wire::Rejection;
 use hotlease_wire::connection::{ConnectionReply, RingShape};
-use hotlease_wire::fabric::{ChannelEnd, PortAddress};
+use hotlease_wire::fabric::{PortAddress, RingDescription};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) enum LinkBehaviour {
 
 #[derive(Default)]
 pub(super) struct Fabric {
-    peers: HashMap<u64, Arc<Peer>>,
+    peers: HashMap<u64, Arc<PortPeer>>,
     mute: Vec<Arc<Port>>,
 }
 
@@ -57,7 +57,7 @@ impl Fabric {
         &self,
         request: RingShape,
         key: u64,
-        client: &ChannelEnd,
+        client: &RingDescription,
         generation: u32,
     ) -> (NearRing, OfiRing, ConnectionReply) {
         let peer = &self.peers[&key];

@@ -3,7 +3,7 @@
 use crate::buffer::{Input, Output};
 use crate::channel::cache;
 use crate::channel::{CallTarget, Channel, MESSAGE_BYTES, OutputSink};
-use crate::invocation::request::{OutputPlace, Request};
+use crate::invocation::request::{ChannelRequest, OutputPlace};
 use crate::lease::slots::LeasedSlots;
 use crate::retry::CallAttempts;
 use crate::retry::deadline::{Deadline, micros};
@@ -299,7 +299,7 @@ impl Function {
     fn attempt(
         &self,
         channel: &Channel,
-        request: &mut Request,
+        request: &mut ChannelRequest,
         input: &[u8],
         output: &mut [u8],
         (timeout, began): (Option<Duration>, &mut Option<Instant>),
@@ -371,9 +371,9 @@ impl Function {
     }
 
     #[inline]
-    pub(crate) fn request(&self, input: &Input<'_>, wanted: OutputPlace<'_>) -> Result<Request, Error> {
+    pub(crate) fn request(&self, input: &Input<'_>, wanted: OutputPlace<'_>) -> Result<ChannelRequest, Error> {
         let (request, reply) = (self.request_bytes, self.reply_bytes);
-        Request::new(self.target, input, wanted, request, reply, &self.inner.staging)
+        ChannelRequest::new(self.target, input, wanted, request, reply, &self.inner.staging)
     }
 }
 

@@ -6,12 +6,12 @@ use crate::channel::entries::EntryState;
 use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::channel::{Channel, MESSAGE_BYTES, timed_out};
 use crate::invocation::function::Function;
-use crate::invocation::request::{OutputPlace, Request, UsedMemory};
+use crate::invocation::request::{ChannelRequest, OutputPlace, UsedMemory};
 use crate::retry::CallAttempts;
 use crate::retry::deadline::micros;
 use crate::retry::redirect::{LazyRedirects, out_of_time};
 use hotlease_wire::RunCertainty;
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ pub(crate) enum CallProgress {
 
 /// Data of an invocation beyond its ring entry.
 struct ResubmitData {
-    request: Request,
+    request: ChannelRequest,
     /// Copy of the input, if it may have to be submitted again.
     input: Option<Vec<u8>>,
     again: CallAttempts,
@@ -86,7 +86,7 @@ impl InFlight {
     /// ring entry until the invocation has run.
     pub(crate) fn start(
         function: &Function,
-        request: Request,
+        request: ChannelRequest,
         input: &[u8],
         wait: bool,
         keep: bool,
@@ -168,7 +168,7 @@ impl InFlight {
         let channel = &self.channel;
         let mut recalled = None;
         let result = channel.harvest(self.seq, |reply, source| match reply {
-            Ok(header) if header.status == Status::Ok && header.length <= capacity => {
+            Ok(header) if header.status == InvocationStatus::Ok && header.length <= capacity => {
                 let length = header.length as usize;
                 if !in_ring && staged.is_none() {
                     // The output is in the caller's buffer already.
@@ -189,7 +189,7 @@ impl InFlight {
                 }
                 Ok(length)
             }
-            Ok(header) if matches!(header.status, Status::StaleEpoch | Status::Draining) => {
+            Ok(header) if matches!(header.status, InvocationStatus::StaleEpoch | InvocationStatus::Draining) => {
                 // The entry belongs to another invocation after this.
                 recalled = channel.recall(self.seq);
                 Err(channel.failure(channel.invocation(self.seq), reply, Vec::new(), capacity, timeout))
@@ -203,7 +203,7 @@ impl InFlight {
             )),
             reply => {
                 let message = match (reply, staged) {
-                    (Ok(header), Some(piece)) if header.status == Status::FunctionError => {
+                    (Ok(header), Some(piece)) if header.status == InvocationStatus::FunctionError => {
                         let length = header.length.min(capacity).min(MESSAGE_BYTES.into());
                         piece[..length as usize].to_vec()
                     }
@@ -457,7 +457,7 @@ impl Drop for InFlight {
 /// it the call does not wait for a credit.
 fn publish(
     function: &Function,
-    request: &Request,
+    request: &ChannelRequest,
     input: &[u8],
     state: EntryState,
     wait: Option<Option<Duration>>,

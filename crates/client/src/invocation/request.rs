@@ -1,7 +1,7 @@
 //! An invocation's data, laid out for a channel: bytes that are copied into the ring, and data in buffers.
 
 use crate::Error;
-use crate::buffer::staging::{Piece, Staging};
+use crate::buffer::staging::{StagedPiece, Staging};
 use crate::buffer::{BufferSlice, BufferSliceMut, Input};
 use crate::channel::{CallTarget, Channel};
 use crate::session::region::Region;
@@ -24,8 +24,8 @@ pub(crate) enum OutputPlace<'a> {
 /// Memory that the worker uses while the invocation is in flight, kept alive until it has ended.
 #[derive(Default)]
 pub(crate) struct UsedMemory {
-    pub(crate) staged_input: Option<Piece>,
-    pub(crate) staged_output: Option<Piece>,
+    pub(crate) staged_input: Option<StagedPiece>,
+    pub(crate) staged_output: Option<StagedPiece>,
     /// All of the memory, staged pieces included. Regions in this list are in use: no connection closes their
     /// registrations.
     regions: SmallVec<[Arc<Region>; 2]>,
@@ -38,12 +38,12 @@ impl UsedMemory {
         regions.try_for_each(|region| region.register(channel.connection()))
     }
 
-    fn stage_input(&mut self, piece: Piece) {
+    fn stage_input(&mut self, piece: StagedPiece) {
         self.regions.push(piece.region().clone());
         self.staged_input = Some(piece);
     }
 
-    fn stage_output(&mut self, piece: Piece) {
+    fn stage_output(&mut self, piece: StagedPiece) {
         self.regions.push(piece.region().clone());
         self.staged_output = Some(piece);
     }
@@ -86,7 +86,7 @@ impl PayloadTail {
 
 /// A request that can be published on any channel of an invoker. It does not contain the input bytes that go
 /// through the ring.
-pub(crate) struct Request {
+pub(crate) struct ChannelRequest {
     pub(crate) target: CallTarget,
     pub(crate) tail: PayloadTail,
     /// Most output bytes, for any destination.
@@ -94,7 +94,7 @@ pub(crate) struct Request {
     pub(crate) uses: UsedMemory,
 }
 
-impl Request {
+impl ChannelRequest {
     /// Lays out an invocation; stages data that is larger than a ring entry.
     pub(crate) fn new(
         mut target: CallTarget,
@@ -230,8 +230,8 @@ mod tests {
         message_room: 0,
     };
 
-    fn lay_out(input: Input<'_>, wanted: OutputPlace<'_>) -> Request {
-        Request::new(TARGET, &input, wanted, 4096, 4096, &Arc::default()).unwrap()
+    fn lay_out(input: Input<'_>, wanted: OutputPlace<'_>) -> ChannelRequest {
+        ChannelRequest::new(TARGET, &input, wanted, 4096, 4096, &Arc::default()).unwrap()
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         let parts = [input.slice(..); PARTS_MAX + 1];
         let lay_out = |parts: usize, request_bytes: usize| {
             let (input, wanted) = (Input::Parts(&parts_of(&input)[..parts]), OutputPlace::Bytes(1));
-            Request::new(TARGET, &input, wanted, request_bytes, 4096, &Arc::default()).map(drop)
+            ChannelRequest::new(TARGET, &input, wanted, request_bytes, 4096, &Arc::default()).map(drop)
         };
         fn parts_of(buffer: &Buffer<u8>) -> Vec<BufferSlice<'_>> {
             vec![buffer.slice(..); PARTS_MAX + 1]

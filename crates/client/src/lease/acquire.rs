@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::channel::Channel;
 use crate::lease::direct;
-use crate::lease::manager::Manager;
+use crate::lease::manager::ManagerConnection;
 use crate::lease::{ColdPhases, Lease, LeasePlan};
 use crate::options::Placement;
 use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, GrantSource, Patience};
@@ -48,7 +48,7 @@ impl AcquireError {
 /// does not change, the others are tried, and the call ends when none is left. On the control thread.
 pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> Result<Vec<ReadyLease>, Error> {
     let start = Instant::now();
-    let manager = Manager::of(&plan.options)?;
+    let manager = ManagerConnection::of(&plan.options)?;
     let (way, mut agents) = match plan.options.placement {
         Placement::Managed => (GrantSource::Managed, BTreeMap::new()),
         Placement::Direct => direct_way(&manager).await?,
@@ -109,7 +109,7 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
 
 type Agents = BTreeMap<AgentId, AgentInfo>;
 
-async fn direct_way(manager: &Manager) -> Result<(GrantSource, Agents), Error> {
+async fn direct_way(manager: &ManagerConnection) -> Result<(GrantSource, Agents), Error> {
     let listed = direct::agents(manager).await?;
     let listed = listed
         .into_iter()

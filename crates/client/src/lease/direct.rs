@@ -4,7 +4,7 @@
 //! use. Both tables belong to the process, because it may hold many leases.
 
 use crate::Error;
-use crate::lease::manager::Manager;
+use crate::lease::manager::ManagerConnection;
 use crate::options::LeaseOptions;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AgentInfo, Grant};
@@ -40,7 +40,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The agents that may be asked, the best first: serving before suspected ones, those with most free cores first.
-pub(crate) async fn agents(manager: &Manager) -> Result<Vec<AgentInfo>, Error> {
+pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {
     let name = manager.name();
     let fresh = locked(&LISTS)
         .get(&name)
@@ -99,7 +99,12 @@ pub(crate) fn record_refusal(agent: AgentId, refusal: &Rejection) {
 
 /// Reports to the manager that this client holds a lease which an agent granted directly, so that it is billed to
 /// the client's tenant: an agent's word alone bills no tenant. Goes on until the manager has heard it.
-pub(crate) async fn report_lease(manager: Manager, options: Arc<LeaseOptions>, grant: Grant, granted: Instant) {
+pub(crate) async fn report_lease(
+    manager: ManagerConnection,
+    options: Arc<LeaseOptions>,
+    grant: Grant,
+    granted: Instant,
+) {
     let (began, mut pause) = (Instant::now(), PAUSE_MIN);
     while began.elapsed() < VOUCHED_FOR {
         let lease = &grant.lease;

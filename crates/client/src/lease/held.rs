@@ -5,7 +5,7 @@ use crate::channel::Channel;
 use crate::code::Code;
 use crate::lease::acquire::{AcquireError, ReadyLease};
 use crate::lease::direct;
-use crate::lease::manager::Manager;
+use crate::lease::manager::ManagerConnection;
 use crate::options::LeaseOptions;
 use crate::options::reach::Reach;
 use crate::session::connection::{ConnectionGuard, NEWS_LIMIT, Rings};
@@ -105,7 +105,7 @@ impl Lease {
     /// to every slot. On the control thread.
     pub(crate) async fn take(
         plan: &LeasePlan,
-        manager: &Manager,
+        manager: &ManagerConnection,
         workers: u16,
         without: Vec<String>,
     ) -> Result<Vec<ReadyLease>, AcquireError> {
@@ -158,7 +158,7 @@ impl Lease {
     /// Takes a lease of an agent, without the manager.
     pub(crate) async fn take_from_agent(
         plan: &LeasePlan,
-        manager: &Manager,
+        manager: &ManagerConnection,
         agent: &AgentInfo,
         workers: u16,
     ) -> Result<Vec<ReadyLease>, AcquireError> {
@@ -184,7 +184,7 @@ impl Lease {
     /// Attaches to a granted lease, and makes it usable.
     async fn start(
         plan: &LeasePlan,
-        manager: &Manager,
+        manager: &ManagerConnection,
         grant: Grant,
         workers: u16,
         acquire: Duration,
@@ -195,7 +195,7 @@ impl Lease {
 
     async fn start_at(
         plan: &LeasePlan,
-        manager: &Manager,
+        manager: &ManagerConnection,
         grant: Grant,
         workers: u16,
         acquire: Duration,
@@ -251,7 +251,7 @@ impl Lease {
 
     /// Attaches to slots that the holder of another lease lends, and makes them usable: each as a worker of its
     /// own.
-    pub(crate) async fn join(plan: &LeasePlan, manager: &Manager, grant: Grant) -> Result<ReadyLease, Error> {
+    pub(crate) async fn join(plan: &LeasePlan, manager: &ManagerConnection, grant: Grant) -> Result<ReadyLease, Error> {
         let mut lap = stopwatch();
         transport::prepare(&plan.options);
         // The holder has started the workers.

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::options::LeaseOptions;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_net::{NetError, Proof, Role, SiteAccess, SiteChannel, SiteOptions, grpc};
+use hotlease_net::{CertificateRole, NetError, Proof, SiteAccess, SiteChannel, SiteOptions, grpc};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
@@ -48,7 +48,7 @@ impl ManagerAddress {
 
 /// Client of a manager.
 #[derive(Clone)]
-pub(crate) struct Manager {
+pub(crate) struct ManagerConnection {
     at: ManagerAddress,
     client: ManagerClient<SiteChannel>,
 }
@@ -66,7 +66,7 @@ fn cached_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChann
     channels.entry(name).or_insert_with(make).clone()
 }
 
-impl Manager {
+impl ManagerConnection {
     /// The manager that the options name. On the control thread.
     pub(crate) fn of(options: &LeaseOptions) -> Result<Self, Error> {
         let local = options.runtime_dir.is_some();
@@ -118,7 +118,9 @@ impl Manager {
                 };
                 let address = agent.endpoint.parse()?;
                 let name = format!("{} {}", agent.endpoint, site.proof.name());
-                cached_channel(name, || grpc::channel(address, identity.clone(), Role::Agent).into())
+                cached_channel(name, || {
+                    grpc::channel(address, identity.clone(), CertificateRole::Agent).into()
+                })
             }
             _ => {
                 let what = format!("agent {}: it is on another host, and this client is not", agent.id);

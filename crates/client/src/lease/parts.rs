@@ -187,7 +187,7 @@ impl Parts {
 }
 
 /// Answer of the agent to a delegation.
-pub(crate) struct LentSlots {
+pub(crate) struct SlotLoan {
     pub(crate) lease: LeaseId,
     /// One of the workers whose slots are lent.
     pub(crate) worker: u16,
@@ -197,7 +197,7 @@ pub(crate) struct LentSlots {
 
 impl LeasedSlots {
     /// Lends slots of one part to peers.
-    pub(crate) async fn lend(&self, slots: &[usize], lasts: Option<Duration>) -> Result<LentSlots, Error> {
+    pub(crate) async fn lend(&self, slots: &[usize], lasts: Option<Duration>) -> Result<SlotLoan, Error> {
         let each = usize::from(self.plan.options.slots);
         let no_such = |index: usize| Error::NoSuchSlot {
             index,
@@ -230,7 +230,7 @@ impl LeasedSlots {
             places.push((of - part.first, (slot % each) as u16));
         }
         let (delegation, grant) = lease.lend(&places, lasts).await?;
-        Ok(LentSlots {
+        Ok(SlotLoan {
             lease: lease.id(),
             worker,
             delegation,

@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::session::Expectations;
 use crate::session::death::{Death, DeathKind};
 use crate::session::request_socket::RequestSocket;
-use crate::session::transport::Route;
+use crate::session::transport::WorkerRoute;
 use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::socket::Socket;
 use hotlease_lease::client::{Renewal, RenewalAction, RenewalEvent};
@@ -73,7 +73,7 @@ pub(crate) struct AttachAnswer {
 pub(crate) struct SessionState {
     link: RequestSocket<SessionReply>,
     /// Route to the agent's host, if it is another host.
-    route: Option<Route>,
+    route: Option<WorkerRoute>,
     expected: Expectations,
     /// The lease, once the agent has named it.
     lease: OnceLock<LeaseId>,
@@ -135,7 +135,7 @@ impl Session {
         Libfabric::preload();
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
         let tunnelled = tunnel::session(grant.endpoint.parse()?, site.proof.clone(), &grant.token, silence).await?;
-        let route = Route {
+        let route = WorkerRoute {
             host: tunnelled.host,
             local: tunnelled.local,
         };
@@ -147,7 +147,7 @@ impl Session {
         socket: Socket,
         token: Vec<u8>,
         expected: Expectations,
-        route: Option<Route>,
+        route: Option<WorkerRoute>,
     ) -> Result<Self, Error> {
         let shared = Arc::new(SessionState {
             link: RequestSocket::new(socket)?,
@@ -292,7 +292,7 @@ impl SessionState {
     }
 
     /// Route to the workers' host, if it is another host.
-    pub(crate) fn route(&self) -> Option<&Route> {
+    pub(crate) fn route(&self) -> Option<&WorkerRoute> {
         self.route.as_ref()
     }
 

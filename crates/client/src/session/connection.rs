@@ -13,7 +13,7 @@ use crate::session::request_socket::RequestSocket;
 use crate::session::transport::{self, Transport};
 use hotlease_fabric::channel::{ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;
-use hotlease_fabric::ofi::{OfiError, Peer, Port, PortOptions, Provider};
+use hotlease_fabric::ofi::{OfiError, Port, PortOptions, PortPeer, Provider};
 use hotlease_fabric::socket::Socket;
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::Rejection;
@@ -41,7 +41,7 @@ const WORKER: &str = "the worker";
 pub(crate) type Rings = ClientChannel<TransportRing>;
 
 /// A client's connection to a worker.
-pub(crate) struct Connection {
+pub(crate) struct WorkerConnection {
     id: u64,
     link: RequestSocket<ConnectionReply>,
     worker: WorkerIndex,
@@ -60,7 +60,7 @@ pub(crate) struct Connection {
 
 /// Keeps a connection watched. When dropped, the connection and its channels are closed.
 pub(crate) struct ConnectionGuard {
-    connection: Arc<Connection>,
+    connection: Arc<WorkerConnection>,
     watcher: AbortHandle,
 }
 
@@ -76,7 +76,7 @@ impl ConnectionGuard {
         limits: RegistrationLimits,
     ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let connection = Arc::new(Connection {
+        let connection = Arc::new(WorkerConnection {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             link: RequestSocket::new(socket)?,
             worker,
@@ -93,7 +93,7 @@ impl ConnectionGuard {
         Ok(Self { connection, watcher })
     }
 
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
+    pub(crate) fn connection(&self) -> &Arc<WorkerConnection> {
         &self.connection
     }
 }
@@ -105,7 +105,7 @@ impl Drop for ConnectionGuard {
     }
 }
 
-impl Connection {
+impl WorkerConnection {
     /// Number of the connection: unique in the process, never 0.
     #[inline]
     pub(crate) fn id(&self) -> u64 {
@@ -390,7 +390,7 @@ impl Connection {
 /// A link to a slot's port.
 struct FabricPeer {
     key: u64,
-    peer: Arc<Peer>,
+    peer: Arc<PortPeer>,
 }
 
 /// Runs work off the control thread, because other tasks wait for that thread.

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::control::Control;
-use crate::session::connection::Connection;
+use crate::session::connection::WorkerConnection;
 use hotlease_fabric::fence;
 use hotlease_fabric::memory::Memory;
 use hotlease_wire::ids::RegionId;
@@ -40,7 +40,7 @@ const MARK: u64 = 1;
 
 struct ConnectionEntry {
     id: u64,
-    connection: Weak<Connection>,
+    connection: Weak<WorkerConnection>,
     /// The [`MARK`] of this connection, while it is not the one used last.
     marked: bool,
 }
@@ -60,7 +60,7 @@ impl Region {
     /// Makes sure that the connection's worker knows this memory; after the first time this costs one load. The
     /// worker knows it as long as a reference is held that was made before the call.
     #[inline]
-    pub(crate) fn register(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), Error> {
+    pub(crate) fn register(self: &Arc<Self>, connection: &Arc<WorkerConnection>) -> Result<(), Error> {
         fence::light();
         // Relaxed: this thread, or the one that wrote the word, has waited for the worker's answer, and the request
         // that names the region is published after that.
@@ -71,7 +71,7 @@ impl Region {
     }
 
     #[cold]
-    fn register_slow(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), Error> {
+    fn register_slow(self: &Arc<Self>, connection: &Arc<WorkerConnection>) -> Result<(), Error> {
         let here = connection.id() << 1;
         let marked = self
             .last

@@ -7,7 +7,7 @@
 use crate::Error;
 use crate::options::{Completion, LeaseOptions};
 use hotlease_fabric::ofi::providers::{named, remote_providers};
-use hotlease_fabric::ofi::{Libfabric, OfiError, Peer, Port, PortOptions, Provider};
+use hotlease_fabric::ofi::{Libfabric, OfiError, Port, PortOptions, PortPeer, Provider};
 use hotlease_wire::fabric::PortAddress;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ const VARIABLE: &str = "HOTLEASE_TRANSPORT";
 
 /// Route to a worker, as seen from this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Route {
+pub(crate) struct WorkerRoute {
     /// Address of the worker's host.
     pub(crate) host: IpAddr,
     /// Address of the local interface that leads there.
     pub(crate) local: IpAddr,
 }
 
-impl Route {
+impl WorkerRoute {
     /// Route to this host itself.
     pub(crate) const LOOPBACK: Self = Self {
         host: IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -41,12 +41,15 @@ pub(crate) enum Transport {
     /// Shared memory.
     Shm,
     /// A fabric, with this provider or the best one.
-    Ofi { provider: Option<String>, route: Route },
+    Ofi {
+        provider: Option<String>,
+        route: WorkerRoute,
+    },
 }
 
 impl Transport {
     /// Chooses the transport for a worker that `route` leads to; `None`: the worker is on this host.
-    pub(crate) fn choose(options: &LeaseOptions, route: Option<Route>) -> Self {
+    pub(crate) fn choose(options: &LeaseOptions, route: Option<WorkerRoute>) -> Self {
         let variable = || std::env::var(VARIABLE).ok();
         let wanted = options.transport.clone().or_else(variable);
         let provider = |name: String| (name != "ofi" && name != "shm").then_some(name);
@@ -55,7 +58,7 @@ impl Transport {
             (Some(name), None) if name == "shm" => Self::Shm,
             (Some(name), None) => Self::Ofi {
                 provider: provider(name),
-                route: Route::LOOPBACK,
+                route: WorkerRoute::LOOPBACK,
             },
             (wanted, Some(route)) => Self::Ofi {
                 provider: wanted.and_then(provider),
@@ -93,7 +96,7 @@ pub(crate) fn port_options(completion: Completion) -> PortOptions {
 
 /// Connects this client's port to the worker's, with the link's key, and probes it. Blocks for up to
 /// [`PROBE_LIMIT`].
-pub(crate) fn connect_peer(port: &Arc<Port>, worker: &PortAddress, key: u64) -> Result<Arc<Peer>, OfiError> {
+pub(crate) fn connect_peer(port: &Arc<Port>, worker: &PortAddress, key: u64) -> Result<Arc<PortPeer>, OfiError> {
     let peer = Arc::new(port.peer(worker, key)?);
     port.probe(&peer, PROBE_LIMIT)?;
     Ok(peer)
@@ -126,7 +129,7 @@ mod tests {
         assert_eq!(Transport::choose(&options("shm"), None), Transport::Shm);
         assert_eq!(Transport::choose(&options(""), None), Transport::Shm);
         for (wanted, provider) in [("ofi", None), ("tcp;ofi_rxm", Some("tcp;ofi_rxm".into()))] {
-            let route = Route::LOOPBACK;
+            let route = WorkerRoute::LOOPBACK;
             assert_eq!(
                 Transport::choose(&options(wanted), None),
                 Transport::Ofi { provider, route }
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     fn workers_of_other_hosts_are_never_reached_through_memory() {
-        let route = Route {
+        let route = WorkerRoute {
             host: "192.0.2.1".parse().unwrap(),
             local: "192.0.2.2".parse().unwrap(),
         };

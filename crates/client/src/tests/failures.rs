@@ -3,7 +3,7 @@
 use super::providers::candidates;
 use super::{echo_of, start, submit_all};
 use crate::{EndReason, Error, Invocation, RunCertainty};
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -399,7 +399,7 @@ fn buffers_that_the_worker_did_not_reach_are_told_from_each_other() {
             matches!(
                 error,
                 Error::NotRun {
-                    status: Status::InputUnreachable
+                    status: InvocationStatus::InputUnreachable
                 }
             ),
             "{error:?}"

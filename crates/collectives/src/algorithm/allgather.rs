@@ -2,13 +2,13 @@
 //! where every member receives the blocks.
 
 use super::blocks::{Blocks, PackedBlocks};
-use super::fold::{Fold, Role};
-use super::plan::{Group, Plan};
+use super::fold::{Fold, FoldRole};
+use super::plan::{RankGroup, SchedulePlan};
 use super::{broadcast, gather};
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
 /// Around a ring: `p - 1` steps, and a member sends all blocks but one.
-pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+pub(crate) fn ring(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, all: AreaSpan) {
     for round in plan.begin_passes(1..group.size) {
         // The first block is sent from where the caller has it, and copied while it is under way.
         let sent = if round == 1 {
@@ -29,7 +29,7 @@ pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, 
 }
 
 /// Each member sends to all others at once: `p - 1` messages each, none of which waits for another.
-pub(crate) fn linear(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, all: AreaSpan) {
     for distance in 1..group.size {
         plan.send(group, group.after(distance), mine);
         plan.receive(group, group.before(distance), blocks.of(all, group.before(distance)));
@@ -43,17 +43,23 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span
 /// sends about twice as much.
 ///
 /// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
-pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+pub(crate) fn recursive_doubling(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    blocks: &Blocks,
+    mine: AreaSpan,
+    all: AreaSpan,
+) {
     let (blocks, all, user) = make_dense(plan, group, blocks, all);
     let range = |members| blocks.of(all, members);
     let fold = Fold::new(group);
     match fold.role(group.me) {
-        Role::Idle { partner } => {
+        FoldRole::Idle { partner } => {
             plan.send(group, partner, mine);
             plan.end_round();
             plan.receive(group, partner, range(0..group.size));
         }
-        Role::Active { number, partner } => {
+        FoldRole::Active { number, partner } => {
             if let Some(partner) = partner {
                 plan.receive(group, partner, range(partner..partner + 1));
             }
@@ -84,7 +90,7 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks
 ///
 /// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport
 /// message-passing systems (1997).
-pub(crate) fn bruck(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+pub(crate) fn bruck(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, all: AreaSpan) {
     let packed = PackedBlocks::new(blocks, group.me, group.size);
     let buffer = plan.allocate_scratch(blocks.total(group.size));
     plan.copy(mine, packed.of(buffer, 0..1));
@@ -107,20 +113,26 @@ pub(crate) fn bruck(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span,
 }
 
 /// A binomial gather to member 0, then a binomial broadcast: `2 ceil(log2 p)` steps, few messages.
-pub(crate) fn gather_broadcast(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+pub(crate) fn gather_broadcast(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    blocks: &Blocks,
+    mine: AreaSpan,
+    all: AreaSpan,
+) {
     through_root(plan, group, blocks, mine, all, gather::binomial, broadcast::binomial);
 }
 
-type GatherTo = fn(&mut Plan, &Group, usize, &Blocks, Span, Span);
-type BroadcastFrom = fn(&mut Plan, &Group, usize, Span);
+type GatherTo = fn(&mut SchedulePlan, &RankGroup, usize, &Blocks, AreaSpan, AreaSpan);
+type BroadcastFrom = fn(&mut SchedulePlan, &RankGroup, usize, AreaSpan);
 
 /// A gather to member 0, then a broadcast, by the given builders.
 pub(crate) fn through_root(
-    plan: &mut Plan,
-    group: &Group,
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
     blocks: &Blocks,
-    mine: Span,
-    all: Span,
+    mine: AreaSpan,
+    all: AreaSpan,
     gather: GatherTo,
     broadcast: BroadcastFrom,
 ) {
@@ -149,16 +161,23 @@ enum DenseBlocks<'a> {
 }
 
 impl DenseBlocks<'_> {
-    fn of(&self, buffer: Span, members: std::ops::Range<usize>) -> Span {
+    fn of(&self, buffer: AreaSpan, members: std::ops::Range<usize>) -> AreaSpan {
         match self {
             // `make_dense` has checked that the blocks follow each other.
-            DenseBlocks::Caller(blocks) => blocks.joined(buffer, members).unwrap_or(Span { count: 0, ..buffer }),
+            DenseBlocks::Caller(blocks) => blocks
+                .joined(buffer, members)
+                .unwrap_or(AreaSpan { count: 0, ..buffer }),
             DenseBlocks::Packed(packed, _) => packed.of(buffer, members),
         }
     }
 }
 
-fn make_dense<'a>(plan: &mut Plan, group: &Group, blocks: &Blocks<'a>, all: Span) -> (DenseBlocks<'a>, Span, Span) {
+fn make_dense<'a>(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    blocks: &Blocks<'a>,
+    all: AreaSpan,
+) -> (DenseBlocks<'a>, AreaSpan, AreaSpan) {
     if blocks.joined(all, 0..group.size).is_some() {
         return (DenseBlocks::Caller(*blocks), all, all);
     }
@@ -170,7 +189,7 @@ fn make_dense<'a>(plan: &mut Plan, group: &Group, blocks: &Blocks<'a>, all: Span
     )
 }
 
-fn unpack(plan: &mut Plan, group: &Group, dense: &DenseBlocks, buffer: Span, user: Span) {
+fn unpack(plan: &mut SchedulePlan, group: &RankGroup, dense: &DenseBlocks, buffer: AreaSpan, user: AreaSpan) {
     if let DenseBlocks::Packed(packed, blocks) = dense {
         for member in 0..group.size {
             plan.copy(packed.of(buffer, member..member + 1), blocks.of(user, member));

@@ -1,21 +1,21 @@
 //! Allreduces. `mine` is what this member adds, `into` is where every member gets the result; both may be the same
 //! span. Each element is reduced in the same order at all members, so all get the same bits.
 
-use super::fold::{Fold, Role};
+use super::fold::{Fold, FoldRole};
 use super::halving::{Halving, halve};
-use super::plan::{Group, Plan, share};
+use super::plan::{RankGroup, SchedulePlan, share};
 use super::{broadcast, reduce, reduce_scatter};
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
 /// Recursive doubling: each member exchanges all elements with its neighbour, then with the member 2 away, then 4.
 /// Takes `log2 p` steps; if `p` is not a power of two, 2 more. A member sends `n` elements in each step.
 ///
 /// Two members that exchange reduce the same two operands in the same order: rank order.
-pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+pub(crate) fn recursive_doubling(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     let fold = Fold::new(group);
     let (number, partner) = match fold.role(group.me) {
-        Role::Idle { partner } => return idle(plan, group, partner, mine, into),
-        Role::Active { number, partner } => (number, partner),
+        FoldRole::Idle { partner } => return idle(plan, group, partner, mine, into),
+        FoldRole::Active { number, partner } => (number, partner),
     };
     let received = plan.allocate_scratch(if group.size == 1 { 0 } else { mine.count });
     let mut partial = mine;
@@ -46,11 +46,11 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, mine: Span, int
 /// sends less than `3 n`. Keeps rank order.
 ///
 /// Rabenseifner: Optimization of collective reduction operations (2004).
-pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+pub(crate) fn rabenseifner(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     let fold = Fold::new(group);
     let (number, partner) = match fold.role(group.me) {
-        Role::Idle { partner } => return idle(plan, group, partner, mine, into),
-        Role::Active { number, partner } => (number, partner),
+        FoldRole::Idle { partner } => return idle(plan, group, partner, mine, into),
+        FoldRole::Active { number, partner } => (number, partner),
     };
     let mut pieces = halve(
         plan,
@@ -82,7 +82,7 @@ pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, mine: Span, into: Spa
 /// share begins at another rank.
 ///
 /// Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations (2009).
-pub(crate) fn ring(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+pub(crate) fn ring(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     let parts = group.size;
     let own = share(into, parts, group.me);
     let longest = mine.count.div_ceil(parts);
@@ -96,19 +96,19 @@ pub(crate) fn ring(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
 
 /// Each member sends to member 0, which reduces and sends the result to all: `2 (p - 1)` messages, two of them one
 /// after the other.
-pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     reduce::linear(plan, group, 0, mine, into);
     broadcast::linear(plan, group, 0, into);
 }
 
 /// A binomial reduction to member 0, then a binomial broadcast: `2 ceil(log2 p)` steps, `2 (p - 1)` messages. Keeps
 /// rank order.
-pub(crate) fn reduce_broadcast(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+pub(crate) fn reduce_broadcast(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     reduce::binomial(plan, group, 0, mine, into, false);
     broadcast::binomial(plan, group, 0, into);
 }
 
-fn idle(plan: &mut Plan, group: &Group, partner: usize, mine: Span, into: Span) {
+fn idle(plan: &mut SchedulePlan, group: &RankGroup, partner: usize, mine: AreaSpan, into: AreaSpan) {
     plan.send(group, partner, mine);
     plan.end_round();
     plan.receive(group, partner, into);

@@ -1,15 +1,15 @@
 //! All-to-all exchanges: block `i` of `from` goes to member `i`; `to` receives one block from each member.
 
 use super::blocks::Blocks;
-use super::plan::{Group, Plan};
-use crate::schedule::Span;
+use super::plan::{RankGroup, SchedulePlan};
+use crate::schedule::AreaSpan;
 
 /// All transfers at once: `p - 1` messages each way. Each member begins with another peer, so that no member is the
 /// first peer of all others.
 ///
 /// The messages between two members are those of [`pairwise`], so members that choose differently still understand
 /// each other.
-pub(crate) fn linear(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, sent: (&Blocks, AreaSpan), got: (&Blocks, AreaSpan)) {
     for distance in 1..group.size {
         exchange(plan, group, distance, sent, got);
     }
@@ -19,7 +19,12 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got:
 
 /// Pairwise exchange: in step `i` of `p - 1` each member sends to the member `i` after it and receives from the member
 /// `i` before it. Each element is sent once, and each member has one message each way at a time.
-pub(crate) fn pairwise(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+pub(crate) fn pairwise(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    sent: (&Blocks, AreaSpan),
+    got: (&Blocks, AreaSpan),
+) {
     copy_own(plan, group, sent, got);
     for distance in plan.begin_passes(1..group.size) {
         exchange(plan, group, distance, sent, got);
@@ -28,13 +33,19 @@ pub(crate) fn pairwise(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), go
     plan.end_round();
 }
 
-fn exchange(plan: &mut Plan, group: &Group, distance: usize, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+fn exchange(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    distance: usize,
+    sent: (&Blocks, AreaSpan),
+    got: (&Blocks, AreaSpan),
+) {
     let (to, from) = (group.after(distance), group.before(distance));
     plan.send(group, to, sent.0.of(sent.1, to));
     plan.receive(group, from, got.0.of(got.1, from));
 }
 
-fn copy_own(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+fn copy_own(plan: &mut SchedulePlan, group: &RankGroup, sent: (&Blocks, AreaSpan), got: (&Blocks, AreaSpan)) {
     plan.copy(sent.0.of(sent.1, group.me), got.0.of(got.1, group.me));
 }
 
@@ -44,7 +55,7 @@ fn copy_own(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks
 ///
 /// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport
 /// message-passing systems (1997).
-pub(crate) fn bruck(plan: &mut Plan, group: &Group, count: usize, from: Span, to: Span) {
+pub(crate) fn bruck(plan: &mut SchedulePlan, group: &RankGroup, count: usize, from: AreaSpan, to: AreaSpan) {
     let size = group.size;
     // Position `d` holds the block that still has `d` ranks to go; at first, the own block for that member.
     let travelling = plan.allocate_scratch(size * count);

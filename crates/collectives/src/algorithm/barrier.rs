@@ -1,14 +1,14 @@
 //! Barriers. A message is one element whose value has no meaning.
 
-use super::plan::{Group, Plan};
+use super::plan::{RankGroup, SchedulePlan};
 use super::tree::Tree;
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
 /// Dissemination: in round `k` each member notifies the member `2^k` after it and waits for the member `2^k` before
 /// it.
 ///
 /// `ceil(log2 p)` steps. Hensgen, Finkel, Manber: Two algorithms for barrier synchronization (1988).
-pub(crate) fn dissemination(plan: &mut Plan, group: &Group) {
+pub(crate) fn dissemination(plan: &mut SchedulePlan, group: &RankGroup) {
     let [told, heard] = tokens(plan);
     let mut distance = 1;
     while distance < group.size {
@@ -21,7 +21,7 @@ pub(crate) fn dissemination(plan: &mut Plan, group: &Group) {
 
 /// Up a binomial tree and down again: twice the steps of dissemination, but `2 (p - 1)` messages instead of `p log2
 /// p`.
-pub(crate) fn tree(plan: &mut Plan, group: &Group) {
+pub(crate) fn tree(plan: &mut SchedulePlan, group: &RankGroup) {
     arrive(plan, group);
     release(plan, group);
 }
@@ -29,7 +29,7 @@ pub(crate) fn tree(plan: &mut Plan, group: &Group) {
 /// Each member notifies member 0, which then notifies each: `2 (p - 1)` messages as along a tree, but only two of them
 /// one after the other for any number of members. For members that share processors, where each switch from one member
 /// to another takes longer than a message.
-pub(crate) fn linear(plan: &mut Plan, group: &Group) {
+pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup) {
     let told = plan.allocate_scratch(1);
     if group.me == 0 {
         for member in 1..group.size {
@@ -49,7 +49,7 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group) {
 }
 
 /// Waits at member 0 for all members, and at every other member for its subtree.
-pub(crate) fn arrive(plan: &mut Plan, group: &Group) {
+pub(crate) fn arrive(plan: &mut SchedulePlan, group: &RankGroup) {
     let tree = Tree::new(group, 0);
     let told = plan.allocate_scratch(1);
     for child in tree.children() {
@@ -64,7 +64,7 @@ pub(crate) fn arrive(plan: &mut Plan, group: &Group) {
 }
 
 /// Holds all members until member 0 has arrived here.
-pub(crate) fn release(plan: &mut Plan, group: &Group) {
+pub(crate) fn release(plan: &mut SchedulePlan, group: &RankGroup) {
     let tree = Tree::new(group, 0);
     let [told, heard] = tokens(plan);
     if let Some(parent) = tree.parent() {
@@ -77,6 +77,6 @@ pub(crate) fn release(plan: &mut Plan, group: &Group) {
     plan.end_round();
 }
 
-fn tokens(plan: &mut Plan) -> [Span; 2] {
+fn tokens(plan: &mut SchedulePlan) -> [AreaSpan; 2] {
     [plan.allocate_scratch(1), plan.allocate_scratch(1)]
 }

@@ -1,6 +1,6 @@
 //! Blocks of elements, one for each rank: their positions in a buffer, and their packed form in messages.
 
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 use std::ops::Range;
 
 /// Blocks in a buffer, one for each rank.
@@ -63,16 +63,16 @@ impl Blocks<'_> {
     }
 
     /// Block of a rank, in a buffer of these blocks.
-    pub(crate) fn of(&self, buffer: Span, rank: usize) -> Span {
+    pub(crate) fn of(&self, buffer: AreaSpan, rank: usize) -> AreaSpan {
         match self.count(rank) {
-            0 => Span { count: 0, ..buffer },
+            0 => AreaSpan { count: 0, ..buffer },
             count => buffer.part(self.offset(rank), count),
         }
     }
 
     /// Blocks of these ranks as one span, if they follow each other in the buffer.
-    pub(crate) fn joined(&self, buffer: Span, ranks: Range<usize>) -> Option<Span> {
-        let mut joined = Span { count: 0, ..buffer };
+    pub(crate) fn joined(&self, buffer: AreaSpan, ranks: Range<usize>) -> Option<AreaSpan> {
+        let mut joined = AreaSpan { count: 0, ..buffer };
         if let Blocks::Equal(count) = self {
             return Some(buffer.part(ranks.start * count, ranks.len() * count));
         }
@@ -81,7 +81,7 @@ impl Blocks<'_> {
                 return None;
             }
             joined = if joined.count > 0 {
-                Span {
+                AreaSpan {
                     count: joined.count + block.count,
                     ..joined
                 }
@@ -130,7 +130,7 @@ impl PackedBlocks {
     }
 
     /// Span of these positions, in a buffer that begins with position 0.
-    pub fn of(&self, buffer: Span, places: Range<usize>) -> Span {
+    pub fn of(&self, buffer: AreaSpan, places: Range<usize>) -> AreaSpan {
         buffer.part(self.start(places.start), self.count(places))
     }
 }

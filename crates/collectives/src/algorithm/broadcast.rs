@@ -1,11 +1,11 @@
 //! Broadcasts. `data` is where the root has the elements, and where the other members receive them.
 
-use super::plan::{Group, Plan, share, shares};
+use super::plan::{RankGroup, SchedulePlan, share, shares};
 use super::tree::Tree;
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
 /// Down a binomial tree: `ceil(log2 p)` steps, all elements in each.
-pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, data: Span) {
+pub(crate) fn binomial(plan: &mut SchedulePlan, group: &RankGroup, root: usize, data: AreaSpan) {
     let tree = Tree::new(group, root);
     if let Some(parent) = tree.parent() {
         plan.receive(group, parent, data);
@@ -18,7 +18,7 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, data: Span) 
 }
 
 /// The root sends to one member after the other: `p - 1` steps, but no member waits for another.
-pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, data: Span) {
+pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, root: usize, data: AreaSpan) {
     if group.me == root {
         for distance in 1..group.size {
             plan.send(group, group.after(distance), data);
@@ -35,7 +35,7 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, data: Span) {
 /// Van de Geijn's algorithm: Barnett et al., Interprocessor collective communication library (1994); Thakur,
 /// Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005). Shares that the tree has
 /// already delivered are not sent again.
-pub(crate) fn scatter_allgather(plan: &mut Plan, group: &Group, root: usize, data: Span) {
+pub(crate) fn scatter_allgather(plan: &mut SchedulePlan, group: &RankGroup, root: usize, data: AreaSpan) {
     let tree = Tree::new(group, root);
     let size = group.size;
     if let Some(parent) = tree.parent() {
@@ -64,7 +64,7 @@ pub(crate) fn scatter_allgather(plan: &mut Plan, group: &Group, root: usize, dat
 
 /// From each member to the next, in segments: `p - 2 + s` steps for `s` segments, and a member sends the elements
 /// once.
-pub(crate) fn chain(plan: &mut Plan, group: &Group, root: usize, data: Span, segment: usize) {
+pub(crate) fn chain(plan: &mut SchedulePlan, group: &RankGroup, root: usize, data: AreaSpan, segment: usize) {
     let tree = Tree::new(group, root);
     let segments = if segment == 0 { 1 } else { data.count.div_ceil(segment) };
     let (first, last) = (tree.place() == 0, tree.place() + 1 == group.size);

@@ -3,12 +3,12 @@
 
 use super::Algorithm::*;
 use super::blocks::Blocks;
-use super::plan::{Group, Plan};
+use super::plan::{RankGroup, SchedulePlan};
 use super::{Recipe, allgather, allreduce, alltoall, barrier, broadcast, gather, objects, reduce, reduce_scatter};
 use super::{scan, scatter};
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
-pub(crate) fn barrier(plan: &mut Plan, group: &Group, recipe: &Recipe) {
+pub(crate) fn barrier(plan: &mut SchedulePlan, group: &RankGroup, recipe: &Recipe) {
     match recipe.algorithm {
         Binomial => barrier::tree(plan, group),
         Linear => barrier::linear(plan, group),
@@ -19,7 +19,7 @@ pub(crate) fn barrier(plan: &mut Plan, group: &Group, recipe: &Recipe) {
     }
 }
 
-pub(crate) fn broadcast(plan: &mut Plan, group: &Group, root: usize, data: Span, recipe: &Recipe) {
+pub(crate) fn broadcast(plan: &mut SchedulePlan, group: &RankGroup, root: usize, data: AreaSpan, recipe: &Recipe) {
     match recipe.algorithm {
         Linear => broadcast::linear(plan, group, root, data),
         ScatterAllgather => broadcast::scatter_allgather(plan, group, root, data),
@@ -30,12 +30,12 @@ pub(crate) fn broadcast(plan: &mut Plan, group: &Group, root: usize, data: Span,
 }
 
 pub(crate) fn gather(
-    plan: &mut Plan,
-    group: &Group,
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
     root: usize,
     blocks: &Blocks,
-    mine: Span,
-    all: Span,
+    mine: AreaSpan,
+    all: AreaSpan,
     recipe: &Recipe,
 ) {
     match recipe.algorithm {
@@ -46,12 +46,12 @@ pub(crate) fn gather(
 }
 
 pub(crate) fn scatter(
-    plan: &mut Plan,
-    group: &Group,
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
     root: usize,
     blocks: &Blocks,
-    all: Span,
-    mine: Option<Span>,
+    all: AreaSpan,
+    mine: Option<AreaSpan>,
     recipe: &Recipe,
 ) {
     match recipe.algorithm {
@@ -61,7 +61,14 @@ pub(crate) fn scatter(
     }
 }
 
-pub(crate) fn allgather(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span, recipe: &Recipe) {
+pub(crate) fn allgather(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    blocks: &Blocks,
+    mine: AreaSpan,
+    all: AreaSpan,
+    recipe: &Recipe,
+) {
     match recipe.algorithm {
         Linear => allgather::linear(plan, group, blocks, mine, all),
         RecursiveDoubling => allgather::recursive_doubling(plan, group, blocks, mine, all),
@@ -76,11 +83,11 @@ pub(crate) fn allgather(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: S
 }
 
 pub(crate) fn reduce(
-    plan: &mut Plan,
-    group: &Group,
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
     root: usize,
-    mine: Span,
-    into: Span,
+    mine: AreaSpan,
+    into: AreaSpan,
     commutes: bool,
     recipe: &Recipe,
 ) {
@@ -92,7 +99,7 @@ pub(crate) fn reduce(
     }
 }
 
-pub(crate) fn allreduce(plan: &mut Plan, group: &Group, mine: Span, into: Span, recipe: &Recipe) {
+pub(crate) fn allreduce(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan, recipe: &Recipe) {
     match recipe.algorithm {
         Rabenseifner => allreduce::rabenseifner(plan, group, mine, into),
         Ring => allreduce::ring(plan, group, mine, into),
@@ -106,11 +113,11 @@ pub(crate) fn allreduce(plan: &mut Plan, group: &Group, mine: Span, into: Span, 
 }
 
 pub(crate) fn reduce_scatter(
-    plan: &mut Plan,
-    group: &Group,
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
     blocks: &Blocks,
-    mine: Span,
-    into: Span,
+    mine: AreaSpan,
+    into: AreaSpan,
     commutes: bool,
     recipe: &Recipe,
 ) {
@@ -122,7 +129,14 @@ pub(crate) fn reduce_scatter(
     }
 }
 
-pub(crate) fn scan(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool, recipe: &Recipe) {
+pub(crate) fn scan(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    mine: AreaSpan,
+    into: AreaSpan,
+    exclusive: bool,
+    recipe: &Recipe,
+) {
     match recipe.algorithm {
         Linear => scan::linear(plan, group, mine, into, exclusive),
         TwoPhase => scan::two_phase(plan, group, mine, into, exclusive),
@@ -132,7 +146,13 @@ pub(crate) fn scan(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclu
     }
 }
 
-pub(crate) fn alltoall(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span), recipe: &Recipe) {
+pub(crate) fn alltoall(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    sent: (&Blocks, AreaSpan),
+    got: (&Blocks, AreaSpan),
+    recipe: &Recipe,
+) {
     match (recipe.algorithm, sent.0) {
         (Bruck, Blocks::Equal(count)) => alltoall::bruck(plan, group, *count, sent.1, got.1),
         (Linear, _) => alltoall::linear(plan, group, sent, got),

@@ -1,7 +1,7 @@
 //! Reduction of any number of members to a power of two: in some pairs of neighbours, one member gives its part to the
 //! other and waits.
 
-use super::plan::Group;
+use super::plan::RankGroup;
 use std::ops::Range;
 
 /// Choice of `2^k` active members: one member of each of the first pairs, and all members after these pairs.
@@ -14,7 +14,7 @@ pub(crate) struct Fold {
 }
 
 /// Part that a member plays.
-pub(crate) enum Role {
+pub(crate) enum FoldRole {
     /// The member takes part under this number, for its partner too if it has one.
     Active { number: usize, partner: Option<usize> },
     /// The partner takes part on the member's behalf.
@@ -22,7 +22,7 @@ pub(crate) enum Role {
 }
 
 impl Fold {
-    pub fn new(group: &Group) -> Self {
+    pub fn new(group: &RankGroup) -> Self {
         let size = 1 << group.size.ilog2();
         Fold {
             size,
@@ -32,7 +32,7 @@ impl Fold {
     }
 
     /// Chooses such that `active` is an active member.
-    pub fn with_active(group: &Group, active: usize) -> Self {
+    pub fn with_active(group: &RankGroup, active: usize) -> Self {
         let fold = Fold::new(group);
         let lower = active < 2 * fold.paired && active.is_multiple_of(2);
         Fold {
@@ -41,21 +41,21 @@ impl Fold {
         }
     }
 
-    pub fn role(&self, member: usize) -> Role {
+    pub fn role(&self, member: usize) -> FoldRole {
         if member >= 2 * self.paired {
-            return Role::Active {
+            return FoldRole::Active {
                 number: member - self.paired,
                 partner: None,
             };
         }
         let (number, partner) = (member / 2, member ^ 1);
         if self.member(number) == member {
-            Role::Active {
+            FoldRole::Active {
                 number,
                 partner: Some(partner),
             }
         } else {
-            Role::Idle { partner }
+            FoldRole::Idle { partner }
         }
     }
 

@@ -2,13 +2,20 @@
 //! ignored at the other members.
 
 use super::blocks::{Blocks, PackedBlocks};
-use super::plan::{Group, Plan};
+use super::plan::{RankGroup, SchedulePlan};
 use super::tree::Tree;
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
 /// Each member sends to the root: `p - 1` steps there. A member that is not the root need not know the lengths of
 /// other blocks.
-pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, mine: Span, all: Span) {
+pub(crate) fn linear(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    root: usize,
+    blocks: &Blocks,
+    mine: AreaSpan,
+    all: AreaSpan,
+) {
     if group.me == root {
         for distance in 1..group.size {
             let member = group.after(distance);
@@ -23,7 +30,14 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, blocks: &Block
 
 /// Up a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root receives each
 /// element once. All members must know the lengths of all blocks.
-pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, mine: Span, all: Span) {
+pub(crate) fn binomial(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    root: usize,
+    blocks: &Blocks,
+    mine: AreaSpan,
+    all: AreaSpan,
+) {
     let tree = Tree::new(group, root);
     let packed = PackedBlocks::new(blocks, root, group.size);
     let Some(parent) = tree.parent() else {
@@ -46,7 +60,15 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, blocks: &Blo
     plan.end_round();
 }
 
-fn at_root(plan: &mut Plan, group: &Group, tree: &Tree, packed: &PackedBlocks, blocks: &Blocks, mine: Span, all: Span) {
+fn at_root(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    tree: &Tree,
+    packed: &PackedBlocks,
+    blocks: &Blocks,
+    mine: AreaSpan,
+    all: AreaSpan,
+) {
     let mut staged = Vec::new();
     for child in tree.children() {
         match joined_subtree(tree, blocks, all, &child.places) {
@@ -70,7 +92,12 @@ fn at_root(plan: &mut Plan, group: &Group, tree: &Tree, packed: &PackedBlocks, b
 }
 
 /// Final span of a subtree's blocks; `None` if they do not follow each other.
-pub(crate) fn joined_subtree(tree: &Tree, blocks: &Blocks, all: Span, places: &std::ops::Range<usize>) -> Option<Span> {
+pub(crate) fn joined_subtree(
+    tree: &Tree,
+    blocks: &Blocks,
+    all: AreaSpan,
+    places: &std::ops::Range<usize>,
+) -> Option<AreaSpan> {
     let first = tree.member(places.start);
     let last = tree.member(places.end - 1);
     // A subtree that goes around the circle has a last rank below its first.

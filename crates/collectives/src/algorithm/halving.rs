@@ -5,8 +5,8 @@
 //! kept.
 
 use super::fold::Fold;
-use super::plan::{Group, Plan, shares};
-use crate::schedule::Span;
+use super::plan::{RankGroup, SchedulePlan, shares};
+use crate::schedule::AreaSpan;
 
 /// Position and memory of one member in a halving.
 pub(crate) struct Halving {
@@ -15,10 +15,10 @@ pub(crate) struct Halving {
     /// Idle neighbour that this member stands in for, if any.
     pub partner: Option<usize>,
     /// Elements that the member adds.
-    pub mine: Span,
+    pub mine: AreaSpan,
     /// Span of the same length as `mine`, for partial results and the member's piece of the result. May be `mine`
     /// itself.
-    pub sum: Span,
+    pub sum: AreaSpan,
 }
 
 /// An aligned range of the `2^k` shares of the elements.
@@ -53,14 +53,14 @@ impl ShareRange {
         }
     }
 
-    pub fn of(self, span: Span, parts: usize) -> Span {
+    pub fn of(self, span: AreaSpan, parts: usize) -> AreaSpan {
         shares(span, parts, self.first..self.first + self.count)
     }
 }
 
 /// Plans the halving of an active member, whose partner has sent or sends all its elements. Returns which piece of the
 /// result is in `sum`.
-pub(crate) fn halve(plan: &mut Plan, group: &Group, fold: &Fold, halving: Halving) -> ShareRange {
+pub(crate) fn halve(plan: &mut SchedulePlan, group: &RankGroup, fold: &Fold, halving: Halving) -> ShareRange {
     let Halving {
         number,
         partner,

@@ -4,12 +4,12 @@
 //! With an operator that does not commute, the ranks of each node must follow each other.
 
 use super::blocks::Blocks;
-use super::nodes::Nodes;
-use super::plan::{Group, Plan};
+use super::nodes::NodeLayout;
+use super::plan::{RankGroup, SchedulePlan};
 use super::{Recipe, barrier, broadcast, flat, gather, reduce, scatter};
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
-pub(crate) fn barrier(plan: &mut Plan, nodes: &Nodes, recipe: &Recipe) {
+pub(crate) fn barrier(plan: &mut SchedulePlan, nodes: &NodeLayout, recipe: &Recipe) {
     barrier::arrive(plan, &nodes.node_group());
     if let Some(leaders) = nodes.leader_group() {
         flat::barrier(plan, &leaders, recipe);
@@ -17,7 +17,7 @@ pub(crate) fn barrier(plan: &mut Plan, nodes: &Nodes, recipe: &Recipe) {
     barrier::release(plan, &nodes.node_group());
 }
 
-pub(crate) fn broadcast(plan: &mut Plan, nodes: &Nodes, root: usize, data: Span, recipe: &Recipe) {
+pub(crate) fn broadcast(plan: &mut SchedulePlan, nodes: &NodeLayout, root: usize, data: AreaSpan, recipe: &Recipe) {
     if let Some(leaders) = nodes.leader_group() {
         flat::broadcast(plan, &leaders, nodes.node_of(root), data, recipe);
     }
@@ -25,10 +25,10 @@ pub(crate) fn broadcast(plan: &mut Plan, nodes: &Nodes, root: usize, data: Span,
 }
 
 pub(crate) fn reduce(
-    plan: &mut Plan,
-    nodes: &Nodes,
+    plan: &mut SchedulePlan,
+    nodes: &NodeLayout,
     root: usize,
-    (mine, into): (Span, Span),
+    (mine, into): (AreaSpan, AreaSpan),
     commutes: bool,
     recipe: &Recipe,
 ) {
@@ -45,7 +45,14 @@ pub(crate) fn reduce(
     flat::reduce(plan, &leaders, goal, partial, into, commutes, recipe);
 }
 
-pub(crate) fn allreduce(plan: &mut Plan, nodes: &Nodes, mine: Span, into: Span, commutes: bool, recipe: &Recipe) {
+pub(crate) fn allreduce(
+    plan: &mut SchedulePlan,
+    nodes: &NodeLayout,
+    mine: AreaSpan,
+    into: AreaSpan,
+    commutes: bool,
+    recipe: &Recipe,
+) {
     let partial = inside_sum(plan, &nodes.node_group(), nodes.lead(), mine, into, commutes);
     if let Some(leaders) = nodes.leader_group() {
         flat::allreduce(plan, &leaders, partial, into, recipe);
@@ -54,7 +61,14 @@ pub(crate) fn allreduce(plan: &mut Plan, nodes: &Nodes, mine: Span, into: Span, 
 }
 
 /// Plans the sum of a node and returns where its leader has it; if the node has one rank, the sum stays in `mine`.
-fn inside_sum(plan: &mut Plan, inside: &Group, lead: usize, mine: Span, sum: Span, commutes: bool) -> Span {
+fn inside_sum(
+    plan: &mut SchedulePlan,
+    inside: &RankGroup,
+    lead: usize,
+    mine: AreaSpan,
+    sum: AreaSpan,
+    commutes: bool,
+) -> AreaSpan {
     if inside.size == 1 {
         return mine;
     }
@@ -63,11 +77,11 @@ fn inside_sum(plan: &mut Plan, inside: &Group, lead: usize, mine: Span, sum: Spa
 }
 
 pub(crate) fn gather(
-    plan: &mut Plan,
-    nodes: &Nodes,
+    plan: &mut SchedulePlan,
+    nodes: &NodeLayout,
     root: usize,
     blocks: &Blocks,
-    (mine, all): (Span, Span),
+    (mine, all): (AreaSpan, AreaSpan),
     recipe: &Recipe,
 ) {
     let layout = nodes.layout(blocks, all);
@@ -79,7 +93,7 @@ pub(crate) fn gather(
     if leaders.me != goal {
         let own = plan.allocate_scratch(
             layout
-                .own(Span {
+                .own(AreaSpan {
                     count: layout.total,
                     ..all
                 })
@@ -101,11 +115,11 @@ pub(crate) fn gather(
 }
 
 pub(crate) fn scatter(
-    plan: &mut Plan,
-    nodes: &Nodes,
+    plan: &mut SchedulePlan,
+    nodes: &NodeLayout,
     root: usize,
     blocks: &Blocks,
-    (all, mine): (Span, Option<Span>),
+    (all, mine): (AreaSpan, Option<AreaSpan>),
     recipe: &Recipe,
 ) {
     let layout = nodes.layout(blocks, all);
@@ -127,7 +141,7 @@ pub(crate) fn scatter(
     } else {
         let own = plan.allocate_scratch(
             layout
-                .own(Span {
+                .own(AreaSpan {
                     count: layout.total,
                     ..all
                 })
@@ -139,7 +153,14 @@ pub(crate) fn scatter(
     scatter::binomial(plan, &nodes.node_group(), nodes.lead(), &inside, own, mine);
 }
 
-pub(crate) fn allgather(plan: &mut Plan, nodes: &Nodes, blocks: &Blocks, mine: Span, all: Span, recipe: &Recipe) {
+pub(crate) fn allgather(
+    plan: &mut SchedulePlan,
+    nodes: &NodeLayout,
+    blocks: &Blocks,
+    mine: AreaSpan,
+    all: AreaSpan,
+    recipe: &Recipe,
+) {
     let layout = nodes.layout(blocks, all);
     let memory = layout.place.unwrap_or_else(|| plan.allocate_scratch(layout.total));
     let own = layout.own(memory);

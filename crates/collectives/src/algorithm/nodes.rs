@@ -1,11 +1,11 @@
 //! Nodes of a communicator: the ranks on each node and the rank that leads each node.
 
 use super::blocks::Blocks;
-use super::plan::Group;
-use crate::schedule::{Rank, Span};
+use super::plan::RankGroup;
+use crate::schedule::{AreaSpan, Rank};
 
 /// Nodes of a communicator, in the order of their first ranks.
-pub(crate) struct Nodes {
+pub(crate) struct NodeLayout {
     members: Vec<Vec<Rank>>,
     leaders: Vec<Rank>,
     node: usize,
@@ -13,7 +13,7 @@ pub(crate) struct Nodes {
     lead: usize,
 }
 
-impl Nodes {
+impl NodeLayout {
     /// Groups ranks by node; `of` has the node of each rank. The leader of a node is its first rank, or the root if
     /// the root is on that node.
     pub fn new(of: &[u32], me: usize, root: Option<usize>) -> Self {
@@ -29,7 +29,7 @@ impl Nodes {
         let leads = |node: &Vec<Rank>| node.iter().position(|rank| Some(*rank as usize) == root).unwrap_or(0);
         let node = numbers[&of[me]];
         let place = members[node].partition_point(|rank| (*rank as usize) < me);
-        Nodes {
+        NodeLayout {
             leaders: members.iter().map(|node| node[leads(node)]).collect(),
             lead: leads(&members[node]),
             members,
@@ -39,8 +39,8 @@ impl Nodes {
     }
 
     /// Ranks on the node of this rank.
-    pub fn node_group(&self) -> Group<'_> {
-        Group::of(self.place, &self.members[self.node])
+    pub fn node_group(&self) -> RankGroup<'_> {
+        RankGroup::of(self.place, &self.members[self.node])
     }
 
     /// Index of the leader among the ranks of this node.
@@ -49,8 +49,8 @@ impl Nodes {
     }
 
     /// Leaders of all nodes, if this rank is a leader.
-    pub fn leader_group(&self) -> Option<Group<'_>> {
-        (self.place == self.lead).then(|| Group::of(self.node, &self.leaders))
+    pub fn leader_group(&self) -> Option<RankGroup<'_>> {
+        (self.place == self.lead).then(|| RankGroup::of(self.node, &self.leaders))
     }
 
     /// Index of the node that rank `leader` leads; 0 if it leads none.
@@ -69,7 +69,7 @@ impl Nodes {
     }
 
     /// Layout of the blocks of all ranks, node by node.
-    pub fn layout(&self, blocks: &Blocks, all: Span) -> Layout {
+    pub fn layout(&self, blocks: &Blocks, all: AreaSpan) -> Layout {
         let order: Vec<Rank> = self.members.iter().flatten().copied().collect();
         let sorted = order.is_sorted();
         let total = blocks.total(order.len());
@@ -130,19 +130,19 @@ pub(crate) struct Layout {
     /// Number of all elements.
     pub total: usize,
     /// The caller's memory, if it already has this order.
-    pub place: Option<Span>,
+    pub place: Option<AreaSpan>,
     order: Vec<Rank>,
     node: usize,
 }
 
 impl Layout {
     /// Part of the memory that belongs to this node.
-    pub fn own(&self, memory: Span) -> Span {
+    pub fn own(&self, memory: AreaSpan) -> AreaSpan {
         self.across.blocks().of(memory, self.node)
     }
 
     /// Pairs of each block's span in the ordered memory and its span in the caller's memory.
-    pub fn pairs(&self, memory: Span, blocks: &Blocks, all: Span) -> Vec<(Span, Span)> {
+    pub fn pairs(&self, memory: AreaSpan, blocks: &Blocks, all: AreaSpan) -> Vec<(AreaSpan, AreaSpan)> {
         let mut start = 0;
         let pair = |rank: &Rank| {
             let block = blocks.of(all, *rank as usize);

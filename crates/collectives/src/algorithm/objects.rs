@@ -6,12 +6,12 @@
 
 use super::blocks::Blocks;
 use super::ordered_reduce;
-use super::plan::{Group, Plan, share};
+use super::plan::{RankGroup, SchedulePlan, share};
 use super::scan::doubling_with;
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
 /// Each member writes an object and reads the objects of all others: one wait, `p (p - 1)` reads.
-pub(crate) fn barrier(plan: &mut Plan, group: &Group) {
+pub(crate) fn barrier(plan: &mut SchedulePlan, group: &RankGroup) {
     let told = plan.allocate_scratch(1);
     plan.publish(0, told, group.size - 1);
     for distance in 1..group.size {
@@ -22,7 +22,7 @@ pub(crate) fn barrier(plan: &mut Plan, group: &Group) {
 }
 
 /// Each member notifies member 0, which then notifies all: two waits, `p` writes, `2 (p - 1)` reads.
-pub(crate) fn barrier_by_root(plan: &mut Plan, group: &Group) {
+pub(crate) fn barrier_by_root(plan: &mut SchedulePlan, group: &RankGroup) {
     let told = plan.allocate_scratch(1);
     if group.me == 0 {
         for member in 1..group.size {
@@ -41,7 +41,7 @@ pub(crate) fn barrier_by_root(plan: &mut Plan, group: &Group) {
 }
 
 /// Dissemination: `ceil(log2 p)` waits, `p ceil(log2 p)` writes and reads.
-pub(crate) fn barrier_by_doubling(plan: &mut Plan, group: &Group) {
+pub(crate) fn barrier_by_doubling(plan: &mut SchedulePlan, group: &RankGroup) {
     let (told, heard) = (plan.allocate_scratch(1), plan.allocate_scratch(1));
     let (mut distance, mut step) = (1, 0);
     while distance < group.size {
@@ -53,7 +53,7 @@ pub(crate) fn barrier_by_doubling(plan: &mut Plan, group: &Group) {
 }
 
 /// One write, `p - 1` reads.
-pub(crate) fn broadcast(plan: &mut Plan, group: &Group, root: usize, data: Span) {
+pub(crate) fn broadcast(plan: &mut SchedulePlan, group: &RankGroup, root: usize, data: AreaSpan) {
     if group.me == root {
         plan.publish(0, data, group.size - 1);
     } else {
@@ -63,7 +63,14 @@ pub(crate) fn broadcast(plan: &mut Plan, group: &Group, root: usize, data: Span)
 }
 
 /// `p - 1` writes, which the root reads all at once.
-pub(crate) fn gather(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, mine: Span, all: Span) {
+pub(crate) fn gather(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    root: usize,
+    blocks: &Blocks,
+    mine: AreaSpan,
+    all: AreaSpan,
+) {
     if group.me == root {
         for distance in 1..group.size {
             let member = group.after(distance);
@@ -77,7 +84,14 @@ pub(crate) fn gather(plan: &mut Plan, group: &Group, root: usize, blocks: &Block
 }
 
 /// The root writes one object for each other member.
-pub(crate) fn scatter(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, all: Span, mine: Option<Span>) {
+pub(crate) fn scatter(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    root: usize,
+    blocks: &Blocks,
+    all: AreaSpan,
+    mine: Option<AreaSpan>,
+) {
     if group.me == root {
         for distance in 1..group.size {
             let member = group.after(distance);
@@ -93,7 +107,7 @@ pub(crate) fn scatter(plan: &mut Plan, group: &Group, root: usize, blocks: &Bloc
 }
 
 /// Each member writes its block and reads those of all others: one wait, `p` writes, `p (p - 1)` reads.
-pub(crate) fn allgather(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
+pub(crate) fn allgather(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, all: AreaSpan) {
     plan.publish(0, mine, group.size - 1);
     for distance in 1..group.size {
         let member = group.before(distance);
@@ -104,7 +118,7 @@ pub(crate) fn allgather(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: S
 }
 
 /// Each member writes what it adds, and the root reads all objects: one wait.
-pub(crate) fn reduce(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
+pub(crate) fn reduce(plan: &mut SchedulePlan, group: &RankGroup, root: usize, mine: AreaSpan, into: AreaSpan) {
     if group.me == root {
         in_order(plan, group, 0..group.size, 0, mine, into);
     } else {
@@ -115,14 +129,14 @@ pub(crate) fn reduce(plan: &mut Plan, group: &Group, root: usize, mine: Span, in
 
 /// Each member writes what it adds, reads what all others add, and reduces on its own: one wait, `p (p - 1)` reads of
 /// all elements.
-pub(crate) fn allreduce(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+pub(crate) fn allreduce(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     plan.publish(0, mine, group.size - 1);
     in_order(plan, group, 0..group.size, 0, mine, into);
 }
 
 /// Member 0 reduces, and writes the result for all: two waits, `p` writes, `2 (p - 1)` reads. This is LambdaML's
 /// AllReduce.
-pub(crate) fn allreduce_by_root(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+pub(crate) fn allreduce_by_root(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     reduce(plan, group, 0, mine, into);
     broadcast(plan, group, 0, into);
 }
@@ -130,7 +144,7 @@ pub(crate) fn allreduce_by_root(plan: &mut Plan, group: &Group, mine: Span, into
 /// Each member reduces a share of the elements: two waits, `p^2` writes, `2 p (p - 1)` reads, but only `2 n` elements
 /// each way. This is LambdaML's ScatterReduce: Jiang et al., Towards demystifying serverless machine learning training
 /// (2021).
-pub(crate) fn allreduce_scattered(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
+pub(crate) fn allreduce_scattered(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     let (parts, me) = (group.size, group.me);
     for distance in 1..parts {
         let member = group.after(distance);
@@ -154,7 +168,13 @@ pub(crate) fn allreduce_scattered(plan: &mut Plan, group: &Group, mine: Span, in
 
 /// Each member writes one block for each other member, which reads its blocks and reduces them: one wait, `p (p - 1)`
 /// writes and reads.
-pub(crate) fn reduce_scatter(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, into: Span) {
+pub(crate) fn reduce_scatter(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    blocks: &Blocks,
+    mine: AreaSpan,
+    into: AreaSpan,
+) {
     for distance in 1..group.size {
         let member = group.after(distance);
         plan.publish(member, blocks.of(mine, member), 1);
@@ -163,7 +183,7 @@ pub(crate) fn reduce_scatter(plan: &mut Plan, group: &Group, blocks: &Blocks, mi
 }
 
 /// Each member writes what it adds and reads what the lower ranks add: one wait, `p (p - 1) / 2` reads.
-pub(crate) fn scan(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+pub(crate) fn scan(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan, exclusive: bool) {
     plan.publish(0, mine, group.size - 1 - group.me);
     match (exclusive, group.me) {
         (true, 0) => plan.end_round(),
@@ -173,7 +193,13 @@ pub(crate) fn scan(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclu
 }
 
 /// By doubling: `ceil(log2 p)` waits, less than `p` writes and reads in each.
-pub(crate) fn scan_by_doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+pub(crate) fn scan_by_doubling(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    mine: AreaSpan,
+    into: AreaSpan,
+    exclusive: bool,
+) {
     doubling_with(
         plan,
         group,
@@ -193,7 +219,12 @@ pub(crate) fn scan_by_doubling(plan: &mut Plan, group: &Group, mine: Span, into:
 
 /// Each member writes one block for each other member and reads the blocks for itself: one wait, `p (p - 1)` writes
 /// and reads.
-pub(crate) fn alltoall(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+pub(crate) fn alltoall(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    sent: (&Blocks, AreaSpan),
+    got: (&Blocks, AreaSpan),
+) {
     let me = group.me;
     for distance in 1..group.size {
         let (to, from) = (group.after(distance), group.before(distance));
@@ -206,7 +237,14 @@ pub(crate) fn alltoall(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), go
 
 /// Reads the objects of these members under one key and reduces them in member order; the term of this member is
 /// `mine`.
-fn in_order(plan: &mut Plan, group: &Group, members: std::ops::Range<usize>, key: usize, mine: Span, into: Span) {
+fn in_order(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    members: std::ops::Range<usize>,
+    key: usize,
+    mine: AreaSpan,
+    into: AreaSpan,
+) {
     ordered_reduce::in_order(plan, group.me, members, mine, into, |plan, member, into| {
         plan.fetch(group, member, key, into);
     });

@@ -1,7 +1,7 @@
 //! Reduction by one member that receives the terms of all other members, in rank order.
 
-use super::plan::Plan;
-use crate::schedule::Span;
+use super::plan::SchedulePlan;
+use crate::schedule::AreaSpan;
 use std::ops::Range;
 
 /// Least number of terms to receive at a time.
@@ -12,12 +12,12 @@ const AT_ONCE_ELEMENTS: usize = 64 * 1024;
 /// Reduces the terms of these members; the term of member `me` is `mine`. `get` plans how the term of another member
 /// gets into a span.
 pub(crate) fn in_order(
-    plan: &mut Plan,
+    plan: &mut SchedulePlan,
     me: usize,
     members: Range<usize>,
-    mine: Span,
-    into: Span,
-    mut get: impl FnMut(&mut Plan, usize, Span),
+    mine: AreaSpan,
+    into: AreaSpan,
+    mut get: impl FnMut(&mut SchedulePlan, usize, AreaSpan),
 ) {
     let count = into.count;
     // In place, the output is still to be read when the first result could be written, unless this member comes first.
@@ -31,7 +31,7 @@ pub(crate) fn in_order(
     let alone = members.len() == 1 && free;
     let at_once = (AT_ONCE_ELEMENTS / count.max(1)).max(AT_ONCE_MIN).min(members.len());
     let slots = plan.allocate_scratch(if alone { 0 } else { at_once * count });
-    let mut partial: Option<Span> = None;
+    let mut partial: Option<AreaSpan> = None;
     let end = members.end;
     for first in members.step_by(at_once) {
         let batch = first..end.min(first + at_once);

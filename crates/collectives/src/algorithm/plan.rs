@@ -1,12 +1,12 @@
 //! A schedule under construction, and the group of ranks that takes part in it.
 
-use crate::schedule::{Area, Rank, Round, Schedule, Span, Step};
+use crate::schedule::{Area, AreaSpan, Rank, Round, Schedule, Step};
 use std::ops::Range;
 
 /// Ranks that take part in one phase of a collective, counted from 0: all ranks of a communicator, or some, such as
 /// those of a node.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Group<'a> {
+pub(crate) struct RankGroup<'a> {
     /// Index of this rank in the group.
     pub me: usize,
     /// Number of ranks in the group.
@@ -14,9 +14,9 @@ pub(crate) struct Group<'a> {
     members: Option<&'a [Rank]>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> RankGroup<'a> {
     pub fn all(me: usize, size: usize) -> Self {
-        Group {
+        RankGroup {
             me,
             size,
             members: None,
@@ -24,7 +24,7 @@ impl<'a> Group<'a> {
     }
 
     pub fn of(me: usize, members: &'a [Rank]) -> Self {
-        Group {
+        RankGroup {
             me,
             size: members.len(),
             members: Some(members),
@@ -48,9 +48,9 @@ impl<'a> Group<'a> {
 }
 
 /// A schedule under construction. A transfer after local work begins a new round automatically. A transfer that
-/// depends on the result of an earlier transfer must be separated from it by [`Plan::end_round`]. Steps without elements
+/// depends on the result of an earlier transfer must be separated from it by [`SchedulePlan::end_round`]. Steps without elements
 /// are left out.
-pub(crate) struct Plan {
+pub(crate) struct SchedulePlan {
     schedule: Schedule,
     current: Round,
     closed: usize,
@@ -58,11 +58,11 @@ pub(crate) struct Plan {
     window: Range<usize>,
 }
 
-impl Plan {
+impl SchedulePlan {
     /// Starts a plan that keeps only the rounds in a window: the rounds of a ring of 10,000 ranks are too many to keep
     /// for each rank at once. Rounds are counted in the order of planning. An empty round counts, but is left out.
     pub fn new(window: Range<usize>) -> Self {
-        Plan {
+        SchedulePlan {
             schedule: Schedule::default(),
             current: Round::default(),
             closed: 0,
@@ -71,7 +71,7 @@ impl Plan {
         }
     }
 
-    pub fn send(&mut self, group: &Group, to: usize, from: Span) {
+    pub fn send(&mut self, group: &RankGroup, to: usize, from: AreaSpan) {
         if from.count > 0 {
             self.transfer(Step::Send {
                 to: group.rank(to),
@@ -80,7 +80,7 @@ impl Plan {
         }
     }
 
-    pub fn receive(&mut self, group: &Group, from: usize, into: Span) {
+    pub fn receive(&mut self, group: &RankGroup, from: usize, into: AreaSpan) {
         if into.count > 0 {
             self.transfer(Step::Receive {
                 from: group.rank(from),
@@ -89,7 +89,7 @@ impl Plan {
         }
     }
 
-    pub fn publish(&mut self, key: usize, from: Span, readers: usize) {
+    pub fn publish(&mut self, key: usize, from: AreaSpan, readers: usize) {
         if from.count > 0 && readers > 0 {
             self.transfer(Step::Publish {
                 key: key as u32,
@@ -99,7 +99,7 @@ impl Plan {
         }
     }
 
-    pub fn fetch(&mut self, group: &Group, of: usize, key: usize, into: Span) {
+    pub fn fetch(&mut self, group: &RankGroup, of: usize, key: usize, into: AreaSpan) {
         if into.count > 0 {
             self.transfer(Step::Fetch {
                 of: group.rank(of),
@@ -111,7 +111,7 @@ impl Plan {
 
     /// Plans a copy, unless the data is already in place. Two copies become one if both their sources and their
     /// targets follow each other.
-    pub fn copy(&mut self, from: Span, into: Span) {
+    pub fn copy(&mut self, from: AreaSpan, into: AreaSpan) {
         if from.count == 0 || from == into {
             return;
         }
@@ -120,8 +120,8 @@ impl Plan {
             into: last_into,
         }) = self.current.local.last_mut()
         {
-            let follows = |last: Span, next: Span| last.area == next.area && last.end() == next.offset;
-            let longer = |last: Span| Span {
+            let follows = |last: AreaSpan, next: AreaSpan| last.area == next.area && last.end() == next.offset;
+            let longer = |last: AreaSpan| AreaSpan {
                 count: last.count + from.count,
                 ..last
             };
@@ -136,14 +136,14 @@ impl Plan {
         self.current.local.push(Step::Copy { from, into });
     }
 
-    pub fn reduce(&mut self, left: Span, right: Span, into: Span) {
+    pub fn reduce(&mut self, left: AreaSpan, right: AreaSpan, into: AreaSpan) {
         if into.count > 0 {
             self.current.local.push(Step::Reduce { left, right, into });
         }
     }
 
     /// Adds `other` to `partial` on the side of its ranks, with the result in `into`.
-    pub fn combine(&mut self, other_is_lower: bool, other: Span, partial: Span, into: Span) {
+    pub fn combine(&mut self, other_is_lower: bool, other: AreaSpan, partial: AreaSpan, into: AreaSpan) {
         let (left, right) = if other_is_lower {
             (other, partial)
         } else {
@@ -181,8 +181,8 @@ impl Plan {
     }
 
     /// Allocates scratch memory of the schedule.
-    pub fn allocate_scratch(&mut self, count: usize) -> Span {
-        let span = Span {
+    pub fn allocate_scratch(&mut self, count: usize) -> AreaSpan {
+        let span = AreaSpan {
             area: Area::Scratch,
             offset: self.schedule.scratch,
             count,
@@ -207,12 +207,12 @@ impl Plan {
 }
 
 /// The share number `index` of `parts` shares of a span. The lengths of shares differ by at most one element.
-pub(crate) fn share(span: Span, parts: usize, index: usize) -> Span {
+pub(crate) fn share(span: AreaSpan, parts: usize, index: usize) -> AreaSpan {
     shares(span, parts, index..index + 1)
 }
 
 /// Several consecutive shares. Two halves of an even number of shares also differ by at most one element.
-pub(crate) fn shares(span: Span, parts: usize, range: Range<usize>) -> Span {
+pub(crate) fn shares(span: AreaSpan, parts: usize, range: Range<usize>) -> AreaSpan {
     let start = |index: usize| index * (span.count / parts) + index * (span.count % parts) / parts;
     span.part(start(range.start), start(range.end) - start(range.start))
 }

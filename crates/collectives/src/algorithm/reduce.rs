@@ -1,16 +1,23 @@
 //! Reductions to a root. `mine` is what this member adds. `into` is where the root gets the result; it may be `mine`,
 //! and is ignored at the other members.
 
-use super::fold::{Fold, Role};
+use super::fold::{Fold, FoldRole};
 use super::halving::{Halving, halve};
 use super::ordered_reduce;
-use super::plan::{Group, Plan};
+use super::plan::{RankGroup, SchedulePlan};
 use super::tree::Tree;
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
 /// Up a binomial tree: `ceil(log2 p)` steps, all elements in each. If the operator does not commute, member 0 is the
 /// root of the tree, because subtrees must be ranges of ranks; the result then goes on to the root in one more step.
-pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span, commutes: bool) {
+pub(crate) fn binomial(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    root: usize,
+    mine: AreaSpan,
+    into: AreaSpan,
+    commutes: bool,
+) {
     let top = if commutes { root } else { 0 };
     let tree = Tree::new(group, top);
     let mut partial = mine;
@@ -45,7 +52,7 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, mine: Span, 
 
 /// Each member sends to the root, which reduces alone, in rank order: `p - 1` steps at the root, and no other member
 /// waits.
-pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
+pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, root: usize, mine: AreaSpan, into: AreaSpan) {
     if group.me == root {
         ordered_reduce::in_order(plan, root, 0..group.size, mine, into, |plan, member, into| {
             plan.receive(group, member, into);
@@ -61,14 +68,14 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, mine: Span, in
 /// neighbours halve first.
 ///
 /// Rabenseifner: Optimization of collective reduction operations (2004).
-pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
+pub(crate) fn rabenseifner(plan: &mut SchedulePlan, group: &RankGroup, root: usize, mine: AreaSpan, into: AreaSpan) {
     let fold = Fold::with_active(group, root);
     let (number, partner) = match fold.role(group.me) {
-        Role::Idle { partner } => {
+        FoldRole::Idle { partner } => {
             plan.send(group, partner, mine);
             return plan.end_round();
         }
-        Role::Active { number, partner } => (number, partner),
+        FoldRole::Active { number, partner } => (number, partner),
     };
     let sum = if group.me == root {
         into
@@ -88,7 +95,7 @@ pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, root: usize, mine: Sp
     );
 
     // In reverse order: of two members with adjacent pieces, the member on the root's side gets both.
-    let Role::Active { number: goal, .. } = fold.role(root) else {
+    let FoldRole::Active { number: goal, .. } = fold.role(root) else {
         return;
     };
     let mut mask = fold.size / 2;

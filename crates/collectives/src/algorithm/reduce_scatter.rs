@@ -2,9 +2,9 @@
 //! sum of its own blocks in `into`. In place, `mine` is the output and `into` is its beginning.
 
 use super::blocks::{Blocks, PackedBlocks};
-use super::fold::{Fold, Role};
-use super::plan::{Group, Plan};
-use crate::schedule::Span;
+use super::fold::{Fold, FoldRole};
+use super::plan::{RankGroup, SchedulePlan};
+use crate::schedule::AreaSpan;
 use std::ops::Range;
 
 /// Recursive halving: `log2 p` steps, and a member sends less than `n` elements. If `p` is not a power of two, it
@@ -18,22 +18,22 @@ use std::ops::Range;
 /// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005); Iannello:
 /// Efficient algorithms for the reduce-scatter operation in LogGP (1997).
 pub(crate) fn recursive_halving(
-    plan: &mut Plan,
-    group: &Group,
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
     blocks: &Blocks,
-    mine: Span,
-    into: Span,
+    mine: AreaSpan,
+    into: AreaSpan,
     commutes: bool,
 ) {
     let fold = Fold::new(group);
     let (number, partner) = match fold.role(group.me) {
-        Role::Idle { partner } => {
+        FoldRole::Idle { partner } => {
             plan.send(group, partner, mine);
             plan.end_round();
             plan.receive(group, partner, into);
             return plan.end_round();
         }
-        Role::Active { number, partner } => (number, partner),
+        FoldRole::Active { number, partner } => (number, partner),
     };
     if group.size == 1 {
         plan.copy(mine, into);
@@ -54,7 +54,7 @@ pub(crate) fn recursive_halving(
         for place in 0..fold.size {
             let from = blocks.joined(partial, fold.members(order.owner(place)..order.owner(place) + 1));
             plan.copy(
-                from.unwrap_or(Span { count: 0, ..partial }),
+                from.unwrap_or(AreaSpan { count: 0, ..partial }),
                 order.of(ordered, place..place + 1),
             );
         }
@@ -136,7 +136,7 @@ impl BlockOrder {
         }
     }
 
-    fn of(&self, span: Span, places: Range<usize>) -> Span {
+    fn of(&self, span: AreaSpan, places: Range<usize>) -> AreaSpan {
         span.part(
             self.starts[places.start],
             self.starts[places.end] - self.starts[places.start],
@@ -145,18 +145,18 @@ impl BlockOrder {
 }
 
 /// Around a ring: `p - 1` steps, and a member sends all blocks but one. Only for operators that commute.
-pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, into: Span) {
+pub(crate) fn ring(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, into: AreaSpan) {
     reduce_around_ring(plan, group, blocks.longest(), |member| blocks.of(mine, member), into);
 }
 
 /// Each block goes around the ring from the member after its owner, and each member adds its part; the owner is the
 /// last.
 pub(crate) fn reduce_around_ring(
-    plan: &mut Plan,
-    group: &Group,
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
     longest: usize,
-    block: impl Fn(usize) -> Span,
-    into: Span,
+    block: impl Fn(usize) -> AreaSpan,
+    into: AreaSpan,
 ) {
     let size = group.size;
     if size == 1 {
@@ -191,7 +191,7 @@ pub(crate) fn reduce_around_ring(
 /// Pairwise exchange: each member sends each block straight to its owner, one in each of `p - 1` steps. Keeps rank
 /// order with two sums, one of lower and one of higher ranks: blocks come from the next lower rank first, around the
 /// circle.
-pub(crate) fn pairwise(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, into: Span) {
+pub(crate) fn pairwise(plan: &mut SchedulePlan, group: &RankGroup, blocks: &Blocks, mine: AreaSpan, into: AreaSpan) {
     let (me, own) = (group.me, blocks.of(mine, group.me));
     let mut buffer = |wanted: bool| plan.allocate_scratch(if wanted { own.count } else { 0 });
     let (some_lower, some_higher, several_higher) = (me > 0, me + 1 < group.size, me + 2 < group.size);

@@ -1,11 +1,11 @@
 //! Prefix reductions: member `r` gets what members `0 ..= r` add, or `0 .. r` if exclusive, in this order. `mine` and
 //! `into` may be the same span. An exclusive scan leaves `into` of member 0 unchanged.
 
-use super::plan::{Group, Plan};
-use crate::schedule::Span;
+use super::plan::{RankGroup, SchedulePlan};
+use crate::schedule::AreaSpan;
 
 /// From each member to the next: `p - 1` steps, the fewest elements sent.
-pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan, exclusive: bool) {
     let (first, last) = (group.me == 0, group.me + 1 == group.size);
     let mut sum = mine;
     if !first {
@@ -37,7 +37,7 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span, exc
 /// members and ends with the sender. Takes `ceil(log2 p)` steps for any `p`.
 ///
 /// Hillis, Steele: Data parallel algorithms (1986).
-pub(crate) fn doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+pub(crate) fn doubling(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan, exclusive: bool) {
     doubling_with(
         plan,
         group,
@@ -57,19 +57,19 @@ pub(crate) fn doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span, e
 
 /// Plans a scan by doubling in which `exchange(plan, step, sum, received, distance)` moves the sums between members.
 pub(crate) fn doubling_with(
-    plan: &mut Plan,
-    group: &Group,
-    mine: Span,
-    into: Span,
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    mine: AreaSpan,
+    into: AreaSpan,
     exclusive: bool,
-    mut exchange: impl FnMut(&mut Plan, usize, Span, Span, usize),
+    mut exchange: impl FnMut(&mut SchedulePlan, usize, AreaSpan, AreaSpan, usize),
 ) {
-    let spare = |plan: &mut Plan, wanted: bool| plan.allocate_scratch(if wanted { mine.count } else { 0 });
+    let spare = |plan: &mut SchedulePlan, wanted: bool| plan.allocate_scratch(if wanted { mine.count } else { 0 });
     let received = spare(plan, group.me > 0);
     // An exclusive scan needs the inclusive sum only as an intermediate value.
     let sum = if exclusive { spare(plan, group.me > 0) } else { into };
     let before = spare(plan, exclusive && group.me > 1);
-    let (mut inclusive, mut lower): (Span, Option<Span>) = (mine, None);
+    let (mut inclusive, mut lower): (AreaSpan, Option<AreaSpan>) = (mine, None);
     let mut distance = 1;
     while distance < group.size {
         exchange(plan, distance.ilog2() as usize, inclusive, received, distance);
@@ -104,7 +104,7 @@ pub(crate) fn doubling_with(
 /// is a scan of all ranks but the last, whose results move one rank up: one step more.
 ///
 /// Brent, Kung: A regular layout for parallel adders (1982).
-pub(crate) fn two_phase(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
+pub(crate) fn two_phase(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan, exclusive: bool) {
     let (me, size) = (group.me, if exclusive { group.size - 1 } else { group.size });
     let received = plan.allocate_scratch(if me > 0 { mine.count } else { 0 });
     // In place or not, the output of an exclusive scan is written last.
@@ -114,7 +114,7 @@ pub(crate) fn two_phase(plan: &mut Plan, group: &Group, mine: Span, into: Span, 
         into
     };
     let mut partial = mine;
-    let mut add = |plan: &mut Plan, from: usize| {
+    let mut add = |plan: &mut SchedulePlan, from: usize| {
         plan.receive(group, from, received);
         plan.reduce(received, partial, sum);
         plan.end_round();

@@ -3,13 +3,20 @@
 
 use super::blocks::{Blocks, PackedBlocks};
 use super::gather::joined_subtree;
-use super::plan::{Group, Plan};
+use super::plan::{RankGroup, SchedulePlan};
 use super::tree::Tree;
-use crate::schedule::Span;
+use crate::schedule::AreaSpan;
 
 /// The root sends to each member: `p - 1` steps there. A member that is not the root need not know the lengths of
 /// other blocks.
-pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, all: Span, mine: Option<Span>) {
+pub(crate) fn linear(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    root: usize,
+    blocks: &Blocks,
+    all: AreaSpan,
+    mine: Option<AreaSpan>,
+) {
     if group.me == root {
         for distance in 1..group.size {
             let member = group.after(distance);
@@ -26,7 +33,14 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, blocks: &Block
 
 /// Down a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root sends each
 /// element once. All members must know the lengths of all blocks.
-pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, all: Span, mine: Option<Span>) {
+pub(crate) fn binomial(
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
+    root: usize,
+    blocks: &Blocks,
+    all: AreaSpan,
+    mine: Option<AreaSpan>,
+) {
     let tree = Tree::new(group, root);
     let packed = PackedBlocks::new(blocks, root, group.size);
     if tree.is_root() {
@@ -53,13 +67,13 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, blocks: &Blo
 }
 
 fn at_root(
-    plan: &mut Plan,
-    group: &Group,
+    plan: &mut SchedulePlan,
+    group: &RankGroup,
     tree: &Tree,
     packed: &PackedBlocks,
     blocks: &Blocks,
-    all: Span,
-    mine: Option<Span>,
+    all: AreaSpan,
+    mine: Option<AreaSpan>,
 ) {
     let mut sends = Vec::new();
     for child in tree.children().rev() {

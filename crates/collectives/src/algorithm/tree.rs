@@ -7,7 +7,7 @@
 //!      └ 1                                    its subtree is the range v .. v + that bit
 //! ```
 
-use super::plan::Group;
+use super::plan::RankGroup;
 use std::ops::Range;
 
 /// Position of this member in the tree.
@@ -26,7 +26,7 @@ pub(crate) struct Child {
 }
 
 impl Tree {
-    pub fn new(group: &Group, root: usize) -> Self {
+    pub fn new(group: &RankGroup, root: usize) -> Self {
         Tree {
             size: group.size,
             root,

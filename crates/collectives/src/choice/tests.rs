@@ -52,10 +52,10 @@ fn every_choice_can_be_built_whatever_the_table() {
             for count in [0, 1, 100, 5_000, 1_000_000] {
                 for collective in collectives(count) {
                     for (commutes, known) in [(true, false), (false, false), (true, true), (false, true)] {
-                        let call = Call {
+                        let call = CollectiveCall {
                             commutes,
                             nodes: known.then_some(&nodes[..ranks as usize]),
-                            ..Call::new(collective, ranks - 1, ranks)
+                            ..CollectiveCall::new(collective, ranks - 1, ranks)
                         };
                         let question = Question::new(&call, 8, link);
                         for (table, is_crowded) in
@@ -119,9 +119,9 @@ fn all_ranks_choose_the_same() {
                     Collective::Allgather { .. } => Collective::Allgather { blocks },
                     _ => Collective::Gather { root: 2, blocks },
                 };
-                let call = Call {
+                let call = CollectiveCall {
                     in_place: rank == 1,
-                    ..Call::new(collective, rank, 5)
+                    ..CollectiveCall::new(collective, rank, 5)
                 };
                 Table::built_in().choose(&Question::new(&call, 8, LinkKind::Tcp))
             })
@@ -155,9 +155,9 @@ fn an_explanation_names_each_rule_up_to_the_one_that_is_followed() {
         "#,
     )
     .expect("a table");
-    let call = Call {
+    let call = CollectiveCall {
         commutes: false,
-        ..Call::new(Collective::Allreduce { count: 1000 }, 0, 4)
+        ..CollectiveCall::new(Collective::Allreduce { count: 1000 }, 0, 4)
     };
     let text = table.explain(&Question::new(&call, 8, LinkKind::Tcp)).to_string();
     assert_eq!(
@@ -167,7 +167,7 @@ fn an_explanation_names_each_rule_up_to_the_one_that_is_followed() {
          ring, for 100 bytes and more: no: it reduces in another order than that of ranks, and the operator does not commute\n  \
          recursive-doubling: yes\n"
     );
-    let scan = Call::new(Collective::Scan { count: 1 }, 0, 4);
+    let scan = CollectiveCall::new(Collective::Scan { count: 1 }, 0, 4);
     let text = table.explain(&Question::new(&scan, 8, LinkKind::S3)).to_string();
     assert_eq!(text, "scan of 8 bytes by 4 ranks over s3: objects, as no rule fits\n");
 }
@@ -176,10 +176,10 @@ fn an_explanation_names_each_rule_up_to_the_one_that_is_followed() {
 fn a_caller_that_measures_gets_everything_that_could_be_done() {
     let nodes = [0, 0, 1, 1];
     let candidates = |collective, nodes, commutes, link| {
-        let call = Call {
+        let call = CollectiveCall {
             nodes,
             commutes,
-            ..Call::new(collective, 0, 4)
+            ..CollectiveCall::new(collective, 0, 4)
         };
         let candidates = Question::new(&call, 8, link).candidates();
         assert!(
@@ -203,9 +203,9 @@ fn a_caller_that_measures_gets_everything_that_could_be_done() {
 #[test]
 fn leaders_are_for_several_nodes_of_several_ranks() {
     let choose = |nodes: Option<&[u32]>| {
-        let call = Call {
+        let call = CollectiveCall {
             nodes,
-            ..Call::new(Collective::Allreduce { count: 8 }, 0, 4)
+            ..CollectiveCall::new(Collective::Allreduce { count: 8 }, 0, 4)
         };
         Table::built_in()
             .choose(&Question::new(&call, 8, LinkKind::Tcp))
@@ -220,7 +220,7 @@ fn leaders_are_for_several_nodes_of_several_ranks() {
 
 #[test]
 fn members_that_share_processors_send_the_fewest_messages() {
-    let call = Call::new(Collective::Barrier, 0, 8);
+    let call = CollectiveCall::new(Collective::Barrier, 0, 8);
     for link in [LinkKind::Shm, LinkKind::Tcp] {
         let question = Question::new(&call, 1, link);
         let crowded = Question {

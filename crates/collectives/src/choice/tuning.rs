@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::algorithm::Algorithm;
     use crate::choice::Question;
-    use crate::collective::{Call, Collective};
+    use crate::collective::{Collective, CollectiveCall};
 
     fn took(ranks: Rank, bytes: usize, algorithm: Algorithm, seconds: f64) -> Measurement {
         Measurement {
@@ -154,10 +154,10 @@ mod tests {
         ];
         let table = Table::tuned(LinkKind::Tcp, &measured).expect("a table");
         let choose = |ranks, bytes: usize, link, commutes, nodes: Option<&[u32]>| {
-            let call = Call {
+            let call = CollectiveCall {
                 commutes,
                 nodes,
-                ..Call::new(Collective::Allreduce { count: bytes / 8 }, 0, ranks)
+                ..CollectiveCall::new(Collective::Allreduce { count: bytes / 8 }, 0, ranks)
             };
             table.choose(&Question::new(&call, 8, link)).recipe
         };
@@ -170,9 +170,9 @@ mod tests {
         assert_eq!(tcp(9, 1 << 30), Rabenseifner);
         assert_eq!(tcp(1000, 8), Rabenseifner);
         let built_in = |ranks, bytes: usize, link, commutes| {
-            let call = Call {
+            let call = CollectiveCall {
                 commutes,
-                ..Call::new(Collective::Allreduce { count: bytes / 8 }, 0, ranks)
+                ..CollectiveCall::new(Collective::Allreduce { count: bytes / 8 }, 0, ranks)
             };
             Table::built_in().choose(&Question::new(&call, 8, link)).recipe
         };

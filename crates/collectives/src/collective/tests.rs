@@ -78,7 +78,7 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
         ),
     ];
     for (collective, expected) in cases {
-        let call = Call::new(collective, 0, 3);
+        let call = CollectiveCall::new(collective, 0, 3);
         let refused = call.check().expect_err(expected);
         assert!(refused.to_string().contains(expected), "{refused}");
         let operation = collective.operation();
@@ -89,13 +89,13 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
         let recipe = Recipe::from(operation.algorithms()[0]);
         assert_eq!(recipe.build(&call), Err(refused), "nothing is built of it");
     }
-    let no_such = Call::new(Collective::Barrier, 3, 3)
+    let no_such = CollectiveCall::new(Collective::Barrier, 3, 3)
         .check()
         .expect_err("ranks are 0 to 2");
     assert!(no_such.to_string().contains("has no such rank"), "{no_such}");
-    let nodes = Call {
+    let nodes = CollectiveCall {
         nodes: Some(&[0, 0]),
-        ..Call::new(Collective::Barrier, 0, 3)
+        ..CollectiveCall::new(Collective::Barrier, 0, 3)
     };
     assert!(
         nodes
@@ -131,7 +131,7 @@ fn what_counts_nowhere_is_not_looked_at() {
             blocks: each(&[2, 2, 2], &[0, 0, 0]),
         },
     ] {
-        let call = Call::new(collective, 1, 3);
+        let call = CollectiveCall::new(collective, 1, 3);
         call.check().unwrap_or_else(|error| panic!("{error}"));
         Recipe::from(Algorithm::Linear)
             .build(&call)
@@ -139,7 +139,7 @@ fn what_counts_nowhere_is_not_looked_at() {
     }
     // The position of an empty block has no meaning.
     let empty = each(&[0, 3, 0], &[usize::MAX, 0, 1]);
-    let call = Call::new(Collective::Allgather { blocks: empty }, 0, 3);
+    let call = CollectiveCall::new(Collective::Allgather { blocks: empty }, 0, 3);
     call.check().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(call.output(), 3);
 }
@@ -148,9 +148,9 @@ fn what_counts_nowhere_is_not_looked_at() {
 fn buffers_are_as_long_as_the_schedule_needs() {
     let blocks = each(&[1, 0, 4], &[6, 0, 1]);
     let long = |collective, rank, in_place| {
-        let call = Call {
+        let call = CollectiveCall {
             in_place,
-            ..Call::new(collective, rank, 3)
+            ..CollectiveCall::new(collective, rank, 3)
         };
         (call.input(), call.output())
     };

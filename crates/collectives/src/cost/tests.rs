@@ -1,7 +1,7 @@
 use super::*;
 use crate::algorithm::{Algorithm, Blocks, Recipe, SchedulePart};
-use crate::collective::{Call, Collective};
-use crate::schedule::{Area, Schedule, Span};
+use crate::collective::{Collective, CollectiveCall};
+use crate::schedule::{Area, AreaSpan, Schedule};
 
 const ALPHA: f64 = 10e-6;
 const BETA: f64 = 1e-9;
@@ -29,7 +29,7 @@ fn seconds(ranks: Rank, collective: Collective, recipe: Recipe) -> f64 {
         byte_s: BETA,
     };
     simulate(ranks, 8, &costs(&link), |rank, rounds| {
-        recipe.build_part(&Call::new(collective, rank, ranks), rounds)
+        recipe.build_part(&CollectiveCall::new(collective, rank, ranks), rounds)
     })
     .expect("it ends")
     .seconds
@@ -120,7 +120,7 @@ fn a_store_of_one_server_carries_all_bytes_and_readers_ask_again() {
     let run = |store| {
         let costs = Costs { store, ..costs(&link) };
         simulate(10, 8, &costs, |rank, rounds| {
-            let call = Call::new(Collective::Broadcast { root: 0, count: 1000 }, rank, 10);
+            let call = CollectiveCall::new(Collective::Broadcast { root: 0, count: 1000 }, rank, 10);
             Recipe::from(Algorithm::Objects).build_part(&call, rounds)
         })
         .expect("it ends")
@@ -191,9 +191,9 @@ fn links_differ() {
     };
     let time = |recipe: Recipe| {
         simulate(8, 8, &costs(&link), |rank, rounds| {
-            let call = Call {
+            let call = CollectiveCall {
                 nodes: Some(&nodes),
-                ..Call::new(Collective::Barrier, rank, 8)
+                ..CollectiveCall::new(Collective::Barrier, rank, 8)
             };
             recipe.build_part(&call, rounds)
         })
@@ -229,7 +229,8 @@ fn rounds_that_are_built_one_at_a_time_take_as_long() {
         (Algorithm::ObjectsScattered, Collective::Allreduce { count: 1001 }),
     ] {
         let run = |window| {
-            let build = |rank, rounds| Recipe::from(algorithm).build_part(&Call::new(collective, rank, 23), rounds);
+            let build =
+                |rank, rounds| Recipe::from(algorithm).build_part(&CollectiveCall::new(collective, rank, 23), rounds);
             Simulation::new(23, 8, &costs, build, window).run().expect("it ends")
         };
         let whole = run(1_000_000);
@@ -261,7 +262,7 @@ fn schedules_that_do_not_fit_together_are_told_and_do_not_hang() {
         .expect_err("it cannot end")
         .to_string()
     };
-    let span = Span::first(Area::Output, 1);
+    let span = AreaSpan::first(Area::Output, 1);
     let text = run(&|rank| {
         vec![Step::Receive {
             from: 1 - rank,

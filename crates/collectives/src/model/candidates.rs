@@ -1,7 +1,7 @@
 //! All recipes for a collective on a link, with their estimates.
 
 use super::traffic::{Survey, survey};
-use super::{Estimate, MessageTimes, Prices, Scenario, TRANSFERS_SMALL, estimate_by};
+use super::{Estimate, LinkPrices, MessageTimes, Scenario, TRANSFERS_SMALL, estimate_by};
 use crate::algorithm::Recipe;
 use crate::choice::{LinkKind, Question, Table};
 use crate::cost::LinkCost;
@@ -9,7 +9,7 @@ use crate::error::Error;
 
 /// One recipe, compared with the others.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
+pub struct RecipeCandidate {
     /// The recipe.
     pub recipe: Recipe,
     /// Whether the table chooses the recipe.
@@ -19,7 +19,7 @@ pub struct Candidate {
     pub estimate: Result<Estimate, Error>,
 }
 
-impl Candidate {
+impl RecipeCandidate {
     fn seconds(&self) -> f64 {
         self.estimate.as_ref().map_or(f64::INFINITY, Estimate::seconds)
     }
@@ -37,8 +37,8 @@ pub fn candidates(
     scenario: &Scenario,
     link: LinkKind,
     table: &Table,
-    prices: &Prices,
-) -> Result<Vec<Candidate>, Error> {
+    prices: &LinkPrices,
+) -> Result<Vec<RecipeCandidate>, Error> {
     scenario.check()?;
     let question = Question::new(&scenario.call, scenario.element, link);
     let chosen = table.choose(&question).recipe;
@@ -64,9 +64,12 @@ pub fn candidates(
     }
     // Small recipes come first; their times show which large ones cannot be the best.
     surveyed.sort_by_key(|(_, survey)| survey.transfers);
-    let mut candidates: Vec<Candidate> = Vec::new();
+    let mut candidates: Vec<RecipeCandidate> = Vec::new();
     for (recipe, Survey { transfers, least_s, .. }) in surveyed {
-        let best = candidates.iter().map(Candidate::seconds).fold(f64::INFINITY, f64::min);
+        let best = candidates
+            .iter()
+            .map(RecipeCandidate::seconds)
+            .fold(f64::INFINITY, f64::min);
         let estimate = if recipe != chosen && transfers > TRANSFERS_SMALL && least_s > best {
             Err(scenario.no_estimate(format!(
                 "{} has about {transfers} messages, and takes longer than the best by what one rank sends or receives",
@@ -78,7 +81,7 @@ pub fn candidates(
                 known => known,
             }
         };
-        candidates.push(Candidate {
+        candidates.push(RecipeCandidate {
             recipe,
             chosen: recipe == chosen,
             estimate,

@@ -16,7 +16,7 @@ const CURRENCY_MAX: usize = 16;
 /// Origin of figures.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Origin {
+pub struct FigureOrigin {
     /// The source.
     pub source: String,
     /// Date when the source was read or the figures were measured: `2026-11-22`.
@@ -30,7 +30,7 @@ pub struct FunctionPrice {
     /// Price of a GiB of memory for a second.
     pub gib_second_price: f64,
     /// Source of the figures.
-    pub origin: Origin,
+    pub origin: FigureOrigin,
 }
 
 /// Price of a server.
@@ -40,7 +40,7 @@ pub struct ServerPrice {
     /// Price of an hour.
     pub hour_price: f64,
     /// Source of the figures.
-    pub origin: Origin,
+    pub origin: FigureOrigin,
 }
 
 /// Speed of a rank's local work.
@@ -52,7 +52,7 @@ pub struct RankTimes {
     /// Reduced bytes per second, in units of 1,000,000.
     pub reduce_mb_s: f64,
     /// Source of the figures.
-    pub origin: Origin,
+    pub origin: FigureOrigin,
 }
 
 impl RankTimes {
@@ -76,7 +76,7 @@ pub struct MessageTimes {
     /// Bytes per second, in units of 1,000,000: 1 / beta.
     pub bandwidth_mb_s: f64,
     /// Source of the figures.
-    pub origin: Origin,
+    pub origin: FigureOrigin,
 }
 
 impl MessageTimes {
@@ -113,7 +113,7 @@ pub struct StoreTimes {
     /// Reads per second of all ranks together, successful or not. Absent: no limit.
     pub shared_reads_per_s: Option<f64>,
     /// Source of the figures.
-    pub origin: Origin,
+    pub origin: FigureOrigin,
 }
 
 impl StoreTimes {
@@ -148,7 +148,7 @@ pub struct RequestPrices {
     /// Bytes of a unit that is read. Absent: an object of any length is one unit.
     pub read_unit_bytes: Option<u64>,
     /// Source of the figures.
-    pub origin: Origin,
+    pub origin: FigureOrigin,
 }
 
 impl RequestPrices {
@@ -213,7 +213,7 @@ impl LinkFigures {
 /// Times and prices of links.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Prices {
+pub struct LinkPrices {
     /// Version of the file format: 1.
     pub version: u32,
     /// Currency of all prices.
@@ -228,25 +228,25 @@ pub struct Prices {
     pub link: LinkFigures,
 }
 
-impl Prices {
+impl LinkPrices {
     /// Prices that are used unless there is a file: `model/prices.toml`, which has the source of each figure.
-    pub fn built_in() -> &'static Prices {
-        static PRICES: OnceLock<Prices> = OnceLock::new();
-        PRICES.get_or_init(|| Prices::parse(include_str!("prices.toml")).expect("a test reads it"))
+    pub fn built_in() -> &'static LinkPrices {
+        static PRICES: OnceLock<LinkPrices> = OnceLock::new();
+        PRICES.get_or_init(|| LinkPrices::parse(include_str!("prices.toml")).expect("a test reads it"))
     }
 
     /// Reads prices from the text of a file.
     ///
     /// # Errors
     ///
-    /// [`Error::Prices`] if the text is not TOML, has an unknown field, has an invalid figure or one without source or
+    /// [`Error::LinkPrices`] if the text is not TOML, has an unknown field, has an invalid figure or one without source or
     /// date, or is longer than 1 MiB.
-    pub fn parse(text: &str) -> Result<Prices, Error> {
+    pub fn parse(text: &str) -> Result<LinkPrices, Error> {
         let error = |why: String| Error::Prices { why };
         if text.len() > BYTES_MAX {
             return Err(error(format!("{} bytes, the most is {BYTES_MAX}", text.len())));
         }
-        let prices: Prices = toml::from_str(text).map_err(|why| error(why.to_string()))?;
+        let prices: LinkPrices = toml::from_str(text).map_err(|why| error(why.to_string()))?;
         prices.check().map_err(error)?;
         Ok(prices)
     }
@@ -255,10 +255,10 @@ impl Prices {
     ///
     /// # Errors
     ///
-    /// [`Error::Prices`] if the times are invalid.
-    pub fn with_message_times(&self, times: &MessageTimes) -> Result<Prices, Error> {
+    /// [`Error::LinkPrices`] if the times are invalid.
+    pub fn with_message_times(&self, times: &MessageTimes) -> Result<LinkPrices, Error> {
         let times = Some(times.clone());
-        let prices = Prices {
+        let prices = LinkPrices {
             link: LinkFigures {
                 shm: times.clone(),
                 ofi: times.clone(),
@@ -327,7 +327,7 @@ impl FigureChecks {
         }
     }
 
-    fn origin(&mut self, name: &str, origin: &Origin) {
+    fn origin(&mut self, name: &str, origin: &FigureOrigin) {
         let date = origin.date.as_bytes();
         let digits = |at: &[usize]| at.iter().all(|&at| date[at].is_ascii_digit());
         let is_date = date.len() == 10 && digits(&[0, 1, 2, 3, 5, 6, 8, 9]) && date[4] == b'-' && date[7] == b'-';

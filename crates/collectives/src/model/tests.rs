@@ -6,7 +6,7 @@ mod grid;
 
 fn scenario(operation: Operation, count: usize, ranks: Rank) -> Scenario<'static> {
     Scenario {
-        call: Call::new(collective_of_size(operation, 0, ranks, count), 0, ranks),
+        call: CollectiveCall::new(collective_of_size(operation, 0, ranks, count), 0, ranks),
         element: 1,
         memory_bytes: 2 << 30,
         operations_per_hour: None,
@@ -55,8 +55,8 @@ hour_price = 36.0
 origin = { source = "a test", date = "2026-01-01" }
 "#;
 
-fn round() -> Prices {
-    Prices::parse(ROUND).expect("a file")
+fn round() -> LinkPrices {
+    LinkPrices::parse(ROUND).expect("a file")
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn the_link_is_chosen_in_one_unit() {
     // 10 MB: 1.0 s from rank to rank; 0.05 s and twice 0.1 s through the store. Adding milliseconds of one part to
     // seconds of another would give 50.2 for the store, and choose the wrong link.
     let both = [LinkKind::Tcp, LinkKind::S3];
-    let best = |by, bytes, prices: &Prices| {
+    let best = |by, bytes, prices: &LinkPrices| {
         let broadcast = scenario(Operation::Broadcast, bytes, 2);
         choose(&broadcast, by, &both, Table::built_in(), prices)
             .expect("a choice")
@@ -220,7 +220,7 @@ fn what_is_unknown_or_too_large_is_said() {
 
 #[test]
 fn prices_without_a_source_or_a_unit_are_refused() {
-    assert!(Prices::built_in().link.dynamodb.is_some());
+    assert!(LinkPrices::built_in().link.dynamodb.is_some());
     for (from, to, expected) in [
         ("version = 1", "version = 2", "version 2"),
         ("\"EUR\"", "\"\"", "no name"),
@@ -254,12 +254,12 @@ fn prices_without_a_source_or_a_unit_are_refused() {
     ] {
         let text = ROUND.replacen(from, to, 1);
         assert_ne!(text, ROUND, "{from} is there");
-        let error = Prices::parse(&text).expect_err("a wrong file").to_string();
+        let error = LinkPrices::parse(&text).expect_err("a wrong file").to_string();
         assert!(error.contains(expected), "{error:?} does not say {expected:?}");
         assert!(error.starts_with("the prices: "), "{error}");
     }
     let long = format!("{ROUND}#{}", "x".repeat(1 << 20));
-    assert!(Prices::parse(&long).is_err());
+    assert!(LinkPrices::parse(&long).is_err());
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn ranks_of_a_node_talk_through_its_memory() {
     let nodes = [0, 0, 0, 0, 1, 1, 1, 1];
     let barrier = scenario(Operation::Barrier, 0, 8);
     let near = Scenario {
-        call: Call {
+        call: CollectiveCall {
             nodes: Some(&nodes),
             ..barrier.call
         },

@@ -2,7 +2,7 @@
 
 use super::prices::RequestPrices;
 use crate::algorithm::Recipe;
-use crate::collective::Call;
+use crate::collective::CollectiveCall;
 use crate::error::Error;
 use crate::schedule::{Schedule, Step};
 use std::collections::BTreeMap;
@@ -54,9 +54,9 @@ pub(super) struct Survey {
 }
 
 /// Surveys a call. `occupies` is the least time that a transfer of some elements occupies a rank's port.
-pub(super) fn survey(call: &Call, recipe: Recipe, occupies: &dyn Fn(usize) -> f64) -> Result<Survey, Error> {
+pub(super) fn survey(call: &CollectiveCall, recipe: Recipe, occupies: &dyn Fn(usize) -> f64) -> Result<Survey, Error> {
     let of = |rank| {
-        let part = recipe.build_part(&Call { rank, ..*call }, 0..ROUNDS_MAX)?;
+        let part = recipe.build_part(&CollectiveCall { rank, ..*call }, 0..ROUNDS_MAX)?;
         let (mut all, mut most, mut out_s, mut in_s) = (0, 0, 0.0, 0.0);
         for round in &part.schedule.rounds {
             let transfers = round.transfers.len() as u64;

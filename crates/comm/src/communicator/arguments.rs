@@ -11,7 +11,7 @@ pub struct CollectiveArguments<'a> {
     pub datatype: Datatype,
     /// Operator, if the collective reduces.
     pub operator: Option<&'a Operator>,
-    /// The caller's part is already in the output (`MPI_IN_PLACE`): see [`Call::in_place`](crate::Call::in_place).
+    /// The caller's part is already in the output (`MPI_IN_PLACE`): see [`CollectiveCall::in_place`](crate::CollectiveCall::in_place).
     pub in_place: bool,
     /// Place of the call in the program, named in errors of checked mode (default: the place in Rust).
     pub site: Option<&'a str>,

@@ -6,8 +6,8 @@
 //! collective is sent, and the communicator remains usable.
 
 use super::arguments::CollectiveArguments;
-use crate::error::{Caller, Error};
-use hotlease_collectives::{Blocks, Call, Collective, Operator, Rank};
+use crate::error::{Error, MemberCall};
+use hotlease_collectives::{Blocks, Collective, CollectiveCall, Operator, Rank};
 use std::fmt::Write;
 use std::panic::Location;
 
@@ -59,9 +59,9 @@ impl<'a> CallSite<'a> {
 }
 
 /// Call that exchanges the cards.
-pub(super) fn exchange_call(rank: Rank, ranks: Rank) -> Call<'static> {
+pub(super) fn exchange_call(rank: Rank, ranks: Rank) -> CollectiveCall<'static> {
     let blocks = Blocks::Equal(CARD_BYTES);
-    Call::new(Collective::Allgather { blocks }, rank, ranks)
+    CollectiveCall::new(Collective::Allgather { blocks }, rank, ranks)
 }
 
 /// Card of this member: its call and the place of the call.
@@ -82,7 +82,7 @@ pub(super) fn card(ask: &CollectiveArguments<'_>, site: &CallSite<'_>) -> CallSu
 
 /// Error with the first two calls that differ, if any do.
 pub(crate) fn first_difference(cards: &[u8]) -> Option<Error> {
-    let caller = |(rank, card): (usize, &CallSummary)| Caller {
+    let caller = |(rank, card): (usize, &CallSummary)| MemberCall {
         rank: rank as Rank,
         call: read(&card[..CALL_BYTES]),
         site: read(&card[CALL_BYTES..]),

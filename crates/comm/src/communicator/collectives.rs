@@ -5,17 +5,17 @@ use super::arguments::CollectiveArguments;
 use super::checked::{self, CallSite};
 use super::schedule_cache::Key;
 use crate::error::Error;
-use crate::memory::Memory;
+use crate::memory::TransferMemory;
 use crate::protocol::{Check, CollectiveStart};
 use crate::request::Request;
-use hotlease_collectives::{Call, Explanation, LinkKind, Operation, Question, Reduction, Schedule};
+use hotlease_collectives::{CollectiveCall, Explanation, LinkKind, Operation, Question, Reduction, Schedule};
 use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
 use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
 impl Communicator {
     /// Does this member's part of a collective and waits for its end. All members must call the same collectives in
-    /// the same order. Buffers must be at least as long as [`Call::input`] and [`Call::output`] say, in elements of
+    /// the same order. Buffers must be at least as long as [`CollectiveCall::input`] and [`CollectiveCall::output`] say, in elements of
     /// the datatype; they need not be aligned, and must not overlap. The input is never written.
     ///
     /// The typed calls and the calls of other languages all use this method.
@@ -41,7 +41,10 @@ impl Communicator {
         input: &LentBytes,
         output: &LentBytesMut,
     ) -> Result<Request, Error> {
-        let (input, output) = (Memory::Lent(input.clone()), Memory::LentMut(output.clone()));
+        let (input, output) = (
+            TransferMemory::Lent(input.clone()),
+            TransferMemory::LentMut(output.clone()),
+        );
         self.begin(ask, CallSite::of(ask, Location::caller()), input, output)
     }
 
@@ -54,15 +57,18 @@ impl Communicator {
     ) -> Result<(), Error> {
         lend(input, |input| {
             lend_mut(output, |output| {
-                let (input, output) = (Memory::Lent(input.clone()), Memory::LentMut(output.clone()));
+                let (input, output) = (
+                    TransferMemory::Lent(input.clone()),
+                    TransferMemory::LentMut(output.clone()),
+                );
                 self.begin(ask, site, input, output)?.wait().map(drop)
             })
         })
     }
 
     /// The call that this member makes with these arguments.
-    pub(super) fn call<'a>(&'a self, ask: &CollectiveArguments<'a>) -> Call<'a> {
-        Call {
+    pub(super) fn call<'a>(&'a self, ask: &CollectiveArguments<'a>) -> CollectiveCall<'a> {
+        CollectiveCall {
             collective: ask.collective,
             rank: self.rank(),
             ranks: self.size(),
@@ -76,8 +82,8 @@ impl Communicator {
         &self,
         ask: &CollectiveArguments<'_>,
         site: CallSite<'_>,
-        input: Memory,
-        output: Memory,
+        input: TransferMemory,
+        output: TransferMemory,
     ) -> Result<Request, Error> {
         let operation = ask.collective.operation();
         let reduction = match ask.operator {
@@ -142,7 +148,7 @@ impl Communicator {
         Ok(self.member.table.explain(&question))
     }
 
-    fn question<'a>(&self, call: &'a Call<'a>, element: usize) -> Question<'a> {
+    fn question<'a>(&self, call: &'a CollectiveCall<'a>, element: usize) -> Question<'a> {
         Question {
             call,
             bytes: call.size().saturating_mul(element),
@@ -157,7 +163,7 @@ impl Communicator {
     }
 
     /// Schedule of a call, by the algorithm that the table chooses.
-    fn schedule(&self, call: &Call<'_>, element: usize) -> Result<Arc<Schedule>, Error> {
+    fn schedule(&self, call: &CollectiveCall<'_>, element: usize) -> Result<Arc<Schedule>, Error> {
         let schedules = || self.schedules.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::of(call, element);
         if let Some(schedule) = key.and_then(|key| schedules().get(&key)) {
@@ -216,8 +222,8 @@ impl Communicator {
         self.begin_schedule(CollectiveStart {
             schedule,
             element,
-            input: Memory::Lent(input.clone()),
-            output: Memory::LentMut(output.clone()),
+            input: TransferMemory::Lent(input.clone()),
+            output: TransferMemory::LentMut(output.clone()),
             reduction,
             is_built: false,
             check: None,

@@ -4,7 +4,7 @@
 use crate::engine::Engine;
 use crate::error::{Activity, Error};
 use crate::matching::Pattern;
-use crate::protocol::Status;
+use crate::protocol::MessageStatus;
 use hotlease_collectives::Rank;
 use std::sync::Arc;
 
@@ -68,8 +68,8 @@ impl MemberGroup {
         Some(ranks[place].1)
     }
 
-    pub(crate) fn status(&self, status: Status) -> Status {
-        Status {
+    pub(crate) fn status(&self, status: MessageStatus) -> MessageStatus {
+        MessageStatus {
             source: self.rank_in_communicator(status.source).unwrap_or(status.source),
             ..status
         }

@@ -4,9 +4,9 @@ use super::group::MemberGroup;
 use super::member::Member;
 use super::{Communicator, WORLD};
 use crate::engine::keeper::Keeper;
-use crate::engine::{Engine, EngineState, Patience};
+use crate::engine::{Engine, EnginePatience, EngineState};
 use crate::error::Error;
-use crate::link::mesh::{Connection, MeshPlan, connect};
+use crate::link::mesh::{MemberConnection, MeshPlan, connect};
 use crate::link::ofi::{Ofi, open};
 use crate::link::shm::Shm;
 use crate::link::shm::node::{members_per_processor, numbers, processors, this_node};
@@ -169,7 +169,7 @@ impl Communicator {
         }
         // Another thread waits for a store.
         let spin = if is_mediated { Duration::ZERO } else { options.spin };
-        let patience = Patience::of(spin, way.crowds[me as usize]);
+        let patience = EnginePatience::of(spin, way.crowds[me as usize]);
         let engine = Arc::new(Engine::new(protocol, way.link, patience));
         let keeper = Keeper::start(Arc::clone(&engine), me, size, options.failure_bound, times.deadline);
         let keeper = keeper.map_err(Error::local("start a thread"))?;
@@ -242,14 +242,14 @@ fn connect_members(options: &Options, met: MeetingResult, times: JoinTimes) -> R
 fn make_links(
     home: MemberNode,
     me: Rank,
-    joined: Vec<Option<Connection>>,
+    joined: Vec<Option<MemberConnection>>,
     messenger: Option<Messenger>,
 ) -> Result<MemberLinks, Error> {
     let missing = (0..joined.len() as Rank)
         .filter(|rank| *rank != me && joined[*rank as usize].is_none())
         .collect();
     let provider = messenger.as_ref().map(Messenger::provider);
-    let route = |joined: &Option<Connection>| match (joined, provider) {
+    let route = |joined: &Option<MemberConnection>| match (joined, provider) {
         (None, _) => Route::Itself,
         (Some(_), Some(provider)) => Route::Fabric { provider },
         (Some(joined), None) => joined.route,
@@ -308,7 +308,7 @@ fn home(options: &Options) -> MemberNode {
 
 /// Makes the link: libfabric if there is a messenger, else lanes if another member is on this node, else TCP.
 fn link(
-    joined: Vec<Option<Connection>>,
+    joined: Vec<Option<MemberConnection>>,
     messenger: Option<Messenger>,
     me: Rank,
     nodes: &[u32],

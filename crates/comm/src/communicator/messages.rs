@@ -2,9 +2,9 @@
 
 use super::Communicator;
 use crate::error::{Activity, Error};
-use crate::matching::{Envelope, Pattern};
-use crate::memory::Memory;
-use crate::protocol::{Owner, Status};
+use crate::matching::{MessageEnvelope, Pattern};
+use crate::memory::TransferMemory;
+use crate::protocol::{MessageStatus, Owner};
 use crate::request::{ReceiveRequest, Request};
 use hotlease_collectives::Rank;
 use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
@@ -51,7 +51,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Truncated`] if the message is longer than `bytes`: it stays, and can be received with more memory.
     /// [`Error::MemberLost`] and [`Error::MemberLeft`] of the sender, or of any member if no sender is named.
-    pub fn receive(&self, bytes: &mut [u8], pattern: Pattern) -> Result<Status, Error> {
+    pub fn receive(&self, bytes: &mut [u8], pattern: Pattern) -> Result<MessageStatus, Error> {
         let (context, outer) = (self.group.context, self.group.pattern(pattern)?);
         if let Some(status) = self.group.engine.receive_now(context, outer, bytes) {
             return Ok(self.group.status(status));
@@ -70,7 +70,7 @@ impl Communicator {
         tag: u32,
         into: &mut [u8],
         pattern: Pattern,
-    ) -> Result<Status, Error> {
+    ) -> Result<MessageStatus, Error> {
         lend_mut(into, |into| {
             let receive = self.irecv_lent(into, pattern)?;
             self.send(bytes, to, tag)?;
@@ -83,7 +83,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
     pub fn isend(&self, bytes: Vec<u8>, to: Rank, tag: u32) -> Result<Request, Error> {
-        self.isend_memory(&Memory::of(bytes), to, tag)
+        self.isend_memory(&TransferMemory::of(bytes), to, tag)
     }
 
     /// Begins to send lent memory, which must stay until the request has ended. If the memory is taken back in the
@@ -92,10 +92,10 @@ impl Communicator {
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
     pub fn isend_lent(&self, lent: &LentBytes, to: Rank, tag: u32) -> Result<Request, Error> {
-        self.isend_memory(&Memory::Lent(lent.clone()), to, tag)
+        self.isend_memory(&TransferMemory::Lent(lent.clone()), to, tag)
     }
 
-    fn isend_memory(&self, memory: &Memory, to: Rank, tag: u32) -> Result<Request, Error> {
+    fn isend_memory(&self, memory: &TransferMemory, to: Rank, tag: u32) -> Result<Request, Error> {
         let to = self.group.rank_on_connections(to)?;
         let key = self.group.engine.begin(Activity::Send { to, tag }, |protocol, key| {
             protocol.send(to, self.address(tag), memory.whole(), Owner::Request(key));
@@ -108,7 +108,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
     pub fn irecv(&self, bytes_max: usize, pattern: Pattern) -> Result<ReceiveRequest, Error> {
-        let memory = Memory::zeroed(bytes_max);
+        let memory = TransferMemory::zeroed(bytes_max);
         let request = self.irecv_memory(&memory, pattern)?;
         Ok(ReceiveRequest::new(request, memory))
     }
@@ -118,7 +118,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
     pub fn irecv_any_length(&self, pattern: Pattern) -> Result<ReceiveRequest, Error> {
-        let memory = Memory::fitting();
+        let memory = TransferMemory::fitting();
         let request = self.irecv_memory(&memory, pattern)?;
         Ok(ReceiveRequest::new(request, memory))
     }
@@ -137,7 +137,7 @@ impl Communicator {
             from: outer.source,
             tag: outer.tag,
         };
-        let memory = Memory::fitting();
+        let memory = TransferMemory::fitting();
         let key = self.group.engine.change(|protocol| -> Result<_, Error> {
             // Another thread may have received the message.
             if protocol.probe(class, context, outer).is_none() {
@@ -156,10 +156,10 @@ impl Communicator {
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
     pub fn irecv_lent(&self, lent: &LentBytesMut, pattern: Pattern) -> Result<Request, Error> {
-        self.irecv_memory(&Memory::LentMut(lent.clone()), pattern)
+        self.irecv_memory(&TransferMemory::LentMut(lent.clone()), pattern)
     }
 
-    fn irecv_memory(&self, memory: &Memory, pattern: Pattern) -> Result<Request, Error> {
+    fn irecv_memory(&self, memory: &TransferMemory, pattern: Pattern) -> Result<Request, Error> {
         let pattern = self.group.pattern(pattern)?;
         let during = Activity::Receive {
             from: pattern.source,
@@ -177,7 +177,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`receive`](Self::receive).
-    pub fn probe(&self, pattern: Pattern) -> Result<Status, Error> {
+    pub fn probe(&self, pattern: Pattern) -> Result<MessageStatus, Error> {
         // Without a deadline, the wait always ends with an answer.
         self.probed(pattern, None)?.ok_or(Error::Finished)
     }
@@ -186,11 +186,11 @@ impl Communicator {
     ///
     /// # Errors
     /// Those of [`receive`](Self::receive).
-    pub fn probe_for(&self, pattern: Pattern, at_most: Duration) -> Result<Option<Status>, Error> {
+    pub fn probe_for(&self, pattern: Pattern, at_most: Duration) -> Result<Option<MessageStatus>, Error> {
         self.probed(pattern, Some(Instant::now() + at_most))
     }
 
-    fn probed(&self, pattern: Pattern, deadline: Option<Instant>) -> Result<Option<Status>, Error> {
+    fn probed(&self, pattern: Pattern, deadline: Option<Instant>) -> Result<Option<MessageStatus>, Error> {
         let pattern = self.group.pattern(pattern)?;
         let during = Activity::Receive {
             from: pattern.source,
@@ -214,7 +214,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::NoSuchRank`].
-    pub fn iprobe(&self, pattern: Pattern) -> Result<Option<Status>, Error> {
+    pub fn iprobe(&self, pattern: Pattern) -> Result<Option<MessageStatus>, Error> {
         let pattern = self.group.pattern(pattern)?;
         let context = self.group.context;
         let found = self.group.engine.drive_until(false, Some(Instant::now()), |state| {
@@ -224,8 +224,8 @@ impl Communicator {
         Ok(found.map(|found| self.status(found)))
     }
 
-    fn status(&self, (envelope, bytes): (Envelope, u64)) -> Status {
-        self.group.status(Status {
+    fn status(&self, (envelope, bytes): (MessageEnvelope, u64)) -> MessageStatus {
+        self.group.status(MessageStatus {
             source: envelope.source,
             tag: envelope.tag,
             bytes,

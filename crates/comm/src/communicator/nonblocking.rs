@@ -5,7 +5,7 @@ use super::arguments::CollectiveArguments;
 use super::blocking::{consecutive_starts, count_of};
 use super::checked::CallSite;
 use crate::error::Error;
-use crate::memory::Memory;
+use crate::memory::TransferMemory;
 use crate::request::{CollectiveRequest, Request};
 use hotlease_collectives::{Blocks, Collective, Element, Operation, Operator, Rank};
 use std::panic::Location;
@@ -32,7 +32,7 @@ impl Communicator {
     /// Those of all collectives.
     #[track_caller]
     pub fn ibarrier(&self) -> Result<Request, Error> {
-        let empty = || Memory::of(Vec::new());
+        let empty = || TransferMemory::of(Vec::new());
         let ask = CollectiveArguments::new(Collective::Barrier, <u8 as Element>::KIND);
         self.begin(&ask, CallSite::rust(Location::caller()), empty(), empty())
     }
@@ -292,7 +292,10 @@ impl Communicator {
             in_place,
             site: None,
         };
-        let (input, output) = (Memory::Elements(input.clone()), Memory::Elements(output.clone()));
+        let (input, output) = (
+            TransferMemory::Elements(input.clone()),
+            TransferMemory::Elements(output.clone()),
+        );
         self.begin(&ask, CallSite::rust(Location::caller()), input, output)
     }
 }

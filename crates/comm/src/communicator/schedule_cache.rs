@@ -1,6 +1,6 @@
 //! Cache of the schedules of repeated collectives.
 
-use hotlease_collectives::{Blocks, Call, Collective, Operation, Rank, Schedule};
+use hotlease_collectives::{Blocks, Collective, CollectiveCall, Operation, Rank, Schedule};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub(super) fn of(call: &Call<'_>, element: usize) -> Option<Self> {
+    pub(super) fn of(call: &CollectiveCall<'_>, element: usize) -> Option<Self> {
         let collective = &call.collective;
         let count = match *collective {
             Collective::Barrier => 0,
@@ -93,13 +93,13 @@ mod tests {
     use hotlease_collectives::{Algorithm, Recipe};
 
     fn key(count: usize) -> Key {
-        Key::of(&Call::new(Collective::Allreduce { count }, 0, 2), 8).expect("it is a few numbers")
+        Key::of(&CollectiveCall::new(Collective::Allreduce { count }, 0, 2), 8).expect("it is a few numbers")
     }
 
     #[test]
     fn so_many_are_kept_and_those_that_are_used() {
         let mut schedules = ScheduleCache::default();
-        let call = Call::new(Collective::Allreduce { count: 1 }, 0, 2);
+        let call = CollectiveCall::new(Collective::Allreduce { count: 1 }, 0, 2);
         let schedule = Arc::new(
             Recipe::from(Algorithm::RecursiveDoubling)
                 .build(&call)
@@ -115,23 +115,23 @@ mod tests {
 
     #[test]
     fn what_makes_another_schedule_makes_another_key() {
-        let call = Call::new(Collective::Reduce { root: 0, count: 5 }, 1, 4);
-        let key = |call: &Call<'_>, element| Key::of(call, element).expect("it is a few numbers");
+        let call = CollectiveCall::new(Collective::Reduce { root: 0, count: 5 }, 1, 4);
+        let key = |call: &CollectiveCall<'_>, element| Key::of(call, element).expect("it is a few numbers");
         let others = [
-            Call { in_place: true, ..call },
-            Call {
+            CollectiveCall { in_place: true, ..call },
+            CollectiveCall {
                 commutes: false,
                 ..call
             },
-            Call {
+            CollectiveCall {
                 collective: Collective::Reduce { root: 1, count: 5 },
                 ..call
             },
-            Call {
+            CollectiveCall {
                 collective: Collective::Reduce { root: 0, count: 6 },
                 ..call
             },
-            Call {
+            CollectiveCall {
                 collective: Collective::Broadcast { root: 0, count: 5 },
                 ..call
             },
@@ -144,7 +144,7 @@ mod tests {
             counts: &[1, 2],
             displacements: &[0, 1],
         };
-        let each = Call::new(Collective::Allgather { blocks }, 0, 2);
+        let each = CollectiveCall::new(Collective::Allgather { blocks }, 0, 2);
         assert_eq!(Key::of(&each, 8), None);
     }
 }

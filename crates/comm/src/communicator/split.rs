@@ -9,7 +9,7 @@ use super::arguments::CollectiveArguments;
 use super::checked::CallSite;
 use super::group::MemberGroup;
 use crate::error::Error;
-use crate::memory::Memory;
+use crate::memory::TransferMemory;
 use crate::protocol::{CONTEXTS_MAX, Protocol};
 use hotlease_collectives::{Blocks, Collective, Datatype, Rank};
 use std::panic::Location;
@@ -57,10 +57,10 @@ impl Communicator {
     ) -> Result<Option<Self>, Error> {
         let mine = SplitChoice { color, key, has_room };
         let size = self.size() as usize;
-        let votes = Memory::zeroed(size * SplitChoice::BYTES);
+        let votes = TransferMemory::zeroed(size * SplitChoice::BYTES);
         let blocks = Blocks::Equal(SplitChoice::BYTES);
         let ask = CollectiveArguments::new(Collective::Allgather { blocks }, Datatype::Bytes);
-        let input = Memory::of(mine.encode().to_vec());
+        let input = TransferMemory::of(mine.encode().to_vec());
         // The number of this collective is the same at all members.
         let collective = self.begin(&ask, site, input, votes.clone())?.wait()?.tag;
         let votes = votes.into_bytes();

@@ -7,7 +7,7 @@ use crate::error::Activity;
 use crate::link::Sink;
 use crate::matching::Pattern;
 use crate::memory::Piece;
-use crate::protocol::{Protocol, Status};
+use crate::protocol::{MessageStatus, Protocol};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
@@ -18,7 +18,7 @@ struct DirectReceive<'a> {
     context: u64,
     pattern: Pattern,
     into: &'a mut [u8],
-    got: Option<Status>,
+    got: Option<MessageStatus>,
     /// The message has come and is too long for this: it is received in the usual way.
     is_held: bool,
 }
@@ -54,7 +54,7 @@ impl Sink for DirectReceive<'_> {
             let room = self.into.len() as u64;
             if self.protocol.take_direct(from, &to, length, self.pattern, room)? {
                 copy(&mut self.into[..length as usize]);
-                self.got = Some(Status {
+                self.got = Some(MessageStatus {
                     source: from,
                     tag: to.tag,
                     bytes: length,
@@ -83,7 +83,7 @@ impl EngineState {
 impl Engine {
     /// Receives a message that comes while this thread would poll anyway. None if there was none, or it is not small:
     /// it is then received in the usual way, and nothing was changed.
-    pub(crate) fn receive_now(&self, context: u64, pattern: Pattern, into: &mut [u8]) -> Option<Status> {
+    pub(crate) fn receive_now(&self, context: u64, pattern: Pattern, into: &mut [u8]) -> Option<MessageStatus> {
         if self.patience.is_none() {
             return None;
         }

@@ -27,14 +27,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Patience of a waiting thread.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct EnginePatience {
     /// Time for which it polls.
     time: Duration,
     /// Members share a processor.
     gives_way: bool,
 }
 
-impl Patience {
+impl EnginePatience {
     /// Patience where this many members share a processor, and each is to have this time.
     pub(crate) fn of(time: Duration, members: u32) -> Self {
         Self {
@@ -68,7 +68,7 @@ pub(super) struct IdlePolls {
 
 impl IdlePolls {
     /// Counts one more such poll; returns what to do next.
-    pub(super) fn next(&mut self, patience: &Patience, habit: &mut YieldRecord) -> IdleAction {
+    pub(super) fn next(&mut self, patience: &EnginePatience, habit: &mut YieldRecord) -> IdleAction {
         if patience.is_none() {
             return IdleAction::Sleep;
         }
@@ -196,10 +196,10 @@ mod tests {
     #[test]
     fn who_finds_nothing_sleeps() {
         for (patience, ways) in [
-            (Patience::of(Duration::ZERO, 1), 0),
-            (Patience::of(Duration::ZERO, 4), 0),
-            (Patience::of(Duration::from_millis(1), 1), 0),
-            (Patience::of(Duration::from_millis(1), 4), 1),
+            (EnginePatience::of(Duration::ZERO, 1), 0),
+            (EnginePatience::of(Duration::ZERO, 4), 0),
+            (EnginePatience::of(Duration::from_millis(1), 1), 0),
+            (EnginePatience::of(Duration::from_millis(1), 4), 1),
         ] {
             let (mut idle, mut habit) = (IdlePolls::default(), YieldRecord::default());
             let began = Instant::now();

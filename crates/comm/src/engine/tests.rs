@@ -89,7 +89,7 @@ fn a_member_that_parts_is_woken_when_another_thread_has_sent_the_rest() {
     let engine = Engine::new(
         Protocol::new(0, 2, bounds),
         Box::new(link),
-        Patience::of(Duration::ZERO, 1),
+        EnginePatience::of(Duration::ZERO, 1),
     );
     std::thread::scope(|scope| {
         let parting = scope.spawn(|| {

@@ -11,7 +11,7 @@ mod approach;
 mod handshake;
 
 use super::cipher::Cipher;
-use super::port::{Port, begin_from_any};
+use super::port::{SharedPort, begin_from_any};
 use crate::error::Error;
 use crate::route::Route;
 use crate::secret::Secret;
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 const UNIDENTIFIED_MAX: usize = 64;
 
 /// Connection with another member.
-pub(crate) struct Connection {
+pub(crate) struct MemberConnection {
     pub(crate) stream: TcpStream,
     /// Present if frames are encrypted in records.
     pub(crate) cipher: Option<Cipher>,
@@ -67,25 +67,25 @@ pub(crate) struct MeshPlan<'a> {
 struct Mesh<'a> {
     plan: &'a MeshPlan<'a>,
     poll: Poll,
-    port: Port,
+    port: SharedPort,
     attempts: BTreeMap<(Rank, Approach), Attempt>,
     lines: HashMap<usize, MemberHandshake>,
     next_line: usize,
-    joined: Vec<Option<Connection>>,
+    joined: Vec<Option<MemberConnection>>,
     missing: usize,
 }
 
 const PORT: Token = Token(0);
 
 /// Connects with all other members and returns the connections by rank. The port is closed when this returns.
-pub(crate) fn connect(plan: &MeshPlan<'_>, port: Port) -> Result<Vec<Option<Connection>>, Error> {
+pub(crate) fn connect(plan: &MeshPlan<'_>, port: SharedPort) -> Result<Vec<Option<MemberConnection>>, Error> {
     let began = Instant::now();
     let mut mesh = Mesh::new(plan, port).map_err(Error::local("connect with other members"))?;
     mesh.run(began)
 }
 
 impl<'a> Mesh<'a> {
-    fn new(plan: &'a MeshPlan<'a>, port: Port) -> io::Result<Self> {
+    fn new(plan: &'a MeshPlan<'a>, port: SharedPort) -> io::Result<Self> {
         let size = plan.members.len();
         let now = Instant::now();
         let me = (plan.me, &plan.members[plan.me as usize]);
@@ -107,7 +107,7 @@ impl<'a> Mesh<'a> {
         })
     }
 
-    fn run(&mut self, began: Instant) -> Result<Vec<Option<Connection>>, Error> {
+    fn run(&mut self, began: Instant) -> Result<Vec<Option<MemberConnection>>, Error> {
         let mut events = Events::with_capacity(256);
         let listen = || {
             self.port.listener.set_nonblocking(true)?;
@@ -270,7 +270,7 @@ impl<'a> Mesh<'a> {
         }
         // The relay is no member, so it must not read the frames.
         let is_sealed = self.plan.is_sealed || route == Route::Relayed;
-        *place = Some(Connection {
+        *place = Some(MemberConnection {
             stream: line.stream,
             cipher: is_sealed.then_some(cipher),
             rest,

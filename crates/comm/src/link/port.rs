@@ -14,7 +14,7 @@ use std::time::Duration;
 const BACKLOG: i32 = 4096;
 
 /// Shared local port with its listener.
-pub(crate) struct Port {
+pub(crate) struct SharedPort {
     pub(crate) listener: TcpListener,
     /// Address of the listener.
     local: SocketAddr,
@@ -56,7 +56,7 @@ fn begin(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-impl Port {
+impl SharedPort {
     /// Shares the local port of a connection. Listens on the local address of that connection, not on all addresses of
     /// this host; but on all if other members are told another address, which may be a gateway's.
     pub(crate) fn shared_with(stream: &std::net::TcpStream, is_told_other: bool) -> io::Result<Self> {
@@ -110,7 +110,7 @@ mod tests {
         let far = TcpListener::bind("127.0.0.1:0").expect("a port");
         let far = far.local_addr().map(|to| (far, to)).expect("an address");
         let first = call_from_any(far.1, Duration::from_secs(5)).expect("it listens");
-        let port = Port::shared_with(&first, false).expect("shared");
+        let port = SharedPort::shared_with(&first, false).expect("shared");
         assert_eq!(port.local(), first.local_addr().expect("an address"));
         let other = TcpListener::bind("127.0.0.1:0").expect("a port");
         let to = other.local_addr().expect("an address");

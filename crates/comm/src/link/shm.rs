@@ -22,7 +22,7 @@ use super::{Body, Link, Sink, Sleeper};
 use crate::arena::Key;
 use crate::memory::Piece;
 use hotlease_collectives::Rank;
-use hotlease_fabric::lane::{Bell, BellAddress, LANE_BYTES_MIN, PeerBell, Reader, Writer};
+use hotlease_fabric::lane::{Bell, BellAddress, LANE_BYTES_MIN, LaneReader, LaneWriter, PeerBell};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{self, MemberFrame};
 use inbound::LaneReceiver;
@@ -42,7 +42,7 @@ enum OutPath {
     /// TCP, so far.
     Tcp,
     /// TCP, until the offer of a lane is answered.
-    LaneOffered(Writer),
+    LaneOffered(LaneWriter),
     Lane(LaneSendQueue),
     /// TCP for good.
     TcpOnly,
@@ -174,7 +174,7 @@ impl Shm {
     /// Offers a lane to a member, behind the first message to it.
     fn offer(&mut self, rank: Rank) {
         let (bell, bytes) = (self.frame_bell(), self.lane_bytes);
-        let writer = Writer::create(bytes, bell.key);
+        let writer = LaneWriter::create(bytes, bell.key);
         let Some(near) = self.near(rank) else { return };
         match writer.map(|writer| (writer.descriptor(), writer)) {
             Ok((Some(memory), writer)) => {
@@ -206,7 +206,7 @@ impl Shm {
                     return Err(Loss::Protocol);
                 }
                 let opened = near.open_bell(&bell).and_then(|()| {
-                    let opened = Reader::open(bell.process, memory, bytes as usize, bell.key);
+                    let opened = LaneReader::open(bell.process, memory, bytes as usize, bell.key);
                     opened.map_err(|error| error.to_string())
                 });
                 let answer = match opened {

@@ -1,4 +1,5 @@
-//! What the protocol asks of a link through a store, and how another crate brings such links: [`StoreOpener`].
+//! Requirements of the protocol on a link through a store, and the seam by which another crate brings such links:
+//! [`StoreOpener`].
 //!
 //! Links to stores need clients of these stores, and with them an asynchronous runtime, so they are in a crate of their
 //! own, `hotlease_stores`; a program passes its openers as [`Options::stores`].
@@ -43,7 +44,7 @@ pub struct StoreJoin<'a> {
 
 /// Order to a link through a store.
 #[derive(Debug)]
-pub enum Order {
+pub enum StoreOrder {
     /// Writes an object, which these members will read.
     Put {
         /// Name of the object.

@@ -12,7 +12,7 @@ mod outbound;
 mod tests;
 
 use super::cipher::Cipher;
-use super::mesh::Connection;
+use super::mesh::MemberConnection;
 use super::{Body, Link, Sink, Sleeper};
 use crate::arena::Key;
 use crate::route::Route;
@@ -76,7 +76,7 @@ struct Readiness {
 
 impl Tcp {
     /// Makes a link of these connections, by rank.
-    pub(crate) fn new(joined: Vec<Option<Connection>>) -> io::Result<Self> {
+    pub(crate) fn new(joined: Vec<Option<MemberConnection>>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), Token(joined.len()))?;
         // Bytes that came behind a handshake are in no socket any more, so every connection begins as ready.

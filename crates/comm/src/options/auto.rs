@@ -2,8 +2,8 @@
 
 use super::link::LinkChoice;
 use crate::error::Error;
-use hotlease_collectives::model::{Criterion, Estimate, Prices, Scenario, collective_of_bytes, estimate};
-use hotlease_collectives::{Call, Operation, Rank, Table};
+use hotlease_collectives::model::{Criterion, Estimate, LinkPrices, Scenario, collective_of_bytes, estimate};
+use hotlease_collectives::{CollectiveCall, Operation, Rank, Table};
 use std::fmt;
 use std::str::FromStr;
 
@@ -117,10 +117,10 @@ impl AutoLink {
     ///
     /// # Errors
     /// [`Error::Model`] if a link has no prices or cannot be simulated; [`Error::Options`].
-    pub fn estimates(&self, ranks: Rank, table: &Table, prices: &Prices) -> Result<Vec<Estimate>, Error> {
+    pub fn estimates(&self, ranks: Rank, table: &Table, prices: &LinkPrices) -> Result<Vec<Estimate>, Error> {
         let (collective, element) = collective_of_bytes(self.operation, 0, ranks, self.bytes);
         let scenario = Scenario {
-            call: Call::new(collective, 0, ranks),
+            call: CollectiveCall::new(collective, 0, ranks),
             element,
             memory_bytes: self.memory_bytes,
             operations_per_hour: self.operations_per_hour.map(f64::from),
@@ -148,7 +148,7 @@ impl AutoLink {
     }
 
     /// Best link for this number of members.
-    pub(super) fn choose(&self, ranks: Rank, table: &Table, prices: &Prices) -> Result<LinkChoice, Error> {
+    pub(super) fn choose(&self, ranks: Rank, table: &Table, prices: &LinkPrices) -> Result<LinkChoice, Error> {
         let estimates = self.estimates(ranks, table, prices)?;
         let best = self.by.best(&estimates).map(|best| best.link);
         let found = self.links.iter().find(|link| best.is_some() && link.kind() == best);
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_choice_is_that_of_the_model() {
-        let (table, mut prices) = (Table::built_in(), Prices::built_in().clone());
+        let (table, mut prices) = (Table::built_in(), LinkPrices::built_in().clone());
         let among = auto("auto:redis://h,tcp,s3://b,size=64K");
         assert_eq!(among.choose(16, table, &prices), Ok(LinkChoice::Tcp));
         // A slow network and a store that is cheaper then.

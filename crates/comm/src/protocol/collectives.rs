@@ -1,7 +1,7 @@
 //! Collectives: runs schedules. The transfers of a round go all at once, then its local work, then the next round.
 //!
 //! Messages of a collective carry its number, so ranks may be several collectives apart. Local work may take long, and
-//! may call a user's operator: it becomes a [`Job`], which the driving thread does without the lock.
+//! may call a user's operator: it becomes a [`LocalWork`], which the driving thread does without the lock.
 //!
 //! In checked mode each collective begins with an exchange of what members are about to call, which is a schedule as
 //! well.
@@ -9,13 +9,13 @@
 mod failures;
 
 use super::contexts::is_before;
-use super::{Owner, Protocol, RequestState, Status};
+use super::{MessageStatus, Owner, Protocol, RequestState};
 use crate::arena::Key;
 use crate::communicator::{CallSummary, first_difference};
 use crate::error::{Activity, Error};
 use crate::matching::Pattern;
-use crate::memory::{Memory, Piece};
-use hotlease_collectives::{Area, Areas, Rank, Reduction, Schedule, Span, Step};
+use crate::memory::{Piece, TransferMemory};
+use hotlease_collectives::{Area, AreaSpan, Areas, Rank, Reduction, Schedule, Step};
 use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,8 +26,8 @@ pub(crate) struct CollectiveStart {
     pub(crate) schedule: Arc<Schedule>,
     /// Size of an element, bytes.
     pub(crate) element: usize,
-    pub(crate) input: Memory,
-    pub(crate) output: Memory,
+    pub(crate) input: TransferMemory,
+    pub(crate) output: TransferMemory,
     /// Reduction, in a collective that reduces.
     pub(crate) reduction: Option<Reduction>,
     /// The schedule was built here, for these buffers, and breaks no rule.
@@ -50,12 +50,12 @@ struct Work {
     schedule: Arc<Schedule>,
     element: usize,
     /// Input, output, scratch.
-    areas: [Memory; 3],
+    areas: [TransferMemory; 3],
     reduction: Option<Reduction>,
 }
 
 impl Work {
-    fn piece(&self, span: Span) -> Piece {
+    fn piece(&self, span: AreaSpan) -> Piece {
         let area = match span.area {
             Area::Input => &self.areas[0],
             Area::Output => &self.areas[1],
@@ -97,7 +97,7 @@ impl RunningCollective {
         self.number
     }
 
-    pub(super) fn piece(&self, span: Span) -> Piece {
+    pub(super) fn piece(&self, span: AreaSpan) -> Piece {
         self.work.piece(span)
     }
 
@@ -113,13 +113,13 @@ const SPARE_MAX: usize = 4;
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
 /// Local work of one round.
-pub(crate) struct Job {
+pub(crate) struct LocalWork {
     collective: Key,
     work: Work,
     round: usize,
 }
 
-impl Job {
+impl LocalWork {
     /// Does the work. Returns its collective and, if an operator panicked, the message of the panic.
     pub(crate) fn run(self) -> (Key, Result<(), String>) {
         let Work {
@@ -128,7 +128,7 @@ impl Job {
             areas,
             reduction,
         } = &self.work;
-        let [input, output, scratch] = areas.each_ref().map(Memory::whole);
+        let [input, output, scratch] = areas.each_ref().map(TransferMemory::whole);
         let steps = &schedule.rounds[self.round].local;
         let run = |input: &[u8], output: &mut [u8], scratch: &mut [u8]| {
             let mut areas = Areas {
@@ -186,8 +186,8 @@ impl Protocol {
         };
         let check = start.check.map(|check| Work {
             areas: [
-                Memory::of(check.card.to_vec()),
-                Memory::zeroed(check.card.len() * members.len()),
+                TransferMemory::of(check.card.to_vec()),
+                TransferMemory::zeroed(check.card.len() * members.len()),
                 scratch(&check.schedule, 1),
             ],
             schedule: check.schedule,
@@ -220,16 +220,16 @@ impl Protocol {
     }
 
     /// Memory with any content, of at least this size.
-    pub(super) fn scratch(&mut self, bytes: usize) -> Memory {
+    pub(super) fn scratch(&mut self, bytes: usize) -> TransferMemory {
         let place = self.spare.iter().position(|memory| memory.len() >= bytes);
         match place {
             Some(place) if bytes > 0 => self.spare.swap_remove(place),
-            _ => Memory::zeroed(bytes),
+            _ => TransferMemory::zeroed(bytes),
         }
     }
 
     /// Keeps memory for the next use, unless it is still in use or too large.
-    pub(super) fn keep_scratch(&mut self, memory: Memory) {
+    pub(super) fn keep_scratch(&mut self, memory: TransferMemory) {
         if memory.len() == 0 || memory.len() > SPARE_BYTES_MAX || !memory.is_free() {
             return;
         }
@@ -325,7 +325,7 @@ impl Protocol {
     }
 
     /// Notes the end of a transfer of a collective.
-    pub(super) fn end_transfer(&mut self, key: Key, result: Result<Status, Error>) {
+    pub(super) fn end_transfer(&mut self, key: Key, result: Result<MessageStatus, Error>) {
         if let Err(error) = result {
             self.fail_collective(key, error);
         }
@@ -359,7 +359,7 @@ impl Protocol {
             } else if has_work {
                 running.is_at_work = true;
                 self.news += 1;
-                self.jobs.push_back(Job {
+                self.jobs.push_back(LocalWork {
                     collective: key,
                     work: running.work.clone(),
                     round,
@@ -414,7 +414,7 @@ impl Protocol {
         if let Some(running) = self.collectives.remove(key) {
             self.done_with(running.context, running.number);
             self.is_leaving_due = true;
-            let status = Status {
+            let status = MessageStatus {
                 source: self.me,
                 tag: running.number,
                 bytes: 0,

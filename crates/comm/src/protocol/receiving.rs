@@ -2,12 +2,12 @@
 
 mod kept;
 
-use super::{Action, Owner, Protocol, Status};
+use super::{Action, MessageStatus, Owner, Protocol};
 use crate::arena::{Arena, Key};
 use crate::error::{Activity, Error};
 use crate::link::ObjectName;
-use crate::matching::{Envelope, Pattern};
-use crate::memory::{Memory, Piece};
+use crate::matching::{MessageEnvelope, Pattern};
+use crate::memory::{Piece, TransferMemory};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress, MessageClass};
@@ -60,7 +60,7 @@ enum LandingTarget {
     Posted(PostedReceive),
     /// Memory of this member, for a receive that asks for it.
     Kept {
-        memory: Memory,
+        memory: TransferMemory,
         is_early: bool,
         asked: Option<PostedReceive>,
     },
@@ -87,7 +87,13 @@ fn length_of(kept: &KeptMessage, landings: &Arena<Landing>) -> u64 {
 }
 
 /// Prepares memory for a message; fails if the two do not fit.
-fn fit(class: MessageClass, envelope: Envelope, length: u64, into: &mut Piece, during: Activity) -> Result<(), Error> {
+fn fit(
+    class: MessageClass,
+    envelope: MessageEnvelope,
+    length: u64,
+    into: &mut Piece,
+    during: Activity,
+) -> Result<(), Error> {
     let room = into.len() as u64;
     match class {
         MessageClass::Message if length > room => Err(Error::Truncated {
@@ -139,7 +145,7 @@ impl Protocol {
     }
 
     /// First message that a receive would take, and its length.
-    pub(crate) fn probe(&self, class: MessageClass, context: u64, pattern: Pattern) -> Option<(Envelope, u64)> {
+    pub(crate) fn probe(&self, class: MessageClass, context: u64, pattern: Pattern) -> Option<(MessageEnvelope, u64)> {
         let context = self.contexts.get(&context)?;
         let (envelope, kept) = context.matching[class as usize].find(pattern)?;
         Some((envelope, length_of(kept, &self.landings)))
@@ -150,7 +156,7 @@ impl Protocol {
     pub(super) fn receiver_of(
         &mut self,
         to: &MessageAddress,
-        envelope: Envelope,
+        envelope: MessageEnvelope,
         length: u64,
     ) -> Option<PostedReceive> {
         loop {
@@ -166,7 +172,7 @@ impl Protocol {
     pub(super) fn deliver(
         &mut self,
         class: MessageClass,
-        envelope: Envelope,
+        envelope: MessageEnvelope,
         kept: KeptMessage,
         posted: PostedReceive,
     ) {
@@ -176,7 +182,7 @@ impl Protocol {
                 self.grant(class, envelope, id, length, LandingTarget::Posted(posted));
             }
             KeptMessage::Own { body, owner } => {
-                let status = Status {
+                let status = MessageStatus {
                     source: envelope.source,
                     tag: envelope.tag,
                     bytes: body.len() as u64,
@@ -206,10 +212,10 @@ impl Protocol {
     /// Keeps a message of this member to itself, which is complete.
     pub(super) fn insert_landed(
         &mut self,
-        envelope: Envelope,
+        envelope: MessageEnvelope,
         class: MessageClass,
         length: u64,
-        memory: Memory,
+        memory: TransferMemory,
     ) -> KeptMessage {
         KeptMessage::Landing(self.landings.insert(Landing {
             from: envelope.source,
@@ -227,7 +233,7 @@ impl Protocol {
         }))
     }
 
-    fn grant(&mut self, class: MessageClass, envelope: Envelope, id: u64, total: u64, target: LandingTarget) {
+    fn grant(&mut self, class: MessageClass, envelope: MessageEnvelope, id: u64, total: u64, target: LandingTarget) {
         let landing = self.landings.insert(Landing {
             from: envelope.source,
             tag: envelope.tag,
@@ -292,7 +298,7 @@ impl Protocol {
     /// Whether a message is for a receive with this pattern that is not posted, because everything that is posted or
     /// kept does not match.
     pub(crate) fn is_direct(&self, from: Rank, to: &MessageAddress, pattern: Pattern) -> bool {
-        let envelope = Envelope {
+        let envelope = MessageEnvelope {
             source: from,
             tag: to.tag,
         };
@@ -321,14 +327,14 @@ impl Protocol {
         Ok(true)
     }
 
-    fn charge(&mut self, from: Rank, to: &MessageAddress, bytes: u64) -> Result<Envelope, Loss> {
+    fn charge(&mut self, from: Rank, to: &MessageAddress, bytes: u64) -> Result<MessageEnvelope, Loss> {
         let is_new = !self.contexts.contains_key(&to.context);
         let is_one_too_many = is_new && self.is_full();
         let peer = self.peer(from);
         if is_one_too_many || peer.has_left || !peer.lend[to.class as usize].charge(bytes) {
             return Err(Loss::Protocol);
         }
-        Ok(Envelope {
+        Ok(MessageEnvelope {
             source: from,
             tag: to.tag,
         })
@@ -353,7 +359,7 @@ impl Protocol {
                 // At most `EAGER_BYTES_MAX` bytes, for which the sender had credit.
                 let bytes = length as usize;
                 let memory = match length <= self.bounds.small_bytes {
-                    true => Memory::zeroed(bytes),
+                    true => TransferMemory::zeroed(bytes),
                     false => self.scratch(bytes),
                 };
                 let into = Some(memory.piece(0..bytes));
@@ -444,7 +450,7 @@ impl Protocol {
         let Some(landing) = self.landings.remove(key) else {
             return;
         };
-        let status = Status {
+        let status = MessageStatus {
             source: landing.from,
             tag: landing.tag,
             bytes: landing.total,

@@ -1,10 +1,10 @@
 //! Sender's half: credit, announcements, and large messages, which are sent from where they are.
 
-use super::{Action, Bounds, KeptMessage, Owner, PENDING_MAX, Protocol, Status};
+use super::{Action, Bounds, KeptMessage, MessageStatus, Owner, PENDING_MAX, Protocol};
 use crate::arena::Key;
 use crate::error::{Activity, Error};
-use crate::matching::Envelope;
-use crate::memory::{Memory, Piece};
+use crate::matching::MessageEnvelope;
+use crate::memory::{Piece, TransferMemory};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::frame::{DATA_BYTES_MAX, MemberFrame, MessageAddress, MessageClass};
 
@@ -152,13 +152,13 @@ impl Protocol {
 
     fn sent_whole(&mut self, tag: u32, bytes: u64, owner: Owner) {
         let source = self.me;
-        self.complete(owner, Ok(Status { source, tag, bytes }));
+        self.complete(owner, Ok(MessageStatus { source, tag, bytes }));
     }
 
     /// Sends a message to this member: to another thread, or to a later receive.
     fn send_to_self(&mut self, address: MessageAddress, body: Piece, owner: Owner) {
         let (class, length) = (address.class, body.len() as u64);
-        let envelope = Envelope {
+        let envelope = MessageEnvelope {
             source: self.me,
             tag: address.tag,
         };
@@ -169,10 +169,10 @@ impl Protocol {
         let me = self.me;
         let kept = if is_small && self.peer(me).spend[class as usize].spend(length) {
             self.peer(me).lend[class as usize].charge(length);
-            let copy = Memory::zeroed(body.len());
+            let copy = TransferMemory::zeroed(body.len());
             let copied = body.copy_to(&copy.whole());
             let landed = self.insert_landed(envelope, class, length, copy);
-            let result = copied.map(|()| Status {
+            let result = copied.map(|()| MessageStatus {
                 source: me,
                 tag: address.tag,
                 bytes: length,

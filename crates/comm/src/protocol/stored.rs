@@ -16,11 +16,11 @@ mod ends;
 mod steps;
 
 use super::sending::OutgoingMessage;
-use super::{Action, KeptMessage, Owner, PostedReceive, Protocol, Status};
+use super::{Action, KeptMessage, MessageStatus, Owner, PostedReceive, Protocol};
 use crate::arena::{Arena, Key};
 use crate::error::{Activity, Error};
-use crate::link::{ObjectHead, ObjectName, Order};
-use crate::matching::{Envelope, Pattern};
+use crate::link::{ObjectHead, ObjectName, StoreOrder};
+use crate::matching::{MessageEnvelope, Pattern};
 use crate::memory::Piece;
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::frame::{ENTRY_COST, MessageAddress, MessageClass};
@@ -69,7 +69,7 @@ enum PendingGet {
     Rest {
         owner: Owner,
         during: Activity,
-        status: Status,
+        status: MessageStatus,
     },
 }
 
@@ -155,7 +155,7 @@ impl Protocol {
     fn put(&mut self, name: ObjectName, sending: OutgoingMessage, readers: u32, members: Arc<[Rank]>, body: Piece) {
         let tag = sending.tag();
         let send = self.sends.insert(sending);
-        self.actions.push_back(Action::Store(Order::Put {
+        self.actions.push_back(Action::Store(StoreOrder::Put {
             name,
             tag,
             readers,
@@ -187,7 +187,7 @@ impl Protocol {
     fn get(&mut self, name: ObjectName, getting: PendingGet) {
         if let Some(stored) = &mut self.stored {
             let get = stored.gets.insert(getting);
-            self.actions.push_back(Action::Store(Order::Get { name, get }));
+            self.actions.push_back(Action::Store(StoreOrder::Get { name, get }));
         }
     }
 
@@ -313,7 +313,7 @@ impl Protocol {
                     };
                     return self.complete(owner, Err(error));
                 }
-                let status = Status {
+                let status = MessageStatus {
                     source: from,
                     tag: 0,
                     bytes: expected,
@@ -338,7 +338,7 @@ impl Protocol {
             };
             channel.taken += 1;
             stored.is_changed = true;
-            let envelope = Envelope {
+            let envelope = MessageEnvelope {
                 source: from,
                 tag: head.tag,
             };
@@ -392,12 +392,12 @@ impl Protocol {
     pub(super) fn hand(
         &mut self,
         name: ObjectName,
-        envelope: Envelope,
+        envelope: MessageEnvelope,
         length: u64,
         first: &[u8],
         posted: PostedReceive,
     ) {
-        let status = Status {
+        let status = MessageStatus {
             source: envelope.source,
             tag: envelope.tag,
             bytes: length,
@@ -406,7 +406,15 @@ impl Protocol {
         self.fill(name, first, into.part(0..length as usize), owner, during, status);
     }
 
-    fn fill(&mut self, name: ObjectName, first: &[u8], into: Piece, owner: Owner, during: Activity, status: Status) {
+    fn fill(
+        &mut self,
+        name: ObjectName,
+        first: &[u8],
+        into: Piece,
+        owner: Owner,
+        during: Activity,
+        status: MessageStatus,
+    ) {
         let written = into.write(|into| into[..first.len()].copy_from_slice(first));
         if written.is_none() {
             return self.complete(owner, Err(Error::MemoryReclaimed { during }));
@@ -419,7 +427,7 @@ impl Protocol {
         let get = stored.gets.insert(rest);
         let first = first.len();
         self.actions
-            .push_back(Action::Store(Order::Rest { name, first, into, get }));
+            .push_back(Action::Store(StoreOrder::Rest { name, first, into, get }));
     }
 
     /// Ends an operation whose object was read completely; it was not written if its memory was taken back.

@@ -1,9 +1,9 @@
 //! Tests of members without links: their frames go through queues, in any order except that each pair keeps its own.
 
 use super::*;
-use crate::matching::{Envelope, Pattern};
-use crate::memory::Memory;
-use hotlease_collectives::{Area, Round, Schedule, Span, Step};
+use crate::matching::{MessageEnvelope, Pattern};
+use crate::memory::TransferMemory;
+use hotlease_collectives::{Area, AreaSpan, Round, Schedule, Step};
 use hotlease_wire::comm::frame::{MessageAddress, credit_of};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -27,7 +27,7 @@ fn seed() -> u64 {
 }
 
 /// Frame on its way, its body, and the number by which its sender wants to know that it is gone.
-struct Sent {
+struct SentFrame {
     frame: MemberFrame,
     body: Vec<u8>,
     send: Option<Key>,
@@ -36,7 +36,7 @@ struct Sent {
 struct Net {
     members: Vec<Protocol>,
     /// By sender, then by receiver.
-    wires: Vec<Vec<VecDeque<Sent>>>,
+    wires: Vec<Vec<VecDeque<SentFrame>>>,
     /// Members to which frames get lost.
     dead: Vec<Rank>,
     random: StdRng,
@@ -96,7 +96,7 @@ impl Net {
             };
             let (frame, body, send) = sent;
             assert_eq!(frame.body_bytes(), body.len() as u64, "{frame:?}");
-            self.wires[from][to as usize].push_back(Sent { frame, body, send });
+            self.wires[from][to as usize].push_back(SentFrame { frame, body, send });
         }
     }
 
@@ -150,12 +150,12 @@ impl Net {
         let during = Activity::Send { to, tag };
         let member = self.at(from);
         let key = member.request(during).expect("room");
-        let body = Memory::of(bytes).whole();
+        let body = TransferMemory::of(bytes).whole();
         member.send(to, message(tag), body, Owner::Request(key));
         key
     }
 
-    fn receive(&mut self, at: Rank, pattern: Pattern, memory: &Memory) -> Key {
+    fn receive(&mut self, at: Rank, pattern: Pattern, memory: &TransferMemory) -> Key {
         let during = Activity::Receive {
             from: pattern.source,
             tag: pattern.tag,

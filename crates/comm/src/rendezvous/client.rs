@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::link::cipher::{self, Cipher, HandshakeError, Initiator};
-use crate::link::port::{Port, call_from_any};
+use crate::link::port::{SharedPort, call_from_any};
 use crate::options::Options;
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::{Greeting, Purpose, Verdict};
@@ -27,7 +27,7 @@ pub(crate) struct MeetingResult {
     /// Address of the rendezvous, if it relays.
     pub(crate) relay: Option<SocketAddr>,
     /// Port on which this member listens.
-    pub(crate) port: Port,
+    pub(crate) port: SharedPort,
     /// Connection with the rendezvous. While it is open, a NAT keeps the address that it gave to the port.
     pub(crate) stream: TcpStream,
 }
@@ -52,7 +52,7 @@ pub(crate) fn meet(errand: &MeetingRequest<'_>, began: Instant) -> Result<Meetin
     let deadline = began + options.join_timeout;
     let (port, (mut stream, mut cipher, mut rest)) = loop {
         let reached = reach(options, began, deadline)?;
-        match Port::shared_with(&reached.0, options.address.is_some()) {
+        match SharedPort::shared_with(&reached.0, options.address.is_some()) {
             Ok(port) => break (port, reached),
             // A socket has begun to listen on the port since it was chosen for that connection: take another one.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {}
@@ -146,7 +146,7 @@ fn bad_answer_error(options: &Options) -> Error {
 }
 
 /// Shows the second port of the rendezvous the address that a NAT gives to this member there.
-fn show_mapping(options: &Options, port: &Port, to: SocketAddr, number: GroupId) -> io::Result<()> {
+fn show_mapping(options: &Options, port: &SharedPort, to: SocketAddr, number: GroupId) -> io::Result<()> {
     let mut stream = port.call_and_wait(to, Duration::from_millis(MAPPING_MS_MAX))?;
     let greeting = Greeting {
         purpose: Purpose::Mapping,

@@ -5,8 +5,8 @@
 
 use crate::group::{options, rendezvous, secret, until};
 use hotlease_comm::{
-    Blocks, Call, Collective, CollectiveArguments, Communicator, Datatype, Error, LinkChoice, Loss, Operation,
-    Operator, Options, Rank,
+    Blocks, Collective, CollectiveArguments, CollectiveCall, Communicator, Datatype, Error, LinkChoice, Loss,
+    Operation, Operator, Options, Rank,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -70,7 +70,7 @@ fn act(all: &Communicator, (operation, root): (Operation, Rank), count: usize, d
     if operation.is_reduction() {
         ask = ask.with_operator(&Operator::Sum);
     }
-    let call = Call::new(collective, all.rank(), all.size());
+    let call = CollectiveCall::new(collective, all.rank(), all.size());
     let (input, mut output) = (vec![1; 8 * call.input()], vec![0; 8 * call.output()]);
     loop {
         if let Err(error) = all.collective(&ask, &input, &mut output) {

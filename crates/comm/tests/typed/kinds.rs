@@ -15,15 +15,15 @@ pub(super) trait Kind: Plain + Debug + PartialEq {
 }
 
 /// Runs all operations with elements of one type.
-pub(super) type Everything = fn(&TypedCase<'_>);
+pub(super) type AllOperations = fn(&TypedCase<'_>);
 
 /// Size of an element, and the function that runs all operations with it.
-const fn kind<K: Kind>() -> (usize, Everything) {
+const fn kind<K: Kind>() -> (usize, AllOperations) {
     (size_of::<K>(), |scene| scene.everything::<K>())
 }
 
 /// Types whose operator commutes.
-pub(super) const KINDS: [(usize, Everything); 13] = [
+pub(super) const KINDS: [(usize, AllOperations); 13] = [
     kind::<u64>(),
     kind::<u8>(),
     kind::<f64>(),
@@ -40,7 +40,7 @@ pub(super) const KINDS: [(usize, Everything); 13] = [
 ];
 
 /// Type whose operator does not commute.
-pub(super) const FUNCTIONS: (usize, Everything) = kind::<Function>();
+pub(super) const FUNCTIONS: (usize, AllOperations) = kind::<Function>();
 
 /// Number that depends on rank and index, below 2^24: sums of a few are exact in floats too.
 fn number(rank: Rank, index: usize) -> u32 {

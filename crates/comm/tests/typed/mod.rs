@@ -4,7 +4,7 @@
 mod kinds;
 
 use hotlease_comm::{Blocks, Communicator, InPlace, Rank};
-use kinds::{Everything, FUNCTIONS, KINDS, Kind};
+use kinds::{AllOperations, FUNCTIONS, KINDS, Kind};
 
 fn given<K: Kind>(rank: Rank, count: usize) -> Vec<K> {
     (0..count).map(|index| K::of(rank, index)).collect()
@@ -345,7 +345,7 @@ const MANY: usize = 1 << 20;
 pub fn all_operations(all: &Communicator, lengths: &[usize]) {
     let (size, me) = (all.size(), all.rank());
     for (number, &bytes) in lengths.iter().enumerate() {
-        let of = |(element_bytes, everything): (usize, Everything)| {
+        let of = |(element_bytes, everything): (usize, AllOperations)| {
             everything(&TypedCase {
                 all,
                 size,

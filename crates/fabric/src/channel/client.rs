@@ -33,7 +33,7 @@ impl ReplyRing {
 
 /// Parameters of an invocation, without its payload.
 #[derive(Debug, Clone, Copy)]
-pub struct Call {
+pub struct CallParameters {
     /// Epoch of the worker.
     pub epoch: Epoch,
     /// Index of the function.
@@ -128,7 +128,7 @@ impl<F: FarRing> ClientChannel<F> {
 
     /// Writes a request and wakes the slot if it sleeps. `payload` is the concatenation of its parts.
     #[inline]
-    pub fn publish(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
+    pub fn publish(&self, number: u64, call: &CallParameters, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
         self.publish_quiet(number, call, payload)?;
         self.requests.ring();
         Ok(())
@@ -136,7 +136,7 @@ impl<F: FarRing> ClientChannel<F> {
 
     /// Writes a request without waking the slot; a sleeping slot sees it after [`ClientChannel::ring`]. For batches.
     #[inline]
-    pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
+    pub fn publish_quiet(&self, number: u64, call: &CallParameters, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
         self.publish_in(self.entry_of(number), number, call, payload)
     }
 
@@ -147,7 +147,13 @@ impl<F: FarRing> ClientChannel<F> {
     }
 
     #[inline]
-    fn publish_in(&self, entry: u32, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
+    fn publish_in(
+        &self,
+        entry: u32,
+        number: u64,
+        call: &CallParameters,
+        payload: &[&[u8]],
+    ) -> Result<(), PayloadTooLong> {
         let bytes: usize = payload.iter().map(|part| part.len()).sum();
         let capacity = self.requests.payload_bytes();
         if bytes > capacity {
@@ -272,7 +278,7 @@ pub struct ExpressEntry<'a, F: FarRing = ShmRing>(&'a ClientChannel<F>);
 impl<'a, F: FarRing> ExpressEntry<'a, F> {
     /// See [`ClientChannel::publish_quiet`]. The caller owns the express entry.
     #[inline]
-    pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
+    pub fn publish_quiet(&self, number: u64, call: &CallParameters, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
         self.0.publish_in(EXPRESS_ENTRY, number, call, payload)
     }
 

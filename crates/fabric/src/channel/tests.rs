@@ -3,11 +3,11 @@
 use super::*;
 use crate::doorbell::Doorbell;
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::{Flags, Inline, RequestHeader, Seq, Status};
+use hotlease_wire::frame::{Flags, Inline, InvocationStatus, RequestHeader, Seq};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use std::os::fd::AsFd;
 
-const CALL: Call = Call {
+const CALL: CallParameters = CallParameters {
     epoch: Epoch(1),
     function: FunctionIndex(0),
     flags: Flags::NONE,
@@ -33,7 +33,7 @@ fn echo(worker: &mut WorkerChannel) {
     let output = worker.output(&request);
     // SAFETY: input and output are at least `bytes` long and do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(input.start.as_ptr(), output.as_ptr(), input.bytes) };
-    worker.reply_with_output(&request, Status::Ok, 0, input.bytes);
+    worker.reply_with_output(&request, InvocationStatus::Ok, 0, input.bytes);
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn forge(client: &ClientChannel, change: impl FnOnce(&mut RequestHeader)) {
 #[test]
 fn forged_lengths_and_entries_are_answered_and_never_run() {
     type Change = fn(&mut RequestHeader);
-    let cases: [(Change, Status); 4] = [
-        (|header| header.length = 65, Status::BadLength),
-        (|header| header.output_capacity = u32::MAX, Status::BadLength),
-        (|header| header.flags = Flags::INPUT_BUFFER, Status::BadLength),
-        (|header| header.reply_entry = 1, Status::BadHeader),
+    let cases: [(Change, InvocationStatus); 4] = [
+        (|header| header.length = 65, InvocationStatus::BadLength),
+        (|header| header.output_capacity = u32::MAX, InvocationStatus::BadLength),
+        (|header| header.flags = Flags::INPUT_BUFFER, InvocationStatus::BadLength),
+        (|header| header.reply_entry = 1, InvocationStatus::BadHeader),
     ];
     for (change, status) in cases {
         let (client, mut worker) = pair(2, 64);
@@ -129,7 +129,7 @@ fn reply_with_absurd_length_reads_no_more_than_the_entry() {
     let (client, mut worker) = pair(2, 64);
     client.publish(0, &CALL, &[b"x"]).unwrap();
     let request = worker.take().unwrap();
-    worker.reply(&request, Status::Ok, 0, u64::MAX);
+    worker.reply(&request, InvocationStatus::Ok, 0, u64::MAX);
     let header = client.poll(0).unwrap().unwrap();
     let mut output = vec![0; 1000];
     assert_eq!(client.read(0, &header, &mut output), 64);
@@ -176,7 +176,7 @@ fn ring_and_express_entry_count_apart() {
             in_ring += 1;
             header
         };
-        assert_eq!((header.status, &output[..]), (Status::Ok, &input[..]));
+        assert_eq!((header.status, &output[..]), (InvocationStatus::Ok, &input[..]));
     }
 }
 

@@ -5,7 +5,7 @@ use crate::memory::MemoryError;
 use crate::ring::FarRing;
 use crate::shm::{NearRing, ShmRing};
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::{EXPRESS_ENTRY, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Status};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Inline, InvocationStatus, LineWords, ReplyHeader, RequestHeader, Seq};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -50,7 +50,7 @@ pub struct WorkerChannel<F: FarRing = ShmRing> {
 }
 
 /// A request whose form and lengths were checked on a private copy.
-pub struct Request {
+pub struct CheckedRequest {
     /// The private copy. `length`, `reply_entry` and `output_capacity` fit the channel.
     pub header: RequestHeader,
     /// Entry of the request, and of its reply.
@@ -58,7 +58,7 @@ pub struct Request {
 }
 
 /// A request's payload bytes.
-pub struct Input {
+pub struct RequestPayload {
     /// First byte, aligned to 64.
     pub start: NonNull<u8>,
     /// Number of bytes.
@@ -149,7 +149,7 @@ impl<F: FarRing> WorkerChannel<F> {
 
     /// Takes the next request, if there is one. Answers and skips a malformed one.
     #[inline]
-    pub fn take(&mut self) -> Option<Request> {
+    pub fn take(&mut self) -> Option<CheckedRequest> {
         let (entry, words) = self.peek_line()?;
         self.was_express = entry == EXPRESS_ENTRY;
         let next = if self.was_express {
@@ -161,18 +161,18 @@ impl<F: FarRing> WorkerChannel<F> {
         *next += 1;
         // The reply entry in the header is only checked; the code then uses the entry that it must be.
         let status = match RequestHeader::decode(&words) {
-            Ok(header) if header.reply_entry != entry => Status::BadHeader,
+            Ok(header) if header.reply_entry != entry => InvocationStatus::BadHeader,
             Ok(header)
                 if header.length as usize > self.requests.layout().entry_bytes()
                     || (header.length as usize) < header.flags.span_bytes()
                     || header.output_capacity as usize > self.replies.payload_bytes() =>
             {
-                Status::BadLength
+                InvocationStatus::BadLength
             }
             Ok(header) => {
-                return Some(Request { header, entry });
+                return Some(CheckedRequest { header, entry });
             }
-            Err(_) => Status::BadHeader,
+            Err(_) => InvocationStatus::BadHeader,
         };
         self.publish(entry, &ReplyHeader::failed(seq, status), 0);
         None
@@ -181,20 +181,20 @@ impl<F: FarRing> WorkerChannel<F> {
     /// The request's payload. Valid until the reply to it is published; inline payload lies in the request itself,
     /// which must outlive its use.
     #[inline]
-    pub fn input(&self, request: &Request) -> Input {
+    pub fn input(&self, request: &CheckedRequest) -> RequestPayload {
         let bytes = request.header.length as usize;
         let start = if bytes <= INLINE_BYTES {
             NonNull::from(&request.header.inline).cast()
         } else {
             self.requests.payload(request.entry)
         };
-        Input { start, bytes }
+        RequestPayload { start, bytes }
     }
 
     /// Memory to which the function may write up to `output_capacity` bytes of the request's header: the start of the
     /// reply entry. A guard page follows the entry's end ([`WorkerChannel::output_bytes`]).
     #[inline]
-    pub fn output(&self, request: &Request) -> NonNull<u8> {
+    pub fn output(&self, request: &CheckedRequest) -> NonNull<u8> {
         self.replies.payload(request.entry)
     }
 
@@ -207,7 +207,7 @@ impl<F: FarRing> WorkerChannel<F> {
     /// Publishes a reply whose output of `bytes` (at most [`WorkerChannel::output_bytes`]) stands at
     /// [`WorkerChannel::output`].
     #[inline]
-    pub fn reply_with_output(&mut self, request: &Request, status: Status, code: i32, bytes: usize) {
+    pub fn reply_with_output(&mut self, request: &CheckedRequest, status: InvocationStatus, code: i32, bytes: usize) {
         let bytes = bytes.min(self.output_bytes());
         let mut header = ReplyHeader {
             status,
@@ -226,7 +226,7 @@ impl<F: FarRing> WorkerChannel<F> {
 
     /// Publishes a reply without ring output: a rejection, or `length` bytes written to a buffer.
     #[inline]
-    pub fn reply(&mut self, request: &Request, status: Status, code: i32, length: u64) {
+    pub fn reply(&mut self, request: &CheckedRequest, status: InvocationStatus, code: i32, length: u64) {
         let header = ReplyHeader {
             status,
             code,

@@ -104,14 +104,14 @@ fn rounded(bytes: usize) -> u64 {
 }
 
 /// The end that writes, and that made the memory.
-pub struct Writer {
+pub struct LaneWriter {
     space: LaneMemory,
     room: LaneRoom,
     /// Descriptor of the memory, until the reader has opened it.
     memory: Option<OwnedFd>,
 }
 
-impl Writer {
+impl LaneWriter {
     /// Creates a lane with this capacity for longer bodies. Its memory is freed when both ends are gone, however they
     /// end.
     pub fn create(capacity: usize, key: u64) -> Result<Self, MemoryError> {
@@ -133,7 +133,7 @@ impl Writer {
         }
     }
 
-    /// Number of the memory's descriptor, for [`Reader::open`] in another process, until
+    /// Number of the memory's descriptor, for [`LaneReader::open`] in another process, until
     /// [`close_descriptor`](Self::was_opened).
     pub fn descriptor(&self) -> Option<u32> {
         self.memory.as_ref().map(|memory| memory.as_raw_fd() as u32)
@@ -185,7 +185,7 @@ impl Writer {
     }
 
     /// Announces that the writer waits for room; returns whether there is some by now. If not, the reader reports when
-    /// there is ([`Reader::release`]).
+    /// there is ([`LaneReader::release`]).
     pub fn announce_stall(&mut self) -> Result<bool, LaneError> {
         self.room.stall(self.space.control(), rounded(FIRST_BYTES))
     }
@@ -259,12 +259,12 @@ fn bytes_of<const N: usize>(words: &[u64]) -> [u8; N] {
 }
 
 /// The end that reads.
-pub struct Reader {
+pub struct LaneReader {
     space: LaneMemory,
     progress: ReaderProgress,
 }
 
-impl Reader {
+impl LaneReader {
     /// Opens the memory of a writer in another process, or in this one, and checks seals, size and key.
     pub fn open(process: u32, descriptor: u32, capacity: usize, key: u64) -> Result<Self, MemoryError> {
         let size = check(capacity)?;

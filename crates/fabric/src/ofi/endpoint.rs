@@ -14,7 +14,7 @@ use std::sync::Arc;
 mod open;
 mod results;
 
-pub use results::{Completions, FailedOperation, PostResult};
+pub use results::{CompletionRead, FailedOperation, PostResult};
 
 /// Keys of registered memory, for a local operation and for the peer.
 #[derive(Debug, Clone, Copy)]
@@ -391,7 +391,7 @@ impl Endpoint {
     /// Drives the provider and reads completions; `sources` gets each message's sender, where the provider reports it,
     /// else FI_ADDR_NOTAVAIL.
     #[inline]
-    pub fn completions(&mut self, entries: &mut [fi_cq_msg_entry], sources: &mut [fi_addr_t]) -> Completions {
+    pub fn completions(&mut self, entries: &mut [fi_cq_msg_entry], sources: &mut [fi_addr_t]) -> CompletionRead {
         let queue = self.queue.0.as_ptr();
         let room = entries.len().min(sources.len());
         // SAFETY: an open queue of format MSG, and room for that many entries and addresses.
@@ -405,28 +405,28 @@ impl Endpoint {
             }
         };
         match result {
-            count if count >= 0 => Completions::Read(count as usize),
-            again if again == -FI_EAGAIN || again == -(libc::EINTR as isize) => Completions::Read(0),
+            count if count >= 0 => CompletionRead::Read(count as usize),
+            again if again == -FI_EAGAIN || again == -(libc::EINTR as isize) => CompletionRead::Read(0),
             error if error == -FI_EAVAIL => self.failure(),
-            failed => Completions::Failed(failed),
+            failed => CompletionRead::Failed(failed),
         }
     }
 
     #[cold]
-    fn failure(&mut self) -> Completions {
+    fn failure(&mut self) -> CompletionRead {
         // SAFETY: plain data, for which zero is a value.
         let mut entry: fi_cq_err_entry = unsafe { std::mem::zeroed() };
         let queue = self.queue.0.as_ptr();
         // SAFETY: an open queue and room for an entry of any version.
         let result = unsafe { ((*(*queue).ops).readerr)(queue, &mut entry, 0) };
         match result {
-            1 => Completions::Error(FailedOperation {
+            1 => CompletionRead::Error(FailedOperation {
                 context: entry.op_context,
                 flags: entry.flags,
                 code: entry.err,
             }),
-            again if again == 0 || again == -FI_EAGAIN => Completions::Read(0),
-            failed => Completions::Failed(failed),
+            again if again == 0 || again == -FI_EAGAIN => CompletionRead::Read(0),
+            failed => CompletionRead::Failed(failed),
         }
     }
 

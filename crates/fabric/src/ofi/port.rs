@@ -97,7 +97,7 @@ pub struct PortResources {
 }
 
 /// A peer of a port. Removed when dropped.
-pub struct Peer {
+pub struct PortPeer {
     pub(super) port: Arc<Port>,
     pub(super) link: Arc<PeerState>,
     address: Vec<u8>,
@@ -238,7 +238,7 @@ impl Port {
 
     /// Makes a peer known. `key` was drawn at random for this link and passed to both ends over the control plane; see
     /// [`Port::probe`].
-    pub fn peer(self: &Arc<Self>, address: &PortAddress, key: u64) -> Result<Peer, OfiError> {
+    pub fn peer(self: &Arc<Self>, address: &PortAddress, key: u64) -> Result<PortPeer, OfiError> {
         self.address.check(address)?;
         let mut state = self.lock();
         if state.links.len() + state.leaving.len() >= PEERS_MAX {
@@ -268,7 +268,7 @@ impl Port {
         };
         let link = Arc::new(PeerState::new(fabric_address, key));
         state.links.insert(key, link.clone());
-        Ok(Peer {
+        Ok(PortPeer {
             port: self.clone(),
             link,
             address: address.address.clone(),
@@ -281,7 +281,7 @@ impl Port {
 
     /// Sends a probe to the peer and waits for its answer; returns the round-trip time. The peer must know this link
     /// and make progress. The first probe also sets up what the provider sets up lazily.
-    pub fn probe(&self, peer: &Peer, timeout: Duration) -> Result<Duration, OfiError> {
+    pub fn probe(&self, peer: &PortPeer, timeout: Duration) -> Result<Duration, OfiError> {
         let number = self.probes.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let begin = Instant::now();
         let probe = Prefix::bare(MessageKind::Probe, number, peer.link.key);
@@ -333,7 +333,7 @@ impl std::fmt::Debug for Port {
     }
 }
 
-impl Peer {
+impl PortPeer {
     /// Treats the peer as gone, whatever the provider reports: transfers with it end, on any thread, and frames to it
     /// are dropped. Over sockets a provider may try for ever to connect again to a port that was closed.
     pub fn give_up(&self) {
@@ -346,7 +346,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for PortPeer {
     fn drop(&mut self) {
         let mut state = self.port.lock();
         state.links.remove(&self.link.key);

@@ -2,7 +2,7 @@
 //! may touch.
 
 use super::counters::Counters;
-use super::endpoint::{Completions, Endpoint, FailedOperation, PostResult, RegionHandle, RegionKeys};
+use super::endpoint::{CompletionRead, Endpoint, FailedOperation, PostResult, RegionHandle, RegionKeys};
 use super::error::OfiError;
 use super::ffi::{self, FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};
 use super::operation::{Operation, Operations};
@@ -259,7 +259,7 @@ impl PortState {
         let mut sources = [FI_ADDR_NOTAVAIL; BATCH];
         for _ in 0..BATCHES_MAX {
             match self.endpoint.completions(&mut entries, &mut sources) {
-                Completions::Read(count) => {
+                CompletionRead::Read(count) => {
                     for (entry, source) in entries.iter().zip(sources).take(count) {
                         self.handle_completion(entry, source);
                     }
@@ -270,8 +270,8 @@ impl PortState {
                         break;
                     }
                 }
-                Completions::Error(failure) => self.handle_failure(&failure),
-                Completions::Failed(result) => {
+                CompletionRead::Error(failure) => self.handle_failure(&failure),
+                CompletionRead::Failed(result) => {
                     self.failed.get_or_insert(self.endpoint.error("fi_cq_read", result));
                     break;
                 }

@@ -5,14 +5,14 @@ use super::endpoint::PostResult;
 use super::error::OfiError;
 use super::operation::Operation;
 use super::peer_state::RingState;
-use super::port::{Access, DeadlineWait, Peer, Port};
+use super::port::{Access, DeadlineWait, Port, PortPeer};
 use super::port_state::{OpenChannel, PortState};
 use super::staging::{HEADER_BYTES, Staging};
 use super::transfer::Registration;
 use crate::ring::FarRing;
 use crate::shm::{NearRing, RingLayout};
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::fabric::{ChannelEnd, MessageKind, Prefix};
+use hotlease_wire::fabric::{MessageKind, Prefix, RingDescription};
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use std::time::Instant;
 /// This end's own ring, open for frames. Closed when dropped.
 pub struct NearEnd {
     port: Arc<Port>,
-    end: ChannelEnd,
+    end: RingDescription,
     // Kept so that peers can write payloads ahead.
     _registration: Registration,
 }
 
 impl NearEnd {
-    pub(super) fn new(port: Arc<Port>, end: ChannelEnd, registration: Registration) -> Self {
+    pub(super) fn new(port: Arc<Port>, end: RingDescription, registration: Registration) -> Self {
         Self {
             port,
             end,
@@ -37,13 +37,13 @@ impl NearEnd {
     }
 
     /// Description of this end that the peer needs to write into it.
-    pub fn end(&self) -> &ChannelEnd {
+    pub fn end(&self) -> &RingDescription {
         &self.end
     }
 
     /// Connects this end with the peer's ring. `guard`: with a guard page behind each staging entry, for a worker whose
     /// functions write there.
-    pub fn connect(self, peer: &Arc<Peer>, far: &ChannelEnd, guard: bool) -> Result<OfiRing, OfiError> {
+    pub fn connect(self, peer: &Arc<PortPeer>, far: &RingDescription, guard: bool) -> Result<OfiRing, OfiError> {
         let bad = |why| OfiError::BadEnd { why };
         let layout = RingLayout::of(far.shape).ok_or_else(|| bad("its shape is over the limits"))?;
         if far.shape.depth != self.end.shape.depth {
@@ -126,7 +126,7 @@ impl Port {
         }
         state.channels[index] = Some(channel);
         drop(state);
-        let end = ChannelEnd {
+        let end = RingDescription {
             channel: id,
             key,
             shape,
@@ -139,7 +139,7 @@ impl Port {
 
 /// The peer's ring, which this end writes over a fabric. Dropping it sends the peer a goodbye.
 pub struct OfiRing {
-    far: ChannelEnd,
+    far: RingDescription,
     /// Longest message that both ends support.
     message_bytes: usize,
     staging: Staging,
@@ -148,7 +148,7 @@ pub struct OfiRing {
     registration: Option<Registration>,
     state: Arc<RingState>,
     near: NearEnd,
-    peer: Arc<Peer>,
+    peer: Arc<PortPeer>,
 }
 
 impl OfiRing {
@@ -163,7 +163,7 @@ impl OfiRing {
     }
 
     /// Peer that the ring sends to.
-    pub fn peer(&self) -> &Arc<Peer> {
+    pub fn peer(&self) -> &Arc<PortPeer> {
         &self.peer
     }
 

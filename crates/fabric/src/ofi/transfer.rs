@@ -5,7 +5,7 @@ use super::endpoint::PostResult;
 use super::error::OfiError;
 use super::ffi;
 use super::operation::{Operation, Transfer};
-use super::port::{Access, DeadlineWait, Peer, Port};
+use super::port::{Access, DeadlineWait, Port, PortPeer};
 use super::port_state::PortState;
 use crate::memory::Memory;
 use hotlease_wire::fabric::RemoteMemory;
@@ -134,19 +134,19 @@ impl Port {
     /// Copies from the peer's memory into ours, and returns when all bytes are there. Makes progress meanwhile.
     ///
     /// After an error pieces may still be under way: the local memory is held, and may still change.
-    pub fn read(&self, peer: &Peer, spans: &[TransferSpans<'_>], timeout: Duration) -> Result<(), OfiError> {
+    pub fn read(&self, peer: &PortPeer, spans: &[TransferSpans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Read)
     }
 
     /// Copies from our memory into the peer's. When this returns, a frame published afterwards to the same peer finds
     /// the bytes in place; until then our memory must not change.
-    pub fn write(&self, peer: &Peer, spans: &[TransferSpans<'_>], timeout: Duration) -> Result<(), OfiError> {
+    pub fn write(&self, peer: &PortPeer, spans: &[TransferSpans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Write)
     }
 
     fn transfer(
         &self,
-        peer: &Peer,
+        peer: &PortPeer,
         spans: &[TransferSpans<'_>],
         timeout: Duration,
         direction: Direction,
@@ -210,7 +210,7 @@ impl Port {
         }
     }
 
-    fn check(&self, peer: &Peer, spans: &TransferSpans<'_>) -> Result<(), OfiError> {
+    fn check(&self, peer: &PortPeer, spans: &TransferSpans<'_>) -> Result<(), OfiError> {
         let bad = |why| Err(OfiError::BadEnd { why });
         if !std::ptr::eq(self, &*spans.local.port) || !std::ptr::eq(self, &*peer.port) {
             return bad("memory or peer is of another port");
@@ -228,7 +228,7 @@ impl Port {
     fn post_piece(
         &self,
         state: &mut PortState,
-        peer: &Peer,
+        peer: &PortPeer,
         piece: &TransferSpans<'_>,
         transfer: &Arc<Transfer>,
         direction: Direction,

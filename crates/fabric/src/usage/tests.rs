@@ -123,7 +123,7 @@ fn failures_are_told_once_and_of_many_the_last() {
     let failure = |number: u64| InvocationFailure {
         invocation: InvocationId::from_bits(number),
         function: 3,
-        status: Some(Status::FunctionError),
+        status: Some(InvocationStatus::FunctionError),
         code: -(number as i32),
     };
     assert_eq!(agent.failures_since(0, 0), (0, vec![]));

@@ -6,7 +6,7 @@ use hotlease_fabric::channel::{ReplyRing, RequestRing, WorkerChannel};
 use hotlease_fabric::ofi::Counters;
 use hotlease_fabric::ring::FarRing;
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::fabric::ChannelEnd;
+use hotlease_wire::fabric::RingDescription;
 use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, LineWords, RequestHeader, Seq};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use std::time::Instant;
@@ -31,7 +31,7 @@ fn request(entry: u32) -> LineWords {
 /// raise.
 struct Forgery {
     what: &'static str,
-    change: fn(&mut ChannelEnd),
+    change: fn(&mut RingDescription),
     entry: u32,
     payload_bytes: usize,
     count: fn(&Counters) -> u64,

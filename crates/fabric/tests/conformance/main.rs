@@ -14,7 +14,7 @@ mod served;
 mod spans;
 mod transport;
 
-use transport::{Fabric, Shm, Which};
+use transport::{Fabric, LibfabricChoice, Shm};
 
 /// The tests of channels, over one transport.
 macro_rules! channel_tests {
@@ -93,19 +93,23 @@ macro_rules! fabric {
 mod fastest {
     #[test]
     fn gibibyte_is_read_whole() {
-        crate::Fabric::with(crate::Which::System, "net", crate::spans::gibibyte_is_read_whole);
+        crate::Fabric::with(
+            crate::LibfabricChoice::System,
+            "net",
+            crate::spans::gibibyte_is_read_whole,
+        );
     }
 }
 
 fabric! {
-    net: crate::Which::System, "net";
-    tcp: crate::Which::System, "tcp";
-    tcp_rxm: crate::Which::System, "tcp;ofi_rxm";
-    udp_rxd: crate::Which::System, "udp;ofi_rxd";
-    ofi_shm: crate::Which::System, "shm";
-    verbs_rxm: crate::Which::System, "verbs;ofi_rxm";
-    second_tcp: crate::Which::Second, "tcp";
-    second_tcp_rxm: crate::Which::Second, "tcp;ofi_rxm";
-    second_udp_rxd: crate::Which::Second, "udp;ofi_rxd";
-    second_ofi_shm: crate::Which::Second, "shm";
+    net: crate::LibfabricChoice::System, "net";
+    tcp: crate::LibfabricChoice::System, "tcp";
+    tcp_rxm: crate::LibfabricChoice::System, "tcp;ofi_rxm";
+    udp_rxd: crate::LibfabricChoice::System, "udp;ofi_rxd";
+    ofi_shm: crate::LibfabricChoice::System, "shm";
+    verbs_rxm: crate::LibfabricChoice::System, "verbs;ofi_rxm";
+    second_tcp: crate::LibfabricChoice::Second, "tcp";
+    second_tcp_rxm: crate::LibfabricChoice::Second, "tcp;ofi_rxm";
+    second_udp_rxd: crate::LibfabricChoice::Second, "udp;ofi_rxd";
+    second_ofi_shm: crate::LibfabricChoice::Second, "shm";
 }

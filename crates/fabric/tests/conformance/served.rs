@@ -1,16 +1,16 @@
 //! A channel whose worker echoes in a thread of its own.
 
 use crate::transport::{Ends, LONG, Side};
-use hotlease_fabric::channel::{Call, ClientChannel, WorkerChannel};
+use hotlease_fabric::channel::{CallParameters, ClientChannel, WorkerChannel};
 use hotlease_fabric::ring::FarRing;
-use hotlease_wire::frame::{Flags, ReplyHeader, Status};
+use hotlease_wire::frame::{Flags, InvocationStatus, ReplyHeader};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-pub const CALL: Call = Call {
+pub const CALL: CallParameters = CallParameters {
     epoch: Epoch(1),
     function: FunctionIndex(0),
     flags: Flags::NONE,
@@ -62,7 +62,7 @@ pub fn echo<F: FarRing>(workers: &mut [WorkerChannel<F>], side: &Side, stop: &St
                 unsafe {
                     std::ptr::copy_nonoverlapping(input.start.as_ptr(), output.as_ptr(), input.bytes);
                 }
-                worker.reply_with_output(&request, Status::Ok, 0, input.bytes);
+                worker.reply_with_output(&request, InvocationStatus::Ok, 0, input.bytes);
             }
             worker.settle();
         }
@@ -139,7 +139,7 @@ impl<F: FarRing + 'static> Served<F> {
 
     pub fn check(&self, number: u64, header: &ReplyHeader, input: &[u8]) {
         let mut output = vec![0; input.len()];
-        assert_eq!(header.status, Status::Ok, "invocation {number}");
+        assert_eq!(header.status, InvocationStatus::Ok, "invocation {number}");
         assert_eq!(header.length, input.len() as u64, "invocation {number}");
         assert_eq!(self.client.read(number, header, &mut output), input.len());
         assert!(

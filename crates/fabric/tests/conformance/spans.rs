@@ -242,7 +242,7 @@ pub fn written_span_is_in_place_before_the_frame_that_follows(fabric: &Fabric) {
                     length,
                 };
                 worker.write(&to_client, &[spans], LONG).unwrap();
-                ends_worker.reply(&request, hotlease_wire::frame::Status::Ok, 0, length);
+                ends_worker.reply(&request, hotlease_wire::frame::InvocationStatus::Ok, 0, length);
                 ends_worker.settle();
             }
             // Drives the port until the last reply has left.

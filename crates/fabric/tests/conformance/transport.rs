@@ -2,7 +2,7 @@
 
 use hotlease_fabric::channel::{ClientChannel, ReplyRing, RequestRing, WorkerChannel};
 use hotlease_fabric::doorbell::Doorbell;
-use hotlease_fabric::ofi::{Libfabric, OfiRing, Peer, Port, PortOptions, Provider, providers};
+use hotlease_fabric::ofi::{Libfabric, OfiRing, Port, PortOptions, PortPeer, Provider, providers};
 use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::ShmRing;
 use hotlease_wire::connection::RingShape;
@@ -84,7 +84,7 @@ impl Pair for Shm {
 
 /// Source of the libfabric under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum LibfabricChoice {
     System,
     Second,
 }
@@ -98,18 +98,18 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl Fabric {
     /// Runs a test on a provider, or prints why it is skipped.
-    pub fn with(which: Which, name: &str, test: fn(&Self)) {
+    pub fn with(which: LibfabricChoice, name: &str, test: fn(&Self)) {
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let path = match which {
-            Which::System => "libfabric.so.1".into(),
-            Which::Second => match std::env::var("HOTLEASE_LIBFABRIC_TEST") {
+            LibfabricChoice::System => "libfabric.so.1".into(),
+            LibfabricChoice::Second => match std::env::var("HOTLEASE_LIBFABRIC_TEST") {
                 Ok(path) if !path.is_empty() => path,
                 _ => return eprintln!("skipped: HOTLEASE_LIBFABRIC_TEST names no second libfabric"),
             },
         };
         let library = match Libfabric::load_from(Path::new(&path)) {
             Ok(library) => library,
-            Err(error) if which == Which::System => return eprintln!("skipped: {error}"),
+            Err(error) if which == LibfabricChoice::System => return eprintln!("skipped: {error}"),
             Err(error) => panic!("{error}"),
         };
         let loopback = "127.0.0.1".parse().unwrap();
@@ -137,7 +137,7 @@ impl Fabric {
 }
 
 /// Makes two ports known to each other; returns the first port's peer and the second port's peer.
-pub fn introduce(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<Peer>, Arc<Peer>) {
+pub fn introduce(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<PortPeer>, Arc<PortPeer>) {
     let key = rand::random();
     let seen_by_first = first.peer(&second.address(), key).unwrap();
     let seen_by_second = second.peer(&first.address(), key).unwrap();
@@ -145,7 +145,7 @@ pub fn introduce(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<Peer>, Arc<Peer>
 }
 
 /// As [`introduce`], with the connection set up: a first send needs both ends to make progress.
-pub fn connected(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<Peer>, Arc<Peer>) {
+pub fn connected(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<PortPeer>, Arc<PortPeer>) {
     let (to_second, to_first) = introduce(first, second);
     crate::ports::attended(second, || first.probe(&to_second, LONG).unwrap());
     crate::ports::attended(first, || second.probe(&to_first, LONG).unwrap());
@@ -153,7 +153,12 @@ pub fn connected(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<Peer>, Arc<Peer>
 }
 
 /// Opens a channel between two peers: `to_worker` belongs to the client's port.
-pub fn open(to_worker: &Arc<Peer>, to_client: &Arc<Peer>, requests: RingShape, replies: RingShape) -> Ends<OfiRing> {
+pub fn open(
+    to_worker: &Arc<PortPeer>,
+    to_client: &Arc<PortPeer>,
+    requests: RingShape,
+    replies: RingShape,
+) -> Ends<OfiRing> {
     let reply_ring = ReplyRing::create(replies).unwrap();
     let request_ring = RequestRing::create(requests).unwrap();
     let client_end = to_worker.port().open_channel(reply_ring.near()).unwrap();

@@ -7,7 +7,7 @@
 use super::Flow;
 use crate::event::FlowAction;
 use crate::id::{NIL, WorkerIndex};
-use crate::nodes::NodeState;
+use crate::nodes::TaskState;
 
 impl<P, R, E> Flow<P, R, E> {
     /// Gives out ready tasks while there is credit.
@@ -17,7 +17,7 @@ impl<P, R, E> Flow<P, R, E> {
                 return;
             };
             let node = self.nodes.at(index);
-            if node.sequence != sequence || !matches!(node.state, NodeState::Ready(_)) {
+            if node.sequence != sequence || !matches!(node.state, TaskState::Ready(_)) {
                 self.ready.note_popped_stale();
                 continue;
             }
@@ -32,10 +32,10 @@ impl<P, R, E> Flow<P, R, E> {
             node.worker = worker;
             // 0 is a promise's attempt.
             node.attempt = node.attempt.checked_add(1).unwrap_or(1);
-            let Some(payload) = node.replace_state(NodeState::Vacant).into_payload() else {
+            let Some(payload) = node.replace_state(TaskState::Vacant).into_payload() else {
                 unreachable!("a ready task has a payload");
             };
-            node.state = NodeState::Running(payload);
+            node.state = TaskState::Running(payload);
             actions.push(FlowAction::Run {
                 task,
                 attempt: node.attempt,
@@ -105,7 +105,7 @@ impl<P, R, E> Flow<P, R, E> {
     pub(super) fn stands_on(&self, index: u32, worker: u32) -> bool {
         let node = self.nodes.at(index);
         let on_copies = || self.copies.get(&index).is_some_and(|copies| copies.contains(&worker));
-        worker != NIL && matches!(node.state, NodeState::Done(_)) && (node.worker == worker || on_copies())
+        worker != NIL && matches!(node.state, TaskState::Done(_)) && (node.worker == worker || on_copies())
     }
 
     /// Removes a result from this worker; if it was the last copy, the result is lost.

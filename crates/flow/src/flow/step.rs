@@ -3,7 +3,7 @@
 use super::Flow;
 use crate::event::{FlowAction, FlowEvent, Reaction, ResultPlace, RunOutcome};
 use crate::id::{NIL, TaskId, WorkerIndex};
-use crate::nodes::NodeState;
+use crate::nodes::TaskState;
 
 impl<P, R, E> Flow<P, R, E> {
     /// Applies an event, and appends the resulting actions to `actions`.
@@ -36,10 +36,10 @@ impl<P, R, E> Flow<P, R, E> {
         };
         let node = self.nodes.at_mut(index);
         let (ran, stopping) = match node.state {
-            NodeState::Running(_) => (true, false),
-            NodeState::Stopping(_) => (true, true),
+            TaskState::Running(_) => (true, false),
+            TaskState::Stopping(_) => (true, true),
             // A promise has not started, and cannot be queued again.
-            NodeState::Promised if !matches!(outcome, RunOutcome::NotRun) => (false, false),
+            TaskState::Promised if !matches!(outcome, RunOutcome::NotRun) => (false, false),
             _ => return hand_back_stale(task, outcome, actions),
         };
         let worker = node.worker;
@@ -57,7 +57,7 @@ impl<P, R, E> Flow<P, R, E> {
             RunOutcome::Failed(error) | RunOutcome::Fatal(error) | RunOutcome::Died(error) if stopping => {
                 let value = Err(error);
                 actions.push(FlowAction::Dropped { task, value });
-                self.finish_bad(index, NodeState::Cancelled, actions);
+                self.finish_bad(index, TaskState::Cancelled, actions);
             }
             RunOutcome::Failed(error) if ran && node.retries_left > 0 => {
                 node.retries_left -= 1;
@@ -68,14 +68,14 @@ impl<P, R, E> Flow<P, R, E> {
                 if node.flags.idempotent && node.deaths < self.limits.deaths_max {
                     self.retry_run(index, error, actions);
                 } else {
-                    self.finish_bad(index, NodeState::Failed(error), actions);
+                    self.finish_bad(index, TaskState::Failed(error), actions);
                 }
             }
             RunOutcome::Failed(error) | RunOutcome::Fatal(error) | RunOutcome::Died(error) => {
-                self.finish_bad(index, NodeState::Failed(error), actions);
+                self.finish_bad(index, TaskState::Failed(error), actions);
             }
             RunOutcome::NotRun if !stopping => self.requeue(index, actions),
-            RunOutcome::NotRun | RunOutcome::Stopped => self.finish_bad(index, NodeState::Cancelled, actions),
+            RunOutcome::NotRun | RunOutcome::Stopped => self.finish_bad(index, TaskState::Cancelled, actions),
         }
         Reaction::Applied
     }
@@ -100,10 +100,10 @@ impl<P, R, E> Flow<P, R, E> {
 
     pub(super) fn make_ready(&mut self, index: u32) {
         let node = self.nodes.at_mut(index);
-        let Some(payload) = node.replace_state(NodeState::Vacant).into_payload() else {
+        let Some(payload) = node.replace_state(TaskState::Vacant).into_payload() else {
             unreachable!("only what has a payload gets ready");
         };
-        node.state = NodeState::Ready(payload);
+        node.state = TaskState::Ready(payload);
         self.ready.push(index, node.priority, node.sequence);
     }
 
@@ -119,9 +119,9 @@ impl<P, R, E> Flow<P, R, E> {
             node.holders -= 1;
             return Reaction::Shared;
         }
-        match node.replace_state(NodeState::Vacant) {
-            NodeState::Running(payload) => {
-                node.state = NodeState::Stopping(payload);
+        match node.replace_state(TaskState::Vacant) {
+            TaskState::Running(payload) => {
+                node.state = TaskState::Stopping(payload);
                 actions.push(FlowAction::Stop {
                     task,
                     attempt: node.attempt,
@@ -131,13 +131,13 @@ impl<P, R, E> Flow<P, R, E> {
                 self.forget_key(index);
                 Reaction::Stopping
             }
-            NodeState::Stopping(payload) => {
-                node.state = NodeState::Stopping(payload);
+            TaskState::Stopping(payload) => {
+                node.state = TaskState::Stopping(payload);
                 Reaction::Stopping
             }
             state => {
                 node.state = state;
-                self.finish_bad(index, NodeState::Cancelled, actions);
+                self.finish_bad(index, TaskState::Cancelled, actions);
                 Reaction::Applied
             }
         }
@@ -163,7 +163,7 @@ impl<P, R, E> Flow<P, R, E> {
         };
         let node = self.nodes.at_mut(index);
         // The driver cannot release the memo's claim.
-        let memos = u32::from(node.flags.keyed && matches!(node.state, NodeState::Done(_)));
+        let memos = u32::from(node.flags.keyed && matches!(node.state, TaskState::Done(_)));
         if node.holders <= memos {
             return Reaction::Stale;
         }
@@ -178,7 +178,7 @@ impl<P, R, E> Flow<P, R, E> {
         };
         let node = self.nodes.at_mut(index);
         node.flags.wanted = true;
-        if matches!(node.state, NodeState::Done(_)) && !node.flags.local {
+        if matches!(node.state, TaskState::Done(_)) && !node.flags.local {
             let from = WorkerIndex(node.worker);
             actions.push(FlowAction::Fetch { task, from });
         }
@@ -189,7 +189,7 @@ impl<P, R, E> Flow<P, R, E> {
         let found = self.nodes.find(task);
         if let Some(index) = found {
             let node = self.nodes.at_mut(index);
-            if let NodeState::Done(known) = &mut node.state
+            if let TaskState::Done(known) = &mut node.state
                 && !node.flags.local
             {
                 node.flags.local = true;

@@ -1,9 +1,9 @@
 //! Submission of tasks, and its refusal while the tables are full.
 
 use super::Flow;
-use crate::event::{Admission, FlowAction, FlowLimits, LimitKind, SubmitError, Task};
+use crate::event::{Admission, FlowAction, FlowLimits, FlowTask, LimitKind, SubmitError};
 use crate::id::{MemoKey, NIL, TaskId};
-use crate::nodes::NodeState;
+use crate::nodes::TaskState;
 
 /// Level at which a full table counts as having room again: an eighth below its limit, so that a submitter wakes up
 /// for several tasks, not for each one.
@@ -22,7 +22,7 @@ impl<P, R, E> Flow<P, R, E> {
     /// [`SubmitError`] hands the payload back; nothing has changed.
     pub fn submit(
         &mut self,
-        task: Task<P>,
+        task: FlowTask<P>,
         inputs: &[TaskId],
         actions: &mut Vec<FlowAction<P, R, E>>,
     ) -> Result<Admission<P>, SubmitError<P>> {
@@ -55,7 +55,7 @@ impl<P, R, E> Flow<P, R, E> {
                 payload,
             });
         }
-        let index = self.insert(NodeState::Waiting(payload), task.tag);
+        let index = self.insert(TaskState::Waiting(payload), task.tag);
         let node = self.nodes.at_mut(index);
         node.priority = task.priority;
         node.retries_left = task.retries;
@@ -92,7 +92,7 @@ impl<P, R, E> Flow<P, R, E> {
                 payload: (),
             }),
             None => {
-                let index = self.insert(NodeState::Promised, tag);
+                let index = self.insert(TaskState::Promised, tag);
                 Ok(self.nodes.id(index))
             }
         }
@@ -113,7 +113,7 @@ impl<P, R, E> Flow<P, R, E> {
         if self.memo.find(&key).is_some() || self.nodes.len() >= self.limits.tasks_max {
             return Err(result);
         }
-        let index = self.nodes.insert(NodeState::Done(result), self.sequence);
+        let index = self.nodes.insert(TaskState::Done(result), self.sequence);
         self.sequence += 1;
         let node = self.nodes.at_mut(index);
         (node.bytes, node.flags.local) = (bytes, true);
@@ -140,7 +140,7 @@ impl<P, R, E> Flow<P, R, E> {
         };
         let known = self.memo.find(&key).is_some();
         let node = self.nodes.at_mut(index);
-        if known || node.flags.keyed || !matches!(node.state, NodeState::Done(_)) || node.holders == u32::MAX {
+        if known || node.flags.keyed || !matches!(node.state, TaskState::Done(_)) || node.holders == u32::MAX {
             return false;
         }
         node.flags.keyed = true;
@@ -152,7 +152,7 @@ impl<P, R, E> Flow<P, R, E> {
         true
     }
 
-    fn insert(&mut self, state: NodeState<P, R, E>, tag: u64) -> u32 {
+    fn insert(&mut self, state: TaskState<P, R, E>, tag: u64) -> u32 {
         let index = self.nodes.insert(state, self.sequence);
         self.nodes.at_mut(index).tag = tag;
         self.sequence += 1;
@@ -176,7 +176,7 @@ impl<P, R, E> Flow<P, R, E> {
         while edge != NIL {
             let here = self.edges.get(edge);
             let producer = self.nodes.at(here.producer);
-            if producer.is_over() && !matches!(producer.state, NodeState::Done(_)) {
+            if producer.is_over() && !matches!(producer.state, TaskState::Done(_)) {
                 return Some(edge);
             }
             edge = here.next_input;

@@ -12,7 +12,7 @@
 use super::Flow;
 use crate::event::FlowAction;
 use crate::id::{NIL, WorkerIndex};
-use crate::nodes::NodeState;
+use crate::nodes::TaskState;
 
 impl<P, R, E> Flow<P, R, E> {
     /// Ends a task with a result, which is on this worker (`NIL`: with the driver).
@@ -26,7 +26,7 @@ impl<P, R, E> Flow<P, R, E> {
     ) {
         let task = self.nodes.id(index);
         let node = self.nodes.at_mut(index);
-        let payload = node.replace_state(NodeState::Done(result)).into_payload();
+        let payload = node.replace_state(TaskState::Done(result)).into_payload();
         (node.bytes, node.worker, node.flags.local) = (bytes, worker, worker == NIL);
         self.pending -= 1;
         actions.push(FlowAction::Done { task, payload });
@@ -63,12 +63,12 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// Ends a task without a result, by its own failure or cancellation.
-    pub(super) fn finish_bad(&mut self, index: u32, state: NodeState<P, R, E>, actions: &mut Vec<FlowAction<P, R, E>>) {
+    pub(super) fn finish_bad(&mut self, index: u32, state: TaskState<P, R, E>, actions: &mut Vec<FlowAction<P, R, E>>) {
         let task = self.nodes.id(index);
         let before = self.end(index, state);
         let payload = before.into_payload();
         actions.push(match self.nodes.at(index).state {
-            NodeState::Cancelled => FlowAction::Cancelled { task, payload },
+            TaskState::Cancelled => FlowAction::Cancelled { task, payload },
             _ => FlowAction::Failed {
                 task,
                 payload,
@@ -84,7 +84,7 @@ impl<P, R, E> Flow<P, R, E> {
     pub(super) fn fail_by(&mut self, index: u32, edge: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
         let producer = self.edges.get(edge).producer;
         let root = match self.nodes.at(producer).state {
-            NodeState::Chained(root) => root,
+            TaskState::Chained(root) => root,
             _ => producer,
         };
         self.chain_to(index, edge, root, actions);
@@ -92,7 +92,7 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     fn chain_to(&mut self, index: u32, edge: u32, root: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
-        let before = self.end(index, NodeState::Chained(root));
+        let before = self.end(index, TaskState::Chained(root));
         actions.push(FlowAction::Failed {
             task: self.nodes.id(index),
             payload: before.into_payload(),
@@ -116,7 +116,7 @@ impl<P, R, E> Flow<P, R, E> {
                 // A running task already has its inputs; a task that is over has ended by another input.
                 if matches!(
                     self.nodes.at(consumer).state,
-                    NodeState::Waiting(_) | NodeState::Ready(_)
+                    TaskState::Waiting(_) | TaskState::Ready(_)
                 ) {
                     self.chain_to(consumer, edge, root, actions);
                 }
@@ -127,15 +127,15 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// Ends a pending task; returns its former state.
-    fn end(&mut self, index: u32, state: NodeState<P, R, E>) -> NodeState<P, R, E> {
+    fn end(&mut self, index: u32, state: TaskState<P, R, E>) -> TaskState<P, R, E> {
         let node = self.nodes.at_mut(index);
         let before = node.replace_state(state);
         self.pending -= 1;
-        if matches!(before, NodeState::Ready(_)) {
+        if matches!(before, TaskState::Ready(_)) {
             let nodes = &self.nodes;
             self.ready.note_stale(|index, sequence| {
                 let node = nodes.at(index);
-                node.sequence == sequence && matches!(node.state, NodeState::Ready(_))
+                node.sequence == sequence && matches!(node.state, TaskState::Ready(_))
             });
         }
         self.forget_key(index);
@@ -154,7 +154,7 @@ impl<P, R, E> Flow<P, R, E> {
     pub(super) fn lose(&mut self, index: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
         let task = self.nodes.id(index);
         self.forget_key(index);
-        if let NodeState::Done(result) = self.nodes.at_mut(index).replace_state(NodeState::Lost) {
+        if let TaskState::Done(result) = self.nodes.at_mut(index).replace_state(TaskState::Lost) {
             actions.push(FlowAction::Lost { task, result });
         }
         self.loose.push(index);
@@ -198,8 +198,8 @@ impl<P, R, E> Flow<P, R, E> {
         self.release_inputs(index, NIL);
         self.forget_places(index, actions);
         let value = match self.nodes.remove(index) {
-            NodeState::Done(result) => Ok(result),
-            NodeState::Failed(error) => Err(error),
+            TaskState::Done(result) => Ok(result),
+            TaskState::Failed(error) => Err(error),
             _ => return,
         };
         actions.push(FlowAction::Dropped { task, value });

@@ -3,8 +3,8 @@
 use crate::decoders;
 use hotlease_flow::checkpoint::replay_bytes;
 use hotlease_flow::{
-    Admission, Checkpoint, CheckpointError, CheckpointRecord, Flow, FlowAction, FlowEvent, FlowLimits, MemoKey,
-    ResultPlace, RunOutcome, Task, WorkerIndex,
+    Admission, Checkpoint, CheckpointError, CheckpointRecord, Flow, FlowAction, FlowEvent, FlowLimits, FlowTask,
+    MemoKey, ResultPlace, RunOutcome, WorkerIndex,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -254,7 +254,7 @@ fn a_second_run_computes_nothing_again() {
         flow.step(FlowEvent::WorkerUp { worker, credits: 4 }, &mut actions);
         let mut count = 0;
         for number in 0..50 {
-            let task = Task::new(number).key(key(number));
+            let task = FlowTask::new(number).key(key(number));
             let admission = flow.submit(task, &[], &mut actions).expect("there is room");
             let task = admission.task();
             if let Admission::Accepted(_) = admission {

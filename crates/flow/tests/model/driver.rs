@@ -2,8 +2,8 @@
 
 use crate::reference::{Phase, Reference, Task};
 use hotlease_flow::{
-    Admission, Flow, FlowAction, FlowEvent, FlowLimits, MemoKey, Reaction, ResultPlace, RunOutcome, SubmitError,
-    Task as Submitted, TaskId, WorkerIndex,
+    Admission, Flow, FlowAction, FlowEvent, FlowLimits, FlowTask as Submitted, MemoKey, Reaction, ResultPlace,
+    RunOutcome, SubmitError, TaskId, WorkerIndex,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;

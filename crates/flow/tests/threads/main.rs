@@ -2,7 +2,7 @@
 
 mod pool;
 
-use hotlease_flow::{FlowLimits, Reaction, Task};
+use hotlease_flow::{FlowLimits, FlowTask, Reaction};
 use pool::{End, Job, Pool};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -39,7 +39,7 @@ fn random_graphs_from_four_threads_give_what_one_thread_computes() {
                     let inputs: Vec<(_, u64)> = (0..count).map(|_| held[random.random_range(0..held.len())]).collect();
                     let ids: Vec<_> = inputs.iter().map(|(task, _)| *task).collect();
                     let values: Vec<_> = inputs.iter().map(|(_, value)| *value).collect();
-                    let task = pool.submit(Task::new, job(move |inputs| Ok(mixed(number, inputs))), &ids);
+                    let task = pool.submit(FlowTask::new, job(move |inputs| Ok(mixed(number, inputs))), &ids);
                     held.push((task, mixed(number, &values)));
                     if held.len() > 50 {
                         let (task, expected) = held.remove(random.random_range(0..held.len()));
@@ -69,18 +69,18 @@ fn a_flaky_task_is_tried_as_often_as_it_says_and_a_hopeless_one_fails_its_depend
         2 => Ok(7),
         _ => Err("not yet".into()),
     };
-    let flaky = pool.submit(|job| Task::new(job).retries(2), job(flaky), &[]);
-    let after = pool.submit(Task::new, job(|inputs| Ok(inputs[0] + 1)), &[flaky]);
+    let flaky = pool.submit(|job| FlowTask::new(job).retries(2), job(flaky), &[]);
+    let after = pool.submit(FlowTask::new, job(|inputs| Ok(inputs[0] + 1)), &[flaky]);
     assert_eq!(pool.wait(after), End::Done(8));
     assert_eq!(tries.load(Ordering::SeqCst), 3);
 
-    let broken = pool.submit(|job| Task::new(job).retries(5), job(|_| panic!("on purpose")), &[]);
-    let next = pool.submit(Task::new, job(|_| Ok(0)), &[after, broken]);
-    let last = pool.submit(Task::new, job(|_| Ok(0)), &[next]);
+    let broken = pool.submit(|job| FlowTask::new(job).retries(5), job(|_| panic!("on purpose")), &[]);
+    let next = pool.submit(FlowTask::new, job(|_| Ok(0)), &[after, broken]);
+    let last = pool.submit(FlowTask::new, job(|_| Ok(0)), &[next]);
     assert_eq!(pool.wait(broken), End::Failed("it panicked".into()));
     assert_eq!(pool.wait(last), End::Dependency(vec![last, next, broken]));
     // A task submitted after the failure fails in the same way.
-    let late = pool.submit(Task::new, job(|_| Ok(0)), &[last]);
+    let late = pool.submit(FlowTask::new, job(|_| Ok(0)), &[last]);
     assert_eq!(pool.wait(late), End::Dependency(vec![late, last, next, broken]));
 }
 
@@ -91,7 +91,7 @@ fn a_cancelled_task_never_starts_and_one_that_runs_keeps_what_it_returns() {
     let (go, gate) = mpsc::channel();
     let gate = std::sync::Mutex::new((started, gate));
     let slow = pool.submit(
-        Task::new,
+        FlowTask::new,
         job(move |_| {
             let (started, gate) = &*gate.lock().expect("one run");
             started.send(()).map_err(|error| error.to_string())?;
@@ -103,14 +103,14 @@ fn a_cancelled_task_never_starts_and_one_that_runs_keeps_what_it_returns() {
     let ran = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&ran);
     let after = pool.submit(
-        Task::new,
+        FlowTask::new,
         job(move |_| {
             count.fetch_add(1, Ordering::SeqCst);
             Ok(2)
         }),
         &[slow],
     );
-    let last = pool.submit(Task::new, job(|_| Ok(3)), &[after]);
+    let last = pool.submit(FlowTask::new, job(|_| Ok(3)), &[after]);
     running.recv().expect("it started");
     assert_eq!(pool.cancel(after), Reaction::Applied);
     assert_eq!(pool.cancel(after), Reaction::TooLate);

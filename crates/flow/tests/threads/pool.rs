@@ -1,8 +1,8 @@
 //! A driver: closures on threads, with the kernel behind a mutex. Each thread is a worker.
 
 use hotlease_flow::{
-    Flow, FlowAction, FlowEvent, FlowLimits, FlowLoad, Reaction, ResultPlace, RunOutcome, SubmitError, Task, TaskId,
-    WorkerIndex,
+    Flow, FlowAction, FlowEvent, FlowLimits, FlowLoad, FlowTask, Reaction, ResultPlace, RunOutcome, SubmitError,
+    TaskId, WorkerIndex,
 };
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -152,7 +152,7 @@ impl Pool {
     }
 
     /// Submits a task, and waits while there is no room.
-    pub fn submit(&self, task: impl Fn(Job) -> Task<Job>, job: Job, inputs: &[TaskId]) -> TaskId {
+    pub fn submit(&self, task: impl Fn(Job) -> FlowTask<Job>, job: Job, inputs: &[TaskId]) -> TaskId {
         let mut state = self.shared.lock();
         let tag = state.ends.len() as u64;
         state.ends.push(None);

@@ -5,7 +5,7 @@ use crate::ImageId;
 use crate::cache::Cache;
 use crate::error::{ImageError, io};
 use crate::neighbours::ArrivalInfo;
-use crate::store::{Store, advise_sequential, check_id, hash};
+use crate::store::{ImageStore, advise_sequential, check_id, hash};
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -66,7 +66,7 @@ impl Cache {
             }
         }
         for store in &self.options.stores {
-            if let Some((path, file, bytes)) = Store::at(store).open(id)? {
+            if let Some((path, file, bytes)) = ImageStore::at(store).open(id)? {
                 advise_sequential(&file);
                 // Start anew: the bytes of the neighbours may be the wrong ones.
                 incoming.restart();

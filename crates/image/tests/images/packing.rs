@@ -1,7 +1,7 @@
 //! Tests of what packing keeps, changes and refuses.
 
 use crate::scene::{TestImages, can_pack, mounted};
-use hotlease_image::{ImageError, Limits, Store, TreeKind, pack};
+use hotlease_image::{ImageError, ImageStore, Limits, TreeKind, pack};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
@@ -255,7 +255,7 @@ fn limits_and_places_are_kept() {
     ] {
         assert!(matches!(with(limits), Err(ImageError::Limit { .. })), "{limits:?}");
     }
-    let inside = Store::at(&tree.join("store"));
+    let inside = ImageStore::at(&tree.join("store"));
     fs::create_dir(inside.path()).unwrap();
     assert!(matches!(pack(&tree, &inside, &most), Err(ImageError::Unsafe { .. })));
     let mut file = fs::File::create(scene.path("file")).unwrap();

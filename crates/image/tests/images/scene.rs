@@ -1,6 +1,6 @@
 //! Trees, stores and caches for tests.
 
-use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Limits, MountMethod, PackResult, Store, pack};
+use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, ImageStore, Limits, MountMethod, PackResult, pack};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -50,8 +50,8 @@ impl TestImages {
         tree
     }
 
-    pub fn store(&self) -> Store {
-        Store::at(&self.path("store"))
+    pub fn store(&self) -> ImageStore {
+        ImageStore::at(&self.path("store"))
     }
 
     pub fn pack(&self, tree: &Path) -> Result<PackResult, ImageError> {

@@ -8,7 +8,7 @@ use super::samples::{Block, Clock, Samples};
 use anyhow::ensure;
 use clap::Args;
 use hotlease_client::Buffer;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 
 /// Measure bytes per second: a function that reads every byte of a registered buffer in place, and an echo whose
@@ -64,7 +64,7 @@ impl TransferSamples {
     }
 }
 
-pub(super) fn carry_out(args: &BandwidthArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &BandwidthArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     for transport in args.over.fabrics() {
         fabric::bandwidth::measure(&host, transport, &args.sizes, args.bytes, output)?;

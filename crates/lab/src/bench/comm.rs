@@ -10,11 +10,11 @@ use clap::Args;
 use hotlease_comm::model::collective_of_size;
 use hotlease_comm::rendezvous::{Limits, Server};
 use hotlease_comm::{
-    Algorithm, Call, Collective, Communicator, Datatype, LinkKind, Measurement, Operation, Operator, Options, Question,
-    Recipe, Schedule, Secret, Table,
+    Algorithm, Collective, CollectiveCall, Communicator, Datatype, LinkKind, Measurement, Operation, Operator, Options,
+    Question, Recipe, Schedule, Secret, Table,
 };
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
+use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
 use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -86,7 +86,7 @@ struct AlgorithmTimeRow {
     factor: f64,
 }
 
-pub(super) fn carry_out(args: &CommArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &CommArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut measured = Vec::new();
     for &ranks in &args.ranks {
         measured.extend(measure_ranks(ranks, &args.plan)?);
@@ -184,7 +184,7 @@ fn measure_one(
     samples: u32,
 ) -> anyhow::Result<Vec<Measurement>> {
     let (rank, ranks) = (all.rank(), all.size());
-    let call = Call::new(
+    let call = CollectiveCall::new(
         collective_of_size(operation, 0, ranks, size.div_ceil(ELEMENT)),
         rank,
         ranks,
@@ -232,7 +232,7 @@ impl CollectiveClock {
     fn new(rank: u32, ranks: u32) -> anyhow::Result<Self> {
         let build = |collective, algorithm: Algorithm| {
             Recipe::from(algorithm)
-                .build(&Call::new(collective, rank, ranks))
+                .build(&CollectiveCall::new(collective, rank, ranks))
                 .map(Arc::new)
         };
         Ok(Self {
@@ -263,7 +263,7 @@ impl CollectiveClock {
     }
 }
 
-fn show(measured: &[Measurement], output: &mut Output) -> anyhow::Result<()> {
+fn show(measured: &[Measurement], output: &mut Printer) -> anyhow::Result<()> {
     let mut fastest = BTreeMap::new();
     for one in measured {
         let least = fastest

@@ -9,7 +9,7 @@ use super::warm;
 use clap::{Args, ValueEnum};
 use hotlease_bench_baseline::RoundTripKind;
 use hotlease_client::{Buffer, Function, LeaseOptions};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 
 /// Measure round trips, one at a time. Hot: next to a raw round trip between the same two cores that moves the same
@@ -61,7 +61,7 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(super) fn carry_out(args: &LatencyArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &LatencyArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     let wanted = |mode| args.mode.is_none_or(|only| only == mode);
     for transport in args.over.fabrics() {

@@ -46,7 +46,7 @@ mod throughput;
 mod warm;
 
 use clap::{Args, Subcommand};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 
 /// Measure how fast the platform is on this host, next to baselines in the same run
 ///
@@ -94,7 +94,7 @@ enum Bench {
     SimulatedAgents(control::SimulatedAgentsArgs),
 }
 
-pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: BenchArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.bench {
         Bench::Latency(args) => latency::carry_out(&args, output),
         Bench::Throughput(args) => throughput::carry_out(&args, output),

@@ -8,7 +8,7 @@ use super::record::{Figures, Record, params, print};
 use super::samples::{Clock, Samples};
 use clap::Args;
 use hotlease_client::{Function, Invoker, Model, Work, WorkPlan};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ const LARGEST: usize = 8000;
 const RUNS: usize = 201;
 const PLANS: usize = 11;
 
-pub(super) fn carry_out(args: &ModelArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &ModelArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     let shm = args.over.shm().then_some("shm");
     for transport in shm.into_iter().chain(args.over.fabrics()) {
@@ -67,7 +67,7 @@ pub(super) fn carry_out(args: &ModelArgs, output: &mut Output) -> anyhow::Result
     output.flush()
 }
 
-fn show(output: &mut Output, title: &str, records: &[Record]) -> anyhow::Result<()> {
+fn show(output: &mut Printer, title: &str, records: &[Record]) -> anyhow::Result<()> {
     print(output, title, records, |record| {
         let text = |name: &str| record.params[name].as_u64().unwrap_or(0);
         let time = || quantity::nanoseconds(text("time_us") * 1000);

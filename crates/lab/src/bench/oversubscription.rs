@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, Sharing};
 use hotlease_terminal::functions::functions;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ const LOAD_BYTES: usize = 512 << 10;
 const LONG_BYTES: usize = 64 << 20;
 const LOAD_TIME: Duration = Duration::from_millis(500);
 
-pub(super) fn carry_out(args: &OversubscriptionArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &OversubscriptionArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     let machine = HostInfo::here(Cores::default());
     let mut records = claims(&host, args.samples as usize, &machine)?;

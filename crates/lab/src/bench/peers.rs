@@ -15,7 +15,7 @@ use clap::Args;
 use hotlease_bench_baseline::RoundTripKind as Raw;
 use hotlease_bench_peers::{BYTES_MAX, Client, PeerKind};
 use hotlease_client::{Completion, Function, LeaseOptions, Polling};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use std::env;
 use std::io::{BufRead, BufReader, stdout};
 use std::path::PathBuf;
@@ -131,7 +131,7 @@ fn polling() -> LeaseOptions {
     }
 }
 
-pub(super) fn carry_out(args: &PeersArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &PeersArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     let samples = args.samples as usize;
     for transport in args.over.fabrics() {
@@ -170,7 +170,7 @@ pub(super) fn carry_out(args: &PeersArgs, output: &mut Output) -> anyhow::Result
     output.flush()
 }
 
-fn show(output: &mut Output, transport: &str, records: &[Record]) -> anyhow::Result<()> {
+fn show(output: &mut Printer, transport: &str, records: &[Record]) -> anyhow::Result<()> {
     let title = format!("the same echo, beside hot invocations over {transport}");
     print(output, &title, records, |record| {
         let name = record.params["title"].as_str().unwrap_or_default();

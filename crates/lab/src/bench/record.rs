@@ -2,7 +2,7 @@
 
 use super::host_info::HostInfo;
 use super::samples::{Pair, Samples};
-use hotlease_terminal::output::{Column, ColumnAlign, Output};
+use hotlease_terminal::output::{Column, ColumnAlign, Printer};
 use hotlease_terminal::quantity;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -194,7 +194,7 @@ fn rate(per_second: f64, unit: &str) -> String {
 
 /// Prints records: JSON lines, or a table in which `what` names each record, and the targets.
 pub(super) fn print(
-    output: &mut Output,
+    output: &mut Printer,
     title: &str,
     records: &[Record],
     what: impl Fn(&Record) -> String,
@@ -243,7 +243,7 @@ pub(super) fn print(
 }
 
 /// Prints promised limits and measured values as lines of text.
-pub(super) fn print_targets(output: &mut Output, records: &[Record]) -> anyhow::Result<()> {
+pub(super) fn print_targets(output: &mut Printer, records: &[Record]) -> anyhow::Result<()> {
     for target in records.iter().flat_map(|record| &record.targets) {
         let verdict = if target.met { "met   " } else { "MISSED" };
         output.line(&format!(

@@ -7,7 +7,7 @@ use super::record::{Figures, Record, Target, params, print};
 use anyhow::ensure;
 use clap::Args;
 use hotlease_client::Function;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 
 /// Run synchronous, pipelined and submitted invocations in turn, and a new registered buffer in each round. Memory
 /// and descriptors are first read after two rounds
@@ -25,7 +25,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Memory that a process may have gained at the end: allocators and kernels round.
 const GROWTH_BYTES_MAX: f64 = 1e6;
 
-pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &SoakArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     let stage = MeasuredLease::start(&host, hot(), 0)?;
     let (echo, touch) = (stage.invoker.function("echo")?, stage.invoker.function("touch")?);

@@ -7,7 +7,7 @@ use clap::Args;
 use hotlease_bench_baseline::RoundTripKind;
 use hotlease_client::{LeaseOptions, Pipeline};
 use hotlease_fabric::clock::median;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use std::time::Instant;
 
 /// Measure no-op invocations of 8 bytes, next to raw round trips of a cache line, one at a time
@@ -53,7 +53,7 @@ impl Rate {
     }
 }
 
-pub(super) fn carry_out(args: &ThroughputArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &ThroughputArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     let samples = args.samples as usize;
     let mut records = Vec::new();

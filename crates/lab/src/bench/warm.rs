@@ -9,7 +9,7 @@ use super::record::{Record, Target, params, print};
 use super::samples::{Block, Clock, Pair};
 use hotlease_bench_baseline::RoundTripKind;
 use hotlease_client::{Completion, LeaseOptions, Polling};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use std::thread;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub(super) fn measure(
     host: &BenchPlatform,
     polled: SlotPolling,
     samples: usize,
-    output: &mut Output,
+    output: &mut Printer,
 ) -> anyhow::Result<()> {
     let mut records = Vec::new();
     for client_sleeps in [true, false] {

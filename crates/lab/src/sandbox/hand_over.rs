@@ -7,9 +7,9 @@ use super::trial::{policy, token};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use hotlease_escape::{DONE, PREFIX, Residue, names_for};
-use hotlease_sandbox::{KeepAlive, Kind, Launcher, Mount, ProcessEnd, Program, Reach};
+use hotlease_sandbox::{KeepAlive, Kind, Launcher, Mount, ProcessEnd, Program, WorkerReach};
 use hotlease_terminal::arguments::{ContainerArgs, MachineArgs};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::net::Shutdown;
@@ -52,7 +52,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Most findings that are printed in words.
 const TOLD_MAX: usize = 10;
 
-pub(super) fn carry_out(args: &HandOverArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &HandOverArgs, output: &mut Printer) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -141,7 +141,7 @@ async fn run_tenant(launcher: &Launcher, kind: Kind, program: &Program) -> anyho
     let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
     ours.shutdown(Shutdown::Write)?;
     let process = launcher
-        .start(kind, Some(program), &Reach::default(), OwnedFd::from(theirs))
+        .start(kind, Some(program), &WorkerReach::default(), OwnedFd::from(theirs))
         .context("cannot be started")?;
     let boot = if kind == Kind::MicroVm { BOOT } else { Duration::ZERO };
     let exit = tokio::time::timeout(boot + DEADLINE, process.exited()).await;

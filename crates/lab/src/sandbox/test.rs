@@ -10,7 +10,7 @@ use clap::Args;
 use hotlease_escape::{Attempt, BINARY, LoopTimes, MustSucceed, effective_capabilities, themes};
 use hotlease_sandbox::{Kind, Launcher};
 use hotlease_terminal::arguments::{ContainerArgs, MachineArgs};
-use hotlease_terminal::output::{Column, ColumnAlign, Output};
+use hotlease_terminal::output::{Column, ColumnAlign, Printer};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
@@ -103,7 +103,7 @@ const COLUMNS: [Column; 4] = [
     Column("HOW", ColumnAlign::Left),
 ];
 
-pub(super) fn carry_out(args: &TestArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &TestArgs, output: &mut Printer) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -8,7 +8,7 @@ use super::stand_in::{StandIn, resident_bytes};
 use anyhow::Context;
 use hotlease_escape::{Attempt, AttemptOutcome, Evidence, Neighbour, PREFIX, Residue, names_for};
 use hotlease_sandbox::{
-    Exit, KeepAlive, Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program, Reach, SandboxError,
+    Exit, KeepAlive, Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program, SandboxError, WorkerReach,
 };
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
@@ -290,7 +290,9 @@ impl TestSetup {
         let mut granted = processors()?;
         granted.truncate(PROCESSORS);
         let started = run_on(&granted, || match zygote {
-            false => self.launcher.start(kind, Some(&program), &Reach::default(), control),
+            false => self
+                .launcher
+                .start(kind, Some(&program), &WorkerReach::default(), control),
             true => self.fork(&program, control),
         })?;
         let process = started.with_context(|| format!("cannot start {} in a sandbox", names.join(", ")))?;

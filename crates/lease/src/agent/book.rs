@@ -11,7 +11,7 @@ mod workers;
 use self::cores::Cores;
 use self::gpus::Gpus;
 use super::{
-    ATTACH_WITHIN, Availability, BookAction, BookEvent, BookStep, CoreSharing, EndedLease, GrantRequest, Lease,
+    ATTACH_WITHIN, Availability, BookAction, BookEvent, BookStep, CoreLease, CoreUse, EndedLease, GrantRequest,
     LeasePhase, SessionId, WorkerRecord, WorkerState,
 };
 use crate::ledger::FunctionTotals;
@@ -32,7 +32,7 @@ pub struct LeaseBook {
     cores: Cores,
     gpus: Gpus,
     memory_bytes: u64,
-    leases: BTreeMap<LeaseId, Lease>,
+    leases: BTreeMap<LeaseId, CoreLease>,
     ended: VecDeque<EndedLease>,
     epoch: Epoch,
     availability: Availability,
@@ -115,7 +115,7 @@ impl LeaseBook {
     /// Number of leases that share cores.
     pub fn shared_leases(&self) -> usize {
         let leases = self.leases.values();
-        leases.filter(|lease| lease.sharing == CoreSharing::Shared).count()
+        leases.filter(|lease| lease.sharing == CoreUse::Shared).count()
     }
 
     /// Cores that will be free as soon as the workers of ending leases are gone.
@@ -125,15 +125,15 @@ impl LeaseBook {
     }
 
     /// Whether `slots` slots and `gpus` GPUs may find room once the leases that are ending now are over.
-    pub fn can_soon_fit(&self, sharing: CoreSharing, slots: u32, gpus: u32) -> bool {
+    pub fn can_soon_fit(&self, sharing: CoreUse, slots: u32, gpus: u32) -> bool {
         let ending = self.leases.values().filter(|lease| !lease.is_active());
         let ending_gpus: usize = ending.map(|lease| lease.gpus().len()).sum();
         if self.free_gpus().saturating_add(ending_gpus as u32) < gpus {
             return false;
         }
         match sharing {
-            CoreSharing::Exclusive => self.free_cores() + self.ending_cores() >= slots,
-            CoreSharing::Shared => {
+            CoreUse::Exclusive => self.free_cores() + self.ending_cores() >= slots,
+            CoreUse::Shared => {
                 let ending = self.ending_cores() * self.cores.places_per_core();
                 self.free_places() + ending >= slots
             }
@@ -151,12 +151,12 @@ impl LeaseBook {
     }
 
     /// The leases that hold cores, by id.
-    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+    pub fn leases(&self) -> impl Iterator<Item = &CoreLease> {
         self.leases.values()
     }
 
     /// The lease of this name, if it holds cores.
-    pub fn lease(&self, id: LeaseId) -> Option<&Lease> {
+    pub fn lease(&self, id: LeaseId) -> Option<&CoreLease> {
         self.leases.get(&id)
     }
 
@@ -171,12 +171,12 @@ impl LeaseBook {
         self.leases
             .values()
             .filter(|lease| lease.is_active())
-            .map(Lease::next_end)
+            .map(CoreLease::next_end)
             .min()
     }
 
     /// The lease if it has not begun to end, else the refusal that says why it ended or that it is unknown.
-    pub fn active(&self, id: LeaseId) -> Result<&Lease, Rejection> {
+    pub fn active(&self, id: LeaseId) -> Result<&CoreLease, Rejection> {
         match self.leases.get(&id) {
             Some(lease) => match lease.phase {
                 LeasePhase::Starting | LeasePhase::Serving => Ok(lease),
@@ -193,7 +193,7 @@ impl LeaseBook {
         }
     }
 
-    fn active_mut(&mut self, id: LeaseId) -> Result<&mut Lease, Rejection> {
+    fn active_mut(&mut self, id: LeaseId) -> Result<&mut CoreLease, Rejection> {
         self.active(id)?;
         self.leases.get_mut(&id).ok_or(Rejection::UnknownLease)
     }
@@ -316,7 +316,7 @@ impl LeaseBook {
                 state: WorkerState::Starting,
             });
         }
-        let lease = Lease {
+        let lease = CoreLease {
             id: request.id,
             tenant: request.tenant,
             label: request.label,
@@ -345,12 +345,12 @@ impl LeaseBook {
         let (workers, slots) = (request.workers, request.slots_per_worker);
         let asked = workers * slots;
         match request.sharing {
-            CoreSharing::Exclusive => self.cores.take_exclusive(workers, slots).ok_or(Rejection::NoCapacity {
+            CoreUse::Exclusive => self.cores.take_exclusive(workers, slots).ok_or(Rejection::NoCapacity {
                 asked,
                 free: self.free_cores(),
                 offered: self.offered_cores(),
             }),
-            CoreSharing::Shared => {
+            CoreUse::Shared => {
                 let places = self.cores.places_per_core();
                 if places > 0 && slots > places {
                     return Err(Rejection::TooMany {
@@ -375,7 +375,7 @@ impl LeaseBook {
     }
 
     /// The active lease that a token names, if epoch and tenant match.
-    fn lease_of_token(&mut self, id: LeaseId, epoch: Epoch, tenant: &str) -> Result<&mut Lease, Rejection> {
+    fn lease_of_token(&mut self, id: LeaseId, epoch: Epoch, tenant: &str) -> Result<&mut CoreLease, Rejection> {
         let lease = self.active_mut(id)?;
         if lease.epoch != epoch {
             return Err(Rejection::StaleEpoch {

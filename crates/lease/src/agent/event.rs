@@ -1,6 +1,6 @@
 //! Events of the book of leases, and the actions that it orders.
 
-use super::CoreSharing;
+use super::CoreUse;
 use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{SlotPlace, UsageTotals};
@@ -30,14 +30,14 @@ pub struct GrantRequest {
     /// GPUs of each worker.
     pub gpus: u32,
     /// Whether the lease has its cores for itself.
-    pub sharing: CoreSharing,
+    pub sharing: CoreUse,
     /// Time until the lease expires unless renewed.
     pub ttl: Duration,
 }
 
 /// New offer of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
+pub struct NodeOffer {
     /// The offered cores.
     pub cores: OfferedCores,
     /// Offered memory, bytes; none: unchanged.
@@ -166,7 +166,7 @@ pub enum BookEvent {
     Resume,
     /// The node's offer changes. It grows at once. If it shrinks, free cores are withdrawn first, and leases that
     /// hold the rest end at the deadline.
-    Offer(Offer),
+    Offer(NodeOffer),
     /// The agent is stopping: end all leases, grant nothing.
     Stop,
     /// Time passed. Every step looks at expiry; this event is for when nothing else happens.

@@ -72,7 +72,7 @@ impl fmt::Display for Availability {
 
 /// Whether a lease has its cores for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CoreSharing {
+pub enum CoreUse {
     /// Each slot has a core for itself.
     #[default]
     Exclusive,
@@ -118,7 +118,7 @@ pub struct Delegation {
 
 /// A lease that holds cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lease {
+pub struct CoreLease {
     /// The lease's name.
     pub id: LeaseId,
     /// Tenant that holds the lease.
@@ -132,7 +132,7 @@ pub struct Lease {
     /// Memory of each worker, bytes; 0: no limit.
     pub memory_bytes: u64,
     /// Whether the lease has its cores for itself.
-    pub sharing: CoreSharing,
+    pub sharing: CoreUse,
     /// When the lease was granted.
     pub granted: Duration,
     /// When the lease ends unless renewed.
@@ -159,7 +159,7 @@ pub struct Lease {
     pub retired_functions: FunctionTotals,
 }
 
-impl Lease {
+impl CoreLease {
     /// Core of each slot; a core of a shared lease may occur several times.
     pub fn cores(&self) -> Vec<u32> {
         self.workers
@@ -184,8 +184,8 @@ impl Lease {
     /// Number of different cores on which the lease has slots.
     pub fn core_count(&self) -> usize {
         match self.sharing {
-            CoreSharing::Exclusive => self.workers.iter().map(|worker| worker.cores.len()).sum(),
-            CoreSharing::Shared => self.cores().into_iter().collect::<BTreeSet<_>>().len(),
+            CoreUse::Exclusive => self.workers.iter().map(|worker| worker.cores.len()).sum(),
+            CoreUse::Shared => self.cores().into_iter().collect::<BTreeSet<_>>().len(),
         }
     }
 
@@ -240,7 +240,7 @@ pub struct EndedLease {
     /// Core of each slot.
     pub cores: Vec<u32>,
     /// Whether the lease had its cores for itself.
-    pub sharing: CoreSharing,
+    pub sharing: CoreUse,
     /// Numbers of the lease's GPUs.
     pub gpus: Vec<u32>,
     /// Why the lease ended.

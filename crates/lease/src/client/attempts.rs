@@ -30,7 +30,7 @@ impl ChannelEnd {
 }
 
 /// Properties of an error that [`Attempts`] depends on.
-pub trait Failure {
+pub trait AttemptFailure {
     /// Whether the function ran.
     fn ran(&self) -> RunCertainty;
     /// Whether another worker, or another lease, may succeed.
@@ -51,7 +51,7 @@ pub struct Attempts<E> {
     may_have_run: Option<E>,
 }
 
-impl<E: Failure> Attempts<E> {
+impl<E: AttemptFailure> Attempts<E> {
     /// Attempts of a new invocation. `retries`: further runs of an idempotent function.
     pub fn new(idempotent: bool, retries: u32) -> Self {
         Self {

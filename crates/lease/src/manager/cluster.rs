@@ -25,7 +25,7 @@ mod reports;
 use super::quota::Holdings;
 use super::registry::{AgentState, RegistrationError, Registry};
 use super::{
-    AgentRecord, Amount, AskId, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, LeaseNote, RequestId, StateWrite,
+    AgentProfile, Amount, AskId, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, LeaseNote, RequestId, StateWrite,
 };
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
@@ -63,7 +63,7 @@ enum Question {
 enum Continuation {
     Registered {
         request: RequestId,
-        record: Box<AgentRecord>,
+        record: Box<AgentProfile>,
     },
     Heard {
         request: RequestId,
@@ -277,7 +277,7 @@ impl Cluster {
         })
     }
 
-    fn register(&mut self, request: RequestId, record: AgentRecord, proof: u64, actions: &mut Vec<ClusterAction>) {
+    fn register(&mut self, request: RequestId, record: AgentProfile, proof: u64, actions: &mut Vec<ClusterAction>) {
         let (id, boot) = (record.id, record.boot);
         let admitted = self.admit().and_then(|()| {
             let doubtful = self.registry.is_over(boot) || self.has_other_run(id, boot);
@@ -301,7 +301,7 @@ impl Cluster {
     fn on_registered(
         &mut self,
         request: RequestId,
-        record: AgentRecord,
+        record: AgentProfile,
         now: Duration,
         actions: &mut Vec<ClusterAction>,
     ) {

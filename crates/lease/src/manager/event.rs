@@ -1,6 +1,6 @@
 //! Events of the manager, the actions that it orders, and its answers.
 
-use super::{AgentOffer, AgentRecord, Allowance, LeaseSpec, NodeOrder, NodeWish};
+use super::{AgentOffer, AgentProfile, Allowance, LeaseSpec, NodeOrder, NodeWish};
 use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -125,7 +125,7 @@ pub enum ClusterEvent {
         /// The request to answer.
         request: RequestId,
         /// The agent's description of itself.
-        record: AgentRecord,
+        record: AgentProfile,
         /// The last challenge that this run was sent; 0: none.
         proof: u64,
     },
@@ -228,7 +228,7 @@ pub enum ClusterEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateWrite {
     /// An agent is registered in this run: all leases that it had in other runs are over and settled.
-    PutAgent(AgentRecord),
+    PutAgent(AgentProfile),
     /// An agent is gone for good: its leases are over, its totals are settled.
     RemoveAgent(AgentId),
     /// A lease was granted by this agent. A lease that is over stays over.
@@ -324,7 +324,7 @@ pub enum ClusterAction {
         answer: ClusterAnswer,
     },
     /// This agent is registered now, in this run.
-    AgentJoined(AgentRecord),
+    AgentJoined(AgentProfile),
     /// This agent left, or was forgotten.
     AgentGone(AgentId),
 }

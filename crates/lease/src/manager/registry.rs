@@ -24,7 +24,7 @@ pub const AGENTS_MAX: usize = 16 * 1024;
 
 /// Description of an agent, by its own report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AgentRecord {
+pub struct AgentProfile {
     /// The agent's identity.
     pub id: AgentId,
     /// The present run of the agent.
@@ -61,7 +61,7 @@ pub struct AgentRecord {
     pub free_gpus: u32,
 }
 
-impl AgentRecord {
+impl AgentProfile {
     /// Cores or places of the agent, whichever is needed: free ones, and all.
     fn room(&self, need: Need) -> (u32, u32) {
         let cores = self.cores.len() as u32;
@@ -131,7 +131,7 @@ pub enum RegistrationError {
 
 #[derive(Debug)]
 struct AgentEntry {
-    record: AgentRecord,
+    record: AgentProfile,
     state: AgentState,
     heard: Duration,
 }
@@ -198,7 +198,7 @@ impl Registry {
 
     /// Registers an agent, for the first time or again; its former run is over. If another run is known, the caller
     /// must have made sure that this run is alive: see [`prove`](Self::prove).
-    pub fn register(&mut self, record: AgentRecord, now: Duration) -> Result<(), RegistrationError> {
+    pub fn register(&mut self, record: AgentProfile, now: Duration) -> Result<(), RegistrationError> {
         self.check_admission(record.id, record.boot)?;
         if self.agents.len() >= AGENTS_MAX
             && !self.agents.contains_key(&record.id)
@@ -382,7 +382,7 @@ impl Registry {
 
     /// All agents, ordered by id: the record, how well the agent is heard (as of the last [`tick`](Self::tick) or
     /// heartbeat), and when it was last heard.
-    pub fn agents(&self) -> impl Iterator<Item = (&AgentRecord, AgentState, Duration)> {
+    pub fn agents(&self) -> impl Iterator<Item = (&AgentProfile, AgentState, Duration)> {
         self.agents
             .values()
             .map(|entry| (&entry.record, entry.state, entry.heard))
@@ -399,7 +399,7 @@ impl Registry {
     }
 
     /// One agent: its record, how well it is heard, and when it was last heard.
-    pub fn agent(&self, id: AgentId) -> Option<(&AgentRecord, AgentState, Duration)> {
+    pub fn agent(&self, id: AgentId) -> Option<(&AgentProfile, AgentState, Duration)> {
         self.agents
             .get(&id)
             .map(|entry| (&entry.record, entry.state, entry.heard))

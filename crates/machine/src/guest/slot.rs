@@ -2,12 +2,12 @@
 
 use crate::guest::monitor_sender::MonitorSender;
 use crate::guest::power_off;
-use hotlease_fabric::buffer::Buffer;
-use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};
+use hotlease_fabric::buffer::SharedBuffer;
+use hotlease_fabric::channel::{CallParameters, ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::frame::{Flags, ReplyHeader, Span, Status};
+use hotlease_wire::frame::{Flags, InvocationStatus, ReplyHeader, Span};
 use hotlease_wire::ids::{Epoch, FunctionIndex, RegionId, SlotIndex};
 use hotlease_wire::machine::{FromGuest, ToGuest};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -107,7 +107,7 @@ impl GuestSlot {
                 Ok((header, output)) => (header.status, header.code, header.length, output),
                 Err(why) => {
                     eprintln!("hotlease-machine: {why}");
-                    (Status::BadSpan, 0, 0, Vec::new())
+                    (InvocationStatus::BadSpan, 0, 0, Vec::new())
                 }
             };
             let returned = FromGuest::Returned {
@@ -138,7 +138,7 @@ impl GuestSlot {
             spans.extend(self.output.span(called.capacity).encode());
             flags = flags.with(Flags::OUTPUT_BUFFER);
         }
-        let call = Call {
+        let call = CallParameters {
             epoch: self.epoch,
             function: FunctionIndex(called.function),
             flags,
@@ -153,7 +153,7 @@ impl GuestSlot {
         // Frees the input: the machine's memory is for the function.
         called.input = Vec::new();
         let header = self.wait(number)?;
-        if !matches!(header.status, Status::Ok | Status::FunctionError) {
+        if !matches!(header.status, InvocationStatus::Ok | InvocationStatus::FunctionError) {
             return Ok((header, Vec::new()));
         }
         let bytes = usize::try_from(header.length.min(called.capacity)).map_err(|error| error.to_string())?;
@@ -185,7 +185,7 @@ impl GuestSlot {
 /// A buffer for data that does not fit into a ring entry; grows.
 struct GrowingBuffer {
     region: RegionId,
-    buffer: Option<Buffer<u8>>,
+    buffer: Option<SharedBuffer<u8>>,
 }
 
 impl GrowingBuffer {
@@ -197,7 +197,7 @@ impl GrowingBuffer {
     }
 
     /// The buffer, with room for this many bytes.
-    fn of(&mut self, bytes: usize, connection: &Mutex<Socket>) -> Result<&mut Buffer<u8>, String> {
+    fn of(&mut self, bytes: usize, connection: &Mutex<Socket>) -> Result<&mut SharedBuffer<u8>, String> {
         if self.buffer.as_ref().is_some_and(|buffer| buffer.elements() < bytes) {
             self.buffer = None;
             done(ask(
@@ -207,7 +207,7 @@ impl GrowingBuffer {
             )?)?;
         }
         if self.buffer.is_none() {
-            let buffer = Buffer::new(bytes.next_power_of_two()).map_err(|error| error.to_string())?;
+            let buffer = SharedBuffer::new(bytes.next_power_of_two()).map_err(|error| error.to_string())?;
             let register = ConnectionRequest::Register {
                 region: self.region,
                 size_bytes: buffer.size_bytes() as u64,

@@ -7,7 +7,7 @@ use hotlease_fabric::clock::measure_tick_hz;
 use hotlease_fabric::memory::sealed_copy;
 use hotlease_fabric::socket::Socket;
 use hotlease_fabric::usage::UsageBlock;
-use hotlease_wire::control::{Order, Polling, WorkerAnswer};
+use hotlease_wire::control::{PollingPolicy, WorkerAnswer, WorkerOrder};
 use hotlease_wire::ids::{CodeHash, LeaseId};
 use hotlease_wire::machine::{Assignment, FromGuest, ToGuest};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -58,12 +58,12 @@ impl WorkerControl {
         let usage = Arc::new(usage);
         // The machine's own processors, one for each slot; the host decides on which cores they run.
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-        let order = Order::Configure {
+        let order = WorkerOrder::Configure {
             lease: LeaseId([0; 8]),
             epoch: assignment.epoch,
             cores: (0..u32::from(assignment.slots)).map(|slot| slot % processors).collect(),
             // A thread that polls here would take the processor from the threads that bring its requests.
-            polling: Polling::Warm,
+            polling: PollingPolicy::Warm,
             hot_budget_ns: 0,
             tick_hz: measure_tick_hz(CLOCK),
             memory_bytes: assignment.memory_bytes,
@@ -75,7 +75,7 @@ impl WorkerControl {
         // The worker is assigned only once.
         let _ = known.set(usage);
         let (ours, theirs) = Socket::pair().map_err(|error| error.to_string())?;
-        self.tell(&Order::Introduce { lent: None }, &[theirs.as_fd()])?;
+        self.tell(&WorkerOrder::Introduce { lent: None }, &[theirs.as_fd()])?;
         drop(theirs);
         let connection = Arc::new(Mutex::new(ours));
         for index in 0..assignment.slots {
@@ -89,7 +89,7 @@ impl WorkerControl {
 
     fn load(&self, code: &[u8], base: u16) -> Result<(), String> {
         let file = sealed_copy("hotlease-code", code).map_err(|error| error.to_string())?;
-        let order = Order::Load {
+        let order = WorkerOrder::Load {
             // Checked by the agent outside, and not used by the worker.
             hash: CodeHash([0; 32]),
             size_bytes: code.len() as u64,
@@ -98,7 +98,7 @@ impl WorkerControl {
         self.tell(&order, &[file.as_fd()])
     }
 
-    fn tell(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
+    fn tell(&self, order: &WorkerOrder, fds: &[BorrowedFd<'_>]) -> Result<(), String> {
         let gone = |error: String| format!("the worker does not answer: {error}");
         self.worker.send(order, fds).map_err(|error| gone(error.to_string()))?;
         match self.worker.receive::<WorkerAnswer>() {

@@ -3,10 +3,10 @@
 use crate::messages;
 use crate::monitor::RunningMachine;
 use crate::monitor::files::FileServer;
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::machine::{Assignment, CARRIED_BYTES_MAX, FILE_BYTES_MAX, FromGuest, GuestCrash, GuestEnd, ToGuest};
-use hotlease_worker::{RemoteCall, RemoteResult, RemoteWorker, Worker, WorkerEnd};
+use hotlease_worker::{RemoteCall, RemoteCallResult, RemoteWorker, Worker, WorkerEnd};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, recv, send, shutdown, socketpair};
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ enum LastMessage {
 pub struct GuestConnection {
     port: Mutex<UnixStream>,
     /// Receivers of the results of each slot's call.
-    waiting: Mutex<BTreeMap<u16, SyncSender<Result<RemoteResult, Status>>>>,
+    waiting: Mutex<BTreeMap<u16, SyncSender<Result<RemoteCallResult, InvocationStatus>>>>,
     obeyed: Mutex<Receiver<Result<(), String>>>,
     /// Socket to the file server, for questions about files and their answers: a message each.
     files: OwnedFd,
@@ -275,16 +275,16 @@ impl GuestConnection {
 }
 
 /// Result of a call, from the guest's report, which may hold anything.
-fn call_result((status, code, bytes): (u16, i32, u64), output: Vec<u8>) -> Result<RemoteResult, Status> {
-    match Status::from_number(status) {
-        Some(status) if status.has_run() => Ok(RemoteResult {
+fn call_result((status, code, bytes): (u16, i32, u64), output: Vec<u8>) -> Result<RemoteCallResult, InvocationStatus> {
+    match InvocationStatus::from_number(status) {
+        Some(status) if status.has_run() => Ok(RemoteCallResult {
             status,
             code,
             bytes,
             output,
         }),
         Some(status) => Err(status),
-        None => Err(Status::BadHeader),
+        None => Err(InvocationStatus::BadHeader),
     }
 }
 
@@ -341,9 +341,9 @@ impl RemoteWorker for GuestConnection {
         self.order(&ToGuest::Load { base }, code)
     }
 
-    fn call(&self, call: RemoteCall<'_>) -> Result<RemoteResult, Status> {
+    fn call(&self, call: RemoteCall<'_>) -> Result<RemoteCallResult, InvocationStatus> {
         if call.input.len() as u64 > CARRIED_BYTES_MAX {
-            return Err(Status::BadSpan);
+            return Err(InvocationStatus::BadSpan);
         }
         let (sender, answer) = mpsc::sync_channel(1);
         locked(&self.waiting).insert(call.slot, sender);

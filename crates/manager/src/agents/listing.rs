@@ -7,7 +7,7 @@ use crate::records::{CORES_MAX, agent_info, lease_info};
 use crate::state::ManagerState;
 use crate::state::agent_connections::answer;
 use hotlease_lease::agent::Availability;
-use hotlease_lease::manager::AgentRecord;
+use hotlease_lease::manager::AgentProfile;
 use hotlease_store::{LeaseRecord, LeaseState};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
@@ -41,7 +41,7 @@ pub(crate) async fn agents(state: &Arc<ManagerState>) -> AgentList {
 }
 
 /// Agents to ask for a listing that their last reports answer as well: all that serve, or none on a large site.
-fn agents_of_small_site(state: &Arc<ManagerState>) -> Vec<AgentRecord> {
+fn agents_of_small_site(state: &Arc<ManagerState>) -> Vec<AgentProfile> {
     let agents = Some(state.serving_agents());
     agents
         .filter(|agents| agents.len() <= ASKED_AT_ONCE_MAX)
@@ -155,7 +155,7 @@ pub(crate) async fn ask_all(state: &Arc<ManagerState>, tenant: &str) -> Vec<(Age
 
 async fn ask_each(
     state: &Arc<ManagerState>,
-    agents: Vec<AgentRecord>,
+    agents: Vec<AgentProfile>,
     limit: Duration,
     tenant: &str,
 ) -> Vec<(AgentId, AgentStatus)> {
@@ -178,7 +178,7 @@ async fn ask_each(
 
 async fn ask(
     state: Arc<ManagerState>,
-    agent: AgentRecord,
+    agent: AgentProfile,
     limit: Duration,
     tenant: String,
 ) -> Option<(AgentId, AgentStatus)> {

@@ -10,7 +10,7 @@ use crate::state::driver::unexpected_answer;
 use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::{AgentReport as Heard, AgentState, ClusterAnswer, ClusterEvent, LeaseReport};
 use hotlease_net::Peer;
-use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, Report};
+use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, ReportRecord};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
     HeartbeatReply, HeartbeatRequest, PastUsageReply, PastUsageRequest, RegisterReply, RegisterRequest,
@@ -145,7 +145,7 @@ pub(crate) async fn report_past(
         return Ok(PastUsageReply { known: false });
     }
     let usage = request.usage.into_iter().map(|past| past_row(agent, past));
-    let report = Report {
+    let report = ReportRecord {
         agent,
         boot,
         at_ms: state.unix_ms(),

@@ -5,7 +5,7 @@ use crate::records::{CORES_MAX, bad_request};
 use crate::state::ManagerState;
 use crate::state::driver::unexpected_answer;
 use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{AgentRecord, ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish};
+use hotlease_lease::manager::{AgentProfile, ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish};
 use hotlease_net::Address;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
@@ -85,11 +85,11 @@ fn find(state: &Arc<ManagerState>, name: &str) -> Result<(AgentId, String), Reje
         let known = agents.iter().find(|(record, ..)| record.id == id);
         return Ok((id, known.map_or(String::new(), |(record, ..)| record.host.clone())));
     }
-    let certified = |record: &AgentRecord| {
+    let certified = |record: &AgentProfile| {
         let address: Option<Address> = record.endpoint.parse().ok();
         record.owner == name || address.is_some_and(|address| address.host() == name)
     };
-    let told = |record: &AgentRecord| record.host == name;
+    let told = |record: &AgentProfile| record.host == name;
     let named: Vec<_> = agents.iter().filter(|(record, ..)| certified(record)).collect();
     let named = match named.is_empty() || name.is_empty() {
         true => agents.iter().filter(|(record, ..)| told(record)).collect(),

@@ -4,8 +4,8 @@ use super::caller::KEY_NAME;
 use super::challenges::Challenges;
 use super::munge::{Munge, MungeConfig};
 use super::sessions::Sessions;
-use super::{Caller, Directory, Issuers, Proof, Role, Subject, keys, not_authenticated, sessions};
-use hotlease_net::{Peer, Role as CertificateRole};
+use super::{Caller, CallerProof, Issuers, Role, Subject, TenantDirectory, keys, not_authenticated, sessions};
+use hotlease_net::{CertificateRole, Peer};
 use hotlease_wire::Rejection;
 use hotlease_wire::munge::payload as munge_payload;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl ConnectionPeer {
 pub struct Authenticator {
     /// User of the manager.
     own_uid: u32,
-    directory: Arc<Directory>,
+    directory: Arc<TenantDirectory>,
     sessions: Sessions,
     challenges: Challenges,
     issuers: Option<Issuers>,
@@ -61,7 +61,7 @@ pub(super) fn milliseconds(now: SystemTime) -> u64 {
 }
 
 impl Authenticator {
-    pub(crate) fn new(directory: Arc<Directory>, issuers: Option<Issuers>, munge: Option<MungeConfig>) -> Self {
+    pub(crate) fn new(directory: Arc<TenantDirectory>, issuers: Option<Issuers>, munge: Option<MungeConfig>) -> Self {
         let own_uid = nix::unistd::geteuid().as_raw();
         Self {
             own_uid,
@@ -110,12 +110,12 @@ impl Authenticator {
             return self.of_key(credential, now_ms);
         }
         match &self.issuers {
-            Some(issuers) => self.of_subject(issuers.check(credential)?, Proof::Token),
+            Some(issuers) => self.of_subject(issuers.check(credential)?, CallerProof::Token),
             None => Err(not_authenticated("credentials of this kind are not taken here")),
         }
     }
 
-    fn of_subject(&self, subject: Subject, how: Proof) -> Result<Caller, Rejection> {
+    fn of_subject(&self, subject: Subject, how: CallerProof) -> Result<Caller, Rejection> {
         let (tenant, role) = self.directory.find_member(&subject)?;
         Ok(Caller {
             name: subject.member(),
@@ -139,7 +139,7 @@ impl Authenticator {
         let nonce = self.challenges.take(*channel, now_ms);
         let nonce = nonce.ok_or_else(|| not_authenticated("this connection has no challenge to answer"))?;
         let uid = munge.check(credential, &munge_payload(&nonce, server)).await?;
-        self.of_subject(Subject::Munge { uid }, Proof::Munge)
+        self.of_subject(Subject::Munge { uid }, CallerProof::Munge)
     }
 
     fn of_connection(&self, connection: &ConnectionPeer) -> Result<Caller, Rejection> {
@@ -158,7 +158,7 @@ impl Authenticator {
             name: format!("uid:{uid}"),
             tenant,
             role,
-            how: Proof::PeerCredentials,
+            how: CallerProof::PeerCredentials,
         };
         // A user that could stop the manager and read its files is an operator, even if the directory says otherwise. A
         // disabled tenant still leases nothing.
@@ -193,7 +193,7 @@ impl Authenticator {
             name: peer.name.clone(),
             tenant,
             role,
-            how: Proof::Certificate(Arc::clone(peer)),
+            how: CallerProof::Certificate(Arc::clone(peer)),
         })
     }
 
@@ -205,7 +205,7 @@ impl Authenticator {
             name: format!("{KEY_NAME}{}", record.id),
             tenant: Some(record.tenant),
             role: record.position.into(),
-            how: Proof::Key,
+            how: CallerProof::Key,
         })
     }
 

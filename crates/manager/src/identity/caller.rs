@@ -1,6 +1,6 @@
 //! Caller of a request, after authentication.
 
-use super::Operation;
+use super::ManagerOperation;
 use hotlease_net::Peer;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{BillRequest, ListRequest};
@@ -36,7 +36,7 @@ impl fmt::Display for Role {
 
 /// Proof of a caller's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Proof {
+pub enum CallerProof {
     /// The kernel, for a process of this node.
     PeerCredentials,
     /// A certificate of the site's authority.
@@ -49,7 +49,7 @@ pub enum Proof {
     Key,
 }
 
-impl fmt::Display for Proof {
+impl fmt::Display for CallerProof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PeerCredentials => f.write_str("peer credentials"),
@@ -74,12 +74,12 @@ pub struct Caller {
     /// Role, which decides what it may do.
     pub role: Role,
     /// Proof of the identity.
-    pub how: Proof,
+    pub how: CallerProof,
 }
 
 impl Caller {
     /// Checks whether the caller may perform this operation at all; the methods below limit it to a tenant.
-    pub fn check(&self, operation: Operation) -> Result<(), Rejection> {
+    pub fn check(&self, operation: ManagerOperation) -> Result<(), Rejection> {
         if operation.permits(self) {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Caller {
     /// Id of the key that authenticated the caller or opened its session, if one did.
     pub(super) fn key(&self) -> Option<&str> {
         match self.how {
-            Proof::Key => self.name.strip_prefix(KEY_NAME),
+            CallerProof::Key => self.name.strip_prefix(KEY_NAME),
             _ => None,
         }
     }
@@ -140,8 +140,8 @@ impl Caller {
     /// Certificate that an agent registers with; none for an agent of this node.
     pub fn agent(&self) -> Option<&Peer> {
         match &self.how {
-            Proof::Certificate(peer) => Some(peer),
-            Proof::PeerCredentials | Proof::Munge | Proof::Token | Proof::Key => None,
+            CallerProof::Certificate(peer) => Some(peer),
+            CallerProof::PeerCredentials | CallerProof::Munge | CallerProof::Token | CallerProof::Key => None,
         }
     }
 }

@@ -70,7 +70,7 @@ struct DirectoryCopy {
 }
 
 /// Tenants, members and keys, copied from the store.
-pub struct Directory {
+pub struct TenantDirectory {
     policy: TenantPolicy,
     known: RwLock<DirectoryCopy>,
     /// Core-seconds used within their windows, by tenants with such a quota.
@@ -83,7 +83,7 @@ fn refused(why: String) -> Rejection {
     Rejection::NotPermitted { what: why }
 }
 
-impl Directory {
+impl TenantDirectory {
     pub(crate) fn new(policy: TenantPolicy) -> Self {
         Self {
             policy,

@@ -1,7 +1,7 @@
 //! Gate of the gRPC service: refuses unknown callers, and routes without an operation.
 
-use super::{Authenticator, Caller, CallerGroup, ConnectionPeer, Operation};
-use crate::listener::PeerInfo as LocalPeer;
+use super::{Authenticator, Caller, CallerGroup, ConnectionPeer, ManagerOperation};
+use crate::listener::LocalPeerInfo as LocalPeer;
 use hotlease_net::StrangerInfo;
 use hotlease_net::grpc::PeerInfo as RemotePeer;
 use hotlease_wire::Rejection;
@@ -71,7 +71,7 @@ where
             };
             match admitted {
                 Ok(Admission { connection, caller }) => {
-                    request.extensions_mut().insert(Connection(connection));
+                    request.extensions_mut().insert(GateConnection(connection));
                     if let Some(caller) = caller {
                         if let Some(stranger) = request.extensions().get::<StrangerInfo>() {
                             stranger.make_known();
@@ -92,7 +92,7 @@ where
 
 /// Operation, connection and credential of a request.
 struct RequestIdentity {
-    operation: Operation,
+    operation: ManagerOperation,
     connection: ConnectionPeer,
     authorization: Option<String>,
 }
@@ -100,7 +100,7 @@ struct RequestIdentity {
 impl RequestIdentity {
     fn by(request: &http::Request<Body>) -> Result<Self, Rejection> {
         let refused = |what: &str| Rejection::NotPermitted { what: what.into() };
-        let operation = Operation::of_grpc(request.uri().path());
+        let operation = ManagerOperation::of_grpc(request.uri().path());
         let authorization = request.headers().get(AUTHORIZATION).map(|value| value.to_str());
         Ok(Self {
             operation: operation.ok_or_else(|| refused("this manager has no such route"))?,
@@ -140,7 +140,7 @@ struct Admission {
 
 /// Connection of a request that passed the gate; stored in its extensions.
 #[derive(Clone)]
-pub(crate) struct Connection(pub ConnectionPeer);
+pub(crate) struct GateConnection(pub ConnectionPeer);
 
 /// Identity of the peer whose connection a request came on.
 pub(crate) fn connection_of(extensions: &http::Extensions) -> Result<ConnectionPeer, Rejection> {

@@ -1,11 +1,11 @@
 //! Operations of a manager, and who may perform each of them.
 
-use super::{Caller, Proof, Role};
+use super::{Caller, CallerProof, Role};
 use std::fmt;
 
 /// An operation that a caller may ask for, through any interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub enum ManagerOperation {
     /// Get a lease.
     Acquire,
     /// End a lease: one's own, or as an operator any lease.
@@ -90,7 +90,7 @@ impl fmt::Display for CallerGroup {
     }
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for ManagerOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Acquire => "getting a lease",
@@ -123,7 +123,7 @@ impl fmt::Display for Operation {
     }
 }
 
-impl Operation {
+impl ManagerOperation {
     /// Callers that may perform each operation. No wildcard: a new operation must be added here.
     pub fn allowed_callers(self) -> CallerGroup {
         match self {
@@ -160,7 +160,7 @@ impl Operation {
             | (CallerGroup::Operators, Role::Operator)
             | (CallerGroup::Agents, Role::Agent) => true,
             // For `hotlease up`, and for an agent of the manager's own node and user.
-            (CallerGroup::Agents, Role::Operator) => caller.how == Proof::PeerCredentials,
+            (CallerGroup::Agents, Role::Operator) => caller.how == CallerProof::PeerCredentials,
             (
                 CallerGroup::Members
                 | CallerGroup::MembersAndHooks
@@ -206,7 +206,7 @@ impl Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hotlease_net::{Peer, Role as CertificateRole};
+    use hotlease_net::{CertificateRole, Peer};
     use hotlease_wire::grpc::DESCRIPTORS;
     use prost::Message;
     use std::sync::Arc;
@@ -225,7 +225,7 @@ mod tests {
         routes
     }
 
-    fn caller(role: Role, how: Proof) -> Caller {
+    fn caller(role: Role, how: CallerProof) -> Caller {
         Caller {
             name: "a peer".into(),
             tenant: Some("alice".into()),
@@ -234,8 +234,8 @@ mod tests {
         }
     }
 
-    fn certificate(role: CertificateRole) -> Proof {
-        Proof::Certificate(Arc::new(Peer {
+    fn certificate(role: CertificateRole) -> CallerProof {
+        CallerProof::Certificate(Arc::new(Peer {
             role,
             name: "alice".into(),
             tenant: None,
@@ -248,7 +248,7 @@ mod tests {
     fn every_route_of_the_protocol_names_what_it_asks_for() {
         for route in [routes("Manager"), routes("Identity")].concat() {
             assert!(
-                Operation::of_grpc(&route).is_some(),
+                ManagerOperation::of_grpc(&route).is_some(),
                 "{route} names no operation: say in identity/operation.rs which one it is, and who may"
             );
         }
@@ -265,7 +265,7 @@ mod tests {
             "/HOTLEASE.V1.MANAGER/ACQUIRE",
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         ] {
-            assert_eq!(Operation::of_grpc(path), None, "{path}");
+            assert_eq!(ManagerOperation::of_grpc(path), None, "{path}");
         }
     }
 
@@ -275,7 +275,7 @@ mod tests {
         let hook = caller(Role::Hook, certificate(CertificateRole::Client));
         let agent = caller(Role::Agent, certificate(CertificateRole::Agent));
         let manager = caller(Role::Manager, certificate(CertificateRole::Manager));
-        let here = caller(Role::Operator, Proof::PeerCredentials);
+        let here = caller(Role::Operator, CallerProof::PeerCredentials);
         let remote = caller(Role::Operator, certificate(CertificateRole::Client));
         let of_user = [
             "Acquire",
@@ -294,7 +294,7 @@ mod tests {
         let of_agent = ["Register", "Heartbeat", "ReportPast", "FindImage"];
         let of_hook = ["ListAgents", "GetInfo", "ListNodes", "OrderNode"];
         for route in routes("Manager") {
-            let operation = Operation::of_grpc(&route).expect("named");
+            let operation = ManagerOperation::of_grpc(&route).expect("named");
             let method = route.rsplit('/').next().expect("a method");
             let is = |list: &[&str]| list.contains(&method);
             assert_eq!(operation.permits(&user), is(&of_user), "a user and {method}");

@@ -4,7 +4,7 @@
 //! stored for it. It is valid only on the connection that it was made for, for five minutes, and until this process
 //! ends or the key was rotated twice. A client whose token is invalid gets a new one.
 
-use super::{Caller, ConnectionPeer, Proof, Role};
+use super::{Caller, CallerProof, ConnectionPeer, Role};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hotlease_wire::Rejection;
@@ -40,7 +40,7 @@ struct SessionKeys {
 pub(super) struct Sessions(RwLock<SessionKeys>);
 
 const ROLES: [Role; 3] = [Role::User, Role::Operator, Role::Hook];
-const KINDS: [Proof; 3] = [Proof::Munge, Proof::Token, Proof::Key];
+const KINDS: [CallerProof; 3] = [CallerProof::Munge, CallerProof::Token, CallerProof::Key];
 
 impl Sessions {
     pub fn new() -> Self {
@@ -138,7 +138,7 @@ mod tests {
             name: "uid:7".into(),
             tenant: Some("alice".into()),
             role: Role::Hook,
-            how: Proof::Munge,
+            how: CallerProof::Munge,
         }
     }
 

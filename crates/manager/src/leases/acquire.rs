@@ -4,7 +4,7 @@ use crate::records::{bad_request, lease_note, usage};
 use crate::state::ManagerState;
 use crate::state::driver::{RELEASED, REVOKED, unexpected_answer};
 use crate::state::machine::LeaseRequest;
-use hotlease_lease::agent::CoreSharing as Whose;
+use hotlease_lease::agent::CoreUse as Whose;
 use hotlease_lease::client::EXCLUDED_MAX;
 use hotlease_lease::manager::{ClusterAnswer, ClusterEvent, EndRequest, LeaseNote, PlacementSpread};
 use hotlease_store::RowKey;

@@ -1,6 +1,6 @@
 //! Agents: the daemons of the nodes.
 
-use super::extract::{Page, PathParameter, QueryParameters, Which};
+use super::extract::{Page, PageQuery, PathParameter, QueryParameters};
 use super::problem::Problem;
 use crate::agents::listing;
 use crate::state::ManagerState as Shared;
@@ -84,11 +84,11 @@ pub(super) struct Agents {
 }
 
 /// Lists agents as they are now; one that does not answer is shown as it last reported.
-#[utoipa::path(get, path = "/v1/agents", operation_id = "list_agents", tag = "nodes", params(Which),
+#[utoipa::path(get, path = "/v1/agents", operation_id = "list_agents", tag = "nodes", params(PageQuery),
     responses((status = 200, description = "Agents", body = Agents)))]
 pub(super) async fn list(
     State(state): State<Arc<Shared>>,
-    QueryParameters(which): QueryParameters<Which>,
+    QueryParameters(which): QueryParameters<PageQuery>,
 ) -> Result<Json<Agents>, Problem> {
     let page = Page::of(which.limit, which.after.as_deref())?;
     let agents = listing::agents(&state).await.agents;

@@ -98,7 +98,7 @@ pub(super) fn deserialize_number<'de, D: Deserializer<'de>>(from: D) -> Result<O
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Which {
+pub(super) struct PageQuery {
     /// Limit of rows (default: 1000).
     #[param(minimum = 1, maximum = 10_000)]
     pub limit: Option<u32>,

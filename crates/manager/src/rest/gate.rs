@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::routes;
-use crate::identity::{Caller, CallerGroup, Operation, connection_of};
+use crate::identity::{Caller, CallerGroup, ManagerOperation, connection_of};
 use crate::state::ManagerState as Shared;
 use crate::trace::Trace;
 use axum::extract::{MatchedPath, Request, State};
@@ -78,7 +78,7 @@ async fn admit(state: &Arc<Shared>, request: Request, next: Next) -> Response {
 async fn identify(state: &Arc<Shared>, request: &Parts) -> Result<Option<Caller>, Problem> {
     let path = request.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
     let operation = path.and_then(|path| routes::operation(&request.method, path));
-    if operation.map(Operation::allowed_callers) == Some(CallerGroup::Anybody) {
+    if operation.map(ManagerOperation::allowed_callers) == Some(CallerGroup::Anybody) {
         return Ok(None);
     }
     let caller = authenticate(state, request).await.map_err(|refusal| {

@@ -110,7 +110,7 @@ pub(super) enum LeaseState {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Which {
+pub(super) struct LeasesQuery {
     /// Show only this tenant's leases. A caller that is no operator always sees its own tenant's.
     #[param(max_length = 64)]
     tenant: Option<String>,
@@ -126,12 +126,12 @@ pub(super) struct Which {
 }
 
 /// Lists leases: running ones, and ended ones as long as they are kept.
-#[utoipa::path(get, path = "/v1/leases", operation_id = "list_leases", tag = "leases", params(Which),
+#[utoipa::path(get, path = "/v1/leases", operation_id = "list_leases", tag = "leases", params(LeasesQuery),
     responses((status = 200, description = "Leases", body = Leases)))]
 pub(super) async fn list(
     State(state): State<Arc<Shared>>,
     RequestCaller(caller): RequestCaller,
-    QueryParameters(which): QueryParameters<Which>,
+    QueryParameters(which): QueryParameters<LeasesQuery>,
 ) -> Result<Json<Leases>, Problem> {
     let page = Page::of(which.limit, which.after.as_deref())?;
     let request = caller.listing(ListRequest {

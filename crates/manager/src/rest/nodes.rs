@@ -1,7 +1,7 @@
 //! Nodes that operators and batch systems give to the site and take back.
 
 use super::agents::Agent;
-use super::extract::{JsonBody, Page, PathParameter, QueryParameters, RequestCaller, Which, deserialize_number};
+use super::extract::{JsonBody, Page, PageQuery, PathParameter, QueryParameters, RequestCaller, deserialize_number};
 use super::problem::Problem;
 use crate::agents::nodes;
 use crate::records::CORES_MAX;
@@ -105,11 +105,11 @@ pub(super) struct Drain {
 }
 
 /// Lists registered nodes, and nodes that are away and for which there is a wish.
-#[utoipa::path(get, path = "/v1/nodes", operation_id = "list_nodes", tag = "nodes", params(Which),
+#[utoipa::path(get, path = "/v1/nodes", operation_id = "list_nodes", tag = "nodes", params(PageQuery),
     responses((status = 200, description = "Nodes", body = Nodes)))]
 pub(super) async fn list(
     State(state): State<Arc<Shared>>,
-    QueryParameters(which): QueryParameters<Which>,
+    QueryParameters(which): QueryParameters<PageQuery>,
 ) -> Result<Json<Nodes>, Problem> {
     let page = Page::of(which.limit, which.after.as_deref())?;
     let nodes = nodes::list(&state).await.nodes.into_iter();

@@ -1,7 +1,7 @@
 //! Table of routes with their operations, and the router.
 
 use super::{agents, health, info, leases, nodes, openapi, sessions, tenants, usage};
-use crate::identity::Operation;
+use crate::identity::ManagerOperation;
 use crate::state::ManagerState;
 use axum::http::Method;
 use std::sync::Arc;
@@ -9,34 +9,34 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// Routes with their operations. A route that is not listed is refused to every caller.
-pub(super) const ROUTES: &[(Method, &str, Operation)] = &[
-    (Method::GET, "/healthz", Operation::ReadHealth),
-    (Method::GET, "/readyz", Operation::GetInfo),
-    (Method::GET, "/metrics", Operation::ReadMetrics),
-    (Method::GET, "/v1/info", Operation::GetInfo),
-    (Method::GET, "/v1/openapi.json", Operation::GetInfo),
-    (Method::GET, "/v1/challenge", Operation::Authenticate),
-    (Method::POST, "/v1/session", Operation::GetInfo),
-    (Method::GET, "/v1/agents", Operation::ListAgents),
-    (Method::GET, "/v1/agents/{agent}", Operation::ListAgents),
-    (Method::GET, "/v1/nodes", Operation::ListNodes),
-    (Method::GET, "/v1/nodes/{node}", Operation::ListNodes),
-    (Method::DELETE, "/v1/nodes/{node}", Operation::RemoveNode),
-    (Method::PUT, "/v1/nodes/{node}/offer", Operation::AddNode),
-    (Method::POST, "/v1/nodes/{node}/drain", Operation::DrainNode),
-    (Method::POST, "/v1/nodes/{node}/resume", Operation::AddNode),
-    (Method::GET, "/v1/leases", Operation::ListLeases),
-    (Method::GET, "/v1/leases/{lease}", Operation::ListLeases),
-    (Method::DELETE, "/v1/leases/{lease}", Operation::Release),
-    (Method::GET, "/v1/tenants", Operation::ListTenants),
-    (Method::GET, "/v1/tenants/{tenant}", Operation::ListTenants),
-    (Method::PUT, "/v1/tenants/{tenant}", Operation::ChangeTenants),
-    (Method::DELETE, "/v1/tenants/{tenant}", Operation::ChangeTenants),
-    (Method::GET, "/v1/usage", Operation::Bill),
+pub(super) const ROUTES: &[(Method, &str, ManagerOperation)] = &[
+    (Method::GET, "/healthz", ManagerOperation::ReadHealth),
+    (Method::GET, "/readyz", ManagerOperation::GetInfo),
+    (Method::GET, "/metrics", ManagerOperation::ReadMetrics),
+    (Method::GET, "/v1/info", ManagerOperation::GetInfo),
+    (Method::GET, "/v1/openapi.json", ManagerOperation::GetInfo),
+    (Method::GET, "/v1/challenge", ManagerOperation::Authenticate),
+    (Method::POST, "/v1/session", ManagerOperation::GetInfo),
+    (Method::GET, "/v1/agents", ManagerOperation::ListAgents),
+    (Method::GET, "/v1/agents/{agent}", ManagerOperation::ListAgents),
+    (Method::GET, "/v1/nodes", ManagerOperation::ListNodes),
+    (Method::GET, "/v1/nodes/{node}", ManagerOperation::ListNodes),
+    (Method::DELETE, "/v1/nodes/{node}", ManagerOperation::RemoveNode),
+    (Method::PUT, "/v1/nodes/{node}/offer", ManagerOperation::AddNode),
+    (Method::POST, "/v1/nodes/{node}/drain", ManagerOperation::DrainNode),
+    (Method::POST, "/v1/nodes/{node}/resume", ManagerOperation::AddNode),
+    (Method::GET, "/v1/leases", ManagerOperation::ListLeases),
+    (Method::GET, "/v1/leases/{lease}", ManagerOperation::ListLeases),
+    (Method::DELETE, "/v1/leases/{lease}", ManagerOperation::Release),
+    (Method::GET, "/v1/tenants", ManagerOperation::ListTenants),
+    (Method::GET, "/v1/tenants/{tenant}", ManagerOperation::ListTenants),
+    (Method::PUT, "/v1/tenants/{tenant}", ManagerOperation::ChangeTenants),
+    (Method::DELETE, "/v1/tenants/{tenant}", ManagerOperation::ChangeTenants),
+    (Method::GET, "/v1/usage", ManagerOperation::Bill),
 ];
 
 /// Operation of a request for one of our paths. HEAD counts as GET; its response has no body.
-pub(super) fn operation(method: &Method, path: &str) -> Option<Operation> {
+pub(super) fn operation(method: &Method, path: &str) -> Option<ManagerOperation> {
     let method = match *method {
         Method::HEAD => &Method::GET,
         _ => method,

@@ -2,14 +2,14 @@
 
 use super::problem::Problem;
 use super::{gate, routes};
-use crate::listener::Listener;
+use crate::listener::LocalListener;
 use crate::state::ManagerState;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use hotlease_net::Listener as TlsListener;
+use hotlease_net::TlsListener;
 use hotlease_net::grpc::{PeerStream, StrangerStream};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -69,7 +69,7 @@ async fn in_turn(turns: &Semaphore, request: Request, next: Next) -> Response {
 /// Serves the socket, and the TLS port if there is one, until told to stop; then lets requests finish.
 pub(crate) async fn serve(
     state: Arc<ManagerState>,
-    local: Listener,
+    local: LocalListener,
     tls: Option<TlsListener>,
     stopping: watch::Receiver<bool>,
 ) {
@@ -152,8 +152,8 @@ async fn carry(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::{CallerGroup, Operation};
-    use crate::listener::PeerInfo;
+    use crate::identity::{CallerGroup, ManagerOperation};
+    use crate::listener::LocalPeerInfo;
     use crate::{Manager, ManagerConfig};
     use axum::http::header::{CONNECTION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
     use axum::http::{HeaderMap, Method, StatusCode};
@@ -183,7 +183,7 @@ mod tests {
                 .header(CONTENT_TYPE, "application/json");
             let mut request = request.body(Body::from("{}")).expect("a request");
             if let Some(uid) = uid {
-                request.extensions_mut().insert(PeerInfo { uid });
+                request.extensions_mut().insert(LocalPeerInfo { uid });
             }
             let answer = self.router.clone().call(request).await.expect("infallible");
             (answer.status(), answer.headers().clone())
@@ -191,7 +191,7 @@ mod tests {
     }
 
     /// Routes of the document with their operations; an id is filled in where a path needs one.
-    fn routes_of_the_document() -> Vec<(Method, String, Operation)> {
+    fn routes_of_the_document() -> Vec<(Method, String, ManagerOperation)> {
         let document: serde_json::Value = serde_json::from_str(&super::super::openapi()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths").iter();
         let routes = paths.flat_map(|(path, item)| {
@@ -214,8 +214,8 @@ mod tests {
         let scene = TestRouter::start().await;
         let mut routes = routes_of_the_document();
         for elsewhere in ["/", "/v1", "/v1/secrets", "/metrics/"] {
-            routes.push((Method::GET, elsewhere.into(), Operation::GetInfo));
-            routes.push((Method::TRACE, elsewhere.into(), Operation::GetInfo));
+            routes.push((Method::GET, elsewhere.into(), ManagerOperation::GetInfo));
+            routes.push((Method::TRACE, elsewhere.into(), ManagerOperation::GetInfo));
         }
         for (method, path, operation) in routes {
             let (status, headers) = scene.ask(&method, &path, None).await;

@@ -1,7 +1,7 @@
 //! Tenants: their members, quotas, and what they hold.
 
 use super::extract::{
-    JsonBody, Page, PathParameter, QueryParameters, RequestCaller, Which, deserialize_number, deserialize_object,
+    JsonBody, Page, PageQuery, PathParameter, QueryParameters, RequestCaller, deserialize_number, deserialize_object,
 };
 use super::problem::Problem;
 use crate::state::ManagerState as Shared;
@@ -129,11 +129,11 @@ pub(super) struct Wanted {
 }
 
 /// Lists tenants that operators named, with the resources that they hold.
-#[utoipa::path(get, path = "/v1/tenants", operation_id = "list_tenants", tag = "tenants", params(Which),
+#[utoipa::path(get, path = "/v1/tenants", operation_id = "list_tenants", tag = "tenants", params(PageQuery),
     responses((status = 200, description = "Tenants", body = Tenants)))]
 pub(super) async fn list(
     State(state): State<Arc<Shared>>,
-    QueryParameters(which): QueryParameters<Which>,
+    QueryParameters(which): QueryParameters<PageQuery>,
 ) -> Result<Json<Tenants>, Problem> {
     let page = Page::of(which.limit, which.after.as_deref())?;
     let tenants = tenants::tenants(&state, "")?.tenants.into_iter();

@@ -103,7 +103,7 @@ pub(super) enum Grouping {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Which {
+pub(super) struct UsageQuery {
     /// Show only this tenant's usage. A caller that is no operator always sees its own tenant's.
     #[param(max_length = 64)]
     tenant: Option<String>,
@@ -122,7 +122,7 @@ pub(super) struct Which {
 }
 
 /// Reports usage and its cost: `C = Ca*ta + Cc*tc + Ch*th`, and the cost of memory that was held.
-#[utoipa::path(get, path = "/v1/usage", operation_id = "get_usage", tag = "usage", params(Which),
+#[utoipa::path(get, path = "/v1/usage", operation_id = "get_usage", tag = "usage", params(UsageQuery),
     responses((status = 200, description = "The bill, in the format of the Accept header", content(
         (Bill = "application/json"),
         (String = "text/csv"),
@@ -130,7 +130,7 @@ pub(super) struct Which {
 pub(super) async fn usage(
     State(state): State<Arc<Shared>>,
     RequestCaller(caller): RequestCaller,
-    QueryParameters(which): QueryParameters<Which>,
+    QueryParameters(which): QueryParameters<UsageQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let form = preferred_media_type(&headers, &[JSON, CSV]);

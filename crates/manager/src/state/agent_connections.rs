@@ -1,8 +1,8 @@
 //! Connections to the agents: one channel for each, made when first needed, and kept while it is among those used
 //! last. Agents of this node are reached over their sockets, others over TLS.
 
-use hotlease_lease::manager::AgentRecord;
-use hotlease_net::{Address, Identity, Role, grpc};
+use hotlease_lease::manager::AgentProfile;
+use hotlease_net::{Address, CertificateRole, Identity, grpc};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::ids::AgentId;
@@ -42,7 +42,7 @@ impl AgentConnections {
     }
 
     /// Client for an agent. Sends nothing; a channel that broke connects again when it is used.
-    pub(crate) fn client(&self, agent: &AgentRecord) -> Result<AgentClient<Channel>, Rejection> {
+    pub(crate) fn client(&self, agent: &AgentProfile) -> Result<AgentClient<Channel>, Rejection> {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(link) = channels.get(&agent.id)
             && link.address == agent.address
@@ -60,7 +60,7 @@ impl AgentConnections {
             let address: Address = agent.address.parse().map_err(Rejection::from)?;
             let identity = self.identity.clone();
             let identity = identity.ok_or_else(|| unusable("this manager serves one machine".into()))?;
-            grpc::channel(address, identity, Role::Agent)
+            grpc::channel(address, identity, CertificateRole::Agent)
         };
         let client = AgentClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         let link = AgentConnection {

@@ -9,7 +9,7 @@ use crate::state::{ManagerState, refusal_of};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::{AGENTS_MAX, ClusterEvent, CommitId, LeaseNote, LeaseReport, StateWrite};
 use hotlease_store::{
-    AgentRecord, LATER_MAX, LeaseRecord, LeaseState, LedgerRow, Report, ReportResult, RowKey, Store, StoreError,
+    AgentRecord, LATER_MAX, LeaseRecord, LeaseState, LedgerRow, ReportRecord, ReportResult, RowKey, Store, StoreError,
 };
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, LeaseId};
@@ -187,7 +187,7 @@ fn lease_of_grant(lease: LeaseId, note: LeaseNote, wanted: Option<&LeaseRequest>
     }
 }
 
-fn report(agent: AgentId, leases: Vec<LeaseReport>, at_ms: u64) -> Report {
+fn report(agent: AgentId, leases: Vec<LeaseReport>, at_ms: u64) -> ReportRecord {
     let boot = leases.first().map(|lease| lease.boot);
     let usage = leases.iter().map(|lease| LedgerRow {
         key: RowKey {
@@ -200,7 +200,7 @@ fn report(agent: AgentId, leases: Vec<LeaseReport>, at_ms: u64) -> Report {
         functions: lease.functions.clone(),
         settled: lease.over.is_some(),
     });
-    Report {
+    ReportRecord {
         agent,
         boot: boot.unwrap_or(hotlease_wire::ids::BootId([0; 8])),
         at_ms,
@@ -235,7 +235,7 @@ fn lease_of_report(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecor
 }
 
 /// Report that ends a lease whose agent reports no more usage: the known total is its last.
-fn end_report(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> Result<Report, StoreError> {
+fn end_report(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> Result<ReportRecord, StoreError> {
     let key = known.key();
     let row = store.rows(&[key])?.into_iter().flatten().next();
     let usage = row.map(|row| LedgerRow {
@@ -246,7 +246,7 @@ fn end_report(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> R
         settled: true,
     });
     let state = LeaseState::Ended { why: why.into() };
-    Ok(Report {
+    Ok(ReportRecord {
         agent: known.agent,
         boot: known.boot,
         at_ms,

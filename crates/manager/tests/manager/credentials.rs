@@ -2,10 +2,10 @@
 
 use crate::fixture::{TestManager, connect, wish};
 use hotlease_manager::identity::{MungeConfig, TenantPolicy};
-use hotlease_manager::{Manager, ManagerConfig, Network};
+use hotlease_manager::{Manager, ManagerConfig, ManagerNetwork};
 use hotlease_net::authority::{self, IdentityRequest as Identify};
 use hotlease_net::grpc::channel_without_certificate;
-use hotlease_net::{Address, Identity, Limits, Role, Trust};
+use hotlease_net::{Address, CertificateRole, Identity, Limits, Trust};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::identity_client::IdentityClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
@@ -257,7 +257,7 @@ impl Site {
         let hosts = vec!["127.0.0.1".into()];
         let request = Identify {
             hosts,
-            ..Identify::new(Role::Manager)
+            ..Identify::new(CertificateRole::Manager)
         };
         authority::issue(&authority, &request, &identity).unwrap();
         let sockets = dir.path().join("sockets");
@@ -265,9 +265,9 @@ impl Site {
         let mut config = ManagerConfig::new(&sockets);
         config.tenants = tenants;
         config.munge = munge;
-        config.network = Some(Network {
+        config.network = Some(ManagerNetwork {
             listen: "127.0.0.1:0".parse().unwrap(),
-            identity: Arc::new(Identity::load_as(&identity, Role::Manager).unwrap()),
+            identity: Arc::new(Identity::load_as(&identity, CertificateRole::Manager).unwrap()),
             limits: Limits::default(),
             without_certificate: true,
         });
@@ -280,7 +280,12 @@ impl Site {
     pub fn stranger(&self) -> Channel {
         let port = self.manager.address().expect("it listens").port();
         let trust = Trust::load(&self.dir.path().join("authority/ca.pem")).unwrap();
-        channel_without_certificate(Address::new("127.0.0.1", port), trust, Role::Manager, Arc::default())
+        channel_without_certificate(
+            Address::new("127.0.0.1", port),
+            trust,
+            CertificateRole::Manager,
+            Arc::default(),
+        )
     }
 }
 

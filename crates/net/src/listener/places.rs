@@ -8,12 +8,12 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Place among the connections of a daemon, and of a peer once that is known.
 pub struct ConnectionPlace {
     pub(super) _all: OwnedSemaphorePermit,
-    pub(super) _of_peer: Option<CountGuard<(crate::Role, String)>>,
+    pub(super) _of_peer: Option<CountGuard<(crate::CertificateRole, String)>>,
 }
 
 impl ConnectionPlace {
     /// Counts the place for this peer, who is known by now.
-    pub(crate) fn with_peer(self, peer: CountGuard<(crate::Role, String)>) -> Self {
+    pub(crate) fn with_peer(self, peer: CountGuard<(crate::CertificateRole, String)>) -> Self {
         Self {
             _of_peer: Some(peer),
             ..self

@@ -4,8 +4,8 @@
 //! after its handshake is done. It is closed if the peer has not signed in within a limit.
 
 use super::places::{ConnectionPlace, CountGuard, KeyedCounts};
-use crate::identity::Protocol;
-use crate::peer::Role;
+use crate::identity::ConnectionProtocol;
+use crate::peer::CertificateRole;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,13 +25,13 @@ pub struct Stranger {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) info: StrangerInfo,
     pub(crate) place: ConnectionPlace,
-    pub(crate) peers: KeyedCounts<(Role, String)>,
+    pub(crate) peers: KeyedCounts<(CertificateRole, String)>,
 }
 
 impl Stranger {
     /// Protocol that the stranger chose in the handshake, if it is one of ours.
-    pub fn protocol(&self) -> Option<Protocol> {
-        Protocol::of_alpn(self.stream.get_ref().1.alpn_protocol())
+    pub fn protocol(&self) -> Option<ConnectionProtocol> {
+        ConnectionProtocol::of_alpn(self.stream.get_ref().1.alpn_protocol())
     }
 }
 

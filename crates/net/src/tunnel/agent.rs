@@ -8,7 +8,7 @@ use crate::NetError;
 use crate::listener::PeerConnection;
 use crate::listener::places::ConnectionPlace;
 use crate::listener::stranger::Stranger;
-use crate::peer::{Peer, Role};
+use crate::peer::{CertificateRole, Peer};
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::Rejection;
 use hotlease_wire::limits::{CODE_BYTES_MAX, PROTOCOL_VERSION};
@@ -98,12 +98,14 @@ impl Tunnels {
             Err(error) => Err(error),
         };
         let begun = begun.and_then(|(begun, peer)| {
-            let counted = peers.count((Role::Client, peer.name.clone())).ok_or_else(|| {
-                NetError::Refused(Rejection::TooMany {
-                    what: format!("connections of tenant {}", peer.name),
-                    limit: peers.most() as u64,
-                })
-            })?;
+            let counted = peers
+                .count((CertificateRole::Client, peer.name.clone()))
+                .ok_or_else(|| {
+                    NetError::Refused(Rejection::TooMany {
+                        what: format!("connections of tenant {}", peer.name),
+                        limit: peers.most() as u64,
+                    })
+                })?;
             Ok((begun, place.with_peer(counted)))
         });
         match begun {
@@ -187,7 +189,7 @@ impl Tunnels {
     ) -> Result<(LocalSocket, RelaySide, Duration), NetError> {
         let version = PROTOCOL_VERSION;
         outgoing.send(&TunnelFrame::Hello { version }).await?;
-        if peer.role != Role::Client {
+        if peer.role != CertificateRole::Client {
             return Err(NetError::Refused(Rejection::NotPermitted {
                 what: format!("sessions are for clients, and this is the certificate of the {peer}"),
             }));

@@ -6,8 +6,8 @@ use super::relay::{RelaySide, relay};
 use crate::NetError;
 use crate::address::Address;
 use crate::dial::{DialedConnection, dial, dial_client_first};
-use crate::identity::Protocol;
-use crate::peer::Role;
+use crate::identity::ConnectionProtocol;
+use crate::peer::CertificateRole;
 use crate::site::Proof;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::Rejection;
@@ -88,9 +88,23 @@ impl Dialler {
 
     async fn dial(&self) -> Result<DialedConnection, NetError> {
         match &self.proof {
-            Proof::Certificate(identity) => dial(&self.address, identity, Protocol::Session, Role::Agent).await,
+            Proof::Certificate(identity) => {
+                dial(
+                    &self.address,
+                    identity,
+                    ConnectionProtocol::Session,
+                    CertificateRole::Agent,
+                )
+                .await
+            }
             Proof::Credential(_, trust) => {
-                dial_client_first(&self.address, trust.session(), Protocol::Session, Role::Agent).await
+                dial_client_first(
+                    &self.address,
+                    trust.session(),
+                    ConnectionProtocol::Session,
+                    CertificateRole::Agent,
+                )
+                .await
             }
         }
     }

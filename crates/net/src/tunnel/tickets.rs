@@ -96,12 +96,12 @@ impl Tickets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Role;
+    use crate::CertificateRole;
     use hotlease_fabric::socket::Socket;
 
     fn peer(name: &str) -> Peer {
         Peer {
-            role: Role::Client,
+            role: CertificateRole::Client,
             name: name.into(),
             tenant: Some(name.into()),
             hosts: Vec::new(),

@@ -3,7 +3,7 @@
 use super::ContainerSpec;
 use crate::filter;
 use crate::root::USER;
-use crate::system_calls::{self, Rule};
+use crate::system_calls::{self, ArgumentRule};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -100,9 +100,9 @@ pub fn system_calls(network: bool) -> Value {
         }
         for rule in call.rules {
             let (index, mask, value) = match *rule {
-                Rule::Is(index, value) => (index, INT, value),
-                Rule::HasNone(index, bits) => (index, bits, 0),
-                Rule::MaskedIs(index, bits, value) => (index, bits, value),
+                ArgumentRule::Is(index, value) => (index, INT, value),
+                ArgumentRule::HasNone(index, bits) => (index, bits, 0),
+                ArgumentRule::MaskedIs(index, bits, value) => (index, bits, value),
             };
             rows.push(json!({
                 "names": [call.name()],

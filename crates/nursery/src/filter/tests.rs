@@ -41,7 +41,7 @@ const MISSING: u32 = 0x0005_0000 | libc::ENOSYS as u32;
 
 #[test]
 fn a_tree_decides_as_the_plain_filter_does() {
-    let tables: [&dyn Fn() -> Vec<&'static Call>; 4] = [
+    let tables: [&dyn Fn() -> Vec<&'static SystemCall>; 4] = [
         &|| table(false).collect(),
         &|| table(true).collect(),
         &|| table_of_zygote().collect(),

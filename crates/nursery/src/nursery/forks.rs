@@ -3,7 +3,7 @@
 use super::nesting;
 use super::{Nursery, PendingFork, REFILL_AFTER, SANDBOXES_MAX, Sandbox, SandboxStage, ZygoteRole, answer};
 use crate::cgroup::Groups;
-use crate::inside::Inside;
+use crate::inside::SandboxInit;
 use crate::kernel;
 use crate::message::send;
 use crate::order::Reply;
@@ -271,7 +271,7 @@ impl Nursery {
 
     /// Begins to make a sandbox within that of a zygote.
     fn nest(&mut self, id: u64) -> Result<(), String> {
-        let inside = Inside {
+        let inside = SandboxInit {
             view: &self.view,
             policy: &self.policy,
             filter: &self.filters[0],

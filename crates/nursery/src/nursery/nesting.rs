@@ -8,7 +8,7 @@
 
 mod nested;
 
-use crate::inside::Inside;
+use crate::inside::SandboxInit;
 use crate::kernel::{self, ForkSide};
 use crate::message::send;
 use crate::pid1_message::Pid1Report;
@@ -38,7 +38,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
 /// The zygote's code can see, and might stop, processes in its namespace. So no step here waits for them, and the
 /// nursery's end of the socket does not block. `user`: user and group of the zygote's sandbox on the host.
 pub fn nest(
-    inside: &Inside<'_>,
+    inside: &SandboxInit<'_>,
     parent: &ZygoteNamespaces,
     targets: &[PathBuf],
     user: (u32, u32),

@@ -2,7 +2,7 @@
 
 use super::forks::Zygote;
 use super::{Nursery, PendingStart, REFILL_AFTER, Sandbox, SandboxStage, ZygoteRole, answer};
-use crate::inside::{Inside, View};
+use crate::inside::{SandboxInit, View};
 use crate::order::Reply;
 use crate::policy::{MOUNTS_MAX, Users};
 use crate::program;
@@ -34,7 +34,7 @@ impl Nursery {
             }
             false => self.own,
         };
-        let inside = Inside {
+        let inside = SandboxInit {
             view: &self.view,
             policy: &self.policy,
             filter: &self.filters[usize::from(network)],

@@ -1,6 +1,6 @@
 //! One fork of a zygote that is alone in a virtual machine: the fork needs no namespaces of its own.
 
-use super::{ForkOrder, ForkRequest, Report, failure};
+use super::{ForkOrder, ForkReport, ForkRequest, failure};
 use crate::message::send;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::io::{self, Read};
@@ -18,7 +18,7 @@ pub fn fork_here(orders: &OwnedFd, input: BorrowedFd<'_>, output: BorrowedFd<'_>
     let fork = ForkOrder { writable: Vec::new() };
     send(orders, &fork, &[waits.as_fd(), report.as_fd()])?;
     drop((waits, report));
-    let mut told: Report = [0; 8];
+    let mut told: ForkReport = [0; 8];
     reports.read_exact(&mut told)?;
     if let Some((what, error)) = failure(told) {
         return Err(io::Error::new(error.kind(), format!("{what}: {error}")));

@@ -151,7 +151,7 @@ impl Orders {
                 true => {
                     let own = [PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
                     let writable: Vec<PathBuf> = own.into_iter().chain(fork.writable.iter().cloned()).collect();
-                    confinement::limit_files(&writable, confinement::Tcp::None).map(drop)
+                    confinement::limit_files(&writable, confinement::TcpRules::None).map(drop)
                 }
                 false => Ok(()),
             },

@@ -8,7 +8,7 @@ fn places() -> Vec<StoragePlace> {
 }
 
 /// Parses and checks a request; returns its operation, or the code of the fault.
-fn judged(method: &str, target: &str, source: Option<&str>) -> Result<Operation, &'static str> {
+fn judged(method: &str, target: &str, source: Option<&str>) -> Result<S3Operation, &'static str> {
     let mut headers = HeaderMap::new();
     if let Some(source) = source {
         let value = HeaderValue::from_str(source).expect("text");
@@ -22,10 +22,10 @@ fn judged(method: &str, target: &str, source: Option<&str>) -> Result<Operation,
 
 #[test]
 fn requests_are_let_through_by_table_and_place() {
-    use Operation::{CheckBucket, List, Read, RemoveMany, Write};
-    const BEYOND: Result<Operation, &str> = Err("AccessDenied");
-    const UNKNOWN: Result<Operation, &str> = Err("NotImplemented");
-    const INVALID: Result<Operation, &str> = Err("InvalidURI");
+    use S3Operation::{CheckBucket, List, Read, RemoveMany, Write};
+    const BEYOND: Result<S3Operation, &str> = Err("AccessDenied");
+    const UNKNOWN: Result<S3Operation, &str> = Err("NotImplemented");
+    const INVALID: Result<S3Operation, &str> = Err("InvalidURI");
     for (method, target, expected) in [
         ("GET", "/data/ann/a", Ok(Read)),
         ("GET", "/data/ann", Ok(Read)),
@@ -102,9 +102,9 @@ fn requests_are_let_through_by_table_and_place() {
 #[test]
 fn what_is_copied_has_to_be_reached_too() {
     for (source, expected) in [
-        ("shared/reference/a", Ok(Operation::Write)),
-        ("/shared/reference/a", Ok(Operation::Write)),
-        ("%2Fshared%2Freference%2Fa", Ok(Operation::Write)),
+        ("shared/reference/a", Ok(S3Operation::Write)),
+        ("/shared/reference/a", Ok(S3Operation::Write)),
+        ("%2Fshared%2Freference%2Fa", Ok(S3Operation::Write)),
         ("data/bob/a", Err("AccessDenied")),
         ("other/a", Err("AccessDenied")),
         ("shared/reference/../a", Err("InvalidRequest")),

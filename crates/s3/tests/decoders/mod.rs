@@ -2,7 +2,7 @@
 //!
 //! Shared by the mutation test beside it and by the fuzz target (`fuzz/`).
 
-use hotlease_s3::{Authorization, Operation, Payload, S3Request, forward_headers, parse_removal};
+use hotlease_s3::{Authorization, BodyDigest, S3Operation, S3Request, forward_headers, parse_removal};
 use hotlease_wire::storage::StoragePlace;
 use http::Method;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -52,7 +52,7 @@ fn request(bytes: &[u8]) -> bool {
     };
     // Any result is right, as long as there is one.
     let _ = Authorization::of(&headers);
-    let _ = Payload::of(&headers);
+    let _ = BodyDigest::of(&headers);
     let Ok(asked) = S3Request::read(&method, &target, &headers) else {
         return false;
     };
@@ -76,19 +76,19 @@ fn request(bytes: &[u8]) -> bool {
     let climbs = path.split('/').any(|part| matches!(part, "." | ".."));
     assert!(!climbs, "{path} climbs");
     match asked.operation {
-        Operation::Read => assert!(is_beneath(&asked.bucket, &asked.key), "{path} is read"),
-        Operation::Write => {
+        S3Operation::Read => assert!(is_beneath(&asked.bucket, &asked.key), "{path} is read"),
+        S3Operation::Write => {
             assert!(
                 asked.bucket == "data" && is_beneath("data", &asked.key),
                 "{path} is written"
             );
         }
-        Operation::RemoveMany => assert_eq!(asked.bucket, "data", "{path} is removed from"),
-        Operation::List => {
+        S3Operation::RemoveMany => assert_eq!(asked.bucket, "data", "{path} is removed from"),
+        S3Operation::List => {
             let is_own = asked.bucket == "shared" || query.contains("prefix=ann%2F");
             assert!(is_own, "{path}?{query} is listed");
         }
-        Operation::CheckBucket => assert!(matches!(&*asked.bucket, "data" | "shared"), "{path} is seen"),
+        S3Operation::CheckBucket => assert!(matches!(&*asked.bucket, "data" | "shared"), "{path} is seen"),
     }
     if let Some((bucket, key)) = &asked.source {
         assert!(

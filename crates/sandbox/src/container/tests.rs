@@ -6,7 +6,7 @@ use crate::nursery::tests::residue::{
     an_agent_is_killed, groups, is_gone, kill, namespace_of_started, processes_in, running, until,
 };
 use crate::nursery::tests::{HOG, exit_of, nursery, shell};
-use crate::{Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program, Reach, SandboxError};
+use crate::{Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program, SandboxError, WorkerReach};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -44,7 +44,7 @@ fn launchers(policy: &Policy) -> Vec<(&'static str, Launcher)> {
 
 fn start(launcher: &Launcher, program: &Program) -> Result<Process, SandboxError> {
     let input = File::open("/dev/null").expect("it is there");
-    launcher.start(Kind::Container, Some(program), &Reach::default(), input.into())
+    launcher.start(Kind::Container, Some(program), &WorkerReach::default(), input.into())
 }
 
 fn run(launcher: &Launcher, script: &str) -> Process {
@@ -146,7 +146,7 @@ async fn a_worker_takes_orders_over_its_standard_input() {
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("a socket");
         let process = launcher
-            .start(Kind::Container, None, &Reach::default(), theirs)
+            .start(Kind::Container, None, &WorkerReach::default(), theirs)
             .expect("started");
         let said = tokio::task::spawn_blocking(move || {
             let said = recv(ours.as_raw_fd(), &mut [0; 256], MsgFlags::empty());

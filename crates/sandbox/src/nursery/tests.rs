@@ -49,7 +49,7 @@ fn run(launcher: &Launcher, script: &str) -> Process {
 
 fn start(launcher: &Launcher, program: &Program) -> Result<Process, SandboxError> {
     let input = File::open("/dev/null").expect("it is there");
-    launcher.start(Kind::Namespace, Some(program), &Reach::default(), input.into())
+    launcher.start(Kind::Namespace, Some(program), &WorkerReach::default(), input.into())
 }
 
 pub(crate) async fn exit_of(process: &Process) -> Arc<Exit> {
@@ -315,7 +315,7 @@ async fn a_lease_s_limits_come_with_it() {
     let script = "read go; taskset -pc 0-1023 $$ >/dev/null; grep Cpus_allowed_list /proc/self/status";
     let program = shell(&format!("{script}; {HOG}"), Vec::new());
     let process = launcher
-        .start(Kind::Namespace, Some(&program), &Reach::default(), input.into())
+        .start(Kind::Namespace, Some(&program), &WorkerReach::default(), input.into())
         .expect("started");
     process.limit(64 << 20, &[0]).expect("limited");
     tell.write_all(b"go\n").expect("it listens");
@@ -403,7 +403,7 @@ async fn a_machine_that_cannot_make_them_says_what_is_missing() {
     assert!(why.contains("/no/such/folder") || why.contains("namespace"), "{why}");
     let input = File::open("/dev/null").expect("it is there");
     let error = unshown
-        .start(Kind::MicroVm, None, &Reach::default(), input.into())
+        .start(Kind::MicroVm, None, &WorkerReach::default(), input.into())
         .expect_err("not in this version");
     assert!(matches!(error, SandboxError::Unavailable { .. }), "{error}");
 }

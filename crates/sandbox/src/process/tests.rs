@@ -1,7 +1,7 @@
 //! Tests with the shell in place of a worker: it reads its script from the standard input.
 
 use super::*;
-use crate::{Kind, Launcher, Reach};
+use crate::{Kind, Launcher, WorkerReach};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn run(launcher: &Launcher, script: &str) -> Process {
     let (input, mut script_end) = io::pipe().expect("a pipe");
     script_end.write_all(script.as_bytes()).expect("fits into the pipe");
     launcher
-        .start(Kind::Process, None, &Reach::default(), input.into())
+        .start(Kind::Process, None, &WorkerReach::default(), input.into())
         .expect("started")
 }
 

@@ -6,7 +6,7 @@ use crate::node::Node;
 use crate::shared_state::{MessageOrder, SharedState};
 use crate::workers::Workers;
 use hotlease_lease::agent::{FinalTotal, MembershipAction, MembershipEvent, QuestionId as Number};
-use hotlease_lease::manager::{AgentOffer, AgentRecord, AgentReport, LeaseReport};
+use hotlease_lease::manager::{AgentOffer, AgentProfile, AgentReport, LeaseReport};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
 use rand::RngExt;
@@ -40,7 +40,7 @@ impl AgentNode {
         };
         match action {
             MembershipAction::Register { ask, proof } => {
-                let record = AgentRecord {
+                let record = AgentProfile {
                     id: id(number),
                     boot: process.boot,
                     address: String::new(),

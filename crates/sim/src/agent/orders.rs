@@ -3,7 +3,7 @@
 use super::{AgentNode, ProcessDied};
 use crate::message::{AgentOrder, Response};
 use crate::shared_state::SharedState;
-use hotlease_lease::agent::{BookEvent, Offer};
+use hotlease_lease::agent::{BookEvent, NodeOffer};
 use hotlease_wire::Rejection;
 
 impl AgentNode {
@@ -34,7 +34,7 @@ impl AgentNode {
             };
             let offered = match ordered.offer {
                 Some((cores, within)) => {
-                    let offer = Offer {
+                    let offer = NodeOffer {
                         cores,
                         memory_bytes: None,
                         gpus: None,

@@ -5,7 +5,7 @@ use crate::message::{AgentMessage, ClientMessage, Grant, LeaseRequest, Session};
 use crate::node::Node;
 use crate::shared_state::SharedState;
 use crate::truth::LeaseTruth;
-use hotlease_lease::agent::{ATTACH_WITHIN, BookEvent, CoreSharing, GrantRequest, SessionId, WorkerState};
+use hotlease_lease::agent::{ATTACH_WITHIN, BookEvent, CoreUse, GrantRequest, SessionId, WorkerState};
 use hotlease_lease::manager::EndRequest;
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::{EndReason, Rejection};
@@ -56,11 +56,7 @@ impl AgentNode {
             slots_per_worker: 1,
             memory_bytes: 0,
             gpus,
-            sharing: if shared {
-                CoreSharing::Shared
-            } else {
-                CoreSharing::Exclusive
-            },
+            sharing: if shared { CoreUse::Shared } else { CoreUse::Exclusive },
             ttl,
         };
         if let Some(refusal) = self.step(BookEvent::Grant(request), site)? {

@@ -7,7 +7,7 @@ use super::values::{KeyText, int};
 use super::{Sql, Value};
 use crate::limits::Limits;
 use crate::row;
-use crate::{AgentRecord, LeaseRecord, LeaseState, PERIOD_MS, Report, ReportResult, RowState, StoreError};
+use crate::{AgentRecord, LeaseRecord, LeaseState, PERIOD_MS, ReportRecord, ReportResult, RowState, StoreError};
 use hotlease_lease::ledger::{TOTAL_MAX, sum};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -114,7 +114,7 @@ pub(crate) fn open_lease(
     note_time(sql, at_ms)
 }
 
-pub(crate) fn report(sql: &mut dyn Sql, rules: &StoreRules, report: &Report) -> Result<ReportResult, StoreError> {
+pub(crate) fn report(sql: &mut dyn Sql, rules: &StoreRules, report: &ReportRecord) -> Result<ReportResult, StoreError> {
     let at_ms = report.at_ms;
     let named: BTreeMap<LeaseId, &LeaseRecord> = report.leases.iter().map(|lease| (lease.id, lease)).collect();
     let mut outcome = ReportResult::default();
@@ -147,7 +147,7 @@ pub(crate) fn report(sql: &mut dyn Sql, rules: &StoreRules, report: &Report) -> 
 /// Ends leases that are missing for the second time; returns those that are missing for the first time.
 fn end_missing_leases(
     sql: &mut dyn Sql,
-    report: &Report,
+    report: &ReportRecord,
     before: &BTreeSet<LeaseId>,
 ) -> Result<BTreeSet<LeaseId>, StoreError> {
     let named: BTreeSet<LeaseId> = report.leases.iter().map(|lease| lease.id).collect();

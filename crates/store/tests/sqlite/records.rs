@@ -1,6 +1,6 @@
 //! Records for tests of database stores.
 
-use hotlease_store::{BillQuery, LeaseRecord, LeaseState, LedgerRow, Report, RowKey, Store};
+use hotlease_store::{BillQuery, LeaseRecord, LeaseState, LedgerRow, ReportRecord, RowKey, Store};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 
@@ -28,8 +28,8 @@ pub(crate) fn key(number: u64) -> RowKey {
     lease(number).key()
 }
 
-pub(crate) fn report(usage: Vec<LedgerRow>) -> Report {
-    Report {
+pub(crate) fn report(usage: Vec<LedgerRow>) -> ReportRecord {
+    ReportRecord {
         agent: AgentId([1; 8]),
         boot: BootId([1; 8]),
         at_ms: START_MS + 3_600_000,

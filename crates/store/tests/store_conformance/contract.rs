@@ -2,7 +2,7 @@
 
 use crate::fixture::{START_MS, TENANT, agent, ended, lease, limits, report, row, stores, used};
 use hotlease_store::{
-    BillGrouping, BillQuery, LeaseRecord, LeaseState, LedgerRow, Limits, PERIOD_MS, Report, StoreError,
+    BillGrouping, BillQuery, LeaseRecord, LeaseState, LedgerRow, Limits, PERIOD_MS, ReportRecord, StoreError,
 };
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -309,7 +309,7 @@ fn a_lease_that_is_named_no_more_ends_at_the_second_report() {
     for scene in stores(limits()) {
         scene.store.open_lease(lease(1, 1), START_MS).unwrap();
         scene.store.open_lease(lease(2, 1), START_MS).unwrap();
-        let whole = |missing_before: BTreeSet<LeaseId>| Report {
+        let whole = |missing_before: BTreeSet<LeaseId>| ReportRecord {
             missing_before: Some(missing_before),
             ..report(LATER_MS, vec![lease(2, 1)], vec![row(lease(2, 1).key(), 1, false)])
         };

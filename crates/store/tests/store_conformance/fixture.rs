@@ -3,8 +3,8 @@
 use crate::server;
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_store::{
-    AgentRecord, BillQuery, LeaseRecord, LeaseState, LedgerRow, Limits, MemoryStore, PostgresOptions, Report, RowKey,
-    SqliteOptions, Store, open_postgres, open_sqlite,
+    AgentRecord, BillQuery, LeaseRecord, LeaseState, LedgerRow, Limits, MemoryStore, PostgresOptions, ReportRecord,
+    RowKey, SqliteOptions, Store, open_postgres, open_sqlite,
 };
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -142,8 +142,8 @@ pub(crate) fn functions(invocations: u64) -> FunctionTotals {
 }
 
 /// Report about some leases only.
-pub(crate) fn report(at_ms: u64, leases: Vec<LeaseRecord>, usage: Vec<LedgerRow>) -> Report {
-    Report {
+pub(crate) fn report(at_ms: u64, leases: Vec<LeaseRecord>, usage: Vec<LedgerRow>) -> ReportRecord {
+    ReportRecord {
         agent: AgentId([1; 8]),
         boot: BootId([1; 8]),
         at_ms,

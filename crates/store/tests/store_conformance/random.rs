@@ -4,7 +4,7 @@ use crate::fixture::{START_MS, TestStore, agent, lease, limits, local_stores, ro
 use hotlease_lease::agent::OfferedCores;
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_lease::manager::{NodeWish, OfferWish};
-use hotlease_store::{BillGrouping, BillQuery, LeaseRecord, LeaseState, LedgerRow, PERIOD_MS, Report, Store};
+use hotlease_store::{BillGrouping, BillQuery, LeaseRecord, LeaseState, LedgerRow, PERIOD_MS, ReportRecord, Store};
 use hotlease_wire::ids::{AgentId, CodeHash, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use rand::rngs::StdRng;
@@ -68,7 +68,7 @@ fn some_functions(random: &mut StdRng) -> FunctionTotals {
     told
 }
 
-fn some_report(random: &mut StdRng, at_ms: u64) -> Report {
+fn some_report(random: &mut StdRng, at_ms: u64) -> ReportRecord {
     let by = agent(random.random_range(1..4), random.random_range(1..3));
     let leases: Vec<LeaseRecord> = (0..random.random_range(0..5))
         .map(|_| LeaseRecord {
@@ -80,7 +80,7 @@ fn some_report(random: &mut StdRng, at_ms: u64) -> Report {
     let usage = leases.iter().map(|lease| some_usage(random, lease)).collect();
     let before = (0..3).map(|_| LeaseId([random.random_range(1..16); 8]));
     let before: BTreeSet<LeaseId> = before.collect();
-    Report {
+    ReportRecord {
         agent: by.id,
         boot: by.boot,
         at_ms,

@@ -2,7 +2,7 @@
 
 use crate::backoff::Backoff;
 use crate::courier::{Courier, lock};
-use crate::store::{Fault, Store};
+use crate::store::{LinkStore, StoreFault};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const SILENT_BEATS_MAX: u32 = 6;
 const SOON: Duration = Duration::from_millis(2);
 
 /// Writes the own board and reads all others.
-async fn exchange<S: Store>(courier: &Courier<S>) -> Result<(), Fault> {
+async fn exchange<S: LinkStore>(courier: &Courier<S>) -> Result<(), StoreFault> {
     let plan = &courier.plan;
     let silence_max = plan.bound * SILENT_BEATS_MAX / BEATS;
     let (keys, board, words, is_leaving) = {
@@ -26,7 +26,7 @@ async fn exchange<S: Store>(courier: &Courier<S>) -> Result<(), Fault> {
     let found = tokio::time::timeout(silence_max, exchanged).await;
     let found = found.unwrap_or_else(|_| {
         let why = format!("it does not answer within {silence_max:?}; look whether it is well and can be reached");
-        Err(Fault { why })
+        Err(StoreFault { why })
     })?;
     let mut boards = lock(&courier.boards);
     let events = boards.read_boards(found, Instant::now(), silence_max)?;
@@ -44,7 +44,7 @@ async fn exchange<S: Store>(courier: &Courier<S>) -> Result<(), Fault> {
 }
 
 /// Waits until all members are there.
-pub(crate) async fn gather<S: Store>(courier: &Courier<S>) -> Result<(), Fault> {
+pub(crate) async fn gather<S: LinkStore>(courier: &Courier<S>) -> Result<(), StoreFault> {
     let mut backoff = Backoff::new(SOON, courier.plan.bound / BEATS);
     loop {
         // No member is late before all are there.
@@ -68,14 +68,14 @@ pub(crate) async fn gather<S: Store>(courier: &Courier<S>) -> Result<(), Fault> 
             };
             let _ = courier.store.remove(&[own]).await;
             let why = format!("rank {missing} did not come there; give all members the same link");
-            return Err(Fault { why });
+            return Err(StoreFault { why });
         }
         tokio::time::sleep(pause).await;
     }
 }
 
 /// Keeps the board up to date, until the store cannot be used.
-pub(crate) async fn keep<S: Store>(courier: Arc<Courier<S>>) {
+pub(crate) async fn keep<S: LinkStore>(courier: Arc<Courier<S>>) {
     let beat = courier.plan.bound / BEATS;
     let mut backoff: Option<Backoff> = None;
     let mut last = Instant::now();
@@ -109,7 +109,7 @@ pub(crate) async fn keep<S: Store>(courier: Arc<Courier<S>>) {
 
 /// Removes all boards, if this is the last member to leave, and all that is left of the group, where something went
 /// wrong.
-pub(crate) async fn remove_boards<S: Store>(courier: &Courier<S>) -> Result<(), Fault> {
+pub(crate) async fn remove_boards<S: LinkStore>(courier: &Courier<S>) -> Result<(), StoreFault> {
     let (is_last, is_untidy, keys) = {
         let boards = lock(&courier.boards);
         (boards.have_all_gone(), boards.is_untidy, boards.keys.clone())

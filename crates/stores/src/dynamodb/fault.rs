@@ -1,7 +1,7 @@
 //! Faults of requests to the table, with what to do about them.
 
 use super::table::{EXPIRES, PARTITION, SORT};
-use crate::store::{Fault, error_text};
+use crate::store::{StoreFault, error_text};
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
 /// Whether the table, or the account, has no throughput left for the request now.
@@ -15,7 +15,7 @@ pub(super) fn is_throttled<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool
     error.code().is_some_and(|code| CODES.contains(&code))
 }
 
-pub(super) fn fault<E>(error: &SdkError<E>, table: &str, arguments: &str) -> Fault
+pub(super) fn fault<E>(error: &SdkError<E>, table: &str, arguments: &str) -> StoreFault
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
 {
@@ -27,7 +27,7 @@ where
             _ => "look whether it is DynamoDB",
         };
         let said = error_text(error);
-        return Fault {
+        return StoreFault {
             why: format!("{said}; {next}"),
         };
     };
@@ -51,14 +51,14 @@ where
         _ => "look whether it is well",
     };
     let message = error.message().unwrap_or("no more");
-    Fault {
+    StoreFault {
         why: format!("{code}: {message}; {next}"),
     }
 }
 
 /// Fault of a missing table. The first member does not make it: few users who may write to a table may make one, it
 /// takes ten seconds, and a table with a wrong name would be paid for.
-fn no_table(table: &str, arguments: &str) -> Fault {
+fn no_table(table: &str, arguments: &str) -> StoreFault {
     let why = format!(
         "there is no such table: correct its name, or make it with `aws dynamodb create-table --table-name {table} {arguments} \
          --attribute-definitions AttributeName={PARTITION},AttributeType=S AttributeName={SORT},AttributeType=S \
@@ -66,5 +66,5 @@ fn no_table(table: &str, arguments: &str) -> Fault {
          and, so that what killed members leave goes by itself, `aws dynamodb update-time-to-live --table-name {table} {arguments} \
          --time-to-live-specification Enabled=true,AttributeName={EXPIRES}`"
     );
-    Fault { why }
+    StoreFault { why }
 }

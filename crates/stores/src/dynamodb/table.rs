@@ -3,7 +3,7 @@
 use super::fault;
 use super::item_key::ItemKey;
 use crate::backoff::Backoff;
-use crate::store::Fault;
+use crate::store::StoreFault;
 use aws_config::BehaviorVersion;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -55,7 +55,7 @@ pub(super) struct Table {
 type FoundItems = Vec<(String, Vec<u8>)>;
 
 impl Table {
-    pub(super) async fn open(address: StoreAddress, bound: Duration) -> Result<Self, Fault> {
+    pub(super) async fn open(address: StoreAddress, bound: Duration) -> Result<Self, StoreFault> {
         let crypto = tls::rustls_provider::CryptoMode::Ring;
         let http = aws_smithy_http_client::Builder::new()
             .tls_provider(tls::Provider::Rustls(crypto))
@@ -77,7 +77,7 @@ impl Table {
         let config = loader.load().await;
         let Some(region) = config.region() else {
             let why = "it is not known in which region: set AWS_REGION, or say `region=...` behind its name";
-            return Err(Fault { why: why.into() });
+            return Err(StoreFault { why: why.into() });
         };
         let mut arguments = format!("--region {region}");
         let mut builder = Builder::from(&config);
@@ -94,7 +94,7 @@ impl Table {
     }
 
     /// Makes a request until it is not throttled.
-    async fn patient<T, E, F>(&self, request: impl Fn() -> F + Send + Sync) -> Result<T, Fault>
+    async fn patient<T, E, F>(&self, request: impl Fn() -> F + Send + Sync) -> Result<T, StoreFault>
     where
         F: Future<Output = Result<T, SdkError<E>>> + Send,
         E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -109,7 +109,7 @@ impl Table {
     }
 
     /// Writes an item.
-    pub(super) async fn put(&self, place: ItemKey, body: Vec<u8>) -> Result<(), Fault> {
+    pub(super) async fn put(&self, place: ItemKey, body: Vec<u8>) -> Result<(), StoreFault> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let expires = now.as_secs() + KEPT_S;
         let put = self
@@ -124,7 +124,7 @@ impl Table {
     }
 
     /// Reads an item, if it is there.
-    pub(super) async fn get(&self, place: ItemKey) -> Result<Option<Vec<u8>>, Fault> {
+    pub(super) async fn get(&self, place: ItemKey) -> Result<Option<Vec<u8>>, StoreFault> {
         let get = self
             .client
             .get_item()
@@ -149,7 +149,7 @@ impl Table {
         first: &str,
         last: &str,
         most: usize,
-    ) -> Result<(FoundItems, Option<String>), Fault> {
+    ) -> Result<(FoundItems, Option<String>), StoreFault> {
         let query = self
             .query(partition)
             .key_condition_expression("pk = :pk AND sk BETWEEN :first AND :last")
@@ -163,7 +163,7 @@ impl Table {
         Ok((found, more.as_mut().map(sort).transpose()?))
     }
 
-    async fn pages(&self, query: QueryFluentBuilder) -> Result<Vec<Item>, Fault> {
+    async fn pages(&self, query: QueryFluentBuilder) -> Result<Vec<Item>, StoreFault> {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
             let query = query.clone().set_exclusive_start_key(after);
@@ -177,19 +177,19 @@ impl Table {
     }
 
     /// Reads a partition.
-    pub(super) async fn all(&self, partition: &str) -> Result<FoundItems, Fault> {
+    pub(super) async fn all(&self, partition: &str) -> Result<FoundItems, StoreFault> {
         let items = self.pages(self.query(partition)).await?;
         items.into_iter().map(body).collect()
     }
 
     /// Reads the sort keys of a partition.
-    pub(super) async fn sort_keys(&self, partition: &str) -> Result<Vec<String>, Fault> {
+    pub(super) async fn sort_keys(&self, partition: &str) -> Result<Vec<String>, StoreFault> {
         let items = self.pages(self.query(partition).projection_expression(SORT)).await?;
         items.into_iter().map(|mut item| sort(&mut item)).collect()
     }
 
     /// Removes those of these items that are there.
-    pub(super) async fn remove(&self, places: BTreeSet<ItemKey>) -> Result<(), Fault> {
+    pub(super) async fn remove(&self, places: BTreeSet<ItemKey>) -> Result<(), StoreFault> {
         let delete = |place| {
             let delete = DeleteRequest::builder().set_key(Some(key(place))).build();
             let delete = delete.expect("it has a key");
@@ -205,7 +205,7 @@ impl Table {
     }
 
     /// Removes a batch; the table does as much at a time as it has throughput for.
-    async fn remove_batch(&self, mut batch: Vec<WriteRequest>) -> Result<(), Fault> {
+    async fn remove_batch(&self, mut batch: Vec<WriteRequest>) -> Result<(), StoreFault> {
         let mut backoff = Backoff::new(THROTTLED, THROTTLED_MAX);
         loop {
             let removal = self.client.batch_write_item().request_items(&self.name, batch);
@@ -225,7 +225,7 @@ impl Table {
 }
 
 /// Sort key and body of an item; fails if the item does not have the form that members write.
-fn body(mut item: Item) -> Result<(String, Vec<u8>), Fault> {
+fn body(mut item: Item) -> Result<(String, Vec<u8>), StoreFault> {
     let sort = sort(&mut item)?;
     match item.remove(BODY) {
         Some(AttributeValue::B(body)) => Ok((sort, body.into_inner())),
@@ -239,14 +239,14 @@ fn key(place: ItemKey) -> Item {
     key.map(|(name, value)| (name.to_owned(), text(value))).into()
 }
 
-fn sort(item: &mut Item) -> Result<String, Fault> {
+fn sort(item: &mut Item) -> Result<String, StoreFault> {
     match item.remove(SORT) {
         Some(AttributeValue::S(sort)) => Ok(sort),
         _ => Err(foreign_item("")),
     }
 }
 
-fn foreign_item(sort: &str) -> Fault {
+fn foreign_item(sort: &str) -> StoreFault {
     let why = format!("its item {sort:?} was not written by a member; does another program write to this table?");
-    Fault { why }
+    StoreFault { why }
 }

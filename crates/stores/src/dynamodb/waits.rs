@@ -9,7 +9,7 @@ use super::item_key::ItemKey;
 use super::table::Table;
 use crate::backoff::Backoff;
 use crate::courier::lock;
-use crate::store::Fault;
+use crate::store::StoreFault;
 use futures_util::future::try_join_all;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use tokio::sync::{Notify, oneshot};
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-type DynamoDbHeadSender = oneshot::Sender<Result<Vec<u8>, Fault>>;
+type DynamoDbHeadSender = oneshot::Sender<Result<Vec<u8>, StoreFault>>;
 
 /// Waits for heads, by place.
 #[derive(Default)]
@@ -28,12 +28,12 @@ pub(super) struct DynamoDbWaits {
     of: Mutex<HashMap<ItemKey, DynamoDbHeadSender>>,
     is_new: Notify,
     /// Reason why no wait is possible any more.
-    fault: Mutex<Option<Fault>>,
+    fault: Mutex<Option<StoreFault>>,
 }
 
 impl DynamoDbWaits {
     /// Waits until the item is there.
-    pub(super) async fn wait(&self, place: ItemKey) -> Result<Vec<u8>, Fault> {
+    pub(super) async fn wait(&self, place: ItemKey) -> Result<Vec<u8>, StoreFault> {
         if let Some(fault) = &*lock(&self.fault) {
             return Err(fault.clone());
         }
@@ -42,7 +42,7 @@ impl DynamoDbWaits {
         self.is_new.notify_one();
         is_found.await.unwrap_or_else(|_| {
             let why = "its link has ended".into();
-            Err(Fault { why })
+            Err(StoreFault { why })
         })
     }
 
@@ -73,7 +73,7 @@ impl DynamoDbWaits {
         }
     }
 
-    fn fail(&self, fault: &Fault) {
+    fn fail(&self, fault: &StoreFault) {
         *lock(&self.fault) = Some(fault.clone());
         for (_, found) in lock(&self.of).drain() {
             let _ = found.send(Err(fault.clone()));
@@ -81,7 +81,7 @@ impl DynamoDbWaits {
     }
 
     /// Looks for all awaited heads once; returns whether one was there.
-    async fn look(&self, table: &Table) -> Result<bool, Fault> {
+    async fn look(&self, table: &Table) -> Result<bool, StoreFault> {
         let mut all: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
         for place in lock(&self.of).keys() {
             let (partition, series) = place.series();
@@ -95,7 +95,12 @@ impl DynamoDbWaits {
         Ok(found.contains(&true))
     }
 
-    async fn look_for(&self, table: &Table, partition: String, mut wanted: BTreeSet<String>) -> Result<bool, Fault> {
+    async fn look_for(
+        &self,
+        table: &Table,
+        partition: String,
+        mut wanted: BTreeSet<String>,
+    ) -> Result<bool, StoreFault> {
         let mut is_any = false;
         while let (Some(first), Some(last)) = (wanted.first(), wanted.last()) {
             let (found, next) = table.between(&partition, first, last, wanted.len()).await?;

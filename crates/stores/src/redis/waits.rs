@@ -11,7 +11,7 @@
 
 use super::{KEPT_S, fault};
 use crate::courier::lock;
-use crate::store::Fault;
+use crate::store::StoreFault;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// to be there already.
 const LOOKED_FOR_MIN: usize = 4;
 
-type RedisHeadSender = oneshot::Sender<Result<Vec<u8>, Fault>>;
+type RedisHeadSender = oneshot::Sender<Result<Vec<u8>, StoreFault>>;
 
 /// Waits for heads, and the connections that they use.
 pub(super) struct RedisWaits {
@@ -44,7 +44,7 @@ struct RedisWaitState {
     /// The server was asked, and answers when a head comes.
     is_blocked: bool,
     /// Reason why no wait is possible any more.
-    fault: Option<Fault>,
+    fault: Option<StoreFault>,
 }
 
 /// Collective that an object belongs to, as its part of the key.
@@ -78,7 +78,7 @@ impl RedisWaits {
     }
 
     /// Waits until the head is there.
-    pub(super) async fn wait(&self, key: String) -> Result<Vec<u8>, Fault> {
+    pub(super) async fn wait(&self, key: String) -> Result<Vec<u8>, StoreFault> {
         let (found, is_found) = oneshot::channel();
         {
             let mut state = lock(&self.state);
@@ -90,7 +90,7 @@ impl RedisWaits {
         self.is_new.notify_one();
         is_found.await.unwrap_or_else(|_| {
             let why = "its link has ended".into();
-            Err(Fault { why })
+            Err(StoreFault { why })
         })
     }
 

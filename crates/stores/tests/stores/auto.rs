@@ -2,14 +2,14 @@
 
 use crate::group::{self, PATIENCE};
 use crate::redis::Redis;
-use hotlease_comm::model::{MessageTimes, Prices};
+use hotlease_comm::model::{LinkPrices, MessageTimes};
 use hotlease_comm::{Communicator, Error, LinkChoice, Operator};
 use std::sync::Arc;
 
 /// Prices in which a message takes 1.5 ms, so two ranks exchange data in that time, but more ranks need several
 /// messages in a row; a write and a read of Redis together take 2 ms for any number of ranks.
-fn prices() -> Prices {
-    let mut prices = Prices::built_in().clone();
+fn prices() -> LinkPrices {
+    let mut prices = LinkPrices::built_in().clone();
     let tcp = prices.link.tcp.take().expect("TCP");
     prices.link.tcp = Some(MessageTimes {
         latency_us: 1500.0,

@@ -5,14 +5,14 @@ use crate::group::{self, pattern, rendezvous};
 use crate::options;
 use crate::redis::Redis;
 use hotlease_comm::{Area, Options};
-use hotlease_comm::{Communicator, Error, LinkChoice, Pattern, Rank, Round, Schedule, Span, Step, wait_all};
+use hotlease_comm::{AreaSpan, Communicator, Error, LinkChoice, Pattern, Rank, Round, Schedule, Step, wait_all};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 /// Barrier: each member publishes an object, and reads the objects of all others.
 pub fn barrier(all: &Communicator) -> Result<(), Error> {
-    let byte = |offset| Span {
+    let byte = |offset| AreaSpan {
         area: Area::Scratch,
         offset,
         count: 1,
@@ -119,7 +119,7 @@ pub fn early_end(link: &LinkChoice, messages: u32) {
     each(3, link, |all| {
         let long = pattern(7, 300_000);
         let shared = |all: &Communicator, output: &mut [u8]| {
-            let span = |area| Span::first(area, long.len());
+            let span = |area| AreaSpan::first(area, long.len());
             let transfer = match all.rank() {
                 0 => Step::Publish {
                     key: 0,

@@ -3,7 +3,7 @@
 
 use crate::redis::Redis;
 use crate::{each, reference};
-use hotlease_comm::{Blocks, Call, Collective, Communicator, LinkChoice, LinkKind, Question, Rank};
+use hotlease_comm::{Blocks, Collective, CollectiveCall, Communicator, LinkChoice, LinkKind, Question, Rank};
 use std::sync::Arc;
 
 /// Counts of elements of 8 bytes.
@@ -13,7 +13,7 @@ const LARGE: [usize; 2] = [20_000, 131_073];
 
 /// Runs a collective by each algorithm; returns the number of algorithms.
 fn run(all: &Communicator, collective: &Collective, kind: LinkKind, commutes: bool) -> usize {
-    let mut call = Call::new(*collective, all.rank(), all.size());
+    let mut call = CollectiveCall::new(*collective, all.rank(), all.size());
     call.commutes = commutes;
     // Each rank's call has the length of its own block.
     let of_rank = |rank: Rank| match *collective {
@@ -24,7 +24,7 @@ fn run(all: &Communicator, collective: &Collective, kind: LinkKind, commutes: bo
         },
         other => other,
     };
-    let calls = (0..all.size()).map(|rank| Call {
+    let calls = (0..all.size()).map(|rank| CollectiveCall {
         rank,
         collective: of_rank(rank),
         ..call

@@ -46,9 +46,9 @@ pub type Nonce = [u8; NONCE_BYTES];
 
 /// Secret of a result, known only to parties that may get the result.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(pub [u8; 32]);
+pub struct ResultSecret(pub [u8; 32]);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for ResultSecret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Secret(..)")
     }
@@ -62,7 +62,7 @@ pub struct LeftResult {
     /// Size of the whole reply that the result is.
     pub bytes: u64,
     /// Secret of the result: every party that knows it may get the result.
-    pub secret: Secret,
+    pub secret: ResultSecret,
     /// Address on which its worker listens.
     pub address: SocketAddr,
 }
@@ -107,7 +107,7 @@ impl LeftResult {
         }
         let mut fields = FieldReader(&bytes[reply::HEAD_BYTES..]);
         let (ticket, size) = (fields.word()?, fields.word()?);
-        let secret = Secret(fields.take()?);
+        let secret = ResultSecret(fields.take()?);
         let address = Ipv6Addr::from(fields.take::<16>()?).to_canonical();
         let port = u16::from_le_bytes(fields.take()?);
         let fits = (LEFT_BYTES_MIN as u64..=LEFT_BYTES_MAX as u64).contains(&size);
@@ -201,7 +201,7 @@ impl Claim {
 /// Secret, ticket and nonces of an exchange, from which all its codes are made.
 pub struct Exchange<'a> {
     /// Secret of the result.
-    pub secret: &'a Secret,
+    pub secret: &'a ResultSecret,
     /// Ticket of the result.
     pub ticket: u64,
     /// The maker's nonce.
@@ -285,7 +285,7 @@ impl ContentCode {
 mod tests {
     use super::*;
 
-    fn exchange(secret: &Secret) -> Exchange<'_> {
+    fn exchange(secret: &ResultSecret) -> Exchange<'_> {
         Exchange {
             secret,
             ticket: 7,
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn only_who_has_the_secret_claims_and_delivers() {
-        let (secret, other) = (Secret([9; 32]), Secret([8; 32]));
+        let (secret, other) = (ResultSecret([9; 32]), ResultSecret([8; 32]));
         let ours = exchange(&secret);
         assert!(ours.accepts(&ours.claim()));
         assert!(!ours.accepts(&exchange(&other).claim()), "another secret");
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_was_said_once_is_of_no_use_in_another_exchange() {
-        let secret = Secret([9; 32]);
+        let secret = ResultSecret([9; 32]);
         let said = exchange(&secret);
         let others = [
             Exchange {
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn every_single_bit_flip_is_refused() {
-        let secret = Secret([9; 32]);
+        let secret = ResultSecret([9; 32]);
         let exchange = exchange(&secret);
         let claim = exchange.claim().encode();
         for bit in 0..claim.len() * 8 {
@@ -353,6 +353,6 @@ mod tests {
 
     #[test]
     fn a_secret_is_not_shown() {
-        assert_eq!(format!("{:?}", Secret([9; 32])), "Secret(..)");
+        assert_eq!(format!("{:?}", ResultSecret([9; 32])), "Secret(..)");
     }
 }

@@ -14,7 +14,7 @@ mod states;
 mod tasks;
 
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::{Order, WorkerAnswer};
+use hotlease_wire::control::{WorkerAnswer, WorkerOrder};
 use hotlease_wire::fabric::{Envelope, Inbox, Prefix};
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords, ReplyHeader, RequestHeader, Span};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
@@ -79,7 +79,7 @@ pub const DECODERS: &[Decoder] = &[
     },
     Decoder {
         name: "order",
-        check: message::<Order>,
+        check: message::<WorkerOrder>,
         seeds: seeds::order,
     },
     Decoder {

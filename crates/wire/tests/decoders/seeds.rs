@@ -4,9 +4,11 @@ use super::refusals::{causes, refusals};
 use super::token_key;
 use hotlease_wire::comm::seat::{Seat, SeatSecret};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::{CoreSharing, LentSlots, Order, Polling, WorkerAnswer};
-use hotlease_wire::fabric::{ChannelEnd, MessageKind, PortAddress, Prefix, RemoteMemory};
-use hotlease_wire::frame::{Flags, Inline, InvocationId, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::control::{CoreSharing, LentSlots, PollingPolicy, WorkerAnswer, WorkerOrder};
+use hotlease_wire::fabric::{MessageKind, PortAddress, Prefix, RemoteMemory, RingDescription};
+use hotlease_wire::frame::{
+    Flags, Inline, InvocationId, InvocationStatus, LineWords, ReplyHeader, RequestHeader, Seq, Span,
+};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex};
 use hotlease_wire::limits::{
     CODE_BYTES_MAX, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX, TENANT_BYTES_MAX,
@@ -66,10 +68,10 @@ pub fn request_header() -> Vec<Vec<u8>> {
 
 pub fn reply_header() -> Vec<Vec<u8>> {
     let seq = Seq::new(7, 41);
-    let statuses = (0..=u16::MAX).filter_map(Status::from_number);
+    let statuses = (0..=u16::MAX).filter_map(InvocationStatus::from_number);
     let failures = statuses.map(|status| ReplyHeader::failed(seq, status));
     let error = ReplyHeader {
-        status: Status::FunctionError,
+        status: InvocationStatus::FunctionError,
         code: -1,
         ..ReplyHeader::ok(seq, 4096)
     };
@@ -229,7 +231,7 @@ pub fn session_reply() -> Vec<Vec<u8>> {
 }
 
 pub fn order() -> Vec<Vec<u8>> {
-    let configure = |polling, hot_budget_ns, cores: Vec<u32>| Order::Configure {
+    let configure = |polling, hot_budget_ns, cores: Vec<u32>| WorkerOrder::Configure {
         lease: LEASE,
         epoch: Epoch(9),
         cores,
@@ -238,26 +240,26 @@ pub fn order() -> Vec<Vec<u8>> {
         tick_hz: 2_100_000_000,
         memory_bytes: 1 << 30,
         tenant: "uid:1000".into(),
-        shared: (polling == Polling::Warm).then_some(CoreSharing { call_limit_ms: 10_000 }),
-        gpus: (polling != Polling::Warm).then(|| vec![0, 7]),
+        shared: (polling == PollingPolicy::Warm).then_some(CoreSharing { call_limit_ms: 10_000 }),
+        gpus: (polling != PollingPolicy::Warm).then(|| vec![0, 7]),
     };
     [
-        configure(Polling::Adaptive, 500_000, vec![0]),
-        configure(Polling::Hot, u64::MAX, (0..64).collect()),
-        configure(Polling::Warm, 0, vec![]),
-        Order::Load {
+        configure(PollingPolicy::Adaptive, 500_000, vec![0]),
+        configure(PollingPolicy::Hot, u64::MAX, (0..64).collect()),
+        configure(PollingPolicy::Warm, 0, vec![]),
+        WorkerOrder::Load {
             hash: HASH,
             size_bytes: 1 << 20,
             base: u16::MAX,
         },
-        Order::Introduce { lent: None },
-        Order::Introduce {
+        WorkerOrder::Introduce { lent: None },
+        WorkerOrder::Introduce {
             lent: Some(LentSlots {
                 delegation: 3,
                 slots: vec![SlotIndex(0), SlotIndex(1023)],
             }),
         },
-        Order::Dismiss { delegation: 3 },
+        WorkerOrder::Dismiss { delegation: 3 },
     ]
     .iter()
     .map(encode)
@@ -337,8 +339,8 @@ fn port_address() -> PortAddress {
     }
 }
 
-fn channel_end() -> ChannelEnd {
-    ChannelEnd {
+fn channel_end() -> RingDescription {
+    RingDescription {
         channel: 0x8000_0003,
         key: u64::MAX,
         shape: RingShape {

@@ -1,6 +1,6 @@
 //! Decoders of heads of saved states, and of orders about them.
 
-use hotlease_wire::control::Order;
+use hotlease_wire::control::WorkerOrder;
 use hotlease_wire::encode;
 use hotlease_wire::state::StateHead;
 
@@ -44,10 +44,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
 }
 
 pub fn orders() -> Vec<Vec<u8>> {
-    let some = Order::Restore {
+    let some = WorkerOrder::Restore {
         size_bytes: Some(100 << 20),
     };
-    [some, Order::Restore { size_bytes: None }, Order::Save]
+    [some, WorkerOrder::Restore { size_bytes: None }, WorkerOrder::Save]
         .iter()
         .map(encode)
         .collect()

@@ -2,7 +2,7 @@
 //! rules of `bindings/python/FORMAT.md`.
 
 use hotlease_wire::task::left_results::{
-    Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_BYTES_MIN, LeftResult, Secret,
+    Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_BYTES_MIN, LeftResult, ResultSecret,
 };
 use hotlease_wire::task::plain::{DEPTH_MAX, PlainItem, PlainReader};
 use hotlease_wire::task::{
@@ -340,7 +340,7 @@ pub fn left_reply(bytes: &[u8]) -> bool {
 }
 
 pub fn left_exchange(bytes: &[u8]) -> bool {
-    let secret = Secret([9; 32]);
+    let secret = ResultSecret([9; 32]);
     let (ticket, challenge, nonce) = (7, [1; 32], [2; 32]);
     let exchange = Exchange {
         secret: &secret,
@@ -377,14 +377,14 @@ pub fn left_reply_seeds() -> Vec<Vec<u8>> {
     let left = addresses.map(|address| LeftResult {
         ticket: 7,
         bytes: 1 << 20,
-        secret: Secret([9; 32]),
+        secret: ResultSecret([9; 32]),
         address: address.parse().expect("an address"),
     });
     left.map(|left| left.encode().to_vec()).into()
 }
 
 pub fn left_exchange_seeds() -> Vec<Vec<u8>> {
-    let secret = Secret([9; 32]);
+    let secret = ResultSecret([9; 32]);
     let (ticket, challenge, nonce) = (7, [1; 32], [2; 32]);
     let exchange = Exchange {
         secret: &secret,

@@ -1,10 +1,10 @@
 //! Input and output of calls: located and checked.
 
-use hotlease_fabric::channel::{Request, WorkerChannel};
+use hotlease_fabric::channel::{CheckedRequest, WorkerChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::fabric::RemoteMemory;
-use hotlease_wire::frame::{Flags, Span, Status};
+use hotlease_wire::frame::{Flags, InvocationStatus, Span};
 use hotlease_wire::ids::RegionId;
 use hotlease_wire::limits::PARTS_MAX;
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 pub type SlotChannel = WorkerChannel<TransportRing>;
 
 /// The registered memory of one connection, as one slot knows it.
-pub type Regions = BTreeMap<RegionId, Region>;
+pub type Regions = BTreeMap<RegionId, ClientRegion>;
 
 /// Memory that a client has registered.
 #[derive(Clone)]
-pub enum Region {
+pub enum ClientRegion {
     /// Memory that is mapped here too.
     Shared(Arc<Memory>),
     /// Memory on the client's host; read and written over the fabric.
@@ -107,7 +107,11 @@ impl Arguments {
 /// Locates and checks the arguments. The spans of a request are copied before they are decoded: the client may still
 /// write to them.
 #[inline]
-pub fn locate(channel: &SlotChannel, request: &Request, regions: &Regions) -> Result<Arguments, Status> {
+pub fn locate(
+    channel: &SlotChannel,
+    request: &CheckedRequest,
+    regions: &Regions,
+) -> Result<Arguments, InvocationStatus> {
     let payload = channel.input(request);
     let in_ring = MemoryPlace {
         start: payload.start,
@@ -134,7 +138,7 @@ pub fn locate(channel: &SlotChannel, request: &Request, regions: &Regions) -> Re
 /// its own, so that calls without buffers do not pay for it.
 #[cold]
 #[inline(never)]
-fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arguments, Status> {
+fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arguments, InvocationStatus> {
     let (payload, ring_output, ring_guard) = (in_ring.input, in_ring.output, in_ring.guard);
     let payload_bytes = payload.bytes as usize;
     let mut spans = [0; 2 * PARTS_MAX * Span::BYTES];
@@ -151,7 +155,7 @@ fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arg
         let found = (0..parts).map(|_| {
             let (span, behind) = rest.split_at(Span::BYTES);
             rest = behind;
-            let span = Span::decode(span).map_err(|_| Status::BadSpan)?;
+            let span = Span::decode(span).map_err(|_| InvocationStatus::BadSpan)?;
             find(&span, regions)
         });
         ArgumentData::of(found)
@@ -208,7 +212,7 @@ enum ArgumentData {
 }
 
 impl ArgumentData {
-    fn of(mut found: impl Iterator<Item = Result<SpanMemory, Status>>) -> Result<Self, Status> {
+    fn of(mut found: impl Iterator<Item = Result<SpanMemory, InvocationStatus>>) -> Result<Self, InvocationStatus> {
         let part = |found| match found {
             SpanMemory::Shared(found) => MemoryPart::Shared(found.place),
             SpanMemory::Fabric(remote) => MemoryPart::Fabric(remote),
@@ -231,18 +235,18 @@ impl ArgumentData {
 }
 
 /// Memory of a span, if the span lies inside its region.
-fn find(span: &Span, regions: &Regions) -> Result<SpanMemory, Status> {
-    let region = regions.get(&span.region).ok_or(Status::UnknownRegion)?;
+fn find(span: &Span, regions: &Regions) -> Result<SpanMemory, InvocationStatus> {
+    let region = regions.get(&span.region).ok_or(InvocationStatus::UnknownRegion)?;
     let size_bytes = match region {
-        Region::Shared(memory) => memory.size_bytes(),
-        Region::Fabric(memory) => memory.size,
+        ClientRegion::Shared(memory) => memory.size_bytes(),
+        ClientRegion::Fabric(memory) => memory.size,
     };
     // Both were bounded when the span was decoded, so the sum does not wrap.
     if span.offset + span.length > size_bytes {
-        return Err(Status::BadSpan);
+        return Err(InvocationStatus::BadSpan);
     }
     Ok(match region {
-        Region::Shared(memory) => {
+        ClientRegion::Shared(memory) => {
             // SAFETY: offset is inside the mapping, as just checked.
             let start = unsafe { memory.start().add(span.offset as usize) };
             let end = memory.start().as_ptr() as usize + memory.size_bytes() as usize;
@@ -254,7 +258,7 @@ fn find(span: &Span, regions: &Regions) -> Result<SpanMemory, Status> {
                 guard: end.next_multiple_of(PAGE_BYTES) as u64,
             })
         }
-        Region::Fabric(memory) => SpanMemory::Fabric(RemoteSpan {
+        ClientRegion::Fabric(memory) => SpanMemory::Fabric(RemoteSpan {
             memory: *memory,
             offset: span.offset,
             length: span.length,

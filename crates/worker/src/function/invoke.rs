@@ -6,7 +6,7 @@ use crate::function::library::{CodeLocation, LoadedFunction};
 use crate::function::outcome::CallOutcome;
 use crate::function::remote_worker;
 use hotlease_wire::code::Interface;
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
@@ -20,18 +20,18 @@ pub fn call(
     arguments: &Arguments,
     context: &mut Context,
     deadline_ns: u64,
-) -> Result<CallOutcome, Status> {
+) -> Result<CallOutcome, InvocationStatus> {
     let Arguments { input, output, .. } = arguments;
     // SAFETY: both places were checked, and stay until the reply; the context outlives the call.
     unsafe { function.call(context.prepare_call(deadline_ns), *input, *output) }
 }
 
 impl LoadedFunction {
-    /// Calls the function. If the result is larger than `output`, the status is [`Status::OutputTooLarge`], and none of
+    /// Calls the function. If the result is larger than `output`, the status is [`InvocationStatus::OutputTooLarge`], and none of
     /// the output is valid.
     ///
     /// # Errors
-    /// [`Status::BadSpan`] if the interface cannot take an input of this size; the function was not called.
+    /// [`InvocationStatus::BadSpan`] if the interface cannot take an input of this size; the function was not called.
     ///
     /// # Safety
     /// `input` can be read and `output` written during the call, and no other code uses them; `context` is a
@@ -42,7 +42,7 @@ impl LoadedFunction {
         context: *mut c_void,
         input: MemoryPlace,
         output: MemoryPlace,
-    ) -> Result<CallOutcome, Status> {
+    ) -> Result<CallOutcome, InvocationStatus> {
         let address = match self.code {
             CodeLocation::Local(address) => address,
             CodeLocation::Remote(there, function) => {
@@ -55,7 +55,7 @@ impl LoadedFunction {
         };
         let (code, bytes) = match self.interface {
             Interface::Plain => {
-                let size = u32::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
+                let size = u32::try_from(input.bytes).map_err(|_| InvocationStatus::BadSpan)?;
                 // SAFETY: the library's exported function of this interface, as the library declares it; the sandbox,
                 // not the compiler, limits what it does with its arguments.
                 let bytes = unsafe {

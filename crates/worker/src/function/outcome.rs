@@ -1,11 +1,11 @@
 //! The outcome of a call.
 
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 
 /// Result of a call.
 pub struct CallOutcome {
     /// Ok, FunctionError or OutputTooLarge.
-    pub status: Status,
+    pub status: InvocationStatus,
     /// The function's own error number.
     pub code: i32,
     /// Output bytes; for OutputTooLarge the number that the function claims.
@@ -17,11 +17,11 @@ impl CallOutcome {
     #[inline]
     pub(crate) fn of(code: i32, bytes: u64, capacity: u64) -> Self {
         let status = if bytes > capacity {
-            Status::OutputTooLarge
+            InvocationStatus::OutputTooLarge
         } else if code != 0 {
-            Status::FunctionError
+            InvocationStatus::FunctionError
         } else {
-            Status::Ok
+            InvocationStatus::Ok
         };
         Self { status, code, bytes }
     }

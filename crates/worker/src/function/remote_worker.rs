@@ -6,7 +6,7 @@
 use crate::function::arguments::MemoryPlace;
 use crate::function::context::FunctionContext;
 use crate::function::outcome::CallOutcome;
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::machine::{Assignment, GuestCrash};
 
 /// The worker elsewhere that runs functions. Used by several threads at once; each waits for its own answer.
@@ -27,7 +27,7 @@ pub trait RemoteWorker: Send + Sync {
     ///
     /// # Errors
     /// Reason why the function did not run.
-    fn call(&self, call: RemoteCall<'_>) -> Result<RemoteResult, Status>;
+    fn call(&self, call: RemoteCall<'_>) -> Result<RemoteCallResult, InvocationStatus>;
 }
 
 /// A call of a function elsewhere.
@@ -47,9 +47,9 @@ pub struct RemoteCall<'a> {
 
 /// Result of a call elsewhere.
 #[derive(Debug)]
-pub struct RemoteResult {
+pub struct RemoteCallResult {
     /// Status of the invocation, whose function ran.
-    pub status: Status,
+    pub status: InvocationStatus,
     /// The function's own error number.
     pub code: i32,
     /// Output bytes as the function reports them; more than the capacity: no output.
@@ -77,10 +77,10 @@ pub unsafe fn call(
     context: &FunctionContext,
     input: MemoryPlace,
     output: MemoryPlace,
-) -> Result<CallOutcome, Status> {
-    let bytes = usize::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
+) -> Result<CallOutcome, InvocationStatus> {
+    let bytes = usize::try_from(input.bytes).map_err(|_| InvocationStatus::BadSpan)?;
     let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes).map_err(|_| Status::BadSpan)?;
+    copy.try_reserve_exact(bytes).map_err(|_| InvocationStatus::BadSpan)?;
     // SAFETY: this many bytes can be read there, by the caller's promise, and were reserved here. If a client goes on
     // writing to them, the copy is a mixture.
     unsafe {
@@ -94,7 +94,7 @@ pub unsafe fn call(
         input: &copy,
         capacity: output.bytes,
     })?;
-    if matches!(returned.status, Status::DeadlineExceeded) {
+    if matches!(returned.status, InvocationStatus::DeadlineExceeded) {
         return Ok(CallOutcome {
             status: returned.status,
             code: 0,
@@ -102,7 +102,7 @@ pub unsafe fn call(
         });
     }
     // By that worker's report, also if its own limit was less than the client's capacity.
-    if returned.status == Status::OutputTooLarge {
+    if returned.status == InvocationStatus::OutputTooLarge {
         return Ok(CallOutcome {
             status: returned.status,
             code: 0,
@@ -110,12 +110,12 @@ pub unsafe fn call(
         });
     }
     let outcome = CallOutcome::of(returned.code, returned.bytes, output.bytes);
-    if outcome.status == Status::OutputTooLarge {
+    if outcome.status == InvocationStatus::OutputTooLarge {
         return Ok(outcome);
     }
     // The output must be as long as reported: that worker may report any number.
     if returned.output.len() as u64 != returned.bytes {
-        return Err(Status::BadLength);
+        return Err(InvocationStatus::BadLength);
     }
     // SAFETY: room for this many bytes, by the check of the outcome and the caller's promise.
     unsafe {

@@ -4,7 +4,7 @@
 //! its budget. `Adaptive` follows the arrivals: polling pays if the next request is likely to come before a sleep and a
 //! wake-up (some 20 us here, see the wake-up figures in docs/benchmarks.md) would have been cheaper.
 
-use hotlease_wire::control::Polling;
+use hotlease_wire::control::PollingPolicy;
 
 /// Shortest time that adaptive polling grants: about the cost of one wake-up.
 const ADAPTIVE_FLOOR_NS: u64 = 20_000;
@@ -15,13 +15,13 @@ const HARDLY_EVER_NS: u64 = 1_000_000_000;
 /// Whether slots should have a descriptor to sleep on at their ports. It is not free: round trips over `tcp;ofi_rxm`
 /// were 3.0 to 3.5 us above raw with it on both ends, 0.4 to 1.0 us without. A slot without a descriptor has to nap
 /// when it does sleep.
-pub fn needs_wait_descriptor(polling: Polling, budget_ns: u64) -> bool {
-    polling != Polling::Hot || budget_ns < HARDLY_EVER_NS
+pub fn needs_wait_descriptor(polling: PollingPolicy, budget_ns: u64) -> bool {
+    polling != PollingPolicy::Hot || budget_ns < HARDLY_EVER_NS
 }
 
 /// Idle policy of one slot, in ticks.
 pub struct IdlePolicy {
-    polling: Polling,
+    polling: PollingPolicy,
     budget: u64,
     floor: u64,
     /// Moving average of the time between the end of a call and the next request.
@@ -30,7 +30,7 @@ pub struct IdlePolicy {
 
 impl IdlePolicy {
     /// Makes a policy; `ticks_of_ns` converts `budget_ns` and the floor to ticks.
-    pub fn new(polling: Polling, budget_ns: u64, ticks_of_ns: impl Fn(u64) -> u64) -> Self {
+    pub fn new(polling: PollingPolicy, budget_ns: u64, ticks_of_ns: impl Fn(u64) -> u64) -> Self {
         let budget = ticks_of_ns(budget_ns);
         Self {
             polling,
@@ -52,10 +52,10 @@ impl IdlePolicy {
     #[inline]
     pub fn polling_time(&self) -> u64 {
         match self.polling {
-            Polling::Hot => self.budget,
-            Polling::Warm => 0,
+            PollingPolicy::Hot => self.budget,
+            PollingPolicy::Warm => 0,
             // Twice the usual gap catches most arrivals; beyond the budget it is better to sleep at once.
-            Polling::Adaptive => match self.gap.saturating_mul(2) {
+            PollingPolicy::Adaptive => match self.gap.saturating_mul(2) {
                 wanted if wanted > self.budget => self.floor,
                 wanted => wanted.max(self.floor),
             },
@@ -67,30 +67,36 @@ impl IdlePolicy {
 mod tests {
     use super::*;
 
-    fn idle(polling: Polling) -> IdlePolicy {
+    fn idle(polling: PollingPolicy) -> IdlePolicy {
         IdlePolicy::new(polling, 1_000_000, |ns| ns)
     }
 
     #[test]
     fn only_slots_that_poll_for_long_go_without_something_to_sleep_on() {
-        assert!(!needs_wait_descriptor(Polling::Hot, u64::MAX));
-        assert!(needs_wait_descriptor(Polling::Hot, 1_000_000), "the default budget");
-        assert!(needs_wait_descriptor(Polling::Adaptive, u64::MAX) && needs_wait_descriptor(Polling::Warm, u64::MAX));
+        assert!(!needs_wait_descriptor(PollingPolicy::Hot, u64::MAX));
+        assert!(
+            needs_wait_descriptor(PollingPolicy::Hot, 1_000_000),
+            "the default budget"
+        );
+        assert!(
+            needs_wait_descriptor(PollingPolicy::Adaptive, u64::MAX)
+                && needs_wait_descriptor(PollingPolicy::Warm, u64::MAX)
+        );
     }
 
     #[test]
     fn hot_polls_its_budget_and_warm_never() {
-        assert_eq!(idle(Polling::Hot).polling_time(), 1_000_000);
-        assert_eq!(idle(Polling::Warm).polling_time(), 0);
+        assert_eq!(idle(PollingPolicy::Hot).polling_time(), 1_000_000);
+        assert_eq!(idle(PollingPolicy::Warm).polling_time(), 0);
         assert_eq!(
-            IdlePolicy::new(Polling::Hot, u64::MAX, |ns| ns).polling_time(),
+            IdlePolicy::new(PollingPolicy::Hot, u64::MAX, |ns| ns).polling_time(),
             u64::MAX
         );
     }
 
     #[test]
     fn adaptive_follows_the_arrivals() {
-        let mut idle = idle(Polling::Adaptive);
+        let mut idle = idle(PollingPolicy::Adaptive);
         for _ in 0..50 {
             idle.note_gap(100_000);
         }

@@ -9,7 +9,7 @@ use crate::function::arguments::{Arguments, MemoryPart, MemoryPlace, RemoteSpan,
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_fabric::ofi::{Access, OfiRing, Registration, TransferSpans};
 use hotlease_fabric::transport::TransportRing;
-use hotlease_wire::frame::Status;
+use hotlease_wire::frame::InvocationStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl LandingBuffers {
         arguments: &mut Arguments,
         timeout_us: u32,
         now: u64,
-    ) -> Result<(), Status> {
+    ) -> Result<(), InvocationStatus> {
         self.used = now;
         let Some(elsewhere) = &arguments.elsewhere else {
             return Ok(());
@@ -77,13 +77,18 @@ impl LandingBuffers {
             {
                 // Late pieces may still arrive: they must not land in the next call's input.
                 self.input = None;
-                return Err(Status::InputUnreachable);
+                return Err(InvocationStatus::InputUnreachable);
             }
         }
         Ok(())
     }
 
-    fn make_room(&mut self, ring: Option<&OfiRing>, input: &[MemoryPart], output: &[MemoryPart]) -> Result<(), Status> {
+    fn make_room(
+        &mut self,
+        ring: Option<&OfiRing>,
+        input: &[MemoryPart],
+        output: &[MemoryPart],
+    ) -> Result<(), InvocationStatus> {
         LandingBuffer::make(&mut self.output, ring, output)?;
         LandingBuffer::make(&mut self.input, ring, input)
     }
@@ -98,9 +103,9 @@ impl LandingBuffers {
         parts: &[MemoryPart],
         bytes: u64,
         timeout_us: u32,
-    ) -> Result<(), Status> {
+    ) -> Result<(), InvocationStatus> {
         let Some(room) = &self.output else {
-            return Err(Status::OutputUnreachable);
+            return Err(InvocationStatus::OutputUnreachable);
         };
         let spans = room.map_parts(parts, bytes, |shared, here, bytes| {
             // SAFETY: as in `fetch`, in the other direction.
@@ -112,7 +117,7 @@ impl LandingBuffers {
         {
             // Late pieces may still be read from the buffer: they must not come from the next call's output.
             self.output = None;
-            return Err(Status::OutputUnreachable);
+            return Err(InvocationStatus::OutputUnreachable);
         }
         Ok(())
     }
@@ -130,7 +135,7 @@ impl LandingBuffers {
 
 impl LandingBuffer {
     /// Ensures that there is memory for these parts, registered if there is a ring to move them over.
-    fn make(kept: &mut Option<Self>, ring: Option<&OfiRing>, parts: &[MemoryPart]) -> Result<(), Status> {
+    fn make(kept: &mut Option<Self>, ring: Option<&OfiRing>, parts: &[MemoryPart]) -> Result<(), InvocationStatus> {
         let bytes = total(parts)?;
         let enough = |room: &Self| room.memory.size_bytes() >= bytes;
         if parts.is_empty() || kept.as_ref().is_some_and(enough) {
@@ -139,9 +144,11 @@ impl LandingBuffer {
         // Frees the old buffer first: there may not be enough memory for both.
         *kept = None;
         let memory = Memory::create("hotlease-landing", bytes.next_power_of_two().max(BYTES_MIN));
-        let memory = Arc::new(memory.map_err(|_| Status::InputUnreachable)?);
+        let memory = Arc::new(memory.map_err(|_| InvocationStatus::InputUnreachable)?);
         let registration = ring.map(|ring| ring.port().register(&memory, Access::Local));
-        let registration = registration.transpose().map_err(|_| Status::InputUnreachable)?;
+        let registration = registration
+            .transpose()
+            .map_err(|_| InvocationStatus::InputUnreachable)?;
         *kept = Some(Self { memory, registration });
         Ok(())
     }
@@ -160,7 +167,7 @@ impl LandingBuffer {
         parts: &'a [MemoryPart],
         bytes: u64,
         copy: impl Fn(*mut u8, *mut u8, usize),
-    ) -> Result<Vec<TransferSpans<'a>>, Status> {
+    ) -> Result<Vec<TransferSpans<'a>>, InvocationStatus> {
         let mut spans = Vec::new();
         let mut done = 0;
         for part in parts {
@@ -179,7 +186,7 @@ impl LandingBuffer {
                     length,
                 }),
                 // Memory of another host is registered with channels over fabrics only.
-                (MemoryPart::Fabric(RemoteSpan { .. }), None) => return Err(Status::UnknownRegion),
+                (MemoryPart::Fabric(RemoteSpan { .. }), None) => return Err(InvocationStatus::UnknownRegion),
             }
             done += length;
         }
@@ -202,10 +209,10 @@ fn limit(timeout_us: u32) -> Duration {
 }
 
 /// Size of all parts; there are few, and each has its limit, but together they may exceed [`BYTES_MAX`].
-fn total(parts: &[MemoryPart]) -> Result<u64, Status> {
+fn total(parts: &[MemoryPart]) -> Result<u64, InvocationStatus> {
     let bytes = parts.iter().map(MemoryPart::bytes).sum();
     if bytes > BYTES_MAX {
-        Err(Status::BadSpan)
+        Err(InvocationStatus::BadSpan)
     } else {
         Ok(bytes)
     }
@@ -270,7 +277,7 @@ mod tests {
         LandingBuffer::make(&mut room, None, &[part]).unwrap();
         assert!(matches!(
             room.unwrap().map_parts(&[part], 8, |_, _, _| ()),
-            Err(Status::UnknownRegion)
+            Err(InvocationStatus::UnknownRegion)
         ));
     }
 
@@ -287,6 +294,6 @@ mod tests {
             length: BYTES_MAX,
         });
         assert_eq!(total(&[part]), Ok(BYTES_MAX));
-        assert_eq!(total(&[part, part]), Err(Status::BadSpan));
+        assert_eq!(total(&[part, part]), Err(InvocationStatus::BadSpan));
     }
 }

@@ -1,7 +1,7 @@
 //! Letters from the main thread to a slot: a queue behind a lock, and a flag that costs the slot one load per turn, so
 //! that the hot path never touches the lock.
 
-use crate::function::arguments::{Region, Regions, SlotChannel};
+use crate::function::arguments::{ClientRegion, Regions, SlotChannel};
 use crate::function::context::Context;
 use crate::function::library::FunctionTable;
 use hotlease_fabric::doorbell::Doorbell;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct ConnectionId(pub u64);
 
 /// Work for a slot; returns whether invocations may follow.
-pub type Job = Box<dyn FnOnce(&mut Context) -> bool + Send>;
+pub type SlotJob = Box<dyn FnOnce(&mut Context) -> bool + Send>;
 
 /// A message to a slot.
 pub enum Letter {
@@ -26,7 +26,7 @@ pub enum Letter {
     /// The client is gone: drop its channels and memory.
     Disconnected(ConnectionId),
     /// Spans of this connection may name this region.
-    Region(ConnectionId, RegionId, Region),
+    Region(ConnectionId, RegionId, ClientRegion),
     /// Spans of this connection may not name this region any more.
     Forget(ConnectionId, RegionId),
     /// The functions of the worker, from now on.
@@ -36,7 +36,7 @@ pub enum Letter {
     /// Drive this port, which belongs to the slot alone.
     Port(Arc<Port>),
     /// Do this between two invocations, with the context that functions get.
-    Job(Job),
+    Job(SlotJob),
     /// End the process with this status.
     Leave(i32),
 }
@@ -126,14 +126,14 @@ mod tests {
         for _ in 0..1000 {
             let memory = Arc::new(Memory::create("test", 4096).unwrap());
             let kept = Arc::downgrade(&memory);
-            mailbox.put(Letter::Region(client, region, Region::Shared(memory)));
+            mailbox.put(Letter::Region(client, region, ClientRegion::Shared(memory)));
             mailbox.put(Letter::Forget(client, region));
             assert!(kept.upgrade().is_none(), "an unread letter keeps forgotten memory");
         }
         mailbox.put(Letter::Region(
             ConnectionId(2),
             region,
-            Region::Shared(Arc::new(Memory::create("test", 1).unwrap())),
+            ClientRegion::Shared(Arc::new(Memory::create("test", 1).unwrap())),
         ));
         mailbox.put(Letter::Disconnected(client));
         let letters = mailbox.take();

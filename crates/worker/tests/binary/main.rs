@@ -3,7 +3,7 @@
 mod regions;
 mod unreachable;
 
-use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};
+use hotlease_fabric::channel::{CallParameters, ClientChannel, ReplyRing};
 use hotlease_fabric::clock::measure_tick_hz;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::sealed_copy;
@@ -11,8 +11,8 @@ use hotlease_fabric::socket::Socket;
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_wire::code;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::{Order, Polling, WorkerAnswer};
-use hotlease_wire::frame::{Flags, ReplyHeader, Status};
+use hotlease_wire::control::{PollingPolicy, WorkerAnswer, WorkerOrder};
+use hotlease_wire::frame::{Flags, InvocationStatus, ReplyHeader};
 use hotlease_wire::ids::{CodeHash, Epoch, FunctionIndex, LeaseId, SlotIndex};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -82,11 +82,11 @@ impl Worker {
             names,
         };
         assert!(matches!(worker.answer(), WorkerAnswer::Ready { .. }));
-        let configure = Order::Configure {
+        let configure = WorkerOrder::Configure {
             lease: LeaseId([0; 8]),
             epoch: EPOCH,
             cores: vec![0],
-            polling: Polling::Adaptive,
+            polling: PollingPolicy::Adaptive,
             hot_budget_ns: 1_000_000,
             tick_hz: measure_tick_hz(Duration::from_millis(20)),
             memory_bytes: 0,
@@ -96,7 +96,7 @@ impl Worker {
         };
         let usage_fd = worker.usage.fd().try_clone_to_owned().unwrap();
         worker.order(&configure, usage_fd);
-        let load = Order::Load {
+        let load = WorkerOrder::Load {
             hash: CodeHash::of(&code),
             size_bytes: code.len() as u64,
             base: 0,
@@ -109,14 +109,14 @@ impl Worker {
         self.control.receive().unwrap().expect("the worker lives").0
     }
 
-    fn order(&mut self, order: &Order, fd: OwnedFd) {
+    fn order(&mut self, order: &WorkerOrder, fd: OwnedFd) {
         self.control.send(order, &[fd.as_fd()]).unwrap();
         assert_eq!(self.answer(), WorkerAnswer::Done, "{order:?}");
     }
 
     fn connect(&mut self) -> (Socket, ClientChannel) {
         let (socket, theirs) = Socket::pair().unwrap();
-        self.order(&Order::Introduce { lent: None }, theirs.into());
+        self.order(&WorkerOrder::Introduce { lent: None }, theirs.into());
         let replies = ReplyRing::create(SHAPE).unwrap();
         let doorbell = Doorbell::create().unwrap();
         let open = ConnectionRequest::Open {
@@ -136,13 +136,13 @@ impl Worker {
         )
     }
 
-    fn call(&self, name: &str) -> Call {
+    fn call(&self, name: &str) -> CallParameters {
         let index = self
             .names
             .iter()
             .position(|known| known == name)
             .expect("function exists");
-        Call {
+        CallParameters {
             epoch: EPOCH,
             function: FunctionIndex(index as u16),
             flags: Flags::NONE,
@@ -179,7 +179,7 @@ fn calls_of_every_size_come_back_and_are_counted() {
     for (id, size) in [0, 1, 32, 33, 100, 4096, 7].into_iter().enumerate() {
         channel.publish(id as u64, &call, &[&input[..size]]).unwrap();
         let header = wait(&channel, id as u64);
-        assert_eq!(header.status, Status::Ok);
+        assert_eq!(header.status, InvocationStatus::Ok);
         assert_eq!(channel.read(id as u64, &header, &mut output), size);
         assert_eq!(output[..size], input[..size]);
         // Long enough for the slot to go to sleep in between.
@@ -195,35 +195,35 @@ fn stale_epoch_unknown_function_and_too_large_an_output_are_answered() {
     let echo = worker.call("echo");
     let cases = [
         (
-            Call {
+            CallParameters {
                 epoch: Epoch(4),
                 ..echo
             },
-            Status::StaleEpoch,
+            InvocationStatus::StaleEpoch,
         ),
         (
-            Call {
+            CallParameters {
                 function: FunctionIndex(99),
                 ..echo
             },
-            Status::UnknownFunction,
+            InvocationStatus::UnknownFunction,
         ),
-        (worker.call("too_much"), Status::OutputTooLarge),
+        (worker.call("too_much"), InvocationStatus::OutputTooLarge),
         (
-            Call {
+            CallParameters {
                 flags: Flags::INPUT_BUFFER,
                 ..echo
             },
-            Status::UnknownRegion,
+            InvocationStatus::UnknownRegion,
         ),
         (
-            Call {
+            CallParameters {
                 timeout_us: 20_000,
                 ..worker.call("sleepy")
             },
-            Status::DeadlineExceeded,
+            InvocationStatus::DeadlineExceeded,
         ),
-        (echo, Status::Ok),
+        (echo, InvocationStatus::Ok),
     ];
     for (id, (call, status)) in cases.into_iter().enumerate() {
         channel.publish(id as u64, &call, &[&[0; 24]]).unwrap();

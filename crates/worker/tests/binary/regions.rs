@@ -1,11 +1,11 @@
 //! Registered memory of a client that deregisters and registers it again.
 
 use super::{Worker, wait};
-use hotlease_fabric::channel::Call;
+use hotlease_fabric::channel::CallParameters;
 use hotlease_fabric::memory::Memory;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::frame::{Flags, Span, Status};
+use hotlease_wire::frame::{Flags, InvocationStatus, Span};
 use hotlease_wire::ids::RegionId;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -37,11 +37,11 @@ fn a_region_that_is_registered_anew_is_never_taken_for_what_it_was() {
     let mut worker = Worker::start();
     let (_busy_socket, busy) = worker.connect();
     let (socket, channel) = worker.connect();
-    let echo = Call {
+    let echo = CallParameters {
         flags: Flags::INPUT_BUFFER,
         ..worker.call("echo")
     };
-    let sleepy = Call {
+    let sleepy = CallParameters {
         timeout_us: 200_000,
         ..worker.call("sleepy")
     };
@@ -53,7 +53,7 @@ fn a_region_that_is_registered_anew_is_never_taken_for_what_it_was() {
     let _first = register(&socket, 1);
     let read = |id: u64| {
         let header = wait(&channel, id);
-        assert_eq!(header.status, Status::Ok);
+        assert_eq!(header.status, InvocationStatus::Ok);
         let mut byte = [0];
         assert_eq!(channel.read(id, &header, &mut byte), 1);
         byte[0]
@@ -71,5 +71,5 @@ fn a_region_that_is_registered_anew_is_never_taken_for_what_it_was() {
     let _second = register(&socket, 2);
     channel.publish(1, &echo, &[&span.encode()]).unwrap();
     assert_eq!(read(1), 2, "memory that was forgotten was read");
-    assert_eq!(wait(&busy, 0).status, Status::DeadlineExceeded);
+    assert_eq!(wait(&busy, 0).status, InvocationStatus::DeadlineExceeded);
 }

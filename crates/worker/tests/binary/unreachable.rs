@@ -2,13 +2,13 @@
 //! client's port makes no progress, like that of a stopped process, until the worker has given up.
 
 use super::{SHAPE, Worker};
-use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};
+use hotlease_fabric::channel::{CallParameters, ClientChannel, ReplyRing};
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::{Access, Libfabric, OfiRing, Peer, Port, Registration, providers};
+use hotlease_fabric::ofi::{Access, Libfabric, OfiRing, Port, PortPeer, Registration, providers};
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::control::Order;
-use hotlease_wire::frame::{Flags, Span, Status};
+use hotlease_wire::control::WorkerOrder;
+use hotlease_wire::frame::{Flags, InvocationStatus, Span};
 use hotlease_wire::ids::{RegionId, SlotIndex};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Client {
     port: Arc<Port>,
     _registration: Registration,
     _socket: Socket,
-    _peer: Arc<Peer>,
+    _peer: Arc<PortPeer>,
 }
 
 impl Client {
@@ -39,7 +39,7 @@ impl Client {
         let provider = provider.inspect_err(|error| eprintln!("skipped: {error}")).ok()?;
         let port = Port::open(&provider).unwrap();
         let (socket, theirs) = Socket::pair().unwrap();
-        worker.order(&Order::Introduce { lent: None }, theirs.into());
+        worker.order(&WorkerOrder::Introduce { lent: None }, theirs.into());
         let slot = SlotIndex(0);
         let key = 0x1234_5678_9abc_def0;
         let link = ConnectionRequest::Link {
@@ -82,7 +82,7 @@ impl Client {
     }
 
     /// Sends a request and does not drive the port until the worker is done with the request.
-    fn call_and_stand_still(&self, worker: &Worker, id: u64, call: &Call, payload: &[u8]) {
+    fn call_and_stand_still(&self, worker: &Worker, id: u64, call: &CallParameters, payload: &[u8]) {
         let before = worker.usage.read(0).compute_ns;
         self.channel.publish(id, call, &[payload]).unwrap();
         let until = Instant::now() + PATIENCE;
@@ -92,7 +92,7 @@ impl Client {
         }
     }
 
-    fn reply(&self, id: u64) -> Status {
+    fn reply(&self, id: u64) -> InvocationStatus {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(reply) = self.channel.poll(id) {
@@ -124,13 +124,13 @@ fn an_input_that_cannot_be_read_is_told_and_its_function_does_not_run() {
     let Some(client) = Client::connect(&mut worker) else {
         return;
     };
-    let call = Call {
+    let call = CallParameters {
         flags: Flags::INPUT_BUFFER,
         timeout_us: TIMEOUT_US,
         ..worker.call("claims_64_mib")
     };
     client.call_and_stand_still(&worker, 0, &call, &whole_buffer());
-    assert_eq!(client.reply(0), Status::InputUnreachable);
+    assert_eq!(client.reply(0), InvocationStatus::InputUnreachable);
     assert_eq!(worker.usage.read(0).invocations, 0, "the function ran");
     assert_goes_on(&worker, &client);
 }
@@ -141,23 +141,23 @@ fn an_output_that_cannot_be_written_is_told_and_its_function_ran() {
     let Some(client) = Client::connect(&mut worker) else {
         return;
     };
-    let call = Call {
+    let call = CallParameters {
         flags: Flags::OUTPUT_BUFFER,
         timeout_us: TIMEOUT_US,
         ..worker.call("claims_64_mib")
     };
     client.call_and_stand_still(&worker, 0, &call, &whole_buffer());
-    assert_eq!(client.reply(0), Status::OutputUnreachable);
+    assert_eq!(client.reply(0), InvocationStatus::OutputUnreachable);
     assert_eq!(worker.usage.read(0).invocations, 1, "the function did not run");
     assert_goes_on(&worker, &client);
 }
 
 /// Uses the same buffer after the client is back.
 fn assert_goes_on(worker: &Worker, client: &Client) {
-    let call = Call {
+    let call = CallParameters {
         flags: Flags::OUTPUT_BUFFER,
         ..worker.call("claims_64_mib")
     };
     client.channel.publish(1, &call, &[&whole_buffer()]).unwrap();
-    assert_eq!(client.reply(1), Status::Ok, "the channel does not go on");
+    assert_eq!(client.reply(1), InvocationStatus::Ok, "the channel does not go on");
 }

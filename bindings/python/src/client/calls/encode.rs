@@ -4,11 +4,11 @@
 use crate::client::calls::native;
 use crate::client::core::ExecutorCore;
 use crate::client::futures::decode::called;
-use crate::client::futures::inputs::{Gather, Input};
-use crate::client::memory::{Extent, Pool, PoolBuffer};
+use crate::client::futures::inputs::{FutureInput, Gather};
+use crate::client::memory::{BufferPool, Extent, PoolBuffer};
 use crate::client::tasks::expected::Expected;
-use crate::client::tasks::request::Payload;
-use crate::client::tasks::target::{Blob, Memo, Plan, Target};
+use crate::client::tasks::request::TaskPayload;
+use crate::client::tasks::target::{Blob, MemoChoice, Target, TaskPlan};
 use crate::native::Native;
 use crate::plain;
 use hotlease_client::Invoker;
@@ -36,21 +36,25 @@ type TargetTable = HashMap<usize, (Py<PyAny>, Arc<Target>)>;
 type Declared<'py> = Option<(Option<bool>, Option<u16>, Option<i32>, Option<Bound<'py, PyAny>>)>;
 
 /// Reads the value of `memo=`.
-pub fn memo_of(asked: &Bound<'_, PyAny>) -> PyResult<Memo> {
+pub fn memo_of(asked: &Bound<'_, PyAny>) -> PyResult<MemoChoice> {
     if let Ok(asked) = asked.cast::<PyBool>() {
-        return Ok(if asked.is_true() { Memo::Content } else { Memo::Not });
+        return Ok(if asked.is_true() {
+            MemoChoice::Content
+        } else {
+            MemoChoice::Not
+        });
     }
     let text = asked.cast::<PyString>();
     let text = text.map_err(|_| PyTypeError::new_err("memo is a bool or, as a key, a string"))?;
     let key = blake3::derive_key("hotlease python key 1", text.to_str()?.as_bytes());
-    Ok(Memo::Key(Box::new(key)))
+    Ok(MemoChoice::Key(Box::new(key)))
 }
 
-fn plan_of(declared: Declared<'_>) -> PyResult<Plan> {
+fn plan_of(declared: Declared<'_>) -> PyResult<TaskPlan> {
     let Some((idempotent, retries, priority, memo)) = declared else {
-        return Ok(Plan::default());
+        return Ok(TaskPlan::default());
     };
-    Ok(Plan {
+    Ok(TaskPlan {
         idempotent,
         retries,
         priority,
@@ -142,7 +146,7 @@ pub fn call(
     args: &Bound<'_, PyTuple>,
     kwargs: Option<&Bound<'_, PyDict>>,
     core: &Arc<ExecutorCore>,
-) -> PyResult<(Payload, Vec<Input>)> {
+) -> PyResult<(TaskPayload, Vec<FutureInput>)> {
     let mut gather = Gather::new(core);
     let payload = match target.blob {
         Blob::Pickle(_) => request(target, args, kwargs, &core.invoker, &core.pool, Some(&mut gather))?,
@@ -157,9 +161,9 @@ pub fn request<'py>(
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
     invoker: &Invoker,
-    pool: &Arc<Pool>,
+    pool: &Arc<BufferPool>,
     mut gather: Option<&mut Gather<'_>>,
-) -> PyResult<Payload> {
+) -> PyResult<TaskPayload> {
     let mut failed = None;
     let mut instead = |value: &Bound<'py, PyAny>| {
         let looked = gather.as_mut()?.look(value);
@@ -175,7 +179,7 @@ pub fn request<'py>(
     if plain::encode_tuple(args, &mut bytes, limit, &mut instead)
         && plain_names(kwargs, &mut bytes, limit, &mut instead)
     {
-        return Ok(Payload::Own(bytes.into_boxed_slice()));
+        return Ok(TaskPayload::Own(bytes.into_boxed_slice()));
     }
     if let Some(error) = failed {
         return Err(error);
@@ -207,8 +211,8 @@ fn pickled(
     kwargs: Option<&Bound<'_, PyDict>>,
     limit: usize,
     invoker: &Invoker,
-    pool: &Arc<Pool>,
-) -> PyResult<Payload> {
+    pool: &Arc<BufferPool>,
+) -> PyResult<TaskPayload> {
     let py = args.py();
     let dumped = called(py, intern!(py, "dump_arguments"))?.call1((args, kwargs))?;
     let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
@@ -229,7 +233,7 @@ fn pickled(
     let (head, layout) = whole(request::PICKLED)
         .ok_or_else(|| PyValueError::new_err("the arguments have too many buffers, or are larger than any memory"))?;
     if let Some(request) = given.and_then(|given| before(&given, &head, pickle, &layout)) {
-        return Ok(Payload::Shared(request.into()));
+        return Ok(TaskPayload::Shared(request.into()));
     }
     let fill = |bytes: &mut [u8]| -> PyResult<()> {
         bytes[..head.len()].copy_from_slice(&head);
@@ -242,11 +246,11 @@ fn pickled(
     if layout.end <= limit || pool.is_full() {
         let mut bytes = vec![0; layout.end];
         fill(&mut bytes)?;
-        return Ok(Payload::Own(bytes.into_boxed_slice()));
+        return Ok(TaskPayload::Own(bytes.into_boxed_slice()));
     }
     let mut memory = shared(py, invoker, pool, layout.end)?;
     fill(&mut memory.room()[..layout.end])?;
-    Ok(Payload::Shared(memory.into_extent(layout.end).into()))
+    Ok(TaskPayload::Shared(memory.into_extent(layout.end).into()))
 }
 
 /// Builds a request whose only buffer is in memory that was given to the program: the rest is put before it. `None`
@@ -264,7 +268,7 @@ pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &TaskLayout) -
 }
 
 /// Takes shared memory of this size.
-pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<Pool>, bytes: usize) -> PyResult<PoolBuffer> {
+pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<BufferPool>, bytes: usize) -> PyResult<PoolBuffer> {
     let taken = py.detach(|| pool.take(invoker, bytes));
     taken.map_err(|error| crate::client::futures::decode::exception(py, &error))
 }

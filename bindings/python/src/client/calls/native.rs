@@ -5,9 +5,9 @@ use crate::client::calls::encode::{before, shared};
 use crate::client::core::ExecutorCore;
 use crate::client::futures::inputs::Gather;
 use crate::client::tasks::expected::Expected;
-use crate::client::tasks::request::Payload;
-use crate::client::tasks::target::{Blob, Plan, Target};
-use crate::native::{InputView, Native, Output};
+use crate::client::tasks::request::TaskPayload;
+use crate::client::tasks::target::{Blob, Target, TaskPlan};
+use crate::native::{InputView, Native, NativeResult};
 use crate::plain::Replacement;
 use hotlease_client::Interface;
 use hotlease_wire::task::native::{AS_INPUT, NativeArguments};
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 const COPIED_ALONE: usize = 1 << 20;
 
 /// Target of a native function.
-pub fn target(function: &Native, plan: Plan, idempotent: bool) -> Target {
+pub fn target(function: &Native, plan: TaskPlan, idempotent: bool) -> Target {
     Target {
         key: function.key(),
         blob: Blob::Library(function.code.clone()),
@@ -50,7 +50,7 @@ pub fn request<'py>(
     kwargs: Option<&Bound<'py, PyDict>>,
     core: &Arc<ExecutorCore>,
     gather: &mut Gather<'_>,
-) -> PyResult<Payload> {
+) -> PyResult<TaskPayload> {
     let py = function.py();
     let native = function.cast::<Native>()?.get();
     let input = match args.len() {
@@ -71,13 +71,13 @@ pub fn request<'py>(
     };
     let asked: (u64, Bound<'_, PyBytes>);
     let (room, recipe) = match (&native.output, &input) {
-        (Output::Fixed(room, recipe), _) => (*room, &**recipe),
-        (Output::AsInput(dtype), Input::Result) => (AS_INPUT, &**dtype),
-        (Output::AsInput(_) | Output::Asked, Input::Value(value)) => {
+        (NativeResult::Fixed(room, recipe), _) => (*room, &**recipe),
+        (NativeResult::AsInput(dtype), Input::Result) => (AS_INPUT, &**dtype),
+        (NativeResult::AsInput(_) | NativeResult::Asked, Input::Value(value)) => {
             asked = function.call_method1(intern!(py, "_output_of"), (value,))?.extract()?;
             (asked.0, asked.1.as_bytes())
         }
-        (Output::Asked, Input::Result) => {
+        (NativeResult::Asked, Input::Result) => {
             return Err(PyTypeError::new_err(
                 "output= of this function is a callable, which needs the input, and the input is a future: declare its size",
             ));
@@ -115,12 +115,12 @@ pub fn request<'py>(
     // An array of `Executor.empty` is in shared memory already.
     let given = place.and_then(|place| core.pool.given(place.start.as_ptr(), place.bytes as usize));
     if let Some(request) = given.and_then(|given| before(&given, &head, &arguments, &layout)) {
-        return Ok(Payload::Shared(request.into()));
+        return Ok(TaskPayload::Shared(request.into()));
     }
     if layout.end <= limit || core.pool.is_full() {
         let mut bytes = vec![0; layout.end];
         fill(&mut bytes);
-        return Ok(Payload::Own(bytes.into_boxed_slice()));
+        return Ok(TaskPayload::Own(bytes.into_boxed_slice()));
     }
     let mut memory = shared(py, &core.invoker, &core.pool, layout.end)?;
     let room = &mut memory.room()[..layout.end];
@@ -128,7 +128,7 @@ pub fn request<'py>(
         true => fill(room),
         false => py.detach(|| fill(room)),
     }
-    Ok(Payload::Shared(memory.into_extent(layout.end).into()))
+    Ok(TaskPayload::Shared(memory.into_extent(layout.end).into()))
 }
 
 /// Reads an argument: a value, or the future of one.

@@ -1,7 +1,7 @@
 //! Options of an executor, as Python gives them.
 
 use crate::client::calls::encode::memo_of;
-use crate::client::tasks::target::Plan;
+use crate::client::tasks::target::TaskPlan;
 use hotlease_client::{LeaseOptions, Polling, Python, Spread};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -22,7 +22,7 @@ pub struct ExecutorOptions {
     pub queue_bytes: usize,
     pub pending_max: u32,
     /// Defaults for its tasks.
-    pub plan: Plan,
+    pub plan: TaskPlan,
     /// Checkpoint file for memoised results.
     pub checkpoint: Option<PathBuf>,
     /// Number of tasks whose times are kept.
@@ -33,7 +33,7 @@ pub struct ExecutorOptions {
 
 /// Options of tasks that are submitted with it; see `Executor.options`.
 #[pyclass(frozen, module = "hotlease._core")]
-pub struct TaskOptions(pub Plan);
+pub struct TaskOptions(pub TaskPlan);
 
 #[pymethods]
 impl TaskOptions {
@@ -45,7 +45,7 @@ impl TaskOptions {
         memo: Option<&Bound<'_, PyAny>>,
         idempotent: Option<bool>,
     ) -> PyResult<Self> {
-        Ok(Self(Plan {
+        Ok(Self(TaskPlan {
             retries,
             priority,
             memo: memo.map(memo_of).transpose()?,
@@ -64,7 +64,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
         idempotent: false,
         queue_bytes: QUEUE_BYTES,
         pending_max: PENDING_MAX,
-        plan: Plan::default(),
+        plan: TaskPlan::default(),
         checkpoint: None,
         timing: 0,
         show: None,

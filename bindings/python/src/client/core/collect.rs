@@ -3,7 +3,7 @@
 use crate::client::core::lane::{Flight, SendPath};
 use crate::client::core::{Closed, CoreState, ExecutorCore};
 use crate::client::memory::{Extent, PoolBuffer};
-use crate::client::tasks::job::Job;
+use crate::client::tasks::job::TaskJob;
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::outcome::is_result;
 use hotlease_client::{EndReason, Error, Pipeline, RunCertainty};
@@ -190,7 +190,7 @@ impl ExecutorCore {
     }
 
     /// Outcome of a reply that was written to its own memory.
-    fn placed_outcome(&self, job: &Job, at: usize, mut place: PoolBuffer, length: usize) -> TaskOutcome {
+    fn placed_outcome(&self, job: &TaskJob, at: usize, mut place: PoolBuffer, length: usize) -> TaskOutcome {
         let room = place.room();
         let length = length.min(room.len());
         let length = self.strip_output(job, at, &mut room[..length]);
@@ -198,7 +198,7 @@ impl ExecutorCore {
     }
 
     /// Outcome of a reply that arrived as bytes.
-    fn bytes_outcome(&self, job: &Job, at: usize, mut bytes: Box<[u8]>) -> TaskOutcome {
+    fn bytes_outcome(&self, job: &TaskJob, at: usize, mut bytes: Box<[u8]>) -> TaskOutcome {
         let length = self.strip_output(job, at, &mut bytes);
         TaskOutcome::Reply(if length < bytes.len() {
             bytes[..length].into()
@@ -218,7 +218,7 @@ impl ExecutorCore {
         }
     }
 
-    fn fetch(&self, state: &mut CoreState, at: usize, job: Job, bytes: &[u8]) {
+    fn fetch(&self, state: &mut CoreState, at: usize, job: TaskJob, bytes: &[u8]) {
         let word = |from: usize| {
             let word = bytes.get(from..)?.first_chunk()?;
             Some(u64::from_le_bytes(*word))
@@ -246,7 +246,7 @@ impl ExecutorCore {
     }
 
     /// Handles a task that ended with an error of the client library: it is sent again, or fails.
-    fn retry_or_fail(&self, state: &mut CoreState, mut job: Job, error: Error) {
+    fn retry_or_fail(&self, state: &mut CoreState, mut job: TaskJob, error: Error) {
         if job.errand.is_some() {
             return self.fail(state, job, error);
         }
@@ -294,7 +294,7 @@ impl ExecutorCore {
 
     /// Handles a task that ran but whose result cannot be fetched from its worker: it is sent again if it may run
     /// twice.
-    pub fn handle_lost(&self, state: &mut CoreState, mut job: Job, why: &str) {
+    pub fn handle_lost(&self, state: &mut CoreState, mut job: TaskJob, why: &str) {
         if let Some(errand) = job.errand.take() {
             return self.end_errand(state, *errand, Err(why.into()));
         }

@@ -4,17 +4,17 @@
 use super::{Closed, CoreState, ExecutorCore};
 use crate::client::dataflow::graph::{GraphAction, done};
 use crate::client::tasks::Run;
-use crate::client::tasks::job::Job;
+use crate::client::tasks::job::TaskJob;
 use crate::client::tasks::outcome::{Failed, FailureChain, TaskOutcome};
 use crate::client::tasks::planned_tasks::PlannedTask;
-use crate::client::tasks::target::{Memo, Target};
+use crate::client::tasks::target::{MemoChoice, Target};
 use crate::client::tasks::task_cell::{InputState, Stage, TaskCell};
-use hotlease_flow::{FlowAction, FlowEvent, SubmitError, Task, TaskId, TaskPhase};
+use hotlease_flow::{FlowAction, FlowEvent, FlowTask, SubmitError, TaskId, TaskPhase};
 use pyo3::prelude::*;
 use std::sync::{Arc, MutexGuard};
 
 /// Input of a task.
-pub enum TaskInput {
+pub enum PlannedInput {
     /// A task of this executor.
     Task(Arc<TaskCell>, Option<Arc<Target>>),
     /// A foreign future, by the kernel's name.
@@ -45,7 +45,7 @@ fn near(state: &CoreState, results: &[Arc<TaskOutcome>]) -> Option<usize> {
 
 impl ExecutorCore {
     /// Accepts a task that depends on others, or needs more than one run. No other thread knows its cell yet.
-    pub fn plan(&self, py: Python<'_>, planned: Box<PlannedTask>, sources: &[TaskInput]) -> Result<(), PlanRefusal> {
+    pub fn plan(&self, py: Python<'_>, planned: Box<PlannedTask>, sources: &[PlannedInput]) -> Result<(), PlanRefusal> {
         self.with_state(py, |state| self.plan_into(state, planned, sources))
     }
 
@@ -53,7 +53,7 @@ impl ExecutorCore {
         &self,
         mut guard: MutexGuard<'_, CoreState>,
         mut planned: Box<PlannedTask>,
-        sources: &[TaskInput],
+        sources: &[PlannedInput],
     ) -> Result<(), PlanRefusal> {
         let state = &mut *guard;
         if let Some(closed) = &state.closed {
@@ -63,11 +63,11 @@ impl ExecutorCore {
         let mut done = Vec::new();
         for (number, source) in sources.iter().enumerate() {
             let (cell, needed) = match source {
-                TaskInput::Foreign(node) => {
+                PlannedInput::Foreign(node) => {
                     nodes.push(*node);
                     continue;
                 }
-                TaskInput::Task(cell, target) => (cell, target),
+                PlannedInput::Task(cell, target) => (cell, target),
             };
             let failed = match cell.as_input() {
                 InputState::Pending => match state.graph.link(cell) {
@@ -99,7 +99,7 @@ impl ExecutorCore {
         }
         let (cell, size, plan) = (planned.cell.clone(), planned.size(), &planned.plan);
         let (priority, retries) = (plan.priority.unwrap_or(0), plan.retries.unwrap_or(0));
-        let task = Task::new(planned).priority(priority).retries(retries);
+        let task = FlowTask::new(planned).priority(priority).retries(retries);
         let graph = &mut state.graph;
         match graph.flow.submit(task, &nodes, &mut graph.actions) {
             Ok(admission) => {
@@ -401,14 +401,14 @@ impl ExecutorCore {
         };
         match planned.request(results, alone, &self.invoker, &self.pool) {
             Ok(payload) => {
-                let mut job = Job::new(planned.cell.clone(), planned.target.clone(), payload);
+                let mut job = TaskJob::new(planned.cell.clone(), planned.target.clone(), payload);
                 job.priority = planned.plan.priority.unwrap_or(0);
                 job.idempotent = planned.is_idempotent();
                 job.node = Some((task, attempt));
                 if let Some(times) = &job.cell.times {
                     times.ready();
                 }
-                job.stays = planned.makes.is_none() && matches!(planned.plan.memo, None | Some(Memo::Not));
+                job.stays = planned.makes.is_none() && matches!(planned.plan.memo, None | Some(MemoChoice::Not));
                 job.has_left = results.iter().any(|result| is_away(result));
                 job.near = near;
                 // The task cannot be cancelled any more: this run, or another run of it, was already sent.

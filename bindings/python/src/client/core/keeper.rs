@@ -35,14 +35,14 @@ pub type FinishAll = fn(Python<'_>, &ExecutorCore);
 
 /// Handle of the thread for other threads.
 #[derive(Default)]
-pub struct Keeper {
+pub struct KeeperHandle {
     thread: OnceLock<Thread>,
     mode: AtomicU8,
     has_lead: AtomicBool,
     roused: AtomicBool,
 }
 
-impl Keeper {
+impl KeeperHandle {
     /// Tells the thread that there is a new task. `queued`: the task waits until results are collected.
     #[inline]
     pub fn tell(&self, queued: bool) {

@@ -1,9 +1,9 @@
 //! Lane: the executor's state of one slot, with the tasks that were sent there and the limits on them.
 
 use crate::client::core::pace::{Pace, SlotPace};
-use crate::client::memory::{Extent, Pool, PoolBuffer};
-use crate::client::tasks::job::Job;
-use crate::client::tasks::request::{Assembly, Payload, fetch_request, set_flag, too_large, with_flag};
+use crate::client::memory::{BufferPool, Extent, PoolBuffer};
+use crate::client::tasks::job::TaskJob;
+use crate::client::tasks::request::{Assembly, TaskPayload, fetch_request, set_flag, too_large, with_flag};
 use crate::native;
 use hotlease_client::{
     AwaitedCall, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
@@ -57,13 +57,13 @@ impl SendPath {
 
 /// A task under way.
 pub struct Flight {
-    pub job: Job,
+    pub job: TaskJob,
     pub sent: SendPath,
 }
 
 /// A task whose result did not fit; the worker keeps the result.
 pub struct KeptResult {
-    pub job: Job,
+    pub job: TaskJob,
     ticket: u64,
     /// Bytes of the whole result.
     bytes: usize,
@@ -129,7 +129,12 @@ impl Lane {
     }
 
     /// Sends a task. Returns it if that is impossible now, with the reason if it never will be possible.
-    pub fn send(&mut self, mut job: Job, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), (Job, Option<Box<Error>>)> {
+    pub fn send(
+        &mut self,
+        mut job: TaskJob,
+        invoker: &Invoker,
+        pool: &Arc<BufferPool>,
+    ) -> Result<(), (TaskJob, Option<Box<Error>>)> {
         if self.pipeline.is_none() {
             return Err((job, None));
         }
@@ -158,7 +163,7 @@ impl Lane {
             true => pool.take(invoker, expected).ok(),
             false => None,
         };
-        let (extent, mut own) = if matches!(job.payload, Payload::Own(_)) && size <= self.request_bytes {
+        let (extent, mut own) = if matches!(job.payload, TaskPayload::Own(_)) && size <= self.request_bytes {
             (None, whole.map(|whole| whole.to_vec()))
         } else {
             match self.lay_out(&job, whole, invoker, pool) {
@@ -171,7 +176,7 @@ impl Lane {
         {
             // A task that is not idempotent is sent again only if no worker has written to the request, which may then
             // hold the function as well.
-            job.payload = Payload::Shared(extent.clone().into());
+            job.payload = TaskPayload::Shared(extent.clone().into());
         }
         let bytes = match &mut own {
             Some(own) => {
@@ -179,7 +184,7 @@ impl Lane {
                 &**own
             }
             None => {
-                if let Payload::Own(bytes) = &mut job.payload {
+                if let TaskPayload::Own(bytes) = &mut job.payload {
                     set_flag(bytes, request::STAYS, stays);
                 }
                 job.payload.bytes()
@@ -206,13 +211,13 @@ impl Lane {
     /// Lays out the request of a task in shared memory, function included if there is a `whole`.
     fn lay_out(
         &self,
-        job: &Job,
+        job: &TaskJob,
         whole: Option<Assembly<'_>>,
         invoker: &Invoker,
-        pool: &Arc<Pool>,
+        pool: &Arc<BufferPool>,
     ) -> Result<Extent, Option<Box<Error>>> {
         // The worker may write to the request, and another worker may need it unchanged.
-        if let (Payload::Shared(extent), false) = (&job.payload, job.idempotent) {
+        if let (TaskPayload::Shared(extent), false) = (&job.payload, job.idempotent) {
             let front = match &whole {
                 None => return Ok((**extent).clone()),
                 Some(whole) => whole.front(extent),
@@ -290,7 +295,7 @@ impl Lane {
     }
 
     /// Sends a request that is not a task. Returns whether that was possible.
-    pub fn push(&mut self, job: Job) -> bool {
+    pub fn push(&mut self, job: TaskJob) -> bool {
         let Some(pipeline) = &mut self.pipeline else {
             return false;
         };
@@ -307,12 +312,12 @@ impl Lane {
     }
 
     /// Registers a result that did not fit; [`Lane::fetch_kept`] asks for it.
-    pub fn keep(&mut self, job: Job, ticket: u64, bytes: usize) {
+    pub fn keep(&mut self, job: TaskJob, ticket: u64, bytes: usize) {
         self.kept.push_back(KeptResult { job, ticket, bytes });
     }
 
     /// Asks for kept results, as many as may be fetched now. Returns the first one that cannot be fetched.
-    pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), Box<(Job, Error)>> {
+    pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<BufferPool>) -> Result<(), Box<(TaskJob, Error)>> {
         // Only the worker that keeps a result is asked for it: tickets mean something only there.
         while self.places < PLACES_MAX && self.is_usable() && (self.places == 0 || !pool.is_full()) {
             let Some(KeptResult { job, ticket, bytes }) = self.kept.pop_front() else {
@@ -338,7 +343,7 @@ impl Lane {
     }
 
     /// Forgets the kept results of a dead worker; returns their jobs.
-    pub fn forget_kept(&mut self) -> impl Iterator<Item = Job> + use<> {
+    pub fn forget_kept(&mut self) -> impl Iterator<Item = TaskJob> + use<> {
         std::mem::take(&mut self.kept).into_iter().map(|kept| kept.job)
     }
 

@@ -2,7 +2,7 @@
 
 use super::ExecutorCore;
 use crate::client::output::{LAST_PATIENCE, PATIENCE};
-use crate::client::tasks::job::Job;
+use crate::client::tasks::job::TaskJob;
 use crate::task_output;
 use hotlease_wire::task::reply;
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ impl ExecutorCore {
     /// Removes from a reply its task's output, which is shown later, and the running time, if that was asked for.
     /// Returns the length that is left.
     #[inline]
-    pub fn strip_output(&self, job: &Job, worker: usize, reply: &mut [u8]) -> usize {
+    pub fn strip_output(&self, job: &TaskJob, worker: usize, reply: &mut [u8]) -> usize {
         let mut length = reply.len();
         if let Some((end, pieces)) = task_output::split(reply) {
             self.showing.leave(&job.target, worker, pieces);

@@ -25,7 +25,7 @@ const MANY: usize = 4;
 
 /// Way in which a thread waits for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum ResultWait {
     /// A core is free for the thread, or a result comes soon: poll for a while.
     Spin,
     /// A worker needs the core: poll for a moment, then sleep until there is a result.
@@ -128,16 +128,16 @@ impl Pace {
     }
 
     /// Returns the way a thread waits on a core that a worker needs, while each busy slot has at least `least` tasks.
-    pub fn patience(&self, least: usize) -> Patience {
+    pub fn patience(&self, least: usize) -> ResultWait {
         let ahead = Duration::from_secs_f64((self.task_seconds * least as f64).min(1.0));
         // Half of it: a slot that runs dry costs more than one more look.
         let nap = (ahead / 2).min(NAP_MAX);
         if least >= MANY && nap >= NAP_MIN {
-            Patience::Nap(nap)
+            ResultWait::Nap(nap)
         } else if self.task_seconds < SHORT.as_secs_f64() {
-            Patience::Spin
+            ResultWait::Spin
         } else {
-            Patience::Yield
+            ResultWait::Yield
         }
     }
 }
@@ -213,12 +213,22 @@ mod tests {
     #[test]
     fn a_waiting_thread_naps_only_while_slots_have_more_than_it_sleeps() {
         let (pace, _) = learned(Duration::from_micros(20), 20, 8);
-        assert_eq!(pace.patience(1), Patience::Spin, "it may be the one that is waited for");
-        let Patience::Nap(nap) = pace.patience(40) else {
+        assert_eq!(
+            pace.patience(1),
+            ResultWait::Spin,
+            "it may be the one that is waited for"
+        );
+        let ResultWait::Nap(nap) = pace.patience(40) else {
             panic!("40 tasks of 20 us on each slot are enough to sleep over");
         };
         assert!(nap <= Duration::from_micros(500), "{nap:?} of 800 us that slots have");
-        assert_eq!(learned(Duration::from_micros(1), 20, 8).0.patience(16), Patience::Spin);
-        assert_eq!(learned(Duration::from_millis(2), 20, 1).0.patience(2), Patience::Yield);
+        assert_eq!(
+            learned(Duration::from_micros(1), 20, 8).0.patience(16),
+            ResultWait::Spin
+        );
+        assert_eq!(
+            learned(Duration::from_millis(2), 20, 1).0.patience(2),
+            ResultWait::Yield
+        );
     }
 }

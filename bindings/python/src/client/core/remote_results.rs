@@ -3,13 +3,13 @@
 
 use super::{CoreState, ExecutorCore};
 use crate::client::tasks::Run;
-use crate::client::tasks::job::{Errand, Job};
+use crate::client::tasks::job::{Errand, TaskJob};
 use crate::client::tasks::outcome::{FailureChain, TaskOutcome};
 use crate::client::tasks::planned_tasks::PlannedTask;
 use crate::client::tasks::remote_results::{Release, Remake, RemotePlace, RemoteResult};
-use crate::client::tasks::target::Plan;
+use crate::client::tasks::target::TaskPlan;
 use crate::client::tasks::task_cell::TaskCell;
-use hotlease_flow::{FlowEvent, Task};
+use hotlease_flow::{FlowEvent, FlowTask};
 use hotlease_wire::task::left_results::LeftResult;
 use hotlease_wire::task::request;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ impl CoreState {
 impl ExecutorCore {
     /// Handles a reply that says that the worker keeps the result. The result stays there if only tasks need it; else
     /// it is fetched.
-    pub fn keep_remote(&self, state: &mut CoreState, at: usize, job: Job, told: &[u8]) {
+    pub fn keep_remote(&self, state: &mut CoreState, at: usize, job: TaskJob, told: &[u8]) {
         let left = match LeftResult::decode(told) {
             // The client asks for that only where no memory is shared.
             Ok(left) if !state.lanes[at].shares_memory => left,
@@ -70,7 +70,7 @@ impl ExecutorCore {
 
     /// Restarts a task that did not run because its worker could not fetch a remote result: its results are brought to
     /// the client.
-    pub fn restart_with_inputs(&self, state: &mut CoreState, job: Job) {
+    pub fn restart_with_inputs(&self, state: &mut CoreState, job: TaskJob) {
         let (Some(run), true) = (job.node, job.has_left) else {
             return self.handle_lost(state, job, "its worker misses a result that it was sent");
         };
@@ -134,7 +134,7 @@ impl ExecutorCore {
         match state.lane_of(away) {
             Some(at) => {
                 let errand = Errand::Fetch(away.clone());
-                let job = Job::errand(errand, away.target.clone(), Box::default());
+                let job = TaskJob::errand(errand, away.target.clone(), Box::default());
                 state.pending += 1;
                 state.lanes[at].keep(job, away.place.ticket, away.bytes);
                 self.fetch_kept(state, at);
@@ -165,9 +165,9 @@ impl ExecutorCore {
         let Some(again) = away.again.as_ref().filter(|_| state.can_resend()) else {
             return lost(self, state);
         };
-        let plan = Plan {
+        let plan = TaskPlan {
             idempotent: Some(true),
-            ..Plan::default()
+            ..TaskPlan::default()
         };
         let cell = Arc::new(TaskCell::new(None));
         let mut planned = PlannedTask::new(cell, away.target.clone(), again.payload.copy(), plan);
@@ -176,7 +176,7 @@ impl ExecutorCore {
         planned.makes = Some(away.clone());
         let size = planned.size();
         let graph = &mut state.graph;
-        match graph.flow.submit(Task::new(planned), &[], &mut graph.actions) {
+        match graph.flow.submit(FlowTask::new(planned), &[], &mut graph.actions) {
             Ok(_) => {
                 graph.bytes += size;
                 state.pending += 1;
@@ -236,7 +236,7 @@ impl ExecutorCore {
             payload[0] = request::RELEASE;
             payload.extend(tickets);
             let number = its.len();
-            if lane.push(Job::errand(Errand::Release, target, payload.into())) {
+            if lane.push(TaskJob::errand(Errand::Release, target, payload.into())) {
                 state.pending += 1;
                 self.version.fetch_add(1, Ordering::Release);
                 let mut told = 0;
@@ -255,7 +255,7 @@ impl ExecutorCore {
 }
 
 /// Whether only other tasks need the result of a task: its future is dropped, and the result is not memoised.
-fn is_for_tasks_only(state: &CoreState, job: &Job) -> bool {
+fn is_for_tasks_only(state: &CoreState, job: &TaskJob) -> bool {
     let Some(node) = job.cell.node().filter(|_| job.stays) else {
         return false;
     };
@@ -265,7 +265,7 @@ fn is_for_tasks_only(state: &CoreState, job: &Job) -> bool {
 }
 
 /// Returns how to make a result again; `None`: not within the limits on what is kept for that.
-fn again(state: &CoreState, job: &Job) -> Option<Remake> {
+fn again(state: &CoreState, job: &TaskJob) -> Option<Remake> {
     let (payload, inputs) = match job.node {
         None => (&job.payload, Vec::new()),
         Some((task, _)) => {

@@ -2,7 +2,7 @@
 //! caller.
 
 use crate::client::core::lane::Lane;
-use crate::client::core::pace::Patience;
+use crate::client::core::pace::ResultWait;
 use crate::client::core::{CoreState, ExecutorCore};
 use crate::client::tasks::task_cell::TaskCell;
 use hotlease_client::AwaitedCall;
@@ -25,11 +25,11 @@ const FOLLOW_MAX: Duration = Duration::from_millis(5);
 
 impl CoreState {
     /// Returns the way a thread waits for the next result, on a node with `cores` cores for this process.
-    pub fn patience(&self, cores: usize) -> Patience {
+    pub fn patience(&self, cores: usize) -> ResultWait {
         let busy = || self.lanes.iter().filter(|lane| !lane.flights.is_empty());
         // Workers on other hosts do not need the cores of this node.
         if busy().filter(|lane| lane.shares_memory).count() < cores {
-            return Patience::Spin;
+            return ResultWait::Spin;
         }
         let least = busy().map(|lane| lane.flights.len()).min().unwrap_or_default();
         self.pace.patience(least)
@@ -80,9 +80,9 @@ impl ExecutorCore {
             }
             let patience = self.state().patience(self.cores);
             match patience {
-                Patience::Nap(nap) => std::thread::sleep(nap),
-                Patience::Yield => self.await_any(&mut awaited, SPIN_CROWDED, until, || cell.has_ended()),
-                Patience::Spin => self.await_any(&mut awaited, SPIN, until, || cell.has_ended()),
+                ResultWait::Nap(nap) => std::thread::sleep(nap),
+                ResultWait::Yield => self.await_any(&mut awaited, SPIN_CROWDED, until, || cell.has_ended()),
+                ResultWait::Spin => self.await_any(&mut awaited, SPIN, until, || cell.has_ended()),
             }
             if self.is_enough(cell, until) {
                 return;

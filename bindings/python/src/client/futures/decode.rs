@@ -3,7 +3,7 @@
 
 use crate::client::memory::{Extent, ResultView};
 use crate::client::tasks::outcome::{Failed, FailureChain, TaskOutcome};
-use crate::plain::Reader;
+use crate::plain::ValueReader;
 use hotlease_client::{Cause, Error, RunCertainty};
 use hotlease_wire::task::{FormatError, TaskReply, reply};
 use pyo3::call::PyCallArgs;
@@ -113,7 +113,7 @@ fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
     let body = &bytes[reply.body.pickle..][..reply.body.pickle_bytes];
     match reply.kind {
         reply::PLAIN => {
-            let value = Reader::new(body).value(py).map_err(|error| damaged(py, error))?;
+            let value = ValueReader::new(body).value(py).map_err(|error| damaged(py, error))?;
             Ok(Decoded::Value(value.unbind()))
         }
         reply::PICKLED => {

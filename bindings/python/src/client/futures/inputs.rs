@@ -6,7 +6,7 @@
 //! reports it here.
 
 use crate::client::core::ExecutorCore;
-use crate::client::core::dataflow::TaskInput;
+use crate::client::core::dataflow::PlannedInput;
 use crate::client::futures::decode::{self, Decoded};
 use crate::client::futures::future::{Task, finish_others};
 use crate::client::tasks::outcome::TaskOutcome;
@@ -24,7 +24,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
 /// Future that a call needs.
-pub enum Input {
+pub enum FutureInput {
     /// A task of the same executor.
     Task(Arc<TaskCell>, Option<Arc<Target>>),
     /// A foreign future.
@@ -34,20 +34,20 @@ pub enum Input {
 /// The futures among the arguments of one call to an executor.
 pub struct Gather<'a> {
     core: &'a Arc<ExecutorCore>,
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<FutureInput>,
 }
 
 /// State of a gather while arguments are pickled.
 struct PickleGather {
     core: Arc<ExecutorCore>,
-    inputs: Vec<Input>,
+    inputs: Vec<FutureInput>,
 }
 
 thread_local! {
     static GATHERING: RefCell<Option<PickleGather>> = const { RefCell::new(None) };
 }
 
-fn push(inputs: &mut Vec<Input>, input: Input) -> PyResult<usize> {
+fn push(inputs: &mut Vec<FutureInput>, input: FutureInput) -> PyResult<usize> {
     if inputs.len() >= RESULTS_MAX {
         let text = format!("a task has more than {RESULTS_MAX} futures among its arguments");
         return Err(PyValueError::new_err(text));
@@ -73,7 +73,7 @@ impl<'a> Gather<'a> {
 
     /// Adds a foreign future; returns its number.
     pub fn wait_for(&mut self, future: &Bound<'_, PyAny>) -> PyResult<usize> {
-        push(&mut self.inputs, Input::Foreign(future.clone().unbind()))
+        push(&mut self.inputs, FutureInput::Foreign(future.clone().unbind()))
     }
 
     /// Calls `pickle`, during which futures are registered.
@@ -93,7 +93,7 @@ impl<'a> Gather<'a> {
 
 fn look<'py>(
     core: &Arc<ExecutorCore>,
-    inputs: &mut Vec<Input>,
+    inputs: &mut Vec<FutureInput>,
     value: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Replacement<'py>>> {
     let Ok(task) = value.cast::<Task>() else {
@@ -108,13 +108,13 @@ fn look<'py>(
                     let ended = Arc::new(TaskCell::new(None));
                     ended.start();
                     ended.resolve(TaskOutcome::Raised(exception.clone_ref(py)));
-                    Input::Task(ended, task.target.clone())
+                    FutureInput::Task(ended, task.target.clone())
                 }
             },
-            _ => Input::Task(task.cell.clone(), task.target.clone()),
+            _ => FutureInput::Task(task.cell.clone(), task.target.clone()),
         }
     } else {
-        Input::Foreign(value.clone().unbind())
+        FutureInput::Foreign(value.clone().unbind())
     };
     let number = push(inputs, input)?;
     // In range: see `RESULTS_MAX`.
@@ -156,24 +156,24 @@ fn _gather_anew() -> PyResult<()> {
 /// Adds a foreign future that is among the arguments; returns its number.
 #[pyfunction]
 fn _gather(future: Py<PyAny>) -> PyResult<usize> {
-    gathering(|gather| push(&mut gather.inputs, Input::Foreign(future)))
+    gathering(|gather| push(&mut gather.inputs, FutureInput::Foreign(future)))
 }
 
 /// Foreign futures, by their names in the graph and as Python objects.
 pub type Awaited = Vec<(TaskId, Py<PyAny>)>;
 
 /// Returns the sources for the graph, and the foreign futures that need a callback.
-pub fn sources(core: &ExecutorCore, inputs: Vec<Input>) -> PyResult<(Vec<TaskInput>, Awaited)> {
+pub fn sources(core: &ExecutorCore, inputs: Vec<FutureInput>) -> PyResult<(Vec<PlannedInput>, Awaited)> {
     let (mut sources, mut foreign) = (Vec::with_capacity(inputs.len()), Vec::new());
     for input in inputs {
         match input {
-            Input::Task(cell, target) => sources.push(TaskInput::Task(cell, target)),
-            Input::Foreign(future) => {
+            FutureInput::Task(cell, target) => sources.push(PlannedInput::Task(cell, target)),
+            FutureInput::Foreign(future) => {
                 let node = core
                     .promise()
                     .ok_or_else(|| PyValueError::new_err("too many futures are waited for"))?;
                 foreign.push((node, future));
-                sources.push(TaskInput::Foreign(node));
+                sources.push(PlannedInput::Foreign(node));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Jobs: tasks on their way, with what is sent and what is kept to send it again.
 
 use super::remote_results::RemoteResult;
-use super::request::Payload;
+use super::request::TaskPayload;
 use super::target::Target;
 use super::task_cell::TaskCell;
 use crate::client::memory::HEADROOM;
@@ -9,10 +9,10 @@ use hotlease_flow::TaskId;
 use std::sync::Arc;
 
 /// A task.
-pub struct Job {
+pub struct TaskJob {
     pub cell: Arc<TaskCell>,
     pub target: Arc<Target>,
-    pub payload: Payload,
+    pub payload: TaskPayload,
     /// Number of workers that died of the task.
     pub deaths: u8,
     /// Number of workers that ended before they started the task.
@@ -46,9 +46,9 @@ pub enum Errand {
     Release,
 }
 
-impl Job {
+impl TaskJob {
     /// A task that was not sent.
-    pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: Payload) -> Self {
+    pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: TaskPayload) -> Self {
         Self {
             idempotent: target.idempotent,
             priority: 0,
@@ -69,7 +69,7 @@ impl Job {
 
     /// A request that is not a task; `target` only attributes it to a function.
     pub fn errand(errand: Errand, target: Arc<Target>, payload: Box<[u8]>) -> Self {
-        let mut job = Self::new(Arc::new(TaskCell::new(None)), target, Payload::Own(payload));
+        let mut job = Self::new(Arc::new(TaskCell::new(None)), target, TaskPayload::Own(payload));
         (job.idempotent, job.sent, job.stays) = (false, true, false);
         job.errand = Some(Box::new(errand));
         job
@@ -82,7 +82,7 @@ impl Job {
 
     /// Whether all of it may have to be copied to be sent.
     pub fn is_copied(&self) -> bool {
-        let is_shared = matches!(self.payload, Payload::Shared(_));
+        let is_shared = matches!(self.payload, TaskPayload::Shared(_));
         self.idempotent || !is_shared || self.target.blob.len() > HEADROOM / 2
     }
 }

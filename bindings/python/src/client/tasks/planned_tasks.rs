@@ -2,10 +2,10 @@
 
 use super::outcome::TaskOutcome;
 use super::remote_results::RemoteResult;
-use super::request::{Assembly, Payload, too_large};
-use super::target::{Memo, Plan, Target};
+use super::request::{Assembly, TaskPayload, too_large};
+use super::target::{MemoChoice, Target, TaskPlan};
 use super::task_cell::TaskCell;
-use crate::client::memory::{Extent, Pool};
+use crate::client::memory::{BufferPool, Extent};
 use hotlease_client::{Error, Invoker};
 use hotlease_flow::MemoKey;
 use hotlease_wire::task::request;
@@ -17,8 +17,8 @@ pub struct PlannedTask {
     pub cell: Arc<TaskCell>,
     pub target: Arc<Target>,
     /// Request of the task, without the results that it needs.
-    pub payload: Payload,
-    pub plan: Plan,
+    pub payload: TaskPayload,
+    pub plan: TaskPlan,
     /// Results that existed when the task was submitted, each with its number.
     pub done: Box<[(u32, Arc<TaskOutcome>)]>,
     /// Number of results that the task needs, including those in `done`.
@@ -31,7 +31,7 @@ pub struct PlannedTask {
 
 impl PlannedTask {
     /// A task that was not submitted.
-    pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: Payload, plan: Plan) -> Box<Self> {
+    pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: TaskPayload, plan: TaskPlan) -> Box<Self> {
         Box::new(Self {
             cell,
             target,
@@ -60,15 +60,15 @@ impl PlannedTask {
         results: &[Arc<TaskOutcome>],
         alone: bool,
         invoker: &Invoker,
-        pool: &Arc<Pool>,
-    ) -> Result<Payload, Error> {
+        pool: &Arc<BufferPool>,
+    ) -> Result<TaskPayload, Error> {
         let runs_once = self.plan.retries.unwrap_or(0) == 0;
         if results.is_empty() {
             return match &self.payload {
-                Payload::Own(bytes) => Ok(Payload::Own(bytes.clone())),
-                Payload::Shared(extent) if runs_once => Ok(Payload::Shared(extent.clone())),
+                TaskPayload::Own(bytes) => Ok(TaskPayload::Own(bytes.clone())),
+                TaskPayload::Shared(extent) if runs_once => Ok(TaskPayload::Shared(extent.clone())),
                 // A run may write to its arguments, which the next run needs unchanged.
-                Payload::Shared(extent) => Ok(Payload::Own(extent.bytes().into())),
+                TaskPayload::Shared(extent) => Ok(TaskPayload::Own(extent.bytes().into())),
             };
         }
         let bytes = results.iter().filter_map(|result| result.sent()).collect();
@@ -80,22 +80,22 @@ impl PlannedTask {
             && let Some(front) = whole.before_result(extent)
             && let Some(request) = extent.put_before(0, &front)
         {
-            return Ok(Payload::Shared(request.into()));
+            return Ok(TaskPayload::Shared(request.into()));
         }
         if whole.len() <= invoker.options().request_bytes as usize || pool.is_full() {
-            return Ok(Payload::Own(whole.to_vec().into()));
+            return Ok(TaskPayload::Own(whole.to_vec().into()));
         }
         let mut memory = pool.take(invoker, whole.len())?;
         whole.fill(&mut memory.room()[..whole.len()]);
-        Ok(Payload::Shared(memory.into_extent(whole.len()).into()))
+        Ok(TaskPayload::Shared(memory.into_extent(whole.len()).into()))
     }
 
     /// Memo key of the computation: function, arguments and inputs.
     pub fn key_of(&self, results: &[Arc<TaskOutcome>]) -> Option<MemoKey> {
         match self.plan.memo.as_ref()? {
-            Memo::Not => None,
-            Memo::Key(key) => Some(MemoKey(**key)),
-            Memo::Content => {
+            MemoChoice::Not => None,
+            MemoChoice::Key(key) => Some(MemoKey(**key)),
+            MemoChoice::Content => {
                 let mut hasher = blake3::Hasher::new_derive_key("hotlease python task 1");
                 hasher.update(self.target.content.get()?);
                 let payload = self.payload.bytes();
@@ -116,7 +116,7 @@ impl PlannedTask {
     /// client.
     pub fn is_key_unknown_yet(&self, results: &[Arc<TaskOutcome>]) -> bool {
         self.key.get().is_none()
-            && self.plan.memo == Some(Memo::Content)
+            && self.plan.memo == Some(MemoChoice::Content)
             && results
                 .iter()
                 .any(|result| result.away().is_some_and(|away| away.here().is_none()))

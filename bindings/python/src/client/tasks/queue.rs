@@ -1,14 +1,14 @@
 //! Queue of tasks that wait for a slot: higher priorities first, then in the order of arrival.
 
-use crate::client::tasks::job::Job;
+use crate::client::tasks::job::TaskJob;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Queue by priority. Nearly always all tasks have priority 0 and are in one list.
 #[derive(Default)]
 pub struct Queue {
-    usual: VecDeque<Job>,
-    others: BTreeMap<Reverse<i32>, VecDeque<Job>>,
+    usual: VecDeque<TaskJob>,
+    others: BTreeMap<Reverse<i32>, VecDeque<TaskJob>>,
 }
 
 impl Queue {
@@ -17,7 +17,7 @@ impl Queue {
         self.usual.is_empty() && self.others.is_empty()
     }
 
-    fn of(&mut self, job: &Job) -> &mut VecDeque<Job> {
+    fn of(&mut self, job: &TaskJob) -> &mut VecDeque<TaskJob> {
         match job.priority {
             0 => &mut self.usual,
             priority => self.others.entry(Reverse(priority)).or_default(),
@@ -25,17 +25,17 @@ impl Queue {
     }
 
     /// Adds a task behind all of its priority.
-    pub fn push_back(&mut self, job: Job) {
+    pub fn push_back(&mut self, job: TaskJob) {
         self.of(&job).push_back(job);
     }
 
     /// Adds a task before all of its priority: it was sent before.
-    pub fn push_front(&mut self, job: Job) {
+    pub fn push_front(&mut self, job: TaskJob) {
         self.of(&job).push_front(job);
     }
 
     /// Takes the next task.
-    pub fn pop_front(&mut self) -> Option<Job> {
+    pub fn pop_front(&mut self) -> Option<TaskJob> {
         if let Some(mut first) = self.others.first_entry()
             && (first.key().0 > 0 || self.usual.is_empty())
         {
@@ -49,7 +49,7 @@ impl Queue {
     }
 
     /// Takes all tasks, the next one first.
-    pub fn take_all(&mut self) -> Vec<Job> {
+    pub fn take_all(&mut self) -> Vec<TaskJob> {
         std::iter::from_fn(|| self.pop_front()).collect()
     }
 }

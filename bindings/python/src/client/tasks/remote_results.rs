@@ -14,7 +14,7 @@
 //! under the core's `state` lock.
 
 use super::outcome::TaskOutcome;
-use super::request::Payload;
+use super::request::TaskPayload;
 use super::target::Target;
 use crate::client::tasks::Run;
 use hotlease_wire::task::left_results::LEFT_REPLY_BYTES;
@@ -60,7 +60,7 @@ pub struct FetchState {
 
 /// Call that made a result, kept to make the result again.
 pub struct Remake {
-    pub payload: Payload,
+    pub payload: TaskPayload,
     pub inputs: Vec<Arc<TaskOutcome>>,
     pub depth: usize,
 }

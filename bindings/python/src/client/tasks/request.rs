@@ -6,14 +6,14 @@ use hotlease_client::Error;
 use hotlease_wire::task::{ALIGNED_FROM, ALIGNMENT, TaskLayout, TaskRequest, place_results, request};
 
 /// A request without its function.
-pub enum Payload {
+pub enum TaskPayload {
     /// Request in private memory: it fits a ring entry, or waits for shared memory.
     Own(Box<[u8]>),
     /// Request in shared memory.
     Shared(Box<Extent>),
 }
 
-impl Payload {
+impl TaskPayload {
     /// Bytes of the request.
     pub fn bytes(&self) -> &[u8] {
         match self {

@@ -17,7 +17,7 @@ pub struct Target {
     /// Name shown to users.
     pub name: Box<str>,
     /// Declarations of the function for its tasks.
-    pub plan: Plan,
+    pub plan: TaskPlan,
     /// Hash of the function's content, for memoisation; computed on first use.
     pub content: OnceLock<[u8; 32]>,
     /// Prediction of its next result size.
@@ -45,20 +45,20 @@ impl Deref for Blob {
 
 /// Options of a task beside running it; `None`: not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct TaskPlan {
     /// Number of retries after the task raised an exception.
     pub retries: Option<u16>,
     /// Higher priorities are sent first.
     pub priority: Option<i32>,
     /// Whether and how its result is memoised.
-    pub memo: Option<Memo>,
+    pub memo: Option<MemoChoice>,
     /// Whether the task may run again after its worker died.
     pub idempotent: Option<bool>,
 }
 
 /// Key under which a result is memoised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Memo {
+pub enum MemoChoice {
     /// The result is not memoised.
     Not,
     /// Key made of the function and arguments.
@@ -67,7 +67,7 @@ pub enum Memo {
     Key(Box<[u8; 32]>),
 }
 
-impl Plan {
+impl TaskPlan {
     /// Returns these options, with those of `other` for the ones that are not set.
     pub fn or(&self, other: &Self) -> Self {
         Self {
@@ -80,6 +80,6 @@ impl Plan {
 
     /// Whether no option needs the graph.
     pub fn is_plain(&self) -> bool {
-        self.retries.unwrap_or(0) == 0 && matches!(self.memo, None | Some(Memo::Not))
+        self.retries.unwrap_or(0) == 0 && matches!(self.memo, None | Some(MemoChoice::Not))
     }
 }

@@ -47,13 +47,13 @@ pub enum Stage {
 /// State that a task and its future share.
 pub struct TaskCell {
     word: AtomicU8,
-    inside: Mutex<Inside>,
+    inside: Mutex<CellContent>,
     /// Times of the task, if they are recorded.
     pub times: Option<Arc<TaskTimes>>,
 }
 
 #[derive(Default)]
-struct Inside {
+struct CellContent {
     outcome: Option<TaskOutcome>,
     /// The future, once it is watched: it must live until its watchers are told.
     watcher: Option<Py<PyAny>>,
@@ -244,7 +244,7 @@ impl TaskCell {
         Some(TaskOutcome::Shared(shared))
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, CellContent> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

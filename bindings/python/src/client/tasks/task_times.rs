@@ -142,12 +142,12 @@ impl TaskTimes {
 }
 
 /// Times of the last tasks that were submitted.
-pub struct Recorder {
+pub struct TimesRecorder {
     kept_max: usize,
     kept: Mutex<VecDeque<(Arc<Target>, Arc<TaskTimes>)>>,
 }
 
-impl Recorder {
+impl TimesRecorder {
     /// Recorder for at most `kept_max` tasks.
     pub fn new(kept_max: usize) -> Self {
         Self {

@@ -2,7 +2,7 @@
 
 use hotlease_image::{ArrivalInfo, ImageId, ImageOffer, Neighbours};
 use hotlease_net::grpc::refusal;
-use hotlease_net::{Address, Identity, Role, grpc};
+use hotlease_net::{Address, CertificateRole, Identity, grpc};
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{FindImageRequest, ReadImageRequest};
@@ -103,7 +103,7 @@ impl OtherAgents {
     ) -> Result<(), String> {
         let said = |status: Status| refusal(status).to_string();
         let silent = |_| format!("nothing came for {} s", STALL_LIMIT.as_secs());
-        let channel = grpc::channel(address, Arc::clone(&self.identity), Role::Agent);
+        let channel = grpc::channel(address, Arc::clone(&self.identity), CertificateRole::Agent);
         let mut other = AgentClient::new(channel);
         let request = ReadImageRequest {
             image: id.to_string(),

@@ -28,11 +28,11 @@ impl Default for ImageSender {
 }
 
 /// Pieces of an image: a gRPC message each.
-pub(crate) type Pieces = ReceiverStream<Result<ImagePiece, Status>>;
+pub(crate) type ImagePieces = ReceiverStream<Result<ImagePiece, Status>>;
 
 impl ImageSender {
     /// Sends an environment that this node has, or is fetching.
-    pub fn send(&self, images: &Arc<Images>, asked: &ReadImageRequest) -> Result<Pieces, Rejection> {
+    pub fn send(&self, images: &Arc<Images>, asked: &ReadImageRequest) -> Result<ImagePieces, Rejection> {
         let behind = asked.behind;
         let id: ImageId = asked
             .image

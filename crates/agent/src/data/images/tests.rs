@@ -1,5 +1,5 @@
 use super::*;
-use hotlease_image::{Limits, Store, pack};
+use hotlease_image::{ImageStore, Limits, pack};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -41,7 +41,7 @@ impl Scene {
         fs::create_dir_all(tree.join("bin")).expect("made");
         symlink("/bin/sh", tree.join("bin/python")).expect("a link");
         fs::write(tree.join("pyvenv.cfg"), name).expect("a file");
-        match pack(&tree, &Store::at(&self.path("store")), &Limits::default()) {
+        match pack(&tree, &ImageStore::at(&self.path("store")), &Limits::default()) {
             Ok(packed) => Some(packed.id.to_string()),
             Err(ImageError::Tool { .. }) => {
                 eprintln!("skipped: no mksquashfs here (package squashfs-tools)");

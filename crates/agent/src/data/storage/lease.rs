@@ -3,7 +3,7 @@
 use super::StorageState;
 use super::site_file::Store;
 use hotlease_s3::SigningKeys;
-use hotlease_sandbox::{STORAGE_PORT, Storage as Way};
+use hotlease_sandbox::{STORAGE_PORT, WorkerStorage as Way};
 use hotlease_wire::storage::StoragePlace;
 use std::ffi::OsString;
 use std::fmt;

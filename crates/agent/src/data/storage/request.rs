@@ -5,8 +5,8 @@ use super::connections::ConnectionOwner;
 use super::lease::LeaseStorage;
 use super::site_file::Store;
 use hotlease_s3::{
-    Authorization, BODY_BYTES_MAX, Fault, Operation, Payload, PermittedPlaces, S3Request, SignatureTime, SignedParts,
-    digest, forward_headers, parse_removal,
+    Authorization, BODY_BYTES_MAX, BodyDigest, Fault, PermittedPlaces, S3Operation, S3Request, SignatureTime,
+    SignedParts, digest, forward_headers, parse_removal,
 };
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION, SET_COOKIE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Request, Response, StatusCode};
@@ -65,7 +65,7 @@ async fn pass(
     holder.assign(&lease)?;
     let judged = asked.check(&lease.places)?;
     let store = store_of(open, &lease, &judged)?;
-    let payload = Payload::of(headers)?;
+    let payload = BodyDigest::of(headers)?;
     let mut on = forward_headers(headers, &asked)?;
     let body = body_of(&asked, (&lease, &judged), (method, &payload), body).await?;
     let unusable = |why: String| {
@@ -113,7 +113,7 @@ fn store_of<'a>(open: &'a StorageState, lease: &LeaseStorage, judged: &Permitted
 async fn body_of(
     asked: &S3Request,
     (lease, judged): (&LeaseStorage, &PermittedPlaces),
-    (method, payload): (&Method, &Payload),
+    (method, payload): (&Method, &BodyDigest),
     body: Incoming,
 ) -> Result<Option<reqwest::Body>, Fault> {
     if !matches!(*method, Method::PUT | Method::POST) {
@@ -129,7 +129,7 @@ async fn body_of(
             "the length of a body has to be said before it",
         ));
     }
-    if asked.operation != Operation::RemoveMany {
+    if asked.operation != S3Operation::RemoveMany {
         return Ok(Some(reqwest::Body::wrap(body)));
     }
     let read = Limited::new(body, BODY_BYTES_MAX).collect().await;

@@ -3,7 +3,7 @@
 use super::SwapOptions;
 use super::files::{StateLock, StateRequest, StateWriter, TakenState};
 use super::transfer::{self, SaveError};
-use crate::workers::worker::{ORDER_LIMIT, StartError, Worker};
+use crate::workers::worker::{ORDER_LIMIT, StartError, StartedWorker};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
@@ -29,7 +29,7 @@ enum StateStage {
 }
 
 /// The saved state of one worker.
-pub(crate) struct StateKeeper {
+pub(crate) struct WorkerStateKeeper {
     options: Arc<SwapOptions>,
     wanted: StateRequest,
     host: String,
@@ -48,7 +48,7 @@ struct StateHistory {
     idle: Option<(u64, Instant)>,
 }
 
-impl StateKeeper {
+impl WorkerStateKeeper {
     pub fn new(options: Arc<SwapOptions>, wanted: StateRequest, host: String) -> Self {
         Self {
             options,
@@ -77,7 +77,7 @@ impl StateKeeper {
     }
 
     /// Has the worker restore the saved state, before it serves any client.
-    pub async fn restore(&self, worker: &Worker) -> Result<(), StartError> {
+    pub async fn restore(&self, worker: &StartedWorker) -> Result<(), StartError> {
         let mut progress = self.progress.lock().await;
         let (hold, taken) = match std::mem::replace(&mut *progress, StateStage::Over) {
             StateStage::Held(hold, taken) => (hold, taken),
@@ -131,7 +131,7 @@ impl StateKeeper {
 
     /// Has the worker write its state, if that is still possible; then the worker serves no client any more, and must
     /// be ended. A written state is not written again.
-    pub async fn save(&self, worker: &Worker) -> Result<(), SaveError> {
+    pub async fn save(&self, worker: &StartedWorker) -> Result<(), SaveError> {
         let mut progress = self.progress.lock().await;
         let hold = match std::mem::replace(&mut *progress, StateStage::Over) {
             StateStage::Living(hold) => hold,

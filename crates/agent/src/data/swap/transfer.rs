@@ -2,8 +2,8 @@
 //! holds the state in memory twice. Each side waits for the other no longer than agreed.
 
 use super::files::StateWriter;
-use crate::workers::worker::{OrderError, StartError, Worker};
-use hotlease_wire::control::Order;
+use crate::workers::worker::{OrderError, StartError, StartedWorker};
+use hotlease_wire::control::WorkerOrder;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::File;
@@ -26,11 +26,11 @@ pub(crate) enum SaveError {
 }
 
 /// Has a worker that runs no function write its state; afterwards it serves no client.
-pub(super) async fn save(worker: &Worker, part: StateWriter, limit: Duration) -> Result<StateWriter, SaveError> {
+pub(super) async fn save(worker: &StartedWorker, part: StateWriter, limit: Duration) -> Result<StateWriter, SaveError> {
     let begun = Instant::now();
     let pipe = pipe().and_then(|(reader, writer)| Ok((without_waiting(reader)?, writer)));
     let (reader, writer) = pipe.map_err(|error| SaveError::Refused(format!("a pipe: {error}")))?;
-    let sent = worker.send(&Order::Save, &[writer.as_fd()]);
+    let sent = worker.send(&WorkerOrder::Save, &[writer.as_fd()]);
     drop(writer);
     let receiving = spawn_blocking(move || receive(reader, part, begun + limit));
     let done = sent.wait_for_answer(limit).await;
@@ -54,17 +54,21 @@ pub(super) async fn save(worker: &Worker, part: StateWriter, limit: Duration) ->
 }
 
 /// Has a worker that serves no client yet restore this state; without a state, asks it whether it could save one.
-pub(super) async fn restore(worker: &Worker, state: Option<(File, u64)>, limit: Duration) -> Result<(), StartError> {
+pub(super) async fn restore(
+    worker: &StartedWorker,
+    state: Option<(File, u64)>,
+    limit: Duration,
+) -> Result<(), StartError> {
     let until = Instant::now() + limit;
     let answer = match state {
         None => {
-            let order = Order::Restore { size_bytes: None };
+            let order = WorkerOrder::Restore { size_bytes: None };
             worker.send(&order, &[]).wait_for_answer(limit).await
         }
         Some((file, bytes)) => {
             let pipe = pipe().and_then(|(reader, writer)| Ok((reader, without_waiting(writer)?)));
             let (reader, writer) = pipe.map_err(|error| StartError::for_now(format!("a pipe: {error}")))?;
-            let order = Order::Restore {
+            let order = WorkerOrder::Restore {
                 size_bytes: Some(bytes),
             };
             let sent = worker.send(&order, &[reader.as_fd()]);

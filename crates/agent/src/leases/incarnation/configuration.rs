@@ -9,11 +9,11 @@ use crate::leases::start::WorkerOrigin;
 use crate::leases::supply::WorkerSupply;
 use crate::leases::terms::ServedLease;
 use crate::workers::python;
-use crate::workers::worker::{BOOT_LIMIT, ORDER_LIMIT, START_LIMIT, SentOrder, StartError, Worker};
+use crate::workers::worker::{BOOT_LIMIT, ORDER_LIMIT, START_LIMIT, SentOrder, StartError, StartedWorker};
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_lease::agent::BookEvent;
 use hotlease_sandbox::Kind;
-use hotlease_wire::control::{CoreSharing, Order};
+use hotlease_wire::control::{CoreSharing, WorkerOrder};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ impl Incarnation {
         &self,
         (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
         lease: &ServedLease,
-        worker: &Arc<Worker>,
+        worker: &Arc<StartedWorker>,
         came: &WorkerOrigin,
     ) -> Result<(), BringUpError> {
         let limit = lease
@@ -77,7 +77,7 @@ impl Incarnation {
         &self,
         supply: &WorkerSupply,
         lease: &ServedLease,
-        worker: &Worker,
+        worker: &StartedWorker,
         limit: Duration,
     ) -> Result<Instant, BringUpError> {
         worker.wait_until_ready(limit).await?;
@@ -90,7 +90,7 @@ impl Incarnation {
         let Some(block) = self.usage.get() else {
             return Err(StartError::for_now("there is no usage block").into());
         };
-        let order = Order::Configure {
+        let order = WorkerOrder::Configure {
             lease: lease.id,
             epoch: self.epoch,
             cores: self.cores.clone(),
@@ -121,8 +121,8 @@ impl Incarnation {
 }
 
 /// Orders a worker to load a library.
-pub(crate) fn load(worker: &Worker, code: &LoadedCode) -> SentOrder {
-    let order = Order::Load {
+pub(crate) fn load(worker: &StartedWorker, code: &LoadedCode) -> SentOrder {
+    let order = WorkerOrder::Load {
         hash: code.code.hash,
         size_bytes: code.code.size_bytes,
         base: code.base,

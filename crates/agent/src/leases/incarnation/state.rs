@@ -3,7 +3,7 @@
 use super::{Incarnation, IncarnationState, not_started, worker_died};
 use crate::leases::cause::KillReason;
 use crate::leases::libraries::LoadedCode;
-use crate::workers::worker::{StartError, Worker};
+use crate::workers::worker::{StartError, StartedWorker};
 use hotlease_wire::{Cause, Rejection};
 
 impl Incarnation {
@@ -16,7 +16,7 @@ impl Incarnation {
     }
 
     /// Restores the state before it serves any client. Without a library or program no code understands the state yet.
-    pub(super) async fn restore_state(&self, worker: &Worker, codes: &[LoadedCode]) -> Result<(), StartError> {
+    pub(super) async fn restore_state(&self, worker: &StartedWorker, codes: &[LoadedCode]) -> Result<(), StartError> {
         match &self.keeping {
             Some(keeping) if !codes.is_empty() => keeping.restore(worker).await,
             _ => Ok(()),
@@ -43,7 +43,7 @@ impl Incarnation {
     }
 
     /// Saves the state at the end of its lease, before it is killed, if no function runs.
-    pub(super) async fn save_state(&self, worker: &Worker) {
+    pub(super) async fn save_state(&self, worker: &StartedWorker) {
         let ended = matches!(*self.killed.borrow(), Some(KillReason::LeaseEnded(_)));
         if let Some(keeping) = self.keeping.as_ref().filter(|_| ended)
             && self.running().next().is_none()

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use hotlease_terminal::output::ColumnAlign::Left;
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity::parse_time;
 use hotlease_wire::grpc::{AddKeyRequest, KeyInfo, ListKeysRequest, RevokeKeyRequest, RotateKeyRequest};
@@ -143,7 +143,7 @@ struct RotationSummary {
     missed: Vec<String>,
 }
 
-pub(crate) fn carry_out(args: KeyArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: KeyArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.command {
         Command::Add(args) => add(args, output),
         Command::List(args) => {
@@ -192,7 +192,7 @@ pub(crate) fn carry_out(args: KeyArgs, output: &mut Output) -> anyhow::Result<()
     }
 }
 
-fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
+fn add(args: AddArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
     // Before the key is made: a secret that cannot be written would be lost.
     let file = args.out.as_ref().map(|path| {

@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use hotlease_agent::CoreChoice;
 use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{
@@ -165,7 +165,7 @@ struct OrderSummary {
 /// Time between looks at the node while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-pub(super) fn carry_out(args: NodeArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: NodeArgs, output: &mut Printer) -> anyhow::Result<()> {
     let order = |order, within: Duration, offer| OrderNodeRequest {
         node: String::new(),
         order: NodeOrder::into(order),
@@ -227,7 +227,7 @@ fn nodes(platform: &mut Platform) -> anyhow::Result<Vec<NodeRow>> {
     Ok(list.nodes.into_iter().map(NodeRow::from).collect())
 }
 
-fn list(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
+fn list(site: &SiteArgs, output: &mut Printer) -> anyhow::Result<()> {
     let rows = nodes(&mut Platform::of(site)?)?;
     let columns = [
         Column("HOST", Left),
@@ -269,7 +269,7 @@ fn send_order(
     request: OrderNodeRequest,
     notice: Duration,
     reached: impl Fn(&NodeRow) -> bool,
-    output: &mut Output,
+    output: &mut Printer,
 ) -> anyhow::Result<()> {
     let mut platform = Platform::of(&target.site)?;
     let start = Instant::now();

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{ListTenantsRequest, PutTenantRequest, RemoveTenantRequest, Tenant};
@@ -241,7 +241,7 @@ fn known(platform: &mut Platform, name: &str) -> anyhow::Result<Tenant> {
     }
 }
 
-fn put(platform: &mut Platform, tenant: Tenant, is_new: bool, output: &mut Output) -> anyhow::Result<()> {
+fn put(platform: &mut Platform, tenant: Tenant, is_new: bool, output: &mut Printer) -> anyhow::Result<()> {
     let request = PutTenantRequest {
         tenant: Some(tenant),
         is_new,
@@ -250,7 +250,7 @@ fn put(platform: &mut Platform, tenant: Tenant, is_new: bool, output: &mut Outpu
     output.answer(&row, || row.text())
 }
 
-pub(crate) fn carry_out(args: TenantArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: TenantArgs, output: &mut Printer) -> anyhow::Result<()> {
     match args.command {
         Command::Add(args) => {
             let mut platform = Platform::of(&args.quota.site)?;

@@ -5,7 +5,7 @@ use anyhow::Context;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_journal::{JOURNAL_FILE, LeaseKey, LeaseTotal, TotalsTable, read};
-use hotlease_terminal::output::{Output, printable};
+use hotlease_terminal::output::{Printer, printable};
 use hotlease_terminal::platform::Platform;
 use hotlease_wire::grpc::{FunctionUsage, JournalTotal, Usage, VerifyReply, VerifyRequest};
 use hotlease_wire::ids::AgentId;
@@ -177,7 +177,7 @@ impl VerifySummary {
     }
 }
 
-pub(crate) fn carry_out(args: VerifyArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(crate) fn carry_out(args: VerifyArgs, output: &mut Printer) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     let files: Vec<PathBuf> = if args.journals.is_empty() {
         let own = args.state.of_agent(&dir).join(JOURNAL_FILE);

@@ -2,10 +2,10 @@
 
 use super::model_args::{CollectiveArgs, ModelFileArgs, TimesArgs, algorithm, time};
 use clap::Args;
-use hotlease_collectives::model::{Candidate, candidates};
-use hotlease_collectives::{Call, LinkKind, Question, Step};
+use hotlease_collectives::model::{RecipeCandidate, candidates};
+use hotlease_collectives::{CollectiveCall, LinkKind, Question, Step};
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
+use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
 use serde::Serialize;
 
 /// Most rounds that are shown.
@@ -70,7 +70,7 @@ struct RoundText {
     local: Vec<String>,
 }
 
-pub(super) fn carry_out(args: &ExplainArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &ExplainArgs, output: &mut Printer) -> anyhow::Result<()> {
     let prices = args.times.apply(args.files.prices()?)?;
     let table = args.files.table()?;
     let case = args.collective.case()?;
@@ -86,7 +86,7 @@ pub(super) fn carry_out(args: &ExplainArgs, output: &mut Output) -> anyhow::Resu
     let explanation = table.explain(&Question::new(&scenario.call, scenario.element, args.link));
     let (mut rounds, mut more) = (Vec::new(), false);
     if let Some(rank) = args.rank {
-        let call = Call { rank, ..scenario.call };
+        let call = CollectiveCall { rank, ..scenario.call };
         let part = explanation.choice.recipe.build_part(&call, 0..ROUNDS_MAX)?;
         (rounds, more) = (part.schedule.rounds, part.has_more);
     }
@@ -115,7 +115,7 @@ pub(super) fn carry_out(args: &ExplainArgs, output: &mut Output) -> anyhow::Resu
     show(&answer, output)
 }
 
-fn row(candidate: &Candidate, element: usize) -> AlgorithmRow {
+fn row(candidate: &RecipeCandidate, element: usize) -> AlgorithmRow {
     let known = candidate.estimate.as_ref();
     let outcome = known.map(|estimate| estimate.outcome).unwrap_or_default();
     AlgorithmRow {
@@ -129,7 +129,7 @@ fn row(candidate: &Candidate, element: usize) -> AlgorithmRow {
     }
 }
 
-fn show(answer: &ExplainOutput, output: &mut Output) -> anyhow::Result<()> {
+fn show(answer: &ExplainOutput, output: &mut Printer) -> anyhow::Result<()> {
     output.line(&answer.summary)?;
     for rule in &answer.rules {
         output.line(&format!("  {rule}"))?;

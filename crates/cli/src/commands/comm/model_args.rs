@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use clap::Args;
-use hotlease_collectives::model::{MessageTimes, Origin, Prices, RANKS_MAX, Scenario, collective_of_bytes};
-use hotlease_collectives::{Call, Operation, Recipe, Table};
+use hotlease_collectives::model::{FigureOrigin, LinkPrices, MessageTimes, RANKS_MAX, Scenario, collective_of_bytes};
+use hotlease_collectives::{CollectiveCall, Operation, Recipe, Table};
 use hotlease_terminal::exit::CommandError;
 use hotlease_terminal::quantity;
 use std::fs::File;
@@ -26,10 +26,10 @@ pub(super) struct ModelFileArgs {
 }
 
 impl ModelFileArgs {
-    pub(super) fn prices(&self) -> anyhow::Result<Prices> {
+    pub(super) fn prices(&self) -> anyhow::Result<LinkPrices> {
         match &self.prices {
-            Some(file) => read(file, Prices::parse),
-            None => Ok(Prices::built_in().clone()),
+            Some(file) => read(file, LinkPrices::parse),
+            None => Ok(LinkPrices::built_in().clone()),
         }
     }
 
@@ -61,11 +61,11 @@ pub(super) struct TimesArgs {
 }
 
 impl TimesArgs {
-    pub(super) fn apply(&self, prices: Prices) -> anyhow::Result<Prices> {
+    pub(super) fn apply(&self, prices: LinkPrices) -> anyhow::Result<LinkPrices> {
         let (Some(latency), Some(bandwidth)) = (self.latency, self.bandwidth) else {
             return Ok(prices);
         };
-        let origin = Origin {
+        let origin = FigureOrigin {
             source: "the command line".into(),
             ..prices.rank.origin.clone()
         };
@@ -139,10 +139,10 @@ impl SizedCollective {
     pub(super) fn scenario<'a>(&self, nodes: Option<&'a [u32]>) -> Scenario<'a> {
         let (collective, element) = collective_of_bytes(self.operation, self.root, self.ranks, self.size);
         Scenario {
-            call: Call {
+            call: CollectiveCall {
                 commutes: self.commutes,
                 nodes,
-                ..Call::new(collective, 0, self.ranks)
+                ..CollectiveCall::new(collective, 0, self.ranks)
             },
             element,
             memory_bytes: 0,

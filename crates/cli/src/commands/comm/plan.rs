@@ -6,7 +6,7 @@ use hotlease_collectives::LinkKind;
 use hotlease_collectives::model::{Criterion, Estimate, Scenario, estimate};
 use hotlease_comm::{Error, LinkChoice};
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
+use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
 use hotlease_terminal::quantity;
 use serde::Serialize;
 
@@ -67,7 +67,7 @@ struct LinkRow {
     chosen: bool,
 }
 
-pub(super) fn carry_out(args: &PlanArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &PlanArgs, output: &mut Printer) -> anyhow::Result<()> {
     let (prices, table) = (args.files.prices()?, args.files.table()?);
     let case = args.collective.case()?;
     let scenario = Scenario {

@@ -2,9 +2,9 @@
 
 use super::model_args::{ModelFileArgs, SizedCollective, TimesArgs, algorithm, time};
 use clap::Args;
-use hotlease_collectives::model::{Candidate, Estimate, RANKS_MAX, candidates};
+use hotlease_collectives::model::{Estimate, RANKS_MAX, RecipeCandidate, candidates};
 use hotlease_collectives::{LinkKind, Operation};
-use hotlease_terminal::output::{Column, ColumnAlign::*, Output};
+use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
 use hotlease_terminal::quantity;
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ struct SimulationRow {
     not_simulated: Vec<String>,
 }
 
-pub(super) fn carry_out(args: &SimulateArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &SimulateArgs, output: &mut Printer) -> anyhow::Result<()> {
     let prices = args.times.apply(args.files.prices()?)?;
     let table = args.files.table()?;
     let mut rows = Vec::new();
@@ -116,10 +116,10 @@ impl SimulateArgs {
     }
 }
 
-fn row(case: &SizedCollective, candidates: &[Candidate]) -> SimulationRow {
+fn row(case: &SizedCollective, candidates: &[RecipeCandidate]) -> SimulationRow {
     let element = case.element();
-    let seconds = |candidate: &Candidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
-    let name = |candidate: &Candidate| algorithm(&candidate.recipe, element);
+    let seconds = |candidate: &RecipeCandidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
+    let name = |candidate: &RecipeCandidate| algorithm(&candidate.recipe, element);
     // The fastest comes first, and algorithms that were not simulated come last.
     let best = candidates.first().filter(|best| best.estimate.is_ok());
     let chosen = candidates.iter().find(|candidate| candidate.chosen);

@@ -4,7 +4,7 @@ use super::{CacheArgs, StoreArgs};
 use clap::Args;
 use hotlease_image::{CachedImage, ImageError, ImageId};
 use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Output};
+use hotlease_terminal::output::{Column, Printer};
 use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -99,7 +99,7 @@ fn of_stores(stores: &StoreArgs) -> anyhow::Result<Vec<ImageRow>> {
     Ok(rows)
 }
 
-pub(super) fn ls(args: &LsArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn ls(args: &LsArgs, output: &mut Printer) -> anyhow::Result<()> {
     let cached = args.cache.open()?.list()?;
     let mut rows: Vec<ImageRow> = cached.into_iter().map(ImageRow::from).collect();
     rows.extend(of_stores(&args.cache.stores)?);
@@ -125,7 +125,7 @@ pub(super) fn ls(args: &LsArgs, output: &mut Output) -> anyhow::Result<()> {
     })
 }
 
-pub(super) fn gc(args: &GcArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn gc(args: &GcArgs, output: &mut Printer) -> anyhow::Result<()> {
     let removed = args.cache.open()?.gc(args.keep as u64)?;
     let row = |image: CachedImage| RemovedRow {
         hash: image.id.to_string(),
@@ -138,7 +138,7 @@ pub(super) fn gc(args: &GcArgs, output: &mut Output) -> anyhow::Result<()> {
     })
 }
 
-pub(super) fn verify(args: &VerifyArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn verify(args: &VerifyArgs, output: &mut Printer) -> anyhow::Result<()> {
     let cache = args.cache.open()?;
     let named: BTreeSet<ImageId> = args.images.iter().copied().collect();
     let is_meant = |id: &ImageId| named.is_empty() || named.contains(id);

@@ -2,9 +2,9 @@
 
 use super::of_user;
 use clap::Args;
-use hotlease_image::{Limits, PackResult, Store, TreeKind, pack};
+use hotlease_image::{ImageStore, Limits, PackResult, TreeKind, pack};
 use hotlease_terminal::arguments::absolute;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ impl From<PackResult> for PackedRow {
     }
 }
 
-pub(super) fn carry_out(args: PackArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: PackArgs, output: &mut Printer) -> anyhow::Result<()> {
     let first = || {
         let named = std::env::var_os("HOTLEASE_ENV_STORE")?;
         std::env::split_paths(&named).find(|path| !path.as_os_str().is_empty())
@@ -69,7 +69,7 @@ pub(super) fn carry_out(args: PackArgs, output: &mut Output) -> anyhow::Result<(
         Some(path) => absolute(&path),
         None => of_user("XDG_DATA_HOME", ".local/share")?,
     };
-    let row = PackedRow::from(pack(&args.tree, &Store::at(&store), &Limits::default())?);
+    let row = PackedRow::from(pack(&args.tree, &ImageStore::at(&store), &Limits::default())?);
     if !output.is_json() {
         tell(&row);
     }

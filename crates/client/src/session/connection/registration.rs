@@ -1,6 +1,6 @@
 //! Registration of memory with the worker, and its removal.
 
-use super::{Connection, REQUEST_LIMIT, WORKER, unexpected};
+use super::{REQUEST_LIMIT, WORKER, WorkerConnection, unexpected};
 use crate::Error;
 use crate::session::region::Region;
 use crate::session::registrations::{KnownRegion, Registrations};
@@ -11,7 +11,7 @@ use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::ids::RegionId;
 use std::sync::{Arc, Weak};
 
-impl Connection {
+impl WorkerConnection {
     /// Registers memory with the worker. If there is no room, memory not used lately is deregistered.
     pub(crate) async fn register(&self, id: RegionId, region: Weak<Region>, memory: &Arc<Memory>) -> Result<(), Error> {
         let size_bytes = memory.size_bytes();

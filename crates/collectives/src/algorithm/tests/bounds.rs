@@ -5,7 +5,7 @@
 
 use super::cases::{nodes, ranks, recipes};
 use crate::algorithm::{Algorithm, Recipe};
-use crate::collective::{Call, Collective, Operation};
+use crate::collective::{Collective, CollectiveCall, Operation};
 use crate::cost::{Costs, LinkCost, SimulationResult, StoreCost, simulate};
 use crate::model::collective_of_size;
 use crate::schedule::{Rank, Step};
@@ -54,9 +54,9 @@ fn measure(operation: Operation, recipe: Recipe, ranks: Rank, root: Rank, commut
     let collective = collective(operation, ranks, root);
     simulate(ranks, 1, &costs, |rank, rounds| {
         recipe.build_part(
-            &Call {
+            &CollectiveCall {
                 commutes,
-                ..Call::new(collective, rank, ranks)
+                ..CollectiveCall::new(collective, rank, ranks)
             },
             rounds,
         )
@@ -226,9 +226,9 @@ fn between_nodes_only_their_leaders_speak() {
                 for recipe in recipes(operation).into_iter().filter(|recipe| recipe.by_nodes) {
                     let mut speakers = vec![None; 100];
                     for rank in 0..ranks {
-                        let call = Call {
+                        let call = CollectiveCall {
                             nodes: Some(&map),
-                            ..Call::new(collective, rank, ranks)
+                            ..CollectiveCall::new(collective, rank, ranks)
                         };
                         let schedule = recipe.build(&call).expect("it commutes");
                         for step in schedule.rounds.iter().flat_map(|round| &round.transfers) {

@@ -1,7 +1,7 @@
 //! Cases that are tried: numbers of ranks, roots, counts, positions of blocks, elements, nodes.
 
 use crate::algorithm::{Algorithm, Recipe};
-use crate::collective::{Call, Operation};
+use crate::collective::{CollectiveCall, Operation};
 use crate::datatype::Datatype;
 use crate::operator::{Operator, Reduction};
 use crate::schedule::Rank;
@@ -110,7 +110,7 @@ impl Elements {
 
     /// Inputs and outputs of all ranks. Each element has another value, in outputs too, so that a forbidden write
     /// shows.
-    pub fn buffers(self, calls: &[Call], seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    pub fn buffers(self, calls: &[CollectiveCall], seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let fill = |rank: Rank, which: u64, elements: usize| {
             let words = (0..elements * self.size() / 8).map(|word| {
                 let random = mixed(seed ^ mixed(u64::from(rank) << 40 | which << 36 | word as u64));

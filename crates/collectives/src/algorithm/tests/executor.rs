@@ -4,7 +4,7 @@
 
 use super::Areas;
 use crate::operator::Reduction;
-use crate::schedule::{Rank, Round, Schedule, Span, Step};
+use crate::schedule::{AreaSpan, Rank, Round, Schedule, Step};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +21,7 @@ pub struct World<'a> {
 enum Message {
     Copied(Vec<u8>),
     /// Still at its sender, which waits.
-    AtSender(Span),
+    AtSender(AreaSpan),
 }
 
 struct Object {

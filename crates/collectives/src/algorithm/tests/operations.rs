@@ -3,7 +3,7 @@
 use super::Case;
 use super::cases::{COUNTS, Elements, base_seed, block_counts, mixed, nodes, places, ranks, recipes, roots, uneven};
 use crate::algorithm::{Algorithm, Blocks, Recipe};
-use crate::collective::{Call, Collective, Operation};
+use crate::collective::{Collective, CollectiveCall, Operation};
 use crate::schedule::Rank;
 
 /// Runs one collective by all recipes that can do it: in place at no rank, at all ranks, and at some ranks.
@@ -19,13 +19,13 @@ fn try_all<'a>(collective_of: &dyn Fn(Rank) -> Collective<'a>, ranks: Rank, elem
         for nodes in maps {
             for &elements in elements {
                 for in_place in [|_| false, |_| true, |rank: Rank| mixed(rank.into()).is_multiple_of(2)] {
-                    let call = |rank| Call {
+                    let call = |rank| CollectiveCall {
                         in_place: in_place(rank),
                         commutes: elements.commutes(),
                         nodes,
-                        ..Call::new(collective_of(rank), rank, ranks)
+                        ..CollectiveCall::new(collective_of(rank), rank, ranks)
                     };
-                    let calls: Vec<Call> = (0..ranks).map(call).collect();
+                    let calls: Vec<CollectiveCall> = (0..ranks).map(call).collect();
                     let serves: Vec<bool> = calls.iter().map(|call| recipe.check(call).is_ok()).collect();
                     assert!(
                         serves.windows(2).all(|pair| pair[0] == pair[1]),
@@ -120,9 +120,9 @@ fn no_rank_leaves_a_barrier_before_all_are_there() {
         try_all(&|_| Collective::Barrier, ranks, &[Elements::Numbers]);
         for recipe in recipes(Operation::Barrier) {
             for map in nodes(ranks) {
-                let call = |rank| Call {
+                let call = |rank| CollectiveCall {
                     nodes: Some(&map),
-                    ..Call::new(Collective::Barrier, rank, ranks)
+                    ..CollectiveCall::new(Collective::Barrier, rank, ranks)
                 };
                 let case = Case {
                     calls: (0..ranks).map(call).collect(),
@@ -218,10 +218,10 @@ fn an_allreduce_gives_everyone_the_same_bits() {
         for map in nodes(ranks) {
             for recipe in recipes(Operation::Allreduce) {
                 let collective = Collective::Allreduce { count: 37 };
-                let call = |rank| Call {
+                let call = |rank| CollectiveCall {
                     in_place: rank % 3 == 1,
                     nodes: Some(&map),
-                    ..Call::new(collective, rank, ranks)
+                    ..CollectiveCall::new(collective, rank, ranks)
                 };
                 let calls = (0..ranks).map(call).collect();
                 Case {
@@ -293,9 +293,9 @@ fn an_alltoallv_exchanges_all_blocks_of_any_length() {
                         sent: blocks(&sent[place], &sent_places[place]),
                         received: blocks(&received[place], &received_places[place]),
                     };
-                    Call {
+                    CollectiveCall {
                         in_place,
-                        ..Call::new(collective, rank, ranks)
+                        ..CollectiveCall::new(collective, rank, ranks)
                     }
                 };
                 for recipe in recipes(Operation::Alltoallv) {
@@ -318,7 +318,7 @@ fn an_alltoallv_exchanges_all_blocks_of_any_length() {
 fn linear_and_pairwise_exchanges_understand_each_other() {
     let blocks = Blocks::Equal(3);
     let call = |rank| {
-        Call::new(
+        CollectiveCall::new(
             Collective::Alltoallv {
                 sent: blocks,
                 received: blocks,
@@ -378,9 +378,9 @@ fn more_than_a_hundred_ranks_do_what_few_do() {
                 Elements::Maps
             };
             let commutes = elements.commutes();
-            let call = |rank| Call {
+            let call = |rank| CollectiveCall {
                 commutes,
-                ..Call::new(collective, rank, ranks)
+                ..CollectiveCall::new(collective, rank, ranks)
             };
             Case {
                 calls: (0..ranks).map(call).collect(),
@@ -424,9 +424,9 @@ fn parts_of_a_schedule_make_up_the_whole() {
         let map = &nodes(9)[1];
         for recipe in recipes(operation) {
             for rank in 0..9 {
-                let call = Call {
+                let call = CollectiveCall {
                     nodes: Some(map),
-                    ..Call::new(collective, rank, 9)
+                    ..CollectiveCall::new(collective, rank, 9)
                 };
                 let whole = recipe.build(&call).expect("it is offered");
                 for length in [1, 2, 5] {

@@ -4,9 +4,9 @@ use super::Case;
 use super::cases::{Elements, base_seed, mixed, recipes};
 use super::executor::World;
 use crate::algorithm::{Algorithm, Blocks, Recipe};
-use crate::collective::{Call, Collective};
+use crate::collective::{Collective, CollectiveCall};
 use crate::error::Error;
-use crate::schedule::{Area, Rank, Round, Schedule, Span, Step};
+use crate::schedule::{Area, AreaSpan, Rank, Round, Schedule, Step};
 
 fn run(schedules: &[Schedule], elements: usize) -> Result<(), String> {
     let inputs = vec![vec![1; elements]; schedules.len()];
@@ -28,8 +28,8 @@ fn round(transfers: &[Step]) -> Round {
     }
 }
 
-const IN: Span = Span::first(Area::Input, 2);
-const OUT: Span = Span::first(Area::Output, 2);
+const IN: AreaSpan = AreaSpan::first(Area::Input, 2);
+const OUT: AreaSpan = AreaSpan::first(Area::Output, 2);
 
 #[test]
 fn a_deadlock_names_the_ranks_that_wait_for_each_other() {
@@ -88,7 +88,7 @@ fn a_message_that_no_rank_receives_or_of_another_length_is_noticed() {
         scratch: 0,
         rounds: vec![round(&[Step::Receive { from: 0, into: OUT }])],
     };
-    let why = run(&[send(Span { count: 1, ..IN }), receive], 2).expect_err("one element is sent, two are expected");
+    let why = run(&[send(AreaSpan { count: 1, ..IN }), receive], 2).expect_err("one element is sent, two are expected");
     assert_eq!(why, "rank 0 sends rank 1 1 bytes for output[0..2]");
 }
 
@@ -98,7 +98,7 @@ fn rules_of_schedules_are_checked() {
         transfers: Vec::new(),
         local: vec![step],
     };
-    let scratch = |offset, count| Span {
+    let scratch = |offset, count| AreaSpan {
         area: Area::Scratch,
         offset,
         count,
@@ -139,7 +139,7 @@ fn rules_of_schedules_are_checked() {
                 Step::Send { to: 1, from: OUT },
                 Step::Receive {
                     from: 1,
-                    into: Span {
+                    into: AreaSpan {
                         offset: 1,
                         count: 1,
                         ..OUT
@@ -203,16 +203,16 @@ fn rules_of_schedules_are_checked() {
 
 #[test]
 fn a_ring_is_refused_to_operators_that_do_not_commute_and_would_be_wrong() {
-    let call = |commutes| Call {
+    let call = |commutes| CollectiveCall {
         commutes,
-        ..Call::new(Collective::Allreduce { count: 9 }, 0, 3)
+        ..CollectiveCall::new(Collective::Allreduce { count: 9 }, 0, 3)
     };
     let refused = Recipe::from(Algorithm::Ring)
         .build(&call(false))
         .expect_err("it does not commute");
     assert!(matches!(refused, Error::UnsupportedAlgorithm { .. }), "{refused}");
 
-    let calls: Vec<Call> = (0..3).map(|rank| Call { rank, ..call(true) }).collect();
+    let calls: Vec<CollectiveCall> = (0..3).map(|rank| CollectiveCall { rank, ..call(true) }).collect();
     let case = Case {
         calls,
         recipe: Algorithm::Ring.into(),
@@ -226,11 +226,11 @@ fn a_ring_is_refused_to_operators_that_do_not_commute_and_would_be_wrong() {
 
 /// Makes one mistake in a step; `Some(None)`: the step is left out. `None`: this mistake is not possible in this step.
 fn mistake(step: Step, which: u64) -> Option<Option<Step>> {
-    let moved = |span: Span| Span {
+    let moved = |span: AreaSpan| AreaSpan {
         offset: span.offset + 1,
         ..span
     };
-    let shorter = |span: Span| Span {
+    let shorter = |span: AreaSpan| AreaSpan {
         count: span.count - 1,
         ..span
     };
@@ -313,9 +313,9 @@ fn any_mistake_in_any_schedule_is_noticed() {
                 .filter(|recipe| !recipe.by_nodes)
             {
                 let elements = Elements::Maps;
-                let call = |rank| Call {
+                let call = |rank| CollectiveCall {
                     commutes: false,
-                    ..Call::new(collective, rank, ranks)
+                    ..CollectiveCall::new(collective, rank, ranks)
                 };
                 let case = Case {
                     calls: (0..ranks).map(call).collect(),

@@ -2,10 +2,10 @@
 
 use super::cases::Elements;
 use crate::algorithm::Blocks;
-use crate::collective::{Call, Collective};
+use crate::collective::{Collective, CollectiveCall};
 
 /// Outputs of all ranks, from their previous content and all inputs.
-pub fn outputs(calls: &[Call], elements: &Elements, inputs: &[Vec<u8>], before: &[Vec<u8>]) -> Vec<Vec<u8>> {
+pub fn outputs(calls: &[CollectiveCall], elements: &Elements, inputs: &[Vec<u8>], before: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let size = elements.size();
     let mut after = before.to_vec();
     let given = |rank: usize| RankInput {
@@ -69,7 +69,7 @@ fn part<'a>(buffer: &'a [u8], blocks: &Blocks, rank: usize, size: usize) -> &'a 
 
 /// Data that one rank contributes.
 struct RankInput<'a> {
-    call: &'a Call<'a>,
+    call: &'a CollectiveCall<'a>,
     input: &'a [u8],
     output: &'a [u8],
     size: usize,

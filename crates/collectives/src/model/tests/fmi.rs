@@ -7,8 +7,8 @@
 
 use super::*;
 
-fn prices() -> Prices {
-    Prices::parse(include_str!("fmi.toml")).expect("a file")
+fn prices() -> LinkPrices {
+    LinkPrices::parse(include_str!("fmi.toml")).expect("a file")
 }
 
 /// Estimates one message from a function of 2 GiB to another, as one of a thousand operations in an hour, as

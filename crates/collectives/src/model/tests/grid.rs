@@ -4,17 +4,17 @@ use super::*;
 use std::fmt::Write;
 
 /// Times that the bounds of the built-in table were made for.
-fn prices() -> Prices {
+fn prices() -> LinkPrices {
     let times = MessageTimes {
         latency_us: 16.0,
         gap_us: None,
         bandwidth_mb_s: 1000.0,
-        origin: Origin {
+        origin: FigureOrigin {
             source: "choice/built_in.toml".into(),
             date: "2026-11-22".into(),
         },
     };
-    Prices::built_in().with_message_times(&times).expect("times")
+    LinkPrices::built_in().with_message_times(&times).expect("times")
 }
 
 /// Maximum time of the table's choice, as a multiple of the best recipe's time.
@@ -33,7 +33,7 @@ fn the_built_in_table_chooses_what_is_nearly_the_best() {
                         ..scenario(operation, bytes / 8, ranks)
                     };
                     let candidates = candidates(&scenario, link, Table::built_in(), &prices).expect("candidates");
-                    let seconds = |candidate: &Candidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
+                    let seconds = |candidate: &RecipeCandidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
                     let best = seconds(&candidates[0]).expect("the best is known");
                     let chosen = candidates.iter().find(|candidate| candidate.chosen).expect("a choice");
                     let factor = seconds(chosen).expect("it is known") / best;

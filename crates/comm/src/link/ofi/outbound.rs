@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
     use crate::link::Sink;
-    use crate::memory::Memory;
+    use crate::memory::TransferMemory;
     use hotlease_collectives::Rank;
     use hotlease_wire::comm::Loss;
     use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
@@ -117,14 +117,14 @@ mod tests {
     #[derive(Default)]
     struct Kept {
         frames: Vec<MemberFrame>,
-        memory: Vec<Memory>,
+        memory: Vec<TransferMemory>,
         ended: usize,
     }
 
     impl Sink for Kept {
         fn frame(&mut self, _: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
             self.frames.push(frame);
-            let memory = Memory::zeroed(frame.body_bytes() as usize);
+            let memory = TransferMemory::zeroed(frame.body_bytes() as usize);
             let into = memory.whole();
             self.memory.push(memory);
             Ok(frame.has_body().then_some(into))
@@ -162,7 +162,7 @@ mod tests {
                         landing: 1,
                         length: length as u64,
                     };
-                    outbound.push(&data, Memory::of(body.clone()).whole(), slots.insert(()));
+                    outbound.push(&data, TransferMemory::of(body.clone()).whole(), slots.insert(()));
                     expected.push((data, body));
                 }
             }
@@ -175,7 +175,7 @@ mod tests {
             }
             assert_eq!(sent.len(), 6, "bodies that are gone");
             assert_eq!(kept.ended, 13, "bodies that have come");
-            let came = kept.memory.into_iter().map(Memory::into_bytes);
+            let came = kept.memory.into_iter().map(TransferMemory::into_bytes);
             let came: Vec<_> = kept.frames.into_iter().zip(came).collect();
             assert_eq!(came, expected, "in messages of {longest} bytes");
         }
@@ -186,7 +186,7 @@ mod tests {
         let (mut outbound, mut sent) = (OfiSendQueue::default(), VecDeque::new());
         let send = Arena::new().insert(());
         let mut bytes = [7; 64];
-        let piece = hotlease_fabric::loan::lend_mut(&mut bytes, |lent| Memory::LentMut(lent.clone()).whole());
+        let piece = hotlease_fabric::loan::lend_mut(&mut bytes, |lent| TransferMemory::LentMut(lent.clone()).whole());
         outbound.push(&MemberFrame::Data { landing: 1, length: 64 }, piece, send);
         let (_, outcome) = outbound.fill(&mut [0; 100], &mut sent);
         assert_eq!((outcome, sent.len()), (Err(MemoryTakenBack { send }), 0));

@@ -1,7 +1,7 @@
 //! Frames by which members that use libfabric talk on their connection.
 
 use crate::link::Sink;
-use crate::memory::{Memory, Piece};
+use crate::memory::{Piece, TransferMemory};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
@@ -19,7 +19,7 @@ pub(super) enum SetUpFrame {
 /// Sink that accepts such frames, and no others.
 #[derive(Default)]
 pub(super) struct SetUpSink {
-    coming: BTreeMap<Rank, Memory>,
+    coming: BTreeMap<Rank, TransferMemory>,
     said: Vec<(Rank, SetUpFrame)>,
 }
 
@@ -35,7 +35,7 @@ impl Sink for SetUpSink {
         match frame {
             // The frame bounds its length.
             MemberFrame::Inbox { length } => {
-                let memory = Memory::zeroed(length as usize);
+                let memory = TransferMemory::zeroed(length as usize);
                 let into = memory.whole();
                 self.coming.insert(from, memory);
                 Ok(Some(into))

@@ -3,7 +3,7 @@
 use crate::link::Sink;
 use crate::memory::Piece;
 use hotlease_collectives::Rank;
-use hotlease_fabric::lane::{INLINE_BYTES, LaneLine, PeerBell, Reader};
+use hotlease_fabric::lane::{INLINE_BYTES, LaneLine, LaneReader, PeerBell};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 
@@ -21,7 +21,7 @@ struct LanePartialBody {
 }
 
 pub(super) struct LaneReceiver {
-    lane: Reader,
+    lane: LaneReader,
     coming: Option<LanePartialBody>,
     /// Frame that the sink holds, until a thread has said where its body goes.
     held: Option<(MemberFrame, LaneLine)>,
@@ -30,7 +30,7 @@ pub(super) struct LaneReceiver {
 }
 
 impl LaneReceiver {
-    pub(super) fn new(lane: Reader) -> Self {
+    pub(super) fn new(lane: LaneReader) -> Self {
         Self {
             lane,
             coming: None,

@@ -3,7 +3,7 @@
 use crate::arena::Key;
 use crate::link::Body;
 use crate::memory::Piece;
-use hotlease_fabric::lane::{LaneError, Writer};
+use hotlease_fabric::lane::{LaneError, LaneWriter};
 use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::VecDeque;
 
@@ -39,12 +39,12 @@ struct LaneSendItem {
 }
 
 pub(super) struct LaneSendQueue {
-    lane: Writer,
+    lane: LaneWriter,
     items: VecDeque<LaneSendItem>,
 }
 
 impl LaneSendQueue {
-    pub(super) fn new(mut lane: Writer) -> Self {
+    pub(super) fn new(mut lane: LaneWriter) -> Self {
         lane.close_descriptor();
         Self {
             lane,
@@ -129,7 +129,7 @@ impl LaneSendQueue {
 /// Writes the frame, unless it was written already, and what there is room for of its body; returns how many bytes of
 /// the body.
 fn write(
-    lane: &mut Writer,
+    lane: &mut LaneWriter,
     frame: &mut Option<[u8; MemberFrame::BYTES]>,
     body: &[u8],
     at: usize,

@@ -1,8 +1,8 @@
 //! Tests of links of one node with each other, and with a member that breaks the rules.
 
 use super::*;
-use crate::link::mesh::Connection;
-use crate::memory::Memory;
+use crate::link::mesh::MemberConnection;
+use crate::memory::TransferMemory;
 use crate::route::Route;
 use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 use hotlease_wire::comm::greeting::MemberNode;
@@ -14,16 +14,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sink that keeps what comes.
 #[derive(Default)]
-struct Seen {
+struct RecordedEvents {
     frames: Vec<MemberFrame>,
-    coming: Option<Memory>,
+    coming: Option<TransferMemory>,
     bodies: Vec<Vec<u8>>,
 }
 
-impl Sink for Seen {
+impl Sink for RecordedEvents {
     fn frame(&mut self, _: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         self.frames.push(frame);
-        let memory = Memory::zeroed(frame.body_bytes() as usize);
+        let memory = TransferMemory::zeroed(frame.body_bytes() as usize);
         let into = memory.whole();
         self.coming = Some(memory);
         Ok(Some(into))
@@ -47,7 +47,7 @@ fn streams() -> (TcpStream, TcpStream) {
 fn link(me: Rank, stream: TcpStream) -> Shm {
     stream.set_nodelay(true).expect("it is connected");
     stream.set_nonblocking(true).expect("it is open");
-    let joined = Connection {
+    let joined = MemberConnection {
         stream: mio::net::TcpStream::from_std(stream),
         cipher: None,
         rest: Vec::new(),
@@ -84,7 +84,7 @@ fn pattern(seed: usize, length: usize) -> Vec<u8> {
 fn messages_keep_their_order_while_members_go_over_to_lanes() {
     let (one, other) = streams();
     let (mut one, mut other) = (link(0, one), link(1, other));
-    let (mut seen_by_one, mut seen_by_other) = (Seen::default(), Seen::default());
+    let (mut seen_by_one, mut seen_by_other) = (RecordedEvents::default(), RecordedEvents::default());
     const MESSAGES: usize = 2000;
     let length = |number: usize| (number * 7919) % 60_000;
     for number in 0..MESSAGES {
@@ -100,7 +100,7 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
         }
     }
     // One more message, from memory that stays.
-    let large = Memory::of(pattern(1, 1 << 20));
+    let large = TransferMemory::of(pattern(1, 1 << 20));
     let (piece, send) = (large.whole(), 77);
     let frame = MemberFrame::Data {
         landing: 1,
@@ -114,7 +114,7 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
     });
     assert_eq!(one.take_sent(), Some(77));
     let expected: Vec<_> = (0..MESSAGES).collect();
-    let check = |seen: &Seen, expected: &[usize]| {
+    let check = |seen: &RecordedEvents, expected: &[usize]| {
         for (place, number) in expected.iter().enumerate() {
             assert_eq!(seen.frames[place], eager(*number as u32, length(*number) as u64));
             assert!(
@@ -139,7 +139,7 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
 /// Sink that does not know at first where bodies go.
 #[derive(Default)]
 struct Undecided {
-    seen: Seen,
+    seen: RecordedEvents,
     held: usize,
     is_decided: bool,
 }
@@ -176,21 +176,21 @@ fn what_is_held_stays_until_its_place_is_known_and_also_when_its_sender_has_gone
             let is_lane = matches!(other.near[0].inbound, InPath::Lane(_));
             assert!(is_lane, "by TCP at first, and in the end over lanes");
             until(|| {
-                one.poll_all(&mut Seen::default());
+                one.poll_all(&mut RecordedEvents::default());
                 !one.is_sending()
             });
             one.close(1);
         }
         sink.is_decided = true;
         until(|| {
-            one.poll_all(&mut Seen::default());
+            one.poll_all(&mut RecordedEvents::default());
             other.poll_all(&mut sink);
             !sink.seen.bodies.is_empty()
         });
         assert!(sink.seen.bodies == [body], "round {round}");
     }
     until(|| {
-        other.poll_all(&mut Seen::default());
+        other.poll_all(&mut RecordedEvents::default());
         other.take_lost().is_some()
     });
 }
@@ -198,7 +198,7 @@ fn what_is_held_stays_until_its_place_is_known_and_also_when_its_sender_has_gone
 /// Sends these frames to a link of rank 0, as rank 1; returns the loss, if there is one.
 fn said(words: &[MemberFrame]) -> Option<(Rank, Loss)> {
     let (one, mut other) = streams();
-    let (mut link, mut seen) = (link(0, one), Seen::default());
+    let (mut link, mut seen) = (link(0, one), RecordedEvents::default());
     for word in words {
         other.write_all(&word.encode()).expect("it is open");
     }
@@ -246,7 +246,7 @@ fn what_cannot_be_opened_is_declined_and_talking_goes_on() {
 /// Member of the same node that follows the rules until its lane is open.
 struct Rogue {
     stream: TcpStream,
-    lane: Writer,
+    lane: LaneWriter,
     _bell: Bell,
 }
 
@@ -254,7 +254,7 @@ fn rogue() -> (Shm, Rogue) {
     let (one, mut stream) = streams();
     let mut link = link(0, one);
     let bell = Bell::create(9).expect("memory");
-    let lane = Writer::create(LANE_BYTES_MIN, 9).expect("memory");
+    let lane = LaneWriter::create(LANE_BYTES_MIN, 9).expect("memory");
     let place = bell.place();
     let offer = MemberFrame::Offer {
         bell: frame::BellLocation {
@@ -267,7 +267,7 @@ fn rogue() -> (Shm, Rogue) {
         bytes: LANE_BYTES_MIN as u32,
     };
     stream.write_all(&offer.encode()).expect("it is open");
-    let mut seen = Seen::default();
+    let mut seen = RecordedEvents::default();
     until(|| {
         link.poll_all(&mut seen);
         matches!(link.near[0].inbound, InPath::LaneOpened(_))
@@ -298,7 +298,7 @@ fn what_no_member_may_write_into_a_lane_ends_the_member() {
         (eager(1, 100).encode(), &inline[..]),
     ] {
         let (mut link, mut rogue) = rogue();
-        let mut seen = Seen::default();
+        let mut seen = RecordedEvents::default();
         assert!(
             rogue
                 .lane
@@ -322,7 +322,7 @@ fn who_talks_over_a_connection_after_its_last_word_there_is_ended() {
         .stream
         .write_all(&MemberFrame::Farewell.encode())
         .expect("it is open");
-    let mut seen = Seen::default();
+    let mut seen = RecordedEvents::default();
     until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
     assert_eq!(link.take_lost(), Some((1, Loss::Protocol)));
 }
@@ -336,7 +336,7 @@ fn what_a_member_wrote_before_it_was_gone_is_read_first() {
         assert_eq!(begun, Ok(Some(60)));
     }
     drop(rogue);
-    let mut seen = Seen::default();
+    let mut seen = RecordedEvents::default();
     until(|| {
         link.poll_all(&mut seen);
         !link.lost.is_empty()

@@ -12,9 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Collects the received frames.
 #[derive(Default)]
-struct Seen(Vec<MemberFrame>);
+struct RecordedEvents(Vec<MemberFrame>);
 
-impl Sink for Seen {
+impl Sink for RecordedEvents {
     fn frame(&mut self, _: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         self.0.push(frame);
         Ok(None)
@@ -29,7 +29,7 @@ fn link() -> (Tcp, std::net::TcpStream) {
     let ours = std::net::TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
     let (theirs, _) = listener.accept().expect("it has called");
     ours.set_nonblocking(true).expect("it is open");
-    let joined = Connection {
+    let joined = MemberConnection {
         stream: TcpStream::from_std(ours),
         cipher: None,
         rest: Vec::new(),
@@ -52,7 +52,7 @@ fn eager(tag: u32) -> MemberFrame {
 fn what_a_member_has_said_before_it_went_is_heard_though_nothing_can_be_sent_to_it_any_more() {
     for is_asked_by_readiness in [false, true] {
         let (mut tcp, mut theirs) = link();
-        let mut seen = Seen::default();
+        let mut seen = RecordedEvents::default();
         if is_asked_by_readiness {
             tcp.prepare_sleep();
             tcp.connections += ASKED_DIRECTLY_MAX;

@@ -2,8 +2,8 @@
 
 use super::{KeptMessage, Landing, LandingTarget, PostedReceive};
 use crate::arena::Key;
-use crate::memory::Memory;
-use crate::protocol::{Action, Owner, Protocol, Status};
+use crate::memory::TransferMemory;
+use crate::protocol::{Action, MessageStatus, Owner, Protocol};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
@@ -25,7 +25,7 @@ impl Protocol {
                 if length > self.bounds.early_bytes - self.early_bytes {
                     continue;
                 }
-                let memory = Memory::zeroed(length as usize);
+                let memory = TransferMemory::zeroed(length as usize);
                 let received = match &*kept {
                     KeptMessage::Own { body, .. } if body.copy_to(&memory.whole()).is_none() => continue,
                     KeptMessage::Own { .. } => length,
@@ -57,7 +57,7 @@ impl Protocol {
             }
         }
         for (owner, bytes) in sent {
-            let status = Status {
+            let status = MessageStatus {
                 source: self.me,
                 tag: 0,
                 bytes,

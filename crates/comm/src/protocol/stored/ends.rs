@@ -2,7 +2,7 @@
 
 use super::{FinalCounts, PendingGet};
 use crate::error::{Activity, Error};
-use crate::link::Order;
+use crate::link::StoreOrder;
 use crate::protocol::{Action, Owner, Protocol};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
@@ -18,7 +18,7 @@ impl Protocol {
         });
         for get in &meant {
             stored.gets.remove(*get);
-            self.actions.push_back(Action::Store(Order::Forget { get: *get }));
+            self.actions.push_back(Action::Store(StoreOrder::Forget { get: *get }));
         }
         meant.len()
     }
@@ -27,7 +27,7 @@ impl Protocol {
     pub(in crate::protocol) fn done_with(&mut self, context: u64, collective: u32) {
         if self.is_stored() {
             self.actions
-                .push_back(Action::Store(Order::Done { context, collective }));
+                .push_back(Action::Store(StoreOrder::Done { context, collective }));
         }
     }
 
@@ -68,7 +68,7 @@ impl Protocol {
         let is_meant = |getting: &PendingGet| matches!(getting, PendingGet::Message { context, .. } if *context == of);
         for get in stored.gets.keys(is_meant) {
             stored.gets.remove(get);
-            self.actions.push_back(Action::Store(Order::Forget { get }));
+            self.actions.push_back(Action::Store(StoreOrder::Forget { get }));
         }
     }
 
@@ -78,7 +78,7 @@ impl Protocol {
             stored.sent.retain(|(of, _), _| *of != context);
             stored.channels.retain(|(of, _), _| *of != context);
             stored.quits.retain(|(of, _), _| *of != context);
-            self.actions.push_back(Action::Store(Order::Over { context }));
+            self.actions.push_back(Action::Store(StoreOrder::Over { context }));
         }
     }
 
@@ -95,7 +95,7 @@ impl Protocol {
         for get in missed {
             let getting = self.stored.as_mut().and_then(|stored| stored.gets.remove(get));
             if let Some(PendingGet::Fetch { owner, during, .. }) = getting {
-                self.actions.push_back(Action::Store(Order::Forget { get }));
+                self.actions.push_back(Action::Store(StoreOrder::Forget { get }));
                 self.complete(owner, Err(Error::MemberLeft { during, rank: from }));
             }
         }

@@ -9,13 +9,13 @@ pub(super) fn sums() -> Option<Reduction> {
 /// Allreduce in which every rank sends everything to every other rank, at once, and adds it up in the order of ranks.
 pub(super) fn allreduce(me: Rank, size: Rank, count: usize) -> Schedule {
     let others = || (0..size).filter(|rank| *rank != me);
-    let slot = |rank: Rank| Span {
+    let slot = |rank: Rank| AreaSpan {
         area: Area::Scratch,
         offset: rank as usize * count,
         count,
     };
-    let input = Span::first(Area::Input, count);
-    let output = Span::first(Area::Output, count);
+    let input = AreaSpan::first(Area::Input, count);
+    let output = AreaSpan::first(Area::Output, count);
     let mut transfers = Vec::new();
     for rank in others() {
         transfers.push(Step::Send { to: rank, from: input });
@@ -45,7 +45,7 @@ pub(super) fn allreduce(me: Rank, size: Rank, count: usize) -> Schedule {
 
 /// Broadcast from rank to rank.
 pub(super) fn broadcast(me: Rank, size: Rank, count: usize) -> Schedule {
-    let output = Span::first(Area::Output, count);
+    let output = AreaSpan::first(Area::Output, count);
     let mut rounds = Vec::new();
     if me > 0 {
         rounds.push(Round {
@@ -73,11 +73,11 @@ pub(super) fn numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 }
 
 impl Net {
-    pub(super) fn start(&mut self, rank: Rank, schedule: Schedule, input: &[u8], output: &Memory) -> Key {
+    pub(super) fn start(&mut self, rank: Rank, schedule: Schedule, input: &[u8], output: &TransferMemory) -> Key {
         let start = CollectiveStart {
             schedule: Arc::new(schedule),
             element: 8,
-            input: Memory::of(input.to_vec()),
+            input: TransferMemory::of(input.to_vec()),
             output: output.clone(),
             reduction: sums(),
             is_built: false,
@@ -96,7 +96,7 @@ fn schedules_run_for_any_number_of_ranks_and_sizes() {
             let inputs = |rank: Rank| numbers((0..count as u64).map(|n| n * 1000 + u64::from(rank)));
             let mut started = Vec::new();
             for rank in 0..size {
-                let output = Memory::zeroed(8 * count);
+                let output = TransferMemory::zeroed(8 * count);
                 let key = net.start(rank, allreduce(rank, size, count), &inputs(rank), &output);
                 started.push((key, output));
             }
@@ -121,7 +121,7 @@ fn a_round_sends_and_receives_at_once() {
     // other's would pay twice in each round.
     let mut net = Net::new(2, seed());
     for rank in 0..2 {
-        let output = Memory::zeroed(8 * 600);
+        let output = TransferMemory::zeroed(8 * 600);
         net.start(rank, allreduce(rank, 2, 600), &numbers(0..600), &output);
         net.collect(rank as usize);
     }
@@ -144,13 +144,13 @@ fn a_round_sends_and_receives_at_once() {
 fn ranks_may_be_collectives_apart_and_their_messages_do_not_mix() {
     let size = 4;
     let mut net = Net::new(size, seed());
-    let mut outputs: Vec<Vec<(Key, Memory)>> = Vec::new();
+    let mut outputs: Vec<Vec<(Key, TransferMemory)>> = Vec::new();
     // Each rank begins ten broadcasts before the next rank begins any; user messages go between them.
     for rank in 0..size {
         let of_rank = (0..10_u64).map(|number| {
             let output = match rank {
-                0 => Memory::of(numbers([number, 7])),
-                _ => Memory::zeroed(16),
+                0 => TransferMemory::of(numbers([number, 7])),
+                _ => TransferMemory::zeroed(16),
             };
             if rank > 0 {
                 net.send(rank, rank - 1, number as u32, vec![9; 16]);
@@ -179,7 +179,7 @@ fn counts_that_do_not_match_are_told_and_end_the_collective_everywhere() {
     let started: Vec<Key> = (0..3)
         .map(|rank| {
             let count = counts[rank as usize];
-            let output = Memory::of(vec![1; 8 * count]);
+            let output = TransferMemory::of(vec![1; 8 * count]);
             net.start(rank, broadcast(rank, 3, count), &[], &output)
         })
         .collect();
@@ -211,7 +211,7 @@ fn counts_that_do_not_match_are_told_and_end_the_collective_everywhere() {
     assert_eq!(error, Error::CollectiveFailed { during, rank: 1 });
     // No later collective hangs.
     for rank in 0..3 {
-        let output = Memory::zeroed(8);
+        let output = TransferMemory::zeroed(8);
         let key = net.start(rank, broadcast(rank, 3, 1), &[], &output);
         net.run();
         let error = net.at(rank).take_result(key).expect("an end").expect_err("broken");
@@ -235,8 +235,8 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
         let start = CollectiveStart {
             schedule: Arc::new(allreduce(rank, 2, 4)),
             element: 8,
-            input: Memory::zeroed(32),
-            output: Memory::zeroed(32),
+            input: TransferMemory::zeroed(32),
+            output: TransferMemory::zeroed(32),
             reduction: if rank == 0 { panics() } else { sums() },
             is_built: false,
             check: None,
@@ -253,13 +253,13 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
 fn an_error_of_a_member_that_is_ahead_leaves_the_collectives_before_it_to_the_others() {
     for round in 0..50 {
         let mut net = Net::new(3, seed() + round);
-        let outputs: Vec<Memory> = (0..3).map(|rank| Memory::of(vec![3 - rank; 8])).collect();
+        let outputs: Vec<TransferMemory> = (0..3).map(|rank| TransferMemory::of(vec![3 - rank; 8])).collect();
         let first: Vec<Key> = (0..3)
             .map(|rank| net.start(rank, broadcast(rank, 3, 1), &[], &outputs[rank as usize]))
             .collect();
         // Rank 0 has sent its part, and begins the next broadcast wrongly, while the others may not have heard of the
         // first.
-        let wrong = net.start(0, broadcast(0, 3, 2), &[], &Memory::zeroed(8));
+        let wrong = net.start(0, broadcast(0, 3, 2), &[], &TransferMemory::zeroed(8));
         net.run();
         assert!(matches!(
             net.at(0).take_result(wrong),
@@ -283,8 +283,8 @@ fn a_schedule_that_reduces_is_refused_without_an_operator() {
     let start = CollectiveStart {
         schedule: Arc::new(allreduce(0, 2, 4)),
         element: 8,
-        input: Memory::zeroed(32),
-        output: Memory::zeroed(32),
+        input: TransferMemory::zeroed(32),
+        output: TransferMemory::zeroed(32),
         reduction: None,
         is_built: false,
         check: None,
@@ -302,7 +302,7 @@ fn a_schedule_that_reduces_is_refused_without_an_operator() {
 #[test]
 fn a_schedule_that_breaks_its_rules_is_refused_before_anything_is_sent() {
     let mut net = Net::new(2, 0);
-    let output = Memory::zeroed(8);
+    let output = TransferMemory::zeroed(8);
     let key = net.start(0, broadcast(0, 2, 2), &[], &output);
     net.at(0).settle();
     let error = net

@@ -15,7 +15,7 @@ impl Net {
         let member = self.at(from);
         let key = member.request(Activity::Send { to, tag: 1 }).expect("room");
         let address = MessageAddress { context, ..message(1) };
-        member.send(to, address, Memory::of(bytes).whole(), Owner::Request(key));
+        member.send(to, address, TransferMemory::of(bytes).whole(), Owner::Request(key));
         key
     }
 
@@ -26,7 +26,7 @@ impl Net {
             tag: None,
         };
         let key = member.request(during).expect("room");
-        let into = Memory::zeroed(4 * EAGER as usize).whole();
+        let into = TransferMemory::zeroed(4 * EAGER as usize).whole();
         let pattern = Pattern { source, tag: None };
         member.receive(MessageClass::Message, context, pattern, into, Owner::Request(key));
         key
@@ -36,8 +36,8 @@ impl Net {
         let start = CollectiveStart {
             schedule: Arc::new(allreduce(rank, SIZE, count)),
             element: 8,
-            input: Memory::of(numbers(0..count as u64)),
-            output: Memory::zeroed(8 * count),
+            input: TransferMemory::of(numbers(0..count as u64)),
+            output: TransferMemory::zeroed(8 * count),
             reduction: super::collectives::sums(),
             is_built: false,
             check: None,

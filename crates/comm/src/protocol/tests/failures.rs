@@ -23,14 +23,14 @@ impl Net {
 #[test]
 fn what_involves_a_failed_member_ends_everywhere_and_the_rest_goes_on() {
     let mut net = Net::new(4, seed());
-    let memory = || Memory::zeroed(100);
+    let memory = || TransferMemory::zeroed(100);
     let large = vec![1; 5000];
     let from_it = net.receive(0, Pattern::of(3, 1), &memory());
     let from_any = net.receive(1, Pattern::ANY, &memory());
     let to_it = net.send(2, 3, 1, large.clone());
     let collectives: Vec<Key> = (0..3)
         .map(|rank| {
-            let output = Memory::zeroed(8);
+            let output = TransferMemory::zeroed(8);
             net.start(rank, allreduce(rank, 4, 1), &numbers([1]), &output)
         })
         .collect();
@@ -53,7 +53,7 @@ fn what_involves_a_failed_member_ends_everywhere_and_the_rest_goes_on() {
     assert_eq!(net.error(1, late), lost(Activity::Send { to: 3, tag: 2 }));
     let late = net.receive(2, Pattern::ANY, &memory());
     assert_eq!(net.error(2, late), lost(receive(None, None)));
-    let output = Memory::zeroed(8);
+    let output = TransferMemory::zeroed(8);
     let late = net.start(1, broadcast(1, 4, 1), &[], &output);
     net.run();
     assert_eq!(net.error(1, late), lost(Activity::Collective { number: 1 }));
@@ -72,7 +72,7 @@ fn what_came_of_a_member_before_it_failed_is_received() {
     net.send(0, 1, 2, vec![2; 5000]);
     net.run();
     net.kill(0, 1);
-    let memory = Memory::zeroed(5000);
+    let memory = TransferMemory::zeroed(5000);
     let came = net.receive(1, Pattern::of(0, 1), &memory);
     assert!(net.at(1).take_result(came).expect("here").is_ok());
     let only_announced = net.receive(1, Pattern::of(0, 2), &memory);
@@ -85,7 +85,7 @@ fn what_came_of_a_member_before_it_failed_is_received() {
 #[test]
 fn a_member_that_fails_in_the_middle_of_a_message_ends_its_receive() {
     let mut net = Net::new(2, seed());
-    let memory = Memory::zeroed(3 << 20);
+    let memory = TransferMemory::zeroed(3 << 20);
     let receive = net.receive(1, Pattern::of(0, 0), &memory);
     net.send(0, 1, 0, vec![1; 3 << 20]);
     // Announce, grant, and the first of three pieces.
@@ -102,7 +102,7 @@ fn a_member_that_fails_in_the_middle_of_a_message_ends_its_receive() {
 fn granted_in_vain() -> (Net, Key, Key) {
     let mut net = Net::new(2, seed());
     let count = 2 * EAGER as usize / 8;
-    let output = Memory::zeroed(8 * count);
+    let output = TransferMemory::zeroed(8 * count);
     let receiver = net.start(1, broadcast(1, 2, count), &[], &output);
     let sender = net.start(0, broadcast(0, 2, count), &[], &output);
     while net.at(1).landings.len() == 0 {
@@ -147,21 +147,21 @@ fn a_member_that_finishes_early_loses_no_message_of_its_own() {
     net.send(0, 1, 2, vec![2; 20]);
     net.run();
     assert!(!net.at(0).is_sending());
-    let pending = net.receive(1, Pattern::of(0, 7), &Memory::zeroed(1));
+    let pending = net.receive(1, Pattern::of(0, 7), &TransferMemory::zeroed(1));
     let of_any = net.receive(
         1,
         Pattern {
             source: None,
             tag: Some(7),
         },
-        &Memory::zeroed(1),
+        &TransferMemory::zeroed(1),
     );
     net.at(0).finish();
     net.run();
     assert!(net.at(0).has_parted());
     // Then its connections close, which no member takes for a failure.
     net.at(1).handle_loss(0, Loss::Closed);
-    let memory = Memory::zeroed(20);
+    let memory = TransferMemory::zeroed(20);
     for tag in [2, 1] {
         let receive = net.receive(1, Pattern::of(0, tag), &memory);
         let status = net.at(1).take_result(receive).expect("here").expect("no error");
@@ -174,7 +174,7 @@ fn a_member_that_finishes_early_loses_no_message_of_its_own() {
     net.at(2).finish();
     net.run();
     assert!(matches!(net.error(1, of_any), Error::MemberLeft { rank: 2, .. }));
-    let own = net.receive(0, Pattern::of(1, 1), &Memory::zeroed(1));
+    let own = net.receive(0, Pattern::of(1, 1), &TransferMemory::zeroed(1));
     assert_eq!(net.error(0, own), Error::Finished);
 }
 
@@ -183,7 +183,7 @@ fn who_finishes_because_another_has_failed_says_so_first() {
     let mut net = Net::new(4, seed());
     let started: Vec<Key> = (0..3)
         .map(|rank| {
-            let output = Memory::zeroed(8);
+            let output = TransferMemory::zeroed(8);
             net.start(rank, allreduce(rank, 4, 1), &numbers([1]), &output)
         })
         .collect();
@@ -208,7 +208,7 @@ fn who_finishes_because_another_has_failed_says_so_first() {
 #[test]
 fn who_is_held_to_have_failed_learns_it() {
     let mut net = Net::new(3, seed());
-    let receive = net.receive(2, Pattern::of(1, 0), &Memory::zeroed(1));
+    let receive = net.receive(2, Pattern::of(1, 0), &TransferMemory::zeroed(1));
     let to_self = net.send(2, 2, 0, vec![0; 5000]);
     // Only one of the others cannot reach rank 2.
     net.at(0).handle_loss(2, Loss::Silent);
@@ -244,7 +244,7 @@ fn who_is_held_to_have_failed_learns_it() {
 #[test]
 fn who_gives_up_says_so() {
     let mut net = Net::new(3, seed());
-    let receive = net.receive(2, Pattern::of(0, 0), &Memory::zeroed(1));
+    let receive = net.receive(2, Pattern::of(0, 0), &TransferMemory::zeroed(1));
     net.at(0).give_up();
     net.run();
     let error = net.error(2, receive);
@@ -273,7 +273,7 @@ fn a_failure_at_any_moment_leaves_no_member_waiting() {
         let length = *[8, 200, 200_000].get(random.random_range(0..3)).expect("one");
         for _ in 0..3 {
             for rank in 0..size {
-                let (count, output) = (length / 8, Memory::zeroed(length));
+                let (count, output) = (length / 8, TransferMemory::zeroed(length));
                 let schedule = match round % 2 {
                     0 => allreduce(rank, size, count),
                     _ => broadcast(rank, size, count),
@@ -287,7 +287,7 @@ fn a_failure_at_any_moment_leaves_no_member_waiting() {
                 let next = (rank + 1) % size;
                 pending[rank as usize].push(net.send(rank, next, 0, vec![0; length]));
                 let before = Pattern::of((rank + size - 1) % size, 0);
-                pending[rank as usize].push(net.receive(rank, before, &Memory::zeroed(length)));
+                pending[rank as usize].push(net.receive(rank, before, &TransferMemory::zeroed(length)));
             }
         }
         for _ in 0..random.random_range(0..60) {

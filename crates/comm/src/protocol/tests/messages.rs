@@ -7,7 +7,7 @@ fn small_and_large_messages_arrive_as_they_were_sent_before_and_after_they_are_a
     for length in [0, 1, small, small + 1, eager, eager + 1, 3 << 20] {
         for is_asked_first in [true, false] {
             let mut net = Net::new(2, seed());
-            let memory = Memory::zeroed(length + 3);
+            let memory = TransferMemory::zeroed(length + 3);
             let mut asked = is_asked_first.then(|| net.receive(1, Pattern::ANY, &memory));
             let sent = net.send(0, 1, 5, text(0, 0, length));
             net.run();
@@ -17,7 +17,7 @@ fn small_and_large_messages_arrive_as_they_were_sent_before_and_after_they_are_a
             let status = net.at(1).take_result(receive).expect("received").expect("no error");
             assert_eq!(
                 status,
-                Status {
+                MessageStatus {
                     source: 0,
                     tag: 5,
                     bytes: length as u64
@@ -34,7 +34,7 @@ fn small_and_large_messages_arrive_as_they_were_sent_before_and_after_they_are_a
 fn a_message_that_does_not_fit_is_told_with_both_sizes_and_stays() {
     for (length, is_asked_first) in [(12, true), (12, false), (5000, true), (5000, false)] {
         let mut net = Net::new(2, seed());
-        let small = Memory::zeroed(8);
+        let small = TransferMemory::zeroed(8);
         let mut asked = is_asked_first.then(|| net.receive(1, Pattern::of(0, 1), &small));
         net.send(0, 1, 1, text(0, 0, length));
         net.run();
@@ -51,7 +51,7 @@ fn a_message_that_does_not_fit_is_told_with_both_sizes_and_stays() {
             }
         );
         assert_eq!(small.into_bytes(), [0; 8], "nothing of it was written");
-        let large = Memory::zeroed(length);
+        let large = TransferMemory::zeroed(length);
         let receive = net.receive(1, Pattern::of(0, 1), &large);
         net.run();
         assert!(net.at(1).take_result(receive).expect("an end").is_ok());
@@ -76,7 +76,7 @@ fn members_that_all_send_first_go_on() {
         for rank in 0..size {
             assert!(net.at(rank).take_result(sends[rank as usize]).expect("sent").is_ok());
             let before = (rank + size - 1) % size;
-            let memory = Memory::zeroed(length);
+            let memory = TransferMemory::zeroed(length);
             let receive = net.receive(rank, Pattern::of(before, 0), &memory);
             net.run();
             let status = net.at(rank).take_result(receive).expect("here").expect("no error");
@@ -97,7 +97,7 @@ fn early_memory_is_bounded() {
     net.run();
     assert!(net.at(0).take_result(first).is_some(), "there is memory for one");
     assert!(net.at(0).take_result(second).is_none(), "and for no more");
-    let memory = Memory::zeroed(EARLY as usize);
+    let memory = TransferMemory::zeroed(EARLY as usize);
     for tag in [1, 2] {
         let receive = net.receive(1, Pattern::of(0, tag), &memory);
         net.run();
@@ -117,7 +117,7 @@ fn unexpected_messages_are_kept_as_far_as_credit_goes_and_then_wait_at_their_sen
     assert!(kept * 132 <= credit_of(2), "{kept} messages are kept");
     assert!(kept * 132 > credit_of(2) - 132, "as many as may be: {kept}");
     // Another class has a credit of its own.
-    let memory = Memory::zeroed(4);
+    let memory = TransferMemory::zeroed(4);
     for number in 0..many {
         let receive = net.receive(
             1,
@@ -156,7 +156,7 @@ fn larger_messages_go_unasked_as_far_as_credit_goes_and_are_then_announced() {
     let small = net.send(0, 1, many, vec![1]);
     assert!(net.at(0).take_result(small).is_some(), "there is credit for small ones");
     for number in 0..many {
-        let memory = Memory::zeroed(EAGER as usize);
+        let memory = TransferMemory::zeroed(EAGER as usize);
         let receive = net.receive(1, Pattern::of(0, number), &memory);
         net.run();
         assert!(net.at(1).take_result(receive).expect("here").is_ok());
@@ -165,7 +165,7 @@ fn larger_messages_go_unasked_as_far_as_credit_goes_and_are_then_announced() {
     for send in sends {
         assert!(net.at(0).take_result(send).expect("sent").is_ok());
     }
-    let receive = net.receive(1, Pattern::of(0, many), &Memory::zeroed(1));
+    let receive = net.receive(1, Pattern::of(0, many), &TransferMemory::zeroed(1));
     assert!(net.at(1).take_result(receive).expect("here").is_ok());
     assert_eq!((net.at(1).landings.len(), net.at(0).sends.len()), (0, 0));
 }
@@ -188,7 +188,7 @@ fn frames_that_no_request_explains_are_a_breach_of_the_protocol() {
     let mut net = Net::new(3, 0);
     let data = |landing, length| MemberFrame::Data { landing, length };
     assert_eq!(net.at(1).frame(0, data(0, 1)).err(), Some(Loss::Protocol));
-    let memory = Memory::zeroed(5000);
+    let memory = TransferMemory::zeroed(5000);
     net.receive(1, Pattern::of(0, 0), &memory);
     net.send(0, 1, 0, vec![7; 5000]);
     while net.at(1).landings.len() == 0 {
@@ -208,7 +208,7 @@ fn frames_that_no_request_explains_are_a_breach_of_the_protocol() {
 fn members_send_to_themselves() {
     for length in [10, 5000] {
         let mut net = Net::new(1, 0);
-        let memory = Memory::zeroed(length);
+        let memory = TransferMemory::zeroed(length);
         let early = net.receive(0, Pattern::of(0, 1), &memory);
         let first = net.send(0, 0, 1, text(0, 1, length));
         assert!(net.at(0).take_result(first).expect("sent").is_ok());
@@ -221,7 +221,7 @@ fn members_send_to_themselves() {
             "small ones are kept"
         );
         net.at(0).accept_early();
-        let memory = Memory::zeroed(length);
+        let memory = TransferMemory::zeroed(length);
         let late = net.receive(0, Pattern::of(0, 2), &memory);
         assert!(net.at(0).take_result(late).expect("received").is_ok());
         assert!(memory.into_bytes() == text(0, 2, length));
@@ -231,7 +231,7 @@ fn members_send_to_themselves() {
 #[test]
 fn a_receive_is_cancelled_until_something_comes_for_it() {
     let mut net = Net::new(2, 0);
-    let memory = Memory::zeroed(10);
+    let memory = TransferMemory::zeroed(10);
     let receive = net.receive(1, Pattern::ANY, &memory);
     assert!(net.at(1).cancel(receive));
     let error = net.at(1).take_result(receive).expect("an end").expect_err("cancelled");
@@ -240,7 +240,7 @@ fn a_receive_is_cancelled_until_something_comes_for_it() {
     net.run();
     assert_eq!(
         net.at(1).probe(MessageClass::Message, 0, Pattern::ANY),
-        Some((Envelope { source: 0, tag: 3 }, 10)),
+        Some((MessageEnvelope { source: 0, tag: 3 }, 10)),
         "the message waits for another receive"
     );
     let receive = net.receive(1, Pattern::ANY, &memory);
@@ -261,7 +261,7 @@ fn random_traffic_arrives_whole_and_in_order() {
         let size = random.random_range(1..6);
         let mut net = Net::new(size, seed + round);
         let mut sent = HashMap::<(Rank, Rank, u32), VecDeque<Vec<u8>>>::new();
-        let mut asked: Vec<Vec<(Key, Memory)>> = (0..size).map(|_| Vec::new()).collect();
+        let mut asked: Vec<Vec<(Key, TransferMemory)>> = (0..size).map(|_| Vec::new()).collect();
         let mut pending = vec![0; size as usize];
         for number in 0..400 {
             let (from, to) = (random.random_range(0..size), random.random_range(0..size));
@@ -280,14 +280,14 @@ fn random_traffic_arrives_whole_and_in_order() {
             let at = random.random_range(0..size);
             if pending[at as usize] > 0 && random.random_bool(0.8) {
                 pending[at as usize] -= 1;
-                let memory = Memory::zeroed(1_100_000);
+                let memory = TransferMemory::zeroed(1_100_000);
                 let key = net.receive(at, Pattern::ANY, &memory);
                 asked[at as usize].push((key, memory));
             }
         }
         for at in 0..size {
             for _ in 0..pending[at as usize] {
-                let memory = Memory::zeroed(1_100_000);
+                let memory = TransferMemory::zeroed(1_100_000);
                 let key = net.receive(at, Pattern::ANY, &memory);
                 asked[at as usize].push((key, memory));
             }
@@ -335,7 +335,7 @@ fn a_receive_that_is_not_posted_takes_what_no_other_one_is_for_and_gives_its_cre
     assert!(into.is_ok_and(|into| into.is_some()));
     net.at(0).body(1, 3);
     assert_eq!(take(&mut net, 3), Ok(false), "another one came before");
-    let memory = Memory::zeroed(8);
+    let memory = TransferMemory::zeroed(8);
     let kept = net.receive(0, Pattern::ANY, &memory);
     assert!(net.at(0).take_result(kept).is_some_and(|result| result.is_ok()));
     let posted = net.receive(0, Pattern::ANY, &memory);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::link::cipher::Cipher;
-use crate::link::port::{Port, call_from_any};
+use crate::link::port::{SharedPort, call_from_any};
 use crate::options::Options;
 use crate::rendezvous::Server;
 use crate::rendezvous::client::{ask, reach, read_answer};
@@ -150,7 +150,7 @@ fn say(mut stream: TcpStream, key: KeyId, number: GroupId) {
 #[test]
 fn nats_that_number_each_connection_are_told_from_those_that_do_not() {
     let (from, steady) = place(|guest, to, number| {
-        let port = Port::shared_with(&guest.stream, false).expect("its port");
+        let port = SharedPort::shared_with(&guest.stream, false).expect("its port");
         let stream = port.call_and_wait(to, PATIENCE).expect("a second port");
         say(stream, guest.key, number);
     });

@@ -11,14 +11,14 @@ unsafe impl Sync for Heap {}
 // SAFETY: as for `LaneMemory`.
 unsafe impl Send for Heap {}
 
-fn on_heap() -> (Writer, Reader) {
+fn on_heap() -> (LaneWriter, LaneReader) {
     let heap = Arc::new(Heap(std::cell::UnsafeCell::new([0; BYTES_AT + CAPACITY])));
     let space = || LaneMemory {
         start: NonNull::new(heap.0.get().cast()).expect("an address"),
         capacity: CAPACITY,
         _owner: heap.clone(),
     };
-    (Writer::on(space(), None), Reader::on(space()))
+    (LaneWriter::on(space(), None), LaneReader::on(space()))
 }
 
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
@@ -26,7 +26,7 @@ fn pattern(seed: usize, length: usize) -> Vec<u8> {
 }
 
 /// Reads a whole message; waits for it.
-fn read(reader: &mut Reader, wait: impl Fn(&mut Reader) -> LaneLine) -> ([u8; HEAD_BYTES], Vec<u8>) {
+fn read(reader: &mut LaneReader, wait: impl Fn(&mut LaneReader) -> LaneLine) -> ([u8; HEAD_BYTES], Vec<u8>) {
     let message = wait(reader);
     let head = message.head();
     let length = u64::from_le_bytes(head[..8].try_into().unwrap()) as usize;
@@ -183,9 +183,9 @@ fn garbage_is_refused_or_read_as_garbage() {
 #[cfg(not(miri))]
 #[test]
 fn only_the_memory_that_was_meant_is_opened() {
-    let writer = Writer::create(CAPACITY, 7).expect("memory");
+    let writer = LaneWriter::create(CAPACITY, 7).expect("memory");
     let (process, descriptor) = (std::process::id(), writer.descriptor().expect("it is open"));
-    let open = |descriptor, capacity, key| Reader::open(process, descriptor, capacity, key).map(drop);
+    let open = |descriptor, capacity, key| LaneReader::open(process, descriptor, capacity, key).map(drop);
     assert!(open(descriptor, CAPACITY, 7).is_ok());
     assert!(matches!(open(descriptor, CAPACITY, 8), Err(MemoryError::NotMeant)));
     assert!(matches!(

@@ -25,7 +25,7 @@ impl From<isize> for PostResult {
 }
 
 /// Result of reading a completion queue.
-pub enum Completions {
+pub enum CompletionRead {
     /// This many entries were written; may be 0.
     Read(usize),
     /// One operation failed.

@@ -1,7 +1,7 @@
 //! Completions of a messenger: messages that have come, and buffers that are free again.
 
 use super::{Messenger, MessengerOperation, MessengerPeer, at};
-use crate::ofi::endpoint::{Completions, FailedOperation, PostResult};
+use crate::ofi::endpoint::{CompletionRead, FailedOperation, PostResult};
 use crate::ofi::error::OfiError;
 use crate::ofi::ffi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};
 use hotlease_wire::fabric::Envelope;
@@ -30,7 +30,7 @@ impl Messenger {
         let mut any = false;
         for _ in 0..BATCHES_MAX {
             match self.endpoint.completions(&mut entries, &mut sources) {
-                Completions::Read(count) => {
+                CompletionRead::Read(count) => {
                     any |= count > 0;
                     for (entry, source) in entries.iter().zip(sources).take(count) {
                         self.handle_completion(entry, source, take);
@@ -45,11 +45,11 @@ impl Messenger {
                         break;
                     }
                 }
-                Completions::Error(failure) => {
+                CompletionRead::Error(failure) => {
                     any = true;
                     self.handle_failure(&failure);
                 }
-                Completions::Failed(result) => {
+                CompletionRead::Failed(result) => {
                     let error = self.endpoint.error("fi_cq_read", result);
                     self.fail_all(&error);
                     return true;

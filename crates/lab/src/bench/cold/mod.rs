@@ -24,7 +24,7 @@ use super::samples::Block;
 use clap::{Args, ValueEnum};
 use hotlease_sandbox::Kind;
 use hotlease_terminal::arguments::MachineArgs;
-use hotlease_terminal::output::{Column, ColumnAlign, Output};
+use hotlease_terminal::output::{Column, ColumnAlign, Printer};
 use hotlease_terminal::quantity;
 use leases::{StartKind, StartPlatforms};
 use program::Program;
@@ -80,7 +80,7 @@ enum Starter {
     Lease(Kind, StartKind),
 }
 
-pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &ColdArgs, output: &mut Printer) -> anyhow::Result<()> {
     let (programs, mut skipped) = Program::all(&args.python, &args.programs)?;
     let machine = args.machine.machine();
     let leases = StartPlatforms::new(&machine)?;
@@ -178,7 +178,7 @@ fn measure(
     Ok(all)
 }
 
-fn show(output: &mut Output, records: &[Record], skipped: &[SkippedRow]) -> anyhow::Result<()> {
+fn show(output: &mut Printer, records: &[Record], skipped: &[SkippedRow]) -> anyhow::Result<()> {
     if output.is_json() {
         records.iter().try_for_each(|record| output.object(record))?;
         return skipped.iter().try_for_each(|skipped| output.object(skipped));

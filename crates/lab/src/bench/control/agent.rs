@@ -1,7 +1,7 @@
 //! A simulated agent: the book of leases and the membership of a real one, and workers that are never started.
 
 use hotlease_lease::agent::{
-    BookAction, BookEvent, CoreSharing, FinalTotal, GrantRequest, Lease, LeaseBook, OwedTotals, QuestionId, SessionId,
+    BookAction, BookEvent, CoreLease, CoreUse, FinalTotal, GrantRequest, LeaseBook, OwedTotals, QuestionId, SessionId,
 };
 use hotlease_wire::EndReason;
 use hotlease_wire::Rejection;
@@ -107,7 +107,7 @@ impl SimulatedAgent {
         self.tables().outstanding.acknowledge(ask);
     }
 
-    fn active(&self, lease: &Lease, now: Duration) -> LeaseInfo {
+    fn active(&self, lease: &CoreLease, now: Duration) -> LeaseInfo {
         LeaseInfo {
             id: lease.id.to_string(),
             agent: self.0.id.to_string(),
@@ -192,7 +192,7 @@ impl SimulatedAgent {
             slots_per_worker: request.slots_per_worker,
             memory_bytes: request.memory_bytes,
             gpus: request.gpus,
-            sharing: CoreSharing::Exclusive,
+            sharing: CoreUse::Exclusive,
             ttl,
         };
         let (id, tenant) = (wanted.id, wanted.tenant.clone());

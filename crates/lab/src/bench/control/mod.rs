@@ -14,7 +14,7 @@ use anyhow::ensure;
 use clap::Args;
 use fleet::Fleet;
 pub(super) use fleet::{SimulatedAgentsArgs, run_simulated_agents};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use leases::LeaseClients;
 use site::{BenchSite, ManagerLoad};
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ const TIMED: usize = 500;
 const GRANT_MS_MAX: f64 = 1.0;
 const GRANTS_PER_SECOND_MIN: f64 = 1000.0;
 
-pub(super) fn carry_out(args: &ControlArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &ControlArgs, output: &mut Printer) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -6,7 +6,7 @@ use super::site::{AGENTS_PER_IDENTITY, raise_descriptors};
 use anyhow::Context;
 use hotlease_lease::agent::{Membership, MembershipAction, MembershipEvent};
 use hotlease_net::grpc::{PeerStream, channel};
-use hotlease_net::{Identity, Limits, Listener, Role};
+use hotlease_net::{CertificateRole, Identity, Limits, TlsListener};
 use hotlease_wire::grpc::RegisterRequest;
 use hotlease_wire::grpc::agent_server::AgentServer;
 use hotlease_wire::grpc::manager_client::ManagerClient;
@@ -54,13 +54,13 @@ impl ProcessAgents {
             let identity = identities.get((number / AGENTS_PER_IDENTITY) as usize);
             let identity = Arc::clone(identity.context("there are too few identities")?);
             let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let listener = Listener::bind(any, Arc::clone(&identity), Limits::default()).await?;
+            let listener = TlsListener::bind(any, Arc::clone(&identity), Limits::default()).await?;
             let agent = SimulatedAgent::new(format!("https://{}", listener.local_addr()?), args.cores);
             members.tasks.spawn(serve(listener, agent.clone()));
             let (told, mut is_member) = watch::channel(false);
             let membership = MembershipTask {
                 agent: agent.clone(),
-                manager: ManagerClient::new(channel(args.manager.clone(), identity, Role::Manager)),
+                manager: ManagerClient::new(channel(args.manager.clone(), identity, CertificateRole::Manager)),
                 connecting: Arc::clone(&connecting),
                 registered: told,
                 heard: Arc::clone(&heard),
@@ -89,7 +89,7 @@ impl ProcessAgents {
     }
 }
 
-async fn serve(listener: Listener, agent: SimulatedAgent) {
+async fn serve(listener: TlsListener, agent: SimulatedAgent) {
     let (admitted, connections) = mpsc::channel(4);
     let accepting = tokio::spawn(listener.accept_into(admitted));
     use tokio_stream::StreamExt;

@@ -4,7 +4,7 @@ use crate::bench::bench_platform::hotlease;
 use crate::bench::process::ProcessUsage;
 use anyhow::{Context, bail, ensure};
 use hotlease_net::authority::{self, IdentityRequest};
-use hotlease_net::{Address, Identity, Role, grpc};
+use hotlease_net::{Address, CertificateRole, Identity, grpc};
 use hotlease_wire::grpc::ListRequest;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -58,10 +58,10 @@ impl BenchSite {
         authority::init(&at("authority"))?;
         let issue = |role, name: &str| {
             let request = IdentityRequest {
-                tenant: (role == Role::Client).then(|| name.to_owned()),
+                tenant: (role == CertificateRole::Client).then(|| name.to_owned()),
                 // The first host names the identity.
                 hosts: match role {
-                    Role::Client => Vec::new(),
+                    CertificateRole::Client => Vec::new(),
                     _ => vec![name.to_owned(), HOST.to_owned()],
                 },
                 ..IdentityRequest::new(role)
@@ -69,11 +69,11 @@ impl BenchSite {
             authority::issue(&at("authority"), &request, &at(name))?;
             anyhow::Ok(at(name))
         };
-        issue(Role::Manager, "manager")?;
+        issue(CertificateRole::Manager, "manager")?;
         let identities = agents.div_ceil(AGENTS_PER_IDENTITY);
-        let identities = (0..identities).map(|number| issue(Role::Agent, &format!("agents{number}")));
+        let identities = (0..identities).map(|number| issue(CertificateRole::Agent, &format!("agents{number}")));
         let identities = identities.collect::<Result<_, _>>()?;
-        let client = Arc::new(Identity::load(&issue(Role::Client, "bench")?)?);
+        let client = Arc::new(Identity::load(&issue(CertificateRole::Client, "bench")?)?);
         let mut command = Command::new(hotlease()?);
         command
             .args(["--json", "manager", "--listen", "127.0.0.1:0", "--identity"])
@@ -115,7 +115,7 @@ impl BenchSite {
 
     /// A new client connection to the manager.
     pub(super) fn client(&self) -> ManagerClient<Channel> {
-        let channel = grpc::channel(self.address.clone(), Arc::clone(&self.client), Role::Manager);
+        let channel = grpc::channel(self.address.clone(), Arc::clone(&self.client), CertificateRole::Manager);
         ManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 

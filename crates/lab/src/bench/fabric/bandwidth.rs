@@ -8,7 +8,7 @@ use super::fabric_lease::FabricLease;
 use super::tcp::Tcp;
 use anyhow::ensure;
 use hotlease_client::Buffer;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 
 const MIB: usize = 1 << 20;
@@ -33,7 +33,7 @@ pub(in crate::bench) fn measure(
     transport: &str,
     sizes: &[usize],
     bytes: u64,
-    output: &mut Output,
+    output: &mut Printer,
 ) -> anyhow::Result<()> {
     let stage = FabricLease::set(host, transport, hot())?;
     let slow = stage.provider.name() == "udp;ofi_rxd";

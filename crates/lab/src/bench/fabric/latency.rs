@@ -7,7 +7,7 @@ use super::super::samples::{Pair, Samples};
 use super::super::warm::after_gaps;
 use super::fabric_lease::FabricLease;
 use hotlease_client::{Completion, LeaseOptions, Polling};
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(in crate::bench) fn hot(
     transport: &str,
     sizes: &[usize],
     samples: usize,
-    output: &mut Output,
+    output: &mut Printer,
 ) -> anyhow::Result<()> {
     let stage = FabricLease::set(host, transport, polling())?;
     let mut raw = stage.raw(false, 4096)?;
@@ -66,7 +66,7 @@ pub(in crate::bench) fn warm(
     host: &BenchPlatform,
     transport: &str,
     samples: usize,
-    output: &mut Output,
+    output: &mut Printer,
 ) -> anyhow::Result<()> {
     let options = LeaseOptions {
         polling: Polling::Warm,

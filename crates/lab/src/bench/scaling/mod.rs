@@ -18,7 +18,7 @@ use clap::Args;
 use hotlease_client::Error;
 use hotlease_fabric::clock::median;
 use hotlease_fabric::ofi::Libfabric;
-use hotlease_terminal::output::Output;
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use hotlease_wire::Rejection;
 use serde_json::json;
@@ -61,7 +61,7 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-pub(super) fn carry_out(args: &ScalingArgs, output: &mut Output) -> anyhow::Result<()> {
+pub(super) fn carry_out(args: &ScalingArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     let shm = args.over.shm().then_some("shm");
     for transport in shm.into_iter().chain(args.over.fabrics()) {
@@ -75,7 +75,12 @@ pub(super) fn carry_out(args: &ScalingArgs, output: &mut Output) -> anyhow::Resu
 }
 
 /// Measures one transport. For JSON, prints each record at once, because the next one takes long with many workers.
-fn over(host: &BenchPlatform, transport: &str, args: &ScalingArgs, output: &mut Output) -> anyhow::Result<Vec<Record>> {
+fn over(
+    host: &BenchPlatform,
+    transport: &str,
+    args: &ScalingArgs,
+    output: &mut Printer,
+) -> anyhow::Result<Vec<Record>> {
     let mut records = Vec::new();
     for workers in &args.workers {
         let team = match Team::gather(host, transport, *workers) {

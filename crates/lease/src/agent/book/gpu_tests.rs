@@ -2,7 +2,7 @@
 
 use super::tests::{SECOND, gone, granted, id, request};
 use super::*;
-use crate::agent::{Offer, OfferedCores};
+use crate::agent::{NodeOffer, OfferedCores};
 use hotlease_wire::limits::GPUS_PER_WORKER_MAX;
 
 #[test]
@@ -55,13 +55,13 @@ fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
         "{again:?}"
     );
     let second = book.lease(id(1)).expect("granted").workers[1].epoch;
-    assert!(!book.can_soon_fit(CoreSharing::Exclusive, 1, 3));
+    assert!(!book.can_soon_fit(CoreUse::Exclusive, 1, 3));
     let end = BookEvent::End {
         lease: id(1),
         reason: EndReason::Reclaimed,
     };
     assert_eq!(book.step(end, SECOND).refusal, None);
-    assert!(book.can_soon_fit(CoreSharing::Exclusive, 1, 3));
+    assert!(book.can_soon_fit(CoreUse::Exclusive, 1, 3));
     let _ = book.step(gone(id(1), 0, epoch), SECOND);
     assert_eq!(book.free_gpus(), 2, "GPUs wait for their workers");
     let _ = book.step(gone(id(1), 1, second), SECOND);
@@ -80,7 +80,7 @@ fn the_first_gpus_stay_and_who_holds_others_goes_by_the_notice() {
         granted(&mut book, asked, SECOND * number as u32);
     }
     let first = |gpus| {
-        BookEvent::Offer(Offer {
+        BookEvent::Offer(NodeOffer {
             cores: OfferedCores::Unchanged,
             memory_bytes: None,
             gpus: Some(gpus),

@@ -9,13 +9,13 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{HashMap, HashSet};
 
 /// Cores and GPUs of a worker.
-type Held = (Vec<u32>, Vec<u32>);
+type HeldCores = (Vec<u32>, Vec<u32>);
 
 /// The world around the book, with the facts that must agree with the book.
 #[derive(Default)]
 struct World {
     /// Workers with a process: (lease, worker, epoch) to cores and GPUs.
-    living: HashMap<(LeaseId, u16, u32), Held>,
+    living: HashMap<(LeaseId, u16, u32), HeldCores>,
     started: HashSet<(LeaseId, u16, u32)>,
     /// A worker that died, and whose death the book learns of in this step. The book may still want it killed.
     reported: Option<(LeaseId, u16, u32)>,

@@ -1,7 +1,7 @@
 //! Ends of leases, and the states in which a node grants no new ones.
 
 use super::LeaseBook;
-use crate::agent::{Availability, BookAction, CoreSharing, ENDED_MAX, EndedLease, Lease, LeasePhase, WorkerState};
+use crate::agent::{Availability, BookAction, CoreLease, CoreUse, ENDED_MAX, EndedLease, LeasePhase, WorkerState};
 use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
@@ -75,7 +75,7 @@ impl LeaseBook {
         }
     }
 
-    fn active_ids(&self, which: impl Fn(&Lease) -> bool) -> Vec<LeaseId> {
+    fn active_ids(&self, which: impl Fn(&CoreLease) -> bool) -> Vec<LeaseId> {
         self.leases
             .values()
             .filter(|lease| lease.is_active() && which(lease))
@@ -134,8 +134,8 @@ impl LeaseBook {
         let cores = lease.cores();
         // Cores that are no longer offered return to their owner.
         match lease.sharing {
-            CoreSharing::Exclusive => self.cores.give_back_exclusive(cores.iter().copied()),
-            CoreSharing::Shared => self.cores.give_back_places(cores.iter().copied()),
+            CoreUse::Exclusive => self.cores.give_back_exclusive(cores.iter().copied()),
+            CoreUse::Shared => self.cores.give_back_places(cores.iter().copied()),
         }
         let gpus = lease.gpus();
         self.gpus.give_back(gpus.iter().copied());

@@ -1,7 +1,7 @@
 //! Changes of a node's offer: it grows at once, and shrinks by a deadline.
 
 use super::LeaseBook;
-use crate::agent::{BookAction, Lease, Offer, OfferedCores};
+use crate::agent::{BookAction, CoreLease, NodeOffer, OfferedCores};
 use hotlease_wire::Rejection;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ impl LeaseBook {
     /// Replaces the offer from now on.
     pub(super) fn offer(
         &mut self,
-        offer: &Offer,
+        offer: &NodeOffer,
         now: Duration,
         actions: &mut Vec<BookAction>,
     ) -> Result<(), Rejection> {
@@ -34,7 +34,7 @@ impl LeaseBook {
             return Err(Rejection::BadRequest { what });
         }
         self.gpus.offer(gpus);
-        let held: BTreeSet<u32> = self.leases.values().flat_map(Lease::cores).collect();
+        let held: BTreeSet<u32> = self.leases.values().flat_map(CoreLease::cores).collect();
         self.cores.offer(offered.clone(), &held);
         self.memory_bytes = offer.memory_bytes.unwrap_or(self.memory_bytes);
         for lease in self.leases.values_mut() {
@@ -59,7 +59,7 @@ impl LeaseBook {
             .filter(|lease| lease.leaving.is_none() && lease.memory_bytes > 0)
             .collect();
         asked.sort_by_key(|lease| Reverse((lease.granted, lease.epoch)));
-        let held = |lease: &Lease| lease.memory_bytes.saturating_mul(lease.workers.len() as u64);
+        let held = |lease: &CoreLease| lease.memory_bytes.saturating_mul(lease.workers.len() as u64);
         let mut sum = asked.iter().fold(0, |sum: u64, lease| sum.saturating_add(held(lease)));
         for lease in asked {
             if sum <= self.memory_bytes {
@@ -100,7 +100,7 @@ impl LeaseBook {
         }
         let mut leases: Vec<_> = self.leases.values().collect();
         leases.sort_by_key(|lease| (lease.is_active(), Reverse((lease.granted, lease.epoch))));
-        let held = leases.into_iter().flat_map(Lease::cores);
+        let held = leases.into_iter().flat_map(CoreLease::cores);
         for core in self.cores.free_set().iter().copied().chain(held) {
             if wanted.len() == count {
                 break;

@@ -2,10 +2,10 @@
 
 use super::tests::{SECOND, gone, granted, id, request};
 use super::*;
-use crate::agent::{Offer, OfferedCores};
+use crate::agent::{NodeOffer, OfferedCores};
 
 fn offer(cores: OfferedCores, until: Duration) -> BookEvent {
-    BookEvent::Offer(Offer {
+    BookEvent::Offer(NodeOffer {
         cores,
         memory_bytes: None,
         gpus: None,
@@ -84,7 +84,7 @@ fn memory_that_is_taken_away_costs_the_youngest_leases() {
         };
         granted(&mut book, asked, SECOND * number as u32);
     }
-    let less = BookEvent::Offer(Offer {
+    let less = BookEvent::Offer(NodeOffer {
         cores: OfferedCores::Unchanged,
         memory_bytes: Some(40),
         gpus: None,

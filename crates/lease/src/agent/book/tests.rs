@@ -17,7 +17,7 @@ pub(super) fn request(number: u64, workers: u32, slots: u32) -> GrantRequest {
         slots_per_worker: slots,
         memory_bytes: 0,
         gpus: 0,
-        sharing: CoreSharing::Exclusive,
+        sharing: CoreUse::Exclusive,
         ttl: 5 * SECOND,
     }
 }

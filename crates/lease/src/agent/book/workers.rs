@@ -1,7 +1,7 @@
 //! Workers of a lease: their start, their death, and their replacement in the same position.
 
 use super::LeaseBook;
-use crate::agent::{BookAction, Lease, LeasePhase, WorkerState};
+use crate::agent::{BookAction, CoreLease, LeasePhase, WorkerState};
 use crate::ledger::FunctionTotals;
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
@@ -41,7 +41,7 @@ impl LeaseBook {
     }
 
     /// The lease of this incarnation of a worker, unless the incarnation is gone.
-    fn incarnation(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) -> Option<&mut Lease> {
+    fn incarnation(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) -> Option<&mut CoreLease> {
         self.leases.get_mut(&id).filter(|lease| {
             lease
                 .workers
@@ -88,7 +88,7 @@ impl LeaseBook {
     }
 }
 
-fn settle(lease: &mut Lease) {
+fn settle(lease: &mut CoreLease) {
     let settled = lease.workers.iter().all(|worker| worker.state != WorkerState::Starting);
     if lease.phase == LeasePhase::Starting && settled {
         lease.phase = LeasePhase::Serving;

@@ -210,7 +210,7 @@ fn a_deadline_is_brought_forward_and_not_put_off() {
 fn a_node_that_is_ordered_back_while_another_is_asked_is_not_asked_after_it() {
     const OTHER: AgentId = AgentId([2; 8]);
     let mut cluster = registered();
-    let other = AgentRecord {
+    let other = AgentProfile {
         id: OTHER,
         boot: BootId([2; 8]),
         ..super::tests::record(2)

@@ -10,7 +10,7 @@
 use super::orders::WishRecord;
 use super::rejections::Rejections;
 use super::{Cluster, Continuation, Question, answer, refuse};
-use crate::agent::CoreSharing;
+use crate::agent::CoreUse;
 use crate::manager::registry::PartShare;
 use crate::manager::{
     Amount, AskId, ClusterAction, ClusterAnswer, Demand, EndRequest, GrantedLease, LeaseNote, Need, RequestId,
@@ -40,7 +40,7 @@ pub struct LeaseSpec {
     /// GPUs of each worker.
     pub gpus: u32,
     /// Whether the lease has its cores for itself.
-    pub sharing: CoreSharing,
+    pub sharing: CoreUse,
     /// Number of agents that may serve the request; shared cores are all on one.
     pub spread: PlacementSpread,
 }
@@ -53,8 +53,8 @@ impl LeaseSpec {
             cores: need.count(),
             gpus: 0,
             sharing: match need {
-                Need::Cores(_) => CoreSharing::Exclusive,
-                Need::Places(_) => CoreSharing::Shared,
+                Need::Cores(_) => CoreUse::Exclusive,
+                Need::Places(_) => CoreUse::Shared,
             },
             spread: PlacementSpread::OneAgent,
         }
@@ -65,8 +65,8 @@ impl LeaseSpec {
         let count = workers.saturating_mul(self.cores);
         Demand {
             room: match self.sharing {
-                CoreSharing::Exclusive => Need::Cores(count),
-                CoreSharing::Shared => Need::Places(count),
+                CoreUse::Exclusive => Need::Cores(count),
+                CoreUse::Shared => Need::Places(count),
             },
             gpus: workers.saturating_mul(self.gpus),
         }

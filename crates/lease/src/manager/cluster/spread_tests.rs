@@ -1,8 +1,8 @@
 //! Requests that are spread over several agents.
 
 use super::*;
-use crate::agent::{Availability, CoreSharing};
-use crate::manager::{AgentRecord, Allowance, EndRequest, GrantedLease};
+use crate::agent::{Availability, CoreUse};
+use crate::manager::{AgentProfile, Allowance, EndRequest, GrantedLease};
 use std::collections::{BTreeSet, VecDeque};
 
 pub(super) const TENANT: &str = "uid:1";
@@ -19,8 +19,8 @@ fn lease(number: u8) -> LeaseId {
     LeaseId([number; 8])
 }
 
-fn record(number: u8, cores: u32) -> AgentRecord {
-    AgentRecord {
+fn record(number: u8, cores: u32) -> AgentProfile {
+    AgentProfile {
         id: agent(number),
         boot: boot(number),
         address: String::new(),
@@ -88,7 +88,7 @@ fn acquire(cluster: &mut Cluster, workers: u32, cores: u32, least: u32) -> Vec<C
             workers,
             cores,
             gpus: 0,
-            sharing: CoreSharing::Exclusive,
+            sharing: CoreUse::Exclusive,
             spread: PlacementSpread::Several { least },
         },
     };
@@ -266,7 +266,7 @@ fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
     let (first, asked_agent, _) = asked(&acquire(&mut cluster, 2, 2, 2));
     let (one, other) = (asked_agent.0[0], 1 - asked_agent.0[0]);
     let (second, ..) = asked(&cluster.step(grants(first, one), Duration::ZERO));
-    let again = AgentRecord {
+    let again = AgentProfile {
         boot: boot(9),
         ..record(one, 2)
     };

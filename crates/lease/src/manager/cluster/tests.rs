@@ -10,8 +10,8 @@ pub(super) const AGENT: AgentId = AgentId([1; 8]);
 pub(super) const BOOT: BootId = BootId([1; 8]);
 const LEASE: LeaseId = LeaseId([9; 8]);
 
-pub(super) fn record(boot: u8) -> AgentRecord {
-    AgentRecord {
+pub(super) fn record(boot: u8) -> AgentProfile {
+    AgentProfile {
         id: AGENT,
         boot: BootId([boot; 8]),
         address: "/run/agent.sock".into(),
@@ -116,7 +116,7 @@ fn asked_grant(cluster: &mut Cluster) -> AskId {
 }
 
 /// The registration with which a run of the agent replaces the known one: it proves that it is alive.
-pub(super) fn taking_over(cluster: &mut Cluster, record: AgentRecord) -> ClusterEvent {
+pub(super) fn taking_over(cluster: &mut Cluster, record: AgentProfile) -> ClusterEvent {
     let register = |proof| ClusterEvent::Register {
         request: RequestId(3),
         record: record.clone(),

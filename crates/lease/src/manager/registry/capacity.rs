@@ -1,6 +1,6 @@
 //! Largest free and offered amounts of any agent, for the texts of refusals.
 
-use super::{AgentEntry, AgentRecord, Demand, Need, Registry};
+use super::{AgentEntry, AgentProfile, Demand, Need, Registry};
 use hotlease_wire::ids::AgentId;
 
 /// The largest amounts of any one agent that grants leases. A refusal tells them to the user.
@@ -20,7 +20,7 @@ impl Registry {
 
     /// The most GPUs of any agent that grants leases and also offers the cores or places in `beside`.
     pub fn gpu_capacity(&self, beside: Need) -> Capacity {
-        let offers = |record: &AgentRecord| record.room(beside).1 >= beside.count();
+        let offers = |record: &AgentProfile| record.room(beside).1 >= beside.count();
         self.most(|record| offers(record).then_some((record.free_gpus, record.gpus)))
     }
 
@@ -43,7 +43,7 @@ impl Registry {
         false
     }
 
-    fn most(&self, of: impl Fn(&AgentRecord) -> Option<(u32, u32)>) -> Capacity {
+    fn most(&self, of: impl Fn(&AgentProfile) -> Option<(u32, u32)>) -> Capacity {
         let serving = self.agents.values().filter(|entry| entry.takes_leases());
         let figures = serving.filter_map(|entry| of(&entry.record));
         figures.fold(Capacity::default(), |most, (free, offered)| Capacity {

@@ -1,8 +1,8 @@
 use super::*;
 use crate::agent::HEARTBEAT;
 
-fn agent(number: u8, offered: u32, free_cores: u32) -> AgentRecord {
-    AgentRecord {
+fn agent(number: u8, offered: u32, free_cores: u32) -> AgentProfile {
+    AgentProfile {
         id: AgentId([number; 8]),
         boot: BootId([number; 8]),
         address: format!("/run/agent{number}.sock"),
@@ -23,14 +23,14 @@ fn agent(number: u8, offered: u32, free_cores: u32) -> AgentRecord {
     }
 }
 
-fn numbered(number: usize) -> AgentRecord {
-    AgentRecord {
+fn numbered(number: usize) -> AgentProfile {
+    AgentProfile {
         id: AgentId((number as u64).to_be_bytes()),
         ..agent(0, 1, 1)
     }
 }
 
-fn registry(agents: &[AgentRecord]) -> Registry {
+fn registry(agents: &[AgentProfile]) -> Registry {
     let mut registry = Registry::new();
     for agent in agents {
         registry.register(agent.clone(), Duration::ZERO).expect("room");
@@ -156,7 +156,7 @@ fn a_full_registry_drops_only_the_gone() {
 #[test]
 fn a_late_message_brings_no_earlier_run_back() {
     let mut registry = registry(&[agent(1, 4, 4)]);
-    let second = AgentRecord {
+    let second = AgentProfile {
         boot: BootId([2; 8]),
         ..agent(1, 4, 4)
     };
@@ -266,7 +266,7 @@ fn with_gpus(cores: u32, gpus: u32) -> Demand {
 
 #[test]
 fn gpus_are_asked_of_agents_that_have_enough_and_the_full_ones_come_last() {
-    let gpus = |number, cores, free_cores, gpus, free_gpus| AgentRecord {
+    let gpus = |number, cores, free_cores, gpus, free_gpus| AgentProfile {
         gpus,
         free_gpus,
         ..agent(number, cores, free_cores)
@@ -322,7 +322,7 @@ fn gpus_are_asked_of_agents_that_have_enough_and_the_full_ones_come_last() {
 
 #[test]
 fn a_share_has_gpus_for_all_its_workers() {
-    let record = |number, cores, gpus| AgentRecord {
+    let record = |number, cores, gpus| AgentProfile {
         gpus,
         free_gpus: gpus,
         ..agent(number, cores, cores)

@@ -76,8 +76,8 @@ fn a_call_is_answered_once() {
     let (sender, answer) = mpsc::sync_channel(1);
     locked(&far.waiting).insert(3, sender);
     let twice = said(&[
-        (returned_of(3, Status::Ok as u16, 3), b"abc"),
-        (returned_of(3, Status::Ok as u16, 3), b"xyz"),
+        (returned_of(3, InvocationStatus::Ok as u16, 3), b"abc"),
+        (returned_of(3, InvocationStatus::Ok as u16, 3), b"xyz"),
     ]);
     let last = hear(&far, &obeyed, &twice);
     assert_eq!(last, LastMessage::Lost("it answers slot 3, which did not ask".into()));
@@ -90,11 +90,14 @@ fn a_call_is_answered_once() {
 fn a_status_that_is_none_is_an_error() {
     for number in [0xffff, 0x7fff, 999] {
         assert!(
-            matches!(call_result((number, 0, 0), Vec::new()), Err(Status::BadHeader)),
+            matches!(
+                call_result((number, 0, 0), Vec::new()),
+                Err(InvocationStatus::BadHeader)
+            ),
             "{number}"
         );
     }
-    for status in [Status::BadSpan, Status::StaleEpoch] {
+    for status in [InvocationStatus::BadSpan, InvocationStatus::StaleEpoch] {
         let answer = call_result((status as u16, 0, u64::MAX), vec![1; 10]);
         assert!(matches!(answer, Err(told) if told == status), "{status:?} is no output");
     }

@@ -5,12 +5,12 @@
 //! copy of the nursery, started outside, and not dumpable at any moment.
 
 use crate::confinement;
-use crate::inside::{Inside, View, only_socket};
+use crate::inside::{SandboxInit, View, only_socket};
 use crate::kernel;
 use crate::message::{receive, send};
 use crate::pid1_message::{Pid1Order, Pid1Report};
 use crate::root::{self, StepError, step};
-use crate::zygote::{KINDS, Report, failure};
+use crate::zygote::{ForkReport, KINDS, failure};
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +21,7 @@ const WORKER: libc::pid_t = 2;
 
 /// A sandbox within a zygote's: it sees what the zygote's sandbox sees, with folders of its own on top.
 pub struct NestedSandbox<'a> {
-    pub inside: &'a Inside<'a>,
+    pub inside: &'a SandboxInit<'a>,
     /// Paths of the mounts that the zygote's program got.
     pub targets: &'a [PathBuf],
 }
@@ -63,7 +63,7 @@ impl NestedSandbox<'_> {
             _ => None,
         };
         let report = report.ok_or_else(|| step(hearing)(io::Error::from(io::ErrorKind::UnexpectedEof)))?;
-        let mut told: Report = [0; 8];
+        let mut told: ForkReport = [0; 8];
         fs::File::from(report)
             .read_exact(&mut told)
             .map_err(step("waiting for a fork of the zygote, which died"))?;

@@ -1,11 +1,11 @@
 //! Access of programs beyond their sandbox.
 
 use super::{exit_of, launcher, shell};
-use crate::{DeclaredDirectory, Kind, Launcher, Policy, Process, ProcessEnd, Reach, SandboxError};
+use crate::{DeclaredDirectory, Kind, Launcher, Policy, Process, ProcessEnd, SandboxError, WorkerReach};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-fn reaching(launcher: &Launcher, script: &str, reach: &Reach) -> Result<Process, SandboxError> {
+fn reaching(launcher: &Launcher, script: &str, reach: &WorkerReach) -> Result<Process, SandboxError> {
     let input = File::open("/dev/null").expect("it is there");
     let program = shell(script, Vec::new());
     launcher.start(Kind::Namespace, Some(&program), reach, input.into())
@@ -23,7 +23,7 @@ fn folder_of(owner: u32) -> tempfile::TempDir {
     folder
 }
 
-fn declared(folder: &Path, writable: bool, as_owner: bool) -> Reach {
+fn declared(folder: &Path, writable: bool, as_owner: bool) -> WorkerReach {
     let declared = DeclaredDirectory {
         trusted: folder.to_owned(),
         own: PathBuf::new(),
@@ -32,9 +32,9 @@ fn declared(folder: &Path, writable: bool, as_owner: bool) -> Reach {
         writable,
         as_owner,
     };
-    Reach {
+    WorkerReach {
         directories: vec![declared],
-        ..Reach::default()
+        ..WorkerReach::default()
     }
 }
 
@@ -47,7 +47,7 @@ async fn a_declared_directory_is_its_owner_s_and_what_is_made_there_too() {
         return;
     };
     let folder = folder_of(OWNER);
-    let run = async |script: &str, reach: &Reach| {
+    let run = async |script: &str, reach: &WorkerReach| {
         let exit = exit_of(&reaching(&launcher, script, reach).expect("started")).await;
         (exit.end, exit.output.clone())
     };
@@ -105,18 +105,18 @@ async fn a_way_to_storage_is_one_port_of_a_network_of_its_own() {
         eprintln!("skipped: there is no bash, which can talk TCP");
         return;
     }
-    let start = |script: &str, reach: &Reach| {
+    let start = |script: &str, reach: &WorkerReach| {
         let input = File::open("/dev/null").expect("it is there");
         let mut program = shell(script, Vec::new());
         program.path = "/bin/bash".into();
         launcher.start(Kind::Namespace, Some(&program), reach, input.into())
     };
-    let reach = Reach {
-        storage: Some(crate::Storage {
+    let reach = WorkerReach {
+        storage: Some(crate::WorkerStorage {
             environment: vec![("OWN".into(), "the lease's".into())],
             inside: true,
         }),
-        ..Reach::default()
+        ..WorkerReach::default()
     };
     let script = "echo $OWN; cat /dev/tcp/127.0.0.1/9000; readlink /proc/self/ns/net
                   for there in 127.0.0.1/9001 127.0.0.2/80 192.0.2.1/9000; do
@@ -150,21 +150,21 @@ async fn a_way_to_storage_is_one_port_of_a_network_of_its_own() {
         assert_ne!(lines.next(), own.to_str(), "it is in our network");
         assert_eq!(lines.next(), None, "it reaches more: {exit:?}");
     }
-    let without = start(&script, &Reach::default()).expect("started");
+    let without = start(&script, &WorkerReach::default()).expect("started");
     let exit = exit_of(&without).await;
     assert!(
         !exit.output.contains("from outside") && exit.output.starts_with("its\n"),
         "{exit:?}"
     );
-    let asking = Reach { network: true, ..reach };
+    let asking = WorkerReach { network: true, ..reach };
     assert!(start("true", &asking).is_err(), "the site grants no network");
 }
 
 #[tokio::test]
 async fn a_network_is_there_only_for_who_asks_and_where_the_site_lets_it() {
-    let asking = Reach {
+    let asking = WorkerReach {
         network: true,
-        ..Reach::default()
+        ..WorkerReach::default()
     };
     let Some(strict) = launcher(Policy::default()) else {
         return;
@@ -179,7 +179,7 @@ async fn a_network_is_there_only_for_who_asks_and_where_the_site_lets_it() {
     let own = std::fs::read_link("/proc/self/ns/net").expect("a namespace");
     let own = own.to_string_lossy();
     for _ in 0..3 {
-        for (reach, has) in [(&asking, true), (&Reach::default(), false)] {
+        for (reach, has) in [(&asking, true), (&WorkerReach::default(), false)] {
             let process = reaching(&open, "readlink /proc/self/ns/net", reach).expect("started");
             let exit = exit_of(&process).await;
             assert_eq!(exit.output.trim() == own, has, "{reach:?}: {}", exit.output);

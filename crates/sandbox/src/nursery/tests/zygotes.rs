@@ -81,7 +81,7 @@ async fn what_forks_need_is_lost_by_them() {
     for call in hotlease_nursery::system_calls::lost_by_forks() {
         let allowed = call.rules.first().copied();
         let mut arguments = [0_u64; 5];
-        if let Some(hotlease_nursery::system_calls::Rule::Is(at, value)) = allowed {
+        if let Some(hotlease_nursery::system_calls::ArgumentRule::Is(at, value)) = allowed {
             arguments[usize::from(at)] = value;
         }
         let arguments: Vec<String> = arguments.iter().map(u64::to_string).collect();

@@ -3,7 +3,7 @@
 //! A lock is a file beside the built programs, so that it also holds between test programs and between processes of one test
 //! program (cargo-nextest runs each test in a process of its own). The kernel releases it when the process ends.
 
-use crate::platform::target_directory;
+use super::target_directory;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
 

@@ -10,20 +10,20 @@ mod planted;
 mod reference;
 
 use crate::areas::Areas;
-use crate::collective::{Call, Collective};
+use crate::collective::{Collective, CollectiveCall};
 use crate::schedule::{Rank, Schedule};
 use executor::World;
 
 /// The calls of all ranks of one collective, and the elements that they use.
 struct Case<'a> {
-    calls: Vec<Call<'a>>,
+    calls: Vec<CollectiveCall<'a>>,
     recipe: super::Recipe,
     elements: cases::Elements,
 }
 
 impl Case<'_> {
     fn schedules(&self) -> Vec<Schedule> {
-        let build = |call: &Call| {
+        let build = |call: &CollectiveCall| {
             self.recipe
                 .build(call)
                 .unwrap_or_else(|error| panic!("{self}: {error}"))
@@ -94,7 +94,7 @@ impl Case<'_> {
         Ok(outputs)
     }
 
-    fn compare(&self, call: &Call, got: &[u8], expected: &[u8]) -> Result<(), String> {
+    fn compare(&self, call: &CollectiveCall, got: &[u8], expected: &[u8]) -> Result<(), String> {
         let size = self.elements.size();
         // In place, the input of a reduce-scatter may be overwritten; only the beginning is the result.
         let counts = match call.collective {
