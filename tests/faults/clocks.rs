@@ -7,8 +7,8 @@ use hotlease_tests::faults::parts::{Part, Parts};
 use hotlease_tests::faults::row::Row;
 use hotlease_tests::faults::scale::{COUNTS, Runs, random, seed, times};
 use hotlease_tests::faults::system::System;
-use hotlease_tests::platform::locks::cause_faults_alone;
 use hotlease_tests::platform::LIMIT;
+use hotlease_tests::platform::locks::cause_faults_alone;
 use rand::RngExt;
 use std::time::{Duration, Instant};
 

@@ -2,8 +2,8 @@
 //! without certificates. (Across hosts: [`crate::site`].)
 
 use crate::library::library;
-use crate::platform::locks::{Lock, have_machine_alone};
 use crate::manager::ManagerClient;
+use crate::platform::locks::{Lock, have_machine_alone};
 use crate::platform::{LIMIT, private_directory, program};
 use crate::process::{Process, cores};
 use hotlease_client::{Code, Invoker, LeaseOptions};

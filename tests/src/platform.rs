@@ -5,13 +5,13 @@ pub mod locks;
 use crate::manager::ManagerClient;
 use crate::process::{Process, cores};
 use hotlease_client::{Code, Invoker, LeaseOptions};
+use locks::{Lock, have_machine_alone, share_machine};
 use nix::sys::signal::Signal;
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use locks::{Lock, have_machine_alone, share_machine};
 use std::time::{Duration, Instant};
 
 /// Limit for all waits that are not measured: only a broken program needs as long.
