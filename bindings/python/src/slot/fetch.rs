@@ -1,7 +1,8 @@
 //! Results of other tasks that stayed with their workers: fetched from there, without the GIL.
 
+use super::failure::TaskFailure;
+use super::request::RequestBytes;
 use super::shelf::{self, random, read_until};
-use super::task::{RequestBytes, TaskFailure};
 use hotlease_wire::task::left_results::{
     CHALLENGE_BYTES, CONTENT_CODE_BYTES, Challenge, DELIVERY_BYTES, Exchange, LEFT_REPLY_BYTES, LeftResult,
 };

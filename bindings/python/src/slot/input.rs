@@ -4,6 +4,7 @@
 //! afterwards, so a view that is still held when the task has ended must be detected.
 
 use super::fetch::FetchedReply;
+use super::request::COPIED_BELOW;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -11,9 +12,6 @@ use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// Buffers below this size are copied: there a copy costs as much as a view, and the function may keep it.
-pub const COPIED_BELOW: usize = 32 << 10;
 
 /// A part of a request that is handed out as views.
 #[pyclass(frozen, module = "hotlease._core")]

@@ -7,6 +7,8 @@
 //! |---|---|
 //! | `task` | one task, from its request to its reply |
 //! | `native` | one native task: a function of a library |
+//! | `request` | bytes of a request |
+//! | `failure` | reasons why a task has no result |
 //! | `functions` | the functions that this worker was sent |
 //! | `input` | memory of the request as Python objects, for as long as the task runs |
 //! | `results` | results of other tasks that came with the request |
@@ -19,6 +21,7 @@
 //! | `zygote` | process that workers are forked from, with imports done |
 //! | `forked` | processes that tasks fork |
 
+mod failure;
 mod fetch;
 mod forks;
 mod functions;
@@ -27,6 +30,7 @@ mod invocation;
 mod native;
 mod output;
 mod output_streams;
+mod request;
 mod results;
 mod shelf;
 mod state;

@@ -2,8 +2,9 @@
 //! in place into the reply, if it fits.
 
 use crate::native::{self, InputView, NativeCall};
+use crate::slot::failure::TaskFailure;
 use crate::slot::output::{KeptResults, ReplyDestination};
-use crate::slot::task::{RequestBytes, TaskFailure};
+use crate::slot::request::RequestBytes;
 use crate::slot::{forks, invocation};
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::task::native::{AS_INPUT, NativeArguments};

@@ -5,12 +5,9 @@
 //! serve the connections, a few of them, each for a limited time. A peer without the secret gets a nonce, and is cut
 //! off after [`PROVING`].
 
-use super::output::{KeptResults, ReplyDestination};
-use super::task::RequestBytes;
 use hotlease_wire::task::left_results::{
     CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_MAX, LeftResult, Nonce, ResultSecret,
 };
-use hotlease_wire::task::{TaskRequest, reply};
 use hotlease_worker::address_for_clients;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -83,20 +80,6 @@ pub fn take(ticket: u64) -> Option<Arc<ShelvedReply>> {
     let standing = results.standing.remove(&ticket)?;
     results.bytes -= standing.whole.len();
     Some(standing)
-}
-
-/// Handles a release request: drops these results.
-pub fn release(input: &RequestBytes, task: &TaskRequest, output: &mut ReplyDestination<'_>) {
-    let mut tickets = vec![0; task.arguments.pickle_bytes];
-    input.copy(task.arguments.pickle, &mut tickets);
-    for ticket in tickets.chunks_exact(8) {
-        let ticket = ticket.first_chunk().copied().map(u64::from_le_bytes);
-        // Gone already, if the client fetched it meanwhile.
-        drop(ticket.and_then(take));
-    }
-    // A plain reply with the value `None`.
-    let told = [0; reply::HEAD_BYTES + 1];
-    output.write(&mut KeptResults::default(), &told, &[]);
 }
 
 /// The reply at this location, if it is on this shelf.

@@ -4,18 +4,19 @@
 //! go through `hotlease._slot`, whose functions are passed to [`prepare`].
 
 use crate::plain;
+use crate::slot::failure::TaskFailure;
 use crate::slot::fetch::{damaged, left_at, pull};
 use crate::slot::functions::Functions;
-use crate::slot::input::{COPIED_BELOW, LentViews};
+use crate::slot::input::LentViews;
 use crate::slot::output::{KeptResults, ReplyDestination};
+use crate::slot::request::{COPIED_BELOW, RequestBytes};
 use crate::slot::{forks, invocation, native, output_streams, results, shelf};
-use hotlease_wire::task::{ALIGNMENT, FormatError, TaskLayout, TaskReply, TaskRequest, key_of, reply, request};
+use hotlease_wire::task::{TaskLayout, TaskReply, TaskRequest, key_of, reply, request};
 use hotlease_worker::exit_after_reply;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,10 +74,9 @@ pub unsafe extern "C" fn call(
     produced: *mut u64,
 ) -> i32 {
     invocation::begin(context.cast());
-    let input = RequestBytes {
-        start: NonNull::new(input.cast_mut().cast()).unwrap_or(NonNull::dangling()),
-        size: size as usize,
-    };
+    let start = NonNull::new(input.cast_mut().cast()).unwrap_or(NonNull::dangling());
+    // SAFETY: by the contract of this function.
+    let input = unsafe { RequestBytes::new(start, size as usize) };
     // SAFETY: by the contract of this function; the client does not read it before there is a reply.
     let place = unsafe { std::slice::from_raw_parts_mut(output.cast::<u8>(), capacity as usize) };
     let mut output = ReplyDestination {
@@ -99,71 +99,12 @@ pub unsafe extern "C" fn call(
     if matches!(ran, Ok(true)) { 0 } else { INTERNAL_ERROR }
 }
 
-/// Bytes of a request; their owner may change them at any time.
-pub struct RequestBytes {
-    start: NonNull<u8>,
-    size: usize,
-}
-
-impl RequestBytes {
-    pub fn copy(&self, from: usize, into: &mut [u8]) {
-        let inside = from.checked_add(into.len()).is_some_and(|end| end <= self.size);
-        assert!(inside, "a decoder looks beyond the request");
-        // SAFETY: inside the request, as just checked.
-        unsafe { std::ptr::copy_nonoverlapping(self.at(from).as_ptr(), into.as_mut_ptr(), into.len()) };
-    }
-
-    pub fn at(&self, from: usize) -> NonNull<u8> {
-        debug_assert!(from <= self.size);
-        // SAFETY: an offset of a decoded request, which lies inside.
-        unsafe { self.start.add(from) }
-    }
-
-    /// Offset of a buffer that may stay in the request: it is large, and aligned as requests and replies need it.
-    fn place_of(&self, part: &[u8]) -> Option<usize> {
-        let at = (part.as_ptr() as usize).checked_sub(self.start.as_ptr() as usize)?;
-        let is_inside = at.checked_add(part.len())? <= self.size;
-        (is_inside && part.len() >= COPIED_BELOW && at.is_multiple_of(ALIGNMENT)).then_some(at)
-    }
-
-    fn bytes<'py>(&self, py: Python<'py>, from: usize, length: usize) -> PyResult<Bound<'py, PyBytes>> {
-        PyBytes::new_with(py, length, |bytes| {
-            self.copy(from, bytes);
-            Ok(())
-        })
-    }
-}
-
-/// Reason why a task has no result.
-pub enum TaskFailure {
-    /// The function raised, or the task does not unpickle.
-    Raised(PyErr),
-    /// The function is not here.
-    Unknown,
-    /// A result of another task could not be fetched from its worker.
-    Unfetched(String),
-    /// The request is not a valid task.
-    Refused(Cow<'static, str>),
-}
-
-impl From<PyErr> for TaskFailure {
-    fn from(error: PyErr) -> Self {
-        Self::Raised(error)
-    }
-}
-
-impl From<FormatError> for TaskFailure {
-    fn from(_: FormatError) -> Self {
-        Self::Refused("the plain arguments are damaged".into())
-    }
-}
-
 /// Positional and named arguments.
 type Arguments<'py> = (Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
 
 impl SlotState {
     fn run(&mut self, py: Python<'_>, input: &RequestBytes, output: &mut ReplyDestination<'_>) {
-        let task = match TaskRequest::decode(input.size, |from, into| input.copy(from, into)) {
+        let task = match TaskRequest::decode(input.size(), |from, into| input.copy(from, into)) {
             Ok(task) => task,
             Err(error) => return output.refuse(&format!("the request is damaged: {error}")),
         };
@@ -176,7 +117,7 @@ impl SlotState {
             return self.kept.take(u64::from_le_bytes(ticket), output);
         }
         if task.kind == request::RELEASE {
-            return shelf::release(input, &task, output);
+            return release(input, &task, output);
         }
         output.stays = task.stays;
         let mut lent = LentViews::default();
@@ -354,7 +295,9 @@ impl SlotState {
                 Some(left) => {
                     let pulled = py.detach(|| pull(&left)).map_err(TaskFailure::Unfetched)?;
                     let (start, size) = lent.hold(pulled);
-                    self.value(py, &RequestBytes { start, size }, (0, size), lent)
+                    // SAFETY: `lent` holds these bytes until the task has ended.
+                    let pulled = unsafe { RequestBytes::new(start, size) };
+                    self.value(py, &pulled, (0, size), lent)
                 }
             };
             values.push(value?);
@@ -468,6 +411,20 @@ impl SlotState {
         head[4..].copy_from_slice(&(traceback.as_bytes().len() as u32).to_le_bytes());
         output.write(&mut self.kept, &head, &[traceback.as_bytes(), last.as_bytes()]);
     }
+}
+
+/// Handles a release request: drops these results.
+fn release(input: &RequestBytes, task: &TaskRequest, output: &mut ReplyDestination<'_>) {
+    let mut tickets = vec![0; task.arguments.pickle_bytes];
+    input.copy(task.arguments.pickle, &mut tickets);
+    for ticket in tickets.chunks_exact(8) {
+        let ticket = ticket.first_chunk().copied().map(u64::from_le_bytes);
+        // Gone already, if the client fetched it meanwhile.
+        drop(ticket.and_then(shelf::take));
+    }
+    // A plain reply with the value `None`.
+    let told = [0; reply::HEAD_BYTES + 1];
+    output.write(&mut KeptResults::default(), &told, &[]);
 }
 
 /// Decodes a tuple, and pairs of names and values.
