@@ -14,7 +14,6 @@ mod schedule_cache;
 mod split;
 
 pub use arguments::{CollectiveArguments, Contribution, InPlace};
-pub(crate) use checked::{CallSummary, first_difference};
 
 use crate::error::Error;
 use crate::options::LinkChoice;

@@ -16,10 +16,9 @@ pub(crate) use patience::EnginePatience;
 
 use crate::arena::Key;
 use crate::error::{Activity, Error};
-use crate::link::ObjectHead;
-use crate::link::{Body, Link, Sink, Sleeper};
+use crate::link::{Body, FinalCounts, Link, ObjectHead, Sink, Sleeper};
 use crate::memory::Piece;
-use crate::protocol::{Action, CollectiveStart, FinalCounts, MessageStatus, Protocol};
+use crate::protocol::{Action, CollectiveStart, MessageStatus, Protocol};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress};

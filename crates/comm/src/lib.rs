@@ -74,6 +74,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod card;
 mod communicator;
 mod engine;
 mod error;

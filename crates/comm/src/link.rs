@@ -14,8 +14,7 @@ pub(crate) mod tcp;
 
 pub use crate::arena::Key;
 pub use crate::memory::Piece;
-pub use crate::protocol::FinalCounts;
-pub use store::{ObjectHead, ObjectName, StoreJoin, StoreOpener, StoreOrder};
+pub use store::{FinalCounts, ObjectHead, ObjectName, StoreJoin, StoreOpener, StoreOrder};
 
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;

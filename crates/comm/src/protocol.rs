@@ -20,7 +20,6 @@ mod tests;
 pub(crate) use collectives::{Check, CollectiveStart, LocalWork};
 pub(crate) use contexts::CONTEXTS_MAX;
 pub(crate) use receiving::KeptMessage;
-pub use stored::FinalCounts;
 
 use crate::arena::{Arena, Key};
 use crate::error::{Activity, Error};

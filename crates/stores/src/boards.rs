@@ -11,8 +11,8 @@ pub(crate) use exchange::{gather, keep, remove_boards};
 
 use crate::board::Board;
 use crate::courier::CourierPlan;
-use crate::link::CourierEvent;
 use crate::object::{self, piece_key};
+use crate::request::CourierEvent;
 use crate::store::StoreFault;
 use hotlease_comm::Rank;
 use hotlease_comm::link::{FinalCounts, ObjectName};

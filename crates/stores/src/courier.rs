@@ -2,8 +2,9 @@
 
 use crate::boards::{self, Boards};
 use crate::driver::{RequestReceiver, Shared};
-use crate::link::{CourierEvent, CourierRequest, ENTRY_COST};
+use crate::lock::lock;
 use crate::object;
+use crate::request::{CourierEvent, CourierRequest, ENTRY_COST};
 use crate::store::{LinkStore, StoreFault};
 use hotlease_comm::Rank;
 use hotlease_comm::link::{Key, ObjectHead, ObjectName, Piece, StoreOrder};
@@ -11,7 +12,7 @@ use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -408,10 +409,6 @@ impl<S: LinkStore> RequestReceiver for Courier<S> {
             self.begin_request(request);
         }
     }
-}
-
-pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn next_of(tasks: &mut JoinSet<Result<bool, StoreFault>>) -> Result<bool, StoreFault> {

@@ -12,8 +12,8 @@
 //! each [`GRACE`], as long as members come and go. A thread that itself runs tasks of tokio cannot drive this runtime,
 //! and leaves that to the courier's thread.
 
-use crate::courier::lock;
-use crate::link::{CourierEvent, CourierRequest};
+use crate::lock::lock;
+use crate::request::{CourierEvent, CourierRequest};
 use hotlease_comm::link::Sleeper;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

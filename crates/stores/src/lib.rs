@@ -40,9 +40,11 @@ mod driver;
 #[cfg(feature = "dynamodb")]
 mod dynamodb;
 mod link;
+mod lock;
 mod object;
 #[cfg(feature = "redis")]
 mod redis;
+mod request;
 #[cfg(feature = "s3")]
 mod s3;
 mod store;

@@ -3,8 +3,9 @@
 use crate::courier::{Courier, CourierPlan};
 use crate::driver::{Driver, RequestReceiver, Shared};
 use crate::object;
+use crate::request::{CourierEvent, CourierRequest, ENTRY_COST};
 use crate::store::{LinkStore, StoreFault};
-use hotlease_comm::link::{Body, FinalCounts, Key, Link, ObjectHead, ObjectName, Sink, Sleeper, StoreJoin, StoreOrder};
+use hotlease_comm::link::{Body, Key, Link, Sink, Sleeper, StoreJoin, StoreOrder};
 use hotlease_comm::{Error, Rank, StoreAddress};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
@@ -19,70 +20,6 @@ use std::time::Instant;
 const COPIED_BYTES_MAX: usize = 64 * 1024;
 /// Limit of copied bytes under way; over it, messages are not copied.
 const UNDER_WAY_MAX: usize = 4 << 20;
-/// Cost of each message against that limit, besides its bytes.
-pub(crate) const ENTRY_COST: usize = 128;
-
-/// Request of the link to the courier.
-pub(crate) enum CourierRequest {
-    Order(StoreOrder),
-    /// Order to put an object with a copy of its body.
-    Copied {
-        name: ObjectName,
-        tag: u32,
-        readers: u32,
-        members: Arc<[Rank]>,
-        body: Vec<u8>,
-    },
-    /// Word for the board.
-    Word {
-        to: Rank,
-        frame: MemberFrame,
-    },
-}
-
-impl CourierRequest {
-    /// Whether other members wait for its effect.
-    pub(crate) fn is_write(&self) -> bool {
-        matches!(
-            self,
-            Self::Order(StoreOrder::Put { .. }) | Self::Copied { .. } | Self::Word { .. }
-        )
-    }
-}
-
-/// Report of the courier to the link.
-pub(crate) enum CourierEvent {
-    Sent(Key),
-    CannotSend(Key),
-    Object {
-        get: Key,
-        head: ObjectHead,
-        first: Vec<u8>,
-    },
-    Rested {
-        get: Key,
-        is_written: bool,
-    },
-    Word {
-        from: Rank,
-        frame: MemberFrame,
-    },
-    Left {
-        from: Rank,
-        parting: FinalCounts,
-    },
-    Quit {
-        from: Rank,
-        context: u64,
-        sent: u64,
-        done: u32,
-    },
-    Lost {
-        rank: Rank,
-        loss: Loss,
-    },
-    Severed(Arc<str>),
-}
 
 /// Link through a store.
 struct StoreLink {

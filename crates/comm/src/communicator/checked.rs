@@ -1,23 +1,11 @@
 //! Checked mode: before each collective, members tell each other the call that they are about to make, and its place
-//! in the program.
-//!
-//! Each member sends a card of fixed length, so that cards can be exchanged even if the calls have nothing in common.
-//! Every member gets all cards and compares them in the same way. So all members return the same error, nothing of the
-//! collective is sent, and the communicator remains usable.
+//! in the program, each on a card ([`crate::card`]).
 
 use super::arguments::CollectiveArguments;
-use crate::error::{Error, MemberCall};
+use crate::card::{CALL_BYTES, CARD_BYTES, CallSummary, last_bytes, shortened, write};
 use hotlease_collectives::{Blocks, Collective, CollectiveCall, Operator, Rank};
 use std::fmt::Write;
 use std::panic::Location;
-
-/// Bytes of a card: two texts, each with its length before it.
-const CARD_BYTES: usize = CALL_BYTES + SITE_BYTES;
-const CALL_BYTES: usize = 128;
-const SITE_BYTES: usize = 128;
-
-/// Description of a member's call, as it is sent.
-pub(crate) type CallSummary = [u8; CARD_BYTES];
 
 /// Place in a program that calls a collective.
 #[derive(Clone, Copy)]
@@ -80,23 +68,6 @@ pub(super) fn card(ask: &CollectiveArguments<'_>, site: &CallSite<'_>) -> CallSu
     card
 }
 
-/// Error with the first two calls that differ, if any do.
-pub(crate) fn first_difference(cards: &[u8]) -> Option<Error> {
-    let caller = |(rank, card): (usize, &CallSummary)| MemberCall {
-        rank: rank as Rank,
-        call: read(&card[..CALL_BYTES]),
-        site: read(&card[CALL_BYTES..]),
-    };
-    let cards = cards.as_chunks::<CARD_BYTES>().0;
-    let first = cards.first()?;
-    let is_other = |card: &&CallSummary| card[..CALL_BYTES] != first[..CALL_BYTES];
-    let other = cards.iter().position(|card| is_other(&card))?;
-    Some(Error::CallMismatch {
-        first: Box::new(caller((0, first))),
-        other: Box::new(caller((other, &cards[other]))),
-    })
-}
-
 /// Describes the call, with all arguments that members must agree on.
 fn describe(ask: &CollectiveArguments<'_>) -> String {
     let datatype = ask.datatype;
@@ -146,40 +117,10 @@ fn of_each(blocks: &Blocks<'_>) -> String {
     }
 }
 
-/// Shortens a text that is too long. It then ends with a digest of the full text, so that different texts stay
-/// different.
-fn shortened(text: String) -> String {
-    const DIGITS: usize = 16;
-    if text.len() < CALL_BYTES {
-        return text;
-    }
-    let digest = blake3::hash(text.as_bytes()).to_hex();
-    let end = CALL_BYTES - 1 - DIGITS - "... #".len();
-    let end = (0..=end).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    format!("{}... #{}", &text[..end], &digest[..DIGITS])
-}
-
-/// The last part of a place, which tells more than its beginning: a file and a line.
-fn last_bytes(text: &str) -> &str {
-    let start = text.len().saturating_sub(SITE_BYTES - 1);
-    let is_boundary = |place: &usize| text.is_char_boundary(*place);
-    let start = (start..text.len()).find(is_boundary).unwrap_or(text.len());
-    &text[start..]
-}
-
-fn write(field: &mut [u8], text: &str) {
-    field[0] = text.len() as u8;
-    field[1..=text.len()].copy_from_slice(text.as_bytes());
-}
-
-fn read(field: &[u8]) -> String {
-    let length = (field[0] as usize).min(field.len() - 1);
-    String::from_utf8_lossy(&field[1..=length]).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::card::first_difference;
     use hotlease_collectives::Datatype;
 
     fn at(text: &'static str, count: usize) -> CallSummary {
@@ -230,12 +171,5 @@ mod tests {
             "{error}"
         );
         assert_eq!(first_difference([long(1), long(1)].as_flattened()), None);
-    }
-
-    #[test]
-    fn whatever_others_send_is_read() {
-        let mut cards = [[0xFF; CARD_BYTES], [0; CARD_BYTES]];
-        cards[1][CALL_BYTES] = 200;
-        assert!(first_difference(cards.as_flattened()).is_some());
     }
 }

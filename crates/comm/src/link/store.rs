@@ -11,6 +11,7 @@ use crate::memory::Piece;
 use crate::options::Options;
 use hotlease_collectives::{LinkKind, Rank};
 use hotlease_wire::comm::GroupId;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -165,4 +166,13 @@ pub struct ObjectHead {
     pub length: u64,
     /// Number of members that read it.
     pub readers: u16,
+}
+
+/// State of a member when it finished, as far as it concerns this one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FinalCounts {
+    /// Number of messages that it has sent to this one, by communicator.
+    pub sent: BTreeMap<u64, u64>,
+    /// Number of collectives that it took part in, by communicator.
+    pub done: BTreeMap<u64, u32>,
 }

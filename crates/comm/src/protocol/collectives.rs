@@ -11,7 +11,7 @@ mod failures;
 use super::contexts::is_before;
 use super::{MessageStatus, Owner, Protocol, RequestState};
 use crate::arena::Key;
-use crate::communicator::{CallSummary, first_difference};
+use crate::card::{CallSummary, first_difference};
 use crate::error::{Activity, Error};
 use crate::matching::Pattern;
 use crate::memory::{Piece, TransferMemory};

@@ -19,7 +19,7 @@ use super::sending::OutgoingMessage;
 use super::{Action, KeptMessage, MessageStatus, Owner, PostedReceive, Protocol};
 use crate::arena::{Arena, Key};
 use crate::error::{Activity, Error};
-use crate::link::{ObjectHead, ObjectName, StoreOrder};
+use crate::link::{FinalCounts, ObjectHead, ObjectName, StoreOrder};
 use crate::matching::{MessageEnvelope, Pattern};
 use crate::memory::Piece;
 use hotlease_collectives::Rank;
@@ -29,15 +29,6 @@ use std::sync::Arc;
 
 /// Messages of one sender that are asked for at a time.
 const ASKED_MAX: u64 = 32;
-
-/// State of a member when it finished, as far as it concerns this one.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FinalCounts {
-    /// Number of messages that it has sent to this one, by communicator.
-    pub sent: BTreeMap<u64, u64>,
-    /// Number of collectives that it took part in, by communicator.
-    pub done: BTreeMap<u64, u32>,
-}
 
 /// Messages of one member in one communicator.
 #[derive(Default)]

@@ -1,7 +1,8 @@
 //! Exchange of boards: until all members are there, then a few times in each failure bound, and once more at the end.
 
 use crate::backoff::Backoff;
-use crate::courier::{Courier, lock};
+use crate::courier::Courier;
+use crate::lock::lock;
 use crate::store::{LinkStore, StoreFault};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

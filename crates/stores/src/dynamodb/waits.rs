@@ -8,7 +8,7 @@
 use super::item_key::ItemKey;
 use super::table::Table;
 use crate::backoff::Backoff;
-use crate::courier::lock;
+use crate::lock::lock;
 use crate::store::StoreFault;
 use futures_util::future::try_join_all;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -10,7 +10,7 @@
 //! once for each command, so that the server answers; then all heads are asked for anew.
 
 use super::{KEPT_S, fault};
-use crate::courier::lock;
+use crate::lock::lock;
 use crate::store::StoreFault;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value};

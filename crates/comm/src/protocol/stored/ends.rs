@@ -1,8 +1,8 @@
 //! Ends through a store: failed collectives, members that finish, and a store that cannot be used any more.
 
-use super::{FinalCounts, PendingGet};
+use super::PendingGet;
 use crate::error::{Activity, Error};
-use crate::link::StoreOrder;
+use crate::link::{FinalCounts, StoreOrder};
 use crate::protocol::{Action, Owner, Protocol};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
