@@ -43,7 +43,7 @@ pub unsafe extern "C" fn hotlease_gang_lease(
         // SAFETY: NULL or a hotlease_options with its size set, as the header demands.
         let options = match unsafe { sized(options, "options") }? {
             // SAFETY: its texts are NULL or valid, as the header demands.
-            Some(options) => unsafe { options.to_library() }?,
+            Some(options) => unsafe { options.lease_options() }?,
             None => LeaseOptions::default(),
         };
         // SAFETY: NULL or a string, as the header demands.

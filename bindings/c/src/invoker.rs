@@ -80,11 +80,11 @@ impl Usage {
 }
 
 impl Options {
-    /// Converts to the client library's options; 0 is the default everywhere.
+    /// Makes the client library's options of these; 0 is the default everywhere.
     ///
     /// # Safety
     /// The texts are NULL or valid.
-    pub(crate) unsafe fn to_library(&self) -> Result<LeaseOptions, Failure> {
+    pub(crate) unsafe fn lease_options(&self) -> Result<LeaseOptions, Failure> {
         let mut options = LeaseOptions::default();
         let narrow = |value: u32, name: &str| {
             u16::try_from(value).map_err(|_| Failure::Argument(format!("options->{name}: {value} is too many")))
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn hotlease_allocate(
         // SAFETY: NULL or a hotlease_options with its size set, as the header demands.
         let options = match unsafe { sized(options, "options") }? {
             // SAFETY: its texts are NULL or valid, as the header demands.
-            Some(options) => unsafe { options.to_library() }?,
+            Some(options) => unsafe { options.lease_options() }?,
             None => LeaseOptions::default(),
         };
         let allocated = Invoker::allocate(&code.code, options)?;
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn zero_is_the_default_of_every_option() {
         // SAFETY: the texts are NULL.
-        let options = unsafe { zeroed().to_library() }.ok().unwrap();
+        let options = unsafe { zeroed().lease_options() }.ok().unwrap();
         assert_eq!(options, LeaseOptions::default());
     }
 
@@ -319,7 +319,7 @@ mod tests {
     fn what_does_not_exist_is_refused() {
         let refused = |options: Options| {
             // SAFETY: the texts are NULL.
-            unsafe { options.to_library() }.is_err()
+            unsafe { options.lease_options() }.is_err()
         };
         assert!(refused(Options { polling: 3, ..zeroed() }));
         assert!(refused(Options {

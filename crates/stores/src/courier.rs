@@ -308,7 +308,7 @@ impl<S: LinkStore> Courier<S> {
 
     /// Reads the rest of an object; false if the memory was taken back.
     async fn read_rest(self: &Arc<Self>, name: &ObjectName, first: usize, into: &Piece) -> Result<bool, StoreFault> {
-        let key = object::key(&name, &self.plan.group);
+        let key = object::key(name, &self.plan.group);
         let (mut tasks, mut is_written, mut count) = (JoinSet::new(), true, 0);
         for (number, range) in object::pieces(into.len() as u64, first, S::PIECE_BYTES) {
             if tasks.len() >= PIECES_MAX {

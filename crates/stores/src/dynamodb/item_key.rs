@@ -119,8 +119,8 @@ mod tests {
         for (before, after) in [(0, 1), (9, 10), (99, u32::MAX)] {
             for (before, after) in names(before).iter().zip(&names(after)) {
                 let (before, after) = (
-                    ItemKey::of(&object::key(&before, "g")),
-                    ItemKey::of(&object::key(&after, "g")),
+                    ItemKey::of(&object::key(before, "g")),
+                    ItemKey::of(&object::key(after, "g")),
                 );
                 assert!(before < after, "{before:?} {after:?}");
                 assert_eq!(before.series(), after.series());

@@ -134,9 +134,7 @@ impl Graph {
         planned: &PlannedTask,
         result: Option<&Arc<TaskOutcome>>,
     ) -> Option<Run> {
-        let Some(key) = planned.key.get().map(|key| **key) else {
-            return None;
-        };
+        let key = planned.key.get().map(|key| **key)?;
         let under_way = self.joined.under_way.get(&key);
         if under_way.is_none_or(|under_way| under_way.run.0 != task) {
             // The task has the result of another task; or it waited, and was cancelled.
