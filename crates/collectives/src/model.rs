@@ -5,7 +5,7 @@
 //! rendezvous of direct links, a Redis node), and the requests, which are counted in the same schedules. The terms are
 //! those of Copik, Böhringer, Calotoiu, Hoefler: FMI: Fast and Cheap Message Passing for Serverless Functions (2023).
 //!
-//! [`Prices`] has the times and prices with their sources. In this module, time is in seconds and money in one
+//! [`LinkPrices`] has the times and prices with their sources. In this module, time is in seconds and money in one
 //! currency; a field of a file in another unit has the unit in its name.
 //!
 //! ```
@@ -164,7 +164,7 @@ pub fn collective_of_bytes(
     (collective_of_size(operation, root, ranks, bytes / element), element)
 }
 
-/// Price of a collective, in the currency of the [`Prices`].
+/// Price of a collective, in the currency of the [`LinkPrices`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Price {
     /// Functions that wait: seconds, times ranks, times memory.

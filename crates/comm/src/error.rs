@@ -441,7 +441,7 @@ mod tests {
             sent: 12,
             room: 8,
         };
-        for part in ["rank 3", "tag 9", "12 bytes", "receive it 8", "with enough"] {
+        for part in ["rank 3", "tag 9", "12 bytes", "has 8", "with enough"] {
             let text = truncated.to_string();
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }

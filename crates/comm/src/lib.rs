@@ -15,7 +15,7 @@
 //!   bounded.
 //! * An operation of all members is a collective. There are blocking calls on slices of [`Element`]s
 //!   ([`Communicator::allreduce`] and others), non-blocking ones ([`Communicator::iallreduce`] and others), and one
-//!   call on bytes for all collectives ([`Communicator::collective`], with an [`Ask`]).
+//!   call on bytes for all collectives ([`Communicator::collective`], with an [`CollectiveArguments`]).
 //! * [`Communicator::split`] and [`Communicator::dup`] make communicators of some members on the same connections.
 //!   After a failure, [`Communicator::shrink`] makes one of the remaining members, and [`Communicator::grow`] makes
 //!   one with newcomers.

@@ -11,7 +11,7 @@
 //!                 publishes the reply to id          publishes the reply to id
 //! ```
 //!
-//! A channel also has one *express entry*, numbered [`hotlease_wire::deliver_frame::EXPRESS_ENTRY`]: a ring of depth 1 that
+//! A channel also has one *express entry*, numbered [`hotlease_wire::frame::EXPRESS_ENTRY`]: a ring of depth 1 that
 //! counts its own invocations. It is for a client that has one invocation in flight and waits for it. The same lines
 //! are used over and over and stay in both caches (measured: 60 ns less than going round the ring for 8 bytes, a third
 //! of the time for 4 KiB). The worker serves ring and express entry in turn.

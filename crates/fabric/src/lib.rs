@@ -9,7 +9,7 @@
 //! * [`doorbell`] — sleeping and waking, checked with loom.
 //! * [`memory`], [`buffer`] — memory that can be handed to a peer.
 //! * [`lane`] — a stream of messages from one process of a node to another.
-//! * [`lent`] — memory of a caller that an engine uses while a closure runs.
+//! * [`loan`] — memory of a caller that an engine uses while a closure runs.
 //! * [`socket`] — descriptor passing between processes of one node.
 //! * [`fence`] — a fence that costs one of its two sides nothing.
 //! * [`usage`] — the counters that a worker shares with its agent.

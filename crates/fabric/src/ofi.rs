@@ -37,7 +37,7 @@
 //! In one message both come together, and `progress` writes the line last, with release. If the payload is written
 //! ahead, the RMA write must be visible at the peer before the message that follows it is received. Providers with
 //! FI_ORDER_SAW in both directions keep that order themselves; with other providers the write asks for
-//! FI_DELIVERY_COMPLETE and the message is sent after its completion. [`providers::Provider::ordered`] decides, from
+//! FI_DELIVERY_COMPLETE and the message is sent after its completion. [`providers::Provider::keeps_write_order`] decides, from
 //! the provider's attributes and the table of providers.
 //! Frames of different entries may overtake each other: a reader looks for one sequence word in one entry.
 //!

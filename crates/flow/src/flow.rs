@@ -18,7 +18,7 @@ use std::collections::HashMap;
 /// The dataflow kernel. See the [crate](crate) for how to use it.
 ///
 /// `P` is the payload to run, `R` a result or its stand-in, `E` an error. None of them is copied, compared or
-/// dropped here: each is handed back by an [`FlowAction`](crate::Action), once. The kernel owns no thread and no lock.
+/// dropped here: each is handed back by an [`FlowAction`](crate::FlowAction), once. The kernel owns no thread and no lock.
 /// It is `Send` if its three types are; to share it between threads, put it behind a mutex.
 ///
 /// # Costs

@@ -16,7 +16,7 @@
 //! * [`ImageStore`] — folder of images that nodes share.
 //! * [`Cache`] — images of a node: limited, shared by its processes, and repaired after a crash at any step.
 //! * [`Neighbours`] — other nodes that pass on what they have of an image, so that the store is read once.
-//! * [`Mounted`] — an image that is mounted, until this is dropped.
+//! * [`MountedImage`] — an image that is mounted, until this is dropped.
 //!
 //! All calls block; fetching takes as long as the file system needs.
 //!

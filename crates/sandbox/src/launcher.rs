@@ -171,7 +171,7 @@ impl Launcher {
         }
     }
 
-    /// Checks as [`check_available`](Self::available) does, and returns the parts of the policy that this node cannot
+    /// Checks as [`check_available`](Self::check_available) does, and returns the parts of the policy that this node cannot
     /// enforce.
     pub fn find_lacking(&self, kind: Kind) -> Result<Vec<String>, String> {
         match kind {

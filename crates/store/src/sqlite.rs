@@ -37,7 +37,7 @@ pub struct SqliteOptions {
     pub adopt_unknown: bool,
     /// Largest size of the database, bytes (default: SQLite's own limit, 16 TiB).
     pub bytes_max: Option<u64>,
-    /// Called by the writer at each [`WriterMoment`](crate::Moment): for tests that end the process there (default: none).
+    /// Called by the writer at each [`WriterMoment`](crate::WriterMoment): for tests that end the process there (default: none).
     pub hook: Option<WriterHook>,
 }
 

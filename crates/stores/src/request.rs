@@ -1,4 +1,4 @@
-//! What the link and the courier tell each other: requests of the link, and what the courier reports.
+//! Requests of a link to the thread that drives its store, and the events that the thread reports.
 
 use hotlease_comm::Rank;
 use hotlease_comm::link::{FinalCounts, Key, ObjectHead, ObjectName, StoreOrder};

@@ -123,7 +123,7 @@ pub struct Assignment {
 /// A message from the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuest {
-    /// The guest waits for [`ToGuest::WorkerStart`]; the first message.
+    /// The guest waits for [`ToGuest::Run`]; the first message.
     Booted,
     /// The worker accepts orders.
     Ready {

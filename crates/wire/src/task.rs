@@ -2,7 +2,7 @@
 //! `bindings/python/FORMAT.md`.
 //!
 //! This module has the layouts, small [`plain`] values, the arguments of [`native`] functions, and the protocol by
-//! which results that were [`left`] with a worker are fetched from there. The Python package makes objects from these,
+//! which results that were [`left_results`] with a worker are fetched from there. The Python package makes objects from these,
 //! and only it reads pickles.
 
 pub mod left_results;
@@ -77,7 +77,7 @@ pub mod reply {
     /// Bytes of a body of kind [`IN_REQUEST`] before its pickle.
     pub const IN_REQUEST_BYTES: usize = 16;
     /// Ticket and size of a result that stays with its worker, and the data by which another worker gets it; see
-    /// [`super::left`].
+    /// [`super::left_results`].
     pub const LEFT: u8 = 8;
     /// Reason why a result of another task, which was left with its worker, could not be fetched.
     pub const NOT_HAD: u8 = 9;

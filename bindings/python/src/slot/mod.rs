@@ -14,12 +14,12 @@
 //! | `results` | results of other tasks that came with the request |
 //! | `output` | replies, and results that did not fit |
 //! | `shelf` | results that stay here for other workers, and their delivery |
-//! | `pulling` | results that are fetched from other workers |
-//! | `printing` | output and log records, until a reply carries them |
-//! | `running` | state of the running invocation, for its function |
+//! | `fetch` | results that are fetched from other workers |
+//! | `output_streams` | output and log records, until a reply carries them |
+//! | `invocation` | state of the running invocation, for its function |
 //! | `state` | state that tasks left in this interpreter, saved and restored by the program's own functions |
 //! | `zygote` | process that workers are forked from, with imports done |
-//! | `forked` | processes that tasks fork |
+//! | `forks` | processes that tasks fork |
 
 mod failure;
 mod fetch;

@@ -1,4 +1,4 @@
-//! The agent's membership with a manager: carries out the decisions of [`hotlease_lease::agent::ManagerMembership`].
+//! The agent's membership with a manager: carries out the decisions of [`hotlease_lease::agent::Membership`].
 
 use crate::control::listing;
 use crate::node::Node;

@@ -337,7 +337,7 @@ impl StartedWorker {
         SentOrder(Ok(receiver))
     }
 
-    /// Kills it. [`wait_for_exit`](Self::exited) follows.
+    /// Kills it. [`wait_for_exit`](Self::wait_for_exit) follows.
     pub fn kill(&self) {
         self.process.kill();
     }

@@ -100,7 +100,7 @@ pub(crate) struct RunArgs {
     site: SiteArgs,
 }
 
-/// [`PollingPolicy`] as a command-line value.
+/// `Polling` as a command-line value.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum PollingArg {
     /// Poll while calls keep coming, then sleep

@@ -239,7 +239,7 @@ impl LinkPrices {
     ///
     /// # Errors
     ///
-    /// [`Error::LinkPrices`] if the text is not TOML, has an unknown field, has an invalid figure or one without source or
+    /// [`Error::Prices`] if the text is not TOML, has an unknown field, has an invalid figure or one without source or
     /// date, or is longer than 1 MiB.
     pub fn parse(text: &str) -> Result<LinkPrices, Error> {
         let error = |why: String| Error::Prices { why };
@@ -255,7 +255,7 @@ impl LinkPrices {
     ///
     /// # Errors
     ///
-    /// [`Error::LinkPrices`] if the times are invalid.
+    /// [`Error::Prices`] if the times are invalid.
     pub fn with_message_times(&self, times: &MessageTimes) -> Result<LinkPrices, Error> {
         let times = Some(times.clone());
         let prices = LinkPrices {

@@ -12,7 +12,7 @@ use std::panic::Location;
 ///
 /// Errors of all of these are [`Error::Arguments`] and [`Error::Operator`]: nothing was sent, and the other members
 /// still wait for this member's call; [`Error::Mismatch`] and [`Error::OperatorPanicked`], after which every
-/// collective of the communicator ends with [`Error::Broken`]; [`Error::MemberLost`] and [`Error::MemberLeft`] of any
+/// collective of the communicator ends with [`Error::CollectiveFailed`]; [`Error::MemberLost`] and [`Error::MemberLeft`] of any
 /// member; and, in checked mode, [`Error::CallMismatch`].
 impl Communicator {
     /// Waits until all members have arrived.

@@ -22,7 +22,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Arguments`] and [`Error::Operator`]: nothing was sent, and the other members still wait for this
-    /// member's call. [`Error::Mismatch`], [`Error::OperatorPanicked`], [`Error::Broken`]: no later collective of this
+    /// member's call. [`Error::Mismatch`], [`Error::OperatorPanicked`], [`Error::CollectiveFailed`]: no later collective of this
     /// communicator succeeds. [`Error::MemberLost`] and [`Error::MemberLeft`] of any member. In checked mode
     /// [`Error::CallMismatch`].
     #[track_caller]
@@ -188,7 +188,7 @@ impl Communicator {
     /// chooses and builds the schedule instead.
     ///
     /// # Errors
-    /// [`Error::Schedule`], [`Error::Mismatch`], [`Error::Broken`], [`Error::OperatorPanicked`]: no later collective
+    /// [`Error::Schedule`], [`Error::Mismatch`], [`Error::CollectiveFailed`], [`Error::OperatorPanicked`]: no later collective
     /// of this communicator succeeds. [`Error::MemberLost`] and [`Error::MemberLeft`] of any member.
     pub fn run(
         &self,

@@ -122,7 +122,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Options`] if the name is invalid; [`Error::Table`] of a table that `HOTLEASE_COMM_TABLE` names;
-    /// [`Error::Local`].
+    /// [`Error::LocalFailure`].
     pub fn alone(name: &str) -> Result<Self, Error> {
         // No peer ever asks for this secret.
         let secret = Secret::new(&rand::random::<[u8; 32]>())?;

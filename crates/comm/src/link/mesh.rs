@@ -2,7 +2,7 @@
 //!
 //! The lower rank calls. The higher one listens, and calls too where a NAT or firewall may be between them. The lower
 //! rank chooses one of the connections that result ([`line`]). The relay of the rendezvous is the last resort
-//! ([`way`]).
+//! ([`approach`]).
 //!
 //! One thread, one loop. A peer that connects to the port, but is no member of this group with the secret, occupies one
 //! of a bounded number of places, for a bounded time.

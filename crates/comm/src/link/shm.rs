@@ -7,7 +7,7 @@
 //! gone, and what the member had written before is read first.
 //!
 //! A thread sleeps on the connections and on a doorbell, which others ring only if they see that a thread sleeps
-//! ([`prepare_sleep`](Link::doze)). While a thread polls again and again, each poll looks at the lanes, and at the connections
+//! ([`prepare_sleep`](Link::prepare_sleep)). While a thread polls again and again, each poll looks at the lanes, and at the connections
 //! if there are members of other nodes; else connections, which then carry hardly anything, are looked at once in a
 //! while.
 

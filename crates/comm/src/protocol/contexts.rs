@@ -1,6 +1,6 @@
 //! Contexts: communicators that begin and end on one set of connections.
 //!
-//! Each member leaves a communicator on its own: it says so to the others ([`Frame::Leave`]), behind everything that it
+//! Each member leaves a communicator on its own: it says so to the others ([`MemberFrame::Leave`]), behind everything that it
 //! has sent there, and takes nothing more. Operations of other members that still send to it or wait for it end with an
 //! error. When all members have left, no frame of the communicator can be on its way, and it is forgotten.
 

@@ -106,7 +106,7 @@ impl Server {
     /// works without it, with a warning.
     ///
     /// # Errors
-    /// [`crate::Error::Local`] if it cannot listen at the address, [`crate::Error::Secret`] without a secret.
+    /// [`crate::Error::LocalFailure`] if it cannot listen at the address, [`crate::Error::Secret`] without a secret.
     pub fn start(address: impl ToSocketAddrs, secrets: Vec<Secret>, limits: Limits) -> Result<Self, crate::Error> {
         if secrets.is_empty() {
             let why = "a rendezvous needs one at least".into();
@@ -147,7 +147,7 @@ impl Server {
     }
 
     /// Assembles no more members: those that wait, and those that come later, are told at once that the rendezvous is
-    /// stopping ([`Refused::Stopping`](crate::Refused::Stopping)). Relayed pairs go on.
+    /// stopping (`Refused::Stopping` on the wire). Relayed pairs go on.
     pub fn close(&self) {
         self.wishes.is_closed.store(true, Ordering::Release);
         // Fails only where the thread is awake anyway.

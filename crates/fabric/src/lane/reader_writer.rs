@@ -134,7 +134,7 @@ impl LaneWriter {
     }
 
     /// Number of the memory's descriptor, for [`LaneReader::open`] in another process, until
-    /// [`close_descriptor`](Self::was_opened).
+    /// [`close_descriptor`](Self::close_descriptor).
     pub fn descriptor(&self) -> Option<u32> {
         self.memory.as_ref().map(|memory| memory.as_raw_fd() as u32)
     }
@@ -146,7 +146,7 @@ impl LaneWriter {
 
     /// Writes a head and the beginning of its body, or nothing (`None`) if there is no room; returns how much of the
     /// body was written. Bodies of up to [`INLINE_BYTES`] go whole; the rest of a longer body follows by
-    /// [`continue_body`](Self::go_on), before any other head.
+    /// [`continue_body`](Self::continue_body), before any other head.
     #[inline]
     pub fn begin(&mut self, head: &[u8; HEAD_BYTES], body: &[u8]) -> Result<Option<usize>, LaneError> {
         let mut words = [0; 8];

@@ -21,7 +21,7 @@
 //! * [`scaling`] — round trips on several workers at the same time.
 //! * [`soak`] — a million invocations: memory and descriptors before and after.
 //!
-//! Shared by the benchmarks: [`stage`] (a lease and its baseline), [`host`] (the platform, running or private),
+//! Shared by the benchmarks: [`measured_lease`] (a lease and its baseline), [`bench_platform`] (the platform, running or private),
 //! [`pin`], [`samples`], [`record`] (the printed results).
 
 mod bandwidth;

@@ -36,7 +36,7 @@ pub const LEFT_REPLY_BYTES: usize = reply::HEAD_BYTES + 8 + 8 + 32 + 16 + 2;
 pub const CHALLENGE_BYTES: usize = MAGIC.len() + NONCE_BYTES;
 /// Bytes of a [`Claim`].
 pub const CLAIM_BYTES: usize = 8 + NONCE_BYTES + CODE_BYTES;
-/// Bytes of a [`Delivery`].
+/// Bytes of a delivery.
 pub const DELIVERY_BYTES: usize = 8 + CODE_BYTES;
 /// Bytes of the code behind the result.
 pub const CONTENT_CODE_BYTES: usize = CODE_BYTES;
@@ -96,7 +96,7 @@ impl LeftResult {
     ///
     /// # Errors
     /// [`FormatError::Kind`] if the reply is of another kind, [`FormatError::Short`] if it has another length,
-    /// [`FormatError::LeftResult`] if its numbers are impossible.
+    /// [`FormatError::Left`] if its numbers are impossible.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if bytes.first() != Some(&reply::LEFT) {
             return Err(FormatError::Kind);

@@ -1,6 +1,6 @@
 //! Loading function libraries: bytes in a sealed memfd become callable functions.
 //!
-//! Only the worker calls `dlopen`, or has the worker that it stands for call it ([`Remote`]). The code may do
+//! Only the worker calls `dlopen`, or has the worker that it stands for call it ([`RemoteSpan`]). The code may do
 //! anything in its constructors; if it kills the process, the agent knows that this library was being loaded and
 //! reports it.
 

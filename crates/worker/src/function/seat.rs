@@ -1,6 +1,6 @@
 //! A slot's seat in a gang: the client's description of it, and the value that a function's library has made from it.
 //!
-//! The worker knows nothing of message passing. It keeps the client's description ([`hotlease_wire::comm::seat::SeatLayout`],
+//! The worker knows nothing of message passing. It keeps the client's description ([`hotlease_wire::comm::seat::Seat`],
 //! as bytes) where functions find it, and beside it one value that a library has made from it, which outlives the call.
 //! When a function fails, and when the slot gets another seat, the worker has the value given up.
 //!

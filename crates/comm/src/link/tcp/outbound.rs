@@ -25,7 +25,7 @@ enum TcpSendItem {
     },
 }
 
-/// Frame behind an [`Alive`](Frame::Alive) frame, which says nothing: so the body begins at a cache line of the
+/// Frame behind an [`Alive`](MemberFrame::Alive) frame, which says nothing: so the body begins at a cache line of the
 /// system's buffers, to and from which it is then copied faster (measured with bare sockets over loopback, from one
 /// processor to another: 64 KiB in 14 instead of 18 us, 256 KiB in 22 instead of 24).
 type Head = [u8; 2 * MemberFrame::BYTES];

@@ -3,7 +3,7 @@
 //!
 //! * [`program`] — the started programs: a function in C, Python, Python with packages.
 //! * [`leases`] — start by a lease, with nothing prepared or with a waiting worker.
-//! * [`outsiders`] — start as a plain process, in bubblewrap, in container runtimes, and in a plain Linux under
+//! * [`runtimes`] — start as a plain process, in bubblewrap, in container runtimes, and in a plain Linux under
 //!   QEMU.
 //! * [`series`] — samples of one combination of program and start, and their record.
 //! * [`hot`] — calls inside each kind of sandbox next to calls outside.
