@@ -122,7 +122,7 @@ def test_options_that_make_no_sense_are_refused(platform):
     with pytest.raises(TypeError):
         hotlease.Executor(1, initializer=5)
     with pytest.raises(TypeError, match="Python workers have cores of their own"):
-        hotlease.Executor(1, options=hotlease.ExecutorOptions(shared=True))
+        hotlease.Executor(1, shared=True)
 
 
 def test_options_have_one_value_each_that_stays():
