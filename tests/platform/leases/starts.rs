@@ -124,7 +124,7 @@ fn a_lease_that_is_not_known_is_said_to_be_so() {
     let platform = Platform::start();
     let output = platform.run(&["explain"]);
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no lease is known"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no lease whose start could be explained"));
     let output = platform.run(&["explain", "ffff"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("hotlease leases --all"));
 }
