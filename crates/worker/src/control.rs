@@ -271,7 +271,7 @@ fn configure(
                 Some(core) => Slot::new(core, index, shared, mailbox, idle).run(),
             }
         });
-        sched_setaffinity(Pid::from_raw(0), &before).map_err(|error| error.to_string())?;
+        restore_affinity(&before).map_err(|error| format!("cannot unpin the control thread: {error}"))?;
         started?;
         mailboxes.push(mailbox);
     }
@@ -284,6 +284,16 @@ fn configure(
         has_gangs: program.elsewhere.is_none(),
         generation: 0,
         connections_made: 0,
+    })
+}
+
+/// Gives the calling thread its affinity from before a slot was pinned. The agent limits the worker's control group to the
+/// lease's cores at the same time, so the earlier cores may not be allowed any more (EINVAL): then all that are.
+fn restore_affinity(before: &CpuSet) -> nix::Result<()> {
+    sched_setaffinity(Pid::from_raw(0), before).or_else(|_| {
+        let mut every = CpuSet::new();
+        (0..CpuSet::count()).try_for_each(|core| every.set(core))?;
+        sched_setaffinity(Pid::from_raw(0), &every)
     })
 }
 
