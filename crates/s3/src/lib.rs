@@ -5,7 +5,7 @@
 //!         ─► headers that are passed on ─► signed with the site's keys
 //! ```
 //!
-//! What is passed on is written anew from what was parsed: a store never sees a path, a query or a header that was
+//! A forwarded request is written anew from its parsed parts: a store never sees a path, a query or a header that was
 //! not checked. Requests that are not in the tables are refused. This crate does no I/O; the agent does
 //! (`crates/agent/src/data/storage`).
 //!

@@ -19,7 +19,7 @@
 //! all partitions are known. What no member removes, because all were killed, expires a day later where the table has
 //! `expires` as its time to live.
 //!
-//! What Amazon charges for: a write for each KiB, and as much again when it is removed; a read for each 4 KiB and for
+//! Amazon charges for: a write for each KiB, and as much again when it is removed; a read for each 4 KiB and for
 //! each question. The boards cost a write and a read (of all, up to 4 KiB) eight times in a failure bound: at 2 s
 //! 14,400 times 0.75 millionths of a dollar an hour, which is 1.1 cents for each member.
 

@@ -24,7 +24,7 @@
 //!   Link::poll               ◄── events ──────── wakes a sleeping thread
 //! ```
 //!
-//! Which thread drives the runtime, also while no thread waits: `driver.rs`.
+//! Choice of the thread that drives the runtime, also while no thread waits: `driver.rs`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

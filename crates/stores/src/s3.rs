@@ -1,7 +1,7 @@
 //! S3, and services with its protocol: an object is one object of S3, up to 8 MiB in one piece. S3 has no blocking
 //! read, so what is awaited is asked for again and again.
 //!
-//! What Amazon charges for: each message is a write and, at the least, a read; each question for what is not there yet
+//! Amazon charges for: each message is a write and, at the least, a read; each question for what is not there yet
 //! is a read; removing is free. The boards cost a write and a read of each other one, eight times in a failure bound:
 //! at 2 s and 8 members 14,400 times 5 + 7 x 0.4 millionths of a dollar an hour, which is 11 cents for each member; a
 //! bound of 30 s costs a fifteenth of that.
