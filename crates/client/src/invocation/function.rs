@@ -198,6 +198,15 @@ impl Function {
         self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), (again, deadline))
     }
 
+    /// Invokes the function again after a failed attempt, which `again` has counted; returns its output.
+    pub(crate) fn call_again(&self, input: &[u8], mut again: CallAttempts) -> Result<Vec<u8>, Error> {
+        let mut output = zeroed(self.output_bytes).map_err(|error| again.take_final_error(error))?;
+        let left = (again, Deadline::new(self.timeout));
+        let length = self.invoke_anywhere(Input::Bytes(input), Output::Bytes(&mut output), left)?;
+        output.truncate(length);
+        Ok(output)
+    }
+
     /// Invokes the function and waits; returns its output.
     pub fn call(&self, input: &[u8]) -> Result<Vec<u8>, Error> {
         let mut output = zeroed(self.output_bytes)?;
@@ -241,7 +250,8 @@ impl Function {
             Output::Buffer(slice) => OutputPlace::Buffer(slice.as_slice()),
             Output::Parts(parts) => OutputPlace::Parts(parts),
         };
-        let mut request = self.request(&input, wanted)?;
+        let request = self.request(&input, wanted);
+        let mut request = request.map_err(|error| again.take_final_error(error))?;
         let bytes = ring_bytes(&input);
         let mut into: &mut [u8] = match output {
             Output::Bytes(output) => output,
@@ -340,6 +350,14 @@ impl Function {
                 return Ok(channel);
             }
         }
+        self.channel_of_living_lease(limit)
+    }
+
+    /// A channel to submit on, of a lease that is not known to be lost. The channel that this thread used last may be of
+    /// a lost lease: it is open until its worker is known to have ended, and the workers of a lost lease end one after
+    /// the other. The first submission of an invocation is not worth the time of that check; a later one is, because a
+    /// second failure by the same loss would use up its last retry.
+    pub(crate) fn channel_of_living_lease(&self, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
         let (slot, channel) = self.pick_channel(limit)?;
         cache::remember(self.invoker, slot, &channel);
         Ok(channel)

@@ -96,7 +96,14 @@ impl InFlight {
         } else {
             EntryState::SharedBuffer
         };
-        let (channel, seq) = publish(function, &request, input, state, wait.then_some(function.timeout))?;
+        let (channel, seq) = publish(
+            Function::channel,
+            function,
+            &request,
+            input,
+            state,
+            wait.then_some(function.timeout),
+        )?;
         let again = function.new_attempts();
         let may_come_back = again.can_run_twice() || function.inner.shares_cores();
         let copy = (keep && request.tail.input_in_ring && may_come_back).then(|| input.to_vec());
@@ -386,7 +393,8 @@ impl InFlight {
         if self.since.is_some() {
             kept.request.target.timeout_us = micros(left);
         }
-        let published = publish(&self.function, &kept.request, input, self.state, Some(left));
+        let choose = Function::channel_of_living_lease;
+        let published = publish(choose, &self.function, &kept.request, input, self.state, Some(left));
         let (channel, seq) = published.map_err(|error| kept.again.take_final_error(error))?;
         (self.channel, self.seq) = (channel, seq);
         self.resolved = false;
@@ -453,9 +461,10 @@ impl Drop for InFlight {
     }
 }
 
-/// Publishes a request on a slot that accepts it. `wait`: limit for waiting for a credit or another lease; without
-/// it the call does not wait for a credit.
+/// Publishes a request on a channel that `choose` returns and that accepts it. `wait`: limit for waiting for a credit or
+/// another lease; without it the call does not wait for a credit.
 fn publish(
+    choose: impl Fn(&Function, Option<Duration>) -> Result<Arc<Channel>, Error>,
     function: &Function,
     request: &ChannelRequest,
     input: &[u8],
@@ -463,7 +472,7 @@ fn publish(
     wait: Option<Option<Duration>>,
 ) -> Result<(Arc<Channel>, u64), Error> {
     loop {
-        let channel = function.channel(wait.unwrap_or(function.timeout))?;
+        let channel = choose(function, wait.unwrap_or(function.timeout))?;
         request.uses.register(&channel)?;
         match channel.submit(&request.target, &request.tail.payload(input), state) {
             Ok(seq) => return Ok((channel, seq)),
