@@ -1,7 +1,7 @@
 //! Calls of one function on many inputs: results in order, a bounded number in flight.
 
 use crate::Error;
-use crate::invocation::Invocation;
+use crate::calls::future::Invocation;
 use crate::invocation::function::Function;
 use std::collections::VecDeque;
 use std::iter::FusedIterator;
