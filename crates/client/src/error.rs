@@ -275,6 +275,14 @@ impl Error {
         }
     }
 
+    /// The error of an invocation that did not end within its timeout.
+    pub(crate) fn deadline(timeout: Option<Duration>, ran: RunCertainty) -> Self {
+        Self::Deadline {
+            timeout: timeout.unwrap_or_default(),
+            ran,
+        }
+    }
+
     pub(crate) fn protocol(what: impl ToString) -> Self {
         Self::Protocol { what: what.to_string() }
     }

@@ -1,7 +1,9 @@
 //! Retries of failed invocations, and the meaning of a failure after a retry.
 
+mod call;
 pub(crate) mod deadline;
-pub(crate) mod redirect;
+pub(crate) mod in_flight;
+mod redirect;
 
 use crate::Error;
 use hotlease_lease::client::{AttemptFailure, Attempts};
