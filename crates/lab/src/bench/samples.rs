@@ -137,7 +137,7 @@ mod tests {
         pair.measured.add(123_456_789);
         assert!(
             pair.measured.quantile(1.0).abs_diff(123_456_789) < 200_000,
-            "three digits, whatever the size"
+            "three digits of a value of any size"
         );
     }
 

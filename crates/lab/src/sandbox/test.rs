@@ -188,7 +188,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
     }
     if args.pace.is_some() && processors()?.len() <= PROCESSORS {
         bail!(
-            "--pace needs a processor for the neighbour beside that of the sandbox: on one they take turns, whatever holds"
+            "--pace needs a processor for the neighbour beside that of the sandbox: on one they take turns, and the pace says nothing"
         );
     }
     let secret = Arc::new(format!("{:032x}", rand::random::<u128>()));
