@@ -92,6 +92,13 @@ impl Figures {
         }
     }
 
+    /// Bytes per second from the times of moving this many.
+    pub(super) fn of_transfers(bytes: usize, samples: &Samples) -> Self {
+        Self::Rate {
+            per_second: bytes as f64 * 1e9 / samples.quantile(0.5).max(1) as f64,
+        }
+    }
+
     /// Median, if the figures are times.
     pub(super) fn median(self) -> Option<u64> {
         match self {
