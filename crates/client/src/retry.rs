@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_run_is_submitted_again_whatever_it_is() {
+    fn a_call_that_did_not_run_is_submitted_again() {
         assert!(
             CallAttempts::new(false, 0)
                 .count_failure(died(RunCertainty::No))

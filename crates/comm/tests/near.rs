@@ -79,7 +79,7 @@ fn members_that_wait_leave_the_processors_to_others() {
 }
 
 #[test]
-fn members_know_that_they_share_processors_whatever_they_talk_over() {
+fn members_know_that_they_share_processors_over_any_link() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     if processors == 1 {
         // If this process may use one processor only, that does not tell how many processors the node has.

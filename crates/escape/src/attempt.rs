@@ -216,7 +216,7 @@ impl fmt::Display for AttemptOutcome {
             Self::Escaped(rest) => ("escaped", rest),
             Self::Untried(rest) => ("untried", rest),
         };
-        // Keeps it on one line, whatever it read.
+        // Keeps it on one line, even if the attempt has read line feeds.
         let rest: String = rest.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         write!(f, "{word}: {rest}")
     }

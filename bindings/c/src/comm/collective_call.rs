@@ -1,6 +1,6 @@
 //! Collectives as C calls them: the arguments, and whether to wait.
 
-use crate::argument::{bytes, bytes_mut, optional_text, put, require_place};
+use crate::argument::{bytes, bytes_mut, give, optional_text, require_place};
 use crate::comm::CommHandle;
 use crate::comm::datatype::datatype;
 use crate::comm::operator::{OperatorHandle, operator};
@@ -121,7 +121,7 @@ impl<'a> CallArguments<'a> {
                 let memory = unsafe { LentMemory::of(input, output) }?;
                 let begun = comm.begin_collective(&ask, &memory.input, &memory.output)?;
                 // SAFETY: checked not to be NULL; valid by the caller's promise.
-                unsafe { put(request, RequestHandle::give(begun, memory)) };
+                unsafe { give(request, RequestHandle::new(begun, memory)) }?;
             }
         }
         Ok(())

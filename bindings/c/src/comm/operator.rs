@@ -1,8 +1,8 @@
 //! `hotlease_comm_operator`: operators of reductions.
 
-use crate::argument::{put, require_place};
+use crate::argument::{give, require_place};
 use crate::comm::datatype::{ALIGNMENT_MAX, alignment, number};
-use crate::status::{ErrorHandle, Failure, Status, free, run_guarded};
+use crate::status::{Failure, exported, free};
 use hotlease_comm::{Datatype, Operator};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -128,35 +128,26 @@ impl AlignedCopy {
     }
 }
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_operator_create(
+exported!(hotlease_comm_operator_create(
     function: Option<RawFunction>,
     user: *mut c_void,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
     commutes: c_int,
     made: *mut *mut OperatorHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // First, because it is released in any case.
-        let user = UserOperator { pointer: user, release };
-        require_place(made, "made")?;
-        let function = function.ok_or(Failure::Null("function"))?;
-        let function = UserFunction { function, user };
-        let operator = Operator::User {
-            function: Arc::new(move |first: &[u8], second: &mut [u8], datatype| {
-                function.apply(first, second, datatype);
-            }),
-            commutes: commutes != 0,
-        };
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(made, Box::into_raw(Box::new(OperatorHandle(operator)))) };
-        Ok(())
+) {
+    // First, because it is released in any case.
+    let user = UserOperator { pointer: user, release };
+    require_place(made, "made")?;
+    let function = function.ok_or(Failure::Null("function"))?;
+    let function = UserFunction { function, user };
+    let operator = Operator::User {
+        function: Arc::new(move |first: &[u8], second: &mut [u8], datatype| {
+            function.apply(first, second, datatype);
+        }),
+        commutes: commutes != 0,
     };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+    give(made, OperatorHandle(operator))
+});
 
 /// See `communicator.h`.
 #[unsafe(no_mangle)]
@@ -170,6 +161,7 @@ pub unsafe extern "C" fn hotlease_comm_operator_free(made: *mut OperatorHandle) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Status;
     use hotlease_comm::{Operands, Reduction};
 
     /// Computes `second = first - second`, which does not commute; fails for a 13. Adds 1 to the counter for each call,

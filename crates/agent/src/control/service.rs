@@ -138,7 +138,7 @@ impl Service {
         // A reported total must be durable.
         self.node.make_usage_durable().await;
         Ok(ReleaseReply {
-            usage: Some(listing::message(usage)),
+            usage: Some(usage.into()),
         })
     }
 }

@@ -43,7 +43,7 @@ fn collectives(count: usize) -> Vec<Collective<'static>> {
 }
 
 #[test]
-fn every_choice_can_be_built_whatever_the_table() {
+fn every_choice_of_any_table_can_be_built() {
     let empty = Table::parse("version = 1").expect("a table without rules");
     let nodes: Vec<u32> = (0..40).map(|rank| rank % 3).collect();
     let mut asked = 0;

@@ -14,7 +14,7 @@ use hotlease_comm::{
     Question, Recipe, Schedule, Secret, Table,
 };
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -281,16 +281,8 @@ fn show(measured: &[Measurement], output: &mut Printer) -> anyhow::Result<()> {
         factor: round(one.seconds / fastest[&(one.operation, one.ranks, one.bytes)]),
     };
     let rows: Vec<AlgorithmTimeRow> = measured.iter().map(row).collect();
-    let columns = [
-        Column("OPERATION", Left),
-        Column("RANKS", Right),
-        Column("SIZE", Right),
-        Column("ALGORITHM", Left),
-        Column("SEGMENTS", Right),
-        Column("MEDIAN", Right),
-        Column("FACTOR", Right),
-    ];
-    output.list(&rows, &columns, "nothing was measured", |row| {
+    let columns = "OPERATION, >RANKS, >SIZE, ALGORITHM, >SEGMENTS, >MEDIAN, >FACTOR";
+    output.list(&rows, columns, "nothing was measured", |row| {
         let segments = match row.segment_bytes {
             0 => String::new(),
             bytes => quantity::bytes(bytes as u64),

@@ -329,7 +329,11 @@ fn only_one_worker_with_one_slot_of_an_agent_with_a_swap_directory_has_a_state()
 #[test]
 fn libraries_are_one_program_if_they_declare_one_format_and_no_python_program_is() {
     let words = program_of_library("words");
-    assert_eq!(words, program_of_library("words"), "whatever else is in them");
+    assert_eq!(
+        words,
+        program_of_library("words"),
+        "the rest of the libraries does not count"
+    );
     assert_ne!(words, program_of_library("words_2"));
     let alike = PythonRuntime {
         image: "function library".into(),

@@ -5,7 +5,7 @@ use clap::Args;
 use hotlease_collectives::model::{RecipeCandidate, candidates};
 use hotlease_collectives::{CollectiveCall, LinkKind, Question, Step};
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
+use hotlease_terminal::output::Printer;
 use serde::Serialize;
 
 /// Most rounds that are shown.
@@ -135,15 +135,8 @@ fn show(answer: &ExplainOutput, output: &mut Printer) -> anyhow::Result<()> {
         output.line(&format!("  {rule}"))?;
     }
     output.line("\nby the model:")?;
-    let columns = [
-        Column("ALGORITHM", Left),
-        Column("TIME", Right),
-        Column("MESSAGES", Right),
-        Column("WRITES", Right),
-        Column("READS", Right),
-        Column("", Left),
-    ];
-    output.list(&answer.algorithms, &columns, "", |row| {
+    let columns = "ALGORITHM, >TIME, >MESSAGES, >WRITES, >READS, ";
+    output.list(&answer.algorithms, columns, "", |row| {
         let note = row.why_not.as_deref().unwrap_or(if row.chosen { "chosen" } else { "" });
         let known = |text: String| if row.seconds.is_some() { text } else { "-".into() };
         vec![

@@ -6,7 +6,7 @@ use hotlease_collectives::LinkKind;
 use hotlease_collectives::model::{Criterion, Estimate, Scenario, estimate};
 use hotlease_comm::{Error, LinkChoice};
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 
@@ -111,20 +111,9 @@ pub(super) fn carry_out(args: &PlanArgs, output: &mut Printer) -> anyhow::Result
             prices.currency
         ))?;
     }
-    let columns = [
-        Column("LINK", Left),
-        Column("ALGORITHM", Left),
-        Column("TIME", Right),
-        Column("PRICE", Right),
-        Column("FUNCTIONS", Right),
-        Column("SERVERS", Right),
-        Column("REQUESTS", Right),
-        Column("MESSAGES", Right),
-        Column("WRITES", Right),
-        Column("READS", Right),
-        Column("IN VAIN", Right),
-    ];
-    output.list(&rows, &columns, "", |row| {
+    let columns =
+        "LINK, ALGORITHM, >TIME, >PRICE, >FUNCTIONS, >SERVERS, >REQUESTS, >MESSAGES, >WRITES, >READS, >IN VAIN";
+    output.list(&rows, columns, "", |row| {
         vec![
             row.link.clone(),
             row.algorithm.clone(),

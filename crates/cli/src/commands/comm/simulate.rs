@@ -4,7 +4,7 @@ use super::model_args::{ModelFileArgs, SizedCollective, TimesArgs, algorithm, ti
 use clap::Args;
 use hotlease_collectives::model::{Estimate, RANKS_MAX, RecipeCandidate, candidates};
 use hotlease_collectives::{LinkKind, Operation};
-use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 
@@ -80,18 +80,8 @@ pub(super) fn carry_out(args: &SimulateArgs, output: &mut Printer) -> anyhow::Re
             }
         }
     }
-    let columns = [
-        Column("OPERATION", Left),
-        Column("RANKS", Right),
-        Column("SIZE", Right),
-        Column("FASTEST", Left),
-        Column("TIME", Right),
-        Column("THE TABLE'S CHOICE", Left),
-        Column("TIME", Right),
-        Column("FACTOR", Right),
-        Column("NOT SIMULATED", Left),
-    ];
-    output.list(&rows, &columns, "nothing was asked for", |row| {
+    let columns = "OPERATION, >RANKS, >SIZE, FASTEST, >TIME, THE TABLE'S CHOICE, >TIME, >FACTOR, NOT SIMULATED";
+    output.list(&rows, columns, "nothing was asked for", |row| {
         vec![
             row.operation.clone(),
             row.ranks.to_string(),

@@ -121,11 +121,7 @@ impl SimulatedAgent {
                 allocated_ns: lease.allocated_ns(now),
                 ..Usage::default()
             }),
-            end_reason: String::new(),
-            shared: false,
-            gpus: Vec::new(),
-            functions: Vec::new(),
-            start: None,
+            ..LeaseInfo::default()
         }
     }
 
@@ -137,14 +133,10 @@ impl SimulatedAgent {
             label: total.label.clone(),
             state: "ended".into(),
             epoch: total.epoch.0,
-            expires_in_ms: 0,
             cores: total.cores.clone(),
-            usage: Some(message(total.usage)),
+            usage: Some(total.usage.into()),
             end_reason: total.why.clone(),
-            shared: false,
-            gpus: Vec::new(),
-            functions: Vec::new(),
-            start: None,
+            ..LeaseInfo::default()
         }
     }
 
@@ -236,17 +228,8 @@ impl SimulatedAgent {
         self.step(&mut tables, BookEvent::End { lease, reason })?;
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
         Ok(ReleaseReply {
-            usage: ended.map(|ended| message(ended.usage)),
+            usage: ended.map(|ended| ended.usage.into()),
         })
-    }
-}
-
-fn message(usage: UsageTotals) -> Usage {
-    Usage {
-        allocated_ns: usage.allocated_ns,
-        hot_ns: usage.hot_ns,
-        compute_ns: usage.compute_ns,
-        invocations: usage.invocations,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Rejections by agents of one request for a lease, and the refusal that the client gets.
 //!
 //! Clients with patience ask again after a refusal that may pass ([`Rejection::may_pass`]), and give up at once after
-//! any other. So if one agent may serve the request later, the client gets a refusal that may pass, in whatever
-//! order the agents were asked.
+//! any other. So if one agent may serve the request later, the client gets a refusal that may pass, in any order
+//! in which the agents were asked.
 
 use super::{LeaseSpec, PlacementSpread};
 use crate::manager::registry::Registry;

@@ -61,7 +61,7 @@ fn told(words: &[Rejection]) -> Rejection {
 }
 
 #[test]
-fn one_agent_that_may_serve_it_later_is_reason_to_wait_in_whatever_order_they_were_asked() {
+fn one_agent_that_may_serve_it_later_is_reason_to_wait_in_any_order_of_requests() {
     let (never, capacity) = (
         no_sandbox("no crun"),
         Rejection::NoCapacity {
