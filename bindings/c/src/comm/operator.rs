@@ -31,15 +31,14 @@ pub struct OperatorHandle(Operator);
 /// Returns the operator of a handle.
 ///
 /// # Safety
-/// `handle` is a built-in operator, NULL, or valid.
-pub(super) unsafe fn operator(handle: *const OperatorHandle) -> Result<Operator, Failure> {
+/// `handle` is a built-in operator, NULL, or valid for `'a`.
+pub(super) unsafe fn operator<'a>(handle: *const OperatorHandle) -> Result<&'a Operator, Failure> {
     if let Some(built_in) = built_in(handle) {
-        return Ok(built_in.clone());
+        return Ok(built_in);
     }
     // SAFETY: the caller's promise.
-    unsafe { handle.as_ref() }
-        .map(|made| made.0.clone())
-        .ok_or(Failure::Null("op"))
+    let made = unsafe { handle.as_ref() };
+    made.map(|made| &made.0).ok_or(Failure::Null("op"))
 }
 
 fn built_in(handle: *const OperatorHandle) -> Option<&'static Operator> {
@@ -237,10 +236,11 @@ mod tests {
             let padding = || std::iter::repeat_n(0, shift);
             let left: Vec<u8> = padding().chain(bytes(105.0)).collect();
             let mut right: Vec<u8> = padding().chain(bytes(103.0)).collect();
-            reduction.apply(Operands::OntoRight {
+            let operands = Operands::OntoRight {
                 left: &left[shift..],
                 right: &mut right[shift..],
-            });
+            };
+            reduction.apply(operands).expect("operands of one length");
             assert!(
                 right[shift..].chunks(8).all(|number| *number == 2f64.to_ne_bytes()),
                 "shifted by {shift}"
@@ -264,7 +264,7 @@ mod tests {
         let mut right = [0; 8];
         let left = 13f64.to_ne_bytes();
         let refused = std::panic::AssertUnwindSafe(|| {
-            reduction.apply(Operands::OntoRight {
+            let _ = reduction.apply(Operands::OntoRight {
                 left: &left,
                 right: &mut right,
             });

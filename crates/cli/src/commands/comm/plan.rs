@@ -87,7 +87,7 @@ pub(super) fn carry_out(args: &PlanArgs, output: &mut Printer) -> anyhow::Result
         let (outcome, price) = (estimate.outcome, estimate.price);
         LinkRow {
             link: estimate.link.to_string(),
-            algorithm: algorithm(&estimate.recipe, scenario.element),
+            algorithm: algorithm(&estimate.recipe, scenario.element()),
             seconds: estimate.seconds(),
             price: price.total(),
             functions: price.functions,

@@ -75,8 +75,9 @@ pub(super) fn carry_out(args: &SimulateArgs, output: &mut Printer) -> anyhow::Re
                     root: 0,
                     commutes: true,
                 };
-                let candidates = candidates(&case.scenario(None), args.link, &table, &prices)?;
-                rows.push(row(&case, &candidates));
+                let scenario = case.scenario(None);
+                let candidates = candidates(&scenario, args.link, &table, &prices)?;
+                rows.push(row(&case, scenario.element(), &candidates));
             }
         }
     }
@@ -106,8 +107,7 @@ impl SimulateArgs {
     }
 }
 
-fn row(case: &SizedCollective, candidates: &[RecipeCandidate]) -> SimulationRow {
-    let element = case.element();
+fn row(case: &SizedCollective, element: usize, candidates: &[RecipeCandidate]) -> SimulationRow {
     let seconds = |candidate: &RecipeCandidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
     let name = |candidate: &RecipeCandidate| algorithm(&candidate.recipe, element);
     // The fastest comes first, and algorithms that were not simulated come last.
