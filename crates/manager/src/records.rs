@@ -278,10 +278,13 @@ pub(crate) fn lease_note(lease: LeaseRecord) -> LeaseNote {
         boot: lease.boot,
         tenant: lease.tenant,
         label: lease.label,
+        job: lease.job,
         epoch: lease.epoch,
         cores: lease.cores,
+        billable_cores: lease.slots,
         memory_bytes: lease.memory_bytes,
         gpus: lease.gpus,
+        granted_ms: lease.granted_ms,
     }
 }
 

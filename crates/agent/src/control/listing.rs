@@ -5,7 +5,8 @@ use crate::leases::active_lease::ActiveLease;
 use crate::leases::incarnation::IncarnationState;
 use crate::leases::running_usage::{functions_so_far, used_so_far};
 use crate::node::{Node, NodeState};
-use hotlease_lease::agent::{Availability, CoreLease, CoreUse, EndedLease, FinalTotal, QuestionId};
+use hotlease_lease::CoreUse;
+use hotlease_lease::agent::{Availability, CoreLease, EndedLease, FinalTotal, QuestionId};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_sandbox::Kind;
 use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, FunctionUsage, LeaseInfo, WorkerInfo};
@@ -60,13 +61,13 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     let mut workers = Vec::new();
     {
         let tables = node.tables();
-        for ended in tables.book.ended().filter(|ended| concerns(&ended.tenant)) {
+        for ended in tables.book.ended().filter(|ended| concerns(&ended.request.tenant)) {
             leases.push(LeaseInfo {
                 start: node.supply.starts.of_ended(ended.id),
                 ..ended_lease(node, ended)
             });
         }
-        for lease in tables.book.leases().filter(|lease| concerns(&lease.tenant)) {
+        for lease in tables.book.leases().filter(|lease| concerns(&lease.request.tenant)) {
             let active = tables.leases.get(&lease.id);
             leases.push(LeaseInfo {
                 start: active.map(|active| active.start()),
@@ -76,13 +77,13 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     }
     // The resident memory of each worker is read from a file, so not under the lock.
     let active: Vec<_> = node.tables().leases.values().cloned().collect();
-    for lease in active.iter().filter(|lease| concerns(&lease.terms.tenant)) {
+    for lease in active.iter().filter(|lease| concerns(&lease.terms.request.tenant)) {
         workers_of(node, lease, &mut workers);
     }
     // For one tenant, lists only libraries that its leases have loaded, so that names of functions stay with their
     // owners. A lease that is loading now is listed the next time.
     let loaded: Option<HashSet<CodeHash>> = (!tenant.is_empty()).then(|| {
-        let own = active.iter().filter(|lease| concerns(&lease.terms.tenant));
+        let own = active.iter().filter(|lease| concerns(&lease.terms.request.tenant));
         let codes = own.filter_map(|lease| lease.libraries.codes.try_lock().ok());
         codes
             .flat_map(|codes| codes.iter().map(|loaded| loaded.code.hash).collect::<Vec<_>>())
@@ -171,14 +172,14 @@ fn active_lease(node: &Node, tables: &NodeState, lease: &CoreLease) -> LeaseInfo
     LeaseInfo {
         id: lease.id.to_string(),
         agent: node.identity.agent.to_string(),
-        tenant: lease.tenant.clone(),
-        label: lease.label.clone(),
+        tenant: lease.request.tenant.clone(),
+        label: lease.request.label.clone(),
         state: "active".into(),
         epoch: lease.epoch.0,
         expires_in_ms: lease.expires.saturating_sub(now).as_millis() as u64,
         cores: lease.cores(),
         usage: Some(used.into()),
-        shared: lease.sharing == CoreUse::Shared,
+        shared: lease.request.spec.sharing == CoreUse::Shared,
         gpus: lease.gpus(),
         ..LeaseInfo::default()
     }
@@ -188,14 +189,14 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
     LeaseInfo {
         id: lease.id.to_string(),
         agent: node.identity.agent.to_string(),
-        tenant: lease.tenant.clone(),
-        label: lease.label.clone(),
+        tenant: lease.request.tenant.clone(),
+        label: lease.request.label.clone(),
         state: "ended".into(),
         epoch: lease.epoch.0,
         cores: lease.cores.clone(),
         usage: Some(lease.usage.into()),
         end_reason: lease.reason.to_string(),
-        shared: lease.sharing == CoreUse::Shared,
+        shared: lease.request.spec.sharing == CoreUse::Shared,
         gpus: lease.gpus.clone(),
         ..LeaseInfo::default()
     }
@@ -218,7 +219,7 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
             state: state.into(),
             rss_bytes,
             usage: Some(incarnation.usage().into()),
-            shared: lease.terms.shared,
+            shared: lease.terms.is_shared(),
             refused: incarnation.refused(),
             gpus: incarnation.gpus.clone(),
             sandbox: lease.terms.sandbox.to_string(),

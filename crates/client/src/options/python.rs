@@ -33,13 +33,8 @@ pub struct Python {
 }
 
 impl Python {
-    pub(crate) fn check(&self, slots: u16) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
-        if slots != 1 {
-            return fail(format!(
-                "slots must be 1 where workers are Python interpreters, not {slots}: ask for more workers"
-            ));
-        }
         if self.interpreter.to_str().is_none() || self.interpreter.is_absolute() == self.image.is_some() {
             return fail("python.interpreter must be an absolute path, or one in python.image, in UTF-8".into());
         }
