@@ -7,11 +7,13 @@
 //! | `slot` | code of a worker process: the loop of `hotlease-worker`, and the calling of Python functions |
 //! | `native` | native functions, for both sides |
 //! | `plain` | small plain values as objects, for both sides |
-//! | `printed` | output of tasks, in bounded memory and in bytes, for both sides |
+//! | `locks` | locks whose holder may have panicked |
+//! | `task_output` | output of tasks, in bounded memory and in bytes, for both sides |
 //!
 //! The bytes of tasks and results, of both sides, are defined in `hotlease_wire::task`; in words: `FORMAT.md`.
 
 mod client;
+mod locks;
 mod mpi;
 mod native;
 mod plain;

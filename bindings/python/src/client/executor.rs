@@ -14,12 +14,12 @@ use crate::client::growth;
 use crate::client::memory::ResultView;
 use crate::client::output::OutputQueue;
 use crate::client::tasks::hint::Hint;
-use crate::client::tasks::job::TaskJob;
+use crate::client::tasks::job::{TaskJob, Waiter};
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::planned_tasks::PlannedTask;
 use crate::client::tasks::request::TaskPayload;
-use crate::client::tasks::target::{Blob, MemoChoice, Target, TaskPlan};
-use crate::client::tasks::task_cell::TaskCell;
+use crate::client::tasks::state::TaskCell;
+use crate::client::tasks::target::{Blob, MemoChoice, Rerun, Target, TaskPlan};
 use crate::client::tasks::task_times::{TaskTimes, TimesRecorder, TimesRow};
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_fabric::clock::monotonic_ns;
@@ -48,7 +48,7 @@ pub(super) struct Opened {
     pub(super) core: Arc<ExecutorCore>,
     functions: Functions,
     future: Py<PyAny>,
-    idempotent: bool,
+    rerun: Rerun,
     /// Defaults for tasks, if neither they nor their functions set them.
     plan: TaskPlan,
     hint: Hint,
@@ -83,7 +83,7 @@ impl Opened {
             decode::called(py, intern!(py, "hint"))?.call1((submitting, running))?;
         }
         let times = (is_sample || self.recorder.is_some()).then(TaskTimes::begin);
-        let (target, args) = match self.functions.find(function, self.idempotent) {
+        let (target, args) = match self.functions.find(function, self.rerun) {
             Ok(Callable::Target(target)) => (target, args.clone()),
             Ok(Callable::Argument(target)) => {
                 let mut all = vec![function.clone()];
@@ -116,8 +116,8 @@ impl Opened {
         let is_usual = inputs.is_empty() && asked.is_none() && target.plan.is_plain() && self.plan.is_plain();
         let cell = Arc::new(TaskCell::new(times));
         if !is_usual {
-            let planned = PlannedTask::new(cell.clone(), target, payload, TaskPlan::default());
-            let (future, waited_ns) = self.plan(asked, function, planned, &args, kwargs, inputs)?;
+            let task = (cell.clone(), target, payload);
+            let (future, waited_ns) = self.plan(asked, function, task, &args, kwargs, inputs)?;
             if let Some(times) = &cell.times {
                 times.submitted(room_ns + waited_ns);
             }
@@ -125,7 +125,7 @@ impl Opened {
         }
         let (future, core) = (self.future.bind(py), core.clone());
         let future = future::make(future, cell.clone(), core, Some(target.clone()))?;
-        let mut job = TaskJob::new(cell.clone(), target, payload);
+        let mut job = TaskJob::new(Waiter::Future(cell.clone()), target, payload);
         job.priority = job.target.plan.priority.unwrap_or(0);
         match self.core.accept(py, job) {
             Ok(()) => {
@@ -144,12 +144,12 @@ impl Opened {
         &self,
         asked: Option<&TaskPlan>,
         function: &Bound<'py, PyAny>,
-        mut planned: Box<PlannedTask>,
+        (cell, target, payload): (Arc<TaskCell>, Arc<Target>, TaskPayload),
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
         inputs: Vec<FutureInput>,
     ) -> PyResult<(Bound<'py, PyAny>, u64)> {
-        let (py, core, target) = (function.py(), &self.core, planned.target.clone());
+        let (py, core) = (function.py(), &self.core);
         let mut waited_ns = 0;
         let plan = target.plan.or(&self.plan);
         let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
@@ -163,8 +163,9 @@ impl Opened {
         }
         let (mut sources, mut foreign) = inputs::sources(core, inputs)?;
         let class = self.future.bind(py);
-        let future = future::make(class, planned.cell.clone(), core.clone(), Some(target.clone()))?;
-        planned.plan = plan;
+        let future = future::make(class, cell.clone(), core.clone(), Some(target.clone()))?;
+        let policy = plan.settle(&target);
+        let mut planned = PlannedTask::new(cell, target.clone(), payload, policy);
         loop {
             match core.plan(py, planned, &sources) {
                 Ok(()) => break,
@@ -257,7 +258,7 @@ impl Client {
             core,
             functions,
             future,
-            idempotent: asked.idempotent,
+            rerun: asked.rerun,
             plan: asked.plan,
             hint: Hint::default(),
             recorder: (asked.timing > 0).then(|| TimesRecorder::new(asked.timing as usize)),
@@ -450,11 +451,9 @@ fn unsendable<'py>(
     if let Some(closed) = closed {
         return Err(closed_error(py, &closed));
     }
-    let cell = Arc::new(TaskCell::new(None));
-    cell.start();
     let raised = decode::called(py, intern!(py, "not_sent"))?.call1((error.into_value(py),))?;
-    cell.resolve(TaskOutcome::Raised(raised.unbind()));
-    future::make(opened.future.bind(py), cell, opened.core.clone(), target)
+    let cell = TaskCell::ended(TaskOutcome::Raised(raised.unbind()));
+    future::make(opened.future.bind(py), Arc::new(cell), opened.core.clone(), target)
 }
 
 fn closed_error(py: Python<'_>, closed: &Closed) -> PyErr {
@@ -481,7 +480,7 @@ fn prepare(
     let mut all = vec![function.clone()];
     all.extend(args.iter());
     let args = PyTuple::new(py, all)?;
-    let (Callable::Target(target) | Callable::Argument(target)) = functions.find(&prepare, false)?;
+    let (Callable::Target(target) | Callable::Argument(target)) = functions.find(&prepare, Rerun::Forbidden)?;
     match encode::request(&target, &args, None, invoker, &Arc::default(), None)? {
         TaskPayload::Own(bytes) => Ok((target, bytes)),
         TaskPayload::Shared(_) => Err(PyTypeError::new_err(

@@ -8,7 +8,7 @@ use crate::client::futures::inputs::{FutureInput, Gather};
 use crate::client::memory::{BufferPool, Extent, PoolBuffer};
 use crate::client::tasks::expected::Expected;
 use crate::client::tasks::request::TaskPayload;
-use crate::client::tasks::target::{Blob, MemoChoice, Target, TaskPlan};
+use crate::client::tasks::target::{Blob, MemoChoice, Rerun, Target, TaskPlan};
 use crate::native::Native;
 use crate::plain;
 use hotlease_client::Invoker;
@@ -55,10 +55,10 @@ fn plan_of(declared: Declared<'_>) -> PyResult<TaskPlan> {
         return Ok(TaskPlan::default());
     };
     Ok(TaskPlan {
-        idempotent,
         retries,
         priority,
         memo: memo.map(|memo| memo_of(&memo)).transpose()?,
+        rerun: idempotent.map(Rerun::from),
     })
 }
 
@@ -73,7 +73,7 @@ pub enum Callable {
 
 impl Functions {
     /// Returns how to send this function.
-    pub fn find(&self, function: &Bound<'_, PyAny>, idempotent: bool) -> PyResult<Callable> {
+    pub fn find(&self, function: &Bound<'_, PyAny>, rerun: Rerun) -> PyResult<Callable> {
         let address = function.as_ptr() as usize;
         // The table keeps its objects alive, so that an address means one object.
         if let Some((_, target)) = self.known().get(&address) {
@@ -90,7 +90,7 @@ impl Functions {
         };
         if let Ok(of_library) = function.cast::<Native>() {
             let plan = plan_of(function.getattr(intern!(py, "_hotlease_declared"))?.extract()?)?;
-            let target = Arc::new(native::target(of_library.get(), plan, idempotent));
+            let target = Arc::new(native::target(of_library.get(), plan, rerun));
             remember(target.clone());
             return Ok(Callable::Target(target));
         }
@@ -98,17 +98,17 @@ impl Functions {
         let (blob, kind, name, declared): (Option<Bound<'_, PyBytes>>, u8, String, Declared<'_>) =
             described.extract()?;
         let plan = plan_of(declared)?;
-        let idempotent = plan.idempotent.unwrap_or(idempotent);
+        let rerun = plan.rerun.unwrap_or(rerun);
         let Some(blob) = blob else {
             let trampoline = called(py, intern!(py, "call"))?;
-            return match self.find(&trampoline, idempotent)? {
+            return match self.find(&trampoline, rerun)? {
                 Callable::Target(target) | Callable::Argument(target) => Ok(Callable::Argument(target)),
             };
         };
         let target = Arc::new(Target {
             key: key_of(blob.as_bytes()),
             blob: Blob::Pickle(blob.as_bytes().into()),
-            idempotent,
+            rerun,
             name: name.into(),
             plan,
             content: OnceLock::new(),

@@ -6,7 +6,7 @@ use crate::client::core::ExecutorCore;
 use crate::client::futures::inputs::Gather;
 use crate::client::tasks::expected::Expected;
 use crate::client::tasks::request::TaskPayload;
-use crate::client::tasks::target::{Blob, Target, TaskPlan};
+use crate::client::tasks::target::{Blob, Rerun, Target, TaskPlan};
 use crate::native::{InputView, Native, NativeResult};
 use crate::plain::Replacement;
 use hotlease_client::Interface;
@@ -22,11 +22,11 @@ use std::sync::{Arc, OnceLock};
 const COPIED_ALONE: usize = 1 << 20;
 
 /// Target of a native function.
-pub fn target(function: &Native, plan: TaskPlan, idempotent: bool) -> Target {
+pub fn target(function: &Native, plan: TaskPlan, rerun: Rerun) -> Target {
     Target {
         key: function.key(),
         blob: Blob::Library(function.code.clone()),
-        idempotent: plan.idempotent.unwrap_or(idempotent),
+        rerun: plan.rerun.unwrap_or(rerun),
         name: function.name.clone(),
         plan,
         // The name of the function is in its requests.

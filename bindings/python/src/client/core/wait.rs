@@ -4,7 +4,7 @@
 use crate::client::core::lane::Lane;
 use crate::client::core::pace::ResultWait;
 use crate::client::core::{CoreState, ExecutorCore};
-use crate::client::tasks::task_cell::TaskCell;
+use crate::client::tasks::state::TaskCell;
 use hotlease_client::AwaitedCall;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

@@ -4,8 +4,8 @@
 use crate::client::core::ExecutorCore;
 use crate::client::futures::decode::{self, Decoded};
 use crate::client::futures::inputs;
+use crate::client::tasks::state::{Cancellation, Stage, TaskCell};
 use crate::client::tasks::target::Target;
-use crate::client::tasks::task_cell::{Stage, TaskCell};
 use crate::client::tasks::task_times::TimesRow;
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -71,7 +71,7 @@ impl Task {
             // Another thread may have been faster while a condition was made.
             if this.watch.set(Box::new(watch)).is_ok() {
                 this.core.watched.fetch_add(1, Ordering::Relaxed);
-                let is_done = this.cell.watch(|| slf.clone().into_any().unbind());
+                let is_done = this.cell.watch(slf.clone().into_any().unbind());
                 if is_done {
                     this.core.watched.fetch_sub(1, Ordering::Relaxed);
                 } else {
@@ -187,18 +187,20 @@ impl Task {
         if this.is_lost() {
             return Err(forked());
         }
-        let Some(told) = this.cell.cancel() else {
-            return Ok(matches!(this.cell.stage(), Stage::Cancelled | Stage::Cancelling));
+        let notices = match this.cell.cancel() {
+            Cancellation::Done(notices) => notices,
+            Cancellation::Earlier => return Ok(true),
+            Cancellation::TooLate => return Ok(false),
         };
-        if told.watchers {
+        if notices.is_watched {
             this.core.finish_later(this.cell.clone());
         }
-        if told.graph {
+        if let Some(task) = notices.graph {
             // Tasks that depend on it fail, and may be watched.
             let mut state = this.core.state();
-            this.core.cancel_linked(&mut state, &this.cell, this.target.clone());
+            this.core.cancel_linked(&mut state, task, this.target.clone());
         }
-        if told.watchers {
+        if notices.is_watched {
             finish_watched(slf.py(), &this.core, &this.cell);
         }
         finish_others(slf.py(), &this.core);
@@ -213,7 +215,7 @@ impl Task {
 
     /// Whether the task was sent to a worker and has not ended.
     fn running(&self) -> bool {
-        self.cell.stage() == Stage::Running
+        matches!(self.cell.stage(), Stage::Running | Stage::Ending)
     }
 
     /// Whether the task has ended or was cancelled.
@@ -320,7 +322,7 @@ impl Task {
     fn _state<'py>(&self, py: Python<'py>) -> Bound<'py, pyo3::types::PyString> {
         match self.cell.stage() {
             Stage::Pending | Stage::Cancelling => intern!(py, "PENDING"),
-            Stage::Running => intern!(py, "RUNNING"),
+            Stage::Running | Stage::Ending => intern!(py, "RUNNING"),
             Stage::Finished => intern!(py, "FINISHED"),
             Stage::Cancelled => intern!(py, "CANCELLED_AND_NOTIFIED"),
         }
@@ -413,7 +415,7 @@ fn finish(py: Python<'_>, cell: &TaskCell) -> PyResult<()> {
     }
 }
 
-/// Tells waiters, under the future's condition: see [`crate::client::tasks::task_cell`].
+/// Tells waiters, under the future's condition: see [`crate::client::tasks::state`].
 fn tell(py: Python<'_>, cell: &TaskCell, future: &Bound<'_, PyAny>) -> PyResult<()> {
     let task = future.cast::<Task>()?.get();
     let Some(watch) = task.watch.get() else {

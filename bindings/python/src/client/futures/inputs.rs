@@ -10,8 +10,8 @@ use crate::client::core::dataflow::PlannedInput;
 use crate::client::futures::decode::{self, Decoded};
 use crate::client::futures::future::{Task, finish_others};
 use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::state::{InputState, TaskCell};
 use crate::client::tasks::target::Target;
-use crate::client::tasks::task_cell::{InputState, TaskCell};
 use crate::plain::{self, Replacement};
 use hotlease_flow::TaskId;
 use hotlease_wire::task::{RESULTS_MAX, TaskLayout, TaskReply, reply};
@@ -105,10 +105,8 @@ fn look<'py>(
             InputState::Decoded => match task.decoded(py)? {
                 Decoded::Value(value) => return Ok(Some(Replacement::Value(value.bind(py).clone()))),
                 Decoded::Raised(exception) => {
-                    let ended = Arc::new(TaskCell::new(None));
-                    ended.start();
-                    ended.resolve(TaskOutcome::Raised(exception.clone_ref(py)));
-                    FutureInput::Task(ended, task.target.clone())
+                    let ended = TaskCell::ended(TaskOutcome::Raised(exception.clone_ref(py)));
+                    FutureInput::Task(Arc::new(ended), task.target.clone())
                 }
             },
             _ => FutureInput::Task(task.cell.clone(), task.target.clone()),

@@ -100,10 +100,7 @@ impl RemoteResult {
 impl Drop for RemoteResult {
     fn drop(&mut self) {
         if self.here().is_none() {
-            self.releases.push(Release {
-                place: self.place,
-                target: self.target.clone(),
-            });
+            self.releases.push(self.place);
         }
     }
 }
@@ -112,14 +109,8 @@ impl Drop for RemoteResult {
 #[derive(Default)]
 pub struct Releases {
     pub any: AtomicBool,
-    list: Mutex<Vec<Release>>,
+    list: Mutex<Vec<RemotePlace>>,
     keeper: OnceLock<Thread>,
-}
-
-/// A result that its worker may release.
-pub struct Release {
-    pub place: RemotePlace,
-    pub target: Arc<Target>,
 }
 
 impl Releases {
@@ -129,7 +120,7 @@ impl Releases {
         let _ = self.keeper.set(keeper);
     }
 
-    fn push(&self, released: Release) {
+    fn push(&self, released: RemotePlace) {
         self.list().push(released);
         self.any.store(true, Ordering::Release);
         if let Some(keeper) = self.keeper.get() {
@@ -138,7 +129,7 @@ impl Releases {
     }
 
     /// The results to release.
-    pub fn list(&self) -> MutexGuard<'_, Vec<Release>> {
+    pub fn list(&self) -> MutexGuard<'_, Vec<RemotePlace>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
