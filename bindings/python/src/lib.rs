@@ -6,6 +6,7 @@
 //! | `mpi` | `hotlease.MPI`: message passing under mpi4py's names |
 //! | `slot` | code of a worker process: the loop of `hotlease-worker`, and the calling of Python functions |
 //! | `native` | native functions, for both sides |
+//! | `pickled` | pickles with their buffers, for both sides |
 //! | `plain` | small plain values as objects, for both sides |
 //! | `locks` | locks whose holder may have panicked |
 //! | `task_output` | output of tasks, in bounded memory and in bytes, for both sides |
@@ -16,6 +17,7 @@ mod client;
 mod locks;
 mod mpi;
 mod native;
+mod pickled;
 mod plain;
 mod slot;
 mod task_output;

@@ -21,6 +21,7 @@ use crate::client::tasks::request::TaskPayload;
 use crate::client::tasks::state::TaskCell;
 use crate::client::tasks::target::{Blob, MemoChoice, Rerun, Target, TaskPlan};
 use crate::client::tasks::task_times::{TaskTimes, TimesRecorder, TimesRow};
+use crate::locks::locked;
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -30,7 +31,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 /// Name of a function, and the times of one of its tasks.
@@ -172,9 +173,7 @@ impl Opened {
                 Err(PlanRefusal::Full(again)) => {
                     planned = again;
                     let since = monotonic_ns();
-                    py.detach(|| core.make_room());
-                    finish_others(py, core);
-                    py.check_signals()?;
+                    make_room(py, core)?;
                     waited_ns += monotonic_ns() - since;
                 }
                 Err(PlanRefusal::Encode(again)) => {
@@ -376,11 +375,15 @@ fn allocate(py: Python<'_>, lease: LeaseOptions) -> PyResult<Invoker> {
 
 fn await_room(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
     while !core.has_room(py) {
-        py.detach(|| core.make_room());
-        finish_others(py, core);
-        py.check_signals()?;
+        make_room(py, core)?;
     }
     Ok(())
+}
+
+fn make_room(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
+    py.detach(|| core.make_room());
+    finish_others(py, core);
+    py.check_signals()
 }
 
 /// Executors that were dropped with tasks pending: the program does not end before these tasks have ended.
@@ -392,7 +395,7 @@ fn await_end(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
     }
     while !core.ended.load(Ordering::Acquire) {
         py.detach(|| {
-            let guard = core.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let guard = locked(&core.progress.0);
             if !core.ended.load(Ordering::Acquire) {
                 drop(core.progress.1.wait_timeout(guard, SIGNAL_LOOK));
             }
@@ -406,7 +409,7 @@ fn await_end(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
 /// Waits, at the end of the program, for the tasks of dropped executors.
 #[pyfunction]
 pub fn _await_dropped(py: Python<'_>) -> PyResult<()> {
-    let dropped = std::mem::take(&mut *DROPPED.lock().unwrap_or_else(PoisonError::into_inner));
+    let dropped = std::mem::take(&mut *locked(&DROPPED));
     let left = dropped.iter().filter_map(Weak::upgrade);
     let mut mine = left.filter(|core| !core.is_foreign());
     mine.try_for_each(|core| await_end(py, &core))
@@ -419,7 +422,7 @@ impl Drop for Client {
             && !opened.core.is_foreign()
         {
             close(&opened.core, false);
-            let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut dropped = locked(&DROPPED);
             // A core lives until it has ended.
             dropped.retain(|core| core.strong_count() > 0);
             dropped.push(Arc::downgrade(&opened.core));

@@ -1,14 +1,15 @@
 //! Collection of results: what each reply means, which tasks are sent again, and how a dead worker is replaced.
 
 use crate::client::core::lane::{ArrivedResult, Flight, Recipient, SendPath};
-use crate::client::core::output::Attribution;
+use crate::client::core::output::ReplyOwner;
 use crate::client::core::{Closed, CoreState, ExecutorCore};
 use crate::client::memory::{Extent, PoolBuffer};
 use crate::client::tasks::job::{TaskJob, is_loss};
 use crate::client::tasks::outcome::{TaskOutcome, is_result};
 use crate::locks::locked;
+use crate::pickled::PickledBody;
 use hotlease_client::{Error, Pipeline, RunCertainty};
-use hotlease_wire::task::{TaskLayout, TaskReply, reply};
+use hotlease_wire::task::{TaskReply, reply};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -198,7 +199,7 @@ impl ExecutorCore {
                 };
             }
         };
-        let reply = self.placed_outcome(to.attribution(), at, place, length);
+        let reply = self.placed_outcome(to.owner(), at, place, length);
         let bytes = reply.bytes().unwrap_or_default();
         match (bytes.first().copied(), to) {
             (Some(reply::KEPT), Recipient::Task(job)) if job.prepares() => {
@@ -231,7 +232,7 @@ impl ExecutorCore {
     }
 
     /// Outcome of a reply that was written to its own memory.
-    fn placed_outcome(&self, whose: Attribution<'_>, at: usize, mut place: PoolBuffer, length: usize) -> TaskOutcome {
+    fn placed_outcome(&self, whose: ReplyOwner<'_>, at: usize, mut place: PoolBuffer, length: usize) -> TaskOutcome {
         let room = place.room();
         let length = length.min(room.len());
         let length = self.strip_output(whose, at, &mut room[..length]);
@@ -239,7 +240,7 @@ impl ExecutorCore {
     }
 
     /// Outcome of a reply that arrived as bytes.
-    fn bytes_outcome(&self, whose: Attribution<'_>, at: usize, mut bytes: Box<[u8]>) -> TaskOutcome {
+    fn bytes_outcome(&self, whose: ReplyOwner<'_>, at: usize, mut bytes: Box<[u8]>) -> TaskOutcome {
         let length = self.strip_output(whose, at, &mut bytes);
         TaskOutcome::Reply(if length < bytes.len() {
             bytes[..length].into()
@@ -433,11 +434,8 @@ fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
         return None;
     }
     let pickle = bytes.get(reply::HEAD_BYTES + reply::IN_REQUEST_BYTES..)?;
-    let mut front = TaskReply::head(reply::PICKLED, 0, pickle.len(), &[length])?;
-    let layout = TaskLayout::new(front.len(), pickle.len(), [length])?;
-    front.extend(pickle);
-    front.resize(layout.buffers.first()?.0, 0);
-    Some(extent.put_before(at, &front)?.truncated(layout.end))
+    let reply = PickledBody::reply(pickle, &[length])?;
+    Some(extent.put_before(at, &reply.front()?)?.truncated(reply.layout.end))
 }
 
 /// Number at an offset behind the head of a reply.

@@ -1,6 +1,6 @@
 //! Lane: the executor's state of one slot, with the tasks that were sent there and the limits on them.
 
-use crate::client::core::output::Attribution;
+use crate::client::core::output::ReplyOwner;
 use crate::client::core::pace::{Pace, SlotPace};
 use crate::client::memory::{BufferPool, Extent, PoolBuffer};
 use crate::client::tasks::job::TaskJob;
@@ -66,7 +66,7 @@ impl Recipient {
     }
 
     /// Function that the reply belongs to, and times of its task.
-    pub fn attribution(&self) -> Attribution<'_> {
+    pub fn owner(&self) -> ReplyOwner<'_> {
         match self {
             Self::Task(job) => (&job.target, job.waiter.times()),
             Self::Client(away) => (&away.target, None),

@@ -10,13 +10,13 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 
 /// Function that a reply belongs to, and times of its task, if they are recorded.
-pub type Attribution<'a> = (&'a Arc<Target>, Option<&'a Arc<TaskTimes>>);
+pub type ReplyOwner<'a> = (&'a Arc<Target>, Option<&'a Arc<TaskTimes>>);
 
 impl ExecutorCore {
     /// Removes from a reply its task's output, which is shown later, and the running time, if that was asked for.
     /// Returns the length that is left.
     #[inline]
-    pub fn strip_output(&self, (target, times): Attribution<'_>, worker: usize, reply: &mut [u8]) -> usize {
+    pub fn strip_output(&self, (target, times): ReplyOwner<'_>, worker: usize, reply: &mut [u8]) -> usize {
         let mut length = reply.len();
         if let Some((end, pieces)) = task_output::split(reply) {
             self.showing.leave(target, worker, pieces);

@@ -7,6 +7,7 @@ use crate::client::futures::inputs;
 use crate::client::tasks::state::{Cancellation, Stage, TaskCell};
 use crate::client::tasks::target::Target;
 use crate::client::tasks::task_times::TimesRow;
+use crate::locks::locked;
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -15,7 +16,7 @@ use pyo3::types::{PyList, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Interval at which a waiting thread checks for Ctrl-C.
@@ -141,6 +142,14 @@ impl Task {
         }
     }
 
+    /// The result as Python objects, if the task has ended.
+    fn finished(&self, py: Python<'_>) -> PyResult<Option<&Decoded>> {
+        match self.cell.stage() {
+            Stage::Finished => self.decoded(py).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     fn resolved(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<&Decoded> {
         if !self.wait(py, timeout)? {
             return Err(decode::raise(py, intern!(py, "TimeoutError"), ()));
@@ -152,7 +161,7 @@ impl Task {
     }
 
     fn callbacks(watch: &Watchers) -> MutexGuard<'_, Vec<Py<PyAny>>> {
-        watch.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&watch.callbacks)
     }
 
     fn is_lost(&self) -> bool {
@@ -341,24 +350,18 @@ impl Task {
 
     #[getter]
     fn _result(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        match self.cell.stage() {
-            Stage::Finished => match self.decoded(py)? {
-                Decoded::Value(value) => Ok(Some(value.clone_ref(py))),
-                Decoded::Raised(_) => Ok(None),
-            },
-            _ => Ok(None),
-        }
+        Ok(match self.finished(py)? {
+            Some(Decoded::Value(value)) => Some(value.clone_ref(py)),
+            _ => None,
+        })
     }
 
     #[getter]
     fn _exception(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        match self.cell.stage() {
-            Stage::Finished => match self.decoded(py)? {
-                Decoded::Value(_) => Ok(None),
-                Decoded::Raised(exception) => Ok(Some(exception.clone_ref(py))),
-            },
-            _ => Ok(None),
-        }
+        Ok(match self.finished(py)? {
+            Some(Decoded::Raised(exception)) => Some(exception.clone_ref(py)),
+            _ => None,
+        })
     }
 }
 
@@ -366,7 +369,7 @@ impl Task {
 /// are called here, and may want a lock that any other thread holds while it waits for its own task.
 pub fn finish_all(py: Python<'_>, core: &ExecutorCore) {
     while core.has_to_finish.swap(false, Ordering::AcqRel) {
-        let cells = std::mem::take(&mut *core.to_finish.lock().unwrap_or_else(PoisonError::into_inner));
+        let cells = std::mem::take(&mut *locked(&core.to_finish));
         // The output of these tasks arrived before their outcomes.
         core.show_or_tell(py);
         for cell in cells {

@@ -17,9 +17,10 @@ use super::outcome::TaskOutcome;
 use super::request::TaskPayload;
 use super::target::Target;
 use crate::client::tasks::Run;
+use crate::locks::locked;
 use hotlease_wire::task::left_results::LEFT_REPLY_BYTES;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 
 /// A result that stays with its worker.
@@ -93,7 +94,7 @@ impl RemoteResult {
 
     /// How far bringing the result to the client is.
     pub fn wanted(&self) -> MutexGuard<'_, FetchState> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.wanted)
     }
 }
 
@@ -130,6 +131,6 @@ impl Releases {
 
     /// The results to release.
     pub fn list(&self) -> MutexGuard<'_, Vec<RemotePlace>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.list)
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! | stage | the task | content | next stage |
 //! |---|---|---|---|
-//! | `Pending` | waits for inputs (`PlannedTask`) or a slot (`TaskJob`) | `Open` | `start`: `Running`; `cancel`: `Cancelled`, watched: `Cancelling` |
-//! | `Running` | is on a slot (`Flight`), or is to be sent again (`TaskJob`) | `Open` | `resolve`: `Finished`, watched: `Ending` |
-//! | `Ending` | has ended; its watchers still see it running | `Ended`, `Shared` | `finish`: `Finished` |
+//! | `Pending` | waits for inputs (`PlannedTask`) or a slot (`TaskJob`) | `Open` | `start`: `Running`; `cancel`: `Cancelled` |
+//! | `Running` | is on a slot (`Flight`), or is sent again (`TaskJob`) | `Open` | `resolve`: `Finished` |
 //! | `Finished` | has ended | `Ended`, `Shared`, `Taken` | |
-//! | `Cancelling` | was cancelled before it was sent; its watchers still see it pending | `Cancelled` | `finish`: `Cancelled` |
 //! | `Cancelled` | was cancelled before it was sent | `Cancelled` | |
+//! | `Ending` | has ended; its watchers still see it running | `Ended`, `Shared` | `finish`: `Finished` |
+//! | `Cancelling` | was cancelled; its watchers still see it pending | `Cancelled` | `finish`: `Cancelled` |
+//!
+//! `resolve` and `cancel` of a watched task lead to `Ending` and `Cancelling` first.
 //!
 //! A future is *watched*, for good, once a caller has asked for its condition or added a callback.
 //! `concurrent.futures.wait` and `as_completed` hold the condition while they count the finished futures, so a watched
@@ -27,7 +29,7 @@ use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Stage of a task; see the module. The order counts: ended ones are last, those that all threads see as such at the end.
+/// Stage of a task; see the module. From `Cancelling` on the task has ended, from `Finished` on its future says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
@@ -40,7 +42,7 @@ pub enum Stage {
 }
 
 /// Values of a task that exist only in certain stages.
-enum Content {
+enum StageContent {
     /// There is no outcome yet.
     Open {
         /// The graph's name of the task, if the graph is told of its end.
@@ -57,8 +59,8 @@ enum Content {
     Cancelled,
 }
 
-struct Inside {
-    content: Content,
+struct CellContent {
+    content: StageContent,
     /// The future, once it is watched: it must live until its watchers are told.
     watcher: Option<Py<PyAny>>,
 }
@@ -66,7 +68,7 @@ struct Inside {
 /// State that a task and its future share.
 pub struct TaskCell {
     stage: AtomicU8,
-    inside: Mutex<Inside>,
+    inside: Mutex<CellContent>,
     /// Times of the task, if they are recorded.
     pub times: Option<Arc<TaskTimes>>,
 }
@@ -114,18 +116,18 @@ impl TaskCell {
     /// State of a task that waits.
     pub fn new(times: Option<Arc<TaskTimes>>) -> Self {
         let (node, is_needed) = (None, false);
-        Self::with(Stage::Pending, Content::Open { node, is_needed }, times)
+        Self::with(Stage::Pending, StageContent::Open { node, is_needed }, times)
     }
 
     /// State of a task that ended before it could be sent.
     pub fn ended(outcome: TaskOutcome) -> Self {
-        Self::with(Stage::Finished, Content::Ended(outcome), None)
+        Self::with(Stage::Finished, StageContent::Ended(outcome), None)
     }
 
-    fn with(stage: Stage, content: Content, times: Option<Arc<TaskTimes>>) -> Self {
+    fn with(stage: Stage, content: StageContent, times: Option<Arc<TaskTimes>>) -> Self {
         Self {
             stage: AtomicU8::new(stage as u8),
-            inside: Mutex::new(Inside { content, watcher: None }),
+            inside: Mutex::new(CellContent { content, watcher: None }),
             times,
         }
     }
@@ -170,8 +172,8 @@ impl TaskCell {
     pub fn cancel(&self) -> Cancellation {
         let mut inside = self.inside();
         let node = match inside.content {
-            Content::Open { node, .. } => node,
-            Content::Cancelled => return Cancellation::Earlier,
+            StageContent::Open { node, .. } => node,
+            StageContent::Cancelled => return Cancellation::Earlier,
             _ => return Cancellation::TooLate,
         };
         let is_watched = inside.watcher.is_some();
@@ -182,7 +184,7 @@ impl TaskCell {
         if self.exchange(Stage::Pending, next).is_err() {
             return Cancellation::TooLate;
         }
-        inside.content = Content::Cancelled;
+        inside.content = StageContent::Cancelled;
         if let Some(times) = &self.times {
             times.end(Ending::Cancelled);
         }
@@ -197,16 +199,16 @@ impl TaskCell {
             times.ended(&outcome);
         }
         let mut inside = self.inside();
-        let Content::Open { node, is_needed } = inside.content else {
+        let StageContent::Open { node, is_needed } = inside.content else {
             return EndNotices::default();
         };
         let mut graph = None;
         inside.content = if is_needed {
             let shared = outcome.share();
             graph = node.map(|node| (node, shared.clone()));
-            Content::Shared(shared)
+            StageContent::Shared(shared)
         } else {
-            Content::Ended(outcome)
+            StageContent::Ended(outcome)
         };
         let is_watched = inside.watcher.is_some();
         let next = match is_watched {
@@ -230,7 +232,7 @@ impl TaskCell {
     /// Links the task to the graph's `node`, which is told of its end from now on; false: it has ended.
     pub fn link(&self, to: TaskId) -> bool {
         match &mut self.inside().content {
-            Content::Open { node, .. } => {
+            StageContent::Open { node, .. } => {
                 *node = Some(to);
                 true
             }
@@ -241,7 +243,7 @@ impl TaskCell {
     /// The graph's name of a task that has not ended.
     pub fn node(&self) -> Option<TaskId> {
         match self.inside().content {
-            Content::Open { node, .. } => node,
+            StageContent::Open { node, .. } => node,
             _ => None,
         }
     }
@@ -249,11 +251,11 @@ impl TaskCell {
     /// State of the task as an argument of others; its outcome is kept from now on.
     pub fn as_input(&self) -> InputState {
         match &mut self.inside().content {
-            Content::Open { is_needed, .. } => {
+            StageContent::Open { is_needed, .. } => {
                 *is_needed = true;
                 InputState::Pending
             }
-            Content::Cancelled => InputState::Cancelled,
+            StageContent::Cancelled => InputState::Cancelled,
             ended => ended.share().map_or(InputState::Decoded, InputState::Ended),
         }
     }
@@ -261,7 +263,7 @@ impl TaskCell {
     /// Makes `future` the watcher, which is told of the end from now on. Returns whether the task was done already.
     pub fn watch(&self, future: Py<PyAny>) -> bool {
         let mut inside = self.inside();
-        let is_open = matches!(inside.content, Content::Open { .. });
+        let is_open = matches!(inside.content, StageContent::Open { .. });
         // No thread would ask a done task for its watcher, which would keep itself alive.
         if is_open {
             inside.watcher = Some(future);
@@ -284,20 +286,20 @@ impl TaskCell {
     pub fn take_outcome(&self) -> Option<TaskOutcome> {
         let mut inside = self.inside();
         // A dependency error stays: it holds more than the exception that is made of it.
-        if matches!(&inside.content, Content::Ended(outcome) if !outcome.is_dependency())
-            && let Content::Ended(outcome) = std::mem::replace(&mut inside.content, Content::Taken)
+        if matches!(&inside.content, StageContent::Ended(outcome) if !outcome.is_dependency())
+            && let StageContent::Ended(outcome) = std::mem::replace(&mut inside.content, StageContent::Taken)
         {
             return Some(outcome);
         }
         inside.content.share().map(TaskOutcome::Shared)
     }
 
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+    fn inside(&self) -> MutexGuard<'_, CellContent> {
         locked(&self.inside)
     }
 }
 
-impl Content {
+impl StageContent {
     /// A share of the outcome, which stays here from now on.
     fn share(&mut self) -> Option<Arc<TaskOutcome>> {
         let shared = match std::mem::replace(self, Self::Taken) {
