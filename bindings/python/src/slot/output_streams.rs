@@ -1,12 +1,13 @@
 //! Output and log records of this process, until the next reply carries them: from any thread, under the GIL.
 
+use crate::locks::locked;
 use crate::plain;
 use crate::task_output::{RECORD_BYTES_MAX, TaskOutput};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyString, PyTuple};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::ThreadId;
 
 /// Limits of the unfinished lines that are held back: number, and bytes of each.
@@ -37,7 +38,7 @@ struct OutputCollector {
 
 fn printing() -> MutexGuard<'static, OutputCollector> {
     IS_ANY.store(true, Ordering::Relaxed);
-    PRINTING.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&PRINTING)
 }
 
 /// Whether there is output since the last reply.
