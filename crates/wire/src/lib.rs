@@ -37,7 +37,6 @@ pub mod ids;
 pub mod limits;
 pub mod machine;
 mod message;
-mod mirror;
 pub mod munge;
 pub mod python;
 pub mod rejection;
