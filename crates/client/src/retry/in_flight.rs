@@ -133,13 +133,24 @@ impl InFlight {
         let (result, recalled) = self.call.try_result(staged, self.function.timeout, take)?;
         self.resolved = true;
         match result {
-            Err(Error::NoCore) if self.kept.is_some() => self.park().err().map(Err),
+            Err(Error::NoCore) if self.kept.is_some() => {
+                let failed = self.park().err()?;
+                Some(Err(self.take_final_error(failed)))
+            }
             // Refused by a worker that is about to end.
             Err(error @ Error::NotRun { .. }) if self.may_restart() => match self.restart(error, recalled) {
                 Ok(()) => None,
                 Err(error) => Some(Err(error)),
             },
-            result => Some(result),
+            result => Some(result.map_err(|error| self.take_final_error(error))),
+        }
+    }
+
+    /// The error to report when `error` ends the attempts: an earlier one may have run.
+    fn take_final_error(&mut self, error: Error) -> Error {
+        match &mut self.kept {
+            Some(kept) => kept.again.take_final_error(error),
+            None => error,
         }
     }
 
@@ -162,8 +173,9 @@ impl InFlight {
                     Some(_) => RunCertainty::No,
                     None => RunCertainty::Unknown,
                 };
+                let late = self.take_final_error(Error::deadline(self.function.timeout, ran));
                 self.abandon();
-                return CallProgress::Done(Err(Error::deadline(self.function.timeout, ran)));
+                return CallProgress::Done(Err(late));
             }
             if !self.is_done() {
                 return CallProgress::Waiting;

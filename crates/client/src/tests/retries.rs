@@ -119,3 +119,26 @@ fn a_lost_worker_that_may_still_write_to_the_callers_buffer_ends_the_invocation(
     platform.kill(0, false);
     assert_eq!(held.wait().unwrap_err().ran(), RunCertainty::Unknown);
 }
+
+#[test]
+fn a_later_refusal_does_not_hide_that_an_earlier_attempt_may_have_run() {
+    let (platform, _) = start(|_| {});
+    let refused = platform.invoker.function("unread").unwrap().idempotent(true);
+    assert_eq!(refused.call(b"x").unwrap_err().ran(), RunCertainty::No);
+    for submits in [false, true] {
+        platform.allow(0);
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| match submits {
+                true => refused.submit(b"x").and_then(|invocation| invocation.wait()),
+                false => refused.call(b"x"),
+            });
+            while refused.inner.open_channel(0).is_none_or(|channel| channel.load(1) == 0) {
+                std::thread::yield_now();
+            }
+            platform.allow_future();
+            platform.kill(0, true);
+            let error = call.join().unwrap().unwrap_err();
+            assert_eq!(error.ran(), RunCertainty::Unknown, "submits: {submits}: {error:?}");
+        });
+    }
+}
