@@ -366,36 +366,36 @@ fn read_each(given: &Bound<'_, PyAny>, name: &str, ranks: usize, what: &str) -> 
 }
 
 /// Memory that can be taken back.
-pub trait Lent {
+pub trait LoanHandle {
     fn take_back(&self);
 }
 
-impl Lent for LentBytes {
+impl LoanHandle for LentBytes {
     fn take_back(&self) {
         self.take_back();
     }
 }
 
-impl Lent for LentBytesMut {
+impl LoanHandle for LentBytesMut {
     fn take_back(&self) {
         self.take_back();
     }
 }
 
 /// Memory that an operation uses, lent until this is dropped.
-pub struct Loan<L: Lent> {
+pub struct Loan<L: LoanHandle> {
     lent: L,
     /// Released after the loan: fields are dropped after `drop`.
     _pinned: Option<PinnedBuffer>,
 }
 
-impl<L: Lent> Loan<L> {
+impl<L: LoanHandle> Loan<L> {
     pub fn memory(&self) -> &L {
         &self.lent
     }
 }
 
-impl<L: Lent> Drop for Loan<L> {
+impl<L: LoanHandle> Drop for Loan<L> {
     fn drop(&mut self) {
         self.lent.take_back();
     }

@@ -379,7 +379,7 @@ fn linear_and_pairwise_exchanges_understand_each_other() {
 #[test]
 fn more_than_a_hundred_ranks_do_what_few_do() {
     let ranks = 129;
-    let blocks = Blocks::Equal(2);
+    let (blocks, operator) = (Blocks::Equal(2), &Operator::Sum);
     for collective in [
         Collective::Broadcast { root: 100, count: 300 },
         Collective::Gather { root: 100, blocks },
@@ -388,24 +388,12 @@ fn more_than_a_hundred_ranks_do_what_few_do() {
         Collective::Reduce {
             root: 100,
             count: 300,
-            operator: &Operator::Sum,
+            operator,
         },
-        Collective::Allreduce {
-            count: 300,
-            operator: &Operator::Sum,
-        },
-        Collective::ReduceScatter {
-            blocks,
-            operator: &Operator::Sum,
-        },
-        Collective::Scan {
-            count: 3,
-            operator: &Operator::Sum,
-        },
-        Collective::Exscan {
-            count: 3,
-            operator: &Operator::Sum,
-        },
+        Collective::Allreduce { count: 300, operator },
+        Collective::ReduceScatter { blocks, operator },
+        Collective::Scan { count: 3, operator },
+        Collective::Exscan { count: 3, operator },
         Collective::Alltoall { count: 1 },
     ] {
         for recipe in recipes(collective.operation())
