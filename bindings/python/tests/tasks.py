@@ -303,3 +303,8 @@ def wait_and_die(gate):
 def die_if_there(path):
     if os.path.exists(path):
         os._exit(3)
+
+
+def first(items):
+    """Raises StopIteration if there are none."""
+    return next(iter(items))

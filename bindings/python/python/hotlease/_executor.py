@@ -51,7 +51,11 @@ class Future(_core.Task, _bases.Future["T"]):
     def __await__(self) -> Generator[Any, None, T]:
         import asyncio
 
-        return asyncio.wrap_future(self).__await__()
+        if sys.version_info >= (3, 12):
+            return asyncio.wrap_future(self).__await__()
+        from hotlease import _awaiting
+
+        return _awaiting.awaitable(self).__await__()
 
     @property
     def timing(self) -> Optional[Timing]:
