@@ -144,13 +144,11 @@ pub fn reduce<'py>(future: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, B
     })
 }
 
-/// Forgets the futures found so far: the arguments are pickled once more, from the beginning.
+/// Forgets the futures found so far: the arguments are pickled once more, from the beginning. False: these are no
+/// arguments of a task, which may have futures.
 #[pyfunction]
-fn _gather_anew() -> PyResult<()> {
-    gathering(|gather| {
-        gather.inputs.clear();
-        Ok(())
-    })
+fn _gather_anew() -> bool {
+    GATHERING.with_borrow_mut(|gathering| gathering.as_mut().map(|gather| gather.inputs.clear()).is_some())
 }
 
 /// Adds a foreign future that is among the arguments; returns its number.
