@@ -346,6 +346,26 @@ def test_joblib_and_dask_return_the_programs_own_classes(output):
     assert output(script) == ["True 3 4"]
 
 
+def test_a_checkpoint_holds_results_of_the_programs_classes(output):
+    script = """
+        import hotlease
+
+        class Point:
+            def __init__(self, x):
+                self.x = x
+
+        def make(x):
+            open("ran", "a").write("x")
+            return Point(x)
+
+        options = hotlease.ExecutorOptions(checkpoint="kept", memo=True)
+        with hotlease.Executor(1, options=options) as executor:
+            point = executor.submit(make, 5).result()
+        print(type(point) is Point, point.x, open("ran").read())
+    """
+    assert output(script) == ["True 5 x"]
+    assert output(script) == ["True 5 x"]
+
 
 def test_a_class_that_is_only_an_annotation_or_an_owner_is_sent_as_it_is(output):
     script = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 import sys
 import types
@@ -52,37 +51,18 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
     return data, changes, name, declared
 
 
-def content(function: Any, data: bytes) -> bytes:
-    """Hashes the content of a function, as far as it is in the function itself: its pickle, and its code."""
-    # Imported here: it loads OpenSSL's library, which takes milliseconds.
-    import hashlib
+def content(function: Any) -> bytes:
+    """Hashes the content of a function, as far as it is known here: its code, and all that goes by value with it."""
+    from hotlease import _meaning
 
-    from hotlease import _by_value
-
-    hasher = hashlib.sha256(f"{sys.version_info[0]}.{sys.version_info[1]}".encode())
-    hasher.update(len(data).to_bytes(8, "little") + data)
-    function = getattr(function, "__wrapped__", function)
-    if isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        _hash_code(hasher, code)
-        defaults = (getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None))
-        hasher.update(_by_value.dumps(defaults))
-    return hasher.digest()
+    return _meaning.of_function(function)
 
 
-def _hash_code(hasher: Any, code: types.CodeType) -> None:
-    hasher.update(code.co_code)
-    hasher.update(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            _hash_code(hasher, constant)
-        elif isinstance(constant, frozenset):
-            hasher.update(repr(sorted(map(repr, constant))).encode())
-        else:
-            hasher.update(repr(constant).encode())
+def content_of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Optional[bytes]:
+    """Hashes arguments that are not plain. `None`: their pickle counts."""
+    from hotlease import _meaning
+
+    return _meaning.of_arguments(args, kwargs)
 
 
 def _is_plain(function: Any) -> bool:

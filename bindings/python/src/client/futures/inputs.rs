@@ -10,16 +10,17 @@ use crate::client::core::dataflow::PlannedInput;
 use crate::client::futures::decode::{self, Decoded};
 use crate::client::futures::future::{Task, finish_others};
 use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::request::TaskPayload;
 use crate::client::tasks::target::Target;
 use crate::client::tasks::task_cell::{InputState, TaskCell};
 use crate::plain::{self, Replacement};
 use hotlease_flow::TaskId;
-use hotlease_wire::task::{RESULTS_MAX, TaskLayout, TaskReply, reply};
+use hotlease_wire::task::{RESULTS_MAX, TaskLayout, TaskReply, reply, request};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
@@ -155,6 +156,23 @@ fn _gather_anew() -> bool {
 #[pyfunction]
 fn _gather(future: Py<PyAny>) -> PyResult<usize> {
     gathering(|gather| push(&mut gather.inputs, FutureInput::Foreign(future)))
+}
+
+/// Hashes what the arguments of a request mean; `None`: they are plain, or only their pickle says it.
+pub fn meaning<'py>(
+    core: &Arc<ExecutorCore>,
+    payload: &TaskPayload,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Option<Box<[u8; 32]>>> {
+    if payload.bytes()[0] != request::PICKLED {
+        return Ok(None);
+    }
+    let py = args.py();
+    // Futures have the same numbers as in the request.
+    let hash = || decode::called(py, intern!(py, "content_of_arguments"))?.call1((args, kwargs));
+    let hash: Option<[u8; 32]> = Gather::new(core).during(hash)?.extract()?;
+    Ok(hash.map(Box::new))
 }
 
 /// Foreign futures, by their names in the graph and as Python objects.
