@@ -88,3 +88,10 @@ def test_a_remembered_result_is_that_of_these_arguments(executor, tmp_path):
     for futures in ([one, two], [two, one], [executor.submit(tasks.add, 3, 0)], [executor.submit(tasks.add, 4, 0)]):
         values = [future.result(60) for future in futures]
         assert memo.submit(tasks.mark_and_return, path, futures).result(60) == values, "futures count by their results"
+    file = tmp_path / "data"
+    mapped = np.memmap(file, dtype="f8", mode="w+", shape=(4,))
+    sums = []
+    for n in (1.0, 2.0):
+        mapped[:] = n
+        sums.append(float(memo.submit(np.sum, mapped).result(60)))
+    assert sums == [4.0, 8.0], "the content of a file counts"

@@ -158,7 +158,7 @@ def test_an_executor_and_its_first_task_import_no_more_than_they_need(tmp_path):
     assert executor - needed - {"__future__"} == {f"hotlease{name}" for name in ours}
     # Imported while the lease is taken.
     needed |= _modules_of("import pickle", tmp_path)
-    more = {"._called", "._outcomes", "._pickles", "._remote"}
+    more = {"._called", "._mapped", "._outcomes", "._pickles", "._remote"}
     first = _modules_of("from hotlease import Executor, _called", tmp_path)
     assert first - needed - {"__future__"} == {f"hotlease{name}" for name in ours | more}
 

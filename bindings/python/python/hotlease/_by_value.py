@@ -18,7 +18,7 @@ import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 # Of the part of cloudpickle that decides what goes by name, and takes functions and classes apart.
 from cloudpickle import cloudpickle as _internals
 
-from hotlease import _core, _known, _modules, _source
+from hotlease import _core, _known, _mapped, _modules, _source
 from hotlease._remote import result
 
 try:
@@ -103,6 +103,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         if kind is functools.cached_property:
             # Without its lock, which older versions have.
             return _known.cached_property, (object.func, object.attrname)
+        if self._is_current and kind.__module__ == "numpy":
+            return _mapped.reduce(object)
         return super().reducer_override(object)
 
     def _named(self, name: Name, object: Any) -> Any:

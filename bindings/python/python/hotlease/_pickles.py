@@ -6,7 +6,7 @@ import pickle
 import sys
 import types
 
-from hotlease import _core, _modules
+from hotlease import _core, _mapped, _modules
 from hotlease.errors import TaskError
 
 TYPE_CHECKING = False
@@ -126,14 +126,16 @@ def dump_arguments(
         what = _on_path(what)
     try:
         data = pickle.dumps(what, _PROTOCOL, buffer_callback=buffers.append)
-        # Workers have another __main__, and lack other modules.
-        by_value = b"__main__" in data
+        # Workers have another __main__, and lack other modules; and arrays that are mapped from a file are not copied.
+        by_value = b"__main__" in data or b"memmap" in data
     except Exception:
         by_value = True
     if len(sys.modules) != _modules.looked or _modules.absent_names or _modules.registered:
         by_value = by_value or _modules.are_named_in(data)
     if not by_value:
-        return data, [buffer.raw() for buffer in buffers]
+        views = [buffer.raw() for buffer in buffers]
+        if "mmap" not in sys.modules or not any(map(_mapped.is_mapped, views)):
+            return data, views
     from hotlease import _by_value
 
     buffers.clear()
