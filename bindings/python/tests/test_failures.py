@@ -139,3 +139,40 @@ def test_without_a_platform_a_manager_that_was_named_is_not_replaced_by_another(
     with pytest.raises(hotlease.NotRunning) as raised:
         hotlease.Executor(1, options=hotlease.ExecutorOptions(runtime_dir=str(tmp_path), patience=0))
     assert raised.value.ran is False
+
+
+def test_exceptions_that_carry_arrays_arrive(output):
+    pytest.importorskip("numpy")
+    script = """
+        import numpy as np
+        import hotlease
+
+        class NotConverged(Exception):
+            def __init__(self, message, residuals):
+                super().__init__(message, residuals)
+                self.residuals = residuals
+
+        class Code(RuntimeError):
+            def __reduce__(self):
+                return Code, (self.args[0], lambda: 3)
+
+        def solve(n):
+            raise NotConverged("gave up", np.arange(float(n)))
+
+        def code():
+            raise Code(np.arange(3))
+
+        def usual():
+            raise ValueError("wrong", np.arange(3))
+
+        with hotlease.Executor(1) as executor:
+            for n in (3, 100_000):
+                error = executor.submit(solve, n).exception()
+                print(type(error) is NotConverged, len(error.residuals), error.residuals[2])
+                print("in solve" in str(error.__cause__))
+            error = executor.submit(code).exception()
+            print(type(error) is Code, error.args[0].tolist(), error.args[1]())
+            print(executor.submit(usual).exception().args[1].tolist())
+    """
+    expected = ["True 3 2.0", "True", "True 100000 2.0", "True", "True [0, 1, 2] 3", "[0, 1, 2]"]
+    assert output(script) == expected

@@ -155,12 +155,15 @@ impl Opened {
         let plan = target.plan.or(&self.plan);
         let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
         if plan.memo == Some(MemoChoice::Content) && target.content.get().is_none() {
-            let content = decode::called(py, intern!(py, "content"))?.call1((function, &*target.blob));
+            let content = decode::called(py, intern!(py, "content"))?.call1((function,));
             match content.and_then(|content| content.extract::<[u8; 32]>()) {
                 // Set by another thread at the same time: an equal value.
                 Ok(content) => drop(target.content.set(content)),
                 Err(error) => return Ok((unsendable(py, self, Some(target), error)?, 0)),
             }
+        }
+        if plan.memo == Some(MemoChoice::Content) {
+            planned.meaning = inputs::meaning(core, &planned.payload, args, kwargs)?;
         }
         let (mut sources, mut foreign) = inputs::sources(core, inputs)?;
         let class = self.future.bind(py);
