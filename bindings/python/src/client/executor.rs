@@ -162,14 +162,16 @@ impl Opened {
                 Err(error) => return Ok((unsendable(py, self, Some(target), error)?, 0)),
             }
         }
-        if plan.memo == Some(MemoChoice::Content) {
-            planned.meaning = inputs::meaning(core, &planned.payload, args, kwargs)?;
-        }
+        let meaning = match plan.memo {
+            Some(MemoChoice::Content) => inputs::meaning(core, &payload, args, kwargs)?,
+            _ => None,
+        };
         let (mut sources, mut foreign) = inputs::sources(core, inputs)?;
         let class = self.future.bind(py);
         let future = future::make(class, cell.clone(), core.clone(), Some(target.clone()))?;
         let policy = plan.settle(&target);
         let mut planned = PlannedTask::new(cell, target.clone(), payload, policy);
+        planned.meaning = meaning;
         loop {
             match core.plan(py, planned, &sources) {
                 Ok(()) => break,
