@@ -66,7 +66,7 @@ def test_a_checkpoint_knows_a_computation_by_what_it_means(platform, tmp_path):
 
     every = "int set sets enum dataclass nested class partial lambda method future foreign".split()
     assert ran() == every
-    assert ran() == [], "equal arguments are the same computation, whatever order their sets have"
+    assert ran() == [], "equal arguments are the same computation, in any order of their sets"
     assert ran(before="# a comment\n\n") == [], "lines that move are no other code"
     assert ran(folder=tmp_path / "elsewhere") == [], "nor is a file that moves"
     of_class = "dataclass nested class lambda method future foreign".split()

@@ -154,13 +154,10 @@ impl Opened {
         let mut waited_ns = 0;
         let plan = target.plan.or(&self.plan);
         let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
-        if plan.memo == Some(MemoChoice::Content) && target.content.get().is_none() {
-            let content = decode::called(py, intern!(py, "content"))?.call1((function,));
-            match content.and_then(|content| content.extract::<[u8; 32]>()) {
-                // Set by another thread at the same time: an equal value.
-                Ok(content) => drop(target.content.set(content)),
-                Err(error) => return Ok((unsendable(py, self, Some(target), error)?, 0)),
-            }
+        if plan.memo == Some(MemoChoice::Content)
+            && let Err(error) = inputs::hash_function(&target, function)
+        {
+            return Ok((unsendable(py, self, Some(target), error)?, 0));
         }
         let meaning = match plan.memo {
             Some(MemoChoice::Content) => inputs::meaning(core, &payload, args, kwargs)?,

@@ -182,7 +182,7 @@ mod message {
     }
 
     #[test]
-    fn slots_of_shared_cores_sleep_whatever_polling_is_asked_for_except_hot() {
+    fn slots_of_shared_cores_sleep_for_any_polling_that_is_asked_for_except_hot() {
         let asked = |polling: Polling| {
             of(&AcquireRequest {
                 sharing: Sharing::Shared.into(),

@@ -156,6 +156,16 @@ fn _gather(future: Py<PyAny>) -> PyResult<usize> {
     gathering(|gather| push(&mut gather.inputs, FutureInput::Foreign(future)))
 }
 
+/// Hashes what a function means, unless that is known.
+pub fn hash_function(target: &Target, function: &Bound<'_, PyAny>) -> PyResult<()> {
+    if target.content.get().is_none() {
+        let content = decode::called(function.py(), intern!(function.py(), "content"))?.call1((function,))?;
+        // Set by another thread at the same time: an equal value.
+        let _ = target.content.set(content.extract::<[u8; 32]>()?);
+    }
+    Ok(())
+}
+
 /// Hashes what the arguments of a request mean; `None`: they are plain, or only their pickle says it.
 pub fn meaning<'py>(
     core: &Arc<ExecutorCore>,
