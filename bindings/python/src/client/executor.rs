@@ -166,8 +166,7 @@ impl Opened {
         let (mut sources, mut foreign) = inputs::sources(core, inputs)?;
         let class = self.future.bind(py);
         let future = future::make(class, cell.clone(), core.clone(), Some(target.clone()))?;
-        let policy = plan.settle(&target);
-        let mut planned = PlannedTask::new(cell, target.clone(), payload, policy);
+        let mut planned = PlannedTask::new(cell, target.clone(), payload, plan.settle(&target));
         planned.meaning = meaning;
         loop {
             match core.plan(py, planned, &sources) {
