@@ -249,7 +249,7 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
         let first = fork(&launcher, &zygote).expect("one waits for it");
         let killer = std::thread::spawn(move || {
             let is_new = |pid: &u32| !before.contains(pid);
-            let until = std::time::Instant::now() + Duration::from_secs(20);
+            let until = std::time::Instant::now() + Duration::from_secs(100);
             while std::time::Instant::now() < until {
                 // The helper comes first, then the first process of the new namespaces.
                 if let Some(pid) = residue::children(nursery).into_iter().rfind(is_new) {
