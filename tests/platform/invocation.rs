@@ -1,6 +1,7 @@
 //! Invocations through the client library: every size, every slot, every mode.
 
 mod buffers;
+mod children;
 mod functions;
 mod futures;
 mod gangs;

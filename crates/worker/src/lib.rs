@@ -34,10 +34,12 @@
 //! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
 //! | `crash` | crash records: why the process dies |
+//! | `forks` | processes that functions fork |
 
 mod connection;
 mod control;
 mod crash;
+mod forks;
 mod function;
 mod host;
 mod lease;
@@ -49,6 +51,7 @@ mod state;
 mod watchdog;
 
 pub use control::ControlError;
+pub use forks::is_child;
 pub use function::arguments::MemoryPlace;
 pub use function::context::{Context, FunctionContext};
 pub use function::library::{Library, LoadedFunction};
@@ -119,16 +122,16 @@ impl Worker {
         Ok(self.socket.into())
     }
 
-    /// Installs crash handlers, and the watch for the agent's end.
-    fn prepare(&self) -> io::Result<()> {
-        crash::install();
+    /// Installs crash handlers, and the watch for the agent's end. `hosted`: another program hosts the worker.
+    fn prepare(&self, hosted: bool) -> io::Result<()> {
+        crash::install(hosted)?;
         lifeline::hold(&self.socket)
     }
 
     /// Obeys the agent until it is gone; then ends the process.
     pub fn serve(self) -> ! {
-        if let Err(error) = self.prepare() {
-            eprintln!("hotlease-worker: cannot watch the control socket: {error}");
+        if let Err(error) = self.prepare(false) {
+            eprintln!("hotlease-worker: cannot watch the control socket or signals: {error}");
             crash::exit_now(1)
         }
         obey(self.socket, program::WorkerProgram::default())
@@ -136,8 +139,8 @@ impl Worker {
 
     /// As [`serve`](Self::serve), for a worker elsewhere whose program has this many functions from the beginning.
     pub fn serve_for(self, there: &'static dyn RemoteWorker, functions: u16) -> ! {
-        if let Err(error) = self.prepare() {
-            eprintln!("hotlease-worker: cannot watch the control socket: {error}");
+        if let Err(error) = self.prepare(false) {
+            eprintln!("hotlease-worker: cannot watch the control socket or signals: {error}");
             crash::exit_now(1)
         }
         let program = program::WorkerProgram {

@@ -10,6 +10,7 @@ pub(crate) mod mailbox;
 mod sleep;
 
 use crate::crash;
+use crate::forks;
 use crate::function::arguments::{self, Arguments, Regions, SlotChannel};
 use crate::function::context::Context;
 use crate::function::invoke;
@@ -400,6 +401,10 @@ impl<C: Core> Slot<C> {
             self.shared.watchdog.watch(self.index, deadline_ticks);
         }
         let outcome = invoke::call(function, &arguments, &mut self.context, deadline_ns);
+        if forks::is_child() {
+            // A copy of the worker that answered, too, would answer what its parent answers.
+            crash::exit_now(0);
+        }
         let too_late = deadline_ticks != 0 && self.shared.watchdog.unwatch(self.index);
         let mut outcome = match outcome {
             Ok(outcome) => outcome,

@@ -31,12 +31,10 @@ use crate::client::tasks::target::Target;
 use crate::client::tasks::task_cell::TaskCell;
 use hotlease_client::{Error, Invoker};
 use hotlease_fabric::clock::monotonic_ns;
+use hotlease_fabric::forks;
 use pyo3::prelude::*;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-
-/// Changed in the child of a fork: a core there shows its parent's state, and its threads do not exist.
-pub static FORKED: AtomicU32 = AtomicU32::new(0);
 
 /// Tasks by which a slot may be ahead of another one, beyond twice as many. Without this limit, where long tasks follow
 /// short ones, a slot that has learned to take many tasks ahead would keep them all while other slots are idle.
@@ -126,7 +124,8 @@ pub struct ExecutorCore {
     pub releases: Arc<Releases>,
     /// Number of slots that tasks are sent to.
     pub slots: AtomicUsize,
-    /// The value of [`FORKED`] when this core was made.
+    /// The count of forks when this core was made: in a later fork it shows its parent's state, and its threads do not
+    /// exist.
     forks: u32,
     /// The lease was released.
     pub ended: AtomicBool,
@@ -184,7 +183,7 @@ impl ExecutorCore {
             submitted: AtomicU64::new(0),
             releases: Arc::default(),
             slots: AtomicUsize::new(slots),
-            forks: FORKED.load(Ordering::Relaxed),
+            forks: forks::count(),
             ended: AtomicBool::new(false),
         });
         (0..slots).for_each(|at| core.prepare(&mut core.state(), at));
@@ -215,7 +214,7 @@ impl ExecutorCore {
 
     /// Whether this process is a fork of the process that made the core.
     pub fn is_foreign(&self) -> bool {
-        FORKED.load(Ordering::Relaxed) != self.forks
+        forks::count() != self.forks
     }
 
     pub fn state(&self) -> MutexGuard<'_, CoreState> {

@@ -4,7 +4,7 @@ use crate::client::calls::encode::{self, Callable, Functions};
 use crate::client::calls::options::{self, TaskOptions};
 use crate::client::core::dataflow::PlanRefusal;
 use crate::client::core::keeper;
-use crate::client::core::{Closed, ExecutorCore, FORKED};
+use crate::client::core::{Closed, ExecutorCore};
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
 use crate::client::futures::decode;
@@ -488,10 +488,4 @@ fn prepare(
             "the initializer and its arguments are too large; let it read from a file what it needs",
         )),
     }
-}
-
-/// Marks, in the child of a fork, that the parent's executors are of no use there.
-#[pyfunction]
-pub fn _forked() {
-    FORKED.fetch_add(1, Ordering::Relaxed);
 }

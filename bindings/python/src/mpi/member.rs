@@ -2,8 +2,8 @@
 
 use super::failure;
 use super::operation::{RunningOperation, SIGNAL_INTERVAL};
-use crate::client::forks;
 use hotlease_comm::{Communicator, Error, Options, Secret};
+use hotlease_fabric::forks;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -46,12 +46,12 @@ impl SharedCommunicator {
     fn new(communicator: Communicator) -> Self {
         Self {
             communicator: Some(communicator),
-            forks: forks(),
+            forks: forks::count(),
         }
     }
 
     fn is_foreign(&self) -> bool {
-        forks() != self.forks
+        forks::count() != self.forks
     }
 
     /// Finishes the communicator, or aborts it.

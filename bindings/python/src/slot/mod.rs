@@ -77,7 +77,6 @@ impl Slot {
     ) -> PyResult<()> {
         let mut worker = self.take()?;
         worker.set_imports(Duration::from_nanos(imports_ns));
-        forks::watch()?;
         task::prepare(load, dump, describe);
         let hosted = py
             .detach(|| worker.host(task::call, Some(state::FUNCTIONS)))

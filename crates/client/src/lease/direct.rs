@@ -6,11 +6,12 @@
 use crate::Error;
 use crate::lease::manager::ManagerConnection;
 use crate::options::LeaseOptions;
+use hotlease_fabric::forks::PerProcess;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AgentInfo, Grant};
 use hotlease_wire::ids::AgentId;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Age from which the manager is asked for another list, if it can be reached.
@@ -32,8 +33,8 @@ struct List {
     asked: Instant,
 }
 
-static LISTS: LazyLock<Mutex<HashMap<String, List>>> = LazyLock::new(Mutex::default);
-static AVOIDED: LazyLock<Mutex<HashMap<AgentId, Instant>>> = LazyLock::new(Mutex::default);
+static LISTS: PerProcess<Mutex<HashMap<String, List>>> = PerProcess::new();
+static AVOIDED: PerProcess<Mutex<HashMap<AgentId, Instant>>> = PerProcess::new();
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -42,7 +43,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The agents that may be asked, the best first: serving before suspected ones, those with most free cores first.
 pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {
     let name = manager.name();
-    let fresh = locked(&LISTS)
+    let fresh = locked(LISTS.get())
         .get(&name)
         .filter(|list| list.asked.elapsed() < FRESH_FOR)
         .map(|list| list.agents.clone());
@@ -53,7 +54,7 @@ pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>
         Ok(mut agents) => {
             agents.retain(|agent| matches!(agent.state.as_str(), "serving" | "suspected"));
             agents.sort_by_key(|agent| (agent.state != "serving", std::cmp::Reverse(agent.free_cores)));
-            let mut lists = locked(&LISTS);
+            let mut lists = locked(LISTS.get());
             if lists.len() >= LISTS_MAX {
                 lists.clear();
             }
@@ -65,7 +66,7 @@ pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>
             Ok(agents)
         }
         Err(error) => {
-            let known = locked(&LISTS).get(&name).map(|list| list.agents.clone());
+            let known = locked(LISTS.get()).get(&name).map(|list| list.agents.clone());
             tracing::debug!(%error, known = known.is_some(), "the manager does not list agents");
             known.ok_or(error)
         }
@@ -79,7 +80,7 @@ pub(crate) fn id_of(agent: &AgentInfo) -> Option<AgentId> {
 
 /// Whether the agent reported just now that asking it is of no use.
 pub(crate) fn is_avoided(agent: AgentId) -> bool {
-    locked(&AVOIDED)
+    locked(AVOIDED.get())
         .get(&agent)
         .is_some_and(|until| Instant::now() < *until)
 }
@@ -92,7 +93,7 @@ pub(crate) fn record_refusal(agent: AgentId, refusal: &Rejection) {
         _ => return,
     };
     let now = Instant::now();
-    let mut avoided = locked(&AVOIDED);
+    let mut avoided = locked(AVOIDED.get());
     avoided.retain(|_, until| *until > now);
     avoided.insert(agent, now + pause);
 }

@@ -10,6 +10,7 @@ use crate::control::Control;
 use crate::lease::LeasePlan;
 use crate::lease::acquire::ReadyLease;
 use crate::lease::parts::Parts;
+use hotlease_fabric::forks;
 use hotlease_wire::RunCertainty;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -54,6 +55,8 @@ pub(crate) struct LeasedSlots {
     /// Number of calls of [`Invoker::rouse`](crate::Invoker::rouse).
     pub(crate) roused: AtomicU64,
     start: Instant,
+    /// The count of forks when it was made.
+    forks: u32,
 }
 
 impl LeasedSlots {
@@ -74,10 +77,28 @@ impl LeasedSlots {
             spread: AtomicUsize::new(0),
             roused: AtomicU64::new(0),
             start: Instant::now(),
+            forks: forks::count(),
             plan,
         };
         inner.append(channels);
         inner
+    }
+
+    /// Whether this process is a fork of the process that has the leases.
+    pub(crate) fn is_foreign(&self) -> bool {
+        forks::count() != self.forks
+    }
+
+    /// Fails in a fork of the process that has the leases: what it sent would be taken for the parent's.
+    pub(crate) fn check_own(&self) -> Result<(), Error> {
+        match self.is_foreign() {
+            false => Ok(()),
+            true => Err(Error::Options {
+                what: "this invoker belongs to the process that was forked, and its workers answer only there; allocate one in \
+                       this process"
+                    .into(),
+            }),
+        }
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -162,6 +183,7 @@ impl LeasedSlots {
 
     /// The channel of a slot, repaired if needed.
     fn ready(self: &Arc<Self>, slot: usize, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
+        self.check_own()?;
         if let Some(channel) = self.open_channel(slot) {
             return Ok(channel);
         }
@@ -241,11 +263,16 @@ impl LeasedSlots {
 
 impl Drop for LeasedSlots {
     fn drop(&mut self) {
+        let (parts, _) = Parts::new(Vec::new());
+        let parts = std::mem::replace(&mut self.parts, parts);
+        if self.is_foreign() {
+            // The parent's sockets: closing them properly would end the parent's lease, and their registrations.
+            let slots = std::mem::take(&mut self.slots);
+            return std::mem::forget((parts, slots, self.staging.clone(), self.completions.clone()));
+        }
         self.completions.stop();
         cache::forget(self.id);
         let Ok(control) = Control::get() else { return };
-        let (parts, _) = Parts::new(Vec::new());
-        let parts = std::mem::replace(&mut self.parts, parts);
         let release = async move {
             match tokio::time::timeout(DROP_LIMIT, parts.release(|| {})).await {
                 Ok(Ok(_) | Err(Error::LeaseEnded { .. })) => {}
