@@ -10,6 +10,7 @@ mod libraries;
 mod logs;
 mod registrations;
 mod retries;
+mod surroundings;
 
 use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, RunCertainty};
 use hotlease_tests::platform::Platform;

@@ -20,12 +20,17 @@ _SERVES_WITHIN = 40
 
 # Variables that change how a program computes, and hold nothing personal.
 _PASSED_ON = (
+    "BLIS_NUM_THREADS",
     "MKL_NUM_THREADS",
+    "NUMEXPR_MAX_THREADS",
+    "NUMEXPR_NUM_THREADS",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED",
     "PYTHONWARNINGS",
+    "RAYON_NUM_THREADS",
     "TZ",
+    "VECLIB_MAXIMUM_THREADS",
     "VIRTUAL_ENV",
 )
 _HASH_SEED = "20211"
