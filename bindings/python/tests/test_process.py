@@ -1,8 +1,101 @@
-"""The process of a worker, and that of the program: teams of threads."""
+"""The process of a worker, and that of the program: arithmetic, teams of threads."""
 
 import os
+import pathlib
+import subprocess
+
+import pytest
 
 import hotlease
+
+numpy = pytest.importorskip("numpy")
+
+# A library that changes the arithmetic of the thread that loads it, as one does that is linked with -ffast-math, and of the
+# thread that calls its function.
+_CHANGES = """\
+#include <fenv.h>
+#include <hotlease/function.h>
+
+__attribute__((constructor)) static void change(void)
+{
+    fesetround(FE_UPWARD);
+}
+
+HOTLEASE_PLAIN_FUNCTION(changes)
+{
+    change();
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory):
+    """A library whose function, and whose loading, changes the arithmetic of a thread."""
+    folder = tmp_path_factory.mktemp("library")
+    source, built = folder / "changes.c", folder / "changes.so"
+    source.write_text(_CHANGES)
+    include = pathlib.Path(__file__).parents[3] / "include"
+    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-I", str(include), "-o", str(built), str(source), "-lm"]
+    subprocess.run(command, check=True)
+    return str(built)
+
+
+def _third(load=None):
+    if load:
+        import ctypes
+
+        ctypes.CDLL(load)
+    return float(numpy.float64(1.0) / numpy.float64(3.0))
+
+
+class _Loads:
+    """An argument that loads a library when it is unpickled, as the import of a module does."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        import ctypes
+
+        return ctypes.CDLL, (self.path,)
+
+
+def _third_beside(_):
+    return _third()
+
+
+def test_no_library_and_no_function_changes_the_arithmetic_of_later_tasks(platform, changing):
+    changes = hotlease.native(changing, "changes", output=1)
+    expected = 1 / 3
+    with hotlease.Executor(1) as executor:
+        assert executor.submit(_third).result(60) == expected
+        for _ in range(2):
+            executor.submit(changes, b"x").result(60)
+            assert executor.submit(_third).result(60) == expected, "after a native task"
+    with hotlease.Executor(1) as executor:
+        executor.submit(_third, changing).result(60)
+        assert executor.submit(_third).result(60) == expected, "after a task that loaded the library"
+    with hotlease.Executor(1) as executor:
+        assert executor.submit(_third_beside, _Loads(changing)).result(60) == expected, "the first run is as later ones"
+
+
+def test_imports_do_not_change_the_arithmetic_of_tasks(platform, run, changing, tmp_path):
+    (tmp_path / "loader.py").write_text(f"import ctypes\nctypes.CDLL({changing!r})\n")
+    done = run(
+        """
+import hotlease, test_process
+with hotlease.Executor(1, options=hotlease.ExecutorOptions(imports=["loader"])) as executor:
+    print(executor.submit(test_process._third).result(60) == 1 / 3)
+"""
+    )
+    assert done.stdout == "True\n", done.stdout + done.stderr
+
+
+def test_a_function_that_the_program_calls_itself_leaves_its_arithmetic_alone(changing):
+    hotlease.native(changing, "changes", output=1)(b"x")
+    assert _third() == 1 / 3
+
 
 _TEAMS = ("MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 

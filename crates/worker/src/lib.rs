@@ -35,10 +35,12 @@
 //! | `watchdog` | cancel flags of functions past their deadline |
 //! | `crash` | crash records: why the process dies |
 //! | `forks` | processes that functions fork |
+//! | `float_state` | floating-point state of a thread, which functions may change |
 
 mod connection;
 mod control;
 mod crash;
+mod float_state;
 mod forks;
 mod function;
 mod host;
@@ -51,6 +53,7 @@ mod state;
 mod watchdog;
 
 pub use control::ControlError;
+pub use float_state::FloatState;
 pub use forks::is_child;
 pub use function::arguments::MemoryPlace;
 pub use function::context::{Context, FunctionContext};
@@ -80,10 +83,13 @@ pub struct Worker {
     socket: Socket,
     imports: Duration,
     boot: Duration,
+    /// State before imports.
+    floats: FloatState,
 }
 
 impl Worker {
-    /// Makes this process a worker: moves the control socket away from standard input, where functions would find it.
+    /// Makes this process a worker: moves the control socket away from standard input, where functions would find it. The
+    /// program's own code and imports that run from now on until the worker serves leave no floating-point state behind.
     ///
     /// # Errors
     /// If standard input is no control socket: the process was not started by an agent.
@@ -93,6 +99,7 @@ impl Worker {
             socket,
             imports: Duration::ZERO,
             boot: Duration::ZERO,
+            floats: FloatState::current(),
         })
     }
 
@@ -113,6 +120,7 @@ impl Worker {
     /// # Errors
     /// The agent is gone.
     pub fn become_zygote(self) -> io::Result<OwnedFd> {
+        self.floats.restore();
         let ready = WorkerAnswer::Ready {
             version: PROTOCOL_VERSION,
             imports_us: self.imports.as_micros() as u64,

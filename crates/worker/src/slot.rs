@@ -10,6 +10,7 @@ pub(crate) mod mailbox;
 mod sleep;
 
 use crate::crash;
+use crate::float_state::FloatState;
 use crate::forks;
 use crate::function::arguments::{self, Arguments, Regions, SlotChannel};
 use crate::function::context::Context;
@@ -68,6 +69,8 @@ pub struct Slot<C> {
     /// Ports of fabrics; only this slot drives them.
     ports: Vec<Arc<Port>>,
     context: Context,
+    /// Floating-point state that every function begins with.
+    floats: FloatState,
     idle: IdlePolicy,
     /// Index of the client that was served last, whose wake-up may be due.
     last: usize,
@@ -95,6 +98,7 @@ impl<C: Core> Slot<C> {
             clients: Vec::new(),
             ports: Vec::new(),
             context,
+            floats: FloatState::current(),
             idle,
             last: 0,
             ended: 0,
@@ -305,7 +309,9 @@ impl<C: Core> Slot<C> {
                     self.ports.push(port);
                 }
                 Letter::Job(job) => {
-                    if !job(&mut self.context) {
+                    let serves_on = job(&mut self.context);
+                    self.floats.restore();
+                    if !serves_on {
                         // No later request has begun, and the agent reports that after it has ended this process.
                         loop {
                             std::thread::park();
@@ -401,6 +407,7 @@ impl<C: Core> Slot<C> {
             self.shared.watchdog.watch(self.index, deadline_ticks);
         }
         let outcome = invoke::call(function, &arguments, &mut self.context, deadline_ns);
+        self.floats.restore();
         if forks::is_child() {
             // A copy of the worker that answered, too, would answer what its parent answers.
             crash::exit_now(0);

@@ -1,4 +1,4 @@
-//! What functions find in their thread and process: teams of threads of the size of their slot.
+//! What functions find in their thread and process: arithmetic as usual, and teams of threads of the size of their slot.
 
 use hotlease_client::{Code, Invoker};
 use hotlease_tests::library;
@@ -8,6 +8,16 @@ fn surroundings(platform: &Platform) -> Invoker {
     let path = library::compile("surroundings", &["-fopenmp", "-lm"]);
     let code = Code::open(path).unwrap();
     Invoker::allocate(&code, platform.lease_options()).unwrap()
+}
+
+#[test]
+fn neither_loading_nor_calls_change_the_arithmetic_of_later_calls() {
+    let platform = Platform::start();
+    let invoker = surroundings(&platform);
+    let arithmetic = invoker.function("arithmetic").unwrap();
+    assert_eq!(arithmetic.call(&[]).unwrap(), [1, 1], "after loading");
+    invoker.function("changes_arithmetic").unwrap().call(&[]).unwrap();
+    assert_eq!(arithmetic.call(&[]).unwrap(), [1, 1], "after a call");
 }
 
 #[test]
