@@ -151,6 +151,17 @@ def dump_arguments(
     return data, [buffer.raw() for buffer in buffers]
 
 
+def dump_kept(args: Any) -> bytes:
+    """Pickles positional arguments that a worker keeps: with their buffers."""
+    what = (args, None)
+    try:
+        data = pickle.dumps(what, _PROTOCOL)
+        by_value = b"__main__" in data
+    except Exception:
+        by_value = True
+    return _cloud_dumps(what) if by_value else data
+
+
 _pickler: Any = None
 
 

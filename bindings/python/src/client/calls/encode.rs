@@ -149,24 +149,44 @@ pub fn call(
 ) -> PyResult<(TaskPayload, Vec<FutureInput>)> {
     let mut gather = Gather::new(core);
     let payload = match target.blob {
-        Blob::Pickle(_) => request(target, args, kwargs, &core.invoker, &core.pool, Some(&mut gather))?,
+        Blob::Pickle(_) => request(target, args, kwargs, &core.invoker, &core.pool, &mut gather)?,
         Blob::Library(_) => native::request((function, target), args, kwargs, core, &mut gather)?,
     };
     Ok((payload, gather.inputs))
 }
 
+/// Encodes the request for a call whose worker keeps the arguments: all of them are in the pickle, none in memory that is
+/// lent for the call.
+pub fn kept(target: &Target, args: &Bound<'_, PyTuple>) -> PyResult<Box<[u8]>> {
+    let py = args.py();
+    let pickle = called(py, intern!(py, "dump_kept"))?
+        .call1((args,))?
+        .cast_into::<PyBytes>()?;
+    let pickle = pickle.as_bytes();
+    let layout = || {
+        let head = TaskRequest::head(request::PICKLED, true, &target.key, 0, pickle.len(), &[], &[])?;
+        let layout = TaskLayout::new(head.len(), pickle.len(), [])?;
+        Some((head, layout))
+    };
+    let (head, layout) = layout().ok_or_else(|| PyValueError::new_err("the arguments are larger than any memory"))?;
+    let mut bytes = vec![0; layout.end];
+    bytes[..head.len()].copy_from_slice(&head);
+    bytes[layout.pickle..][..pickle.len()].copy_from_slice(pickle);
+    Ok(bytes.into_boxed_slice())
+}
+
 /// Encodes the request for a call, without its function.
-pub fn request<'py>(
+fn request<'py>(
     target: &Target,
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
     invoker: &Invoker,
     pool: &Arc<BufferPool>,
-    mut gather: Option<&mut Gather<'_>>,
+    gather: &mut Gather<'_>,
 ) -> PyResult<TaskPayload> {
     let mut failed = None;
     let mut instead = |value: &Bound<'py, PyAny>| {
-        let looked = gather.as_mut()?.look(value);
+        let looked = gather.look(value);
         looked.unwrap_or_else(|error| {
             failed = Some(error);
             None
@@ -184,9 +204,6 @@ pub fn request<'py>(
     if let Some(error) = failed {
         return Err(error);
     }
-    let Some(gather) = gather else {
-        return pickled(target, args, kwargs, limit, invoker, pool);
-    };
     gather.inputs.clear();
     let pickle = || pickled(target, args, kwargs, limit, invoker, pool);
     gather.during(pickle)
