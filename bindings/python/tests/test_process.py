@@ -1,8 +1,9 @@
-"""The process of a worker, and that of the program: arithmetic, teams of threads."""
+"""The process of a worker, and that of the program: arithmetic, teams of threads, folders of any name."""
 
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -118,3 +119,31 @@ def test_teams_of_threads_have_the_size_of_a_slot_unless_a_variable_says_otherwi
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with hotlease.Executor(1) as executor:
         assert executor.submit(_teams, _TEAMS).result(60) == [None, None, "2", None, "1"]
+
+
+@pytest.mark.parametrize("name", [b"run_2026-01-01T12:30:00", b"caf\xe9", "caf\u00e9".encode(), b"100%3A", b"a b\n"])
+def test_programs_run_from_folders_of_any_name(platform, tmp_path, name):
+    folder = os.path.join(os.fsencode(tmp_path), name)
+    os.mkdir(folder)
+    with open(os.path.join(folder, b"helper.py"), "w") as file:
+        file.write("import os\ndef here(): return os.fsencode(os.getcwd()), os.fsencode(__file__)\n")
+    with open(os.path.join(folder, b"main.py"), "w") as file:
+        file.write("import helper, hotlease\nwith hotlease.Executor(1) as executor: print(executor.submit(helper.here).result(60))\n")
+    command = [sys.executable, os.path.join(folder, b"main.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60)
+    assert done.stdout.strip() == repr((folder, os.path.join(folder, b"helper.py"))), done.stderr
+
+
+def test_a_program_may_run_in_a_folder_that_was_removed(platform, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    program = (
+        "import os, sys; os.rmdir(os.getcwd())\n"
+        "import hotlease\n"
+        "with hotlease.Executor(1) as executor: print(executor.submit(os.getcwd).result(60))\n"
+    )
+    for first in ("", "relative"):
+        folder.mkdir(exist_ok=True)
+        command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {first!r})\n{program}"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60)
+        assert done.stdout == "/\n", done.stderr

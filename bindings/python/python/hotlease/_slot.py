@@ -102,6 +102,7 @@ def main():
         sys.exit(f"hotlease._slot: {error}; it is started by an agent")
     known = set(sys.path)
     for folder in os.environ.pop(_PATH, "").split(":"):
+        folder = folder.replace("%3A", ":").replace("%25", "%")
         if folder and folder not in known:
             sys.path.append(folder)
     why = _mismatch(os.environ.pop(_EXPECTED, "")) or _importing.imported(imports)

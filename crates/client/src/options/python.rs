@@ -2,6 +2,7 @@
 
 use crate::Error;
 use hotlease_wire::grpc::PythonRuntime;
+use hotlease_wire::python::encode_path;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -21,7 +22,7 @@ pub struct Python {
     /// Environment beyond what workers inherit in any case (`PATH`, `HOME`, `LANG` and a few more of the agent's).
     pub environment: BTreeMap<String, String>,
     /// Appended to the import path, unless it is in there already.
-    pub path: Vec<String>,
+    pub path: Vec<PathBuf>,
     /// Working directory of functions; `/` if the workers' host has no such folder.
     pub directory: PathBuf,
     /// The client's version of Python, like `3.11.7`: the first two numbers must match the workers'.
@@ -40,21 +41,18 @@ impl Python {
                 "slots must be 1 where workers are Python interpreters, not {slots}: ask for more workers"
             ));
         }
-        if self.interpreter.to_str().is_none() || self.interpreter.is_absolute() == self.image.is_some() {
-            return fail("python.interpreter must be an absolute path, or one in python.image, in UTF-8".into());
-        }
-        if self.directory.to_str().is_none() {
-            return fail("python.directory must be in UTF-8".into());
+        if self.interpreter.is_absolute() == self.image.is_some() {
+            return fail("python.interpreter must be an absolute path, or one in python.image".into());
         }
         Ok(())
     }
 
     pub(crate) fn request(&self) -> PythonRuntime {
         PythonRuntime {
-            interpreter: self.interpreter.to_string_lossy().into_owned(),
+            interpreter: encode_path(self.interpreter.as_os_str()),
             environment: self.environment.clone().into_iter().collect(),
-            path: self.path.clone(),
-            directory: self.directory.to_string_lossy().into_owned(),
+            path: self.path.iter().map(|folder| encode_path(folder.as_os_str())).collect(),
+            directory: encode_path(self.directory.as_os_str()),
             python: self.version.clone(),
             hotlease: self.hotlease.clone(),
             cloudpickle: self.cloudpickle.clone(),
