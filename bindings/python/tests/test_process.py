@@ -1,4 +1,4 @@
-"""The process of a worker, and that of the program: arithmetic, teams of threads, folders of any name."""
+"""The process of a worker, and that of the program: arithmetic, teams of threads, folders of any name, few descriptors."""
 
 import os
 import pathlib
@@ -147,3 +147,29 @@ def test_a_program_may_run_in_a_folder_that_was_removed(platform, tmp_path):
         command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {first!r})\n{program}"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60)
         assert done.stdout == "/\n", done.stderr
+
+
+def test_with_few_descriptors_large_arguments_and_results_are_copied(platform, run):
+    done = run(
+        """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+import numpy, hotlease
+with hotlease.Executor(1) as executor:
+    array = numpy.ones(200_000)
+    print(len([future.result(60) for future in [executor.submit(len, array) for _ in range(40)]]))
+    doubled = [future.result(60) for future in [executor.submit(numpy.multiply, array, 2) for _ in range(40)]]
+    print(sum(float(result.sum()) for result in doubled) == 40 * 400_000)
+    # A program that has few left itself.
+    files = []
+    while True:
+        try:
+            files.append(open("/dev/null"))
+        except OSError:
+            break
+    files.pop().close()
+    futures = [executor.submit(len, array) for _ in range(20)]
+    print(len([future.result(60) for future in futures]))
+"""
+    )
+    assert done.stdout.split() == ["40", "True", "20"], done.stdout + done.stderr

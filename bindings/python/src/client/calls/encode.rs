@@ -260,12 +260,15 @@ fn pickled(
         }
         Ok(())
     };
-    if layout.end <= limit || pool.is_full() {
+    let memory = match layout.end <= limit {
+        true => None,
+        false => shared(py, invoker, pool, layout.end)?,
+    };
+    let Some(mut memory) = memory else {
         let mut bytes = vec![0; layout.end];
         fill(&mut bytes)?;
         return Ok(TaskPayload::Own(bytes.into_boxed_slice()));
-    }
-    let mut memory = shared(py, invoker, pool, layout.end)?;
+    };
     fill(&mut memory.room()[..layout.end])?;
     Ok(TaskPayload::Shared(memory.into_extent(layout.end).into()))
 }
@@ -284,8 +287,15 @@ pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &TaskLayout) -
     given.put_before(0, &front)
 }
 
-/// Takes shared memory of this size.
-pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<BufferPool>, bytes: usize) -> PyResult<PoolBuffer> {
-    let taken = py.detach(|| pool.take(invoker, bytes));
-    taken.map_err(|error| crate::client::futures::decode::exception(py, &error))
+/// Takes shared memory of this size. `None` while others use as many buffers as there may be: a copy of the request then
+/// waits for one.
+pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<BufferPool>, bytes: usize) -> PyResult<Option<PoolBuffer>> {
+    if pool.is_full() {
+        return Ok(None);
+    }
+    match py.detach(|| pool.take(invoker, bytes)) {
+        Ok(memory) => Ok(Some(memory)),
+        Err(error) if error.lacks_descriptors() => Ok(None),
+        Err(error) => Err(crate::client::futures::decode::exception(py, &error)),
+    }
 }

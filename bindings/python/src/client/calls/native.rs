@@ -117,12 +117,15 @@ pub fn request<'py>(
     if let Some(request) = given.and_then(|given| before(&given, &head, &arguments, &layout)) {
         return Ok(TaskPayload::Shared(request.into()));
     }
-    if layout.end <= limit || core.pool.is_full() {
+    let memory = match layout.end <= limit {
+        true => None,
+        false => shared(py, &core.invoker, &core.pool, layout.end)?,
+    };
+    let Some(mut memory) = memory else {
         let mut bytes = vec![0; layout.end];
         fill(&mut bytes);
         return Ok(TaskPayload::Own(bytes.into_boxed_slice()));
-    }
-    let mut memory = shared(py, &core.invoker, &core.pool, layout.end)?;
+    };
     let room = &mut memory.room()[..layout.end];
     match layout.end < COPIED_ALONE {
         true => fill(room),
