@@ -18,6 +18,9 @@ pub const PATH: &str = "HOTLEASE_PYTHON_PATH";
 /// Environment variable with the modules that a worker imports before it accepts orders, separated by spaces. Workers
 /// with such modules can be forked from a zygote that has imported them.
 pub const IMPORTS: &str = "HOTLEASE_PYTHON_IMPORTS";
+/// Bytes that a worker writes to its output behind that of a task that has ended: what precedes them is no clue to the worker's
+/// death.
+pub const END_OF_TASK: &[u8] = b"\0hotlease: a task has ended\0";
 /// Most bytes of environment, import path and all other strings of a lease's Python.
 pub const BYTES_MAX: usize = 128 * 1024;
 

@@ -155,6 +155,7 @@ impl SlotState {
         }
         if output_streams::is_any() {
             output.append(&mut self.kept, &output_streams::take());
+            output_streams::mark_end();
         }
     }
 

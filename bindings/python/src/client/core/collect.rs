@@ -4,8 +4,7 @@ use crate::client::core::lane::{Flight, SendPath};
 use crate::client::core::{Closed, CoreState, ExecutorCore};
 use crate::client::memory::{Extent, PoolBuffer};
 use crate::client::tasks::job::TaskJob;
-use crate::client::tasks::outcome::TaskOutcome;
-use crate::client::tasks::outcome::is_result;
+use crate::client::tasks::outcome::{TaskOutcome, is_result, named};
 use hotlease_client::{EndReason, Error, Pipeline, RunCertainty};
 use hotlease_wire::task::{TaskLayout, TaskReply, reply};
 use std::sync::atomic::Ordering;
@@ -250,6 +249,7 @@ impl ExecutorCore {
         if job.errand.is_some() {
             return self.fail(state, job, error);
         }
+        let error = named(error, &job.target);
         if job.prepares {
             state.pending -= 1;
             state.unprepared = state.unprepared.saturating_add(1);
@@ -377,8 +377,14 @@ impl ExecutorCore {
             let result = result.unwrap_or_else(|| Err(unanswered()));
             self.land(&mut guard, at, Flight { job, sent }, result, &[]);
         }
+        // No task runs any more: another worker would only be prepared, and might die of that, too.
+        let is_broken = matches!(guard.closed, Some(Closed::Unprepared(_) | Closed::Lost(_)));
+        guard.lanes[at].is_dead |= is_broken;
         drop(guard);
         self.tell_followers();
+        if is_broken {
+            return self.keeper.rouse(&self.invoker);
+        }
         let repaired = pipeline.repair();
         let mut guard = self.state();
         let state = &mut *guard;
