@@ -27,9 +27,9 @@ pub fn count() -> u32 {
 
 /// A static value that each process makes for itself, on first use. A child of a fork leaks its parent's value: what
 /// that refers to, such as threads and registered descriptors, is the parent's.
-pub struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
+pub struct PerProcess<T: 'static>(AtomicPtr<ProcessValue<T>>);
 
-struct Made<T> {
+struct ProcessValue<T> {
     /// Result of [`count`] in the process that made the value.
     forks: u32,
     value: T,
@@ -53,7 +53,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
             {
                 return &made.value;
             }
-            let made = Box::into_raw(Box::new(Made {
+            let made = Box::into_raw(Box::new(ProcessValue {
                 forks,
                 value: T::default(),
             }));

@@ -1,4 +1,4 @@
-//! What functions find in their thread and process: arithmetic as usual, and teams of threads of the size of their slot.
+//! Surroundings of functions in their thread and process: arithmetic as usual, and teams of threads of the size of their slot.
 
 use hotlease_client::{Code, Invoker};
 use hotlease_tests::library;
