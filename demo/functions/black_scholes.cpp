@@ -82,7 +82,7 @@ struct Block {
 INLINE void price_block(const black_scholes_option* __restrict options, float* __restrict prices,
                         std::size_t count)
 {
-    // Records to columns first: the arithmetic is then contiguous, whatever the record's layout.
+    // Records to columns first: the arithmetic is then contiguous, in any layout of the record.
     alignas(64) Block column;
     for (std::size_t i = 0; i < count; ++i) {
         column.spot[i] = options[i].spot;

@@ -113,7 +113,7 @@ fn everything_works_over_every_provider() {
         site.until_free();
     }
     site.call("ofi", "behaved", &["everything"])
-        .expect("whatever is best works");
+        .expect("the best transport works");
 }
 
 #[test]

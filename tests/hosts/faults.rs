@@ -174,7 +174,7 @@ fn hosts_without_ipv4_call_over_every_provider() {
         site.call(provider, "behaved", &["few"]);
         site.until_free();
     }
-    site.call("ofi", "behaved", &["few"]).expect("whatever is best works");
+    site.call("ofi", "behaved", &["few"]).expect("the best transport works");
 }
 
 #[test]

@@ -81,15 +81,15 @@ fn talk(all: &Communicator) {
             .expect("here");
         assert!(got.iter().all(|byte| *byte == from as u8), "the large one of {from}");
     }
-    let count = 1000;
-    let call = CollectiveCall::new(Collective::Allreduce { count }, me, size);
-    let choice = Table::built_in().choose(&Question::new(&call, 8, LinkKind::Tcp));
-    let schedule = choice.recipe.build(&call).expect("there is one");
+    let (count, operator) = (1000, &Operator::Sum);
+    let call = CollectiveCall::new(Collective::Allreduce { count, operator }, Datatype::U64, me, size);
+    let recipe = Table::built_in().choose(&Question::new(&call, LinkKind::Tcp));
+    let schedule = recipe.build(&call).expect("there is one");
     let numbers = |of: &dyn Fn(u64) -> u64| -> Vec<u8> {
         (0..count as u64).flat_map(|number| of(number).to_le_bytes()).collect()
     };
     let mut output = vec![0; 8 * count];
-    let sum = Operator::Sum.of(Datatype::U64).expect("there are sums of these");
+    let sum = operator.of(Datatype::U64).expect("there are sums of these");
     all.run(
         schedule.into(),
         8,

@@ -1,5 +1,5 @@
-//! Workers in virtual machines (kind `microvm`). The machines are emulated, whatever the processor can do: the
-//! platform's part, which is tested, is the same.
+//! Workers in virtual machines (kind `microvm`). The machines are emulated, even if the processor can run
+//! them: the platform's part, which is tested, is the same.
 //!
 //! A machine takes seconds to boot, and a minute where other programs compile, so each test checks much in few
 //! machines, and one test runs at a time. Without QEMU or a kernel the tests print so and pass. The kernel is

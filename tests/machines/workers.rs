@@ -96,7 +96,7 @@ fn functions_run_in_a_machine_of_their_own_and_die_there() {
     let code = Code::open(library("inside")).expect("a library");
     let folders = Folders::new();
     let invoker = leased(&platform, &code, folders.reach()).unwrap_or_else(|error| panic!("no lease: {error}"));
-    carries_whatever_size(&invoker);
+    carries_any_size(&invoker);
     tells_errors(&invoker);
     is_a_machine(&invoker);
     reaches_what_it_declares(&invoker, &folders);
@@ -137,7 +137,7 @@ fn functions_run_in_a_machine_of_their_own_and_die_there() {
     });
 }
 
-fn carries_whatever_size(invoker: &Invoker) {
+fn carries_any_size(invoker: &Invoker) {
     for size in [0usize, 1, 4097, (1 << 20) - 32, (1 << 20) + 5, 64 << 20] {
         let input: Vec<u8> = (0..size).map(|at| (at * 31 + size) as u8).collect();
         let mut output = vec![0; size];

@@ -265,7 +265,7 @@ fn workers_exit_and_clients_are_told_when_the_platform_is_killed() {
 }
 
 #[test]
-fn workers_are_gone_with_the_platform_whatever_they_do() {
+fn workers_of_any_behaviour_are_gone_with_the_platform() {
     let mut platform = Platform::start_alone();
     for function in ["loops", "sleeps_blocked", "stops", "floods_for_ever"] {
         let mut lease = RawLease::with(&platform, &library("misbehaved"));

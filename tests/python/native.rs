@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 const NATIVE: u8 = 3;
 /// Recipe for the result, which the worker only repeats.
-const RECIPE: &[u8] = b"whatever makes an object of it";
+const RECIPE: &[u8] = b"any bytes that make an object";
 
 fn arguments(room: u64, name: &str, recipe: &[u8]) -> Vec<u8> {
     let name_bytes = (name.len() as u16).to_le_bytes();

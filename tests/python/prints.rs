@@ -129,7 +129,7 @@ fn damage_is_noticed_or_costs_what_is_damaged() {
     assert!(split(&good).is_some());
     assert!(split(&[]).is_none() && split(&[0, 1, 2, 3, 4, 5]).is_none(), "no flag");
     for length in 1..good.len() {
-        // Whatever the last bytes say, no byte beyond the section is read.
+        // The last bytes may say anything: no byte beyond the section is read.
         if let Some((end, section)) = split(&good[..length]) {
             assert!(end >= 1 && end + section.len() + 4 == length);
             assert!(OutputPieces(section).count() <= length);

@@ -100,7 +100,7 @@ impl RawLease {
     }
 }
 
-/// Another client with a worker of its own, whose calls must go on whatever happens beside it.
+/// Another client with a worker of its own, whose calls must go on beside any fault.
 pub struct Bystander {
     stop: Arc<AtomicBool>,
     called: Arc<AtomicU64>,

@@ -90,7 +90,7 @@ macro_rules! context_functions {
 }
 
 context_functions! {
-    touch hotlease_context_touch "Returns the first byte of its input, whatever its size.":
+    touch hotlease_context_touch "Returns the first byte of its input of any size.":
         |input, output| write_if_fits(output, &input[..input.len().min(1)]);
 
     sum hotlease_context_sum "Returns the wrapping sum of the 64-bit words of its input.":

@@ -112,6 +112,16 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) {
     }
 }
 
+/// Gives a new object to the caller, who frees it with its `_free` function.
+///
+/// # Safety
+/// `place` is NULL or valid for writing a pointer.
+pub(crate) unsafe fn give<T>(place: *mut *mut T, object: T) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { put(place, Box::into_raw(Box::new(object))) };
+    Ok(())
+}
+
 /// Rejects an out-parameter that is NULL, before any work is done.
 pub(crate) fn require_place<T>(place: *mut T, name: &'static str) -> Result<(), Failure> {
     if place.is_null() {

@@ -1,8 +1,8 @@
 //! `hotlease_buffer`: memory that client and workers share.
 
-use crate::argument::{object, put, require_place};
+use crate::argument::{give, object, require_place};
 use crate::invoker::InvokerHandle;
-use crate::status::{ErrorHandle, Failure, Status, free, run_guarded};
+use crate::status::{Failure, exported};
 use hotlease_client::{Buffer, BufferSlice, BufferSliceMut};
 use std::ffi::c_void;
 
@@ -67,30 +67,16 @@ impl BufferHandle {
     }
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_buffer_create(
-    invoker: *const InvokerHandle,
-    size_bytes: usize,
-    buffer: *mut *mut BufferHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(buffer, "buffer")?;
-        // SAFETY: NULL or valid, as the header demands.
-        let invoker = unsafe { object(invoker, "invoker") }?;
-        let mut created = invoker.invoker.buffer::<u8>(size_bytes)?;
-        let handle = BufferHandle {
-            start: created.as_mut_ptr(),
-            buffer: created,
-        };
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(buffer, Box::into_raw(Box::new(handle))) };
-        Ok(())
+exported!(hotlease_buffer_create(invoker: *const InvokerHandle, size_bytes: usize, buffer: *mut *mut BufferHandle) {
+    require_place(buffer, "buffer")?;
+    let invoker = object(invoker, "invoker")?;
+    let mut created = invoker.invoker.buffer::<u8>(size_bytes)?;
+    let handle = BufferHandle {
+        start: created.as_mut_ptr(),
+        buffer: created,
     };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+    give(buffer, handle)
+});
 
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
@@ -99,16 +85,5 @@ pub unsafe extern "C" fn hotlease_buffer_data(buffer: *mut BufferHandle) -> *mut
     unsafe { buffer.as_ref() }.map_or(std::ptr::null_mut(), |buffer| buffer.start.cast())
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_buffer_size(buffer: *const BufferHandle) -> usize {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { buffer.as_ref() }.map_or(0, |buffer| buffer.buffer.size_bytes())
-}
-
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_buffer_free(buffer: *mut BufferHandle) {
-    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
-    unsafe { free(buffer) };
-}
+exported!(get hotlease_buffer_size(buffer: BufferHandle) -> usize { 0, buffer.buffer.size_bytes() });
+exported!(free hotlease_buffer_free(BufferHandle));

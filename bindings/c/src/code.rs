@@ -1,7 +1,7 @@
 //! `hotlease_code`: a function library.
 
-use crate::argument::{self, bytes, put, require_place};
-use crate::status::{ErrorHandle, Status, catch_panic, free, run_guarded};
+use crate::argument::{self, bytes, give, require_place};
+use crate::status::exported;
 use hotlease_client::Code;
 use std::ffi::{CString, c_char, c_void};
 
@@ -12,62 +12,30 @@ pub struct CodeHandle {
 }
 
 impl CodeHandle {
-    fn give(code: Code, place: *mut *mut Self) {
+    fn of(code: Code) -> Self {
         let names = code.functions().iter();
         // A symbol's name contains no zero byte: it ended there in the library.
         let names = names.map(|function| CString::new(function.name.as_str()).unwrap_or_default());
-        let handle = Self {
+        Self {
             names: names.collect(),
             code,
-        };
-        // SAFETY: callers have checked that the place is not NULL; it is valid as the header demands.
-        unsafe { put(place, Box::into_raw(Box::new(handle))) };
+        }
     }
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_code_open(
-    path: *const c_char,
-    code: *mut *mut CodeHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(code, "code")?;
-        // SAFETY: NULL or a string, as the header demands.
-        let path = unsafe { argument::path(path, "path") }?;
-        CodeHandle::give(Code::open(path)?, code);
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_code_open(path: *const c_char, code: *mut *mut CodeHandle) {
+    require_place(code, "code")?;
+    let path = argument::path(path, "path")?;
+    give(code, CodeHandle::of(Code::open(path)?))
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_code_from_bytes(
-    start: *const c_void,
-    size: usize,
-    code: *mut *mut CodeHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(code, "code")?;
-        // SAFETY: NULL or valid, as the header demands.
-        let library = unsafe { bytes(start, size, "bytes") }?;
-        CodeHandle::give(Code::from_bytes("bytes in memory", library.to_vec())?, code);
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_code_from_bytes(start: *const c_void, size: usize, code: *mut *mut CodeHandle) {
+    require_place(code, "code")?;
+    let library = bytes(start, size, "bytes")?;
+    give(code, CodeHandle::of(Code::from_bytes("bytes in memory", library.to_vec())?))
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_code_function_count(code: *const CodeHandle) -> usize {
-    // SAFETY: NULL or valid, as the header demands.
-    catch_panic(0, || unsafe { code.as_ref() }.map_or(0, |code| code.names.len()))
-}
+exported!(get hotlease_code_function_count(code: CodeHandle) -> usize { 0, code.names.len() });
 
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
@@ -77,9 +45,4 @@ pub unsafe extern "C" fn hotlease_code_function_name(code: *const CodeHandle, in
     name.map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_code_free(code: *mut CodeHandle) {
-    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
-    unsafe { free(code) };
-}
+exported!(free hotlease_code_free(CodeHandle));

@@ -3,7 +3,7 @@
 //! * [`failure`] — status and details of an error of message passing.
 //! * [`options`], [`rendezvous`], [`operator`], [`request`] — one struct or handle each; [`datatype`] — the numbers of
 //!   types.
-//! * [`messages`], [`collectives`] — operations of a communicator; [`asked`] — a collective with its arguments.
+//! * [`messages`], [`collectives`] — operations of a communicator; [`collective_call`] — a collective with its arguments.
 
 mod collective_call;
 mod collectives;
@@ -15,8 +15,8 @@ mod options;
 mod rendezvous;
 mod request;
 
-use crate::argument::{object, put, require_place, sized};
-use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
+use crate::argument::{give, object, put, require_place, sized};
+use crate::status::{Failure, catch_panic, exported};
 use hotlease_comm::Communicator;
 use options::Options;
 use std::ffi::{CString, c_char};
@@ -43,10 +43,6 @@ impl CommHandle {
     pub(crate) fn into_communicator(self) -> Communicator {
         self.communicator
     }
-
-    fn give(communicator: Communicator) -> *mut Self {
-        Box::into_raw(Box::new(Self::of(communicator)))
-    }
 }
 
 /// Takes the communicator out of a handle, and frees the handle.
@@ -60,101 +56,39 @@ unsafe fn take(comm: *mut CommHandle) -> Result<Communicator, Failure> {
     Ok(unsafe { Box::from_raw(comm) }.communicator)
 }
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_join(
-    options: *const Options,
-    comm: *mut *mut CommHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(comm, "comm")?;
-        // SAFETY: NULL or a hotlease_comm_options with its size set, as the header demands.
-        let options = unsafe { sized(options, "options") }?.unwrap_or_default();
-        // SAFETY: its texts and its secret are NULL or valid, as the header demands.
-        let options = unsafe { options.understood() }?;
-        let joined = Communicator::join(&options)?;
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(comm, CommHandle::give(joined)) };
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_comm_join(options: *const Options, comm: *mut *mut CommHandle) {
+    require_place(comm, "comm")?;
+    let options = sized(options, "options")?.unwrap_or_default();
+    let options = options.understood()?;
+    give(comm, CommHandle::of(Communicator::join(&options)?))
+});
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_rank(comm: *const CommHandle) -> u32 {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { comm.as_ref() }.map_or(0, |comm| comm.communicator.rank())
-}
+exported!(get hotlease_comm_rank(comm: CommHandle) -> u32 { 0, comm.communicator.rank() });
+exported!(get hotlease_comm_size(comm: CommHandle) -> u32 { 0, comm.communicator.size() });
+exported!(get hotlease_comm_name(comm: CommHandle) -> *const c_char { c"".as_ptr(), comm.name.as_ptr() });
+exported!(get hotlease_comm_link(comm: CommHandle) -> *const c_char { c"".as_ptr(), comm.link.as_ptr() });
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_size(comm: *const CommHandle) -> u32 {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { comm.as_ref() }.map_or(0, |comm| comm.communicator.size())
-}
-
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_name(comm: *const CommHandle) -> *const c_char {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { comm.as_ref() }.map_or(c"".as_ptr(), |comm| comm.name.as_ptr())
-}
-
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_link(comm: *const CommHandle) -> *const c_char {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { comm.as_ref() }.map_or(c"".as_ptr(), |comm| comm.link.as_ptr())
-}
-
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_split(
-    comm: *const CommHandle,
-    color: i64,
-    key: i64,
-    part: *mut *mut CommHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(part, "part")?;
-        // SAFETY: NULL or valid, as the header demands.
-        let comm = unsafe { object(comm, "comm") }?;
-        let made = comm.communicator.split(number_or_none(color, "color")?, key)?;
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(part, made.map_or(std::ptr::null_mut(), CommHandle::give)) };
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_comm_split(comm: *const CommHandle, color: i64, key: i64, part: *mut *mut CommHandle) {
+    require_place(part, "part")?;
+    let comm = object(comm, "comm")?;
+    let made = comm.communicator.split(number_or_none(color, "color")?, key)?;
+    match made {
+        Some(made) => give(part, CommHandle::of(made)),
+        None => {
+            put(part, std::ptr::null_mut());
+            Ok(())
+        }
+    }
+});
 
 /// Defines a function that makes a communicator from another one.
 macro_rules! derives {
     ($name:ident, $method:ident($($argument:ident: $type:ty)?), $place:ident) => {
-        /// See `communicator.h`.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
-            comm: *const CommHandle,
-            $($argument: $type,)?
-            $place: *mut *mut CommHandle,
-            error: *mut *mut ErrorHandle,
-        ) -> Status {
-            let body = || {
-                require_place($place, stringify!($place))?;
-                // SAFETY: NULL or valid, as the header demands.
-                let comm = unsafe { object(comm, "comm") }?;
-                let made = comm.communicator.$method($($argument)?)?;
-                // SAFETY: checked not to be NULL; valid as the header demands.
-                unsafe { put($place, CommHandle::give(made)) };
-                Ok(())
-            };
-            // SAFETY: NULL or valid, as the header demands.
-            unsafe { run_guarded(error, body) }
-        }
+        exported!($name(comm: *const CommHandle, $($argument: $type,)? $place: *mut *mut CommHandle) {
+            require_place($place, stringify!($place))?;
+            let made = object(comm, "comm")?.communicator.$method($($argument)?)?;
+            give($place, CommHandle::of(made))
+        });
     };
 }
 
@@ -162,24 +96,12 @@ derives!(hotlease_comm_dup, dup(), same);
 derives!(hotlease_comm_shrink, shrink(), smaller);
 derives!(hotlease_comm_grow, grow(joining: u32), larger);
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_finish(comm: *mut CommHandle, error: *mut *mut ErrorHandle) -> Status {
-    let body = || {
-        // SAFETY: NULL, or given out and not freed yet, as the header demands.
-        let communicator = unsafe { take(comm) }?;
-        Ok(communicator.finish()?)
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_comm_finish(comm: *mut CommHandle) {
+    let communicator = take(comm)?;
+    Ok(communicator.finish()?)
+});
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_free(comm: *mut CommHandle) {
-    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
-    unsafe { free(comm) };
-}
+exported!(free hotlease_comm_free(CommHandle));
 
 /// See `communicator.h`.
 #[unsafe(no_mangle)]

@@ -1,10 +1,10 @@
 //! `hotlease_function`: functions and their calls.
 
-use crate::argument::{bytes, bytes_mut, object, put, require_place, sized, text};
+use crate::argument::{bytes, bytes_mut, give, object, put, require_place, sized, text};
 use crate::buffer::{BufferHandle, Range};
 use crate::invocation::{Callback, InvocationHandle, RawCallback, deliver_to};
 use crate::invoker::InvokerHandle;
-use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
+use crate::status::{Failure, exported};
 use hotlease_client::{Error, Function};
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
@@ -52,79 +52,40 @@ impl FunctionOptions {
     }
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_function_find(
+exported!(hotlease_function_find(
     invoker: *const InvokerHandle,
     name: *const c_char,
     options: *const FunctionOptions,
     function: *mut *mut FunctionHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(function, "function")?;
-        // SAFETY: NULL or valid, as the header demands.
-        let invoker = &unsafe { object(invoker, "invoker") }?.invoker;
-        // SAFETY: NULL or a string, as the header demands.
-        let name = unsafe { text(name, "name") }?;
-        let mut output_bytes = invoker.options().reply_bytes as usize;
-        let mut found = invoker.function(name)?;
-        // SAFETY: NULL or a hotlease_function_options with its size set, as the header demands.
-        if let Some(options) = unsafe { sized(options, "options") }? {
-            found = options.apply(found, &mut output_bytes)?;
-        }
-        let handle = FunctionHandle {
-            function: found,
-            output_bytes,
-        };
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(function, Box::into_raw(Box::new(handle))) };
-        Ok(())
+) {
+    require_place(function, "function")?;
+    let invoker = &object(invoker, "invoker")?.invoker;
+    let name = text(name, "name")?;
+    let mut output_bytes = invoker.options().reply_bytes as usize;
+    let mut found = invoker.function(name)?;
+    if let Some(options) = sized(options, "options")? {
+        found = options.apply(found, &mut output_bytes)?;
+    }
+    let handle = FunctionHandle {
+        function: found,
+        output_bytes,
     };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+    give(function, handle)
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_function_on_slot(
-    function: *const FunctionHandle,
-    slot: u32,
-    on_slot: *mut *mut FunctionHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(on_slot, "on_slot")?;
-        // SAFETY: NULL or valid, as the header demands.
-        let function = unsafe { object(function, "function") }?;
-        let slot = usize::try_from(slot).unwrap_or(usize::MAX);
-        let handle = FunctionHandle {
-            function: function.function.clone().on_slot(slot)?,
-            output_bytes: function.output_bytes,
-        };
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(on_slot, Box::into_raw(Box::new(handle))) };
-        Ok(())
+exported!(hotlease_function_on_slot(function: *const FunctionHandle, slot: u32, on_slot: *mut *mut FunctionHandle) {
+    require_place(on_slot, "on_slot")?;
+    let function = object(function, "function")?;
+    let slot = usize::try_from(slot).unwrap_or(usize::MAX);
+    let handle = FunctionHandle {
+        function: function.function.clone().on_slot(slot)?,
+        output_bytes: function.output_bytes,
     };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+    give(on_slot, handle)
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_function_output_bytes(function: *const FunctionHandle) -> usize {
-    catch_panic(0, || {
-        // SAFETY: NULL or valid, as the header demands.
-        unsafe { function.as_ref() }.map_or(0, |function| function.output_bytes)
-    })
-}
-
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_function_free(function: *mut FunctionHandle) {
-    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
-    unsafe { free(function) };
-}
+exported!(get hotlease_function_output_bytes(function: FunctionHandle) -> usize { 0, function.output_bytes });
+exported!(free hotlease_function_free(FunctionHandle));
 
 /// Reports the length of a result. If the function failed itself, copies its message to the output and reports the
 /// message's length.
@@ -160,150 +121,72 @@ pub(crate) fn own_message(error: &Error, out: &mut [u8]) -> Option<usize> {
     Some(length)
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_invoke(
+exported!(hotlease_invoke(
     function: *const FunctionHandle,
     input: *const c_void,
     input_size: usize,
     out: *mut c_void,
     out_capacity: usize,
     out_size: *mut usize,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // SAFETY: NULL or valid, as the header demands.
-        let function = unsafe { object(function, "function") }?;
-        // SAFETY: as the header demands.
-        let (input, out) = unsafe { (bytes(input, input_size, "in")?, bytes_mut(out, out_capacity, "out")?) };
-        let result = function.function.invoke(input, out);
-        // SAFETY: NULL or valid, as the header demands.
-        unsafe { finish(result, out, out_size) }
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+) {
+    let function = &object(function, "function")?.function;
+    let (input, out) = (bytes(input, input_size, "in")?, bytes_mut(out, out_capacity, "out")?);
+    let result = function.invoke(input, out);
+    finish(result, out, out_size)
+});
 
-/// Submits a call, with or without waiting for a free queue.
-///
-/// # Safety
-/// As the header demands.
-unsafe fn submit(
+exported!(hotlease_submit(
     function: *const FunctionHandle,
     input: *const c_void,
     input_size: usize,
     invocation: *mut *mut InvocationHandle,
-    error: *mut *mut ErrorHandle,
-    wait: bool,
-) -> Status {
-    let body = || {
-        require_place(invocation, "invocation")?;
-        // SAFETY: the caller's promise.
-        let (function, input) = unsafe { (object(function, "function")?, bytes(input, input_size, "in")?) };
-        let started = if wait {
-            function.function.submit(input)?
-        } else {
-            function.function.try_submit(input)?
-        };
-        // SAFETY: checked not to be NULL; valid by the caller's promise.
-        unsafe { put(invocation, InvocationHandle::of_bytes(started)) };
-        Ok(())
-    };
-    // SAFETY: the caller's promise.
-    unsafe { run_guarded(error, body) }
-}
+) {
+    require_place(invocation, "invocation")?;
+    let function = &object(function, "function")?.function;
+    let input = bytes(input, input_size, "in")?;
+    give(invocation, InvocationHandle::of_bytes(function.submit(input)?))
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_submit(
+exported!(hotlease_try_submit(
     function: *const FunctionHandle,
     input: *const c_void,
     input_size: usize,
     invocation: *mut *mut InvocationHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    // SAFETY: as the header demands.
-    unsafe { submit(function, input, input_size, invocation, error, true) }
-}
+) {
+    require_place(invocation, "invocation")?;
+    let function = &object(function, "function")?.function;
+    let input = bytes(input, input_size, "in")?;
+    give(invocation, InvocationHandle::of_bytes(function.try_submit(input)?))
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_try_submit(
-    function: *const FunctionHandle,
-    input: *const c_void,
-    input_size: usize,
-    invocation: *mut *mut InvocationHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    // SAFETY: as the header demands.
-    unsafe { submit(function, input, input_size, invocation, error, false) }
-}
-
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_submit_then(
+exported!(hotlease_submit_then(
     function: *const FunctionHandle,
     input: *const c_void,
     input_size: usize,
     callback: RawCallback,
     user: *mut c_void,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // SAFETY: as the header demands.
-        let (function, input) = unsafe { (object(function, "function")?, bytes(input, input_size, "in")?) };
-        let callback = Callback::new(callback, user)?;
-        function
-            .function
-            .submit_then(input, move |result| deliver_to(callback, result))?;
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+) {
+    let function = &object(function, "function")?.function;
+    let input = bytes(input, input_size, "in")?;
+    let callback = Callback::new(callback, user)?;
+    Ok(function.submit_then(input, move |result| deliver_to(callback, result))?)
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_invoke_buffers(
-    function: *const FunctionHandle,
-    input: Range,
-    output: Range,
-    out_size: *mut usize,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // SAFETY: NULL or valid, as the header demands.
-        let function = unsafe { object(function, "function") }?;
-        // SAFETY: as the header demands.
-        let (input, output) = unsafe { (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?) };
-        let result = function.function.invoke_buffer(input, output);
-        // SAFETY: NULL or valid, as the header demands.
-        unsafe { finish(result, &mut [], out_size) }
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_invoke_buffers(function: *const FunctionHandle, input: Range, output: Range, out_size: *mut usize) {
+    let function = &object(function, "function")?.function;
+    let (input, output) = (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?);
+    let result = function.invoke_buffer(input, output);
+    finish(result, &mut [], out_size)
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_submit_buffers(
+exported!(hotlease_submit_buffers(
     function: *const FunctionHandle,
     input: Range,
     output: Range,
     invocation: *mut *mut InvocationHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(invocation, "invocation")?;
-        // SAFETY: NULL or valid, as the header demands.
-        let function = unsafe { object(function, "function") }?;
-        // SAFETY: as the header demands.
-        let (input, output) = unsafe { (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?) };
-        let started = function.function.submit_buffer(input, output)?;
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(invocation, InvocationHandle::of_buffer(started)) };
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+) {
+    require_place(invocation, "invocation")?;
+    let function = &object(function, "function")?.function;
+    let (input, output) = (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?);
+    give(invocation, InvocationHandle::of_buffer(function.submit_buffer(input, output)?))
+});

@@ -1,14 +1,11 @@
 //! `hotlease_gang`: functions that run on several workers at the same time; and the communicator that such a function
 //! gets.
 
-use crate::argument::{
-    bytes, bytes_mut, check_struct_size, fill_sized, object, optional_text, put, require_place, sized, text,
-};
+use crate::argument::{bytes, bytes_mut, give, object, optional_text, put, require_place, text};
 use crate::code::CodeHandle;
 use crate::comm::CommHandle;
 use crate::invoker::{Options, Usage};
-use crate::status::{ErrorHandle, Failure, PlatformError, Status, catch_panic, free, run_guarded};
-use hotlease_client::LeaseOptions;
+use crate::status::{ErrorHandle, Failure, PlatformError, Status, catch_panic, exported, run_guarded};
 use hotlease_gang::{Error, FunctionContext, Gang, GangCall, Inputs, SeatValue};
 use std::ffi::{c_char, c_void};
 
@@ -27,46 +24,25 @@ impl From<Error> for Failure {
     }
 }
 
-/// See `gang.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_gang_lease(
+exported!(hotlease_gang_lease(
     code: *const CodeHandle,
     options: *const Options,
     address: *const c_char,
     gang: *mut *mut GangHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(gang, "gang")?;
-        // SAFETY: NULL or valid, as the header demands.
-        let code = unsafe { object(code, "code") }?;
-        // SAFETY: NULL or a hotlease_options with its size set, as the header demands.
-        let options = match unsafe { sized(options, "options") }? {
-            // SAFETY: its texts are NULL or valid, as the header demands.
-            Some(options) => unsafe { options.lease_options() }?,
-            None => LeaseOptions::default(),
-        };
-        // SAFETY: NULL or a string, as the header demands.
-        let address = unsafe { optional_text(address, "address") }?;
-        let address = address.map(|address| {
-            let wrong = |_| Failure::Argument(format!("address: {address} is no IP address"));
-            address.parse().map_err(wrong)
-        });
-        let leased = Gang::lease(&code.code, options, address.transpose()?)?;
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(gang, Box::into_raw(Box::new(GangHandle { gang: leased }))) };
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+) {
+    require_place(gang, "gang")?;
+    let code = object(code, "code")?;
+    let options = Options::read(options)?;
+    let address = optional_text(address, "address")?;
+    let address = address.map(|address| {
+        let wrong = |_| Failure::Argument(format!("address: {address} is no IP address"));
+        address.parse().map_err(wrong)
+    });
+    let leased = Gang::lease(&code.code, options, address.transpose()?)?;
+    give(gang, GangHandle { gang: leased })
+});
 
-/// See `gang.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_gang_ranks(gang: *const GangHandle) -> u32 {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { gang.as_ref() }.map_or(0, |gang| gang.gang.ranks())
-}
+exported!(get hotlease_gang_ranks(gang: GangHandle) -> u32 { 0, gang.gang.ranks() });
 
 /// Destination of a call's outputs.
 struct CallOutputs {
@@ -107,9 +83,7 @@ impl GangHandle {
     }
 }
 
-/// See `gang.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_gang_call(
+exported!(hotlease_gang_call(
     gang: *const GangHandle,
     function: *const c_char,
     input: *const c_void,
@@ -117,24 +91,16 @@ pub unsafe extern "C" fn hotlease_gang_call(
     output: *mut c_void,
     output_capacity: usize,
     output_sizes: *mut usize,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // SAFETY: NULL or valid, as the header demands.
-        let gang = unsafe { object(gang, "gang") }?;
-        // SAFETY: NULL or valid, as the header demands.
-        let input = unsafe { bytes(input, input_size, "in") }?;
-        let outputs = CallOutputs {
-            start: output,
-            capacity: output_capacity,
-            sizes: output_sizes,
-        };
-        // SAFETY: NULL or valid, as the header demands.
-        unsafe { gang.call(function, Inputs::Shared(input), outputs) }
+) {
+    let gang = object(gang, "gang")?;
+    let input = bytes(input, input_size, "in")?;
+    let outputs = CallOutputs {
+        start: output,
+        capacity: output_capacity,
+        sizes: output_sizes,
     };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+    gang.call(function, Inputs::Shared(input), outputs)
+});
 
 /// See `gang.h`.
 #[unsafe(no_mangle)]
@@ -171,37 +137,12 @@ pub unsafe extern "C" fn hotlease_gang_call_each(
     unsafe { run_guarded(error, body) }
 }
 
-/// See `gang.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_gang_end(
-    gang: *const GangHandle,
-    usage: *mut Usage,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // SAFETY: NULL or valid, as the header demands.
-        let gang = unsafe { object(gang, "gang") }?;
-        if !usage.is_null() {
-            // SAFETY: not NULL, so there is at least its size, as the header demands.
-            check_struct_size::<Usage>(unsafe { usage.cast::<usize>().read() }, "usage")?;
-        }
-        let used = gang.gang.end()?;
-        if !usage.is_null() {
-            // SAFETY: not NULL, and valid for the size that it states, as the header demands.
-            unsafe { fill_sized(usage, &Usage::of(&used), "usage") }?;
-        }
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_gang_end(gang: *const GangHandle, usage: *mut Usage) {
+    let gang = object(gang, "gang")?;
+    Usage::report(usage, || Ok(gang.gang.end()?))
+});
 
-/// See `gang.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_gang_free(gang: *mut GangHandle) {
-    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
-    unsafe { free(gang) };
-}
+exported!(free hotlease_gang_free(GangHandle));
 
 /// Communicator that a worker of a gang keeps.
 struct KeptCommunicator(CommHandle);
@@ -212,26 +153,14 @@ impl SeatValue for KeptCommunicator {
     }
 }
 
-/// See `gang.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_context_communicator(
-    context: *const FunctionContext,
-    communicator: *mut *const CommHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(communicator, "communicator")?;
-        // SAFETY: NULL or the context of the function that runs, as the header demands.
-        let context = unsafe { object(context, "context") }?;
-        let kept =
-            hotlease_gang::communicator_in(context, |communicator| KeptCommunicator(CommHandle::of(communicator)))?;
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(communicator, &raw const kept.0) };
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_context_communicator(context: *const FunctionContext, communicator: *mut *const CommHandle) {
+    require_place(communicator, "communicator")?;
+    let context = object(context, "context")?;
+    let kept =
+        hotlease_gang::communicator_in(context, |communicator| KeptCommunicator(CommHandle::of(communicator)))?;
+    put(communicator, &raw const kept.0);
+    Ok(())
+});
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes_mut, object};
 use crate::function::finish;
-use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
+use crate::status::{ErrorHandle, Failure, Status, catch_panic, exported};
 use hotlease_client::{BufferInvocation, Error, Invocation};
 use std::ffi::{c_int, c_void};
 use std::future::Future;
@@ -39,12 +39,12 @@ fn in_buffer(result: Result<usize, Error>) -> CallOutcome {
 }
 
 impl InvocationHandle {
-    pub(crate) fn of_bytes(invocation: Invocation) -> *mut Self {
-        Box::into_raw(Box::new(Self(PendingCall::Bytes(invocation))))
+    pub(crate) fn of_bytes(invocation: Invocation) -> Self {
+        Self(PendingCall::Bytes(invocation))
     }
 
-    pub(crate) fn of_buffer(invocation: BufferInvocation) -> *mut Self {
-        Box::into_raw(Box::new(Self(PendingCall::Buffer(invocation))))
+    pub(crate) fn of_buffer(invocation: BufferInvocation) -> Self {
+        Self(PendingCall::Buffer(invocation))
     }
 }
 
@@ -123,35 +123,20 @@ pub unsafe extern "C" fn hotlease_wait_for(invocation: *mut InvocationHandle, ti
     })
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_wait(
+exported!(hotlease_wait(
     invocation: *mut InvocationHandle,
     out: *mut c_void,
     out_capacity: usize,
     out_size: *mut usize,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // First, because it is freed in any case.
-        // SAFETY: NULL, or given out and not freed yet, as the header demands.
-        let call = unsafe { take(invocation) }?;
-        // SAFETY: as the header demands.
-        let out = unsafe { bytes_mut(out, out_capacity, "out") }?;
-        let result = call.wait_into(out);
-        // SAFETY: NULL or valid, as the header demands.
-        unsafe { finish(result, out, out_size) }
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+) {
+    // First, because it is freed in any case.
+    let call = take(invocation)?;
+    let out = bytes_mut(out, out_capacity, "out")?;
+    let result = call.wait_into(out);
+    finish(result, out, out_size)
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_invocation_free(invocation: *mut InvocationHandle) {
-    // SAFETY: NULL, or given out and not freed yet, as the header demands.
-    unsafe { free(invocation) };
-}
+exported!(free hotlease_invocation_free(InvocationHandle));
 
 /// Takes the call out of a handle, and frees the handle.
 ///
@@ -247,24 +232,12 @@ impl Wake for Delivery {
     }
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_then(
-    invocation: *mut InvocationHandle,
-    callback: RawCallback,
-    user: *mut c_void,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // SAFETY: NULL, or given out and not freed yet, as the header demands.
-        let call = unsafe { take(invocation) }?;
-        let callback = Callback::new(callback, user)?;
-        Arc::new(Delivery(Mutex::new(Some((call, callback))))).advance();
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_then(invocation: *mut InvocationHandle, callback: RawCallback, user: *mut c_void) {
+    let call = take(invocation)?;
+    let callback = Callback::new(callback, user)?;
+    Arc::new(Delivery(Mutex::new(Some((call, callback))))).advance();
+    Ok(())
+});
 
 #[cfg(test)]
 mod tests {

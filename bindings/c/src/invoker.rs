@@ -1,8 +1,8 @@
 //! `hotlease_invoker`: a lease, and the connection to its workers.
 
-use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, require_place, sized};
+use crate::argument::{check_struct_size, fill_sized, give, object, optional_text, require_place, sized};
 use crate::code::CodeHandle;
-use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
+use crate::status::{Failure, exported};
 use hotlease_client::{
     Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread, StoragePlaceError, UsageTotals,
 };
@@ -68,18 +68,48 @@ pub struct Usage {
 }
 
 impl Usage {
-    pub(crate) fn of(used: &UsageTotals) -> Self {
-        Self {
+    /// Ends a lease; writes what it has used, unless `usage` is NULL.
+    ///
+    /// # Safety
+    /// `usage` is NULL, or valid for the size that it states.
+    pub(crate) unsafe fn report(
+        usage: *mut Self,
+        end: impl FnOnce() -> Result<UsageTotals, Failure>,
+    ) -> Result<(), Failure> {
+        if usage.is_null() {
+            end()?;
+            return Ok(());
+        }
+        // Checked before the lease is released, because its usage cannot be read again afterwards.
+        // SAFETY: not NULL, so there is at least its size by the caller's promise.
+        check_struct_size::<Self>(unsafe { usage.cast::<usize>().read() }, "usage")?;
+        let used = end()?;
+        let used = Self {
             struct_size: size_of::<Self>(),
             allocated_ns: used.allocated_ns,
             hot_ns: used.hot_ns,
             compute_ns: used.compute_ns,
             invocations: used.invocations,
-        }
+        };
+        // SAFETY: not NULL, so valid by the caller's promise.
+        unsafe { fill_sized(usage, &used, "usage") }
     }
 }
 
 impl Options {
+    /// Reads the options of a new lease; the defaults for NULL.
+    ///
+    /// # Safety
+    /// `options` is NULL, or valid with its size set, and its texts are NULL or valid.
+    pub(crate) unsafe fn read(options: *const Self) -> Result<LeaseOptions, Failure> {
+        // SAFETY: the caller's promise.
+        match unsafe { sized(options, "options") }? {
+            // SAFETY: as above.
+            Some(options) => unsafe { options.lease_options() },
+            None => Ok(LeaseOptions::default()),
+        }
+    }
+
     /// Makes the client library's options of these; 0 is the default everywhere.
     ///
     /// # Safety
@@ -168,27 +198,24 @@ impl Options {
             other => return Err(unknown("direct", other)),
         };
         // SAFETY: the caller's promise.
-        if let Some(label) = unsafe { optional_text(self.label, "options->label") }? {
-            label.clone_into(&mut options.label);
+        let text = |text, name| unsafe { optional_text(text, name) };
+        for (given, name, option) in [
+            (self.label, "options->label", &mut options.label),
+            (self.sandbox, "options->sandbox", &mut options.sandbox),
+            (self.state, "options->state", &mut options.state),
+        ] {
+            if let Some(given) = text(given, name)? {
+                given.clone_into(option);
+            }
         }
-        // SAFETY: the caller's promise.
-        if let Some(sandbox) = unsafe { optional_text(self.sandbox, "options->sandbox") }? {
-            sandbox.clone_into(&mut options.sandbox);
-        }
-        // SAFETY: the caller's promise.
-        if let Some(mounts) = unsafe { optional_text(self.mounts, "options->mounts") }? {
+        if let Some(mounts) = text(self.mounts, "options->mounts")? {
             let mounts = mounts.lines().filter(|line| !line.is_empty()).map(str::parse);
             options.reach.directories = mounts.collect::<Result<_, _>>()?;
         }
-        // SAFETY: the caller's promise.
-        if let Some(storage) = unsafe { optional_text(self.storage, "options->storage") }? {
+        if let Some(storage) = text(self.storage, "options->storage")? {
             let places = storage.lines().filter(|line| !line.is_empty()).map(str::parse);
             let read = places.collect::<Result<_, StoragePlaceError>>();
             options.reach.storage = read.map_err(|bad| Failure::Argument(format!("options->storage: {bad}")))?;
-        }
-        // SAFETY: the caller's promise.
-        if let Some(state) = unsafe { optional_text(self.state, "options->state") }? {
-            state.clone_into(&mut options.state);
         }
         for (path, option) in [
             (self.runtime_dir, &mut options.runtime_dir),
@@ -200,13 +227,13 @@ impl Options {
                 *option = Some(OsStr::from_bytes(path.to_bytes()).into());
             }
         }
-        // SAFETY: the caller's promise.
-        if let Some(manager) = unsafe { optional_text(self.manager, "options->manager") }? {
-            options.manager = Some(manager.to_owned());
-        }
-        // SAFETY: the caller's promise.
-        if let Some(transport) = unsafe { optional_text(self.transport, "options->transport") }? {
-            options.transport = Some(transport.to_owned());
+        for (given, name, option) in [
+            (self.manager, "options->manager", &mut options.manager),
+            (self.transport, "options->transport", &mut options.transport),
+        ] {
+            if let Some(given) = text(given, name)? {
+                *option = Some(given.to_owned());
+            }
         }
         Ok(options)
     }
@@ -216,86 +243,30 @@ fn unknown(field: &str, value: impl std::fmt::Display) -> Failure {
     Failure::Argument(format!("options->{field} cannot be {value}"))
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_allocate(
-    code: *const CodeHandle,
-    options: *const Options,
-    invoker: *mut *mut InvokerHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(invoker, "invoker")?;
-        // SAFETY: NULL or valid, as the header demands.
-        let code = unsafe { object(code, "code") }?;
-        // SAFETY: NULL or a hotlease_options with its size set, as the header demands.
-        let options = match unsafe { sized(options, "options") }? {
-            // SAFETY: its texts are NULL or valid, as the header demands.
-            Some(options) => unsafe { options.lease_options() }?,
-            None => LeaseOptions::default(),
-        };
-        let allocated = Invoker::allocate(&code.code, options)?;
-        let handle = InvokerHandle {
-            transport: CString::new(allocated.transport()).unwrap_or_default(),
-            invoker: allocated,
-        };
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(invoker, Box::into_raw(Box::new(handle))) };
-        Ok(())
+exported!(hotlease_allocate(code: *const CodeHandle, options: *const Options, invoker: *mut *mut InvokerHandle) {
+    require_place(invoker, "invoker")?;
+    let code = object(code, "code")?;
+    let allocated = Invoker::allocate(&code.code, Options::read(options)?)?;
+    let handle = InvokerHandle {
+        transport: CString::new(allocated.transport()).unwrap_or_default(),
+        invoker: allocated,
     };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+    give(invoker, handle)
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_deallocate(
-    invoker: *const InvokerHandle,
-    usage: *mut Usage,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // SAFETY: NULL or valid, as the header demands.
-        let invoker = unsafe { object(invoker, "invoker") }?;
-        if !usage.is_null() {
-            // SAFETY: not NULL, so there is at least its size, as the header demands. Checked before the lease is
-            // released, because its usage cannot be read again afterwards.
-            check_struct_size::<Usage>(unsafe { usage.cast::<usize>().read() }, "usage")?;
-        }
-        let used = invoker.invoker.clone().deallocate()?;
-        if !usage.is_null() {
-            // SAFETY: not NULL, and valid for the size that it states, as the header demands.
-            unsafe { fill_sized(usage, &Usage::of(&used), "usage") }?;
-        }
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_deallocate(invoker: *const InvokerHandle, usage: *mut Usage) {
+    let invoker = object(invoker, "invoker")?;
+    Usage::report(usage, || Ok(invoker.invoker.clone().deallocate()?))
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_invoker_slots(invoker: *const InvokerHandle) -> u32 {
-    catch_panic(0, || {
-        // SAFETY: NULL or valid, as the header demands.
-        let slots = unsafe { invoker.as_ref() }.map_or(0, |invoker| invoker.invoker.slots());
-        u32::try_from(slots).unwrap_or(u32::MAX)
-    })
-}
+exported!(get hotlease_invoker_slots(invoker: InvokerHandle) -> u32 {
+    0, u32::try_from(invoker.invoker.slots()).unwrap_or(u32::MAX)
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_invoker_transport(invoker: *const InvokerHandle) -> *const c_char {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { invoker.as_ref() }.map_or(c"".as_ptr(), |invoker| invoker.transport.as_ptr())
-}
-
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_invoker_free(invoker: *mut InvokerHandle) {
-    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
-    unsafe { free(invoker) };
-}
+exported!(get hotlease_invoker_transport(invoker: InvokerHandle) -> *const c_char {
+    c"".as_ptr(), invoker.transport.as_ptr()
+});
+exported!(free hotlease_invoker_free(InvokerHandle));
 
 #[cfg(test)]
 mod tests {

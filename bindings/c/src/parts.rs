@@ -3,40 +3,29 @@
 use crate::argument::object;
 use crate::buffer::{BufferHandle, Range};
 use crate::function::{FunctionHandle, finish};
-use crate::status::{ErrorHandle, Failure, Status, run_guarded};
+use crate::status::{Failure, exported};
 use hotlease_client::{BufferSlice, BufferSliceMut, Error, PARTS_MAX};
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_invoke_parts(
+exported!(hotlease_invoke_parts(
     function: *const FunctionHandle,
     input: *const Range,
     in_count: usize,
     output: *const Range,
     out_count: usize,
     out_size: *mut usize,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // SAFETY: NULL or valid, as the header demands.
-        let function = unsafe { object(function, "function") }?;
-        // SAFETY: as the header demands.
-        let (input, output) = unsafe { (ranges(input, in_count, "in")?, ranges(output, out_count, "out")?) };
-        let input: Vec<BufferSlice<'_>> = each(input, |range| {
-            // SAFETY: its buffer is NULL or valid, as the header demands.
-            unsafe { BufferHandle::input(range, "in") }
-        })?;
-        let output: Vec<BufferSliceMut<'_>> = each(output, |range| {
-            // SAFETY: as above.
-            unsafe { BufferHandle::output(range, "out") }
-        })?;
-        let result = function.function.invoke_buffer(&input[..], &output[..]);
-        // SAFETY: NULL or valid, as the header demands.
-        unsafe { finish(result, &mut [], out_size) }
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+) {
+    let function = object(function, "function")?;
+    let (input, output) = (ranges(input, in_count, "in")?, ranges(output, out_count, "out")?);
+    let input: Vec<BufferSlice<'_>> = each(input, |range| {
+        // Its buffer is NULL or valid, as the header demands.
+        BufferHandle::input(range, "in")
+    })?;
+    let output: Vec<BufferSliceMut<'_>> = each(output, |range| {
+        BufferHandle::output(range, "out")
+    })?;
+    let result = function.function.invoke_buffer(&input[..], &output[..]);
+    finish(result, &mut [], out_size)
+});
 
 /// Returns the ranges of an array. Does not read an array with more than the allowed number.
 ///

@@ -126,6 +126,46 @@ pub(crate) unsafe fn run_guarded(error: *mut *mut ErrorHandle, body: impl FnOnce
     }
 }
 
+/// Defines a function of the ABI that may fail, by its arguments (`error` comes after them) and its body. The body is
+/// unsafe code: as the header demands, pointers are NULL or valid, and handles were given out and are not freed yet.
+/// With `free`, defines the function that frees a handle; with `get`, one that reads a value of it, with the value
+/// for NULL.
+macro_rules! exported {
+    (free $name:ident($handle:ty)) => {
+        /// See the header.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(handle: *mut $handle) {
+            // SAFETY: NULL, or given out by this library and not freed yet, as the header demands.
+            unsafe { $crate::status::free(handle) };
+        }
+    };
+    (get $name:ident($handle:ident: $type:ty) -> $result:ty { $otherwise:expr, $value:expr }) => {
+        /// See the header.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($handle: *const $type) -> $result {
+            $crate::status::catch_panic($otherwise, || {
+                // SAFETY: NULL or valid, as the header demands.
+                unsafe { $handle.as_ref() }.map_or($otherwise, |$handle| $value)
+            })
+        }
+    };
+    ($name:ident($($argument:ident: $type:ty),* $(,)?) { $($body:tt)* }) => {
+        /// See the header.
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments, reason = "the header's")]
+        pub unsafe extern "C" fn $name(
+            $($argument: $type,)*
+            error: *mut *mut $crate::status::ErrorHandle,
+        ) -> $crate::status::Status {
+            // SAFETY: pointers are NULL or valid, as the header demands.
+            let body = || unsafe { $($body)* };
+            // SAFETY: NULL or valid, as the header demands.
+            unsafe { $crate::status::run_guarded(error, body) }
+        }
+    };
+}
+pub(crate) use exported;
+
 /// Runs code that cannot fail; returns `otherwise` after a panic.
 pub(crate) fn catch_panic<R>(otherwise: R, body: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
@@ -148,79 +188,50 @@ unsafe fn report(error: *mut *mut ErrorHandle, failure: Failure) -> Status {
     status
 }
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_status(error: *const ErrorHandle) -> c_int {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { error.as_ref() }.map_or(Status::Ok, |error| error.failure.status()) as c_int
-}
+exported!(get hotlease_error_status(error: ErrorHandle) -> c_int {
+    Status::Ok as c_int, error.failure.status() as c_int
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_ran(error: *const ErrorHandle) -> c_int {
-    // SAFETY: NULL or valid, as the header demands.
-    match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Platform(error)) => error.ran(),
-        Some(Failure::Panic(_)) => 2,
+exported!(get hotlease_error_ran(error: ErrorHandle) -> c_int {
+    0, match error.failure() {
+        Failure::Platform(error) => error.ran(),
+        Failure::Panic(_) => 2,
         _ => 0,
     }
-}
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_billed(error: *const ErrorHandle) -> c_int {
-    // SAFETY: NULL or valid, as the header demands.
-    match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Platform(error)) => error.billed().into(),
-        Some(Failure::Panic(_)) => 1,
+exported!(get hotlease_error_billed(error: ErrorHandle) -> c_int {
+    0, match error.failure() {
+        Failure::Platform(error) => error.billed().into(),
+        Failure::Panic(_) => 1,
         _ => 0,
     }
-}
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_retryable(error: *const ErrorHandle) -> c_int {
-    // SAFETY: NULL or valid, as the header demands.
-    match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Platform(error)) => error.retryable().into(),
+exported!(get hotlease_error_retryable(error: ErrorHandle) -> c_int {
+    0, match error.failure() {
+        Failure::Platform(error) => error.retryable().into(),
         _ => 0,
     }
-}
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_code(error: *const ErrorHandle) -> i32 {
-    // SAFETY: NULL or valid, as the header demands.
-    match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Platform(error)) => error.code(),
+exported!(get hotlease_error_code(error: ErrorHandle) -> i32 {
+    0, match error.failure() {
+        Failure::Platform(error) => error.code(),
         _ => 0,
     }
-}
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_needed(error: *const ErrorHandle) -> u64 {
-    // SAFETY: NULL or valid, as the header demands.
-    match unsafe { error.as_ref() }.map(|error| &error.failure) {
-        Some(Failure::Platform(error)) => error.needed(),
-        Some(Failure::Comm(hotlease_comm::Error::Truncated { sent, .. })) => *sent,
+exported!(get hotlease_error_needed(error: ErrorHandle) -> u64 {
+    0, match error.failure() {
+        Failure::Platform(error) => error.needed(),
+        Failure::Comm(hotlease_comm::Error::Truncated { sent, .. }) => *sent,
         _ => 0,
     }
-}
+});
 
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_message(error: *const ErrorHandle) -> *const c_char {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| error.message.as_ptr())
-}
-
-/// See `hotlease.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_free(error: *mut ErrorHandle) {
-    // SAFETY: NULL, or from `report` and not freed yet, as the header demands.
-    unsafe { free(error) };
-}
+exported!(get hotlease_error_message(error: ErrorHandle) -> *const c_char { c"".as_ptr(), error.message.as_ptr() });
+exported!(free hotlease_error_free(ErrorHandle));
 
 /// Frees a handle from `Box::into_raw`.
 ///

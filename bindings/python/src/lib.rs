@@ -6,14 +6,18 @@
 //! | `mpi` | `hotlease.MPI`: message passing under mpi4py's names |
 //! | `slot` | code of a worker process: the loop of `hotlease-worker`, and the calling of Python functions |
 //! | `native` | native functions, for both sides |
+//! | `pickled` | pickles with their buffers, for both sides |
 //! | `plain` | small plain values as objects, for both sides |
-//! | `printed` | output of tasks, in bounded memory and in bytes, for both sides |
+//! | `locks` | locks whose holder may have panicked |
+//! | `task_output` | output of tasks, in bounded memory and in bytes, for both sides |
 //!
 //! The bytes of tasks and results, of both sides, are defined in `hotlease_wire::task`; in words: `FORMAT.md`.
 
 mod client;
+mod locks;
 mod mpi;
 mod native;
+mod pickled;
 mod plain;
 mod slot;
 mod task_output;

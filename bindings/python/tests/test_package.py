@@ -84,7 +84,7 @@ def test_nothing_in_a_wheel_is_linked_with_libpython(wheel, tmp_path):
             assert "NEEDED" in needed and "libpython" not in needed, name
 
 
-def test_an_installed_command_runs_its_own_program_whatever_is_in_path(installed, tmp_path):
+def test_an_installed_command_runs_its_own_program_with_any_path(installed, tmp_path):
     other = tmp_path / "hotlease"
     other.write_text("#!/bin/sh\necho another version\n")
     other.chmod(0o755)

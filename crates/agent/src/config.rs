@@ -4,7 +4,7 @@ use crate::data::images::Environments;
 use crate::data::swap::SwapOptions;
 use crate::isolation::reach::DirectoryGrant;
 use crate::workers::pool::POOL_MAX;
-use hotlease_lease::agent::{TTL_MAX, TTL_MIN};
+use hotlease_lease::{TTL_MAX, TTL_MIN};
 use hotlease_net::{Address, Identity, Limits};
 use hotlease_sandbox::{Container, Kind, Machine, Policy};
 use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};

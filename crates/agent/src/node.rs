@@ -23,16 +23,14 @@ use crate::leases::active_lease::ActiveLease;
 use crate::leases::book_steps::BookSteps;
 use crate::leases::cause::KillReason;
 use crate::leases::incarnation::{Incarnation, IncarnationState as WorkerState};
-use crate::leases::sharing;
 use crate::leases::supply::WorkerSupply;
 use crate::leases::terms::Terms;
 use crate::node::outbox::Outbox;
 use crate::workers::borrowing::Borrowing;
 use direct::Requester;
 use hotlease_journal::UsageJournal;
-use hotlease_lease::agent::{
-    BookAction, BookEvent, CoreUse, FinalTotal, GrantRequest, LeaseBook, OwedTotals, SessionId,
-};
+use hotlease_lease::LeaseRequest;
+use hotlease_lease::agent::{BookAction, BookEvent, FinalTotal, LeaseBook, OwedTotals, SessionId};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::LeaseId;
@@ -298,33 +296,29 @@ impl Node {
     /// has just lost or dropped a lease, and asks for the next one, would be refused for lack of milliseconds.
     pub async fn grant_soon(
         self: &Arc<Self>,
-        request: AcquireRequest,
+        message: AcquireRequest,
         origin: RequestOrigin,
         asker: Requester,
     ) -> Result<Grant, Rejection> {
         let since = Instant::now();
-        self.identity.tenants.admit(&request.tenant, origin)?;
-        let isolation = self.isolation_of(&request, origin).await?;
-        if request.memory_bytes > 0 {
+        self.identity.tenants.admit(&message.tenant, origin)?;
+        let request = Arc::new(LeaseRequest::of(&message, self.identity.ttl)?);
+        let isolation = self.isolation_of(&message, origin).await?;
+        if request.spec.memory_bytes > 0 {
             // The book decides whether there is enough now.
-            eviction::make_room(self, request.memory_bytes.saturating_mul(request.workers.into())).await;
+            eviction::make_room(self, request.spec.all_memory_bytes()).await;
         }
         let mut active = self.active_leases();
         let until = tokio::time::Instant::now() + FREEING_LIMIT;
         let mut first = true;
         loop {
-            let refusal = match self.grant(request.clone(), asker, (&isolation, since)) {
+            let refusal = match self.grant((&message, &request), asker, (&isolation, since)) {
                 Err(
                     refusal @ (Rejection::NoCapacity { .. } | Rejection::NoPlaces { .. } | Rejection::NoGpus { .. }),
                 ) => refusal,
                 done => return done,
             };
-            let (sharing, _) = sharing::sharing_asked(&request)?;
-            let asked = request.workers.saturating_mul(request.slots_per_worker);
-            let may_soon_fit = {
-                let gpus = request.workers.saturating_mul(request.gpus);
-                self.tables().book.can_soon_fit(sharing, asked, gpus)
-            };
+            let may_soon_fit = self.tables().book.can_soon_fit(&request.spec);
             if may_soon_fit {
                 match timeout_at(until, active.changed()).await {
                     Ok(Ok(())) => continue,
@@ -339,40 +333,21 @@ impl Node {
         }
     }
 
-    /// Grants a lease, and starts its workers without waiting for them.
+    /// Grants a lease, and starts its workers without waiting for them. `message`: what the request was made from, with
+    /// the program of the workers.
     fn grant(
         self: &Arc<Self>,
-        request: AcquireRequest,
+        (message, request): (&AcquireRequest, &Arc<LeaseRequest>),
         asker: Requester,
         (isolation, since): (&isolation::Isolation, Instant),
     ) -> Result<Grant, Rejection> {
-        let bad = |what: &str| Rejection::BadRequest { what: what.into() };
-        let (sharing, polling) = sharing::sharing_asked(&request)?;
         let id = LeaseId(rand::random());
         let at = (id, self.identity.host.as_str());
-        let state = swap::state_request(self.identity.swap.as_deref(), &request, isolation.sandbox, at)?;
-        let asked = GrantRequest {
-            id,
-            tenant: request.tenant.clone(),
-            label: request.label,
-            workers: request.workers,
-            slots_per_worker: request.slots_per_worker,
-            memory_bytes: request.memory_bytes,
-            gpus: request.gpus,
-            sharing,
-            ttl: match request.ttl_ms {
-                0 => self.identity.ttl,
-                ttl_ms => Duration::from_millis(ttl_ms),
-            },
-        };
+        let state = swap::state_request(self.identity.swap.as_deref(), (message, request), isolation.sandbox, at)?;
         let of_python = |python| self.program(python, &request.tenant, isolation);
-        let program = request.python.map(of_python).transpose()?;
+        let program = message.python.clone().map(of_python).transpose()?;
         let terms = Terms {
-            tenant: request.tenant,
-            polling,
-            hot_budget_ns: request.hot_budget_us.saturating_mul(1000),
-            memory_bytes: request.memory_bytes,
-            shared: sharing == CoreUse::Shared,
+            request: Arc::clone(request),
             asked: since,
             image: isolation.waited(),
             direct: asker == Requester::Client,
@@ -384,7 +359,6 @@ impl Node {
             program,
         };
         let built_in = match &terms.program {
-            Some(_) if request.slots_per_worker != 1 => return Err(bad("a Python worker has one slot")),
             Some(_) => Some(CheckedLibrary::of_python().map_err(|error| Rejection::Unavailable {
                 what: format!("memory for a lease: {error}"),
             })?),
@@ -397,21 +371,25 @@ impl Node {
         }
         let mut tables = self.tables();
         if asker == Requester::Client {
-            direct::admit(&self.identity, &tables, &asked)?;
+            direct::admit(&self.identity, &tables, request)?;
         }
         // Before the step, whose actions refer to it.
         tables
             .leases
             .insert(id, Arc::new(ActiveLease::new(id, terms, built_in)));
-        if let Err(refusal) = self.step_locked(&mut tables, BookEvent::Grant(asked)) {
+        let grant = BookEvent::Grant {
+            lease: id,
+            request: Arc::clone(request),
+        };
+        if let Err(refusal) = self.step_locked(&mut tables, grant) {
             tables.leases.remove(&id);
             return Err(refusal);
         }
         if let Some(granted) = tables.leases.get(&id) {
-            self.note_beginning(granted, request.workers as usize);
+            self.note_beginning(granted, request.spec.workers as usize);
         }
         let lease = tables.book.active(id)?;
-        tracing::info!(lease = %id, tenant = lease.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), "lease granted");
+        tracing::info!(lease = %id, tenant = request.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), "lease granted");
         Ok(Grant {
             reach: Some(isolation.reach_told.clone()),
             ..self.describe(lease)

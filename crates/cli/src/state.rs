@@ -32,7 +32,7 @@ pub(crate) struct StateArgs {
 pub(crate) struct DaemonStateArgs {
     #[command(flatten)]
     pub(crate) state: StateArgs,
-    /// Keep nothing, whatever the state directory: usage is forgotten when the process ends
+    /// Keep nothing, even if there is a state directory: usage is forgotten when the process ends
     #[arg(long)]
     in_memory: bool,
 }

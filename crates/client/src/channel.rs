@@ -20,7 +20,6 @@ use hotlease_fabric::channel::CallParameters;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
 use hotlease_wire::DecodeError;
-use hotlease_wire::RunCertainty;
 use hotlease_wire::frame::{Flags, ReplyHeader};
 use hotlease_wire::ids::FunctionIndex;
 use std::any::Any;
@@ -405,13 +404,5 @@ impl Channel {
 
     fn abandoned(&self) -> MutexGuard<'_, HashMap<EntryUse, Box<dyn Any + Send>>> {
         self.abandoned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The client's own error when no answer came in time.
-pub(crate) fn timed_out(timeout: Option<Duration>) -> Error {
-    Error::Deadline {
-        timeout: timeout.unwrap_or_default(),
-        ran: RunCertainty::Unknown,
     }
 }

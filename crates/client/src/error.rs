@@ -280,6 +280,27 @@ impl Error {
         }
     }
 
+    /// The error of an invocation that did not end within its timeout.
+    pub(crate) fn deadline(timeout: Option<Duration>, ran: RunCertainty) -> Self {
+        Self::Deadline {
+            timeout: timeout.unwrap_or_default(),
+            ran,
+        }
+    }
+
+    /// The error of a request to `peer` that was not answered within `limit`.
+    pub(crate) fn no_answer(peer: impl Into<String>, limit: Duration) -> Self {
+        Self::Refused(Rejection::Timeout {
+            what: peer.into(),
+            after_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// The error of a task on the control thread that panicked.
+    pub(crate) fn failed_task(error: &tokio::task::JoinError) -> Self {
+        Self::protocol(format!("a task of the library failed: {error}"))
+    }
+
     pub(crate) fn protocol(what: impl ToString) -> Self {
         Self::Protocol { what: what.to_string() }
     }

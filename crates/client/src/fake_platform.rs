@@ -27,7 +27,9 @@ use hotlease_wire::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{LastInvocation, SessionReply, SessionRequest, StartPhases, UsageTotals};
 use hotlease_wire::{Cause, EndReason, Rejection};
 use std::collections::VecDeque;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -54,7 +56,9 @@ pub(crate) struct FakeWorker {
     begun: Mutex<Vec<LastInvocation>>,
 }
 
+/// One agent with its workers.
 struct Shared {
+    lease: LeaseId,
     session: Socket,
     workers: Mutex<Vec<Arc<FakeWorker>>>,
     /// Answers allowed to new workers.
@@ -68,7 +72,9 @@ struct Shared {
 }
 
 pub(crate) struct FakePlatform {
+    /// The first agent, which all functions below are about.
     shared: Arc<Shared>,
+    others: Vec<Arc<Shared>>,
     pub(crate) invoker: Invoker,
 }
 
@@ -79,19 +85,35 @@ impl FakePlatform {
 
     /// Starts with a worker that treats its first links like this, one after the other.
     pub(crate) fn try_start(options: LeaseOptions, welcomes: &[LinkBehaviour]) -> Result<Self, Error> {
-        let (client, agent) = Socket::pair().unwrap();
-        let shared = Arc::new(Shared {
-            session: agent,
-            workers: Mutex::default(),
-            allowed: AtomicU64::new(u64::MAX),
-            epoch: AtomicU64::new(7),
-            invocations: AtomicU64::new(0),
-            welcomes: Mutex::new(welcomes.iter().copied().collect()),
-            overtaken_release: AtomicBool::new(false),
-        });
-        let serving = shared.clone();
-        let (workers, slots) = (options.workers, options.slots);
-        thread::spawn(move || serving.serve(workers, slots));
+        let workers = options.workers;
+        Self::try_start_on(options, &[workers], welcomes)
+    }
+
+    /// Starts one agent for each of `workers`, with so many workers; the invoker's lease is spread over all of them.
+    pub(crate) fn start_on(mut options: LeaseOptions, workers: &[u16]) -> Self {
+        options.workers = workers.iter().sum();
+        Self::try_start_on(options, workers, &[]).unwrap()
+    }
+
+    fn try_start_on(options: LeaseOptions, workers: &[u16], welcomes: &[LinkBehaviour]) -> Result<Self, Error> {
+        let (mut agents, mut sessions) = (Vec::new(), Vec::new());
+        for (number, workers) in (1..).zip(workers.iter().copied()) {
+            let (client, agent) = Socket::pair().unwrap();
+            let shared = Arc::new(Shared {
+                lease: LeaseId([number; 8]),
+                session: agent,
+                workers: Mutex::default(),
+                allowed: AtomicU64::new(u64::MAX),
+                epoch: AtomicU64::new(7),
+                invocations: AtomicU64::new(0),
+                welcomes: Mutex::new(welcomes.iter().copied().collect()),
+                overtaken_release: AtomicBool::new(false),
+            });
+            let (serving, slots) = (shared.clone(), options.slots);
+            thread::spawn(move || serving.serve(workers, slots));
+            agents.push(shared);
+            sessions.push((client, workers));
+        }
         let plan = LeasePlan {
             code: Code::pretend(&FUNCTIONS),
             options: Arc::new(options),
@@ -99,17 +121,20 @@ impl FakePlatform {
         };
         let taken = plan.clone();
         let taken = Control::get().unwrap().run(async move {
-            let session = Session::over(
-                client,
-                b"token".to_vec(),
-                Expectations::of(usize::from(workers), ""),
-                None,
-            )
-            .await?;
-            Lease::begin(&taken, session, workers).await.map(|taken| vec![taken])
+            let mut parts = Vec::new();
+            for (client, workers) in sessions {
+                let expected = Expectations::of(usize::from(workers), "");
+                let session = Session::over(client, b"token".to_vec(), expected, None).await?;
+                parts.push(Lease::begin(&taken, session, workers).await?);
+            }
+            Ok(parts)
         })?;
         let invoker = Invoker::new(plan, taken);
-        Ok(Self { shared, invoker })
+        Ok(Self {
+            shared: agents.remove(0),
+            others: agents,
+            invoker,
+        })
     }
 
     /// The latest incarnation of a worker.
@@ -151,6 +176,12 @@ impl FakePlatform {
         }
     }
 
+    /// Ends the agent, but none of its workers: each ends some time later.
+    pub(crate) fn lose_agent(&self) {
+        let session = self.shared.session.as_fd().try_clone_to_owned().unwrap();
+        UnixStream::from(session).shutdown(Shutdown::Both).unwrap();
+    }
+
     /// From now on refuses a renewal before it answers the release ahead of it.
     pub(crate) fn overtake_release(&self) {
         self.shared.overtaken_release.store(true, Ordering::SeqCst);
@@ -181,8 +212,10 @@ impl FakePlatform {
 
 impl Drop for FakePlatform {
     fn drop(&mut self) {
-        for worker in &*self.shared.workers.lock().unwrap() {
-            worker.dead.store(true, Ordering::SeqCst);
+        for agent in self.others.iter().chain([&self.shared]) {
+            for worker in &*agent.workers.lock().unwrap() {
+                worker.dead.store(true, Ordering::SeqCst);
+            }
         }
     }
 }
@@ -193,7 +226,7 @@ impl Shared {
             let mut passed = None;
             let reply = match request {
                 SessionRequest::Attach { .. } => SessionReply::Attached {
-                    lease: LeaseId([1; 8]),
+                    lease: self.lease,
                     ttl_ms: 5000,
                     workers: vec![vec![0; usize::from(slots)]; usize::from(workers)],
                     start: StartPhases::default(),

@@ -1,12 +1,6 @@
-//! Invocations of functions: at once, later, in a row, over all slots.
+//! Functions, and single attempts to invoke them: none of these is repeated here. [`crate::retry`] stands above.
 
-pub(crate) mod batch;
-mod callback;
 pub(crate) mod function;
-mod future;
-mod in_flight;
 pub(crate) mod pipeline;
-mod request;
-mod submission;
-
-pub use future::{BufferInvocation, Invocation};
+pub(crate) mod request;
+pub(crate) mod submitted_call;

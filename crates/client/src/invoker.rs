@@ -1,7 +1,7 @@
 //! The invoker: a lease with code on it, kept usable.
 
 use crate::buffer::Buffer;
-use crate::channel::cache;
+use crate::channel::{cache, wait};
 use crate::code::Code;
 use crate::control::Control;
 use crate::invocation::function::Function;
@@ -14,17 +14,11 @@ use crate::options::LeaseOptions;
 use crate::{Error, LeaseId};
 use bytemuck::Pod;
 use hotlease_fabric::doorbell::Doorbell;
-use hotlease_fabric::ofi::Port;
 use hotlease_wire::session::UsageTotals;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// Pause between two looks at channels that cannot be slept on together.
-const NAP: Duration = Duration::from_micros(50);
-/// The longest sleep on a port, which [`Invoker::rouse`] does not end.
-const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
+use std::time::Duration;
 
 /// A lease with code on it. Its workers have loaded the code, and a channel to each of their slots is open, so that
 /// an invocation is one write into a slot's memory and one write back.
@@ -203,32 +197,9 @@ impl Invoker {
         // The doorbell alone ends no sleep: a sleeper looks whether there was a reason, and sleeps again.
         let before = self.inner().roused.load(Ordering::Acquire);
         let roused = || self.inner().roused.load(Ordering::Acquire) != before;
-        let mut ready = || ready() || roused() || all.iter().any(AwaitedCall::is_ready);
-        let mut ports: Vec<&Arc<Port>> = Vec::new();
-        for awaited in all {
-            awaited.channel.check_link();
-            if let Some(port) = awaited.channel.port()
-                && !ports.iter().any(|known| Arc::ptr_eq(known, port))
-            {
-                ports.push(port);
-            }
-        }
-        match ports[..] {
-            [] => {
-                self.inner().plan.doorbell.sleep_unless(ready, Some(limit));
-            }
-            [port] => {
-                port.sleep(limit.min(PORT_SLEEP_MAX), ready);
-            }
-            // One thread cannot sleep on several ports that other threads use, too.
-            _ => {
-                let until = Instant::now() + limit.min(PORT_SLEEP_MAX);
-                while !ready() && Instant::now() < until {
-                    std::thread::sleep(NAP);
-                    ports.iter().for_each(|port| port.progress());
-                }
-            }
-        }
+        let ready = || ready() || roused() || all.iter().any(AwaitedCall::is_ready);
+        let ports = wait::ports_of(all.iter().map(|awaited| &awaited.channel));
+        wait::sleep(&self.inner().plan.doorbell, &ports, limit, ready);
     }
 
     /// Ends the [`Invoker::sleep`] of another thread, if it has begun.

@@ -7,5 +7,12 @@ pub(crate) mod manager;
 pub(crate) mod parts;
 pub(crate) mod slots;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use held::ColdPhases;
 pub(crate) use held::{Lease, LeasePlan};
+
+/// Locks, also after a panic of another thread.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

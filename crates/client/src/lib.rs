@@ -35,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+mod calls;
 mod channel;
 mod code;
 mod control;
@@ -54,12 +55,12 @@ mod session;
 mod tests;
 
 pub use buffer::{Buffer, BufferSlice, BufferSliceMut, Input, Output};
+pub use calls::batch::Map;
+pub use calls::future::{BufferInvocation, Invocation};
 pub use code::Code;
 pub use error::Error;
-pub use invocation::batch::Map;
 pub use invocation::function::Function;
 pub use invocation::pipeline::{AwaitedCall, Pipeline};
-pub use invocation::{BufferInvocation, Invocation};
 pub use invoker::Invoker;
 pub use lease::ColdPhases;
 pub use model::call_cost::CallCost;

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn no_parameter_is_negative_whatever_was_measured() {
+    fn no_parameter_is_negative_after_any_measurement() {
         let falling = Measurements {
             by_input: vec![(0, Duration::from_micros(9)), (4096, Duration::from_micros(1))],
             send: Duration::from_millis(1),

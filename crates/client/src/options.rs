@@ -8,14 +8,15 @@ use crate::code::Code;
 use crate::options::python::Python;
 use crate::options::reach::Reach;
 use hotlease_fabric::shm::RingLayout;
+use hotlease_lease::LeaseRequest;
 use hotlease_net::Credential;
+use hotlease_wire::Rejection;
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::grpc::{self, AcquireRequest};
 use hotlease_wire::limits::{
-    ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, REGIONS_MAX, RING_BYTES_MAX,
-    RING_DEPTH_DEFAULT, RING_DEPTH_MAX, SLOTS_MAX, STATE_NAME_BYTES_MAX, WORKERS_MAX,
+    ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, LABEL_BYTES_MAX, REGIONS_MAX, RING_BYTES_MAX, RING_DEPTH_DEFAULT,
+    RING_DEPTH_MAX,
 };
-use hotlease_wire::state::is_state_name;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -250,50 +251,22 @@ impl LeaseOptions {
     /// Refuses options that no agent could grant, before any request is sent.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
-        if self.workers == 0 || u32::from(self.workers) > WORKERS_MAX {
-            return fail(format!("workers must be 1 to {WORKERS_MAX}, not {}", self.workers));
-        }
+        let request = self.request(self.workers, String::new());
+        // A time to live of 0 is refused here; in a request it stands for the site's.
+        LeaseRequest::of(&request, Duration::ZERO).map_err(|refusal| match refusal {
+            Rejection::BadRequest { what } => Error::Options { what },
+            other => other.into(),
+        })?;
         if self.placement == Placement::Direct && self.spread != Spread::OneAgent {
             return fail("spread needs the manager: agents that are asked directly grant all workers or none".into());
         }
-        if self.sharing == Sharing::Shared && self.spread != Spread::OneAgent {
-            return fail("spread needs cores of one's own: shared ones are found on one agent".into());
-        }
-        if let Spread::AtLeast(least) = self.spread
-            && (least == 0 || least > self.workers)
-        {
-            return fail(format!(
-                "spread must be at least 1 to {} workers, as many as are asked for, not {least}",
-                self.workers
-            ));
-        }
-        if self.slots == 0 || u32::from(self.slots) > SLOTS_MAX {
-            return fail(format!("slots must be 1 to {SLOTS_MAX}, not {}", self.slots));
+        if self.spread == Spread::AtLeast(0) {
+            return fail("spread must be at least 1 worker, not 0".into());
         }
         if let Some(python) = &self.python {
-            python.check(self.slots)?;
+            python.check()?;
         }
         self.reach.check()?;
-        if !self.state.is_empty() {
-            if !is_state_name(&self.state) {
-                return fail(format!(
-                    "state must be a name of up to {STATE_NAME_BYTES_MAX} letters, digits, '.', '_' and '-', not {:?}",
-                    self.state
-                ));
-            }
-            if (self.workers, self.slots) != (1, 1) {
-                return fail("state is that of one worker with one slot: ask for one".into());
-            }
-        }
-        if u32::from(self.gpus) > GPUS_PER_WORKER_MAX {
-            return fail(format!(
-                "gpus must be at most {GPUS_PER_WORKER_MAX} for each worker, not {}",
-                self.gpus
-            ));
-        }
-        if self.sharing == Sharing::Shared && self.polling == Polling::Hot {
-            return fail("polling must not be hot where cores are shared: a hot slot owns its core".into());
-        }
         if !self.depth.is_power_of_two() || self.depth > RING_DEPTH_MAX {
             return fail(format!(
                 "depth must be a power of two up to {RING_DEPTH_MAX}, not {}",
@@ -327,17 +300,8 @@ impl LeaseOptions {
         if self.registered_bytes == 0 {
             return fail("registered_bytes must not be 0".into());
         }
-        if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&self.ttl) {
-            return fail(format!("ttl must be 100 ms to 1 h, not {:?}", self.ttl));
-        }
         if self.manager.is_some() && self.runtime_dir.is_some() {
             return fail("manager and runtime_dir name two platforms; set one of them".into());
-        }
-        if self.label.len() > LABEL_BYTES_MAX {
-            return fail(format!("label must be at most {LABEL_BYTES_MAX} bytes"));
-        }
-        if self.job.len() > LABEL_BYTES_MAX {
-            return fail(format!("job must be at most {LABEL_BYTES_MAX} bytes"));
         }
         Ok(())
     }
@@ -358,6 +322,14 @@ impl LeaseOptions {
 
     /// The request for so many workers with this code.
     pub(crate) fn acquire_request(&self, workers: u16, code: &Code) -> AcquireRequest {
+        let state_format = match self.state.is_empty() {
+            true => String::new(),
+            false => code.state_format().unwrap_or_default().to_owned(),
+        };
+        self.request(workers, state_format)
+    }
+
+    fn request(&self, workers: u16, state_format: String) -> AcquireRequest {
         let polling = match self.polling {
             Polling::Adaptive => grpc::Polling::Adaptive,
             Polling::Hot => grpc::Polling::Hot,
@@ -390,10 +362,7 @@ impl LeaseOptions {
             reach: self.reach.request(),
             state: self.state.clone(),
             without: Vec::new(),
-            state_format: match self.state.is_empty() {
-                true => String::new(),
-                false => code.state_format().unwrap_or_default().to_owned(),
-            },
+            state_format,
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Retries of failed invocations, and the meaning of a failure after a retry.
 
+mod call;
 pub(crate) mod deadline;
-pub(crate) mod redirect;
+pub(crate) mod in_flight;
+mod redirect;
 
 use crate::Error;
 use hotlease_lease::client::{AttemptFailure, Attempts};
@@ -54,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_run_is_submitted_again_whatever_it_is() {
+    fn a_call_that_did_not_run_is_submitted_again() {
         assert!(
             CallAttempts::new(false, 0)
                 .count_failure(died(RunCertainty::No))

@@ -2,9 +2,9 @@
 
 use crate::control::Control;
 use crate::invoker::Invoker;
+use crate::lease::manager::site_of;
 use crate::session::connection::WorkerConnection;
 use crate::{Error, LeaseOptions};
-use hotlease_net::{SiteAccess, SiteOptions};
 use hotlease_wire::comm::seat::Seat;
 use hotlease_wire::ids::SlotIndex;
 use std::io;
@@ -51,7 +51,7 @@ impl Invoker {
                 all.spawn(async move { worker.seat(slot, seat).await });
             }
             while let Some(told) = all.join_next().await {
-                told.map_err(|error| Error::protocol(format!("a task of the library failed: {error}")))??;
+                told.map_err(|error| Error::failed_task(&error))??;
             }
             Ok(())
         })?;
@@ -66,14 +66,7 @@ impl LeaseOptions {
     /// # Errors
     /// [`Error::Network`] if the manager's address is not valid, [`Error::Local`] if no route leads to it.
     pub fn own_address(&self) -> Result<IpAddr, Error> {
-        let site = SiteAccess::find(SiteOptions {
-            manager: self.manager.as_deref(),
-            is_local: self.runtime_dir.is_some(),
-            identity: self.identity.as_deref(),
-            credential: self.credential.as_ref(),
-            authority: self.authority.as_deref(),
-        })?;
-        let Some(manager) = site.and_then(|site| site.managers.into_iter().next()) else {
+        let Some(manager) = site_of(self)?.and_then(|site| site.managers.into_iter().next()) else {
             return Ok(Ipv4Addr::LOCALHOST.into());
         };
         local_address_towards(&manager.authority())

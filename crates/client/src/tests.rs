@@ -4,6 +4,7 @@ mod failures;
 mod invocations;
 mod providers;
 mod registrations;
+mod retries;
 
 use crate::fake_platform::FakePlatform;
 use crate::{Function, Invocation, LeaseOptions};

@@ -27,157 +27,13 @@ mod tree;
 
 pub use blocks::Blocks;
 
-use crate::collective::{Collective, CollectiveCall, Operation};
+use crate::collective::{Collective, CollectiveCall};
 use crate::error::Error;
+use crate::operation::{Algorithm, Operation};
 use crate::schedule::{Area, AreaSpan, Schedule};
 use nodes::NodeLayout;
 use plan::{RankGroup, SchedulePlan};
-use serde::Deserialize;
-use std::fmt;
 use std::ops::Range;
-
-/// Algorithm of a collective. The builder of each algorithm states its cost and where it was published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Algorithm {
-    /// Without a tree: straight to or from the root, to every rank at once, or from each rank to the next.
-    Linear,
-    /// Along a binomial tree.
-    Binomial,
-    /// A barrier: in round `k` each rank notifies the rank `2^k` after it.
-    Dissemination,
-    /// A broadcast: one share to each rank along a tree, then all shares around a ring.
-    ScatterAllgather,
-    /// A broadcast from each rank to the next, in segments.
-    Chain,
-    /// Around a ring.
-    Ring,
-    /// Exchanges with the ranks 1, 2, 4... away.
-    RecursiveDoubling,
-    /// Exchanges of halves, then quarters and so on.
-    RecursiveHalving,
-    /// Bruck's algorithm, with the fewest messages.
-    Bruck,
-    /// A gather and a broadcast.
-    GatherBroadcast,
-    /// Rabenseifner's algorithm: recursive halving, then recursive doubling.
-    Rabenseifner,
-    /// A reduction and a broadcast.
-    ReduceBroadcast,
-    /// Each rank exchanges with one other rank at a time.
-    Pairwise,
-    /// A scan up a tree, then down the tree.
-    TwoPhase,
-    /// Through a store: each rank that needs an object reads it.
-    Objects,
-    /// Through a store and rank 0, which reads the objects of all ranks and writes one object for all.
-    ObjectsRoot,
-    /// Through a store; each rank reduces one share.
-    ObjectsScattered,
-    /// Through a store, with the ranks 1, 2, 4... away.
-    ObjectsDoubling,
-}
-
-impl Algorithm {
-    /// All algorithms, each with its name in tables and on command lines.
-    pub const NAMES: [(Algorithm, &'static str); 18] = [
-        (Algorithm::Linear, "linear"),
-        (Algorithm::Binomial, "binomial"),
-        (Algorithm::Dissemination, "dissemination"),
-        (Algorithm::ScatterAllgather, "scatter-allgather"),
-        (Algorithm::Chain, "chain"),
-        (Algorithm::Ring, "ring"),
-        (Algorithm::RecursiveDoubling, "recursive-doubling"),
-        (Algorithm::RecursiveHalving, "recursive-halving"),
-        (Algorithm::Bruck, "bruck"),
-        (Algorithm::GatherBroadcast, "gather-broadcast"),
-        (Algorithm::Rabenseifner, "rabenseifner"),
-        (Algorithm::ReduceBroadcast, "reduce-broadcast"),
-        (Algorithm::Pairwise, "pairwise"),
-        (Algorithm::TwoPhase, "two-phase"),
-        (Algorithm::Objects, "objects"),
-        (Algorithm::ObjectsRoot, "objects-root"),
-        (Algorithm::ObjectsScattered, "objects-scattered"),
-        (Algorithm::ObjectsDoubling, "objects-doubling"),
-    ];
-
-    /// Returns whether the algorithm uses objects of a store instead of messages.
-    pub const fn is_mediated(self) -> bool {
-        matches!(
-            self,
-            Algorithm::Objects | Algorithm::ObjectsRoot | Algorithm::ObjectsScattered | Algorithm::ObjectsDoubling
-        )
-    }
-
-    /// Returns whether the algorithm reduces in another order than rank order, in this operation.
-    const fn needs_commuting(self, operation: Operation) -> bool {
-        matches!(
-            (self, operation),
-            (Algorithm::Ring, Operation::Allreduce | Operation::ReduceScatter)
-        )
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Algorithm::NAMES
-            .iter()
-            .find(|(algorithm, _)| algorithm == self)
-            .map_or("?", |(_, name)| name);
-        f.pad(name)
-    }
-}
-
-impl Operation {
-    /// Algorithms that implement this operation.
-    pub const fn algorithms(self) -> &'static [Algorithm] {
-        use Algorithm::*;
-        match self {
-            Operation::Barrier => &[Dissemination, Binomial, Linear, Objects, ObjectsRoot, ObjectsDoubling],
-            Operation::Broadcast => &[Binomial, Linear, ScatterAllgather, Chain, Objects],
-            Operation::Gather | Operation::Scatter => &[Binomial, Linear, Objects],
-            Operation::Gatherv | Operation::Scatterv => &[Linear, Objects],
-            Operation::Allgather => &[
-                Bruck,
-                Ring,
-                RecursiveDoubling,
-                GatherBroadcast,
-                Linear,
-                Objects,
-                ObjectsRoot,
-            ],
-            Operation::Reduce => &[Binomial, Rabenseifner, Linear, Objects],
-            Operation::Allreduce => &[
-                RecursiveDoubling,
-                Rabenseifner,
-                Ring,
-                ReduceBroadcast,
-                Linear,
-                Objects,
-                ObjectsRoot,
-                ObjectsScattered,
-            ],
-            Operation::ReduceScatter => &[RecursiveHalving, Pairwise, Ring, Objects],
-            Operation::Scan | Operation::Exscan => &[RecursiveDoubling, TwoPhase, Linear, Objects, ObjectsDoubling],
-            Operation::Alltoall => &[Pairwise, Linear, Bruck, Objects],
-            Operation::Alltoallv => &[Pairwise, Linear, Objects],
-        }
-    }
-
-    /// Returns whether the operation can be done in two levels, inside nodes and between them.
-    pub const fn has_levels(self) -> bool {
-        matches!(
-            self,
-            Operation::Barrier
-                | Operation::Broadcast
-                | Operation::Gather
-                | Operation::Scatter
-                | Operation::Allgather
-                | Operation::Reduce
-                | Operation::Allreduce
-        )
-    }
-}
 
 /// Some rounds of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,7 +83,7 @@ impl Recipe {
         if !operation.algorithms().contains(&self.algorithm) {
             return refuse("there is no such algorithm for it");
         }
-        if self.algorithm.needs_commuting(operation) && !call.commutes {
+        if self.algorithm.needs_commuting(operation) && !call.collective.commutes() {
             return refuse("it reduces in another order than that of ranks, and the operator does not commute");
         }
         if self.by_nodes {
@@ -240,7 +96,7 @@ impl Recipe {
             if !operation.has_levels() {
                 return refuse("it cannot be done in two levels");
             }
-            if operation.is_reduction() && !call.commutes && !NodeLayout::is_in_order(nodes) {
+            if !call.collective.commutes() && !NodeLayout::is_in_order(nodes) {
                 return refuse("the operator does not commute, and nodes do not have ranks that follow each other");
             }
         }
@@ -250,10 +106,11 @@ impl Recipe {
     /// Builds the schedule of the calling rank.
     ///
     /// ```
-    /// use hotlease_collectives::{Algorithm, Call, Collective, Recipe};
+    /// use hotlease_collectives::{Algorithm, Collective, CollectiveCall, Datatype, Operator, Recipe};
     ///
     /// // Rank 2 of 4, in a sum of 1000 elements that everyone gets.
-    /// let call = Call::new(Collective::Allreduce { count: 1000 }, 2, 4);
+    /// let sum = Collective::Allreduce { count: 1000, operator: &Operator::Sum };
+    /// let call = CollectiveCall::new(sum, Datatype::F64, 2, 4);
     /// let schedule = Recipe::from(Algorithm::RecursiveDoubling).build(&call)?;
     /// assert_eq!(schedule.rounds.len(), 2, "log2 4");
     /// println!("{:#?}", schedule.rounds[0].transfers);
@@ -280,11 +137,7 @@ impl Recipe {
         self.check(call)?;
         let mut plan = SchedulePlan::new(rounds);
         self.plan(&mut plan, call);
-        let (schedule, more) = plan.finish();
-        Ok(SchedulePart {
-            schedule,
-            has_more: more,
-        })
+        Ok(plan.finish())
     }
 
     fn plan(&self, plan: &mut SchedulePlan, call: &CollectiveCall) {
@@ -295,6 +148,7 @@ impl Recipe {
                 .filter(|_| self.by_nodes)
                 .map(|nodes| NodeLayout::new(nodes, me, root))
         };
+        let commutes = call.collective.commutes();
         let given = if call.in_place { Area::Output } else { Area::Input };
         match call.collective {
             Collective::Barrier => match levels(None) {
@@ -361,30 +215,30 @@ impl Recipe {
                     None => flat::allgather(plan, &group, blocks, mine, all, self),
                 }
             }
-            Collective::Reduce { root, count } => {
+            Collective::Reduce { root, count, .. } => {
                 let root = root as usize;
                 let mine = if me == root { given } else { Area::Input };
                 let (mine, into) = (AreaSpan::first(mine, count), AreaSpan::first(Area::Output, count));
                 match levels(Some(root)) {
                     Some(nodes) => {
-                        hierarchical::reduce(plan, &nodes, root, (mine, into), call.commutes, self);
+                        hierarchical::reduce(plan, &nodes, root, (mine, into), commutes, self);
                     }
-                    None => flat::reduce(plan, &group, root, mine, into, call.commutes, self),
+                    None => flat::reduce(plan, &group, root, mine, into, commutes, self),
                 }
             }
-            Collective::Allreduce { count } => {
+            Collective::Allreduce { count, .. } => {
                 let (mine, into) = (AreaSpan::first(given, count), AreaSpan::first(Area::Output, count));
                 match levels(None) {
-                    Some(nodes) => hierarchical::allreduce(plan, &nodes, mine, into, call.commutes, self),
+                    Some(nodes) => hierarchical::allreduce(plan, &nodes, mine, into, commutes, self),
                     None => flat::allreduce(plan, &group, mine, into, self),
                 }
             }
-            Collective::ReduceScatter { ref blocks } => {
+            Collective::ReduceScatter { ref blocks, .. } => {
                 let mine = AreaSpan::first(given, blocks.total(ranks));
                 let into = AreaSpan::first(Area::Output, blocks.count(me));
-                flat::reduce_scatter(plan, &group, blocks, mine, into, call.commutes, self);
+                flat::reduce_scatter(plan, &group, blocks, mine, into, commutes, self);
             }
-            Collective::Scan { count } | Collective::Exscan { count } => {
+            Collective::Scan { count, .. } | Collective::Exscan { count, .. } => {
                 let exclusive = call.collective.operation() == Operation::Exscan;
                 let (mine, into) = (AreaSpan::first(given, count), AreaSpan::first(Area::Output, count));
                 flat::scan(plan, &group, mine, into, exclusive, self);

@@ -49,7 +49,8 @@ impl Areas<'_> {
     ///
     /// # Panics
     ///
-    /// If a span is not inside its area, if the step is a transfer, or if the step reduces and `reduction` is missing.
+    /// If a span is not inside its area, if spans of the step differ in length, if the step is a transfer, or if the step
+    /// reduces and `reduction` is missing.
     pub fn local(&mut self, step: &Step, reduction: Option<&Reduction>) {
         match *step {
             Step::Copy { from, into } => {
@@ -58,16 +59,17 @@ impl Areas<'_> {
             }
             Step::Reduce { left, right, into } => {
                 let reduction = reduction.expect("a collective that reduces has an operator");
-                if into == left {
+                let reduced = if into == left {
                     let ([right], left) = self.borrow([right], into);
-                    reduction.apply(Operands::OntoLeft { left, right });
+                    reduction.apply(Operands::OntoLeft { left, right })
                 } else if into == right {
                     let ([left], right) = self.borrow([left], into);
-                    reduction.apply(Operands::OntoRight { left, right });
+                    reduction.apply(Operands::OntoRight { left, right })
                 } else {
                     let ([left, right], into) = self.borrow([left, right], into);
-                    reduction.apply(Operands::Separate { left, right, into });
-                }
+                    reduction.apply(Operands::Separate { left, right, into })
+                };
+                reduced.expect("spans of a reduction have one length");
             }
             _ => panic!("{step:?} is not local"),
         }

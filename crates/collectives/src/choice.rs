@@ -3,9 +3,11 @@
 mod rule;
 mod tuning;
 
-use crate::algorithm::{Algorithm, Recipe};
-use crate::collective::{CollectiveCall, Operation};
+use crate::algorithm::Recipe;
+use crate::collective::CollectiveCall;
 use crate::error::Error;
+use crate::names::{name_of, parse_name};
+use crate::operation::{Algorithm, Operation};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::fmt;
@@ -53,12 +55,7 @@ impl LinkKind {
 
 impl fmt::Display for LinkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(
-            LinkKind::NAMES
-                .iter()
-                .find(|(link, _)| link == self)
-                .map_or("?", |(_, name)| name),
-        )
+        f.pad(name_of(&LinkKind::NAMES, self))
     }
 }
 
@@ -67,12 +64,7 @@ impl FromStr for LinkKind {
 
     /// Parses a kind from its name in tables.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let found = LinkKind::NAMES.iter().find(|(_, name)| *name == text);
-        found.map(|(link, _)| *link).ok_or_else(|| {
-            let names = LinkKind::NAMES.map(|(_, name)| name).join(", ");
-            let what = format!("there is no link `{text}`; there are {names}");
-            Error::Options { what }
-        })
+        parse_name(&LinkKind::NAMES, "link", text)
     }
 }
 
@@ -81,10 +73,6 @@ impl FromStr for LinkKind {
 pub struct Question<'a> {
     /// The collective.
     pub call: &'a CollectiveCall<'a>,
-    /// Bytes of the data whose length all ranks know: see [`CollectiveCall::size`].
-    pub bytes: usize,
-    /// Bytes of an element.
-    pub element: usize,
     /// The link that the collective uses.
     pub link: LinkKind,
     /// Number of nodes that the ranks are on; 0: unknown.
@@ -96,12 +84,10 @@ pub struct Question<'a> {
 impl<'a> Question<'a> {
     /// Makes a question about a call that has passed [`CollectiveCall::check`], where each member has a processor of its own.
     /// Counts the nodes: a caller that asks often should count them once.
-    pub fn new(call: &'a CollectiveCall<'a>, element: usize, link: LinkKind) -> Self {
+    pub fn new(call: &'a CollectiveCall<'a>, link: LinkKind) -> Self {
         let nodes = call.nodes.map_or(0, |nodes| nodes.iter().collect::<HashSet<_>>().len());
         Question {
             call,
-            bytes: call.size().saturating_mul(element),
-            element,
             link,
             nodes,
             is_crowded: false,
@@ -126,7 +112,7 @@ impl Question<'_> {
             };
             for bytes in segments {
                 for by_nodes in [false, true] {
-                    let segment = bytes / self.element.max(1);
+                    let segment = bytes / self.call.datatype.size();
                     let recipe = Recipe {
                         algorithm,
                         by_nodes,
@@ -141,16 +127,6 @@ impl Question<'_> {
         }
         candidates
     }
-}
-
-/// Chosen recipe and the rule that chose it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice {
-    /// The recipe. It can do the call.
-    pub recipe: Recipe,
-    /// Index in [`Table::rules`]; `None` if no rule fits, and the recipe is the operation's first algorithm that can
-    /// do the call.
-    pub rule: Option<usize>,
 }
 
 /// Rules by operation, in the order in which they are tried.
@@ -223,60 +199,51 @@ impl Table {
         &self.rules
     }
 
-    /// Chooses a recipe, without allocating.
-    pub fn choose(&self, question: &Question) -> Choice {
-        let (first, rules) = self.rules_of(question.call.collective.operation());
-        rules
-            .iter()
-            .position(|rule| rule.obstacle(question).is_none())
-            .map(|place| Choice {
-                recipe: rules[place].recipe(question.element),
-                rule: Some(first + place),
-            })
-            .unwrap_or_else(|| Choice {
-                recipe: fallback(question),
-                rule: None,
-            })
+    /// Chooses a recipe that can do the call, without allocating: that of the first rule that fits, else the
+    /// operation's first algorithm.
+    pub fn choose(&self, question: &Question) -> Recipe {
+        let bytes = question.call.bytes();
+        let mut rules = self.rules_of(question.call.collective.operation()).iter();
+        match rules.find(|rule| rule.obstacle(question, bytes).is_none()) {
+            Some(rule) => rule.recipe(question),
+            None => fallback(question),
+        }
     }
 
     /// Chooses a recipe, and gives the verdict on each rule.
     pub fn explain(&self, question: &Question) -> Explanation {
         let operation = question.call.collective.operation();
-        let (first, rules) = self.rules_of(operation);
-        let choice = self.choose(question);
-        let mut lines = Vec::new();
-        for (place, rule) in rules.iter().enumerate() {
-            let verdict = match rule.obstacle(question) {
-                Some(obstacle) => format!("no: {obstacle}"),
-                None => "yes".into(),
-            };
+        let (recipe, bytes) = (self.choose(question), question.call.bytes());
+        let (mut lines, mut is_by_rule) = (Vec::new(), false);
+        for rule in self.rules_of(operation) {
+            let obstacle = rule.obstacle(question, bytes);
+            is_by_rule = obstacle.is_none();
+            let verdict = obstacle.map_or("yes".into(), |obstacle| format!("no: {obstacle}"));
             lines.push(format!("{rule}: {verdict}"));
-            if choice.rule == Some(first + place) {
+            if is_by_rule {
                 break;
             }
         }
-        let (ranks, bytes, link) = (question.call.ranks, question.bytes, question.link);
+        let (ranks, link) = (question.call.ranks, question.link);
         let crowd = if question.is_crowded {
             " that share processors"
         } else {
             ""
         };
-        let summary = format!(
-            "{operation} of {bytes} bytes by {ranks} ranks{crowd} over {link}: {}{}",
-            choice.recipe.algorithm,
-            match (choice.rule, choice.recipe.by_nodes) {
-                (None, _) => ", as no rule fits",
-                (_, true) => " between nodes",
-                _ => "",
-            }
-        );
-        Explanation { choice, summary, lines }
+        let why = match (is_by_rule, recipe.by_nodes) {
+            (false, _) => ", as no rule fits",
+            (true, true) => " between nodes",
+            (true, false) => "",
+        };
+        let algorithm = recipe.algorithm;
+        let summary = format!("{operation} of {bytes} bytes by {ranks} ranks{crowd} over {link}: {algorithm}{why}");
+        Explanation { recipe, summary, lines }
     }
 
-    fn rules_of(&self, operation: Operation) -> (usize, &[Rule]) {
+    fn rules_of(&self, operation: Operation) -> &[Rule] {
         let first = self.rules.partition_point(|rule| rule.operation < operation);
         let end = self.rules.partition_point(|rule| rule.operation <= operation);
-        (first, &self.rules[first..end])
+        &self.rules[first..end]
     }
 }
 
@@ -331,8 +298,8 @@ fn fallback(question: &Question) -> Recipe {
 /// A choice with its reasons, for printing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// The choice.
-    pub choice: Choice,
+    /// The chosen recipe.
+    pub recipe: Recipe,
     /// The choice in words.
     pub summary: String,
     /// Rules up to the one that is followed, with the reason why each of the others is not.

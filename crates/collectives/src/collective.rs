@@ -1,87 +1,14 @@
 //! A collective as one rank calls it.
 
 use crate::algorithm::Blocks;
+use crate::datatype::Datatype;
 use crate::error::Error;
+use crate::operation::Operation;
+use crate::operator::Operator;
 use crate::schedule::Rank;
-use serde::Deserialize;
-use std::fmt;
-use std::str::FromStr;
-
-/// Operations of several ranks together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "MPI's names; `Collective` says what each is")]
-pub enum Operation {
-    Barrier,
-    Broadcast,
-    Gather,
-    Gatherv,
-    Scatter,
-    Scatterv,
-    Allgather,
-    Reduce,
-    Allreduce,
-    ReduceScatter,
-    Scan,
-    Exscan,
-    Alltoall,
-    Alltoallv,
-}
-
-impl Operation {
-    /// All operations, each with its name in tables, in errors and on command lines.
-    pub const NAMES: [(Operation, &'static str); 14] = [
-        (Operation::Barrier, "barrier"),
-        (Operation::Broadcast, "broadcast"),
-        (Operation::Gather, "gather"),
-        (Operation::Gatherv, "gatherv"),
-        (Operation::Scatter, "scatter"),
-        (Operation::Scatterv, "scatterv"),
-        (Operation::Allgather, "allgather"),
-        (Operation::Reduce, "reduce"),
-        (Operation::Allreduce, "allreduce"),
-        (Operation::ReduceScatter, "reduce_scatter"),
-        (Operation::Scan, "scan"),
-        (Operation::Exscan, "exscan"),
-        (Operation::Alltoall, "alltoall"),
-        (Operation::Alltoallv, "alltoallv"),
-    ];
-
-    /// Returns whether the operation uses an operator.
-    pub const fn is_reduction(self) -> bool {
-        matches!(
-            self,
-            Operation::Reduce | Operation::Allreduce | Operation::ReduceScatter | Operation::Scan | Operation::Exscan
-        )
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Operation::NAMES
-            .iter()
-            .find(|(operation, _)| operation == self)
-            .map_or("?", |(_, name)| name);
-        f.pad(name)
-    }
-}
-
-impl FromStr for Operation {
-    type Err = Error;
-
-    /// Parses an operation from its name in [`Operation::NAMES`].
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let found = Operation::NAMES.iter().find(|(_, name)| *name == text);
-        found.map(|(operation, _)| *operation).ok_or_else(|| {
-            let names = Operation::NAMES.map(|(_, name)| name).join(", ");
-            let what = format!("there is no operation `{text}`; there are {names}");
-            Error::Options { what }
-        })
-    }
-}
 
 /// An operation with its arguments at one rank. Counts are in elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum Collective<'a> {
     /// No rank goes on before all ranks have arrived.
     Barrier,
@@ -129,32 +56,42 @@ pub enum Collective<'a> {
         /// Blocks with the same lengths at all ranks; their positions may differ.
         blocks: Blocks<'a>,
     },
-    /// The root gets the sum of all inputs.
+    /// The root gets the sum of all inputs, or the result of another operator.
     Reduce {
         /// The receiving rank.
         root: Rank,
         /// Number of elements.
         count: usize,
+        /// The operator.
+        operator: &'a Operator,
     },
     /// Every rank gets the sum of all inputs, with identical bits.
     Allreduce {
         /// Number of elements.
         count: usize,
+        /// The operator.
+        operator: &'a Operator,
     },
     /// Every rank gets its block of the sum of all inputs.
     ReduceScatter {
         /// Blocks that are the same at all ranks and follow each other in rank order.
         blocks: Blocks<'a>,
+        /// The operator.
+        operator: &'a Operator,
     },
     /// Each rank gets the sum of the inputs of the ranks up to and including its own.
     Scan {
         /// Number of elements.
         count: usize,
+        /// The operator.
+        operator: &'a Operator,
     },
     /// Each rank gets the sum of the inputs of the ranks before it; the output of rank 0 is unchanged.
     Exscan {
         /// Number of elements.
         count: usize,
+        /// The operator.
+        operator: &'a Operator,
     },
     /// Block `i` of each rank's input goes to rank `i`, whose output has one block from each rank.
     Alltoall {
@@ -170,7 +107,7 @@ pub enum Collective<'a> {
     },
 }
 
-impl Collective<'_> {
+impl<'a> Collective<'a> {
     /// The operation.
     pub const fn operation(&self) -> Operation {
         match self {
@@ -203,13 +140,45 @@ impl Collective<'_> {
             _ => None,
         }
     }
+
+    /// The operator, if the collective reduces.
+    pub const fn operator(&self) -> Option<&'a Operator> {
+        match self {
+            Collective::Reduce { operator, .. }
+            | Collective::Allreduce { operator, .. }
+            | Collective::ReduceScatter { operator, .. }
+            | Collective::Scan { operator, .. }
+            | Collective::Exscan { operator, .. } => Some(*operator),
+            _ => None,
+        }
+    }
+
+    /// Whether inputs may be reduced in any order. If not, they are reduced in rank order.
+    pub fn commutes(&self) -> bool {
+        self.operator().is_none_or(Operator::commutes)
+    }
+
+    /// The same collective by another operator, if it reduces.
+    pub fn with_operator(mut self, other: &'a Operator) -> Self {
+        match &mut self {
+            Collective::Reduce { operator, .. }
+            | Collective::Allreduce { operator, .. }
+            | Collective::ReduceScatter { operator, .. }
+            | Collective::Scan { operator, .. }
+            | Collective::Exscan { operator, .. } => *operator = other,
+            _ => {}
+        }
+        self
+    }
 }
 
-/// A collective as one rank of a communicator calls it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A collective as one rank of a communicator calls it, without its buffers.
+#[derive(Debug, Clone, Copy)]
 pub struct CollectiveCall<'a> {
     /// The collective.
     pub collective: Collective<'a>,
+    /// Type of the elements.
+    pub datatype: Datatype,
     /// The calling rank.
     pub rank: Rank,
     /// Number of ranks.
@@ -218,8 +187,6 @@ pub struct CollectiveCall<'a> {
     /// (`MPI_IN_PLACE`). In gather, scatter and reduce, the flag has an effect at the root only; the root of a scatter
     /// then receives no block. Ranks need not agree.
     pub in_place: bool,
-    /// Whether the operator commutes. If not, inputs are reduced in rank order.
-    pub commutes: bool,
     /// The node of each rank, if known; the same at all ranks.
     pub nodes: Option<&'a [u32]>,
 }
@@ -228,14 +195,14 @@ pub struct CollectiveCall<'a> {
 const ELEMENTS_MAX: usize = 1 << 56;
 
 impl<'a> CollectiveCall<'a> {
-    /// Makes a call that is not in place, with an operator that commutes and unknown nodes.
-    pub const fn new(collective: Collective<'a>, rank: Rank, ranks: Rank) -> Self {
+    /// Makes a call that is not in place, with unknown nodes.
+    pub const fn new(collective: Collective<'a>, datatype: Datatype, rank: Rank, ranks: Rank) -> Self {
         CollectiveCall {
             collective,
+            datatype,
             rank,
             ranks,
             in_place: false,
-            commutes: true,
             nodes: None,
         }
     }
@@ -246,86 +213,45 @@ impl<'a> CollectiveCall<'a> {
 
     /// Number of elements that the caller's input must have, if the call passes [`CollectiveCall::check`].
     pub fn input(&self) -> usize {
-        let (rank, ranks) = (self.rank as usize, self.ranks as usize);
+        let (rank, ranks, is_root) = (self.rank as usize, self.ranks as usize, self.is_root());
         let unless = |absent: bool, count: usize| if absent { 0 } else { count };
         match self.collective {
             Collective::Barrier => 0,
-            Collective::Broadcast { count, .. } => unless(!self.is_root(), count),
-            Collective::Gather { blocks, .. } => unless(self.in_place && self.is_root(), blocks.count(rank)),
-            Collective::Gatherv { mine, .. } => unless(self.in_place && self.is_root(), mine),
-            Collective::Scatter { blocks, .. } | Collective::Scatterv { blocks, .. } => {
-                if self.is_root() {
-                    blocks.extent(ranks)
-                } else {
-                    0
-                }
+            Collective::Broadcast { count, .. } => unless(!is_root, count),
+            Collective::Gather { blocks, .. } => unless(self.in_place && is_root, blocks.count(rank)),
+            Collective::Gatherv { mine, .. } => unless(self.in_place && is_root, mine),
+            Collective::Scatter { blocks, .. } | Collective::Scatterv { blocks, .. } if is_root => blocks.extent(ranks),
+            Collective::Scatter { .. } | Collective::Scatterv { .. } => 0,
+            Collective::Reduce { count, .. } => unless(self.in_place && is_root, count),
+            _ if self.in_place => 0,
+            Collective::Allgather { blocks } => blocks.count(rank),
+            Collective::Allreduce { count, .. } | Collective::Scan { count, .. } | Collective::Exscan { count, .. } => {
+                count
             }
-            Collective::Allgather { blocks } => unless(self.in_place, blocks.count(rank)),
-            Collective::Reduce { count, .. } => unless(self.in_place && self.is_root(), count),
-            Collective::Allreduce { count } | Collective::Scan { count } | Collective::Exscan { count } => {
-                unless(self.in_place, count)
-            }
-            Collective::ReduceScatter { blocks } => unless(self.in_place, blocks.total(ranks)),
-            Collective::Alltoall { count } => unless(self.in_place, count * ranks),
-            Collective::Alltoallv { sent, .. } => {
-                if self.in_place {
-                    0
-                } else {
-                    sent.extent(ranks)
-                }
-            }
+            Collective::ReduceScatter { blocks, .. } => blocks.total(ranks),
+            Collective::Alltoall { count } => count * ranks,
+            Collective::Alltoallv { sent, .. } => sent.extent(ranks),
         }
     }
 
     /// Number of elements that the caller's output must have, if the call passes [`CollectiveCall::check`].
     pub fn output(&self) -> usize {
-        let (rank, ranks) = (self.rank as usize, self.ranks as usize);
+        let (rank, ranks, is_root) = (self.rank as usize, self.ranks as usize, self.is_root());
+        let unless = |absent: bool, count: usize| if absent { 0 } else { count };
         match self.collective {
             Collective::Barrier => 0,
-            Collective::Broadcast { count, .. } => {
-                if self.is_root() {
-                    0
-                } else {
-                    count
-                }
-            }
-            Collective::Gather { blocks, .. } | Collective::Gatherv { blocks, .. } => {
-                if self.is_root() {
-                    blocks.extent(ranks)
-                } else {
-                    0
-                }
-            }
-            Collective::Scatter { blocks, .. } => {
-                if self.in_place && self.is_root() {
-                    0
-                } else {
-                    blocks.count(rank)
-                }
-            }
-            Collective::Scatterv { mine, .. } => {
-                if self.in_place && self.is_root() {
-                    0
-                } else {
-                    mine
-                }
-            }
+            Collective::Broadcast { count, .. } => unless(is_root, count),
+            Collective::Gather { blocks, .. } | Collective::Gatherv { blocks, .. } if is_root => blocks.extent(ranks),
+            Collective::Gather { .. } | Collective::Gatherv { .. } => 0,
+            Collective::Scatter { blocks, .. } => unless(self.in_place && is_root, blocks.count(rank)),
+            Collective::Scatterv { mine, .. } => unless(self.in_place && is_root, mine),
             Collective::Allgather { blocks } => blocks.extent(ranks),
-            Collective::Reduce { count, .. } => {
-                if self.is_root() {
-                    count
-                } else {
-                    0
-                }
+            Collective::Reduce { count, .. } => unless(!is_root, count),
+            Collective::Allreduce { count, .. } | Collective::Scan { count, .. } | Collective::Exscan { count, .. } => {
+                count
             }
-            Collective::Allreduce { count } | Collective::Scan { count } | Collective::Exscan { count } => count,
-            Collective::ReduceScatter { blocks } => {
-                if self.in_place {
-                    blocks.total(ranks)
-                } else {
-                    blocks.count(rank)
-                }
-            }
+            Collective::ReduceScatter { blocks, .. } if self.in_place => blocks.total(ranks),
+            Collective::ReduceScatter { blocks, .. } => blocks.count(rank),
             Collective::Alltoall { count } => count * ranks,
             Collective::Alltoallv { received, .. } => received.extent(ranks),
         }
@@ -338,19 +264,24 @@ impl<'a> CollectiveCall<'a> {
         match self.collective {
             Collective::Broadcast { count, .. }
             | Collective::Reduce { count, .. }
-            | Collective::Allreduce { count }
-            | Collective::Scan { count }
-            | Collective::Exscan { count } => count,
+            | Collective::Allreduce { count, .. }
+            | Collective::Scan { count, .. }
+            | Collective::Exscan { count, .. } => count,
             Collective::Gather { blocks, .. }
             | Collective::Scatter { blocks, .. }
             | Collective::Allgather { blocks }
-            | Collective::ReduceScatter { blocks } => blocks.total(ranks),
+            | Collective::ReduceScatter { blocks, .. } => blocks.total(ranks),
             Collective::Alltoall { count } => count.saturating_mul(ranks),
             Collective::Barrier
             | Collective::Gatherv { .. }
             | Collective::Scatterv { .. }
             | Collective::Alltoallv { .. } => 0,
         }
+    }
+
+    /// Bytes of [`CollectiveCall::size`].
+    pub fn bytes(&self) -> usize {
+        self.size().saturating_mul(self.datatype.size())
     }
 
     /// Checks that the arguments fit together. The arguments of other ranks are unknown here.
@@ -391,7 +322,7 @@ impl<'a> CollectiveCall<'a> {
             }
             Collective::Gatherv { mine, .. } | Collective::Scatterv { mine, .. } => check(&Blocks::Equal(*mine), false),
             Collective::Allgather { blocks } => check(blocks, true),
-            Collective::ReduceScatter { blocks } => check(blocks, false).or_else(|| {
+            Collective::ReduceScatter { blocks, .. } => check(blocks, false).or_else(|| {
                 let mut next = 0;
                 let gap = (0..ranks).find(|&rank| {
                     next += blocks.count(rank);
@@ -412,9 +343,9 @@ impl<'a> CollectiveCall<'a> {
             Collective::Barrier => None,
             Collective::Broadcast { count, .. }
             | Collective::Reduce { count, .. }
-            | Collective::Allreduce { count }
-            | Collective::Scan { count }
-            | Collective::Exscan { count } => (*count > ELEMENTS_MAX).then(|| too_many(*count)),
+            | Collective::Allreduce { count, .. }
+            | Collective::Scan { count, .. }
+            | Collective::Exscan { count, .. } => (*count > ELEMENTS_MAX).then(|| too_many(*count)),
         }
     }
 }

@@ -135,13 +135,14 @@ const ROUNDS_AT_ONCE: usize = 2_000_000;
 ///
 /// ```
 /// use hotlease_collectives::cost::{Costs, LinkCost, StoreCost, simulate};
-/// use hotlease_collectives::{Algorithm, Call, Collective, Recipe};
+/// use hotlease_collectives::{Algorithm, Collective, CollectiveCall, Datatype, Operator, Recipe};
 ///
 /// let link = LinkCost { latency_s: 10e-6, message_s: 0.0, byte_s: 1e-9 };
 /// let costs = Costs { link: &|_, _| link, store: StoreCost::default(), reduce_byte_s: 0.0, copy_byte_s: 0.0 };
 /// let recipe = Recipe::from(Algorithm::RecursiveDoubling);
+/// let sum = Collective::Allreduce { count: 1000, operator: &Operator::Sum };
 /// let outcome = simulate(1024, 8, &costs, |rank, rounds| {
-///     recipe.build_part(&Call::new(Collective::Allreduce { count: 1000 }, rank, 1024), rounds)
+///     recipe.build_part(&CollectiveCall::new(sum, Datatype::F64, rank, 1024), rounds)
 /// })?;
 /// assert!((outcome.seconds - 10.0 * 18e-6).abs() < 1e-9, "ten steps of alpha + n beta");
 /// # Ok::<(), hotlease_collectives::Error>(())
@@ -368,14 +369,11 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<SchedulePart, Error>> Simulation
     fn refill(&mut self, rank: Rank) -> Result<bool, Error> {
         while self.states[rank as usize].more {
             let begin = self.states[rank as usize].built;
-            let SchedulePart {
-                schedule,
-                has_more: more,
-            } = (self.build)(rank, begin..begin + self.window)?;
+            let part = (self.build)(rank, begin..begin + self.window)?;
             let state = &mut self.states[rank as usize];
-            (state.built, state.more) = (begin + self.window, more);
-            state.rounds += schedule.rounds.len();
-            for round in &schedule.rounds {
+            (state.built, state.more) = (begin + self.window, part.has_more);
+            state.rounds += part.schedule.rounds.len();
+            for round in &part.schedule.rounds {
                 push_events(&mut state.events, round, self.element as u64, self.costs);
             }
             if !state.events.is_empty() {

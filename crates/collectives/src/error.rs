@@ -1,8 +1,7 @@
 //! Errors of planning: calls, algorithms, tables, prices and simulations.
 
-use crate::algorithm::Algorithm;
-use crate::collective::Operation;
 use crate::datatype::Datatype;
+use crate::operation::{Algorithm, Operation};
 use crate::schedule::Rank;
 
 /// Error of a call of this library.

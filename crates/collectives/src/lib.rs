@@ -1,7 +1,7 @@
 //! L1: planning of collectives: what each rank does, by which algorithm, and what that takes and costs. Pure: no I/O, no
 //! threads, no clocks.
 //!
-//! * A **[`Schedule`]** holds the steps of one rank in one collective: rounds of transfers that run at the same time,
+//! * A **[`CollectiveCall`]** is what one rank asks for; a **[`Recipe`]** is how it is done; a **[`Schedule`]** holds the steps of one rank in one collective: rounds of transfers that run at the same time,
 //!   each followed by copies and reductions. It is pure data, so every collective is non-blocking by itself, and can
 //!   be tested in memory for any number of ranks. [`Recipe::build`] makes it, by one of several [`Algorithm`]s for each
 //!   [`Operation`]; [`Areas`] runs its local steps, with an [`Operator`] for a [`Datatype`].
@@ -14,11 +14,12 @@
 //! Steps of rank 1 of 4 in an allreduce, where every rank gets the sum of the 1000 numbers of 8 bytes of all ranks:
 //!
 //! ```
-//! use hotlease_collectives::{Call, Collective, LinkKind, Question, Step, Table};
+//! use hotlease_collectives::{Collective, CollectiveCall, Datatype, LinkKind, Operator, Question, Step, Table};
 //!
-//! let call = Call::new(Collective::Allreduce { count: 1000 }, 1, 4);
-//! let choice = Table::built_in().choose(&Question::new(&call, 8, LinkKind::Tcp));
-//! let schedule = choice.recipe.build(&call)?;
+//! let sum = Collective::Allreduce { count: 1000, operator: &Operator::Sum };
+//! let call = CollectiveCall::new(sum, Datatype::F64, 1, 4);
+//! let recipe = Table::built_in().choose(&Question::new(&call, LinkKind::Tcp));
+//! let schedule = recipe.build(&call)?;
 //! for transfer in schedule.rounds.iter().flat_map(|round| &round.transfers) {
 //!     match transfer {
 //!         Step::Send { to, from } => println!("{from} to rank {to}"),
@@ -40,15 +41,18 @@ mod datatype;
 mod element;
 mod error;
 pub mod model;
+mod names;
+mod operation;
 mod operator;
 mod schedule;
 
-pub use algorithm::{Algorithm, Blocks, Recipe, SchedulePart};
+pub use algorithm::{Blocks, Recipe, SchedulePart};
 pub use areas::Areas;
-pub use choice::{Choice, Explanation, LinkKind, Measurement, Question, Rule, Table};
-pub use collective::{Collective, CollectiveCall, Operation};
+pub use choice::{Explanation, LinkKind, Measurement, Question, Rule, Table};
+pub use collective::{Collective, CollectiveCall};
 pub use datatype::Datatype;
 pub use element::{Element, Plain};
 pub use error::Error;
+pub use operation::{Algorithm, Operation};
 pub use operator::{Operands, Operator, Reduction, UserFunction};
 pub use schedule::{Area, AreaSpan, Rank, Round, Schedule, Step};

@@ -9,18 +9,17 @@
 //! currency; a field of a file in another unit has the unit in its name.
 //!
 //! ```
-//! use hotlease_collectives::model::{Criterion, Prices, Scenario, choose, collective_of_size};
-//! use hotlease_collectives::{Call, LinkKind, Operation, Table};
+//! use hotlease_collectives::model::{Criterion, LinkPrices, Scenario, choose, collective_of_size};
+//! use hotlease_collectives::{CollectiveCall, Datatype, LinkKind, Operation, Table};
 //!
 //! let allreduce = collective_of_size(Operation::Allreduce, 0, 32, 1 << 17);
 //! let scenario = Scenario {
-//!     call: Call::new(allreduce, 0, 32),
-//!     element: 8,
+//!     call: CollectiveCall::new(allreduce, Datatype::F64, 0, 32),
 //!     memory_bytes: 2 << 30,
 //!     operations_per_hour: None,
 //! };
 //! let links = [LinkKind::Tcp, LinkKind::S3];
-//! let best = choose(&scenario, Criterion::Price, &links, Table::built_in(), Prices::built_in())?;
+//! let best = choose(&scenario, Criterion::Price, &links, Table::built_in(), LinkPrices::built_in())?;
 //! assert_eq!(best.link, LinkKind::Tcp);
 //! println!("{:.1} ms, {:.2} millionths", best.seconds() * 1e3, best.price.total() * 1e6);
 //! # Ok::<(), hotlease_collectives::Error>(())
@@ -32,9 +31,13 @@ mod traffic;
 
 use crate::algorithm::{Blocks, Recipe};
 use crate::choice::{LinkKind, Question, Table};
-use crate::collective::{Collective, CollectiveCall, Operation};
+use crate::collective::{Collective, CollectiveCall};
 use crate::cost::{Costs, LinkCost, SimulationResult, StoreCost, simulate};
+use crate::datatype::Datatype;
 use crate::error::Error;
+use crate::names::name_of;
+use crate::operation::Operation;
+use crate::operator::Operator;
 use crate::schedule::Rank;
 use std::fmt;
 use std::str::FromStr;
@@ -65,8 +68,6 @@ const BYTES_PER_GIB: f64 = (1u64 << 30) as f64;
 pub struct Scenario<'a> {
     /// The call as any rank makes it; if ranks call it differently, the call of the root.
     pub call: CollectiveCall<'a>,
-    /// Bytes of an element.
-    pub element: usize,
     /// Memory of each function, which is charged for while the function waits.
     pub memory_bytes: u64,
     /// Number of these operations that share the servers in an hour. `None`: servers are charged for the duration of
@@ -82,14 +83,10 @@ impl Scenario<'_> {
             return Err(self.no_estimate(format!("{ranks} ranks; up to {RANKS_MAX} are simulated")));
         }
         self.call.check()?;
-        if self.element == 0 {
-            return wrong("elements of no bytes".into());
-        }
-        let buffer = self.call.input().max(self.call.output());
-        if buffer as u128 * self.element as u128 > BYTES_MAX {
+        let (buffer, element) = (self.call.input().max(self.call.output()), self.element());
+        if buffer as u128 * element as u128 > BYTES_MAX {
             return wrong(format!(
-                "buffers of {buffer} elements of {} bytes; the most is 1 TiB",
-                self.element
+                "buffers of {buffer} elements of {element} bytes; the most is 1 TiB"
             ));
         }
         match self.operations_per_hour {
@@ -100,8 +97,9 @@ impl Scenario<'_> {
         }
     }
 
-    fn operation(&self) -> Operation {
-        self.call.collective.operation()
+    /// Bytes of an element.
+    pub fn element(&self) -> usize {
+        self.call.datatype.size()
     }
 
     fn unknown(&self, link: LinkKind) -> Error {
@@ -110,7 +108,7 @@ impl Scenario<'_> {
 
     fn no_estimate(&self, why: String) -> Error {
         Error::Model {
-            operation: self.operation(),
+            operation: self.call.collective.operation(),
             why,
         }
     }
@@ -118,10 +116,10 @@ impl Scenario<'_> {
 
 /// Makes an operation in which all ranks have equal counts. `elements` is the size of a broadcast, reduction or scan;
 /// for other operations it is the size of all blocks that one rank sends or receives, divided among the ranks and
-/// rounded up. Operations without a root ignore `root`.
+/// rounded up. Operations without a root ignore `root`; those that reduce add.
 pub fn collective_of_size(operation: Operation, root: Rank, ranks: Rank, elements: usize) -> Collective<'static> {
     let (count, block) = (elements, elements.div_ceil((ranks as usize).max(1)));
-    let blocks = Blocks::Equal(block);
+    let (blocks, operator) = (Blocks::Equal(block), &Operator::Sum);
     match operation {
         Operation::Barrier => Collective::Barrier,
         Operation::Broadcast => Collective::Broadcast { root, count },
@@ -138,11 +136,11 @@ pub fn collective_of_size(operation: Operation, root: Rank, ranks: Rank, element
             blocks,
         },
         Operation::Allgather => Collective::Allgather { blocks },
-        Operation::Reduce => Collective::Reduce { root, count },
-        Operation::Allreduce => Collective::Allreduce { count },
-        Operation::ReduceScatter => Collective::ReduceScatter { blocks },
-        Operation::Scan => Collective::Scan { count },
-        Operation::Exscan => Collective::Exscan { count },
+        Operation::Reduce => Collective::Reduce { root, count, operator },
+        Operation::Allreduce => Collective::Allreduce { count, operator },
+        Operation::ReduceScatter => Collective::ReduceScatter { blocks, operator },
+        Operation::Scan => Collective::Scan { count, operator },
+        Operation::Exscan => Collective::Exscan { count, operator },
         Operation::Alltoall => Collective::Alltoall { count: block },
         Operation::Alltoallv => Collective::Alltoallv {
             sent: blocks,
@@ -151,17 +149,19 @@ pub fn collective_of_size(operation: Operation, root: Rank, ranks: Rank, element
     }
 }
 
-/// Makes an operation as [`collective_of_size`] does, for this many bytes; also returns the bytes of an element, which is the
-/// longest number that divides them.
+/// Makes an operation as [`collective_of_size`] does, for this many bytes; also returns the type of its elements: the
+/// longest numbers whose length divides these bytes.
 pub fn collective_of_bytes(
     operation: Operation,
     root: Rank,
     ranks: Rank,
     bytes: usize,
-) -> (Collective<'static>, usize) {
-    let fits = |element: &usize| bytes.is_multiple_of(*element);
-    let element = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
-    (collective_of_size(operation, root, ranks, bytes / element), element)
+) -> (Collective<'static>, Datatype) {
+    let fits = |datatype: &Datatype| bytes.is_multiple_of(datatype.size());
+    let longest = [Datatype::U64, Datatype::U32, Datatype::U16].into_iter().find(fits);
+    let datatype = longest.unwrap_or(Datatype::U8);
+    let elements = bytes / datatype.size();
+    (collective_of_size(operation, root, ranks, elements), datatype)
 }
 
 /// Price of a collective, in the currency of the [`LinkPrices`].
@@ -237,8 +237,7 @@ impl Criterion {
 
 impl fmt::Display for Criterion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = Criterion::NAMES.iter().find(|(by, _)| by == self);
-        f.pad(found.map_or("?", |(_, name)| name))
+        f.pad(name_of(&Criterion::NAMES, self))
     }
 }
 
@@ -284,8 +283,8 @@ pub fn choose(
 /// or if the collective has more messages than can be simulated.
 pub fn estimate(scenario: &Scenario, link: LinkKind, table: &Table, prices: &LinkPrices) -> Result<Estimate, Error> {
     scenario.check()?;
-    let choice = table.choose(&Question::new(&scenario.call, scenario.element, link));
-    estimate_by(scenario, link, choice.recipe, prices)
+    let recipe = table.choose(&Question::new(&scenario.call, link));
+    estimate_by(scenario, link, recipe, prices)
 }
 
 /// Estimates time and price on a link, with a given recipe.
@@ -385,9 +384,9 @@ fn run(
         copy_byte_s: prices.rank.copy_byte_s(),
     };
     let mut traffic = Traffic::default();
-    let outcome = simulate(call.ranks, scenario.element, &costs, |rank, rounds| {
+    let outcome = simulate(call.ranks, scenario.element(), &costs, |rank, rounds| {
         let part = recipe.build_part(&CollectiveCall { rank, ..call }, rounds)?;
-        traffic.count(&part.schedule, scenario.element);
+        traffic.count(&part.schedule, scenario.element());
         Ok(part)
     })?;
     Ok((outcome, traffic))

@@ -82,7 +82,7 @@ impl Operator {
     ///
     /// let sum = Operator::Sum.of(Datatype::I32)?;
     /// let mut total = 40i32.to_ne_bytes();
-    /// sum.apply(Operands::OntoRight { left: &2i32.to_ne_bytes(), right: &mut total });
+    /// sum.apply(Operands::OntoRight { left: &2i32.to_ne_bytes(), right: &mut total })?;
     /// assert_eq!(i32::from_ne_bytes(total), 42);
     /// # Ok::<(), hotlease_collectives::Error>(())
     /// ```
@@ -153,10 +153,26 @@ enum ReductionKind {
 const COPY_BYTES: usize = 16 * 1024;
 
 impl Reduction {
-    /// Reduces all elements. If the slices differ in length, a built-in operator stops at the end of the shortest.
-    pub fn apply(&self, operands: Operands<'_>) {
+    /// Reduces all elements.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] if the operands and the place of the result differ in length; nothing was reduced.
+    pub fn apply(&self, operands: Operands<'_>) -> Result<(), Error> {
+        let (left, right, into) = match &operands {
+            Operands::Separate { left, right, into } => (left.len(), right.len(), into.len()),
+            Operands::OntoLeft { left, right } => (left.len(), right.len(), left.len()),
+            Operands::OntoRight { left, right } => (left.len(), right.len(), right.len()),
+        };
+        if left != right || left != into {
+            let what = format!("operands of {left} and {right} bytes, and a result of {into}: they differ in length");
+            return Err(Error::Options { what });
+        }
         let (function, datatype) = match &self.0 {
-            ReductionKind::Kernel(kernel) => return kernel(operands),
+            ReductionKind::Kernel(kernel) => {
+                kernel(operands);
+                return Ok(());
+            }
             ReductionKind::User(function, datatype) => (function, *datatype),
         };
         match operands {
@@ -176,6 +192,19 @@ impl Reduction {
                 }
             }
         }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Operator {
+    /// An operator for tests of schedules, which do not call it.
+    pub(crate) fn in_order(commutes: bool) -> &'static Operator {
+        static ORDERED: std::sync::LazyLock<Operator> = std::sync::LazyLock::new(|| Operator::User {
+            function: Arc::new(|_, _, _| ()),
+            commutes: false,
+        });
+        if commutes { &Operator::Sum } else { &ORDERED }
     }
 }
 
@@ -186,21 +215,27 @@ mod tests {
     fn all_ways(operator: &Operator, datatype: Datatype, left: &[u8], right: &[u8]) -> Vec<u8> {
         let reduction = operator.of(datatype).expect("there is such a reduction");
         let mut into = vec![0xAA; left.len()];
-        reduction.apply(Operands::Separate {
-            left,
-            right,
-            into: &mut into,
-        });
+        reduction
+            .apply(Operands::Separate {
+                left,
+                right,
+                into: &mut into,
+            })
+            .expect("operands of one length");
         let mut onto_left = left.to_vec();
-        reduction.apply(Operands::OntoLeft {
-            left: &mut onto_left,
-            right,
-        });
+        reduction
+            .apply(Operands::OntoLeft {
+                left: &mut onto_left,
+                right,
+            })
+            .expect("operands of one length");
         let mut onto_right = right.to_vec();
-        reduction.apply(Operands::OntoRight {
-            left,
-            right: &mut onto_right,
-        });
+        reduction
+            .apply(Operands::OntoRight {
+                left,
+                right: &mut onto_right,
+            })
+            .expect("operands of one length");
         assert_eq!(
             into, onto_left,
             "{operator:?} of {datatype}: the place of the result matters"
@@ -307,6 +342,39 @@ mod tests {
                     .starts_with(&format!("{} of {datatype}:", operator.name())),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn operands_that_differ_in_length_are_refused() {
+        let user = Operator::User {
+            function: Arc::new(|_, _, _| panic!("there is nothing to reduce")),
+            commutes: true,
+        };
+        for operator in [Operator::Sum, user] {
+            let reduction = operator.of(Datatype::U8).expect("there is such a reduction");
+            let (short, long) = ([1; 2], [1; 3]);
+            let (mut left, mut right, mut into) = (short, short, short);
+            let wrong = [
+                Operands::OntoLeft {
+                    left: &mut left,
+                    right: &long,
+                },
+                Operands::OntoRight {
+                    left: &long,
+                    right: &mut right,
+                },
+                Operands::Separate {
+                    left: &long,
+                    right: &long,
+                    into: &mut into,
+                },
+            ];
+            for operands in wrong {
+                let error = reduction.apply(operands).expect_err("2 and 3 bytes").to_string();
+                assert!(error.contains("they differ in length"), "{error}");
+            }
+            assert_eq!([left, right, into], [short; 3], "nothing was reduced by {operator:?}");
         }
     }
 

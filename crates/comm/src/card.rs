@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_others_send_is_read() {
+    fn cards_of_any_bytes_are_read() {
         let mut cards = [[0xFF; CARD_BYTES], [0; CARD_BYTES]];
         cards[1][CALL_BYTES] = 200;
         assert!(first_difference(cards.as_flattened()).is_some());

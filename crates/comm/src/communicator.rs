@@ -13,7 +13,8 @@ mod regroup;
 mod schedule_cache;
 mod split;
 
-pub use arguments::{CollectiveArguments, Contribution, InPlace};
+pub use arguments::{Contribution, InPlace};
+pub use collectives::MemberCollective;
 
 use crate::error::Error;
 use crate::options::LinkChoice;

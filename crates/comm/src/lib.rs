@@ -15,7 +15,7 @@
 //!   bounded.
 //! * An operation of all members is a collective. There are blocking calls on slices of [`Element`]s
 //!   ([`Communicator::allreduce`] and others), non-blocking ones ([`Communicator::iallreduce`] and others), and one
-//!   call on bytes for all collectives ([`Communicator::collective`], with an [`CollectiveArguments`]).
+//!   call on bytes for all collectives ([`Communicator::collective`]).
 //! * [`Communicator::split`] and [`Communicator::dup`] make communicators of some members on the same connections.
 //!   After a failure, [`Communicator::shrink`] makes one of the remaining members, and [`Communicator::grow`] makes
 //!   one with newcomers.
@@ -88,12 +88,12 @@ mod request;
 mod route;
 mod secret;
 
-pub use communicator::{CollectiveArguments, Communicator, Contribution, InPlace};
+pub use communicator::{Communicator, Contribution, InPlace, MemberCollective};
 pub use error::{Activity, Error, MemberCall};
 pub use hotlease_collectives::{
-    Algorithm, Area, AreaSpan, Areas, Blocks, Choice, Collective, CollectiveCall, Datatype, Element, Explanation,
-    LinkKind, Measurement, Operands, Operation, Operator, Plain, Question, Rank, Recipe, Reduction, Round, Rule,
-    Schedule, SchedulePart, Step, Table, UserFunction, cost, model,
+    Algorithm, Area, AreaSpan, Areas, Blocks, Collective, CollectiveCall, Datatype, Element, Explanation, LinkKind,
+    Measurement, Operands, Operation, Operator, Plain, Question, Rank, Recipe, Reduction, Round, Rule, Schedule,
+    SchedulePart, Step, Table, UserFunction, cost, model,
 };
 pub use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
 pub use hotlease_wire::comm::Loss;

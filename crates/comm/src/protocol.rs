@@ -17,7 +17,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use collectives::{Check, CollectiveStart, LocalWork};
+pub(crate) use collectives::{CollectiveStart, CollectiveWork, LocalWork};
 pub(crate) use contexts::CONTEXTS_MAX;
 pub(crate) use receiving::KeptMessage;
 

@@ -19,10 +19,9 @@ fn link(text: &str) -> LinkChoice {
 fn members_talk_over_what_the_model_holds_to_be_the_best() {
     // The built-in prices are those of a cloud, where a direct link is the best for this operation.
     let auto = link("auto:s3://nowhere,redis://127.0.0.1:1,tcp,direct,op=allreduce,size=64KiB,by=time");
-    let (collective, element) = collective_of_bytes(Operation::Allreduce, 0, 3, 64 << 10);
+    let (collective, datatype) = collective_of_bytes(Operation::Allreduce, 0, 3, 64 << 10);
     let scenario = Scenario {
-        call: CollectiveCall::new(collective, 0, 3),
-        element,
+        call: CollectiveCall::new(collective, datatype, 0, 3),
         memory_bytes: 2 << 30,
         operations_per_hour: None,
     };

@@ -4,9 +4,7 @@
 mod group;
 
 use group::{each, each_over};
-use hotlease_comm::{
-    Collective, CollectiveArguments, Communicator, Datatype, Error, LinkChoice, MemberCall, Operator, Rank,
-};
+use hotlease_comm::{Collective, Communicator, Datatype, Error, LinkChoice, MemberCall, Operator, Rank};
 use std::sync::Arc;
 
 /// Runs members in checked mode and returns the error of each.
@@ -112,11 +110,9 @@ fn a_split_that_meets_something_else_is_told_as_such() {
 fn other_languages_say_where_they_call() {
     let errors = errors(2, |all| {
         let count = 1 + all.rank() as usize;
-        let ask = CollectiveArguments {
-            site: Some(["train.py:12", "train.py:90"][all.rank() as usize]),
-            ..CollectiveArguments::new(Collective::Alltoall { count }, Datatype::I16)
-        };
-        all.collective(&ask, &[0; 8], &mut [0; 8])
+        let place = ["train.py:12", "train.py:90"][all.rank() as usize];
+        let alltoall = all.collective(Collective::Alltoall { count }, Datatype::I16);
+        alltoall.at(place).run(&[0; 8], &mut [0; 8])
     });
     let text = errors[1].to_string();
     let expected = "members call different collectives: rank 0 `alltoall of 1 i16 to each` at train.py:12, \

@@ -4,7 +4,7 @@
 mod group;
 
 use group::{each, each_over, pattern};
-use hotlease_comm::{Collective, CollectiveArguments, Datatype, LinkChoice, Pattern};
+use hotlease_comm::{Collective, Datatype, LinkChoice, Pattern};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn members_that_wait_leave_the_processors_to_others() {
 }
 
 #[test]
-fn members_know_that_they_share_processors_whatever_they_talk_over() {
+fn members_know_that_they_share_processors_over_any_link() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     if processors == 1 {
         // If this process may use one processor only, that does not tell how many processors the node has.
@@ -91,8 +91,8 @@ fn members_know_that_they_share_processors_whatever_they_talk_over() {
             size,
             |_| (),
             |all| {
-                let ask = CollectiveArguments::new(Collective::Barrier, Datatype::U8);
-                let text = all.explain(&ask).expect("barriers have no arguments").to_string();
+                let barrier = all.collective(Collective::Barrier, Datatype::U8);
+                let text = barrier.explain().expect("barriers have no arguments").to_string();
                 assert_eq!(text.contains("ranks that share processors"), is_crowded, "{text}");
                 all.barrier().expect("all are well");
             },

@@ -5,7 +5,7 @@ mod group;
 mod typed;
 
 use group::{each, each_over, hidden};
-use hotlease_comm::{Algorithm, Collective, CollectiveArguments, Datatype, LinkChoice, Operator, Route, Table};
+use hotlease_comm::{Algorithm, Collective, Datatype, LinkChoice, Operator, Route, Table};
 use std::sync::Arc;
 use typed::{LENGTHS, all_operations};
 
@@ -71,10 +71,10 @@ fn a_table_of_the_users_decides_on_the_algorithm() {
         4,
         |options| options.table = Some(Arc::clone(&table)),
         |all| {
-            let ask = CollectiveArguments::new(Collective::Allreduce { count: 3 }, Datatype::U64)
-                .with_operator(&Operator::Sum);
-            let why = all.explain(&ask).expect("a call that makes sense");
-            assert_eq!(why.choice.recipe.algorithm, Algorithm::ReduceBroadcast, "{why}");
+            let operator = &Operator::Sum;
+            let sum = all.collective(Collective::Allreduce { count: 3, operator }, Datatype::U64);
+            let why = sum.explain().expect("a call that makes sense");
+            assert_eq!(why.recipe.algorithm, Algorithm::ReduceBroadcast, "{why}");
             let mut total = [0u64; 3];
             all.allreduce(&[1, 2, u64::from(all.rank())], &mut total, &Operator::Sum)
                 .expect("all are well");

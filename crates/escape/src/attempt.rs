@@ -128,6 +128,14 @@ pub(crate) const fn attempt(name: &'static str, what: &'static str, go: fn() -> 
     }
 }
 
+/// Table of attempts: name, description, function, and the ways in which it differs from a plain [`attempt`].
+macro_rules! attempts {
+    ($($name:literal, $what:literal, $go:path $(, $way:ident($($value:expr)?))*;)*) => {
+        &[$($crate::attempt::attempt($name, $what, $go)$(.$way($($value)?))*),*]
+    };
+}
+pub(crate) use attempts;
+
 impl Attempt {
     pub(crate) const fn by_secret(mut self) -> Self {
         self.evidence = Evidence::Secret;
@@ -216,7 +224,7 @@ impl fmt::Display for AttemptOutcome {
             Self::Escaped(rest) => ("escaped", rest),
             Self::Untried(rest) => ("untried", rest),
         };
-        // Keeps it on one line, whatever it read.
+        // Keeps it on one line, even if the attempt has read line feeds.
         let rest: String = rest.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         write!(f, "{word}: {rest}")
     }

@@ -24,7 +24,7 @@
 //!
 //! Neither side believes a number of the other. A reader works on private copies of lines and on positions of its own;
 //! its caller checks each length against what it expects. A writer refuses progress that is impossible. A hostile
-//! writer can change bytes while they are copied; the reader then gets whatever that writer sends.
+//! writer can change bytes while they are copied; the reader then gets the changed bytes of that writer.
 
 #[cfg(not(loom))]
 mod bell;

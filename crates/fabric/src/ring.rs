@@ -61,7 +61,7 @@ impl Line {
         }
     }
 
-    /// Private copy of the line, whatever it holds.
+    /// Private copy of the line, which may hold an incomplete frame.
     pub fn read(&self) -> LineWords {
         std::array::from_fn(|word| self.0[word].load(Ordering::Relaxed))
     }

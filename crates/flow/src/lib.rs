@@ -28,56 +28,56 @@
 //! * **Memoisation**: tasks with the same [`MemoKey`] are one computation, pending or done.
 //!
 //! ```
-//! use hotlease_flow::{Action, Event, Flow, Limits, Outcome, Place, Task, WorkerIndex};
+//! use hotlease_flow::{FlowAction, FlowEvent, Flow, FlowLimits, RunOutcome, ResultPlace, FlowTask, WorkerIndex};
 //!
 //! // Tasks are functions of numbers here, results are numbers, errors are texts.
 //! type Function = fn(&[i64]) -> i64;
-//! let mut flow: Flow<Function, i64, String> = Flow::new(Limits::default());
+//! let mut flow: Flow<Function, i64, String> = Flow::new(FlowLimits::default());
 //! let mut actions = Vec::new();
 //!
-//! let two = flow.submit(Task::new((|_| 2) as Function), &[], &mut actions)?.task();
-//! let three = flow.submit(Task::new((|_| 3) as Function), &[], &mut actions)?.task();
-//! let sum = flow.submit(Task::new((|inputs| inputs.iter().sum()) as Function), &[two, three], &mut actions)?.task();
+//! let two = flow.submit(FlowTask::new((|_| 2) as Function), &[], &mut actions)?.task();
+//! let three = flow.submit(FlowTask::new((|_| 3) as Function), &[], &mut actions)?.task();
+//! let sum = flow.submit(FlowTask::new((|inputs| inputs.iter().sum()) as Function), &[two, three], &mut actions)?.task();
 //! // Only `sum` needs them now.
-//! flow.step(Event::Release { task: two }, &mut actions);
-//! flow.step(Event::Release { task: three }, &mut actions);
+//! flow.step(FlowEvent::Release { task: two }, &mut actions);
+//! flow.step(FlowEvent::Release { task: three }, &mut actions);
 //!
 //! // One worker that takes one task at a time.
-//! flow.step(Event::WorkerUp { worker: WorkerIndex(0), credits: 1 }, &mut actions);
+//! flow.step(FlowEvent::WorkerUp { worker: WorkerIndex(0), credits: 1 }, &mut actions);
 //! while !actions.is_empty() {
 //!     for action in std::mem::take(&mut actions) {
-//!         if let Action::Run { task, attempt, .. } = action {
+//!         if let FlowAction::Run { task, attempt, .. } = action {
 //!             let inputs: Vec<i64> = flow.inputs(task).map(|input| *input.result).collect();
 //!             let function = flow.payload(task).expect("it runs");
-//!             let outcome = Outcome::Done { result: function(&inputs), bytes: 8, place: Place::Here };
-//!             flow.step(Event::Ended { task, attempt, outcome }, &mut actions);
+//!             let outcome = RunOutcome::Done { result: function(&inputs), bytes: 8, place: ResultPlace::Here };
+//!             flow.step(FlowEvent::Ended { task, attempt, outcome }, &mut actions);
 //!         }
 //!     }
 //! }
 //! assert_eq!(flow.result(sum), Some(&5));
 //! assert_eq!(flow.result(two), None, "dropped as soon as the sum was there");
-//! # Ok::<(), hotlease_flow::Refusal<Function>>(())
+//! # Ok::<(), hotlease_flow::SubmitError<Function>>(())
 //! ```
 //!
 //! A failure, and how it is reported:
 //!
 //! ```
-//! use hotlease_flow::{Action, Event, Flow, Limits, Outcome, Task, WorkerIndex};
+//! use hotlease_flow::{FlowAction, FlowEvent, Flow, FlowLimits, RunOutcome, FlowTask, WorkerIndex};
 //!
-//! let mut flow: Flow<&str, (), &str> = Flow::new(Limits::default());
+//! let mut flow: Flow<&str, (), &str> = Flow::new(FlowLimits::default());
 //! let mut actions = Vec::new();
-//! let read = flow.submit(Task::new("read").tag(1), &[], &mut actions)?.task();
-//! let parse = flow.submit(Task::new("parse").tag(2), &[read], &mut actions)?.task();
-//! let draw = flow.submit(Task::new("draw").tag(3), &[parse], &mut actions)?.task();
-//! flow.step(Event::WorkerUp { worker: WorkerIndex(0), credits: 1 }, &mut actions);
+//! let read = flow.submit(FlowTask::new("read").tag(1), &[], &mut actions)?.task();
+//! let parse = flow.submit(FlowTask::new("parse").tag(2), &[read], &mut actions)?.task();
+//! let draw = flow.submit(FlowTask::new("draw").tag(3), &[parse], &mut actions)?.task();
+//! flow.step(FlowEvent::WorkerUp { worker: WorkerIndex(0), credits: 1 }, &mut actions);
 //!
 //! actions.clear();
-//! flow.step(Event::Ended { task: read, attempt: 1, outcome: Outcome::Failed("no such file") }, &mut actions);
+//! flow.step(FlowEvent::Ended { task: read, attempt: 1, outcome: RunOutcome::Failed("no such file") }, &mut actions);
 //! assert_eq!(actions.len(), 3, "each of the three has failed");
 //! let chain: Vec<_> = flow.chain(draw).collect();
 //! assert_eq!(chain, [draw, parse, read]);
 //! assert_eq!(flow.error(read), Some(&"no such file"));
-//! # Ok::<(), hotlease_flow::Refusal<&str>>(())
+//! # Ok::<(), hotlease_flow::SubmitError<&str>>(())
 //! ```
 
 #![forbid(unsafe_code)]

@@ -125,7 +125,7 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Same cache, in which images that are not mounted yet are mounted in this way.
+    /// Returns this cache with another way of mounting, for images that are not mounted yet.
     pub fn with_method(&self, way: MountMethod) -> Self {
         let options = CacheOptions {
             way,

@@ -12,9 +12,7 @@ mod attempts;
 mod redirects;
 mod renewal;
 
-pub use acquisition::{
-    Acquisition, AcquisitionAction, AcquisitionEvent, EXCLUDED_MAX, GrantSource, PAUSE_MAX, PAUSE_MIN, Patience,
-};
+pub use acquisition::{Acquisition, AcquisitionAction, AcquisitionEvent, GrantSource, PAUSE_MAX, PAUSE_MIN, Patience};
 pub use attempts::{AttemptFailure, Attempts, ChannelEnd, RESTARTS_MAX};
 pub use redirects::{REDIRECTS_MAX, Redirect, Redirects};
 pub use renewal::{FENCED_AFTER, Renewal, RenewalAction, RenewalEvent};

@@ -1,6 +1,7 @@
 //! L0: the pure state machines of hotlease. They have no clocks and no I/O: time is an argument, and the actions to
 //! carry out are returned as values, so the daemons and a simulator run the same code.
 //!
+//! - [`LeaseRequest`] — what a lease is asked to be; every party passes this form on.
 //! - [`agent`] — the only writer of a node's cores ([`agent::LeaseBook`]), its membership of a manager
 //!   ([`agent::Membership`]), and the totals that no ledger has acknowledged ([`agent::OwedTotals`]).
 //! - [`manager`] — the registered agents, the choice of agents for a request, and the point at which each change
@@ -16,3 +17,6 @@ pub mod agent;
 pub mod client;
 pub mod ledger;
 pub mod manager;
+mod request;
+
+pub use request::{CoreUse, EXCLUDED_MAX, LeaseRequest, LeaseSpec, PlacementSpread, TTL_MAX, TTL_MIN};

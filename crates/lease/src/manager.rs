@@ -11,7 +11,7 @@ mod quota;
 mod registry;
 mod wish;
 
-pub use cluster::{Cluster, LeaseSpec, PARTS_MAX, PlacementSpread, REQUESTS_MAX};
+pub use cluster::{Cluster, PARTS_MAX, REQUESTS_MAX};
 pub use event::{
     AgentReport, AskId, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, EndRequest, GrantedLease, LeaseNote,
     LeaseReport, RequestId, StateWrite,

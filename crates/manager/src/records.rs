@@ -203,22 +203,11 @@ pub(crate) fn agent_info(record: &AgentProfile, state: AgentState, silent: Durat
 }
 
 pub(crate) fn totals(usage: Option<Usage>) -> UsageTotals {
-    let usage = usage.unwrap_or_default();
-    UsageTotals {
-        allocated_ns: usage.allocated_ns,
-        hot_ns: usage.hot_ns,
-        compute_ns: usage.compute_ns,
-        invocations: usage.invocations,
-    }
+    usage.into()
 }
 
 pub(crate) fn usage(totals: UsageTotals) -> Usage {
-    Usage {
-        allocated_ns: totals.allocated_ns,
-        hot_ns: totals.hot_ns,
-        compute_ns: totals.compute_ns,
-        invocations: totals.invocations,
-    }
+    totals.into()
 }
 
 /// Usage of functions, as an agent reports it.
@@ -289,10 +278,13 @@ pub(crate) fn lease_note(lease: LeaseRecord) -> LeaseNote {
         boot: lease.boot,
         tenant: lease.tenant,
         label: lease.label,
+        job: lease.job,
         epoch: lease.epoch,
         cores: lease.cores,
+        billable_cores: lease.slots,
         memory_bytes: lease.memory_bytes,
         gpus: lease.gpus,
+        granted_ms: lease.granted_ms,
     }
 }
 
@@ -327,15 +319,12 @@ pub(crate) fn lease_info(record: LeaseRecord, used: Option<UsageTotals>) -> Leas
         label: record.label,
         state: state.into(),
         epoch: record.epoch.0,
-        expires_in_ms: 0,
         shared: (distinct_cores(&record.cores) as usize) < record.cores.len(),
         cores: record.cores,
         usage: used.map(usage),
         end_reason,
-        // Only the agent knows their numbers.
-        gpus: Vec::new(),
-        functions: Vec::new(),
-        start: None,
+        // Only the agent knows the rest.
+        ..LeaseInfo::default()
     }
 }
 

@@ -31,8 +31,7 @@ fn reply<T>(result: Result<T, Rejection>) -> Result<Response<T>, Status> {
 impl Manager for Service {
     async fn acquire(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         let tenant = caller_of(&request)?.tenant()?.to_owned();
-        let request = acquire::check_request(request.into_inner(), tenant)?;
-        reply(acquire::acquire(&self.0, request).await)
+        reply(acquire::acquire(&self.0, request.into_inner(), tenant).await)
     }
 
     async fn release(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {

@@ -35,8 +35,8 @@ pub fn channel(address: Address, identity: Arc<Identity>, needed: CertificateRol
     channel_to_first(vec![address], identity, needed)
 }
 
-/// Makes a channel to the daemon that serves, where all others of the list stand by. Each time that the channel
-/// connects, it tries the addresses in this order.
+/// Makes a channel to the one daemon of a list that serves; the others stand by. Each time that the channel connects, it
+/// tries the addresses in this order.
 pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed: CertificateRole) -> Channel {
     // Name of the peer for HTTP/2 only: the connector connects to the address, and TLS checks the peer itself.
     let endpoint = Endpoint::from_static("http://hotlease")
@@ -110,7 +110,7 @@ async fn dial_first(
     dial_as(last, client, ConnectionProtocol::Grpc, needed).await
 }
 
-/// Returns the network error because of which a request did not reach the daemon, if there was one.
+/// Returns the network error that kept a request from the daemon, if there was one.
 pub fn cause(status: &Status) -> Option<&NetError> {
     let mut source = status.source();
     while let Some(error) = source {

@@ -192,6 +192,18 @@ pub fn find_dead_child() -> io::Result<Option<libc::pid_t>> {
     }
 }
 
+/// Has the kernel reap all children of this process from now on; reaps those that have ended already.
+pub fn discard_dead_children() -> io::Result<()> {
+    // SAFETY: no code runs on the signal.
+    if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    while let Some(pid) = find_dead_child()? {
+        wait_for(pid)?;
+    }
+    Ok(())
+}
+
 /// Converts a status of wait(2): exit status, or negative signal.
 pub fn exit_code(status: libc::c_int) -> i32 {
     match libc::WIFEXITED(status) {

@@ -9,8 +9,9 @@ use crate::message::{AgentMessage, ClientMessage, Message, Request, Response, Se
 use crate::node::{Clock, Node};
 use crate::shared_state::{MessageOrder, SharedState, SimEvent};
 use crate::workers::{WorkerUsage, Workers};
+use hotlease_lease::CoreUse;
 use hotlease_lease::agent::{
-    BookAction, BookEvent, BookStep, CoreUse, LeaseBook, LeasePhase, Membership, MembershipEvent, OwedTotals,
+    BookAction, BookEvent, BookStep, LeaseBook, LeasePhase, Membership, MembershipEvent, OwedTotals,
     QuestionId as Number, SessionId,
 };
 use hotlease_wire::Rejection;
@@ -298,7 +299,7 @@ impl AgentNode {
                 cores,
                 gpus,
             } => {
-                let sharing = process.book.lease(lease).map(|lease| lease.sharing);
+                let sharing = process.book.lease(lease).map(|lease| lease.request.spec.sharing);
                 let shared = sharing == Some(CoreUse::Shared);
                 self.workers
                     .start(process.boot, (lease, worker, epoch), (cores, gpus, shared), site);

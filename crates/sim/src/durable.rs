@@ -144,10 +144,13 @@ impl Durable {
             boot: lease.boot,
             tenant: lease.tenant.clone(),
             label: lease.label.clone(),
+            job: String::new(),
             epoch: lease.epoch,
+            billable_cores: lease.cores.len() as u32,
             cores: lease.cores.clone(),
             memory_bytes: 0,
             gpus: lease.gpus,
+            granted_ms: 0,
         };
         self.put_lease(lease.lease, note, lease.over.is_some());
     }

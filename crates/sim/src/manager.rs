@@ -6,13 +6,13 @@ mod orders;
 
 use crate::agent::{ProcessDied, id, respond};
 use crate::durable::{Durable, Key};
-use crate::message::{Grant, LeaseRequest, Message, Request, Response};
+use crate::message::{Grant, Message, Request, Response};
 use crate::node::{Clock, Node};
 use crate::shared_state::{MessageOrder, SharedState, SimEvent};
 use crate::spread::PendingGrants;
 use crate::truth::within;
 use commit::Commit;
-use hotlease_lease::agent::CoreUse;
+use hotlease_lease::LeaseRequest;
 use hotlease_lease::manager::{
     AgentReport, Allowance, AskId, Cluster, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, EndRequest,
     GrantedLease, RequestId, StateWrite,
@@ -205,26 +205,12 @@ impl ManagerNode {
                         ClusterEvent::Heartbeat { request: id, report }
                     }
                     Request::Acquire(wanted) => {
-                        let event = ClusterEvent::Acquire {
+                        caller.wanted = Some(wanted.clone());
+                        ClusterEvent::Acquire {
                             request: id,
-                            tenant: wanted.tenant.clone(),
-                            label: String::new(),
-                            without: Default::default(),
-                            wanted: hotlease_lease::manager::LeaseSpec {
-                                workers: wanted.workers,
-                                cores: wanted.cores,
-                                gpus: wanted.gpus * wanted.cores,
-                                sharing: if wanted.shared {
-                                    CoreUse::Shared
-                                } else {
-                                    CoreUse::Exclusive
-                                },
-                                spread: wanted.spread,
-                            },
+                            wanted,
                             allowance: Allowance::default(),
-                        };
-                        caller.wanted = Some(wanted);
-                        event
+                        }
                     }
                     Request::Release(lease) => ClusterEvent::Release {
                         request: id,
@@ -257,6 +243,7 @@ impl ManagerNode {
                             boot: grant.boot,
                             epoch: grant.epoch,
                             cores: grant.cores.clone(),
+                            granted_ms: 0,
                         };
                         process.grants.insert(ask, grant);
                         ClusterEvent::Granted { ask, granted }
@@ -321,8 +308,8 @@ impl ManagerNode {
                 process.granted.add_request(ask, request);
                 let wanted = process.requests.get(&request).and_then(|caller| caller.wanted.clone());
                 if let Some(wanted) = wanted {
-                    let wanted = LeaseRequest { workers, ..wanted };
-                    self.ask(ask, agent, Request::Grant(wanted), GRANT_LIMIT, site);
+                    let part = wanted.part(workers);
+                    self.ask(ask, agent, Request::Grant(part), GRANT_LIMIT, site);
                 }
             }
             ClusterAction::AskEnd { ask, agent, release } => {

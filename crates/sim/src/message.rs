@@ -1,7 +1,8 @@
 //! Messages between nodes: the contents of the real messages, without their encoding.
 
+use hotlease_lease::LeaseRequest;
 use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{AgentOffer, AgentProfile, AgentReport, EndRequest, PlacementSpread};
+use hotlease_lease::manager::{AgentOffer, AgentProfile, AgentReport, EndRequest};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
@@ -16,21 +17,6 @@ pub struct Session {
     pub run: u32,
     /// Number of the connection in this run.
     pub number: u32,
-}
-
-/// A requested lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeaseRequest {
-    pub tenant: String,
-    pub workers: u32,
-    /// Cores of each worker.
-    pub cores: u32,
-    /// GPUs for each of the cores.
-    pub gpus: u32,
-    /// Whether to use places on shared cores instead.
-    pub shared: bool,
-    pub spread: PlacementSpread,
-    pub ttl: Duration,
 }
 
 /// A granted lease; also stands for its token.

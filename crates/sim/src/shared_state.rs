@@ -167,7 +167,7 @@ impl SharedState {
     }
 
     /// Sends a message. On one node it arrives at once: a reply in shared memory is there as soon as it is written,
-    /// whatever happens to the worker.
+    /// even if the worker dies afterwards.
     pub fn send(&mut self, from: Node, to: Node, channel: MessageOrder, message: Message) {
         if self.scenario.is_same_node(from, to) {
             return self.after(Duration::ZERO, to, SimEvent::Arrives { from, message });

@@ -1,8 +1,8 @@
 //! Requests that are spread over several agents, and grants for refused ones.
 
-use crate::message::LeaseRequest;
 use crate::scenario::ClientPlan;
-use hotlease_lease::manager::{AskId, PlacementSpread, RequestId};
+use hotlease_lease::manager::{AskId, RequestId};
+use hotlease_lease::{CoreUse, LeaseRequest, LeaseSpec, PlacementSpread};
 use hotlease_wire::ids::LeaseId;
 use rand::RngExt;
 use rand::rngs::SmallRng;
@@ -52,12 +52,17 @@ pub fn lease_request(
         *whole = !*whole && random.random_bool(0.5);
     }
     let spread = managed && plan.spread_workers > 0 && !plan.shared;
+    let exclusive = LeaseSpec::exclusive(if spread { plan.spread_workers } else { 1 }, plan.cores);
+    let spec = LeaseSpec {
+        gpus: plan.gpus * plan.cores,
+        sharing: if plan.shared {
+            CoreUse::Shared
+        } else {
+            exclusive.sharing
+        },
+        ..exclusive
+    };
     LeaseRequest {
-        tenant,
-        workers: if spread { plan.spread_workers } else { 1 },
-        cores: plan.cores,
-        gpus: plan.gpus,
-        shared: plan.shared,
         spread: match spread {
             true if *whole => PlacementSpread::Several {
                 least: plan.spread_workers,
@@ -65,6 +70,6 @@ pub fn lease_request(
             true => PlacementSpread::Several { least: 1 },
             false => PlacementSpread::OneAgent,
         },
-        ttl: plan.ttl,
+        ..LeaseRequest::new(tenant, spec, plan.ttl)
     }
 }

@@ -11,18 +11,6 @@ pub struct Printer {
     out: BufWriter<Stdout>,
 }
 
-/// A column: its heading and alignment.
-pub struct Column(pub &'static str, pub ColumnAlign);
-
-/// Alignment of a column.
-#[derive(Clone, Copy)]
-pub enum ColumnAlign {
-    /// For words.
-    Left,
-    /// For numbers.
-    Right,
-}
-
 impl Printer {
     /// Standard output as JSON for programs, or as text for people.
     pub fn new(json: bool) -> Self {
@@ -47,10 +35,11 @@ impl Printer {
     }
 
     /// Prints a list: an object per row for programs, or a table. Prints `empty` instead of a table without rows.
+    /// `columns` has the headings, separated by `, `; `>` before a heading aligns its column to the right, as numbers are.
     pub fn list<R: Serialize>(
         &mut self,
         rows: &[R],
-        columns: &[Column],
+        columns: &str,
         empty: &str,
         cells: impl Fn(&R) -> Vec<String>,
     ) -> anyhow::Result<()> {
@@ -60,20 +49,21 @@ impl Printer {
         if rows.is_empty() {
             return self.line(empty);
         }
+        let columns = columns.split(", ").map(|heading| match heading.strip_prefix('>') {
+            Some(heading) => (heading, CellAlignment::Right),
+            None => (heading, CellAlignment::Left),
+        });
         let mut table = Table::new();
         table
             .load_preset(presets::NOTHING)
             .set_content_arrangement(ContentArrangement::Disabled)
-            .set_header(columns.iter().map(|Column(heading, _)| *heading));
+            .set_header(columns.clone().map(|(heading, _)| heading));
         for row in rows {
             table.add_row(cells(row).iter().map(|cell| printable(cell)));
         }
-        for (index, Column(_, align)) in columns.iter().enumerate() {
+        for (index, (_, alignment)) in columns.enumerate() {
             if let Some(column) = table.column_mut(index) {
-                column.set_padding((0, 2));
-                if let ColumnAlign::Right = align {
-                    column.set_cell_alignment(CellAlignment::Right);
-                }
+                column.set_padding((0, 2)).set_cell_alignment(alignment);
             }
         }
         for line in table.lines() {

@@ -20,7 +20,7 @@ pub enum PollingPolicy {
 /// Rules for slots whose core is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoreSharing {
-    /// Longest invocation, whatever timeout the request has, milliseconds.
+    /// Longest invocation, milliseconds; a longer timeout of the request does not extend it.
     pub call_limit_ms: u32,
 }
 

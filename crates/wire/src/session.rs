@@ -166,6 +166,32 @@ pub struct UsageTotals {
     pub invocations: u64,
 }
 
+#[cfg(feature = "grpc")]
+impl From<UsageTotals> for crate::grpc::Usage {
+    fn from(totals: UsageTotals) -> Self {
+        Self {
+            allocated_ns: totals.allocated_ns,
+            hot_ns: totals.hot_ns,
+            compute_ns: totals.compute_ns,
+            invocations: totals.invocations,
+        }
+    }
+}
+
+/// All zero if none was reported.
+#[cfg(feature = "grpc")]
+impl From<Option<crate::grpc::Usage>> for UsageTotals {
+    fn from(usage: Option<crate::grpc::Usage>) -> Self {
+        let usage = usage.unwrap_or_default();
+        Self {
+            allocated_ns: usage.allocated_ns,
+            hot_ns: usage.hot_ns,
+            compute_ns: usage.compute_ns,
+            invocations: usage.invocations,
+        }
+    }
+}
+
 /// Phases of a cold start on the agent, microseconds; for several workers the time of the slowest one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StartPhases {

@@ -8,6 +8,8 @@ pub(crate) mod idle;
 mod landing;
 pub(crate) mod mailbox;
 mod sleep;
+#[cfg(test)]
+mod tests;
 
 use crate::crash;
 use crate::float_state::FloatState;
@@ -206,6 +208,7 @@ impl<C: Core> Slot<C> {
         let ran = self.run_function(position, request);
         if let Err(status) = ran {
             self.clients[position].channel.reply(request, status, 0, 0);
+            self.meter().cancel();
             self.note_failure(request, status, 0);
         }
         // After the reply, whose way to the client takes longer than this.
@@ -413,13 +416,7 @@ impl<C: Core> Slot<C> {
             crash::exit_now(0);
         }
         let too_late = deadline_ticks != 0 && self.shared.watchdog.unwatch(self.index);
-        let mut outcome = match outcome {
-            Ok(outcome) => outcome,
-            Err(status) => {
-                usage.stop();
-                return Err(status);
-            }
-        };
+        let mut outcome = outcome?;
         if too_late {
             outcome.status = InvocationStatus::DeadlineExceeded;
             // A limit other than the client's own must be reported to the client.

@@ -124,38 +124,27 @@ public:
     template <plain R, input In>
     future<std::vector<R>> submit(const In& in) const
     {
-        hotlease_invocation* started = nullptr;
-        check([&](hotlease_error** failure) {
-            if constexpr (in_place<In>)
-                return hotlease_submit_from_buffer(handle_.get(), range(in), &started, failure);
-            else
-                return hotlease_submit(handle_.get(), std::ranges::data(in), size_bytes(in), &started,
-                                       failure);
-        });
-        return {started, output_bytes()};
+        if constexpr (in_place<In>)
+            return {made<hotlease_invocation, hotlease_submit_from_buffer>(range(in)), output_bytes()};
+        else
+            return {made<hotlease_invocation, hotlease_submit>(std::ranges::data(in), size_bytes(in)),
+                    output_bytes()};
     }
     template <plain R, plain T>
     future<R> submit_value(const T& in) const
     {
-        hotlease_invocation* started = nullptr;
-        check([&](hotlease_error** failure) {
-            return hotlease_submit(handle_.get(), &in, sizeof in, &started, failure);
-        });
-        return {started, sizeof(R)};
+        return {made<hotlease_invocation, hotlease_submit>(&in, sizeof in), sizeof(R)};
     }
     template <input In, place Out>
         requires in_place<Out>
     future<std::size_t, detail::in_buffer<detail::element<Out>>> submit(const In& in, Out&& out) const
     {
-        hotlease_invocation* started = nullptr;
-        check([&](hotlease_error** failure) {
-            if constexpr (in_place<In>)
-                return hotlease_submit_buffers(handle_.get(), range(in), range(out), &started, failure);
-            else
-                return hotlease_submit_to_buffer(handle_.get(), std::ranges::data(in), size_bytes(in),
-                                                 range(out), &started, failure);
-        });
-        return {started, 0};
+        if constexpr (in_place<In>)
+            return {made<hotlease_invocation, hotlease_submit_buffers>(range(in), range(out)), 0};
+        else
+            return {made<hotlease_invocation, hotlease_submit_to_buffer>(std::ranges::data(in), size_bytes(in),
+                                                                         range(out)),
+                    0};
     }
     template <plain T, plain R>
     future<std::size_t, detail::in_buffer<R>> submit(const buffer<T>& in, std::size_t count,
@@ -184,11 +173,7 @@ public:
     template <plain R, plain T>
     hotlease::pipeline<R, T> pipeline() const
     {
-        hotlease_pipeline* opened = nullptr;
-        check([&](hotlease_error** failure) {
-            return hotlease_pipeline_open(handle_.get(), &opened, failure);
-        });
-        return hotlease::pipeline<R, T>(opened);
+        return hotlease::pipeline<R, T>(made<hotlease_pipeline, hotlease_pipeline_open>());
     }
 
     // Learns the cost of calls on inputs like this one, by making 16 to some 400 of them on one slot: so the function
@@ -196,12 +181,12 @@ public:
     template <plain_range In>
     hotlease::model learn(const In& in) const
     {
-        return learn_bytes(std::ranges::data(in), size_bytes(in));
+        return hotlease::model(made<hotlease_model, hotlease_model_learn>(std::ranges::data(in), size_bytes(in)));
     }
     template <plain T>
     hotlease::model learn_value(const T& in) const
     {
-        return learn_bytes(&in, sizeof in);
+        return hotlease::model(made<hotlease_model, hotlease_model_learn>(&in, sizeof in));
     }
 
     // Common mistakes, with a message at compile time.
@@ -273,11 +258,7 @@ public:
     // The same function on one slot only, from 0 to invoker::slots() - 1.
     function on_slot(std::uint32_t slot) const
     {
-        hotlease_function* found = nullptr;
-        check([&](hotlease_error** failure) {
-            return hotlease_function_on_slot(handle_.get(), slot, &found, failure);
-        });
-        return function(found);
+        return function(made<hotlease_function, hotlease_function_on_slot>(slot));
     }
 
     // Limit of a result outside of buffers, in bytes.
@@ -312,13 +293,13 @@ private:
         detail::alive(handle_.get(), "hotlease::function was moved from");
         detail::check(std::forward<Call>(call));
     }
-    hotlease::model learn_bytes(const void* in, std::size_t size) const
+    // Calls a function of C on this one, which gives a new object.
+    template <class Object, auto Call, class... Arguments>
+    Object* made(Arguments... arguments) const
     {
-        hotlease_model* learned = nullptr;
-        check([&](hotlease_error** failure) {
-            return hotlease_model_learn(handle_.get(), in, size, &learned, failure);
-        });
-        return hotlease::model(learned);
+        Object* object = nullptr;
+        check([&](hotlease_error** failure) { return Call(handle_.get(), arguments..., &object, failure); });
+        return object;
     }
     // NULL if every slot is busy.
     hotlease_invocation* try_start(const void* in, std::size_t size) const

@@ -164,7 +164,7 @@ fn by_function(platform: &Platform, more: &[&str]) -> (BTreeMap<String, UsageTot
 }
 
 #[test]
-fn each_function_is_billed_for_its_own_calls_whatever_is_killed() {
+fn each_function_is_billed_for_its_own_calls_even_if_processes_are_killed() {
     let mut platform = Platform::start();
     let mut calls = BTreeMap::from([("echo".to_owned(), 0), ("count".to_owned(), 0)]);
     for round in 1..=2 {

@@ -167,7 +167,7 @@ fn a_node_is_drained_removed_and_offered_again() {
 }
 
 #[test]
-fn whatever_cannot_be_answered_is_a_problem_with_its_reason() {
+fn a_request_that_cannot_be_answered_is_a_problem_with_its_reason() {
     let platform = Platform::start();
     let directory = platform.directory();
     let json = "Content-Type: application/json\r\n";

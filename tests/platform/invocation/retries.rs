@@ -164,7 +164,7 @@ fn error_shows_the_last_output_of_the_function() {
 }
 
 #[test]
-fn deadline_ends_a_call_whatever_the_function_does() {
+fn deadline_ends_a_call_of_any_function() {
     let platform = Platform::start_alone();
     let timeout = Duration::from_millis(80);
     let options = LeaseOptions {
@@ -266,7 +266,7 @@ fn forged_reply_of_a_worker_is_an_error_of_that_call_only() {
             .submit(&forgery)
             .unwrap()
             .wait();
-        // Whatever the worker did, the invoker works, with another worker if needed.
+        // The invoker works after any end of the worker, with another worker if needed.
         let echo = echo.idempotent(true);
         let (output, _) = until("it works again", LIMIT, || echo.call(b"afterwards").ok());
         assert_eq!(output, b"afterwards");

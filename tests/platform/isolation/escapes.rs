@@ -224,8 +224,8 @@ fn nothing_escapes_from_a_namespace() {
 }
 
 /// A test with `--pace 1.5`, on a machine that has nothing else to do, asserts how fast a neighbour is beside floods.
-/// On any machine this test checks that the pace is measured and judged, with limits that hold or do not, whatever else
-/// runs.
+/// On any machine this test checks that the pace is measured and judged, with limits that hold or do not beside any
+/// other load.
 #[test]
 fn floods_that_slow_the_neighbour_down_by_more_than_the_pace_are_a_failure_that_names_them() {
     let paced = |limit: &str| {

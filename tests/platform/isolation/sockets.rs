@@ -190,7 +190,7 @@ fn absurd_lease_requests_are_refused_by_name() {
         }) => {}
         other => panic!("{other:?}"),
     }
-    // The tenant is the one that the kernel reports, whatever the request says.
+    // The tenant is the one that the kernel reports, not the one that the request names.
     let grant = manager
         .acquire(AcquireRequest {
             tenant: "uid:4711".into(),

@@ -31,7 +31,7 @@ fn nonsense_in_everything_that_a_worker_shares_harms_no_other_lease() {
             .request(lease.epoch, lease.functions.index("scribbles"), input.as_bytes());
         lease.channel.publish(&request);
         if !dies {
-            // Whatever the agent reads from the counters, it must go on; it may kill this worker.
+            // The agent must go on with any content of the counters; it may kill this worker.
             std::thread::sleep(Duration::from_millis(200));
             platform.manager().workers().unwrap();
             platform.manager().leases().unwrap();

@@ -277,7 +277,7 @@ impl Caller {
     }
 }
 
-/// Longest time that a call may take, whatever happens.
+/// Longest time that a call may take, with any fault.
 const RESOLVED: Duration = Duration::from_secs(30);
 
 /// A client that calls in a process of its own: `hotlease-test-tally`. Killed when dropped.

@@ -1,12 +1,11 @@
 //! Collectives as C calls them: the arguments, and whether to wait.
 
-use crate::argument::{bytes, bytes_mut, optional_text, put, require_place};
+use crate::argument::{bytes, bytes_mut, give, optional_text, require_place};
 use crate::comm::CommHandle;
 use crate::comm::datatype::datatype;
-use crate::comm::operator::{OperatorHandle, operator};
 use crate::comm::request::{LentMemory, RequestHandle};
 use crate::status::{Failure, catch_panic};
-use hotlease_comm::{Blocks, Collective, CollectiveArguments, CollectiveCall, Datatype, Operator};
+use hotlease_comm::{Blocks, Collective};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
@@ -38,104 +37,43 @@ pub(super) enum WaitMode {
     Begin(*mut *mut RequestHandle),
 }
 
-/// A collective with its arguments from C.
-pub(super) struct CallArguments<'a> {
-    collective: Collective<'a>,
-    datatype: Datatype,
-    operator: Option<Operator>,
-    input: *const c_void,
-    output: *mut c_void,
-}
-
-impl<'a> CallArguments<'a> {
-    pub(super) fn new(
-        collective: Collective<'a>,
-        of: u64,
-        input: *const c_void,
-        output: *mut c_void,
-    ) -> Result<Self, Failure> {
-        Ok(Self {
-            collective,
-            datatype: datatype(of)?,
-            operator: None,
-            input,
-            output,
-        })
-    }
-
-    /// Sets the operator.
-    ///
-    /// # Safety
-    /// `op` is a built-in operator, NULL, or valid.
-    pub(super) unsafe fn with_operator(mut self, op: *const OperatorHandle) -> Result<Self, Failure> {
-        // SAFETY: the caller's promise.
-        self.operator = Some(unsafe { operator(op) }?);
-        Ok(self)
-    }
-
-    /// Runs or starts the collective.
-    ///
-    /// # Safety
-    /// Input and output are NULL, `HOTLEASE_COMM_IN_PLACE`, or valid for the collective's reads and writes until it has
-    /// ended; the place of the request is NULL or valid.
-    pub(super) unsafe fn run(self, comm: &CommHandle, how: WaitMode) -> Result<(), Failure> {
-        let comm = &comm.communicator;
-        let in_place = is_in_place(self.input) || is_in_place(self.output);
-        let site = CALL_LOCATION.with_borrow(Clone::clone);
-        let ask = CollectiveArguments {
-            operator: self.operator.as_ref(),
-            in_place,
-            site: Some(
-                site.as_deref()
-                    .unwrap_or("a place that it has not told (hotlease_comm_at)"),
-            ),
-            ..CollectiveArguments::new(self.collective, self.datatype)
-        };
-        let call = CollectiveCall {
-            in_place,
-            ..CollectiveCall::new(self.collective, comm.rank(), comm.size())
-        };
-        call.check().map_err(hotlease_comm::Error::from)?;
-        let (read, written) = (self.size(call.input())?, self.size(call.output())?);
-        let input = (
-            non_null_memory(self.input.cast_mut(), read, "input")?.cast_const(),
-            read,
-            "input",
-        );
-        let output = (non_null_memory(self.output, written, "output")?, written, "output");
-        check_overlap((input.0, read), (output.0, written), ["input", "output"])?;
-        match how {
-            WaitMode::Wait => {
-                // SAFETY: the caller's promise, and they are apart.
-                let (input, output) = unsafe {
-                    (
-                        bytes(input.0, input.1, input.2)?,
-                        bytes_mut(output.0, output.1, output.2)?,
-                    )
-                };
-                comm.collective(&ask, input, output)?;
-            }
-            WaitMode::Begin(request) => {
-                require_place(request, "request")?;
-                // SAFETY: the caller's promise, and they are apart.
-                let memory = unsafe { LentMemory::of(input, output) }?;
-                let begun = comm.begin_collective(&ask, &memory.input, &memory.output)?;
-                // SAFETY: checked not to be NULL; valid by the caller's promise.
-                unsafe { put(request, RequestHandle::give(begun, memory)) };
-            }
+/// Runs or starts a collective on elements of this type, with its input and output.
+///
+/// # Safety
+/// Input and output are NULL, `HOTLEASE_COMM_IN_PLACE`, or valid for the collective's reads and writes until it has
+/// ended; the place of the request is NULL or valid.
+pub(super) unsafe fn start(
+    comm: &CommHandle,
+    (collective, of, input, output): (Collective<'_>, u64, *const c_void, *mut c_void),
+    how: WaitMode,
+) -> Result<(), Failure> {
+    let site = CALL_LOCATION.with_borrow(Clone::clone);
+    let site = site.as_deref();
+    let collective = comm
+        .communicator
+        .collective(collective, datatype(of)?)
+        .in_place(is_in_place(input) || is_in_place(output))
+        .at(site.unwrap_or("a place that it has not told (hotlease_comm_at)"));
+    let [read, written] = collective.lengths()?;
+    let input = non_null_memory(input.cast_mut(), read, "input")?.cast_const();
+    let output = non_null_memory(output, written, "output")?;
+    check_overlap((input, read), (output, written), ["input", "output"])?;
+    match how {
+        WaitMode::Wait => {
+            // SAFETY: the caller's promise, and they are apart.
+            let (input, output) = unsafe { (bytes(input, read, "input")?, bytes_mut(output, written, "output")?) };
+            collective.run(input, output)?;
         }
-        Ok(())
+        WaitMode::Begin(request) => {
+            require_place(request, "request")?;
+            // SAFETY: the caller's promise, and they are apart.
+            let memory = unsafe { LentMemory::of((input, read, "input"), (output, written, "output")) }?;
+            let begun = collective.begin(&memory.input, &memory.output)?;
+            // SAFETY: checked not to be NULL; valid by the caller's promise.
+            unsafe { give(request, RequestHandle::new(begun, memory)) }?;
+        }
     }
-
-    /// Bytes of this many elements.
-    fn size(&self, elements: usize) -> Result<usize, Failure> {
-        elements.checked_mul(self.datatype.size()).ok_or_else(|| {
-            Failure::Argument(format!(
-                "{elements} elements ({}) are more than there can be",
-                self.datatype
-            ))
-        })
-    }
+    Ok(())
 }
 
 pub(super) fn is_in_place(start: *const c_void) -> bool {
@@ -200,15 +138,9 @@ impl<'a> BlockLists<'a> {
                 displacements: displacements.into(),
             });
         }
-        let starts = counts.iter().scan(0usize, |next, count| {
-            let start = *next;
-            // Overlong blocks are rejected with all other arguments.
-            *next = next.saturating_add(*count);
-            Some(start)
-        });
         Ok(Self {
             counts,
-            displacements: starts.collect(),
+            displacements: Blocks::consecutive_starts(counts).into(),
         })
     }
 

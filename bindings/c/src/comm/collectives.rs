@@ -2,8 +2,8 @@
 
 use crate::argument::object;
 use crate::comm::CommHandle;
-use crate::comm::collective_call::{BlockLists, CallArguments, WaitMode, is_in_place};
-use crate::comm::operator::OperatorHandle;
+use crate::comm::collective_call::{BlockLists, WaitMode, is_in_place, start};
+use crate::comm::operator::{OperatorHandle, operator};
 use crate::comm::request::RequestHandle;
 use crate::status::{ErrorHandle, Status, run_guarded};
 use hotlease_comm::{Blocks, Collective};
@@ -36,7 +36,7 @@ macro_rules! collective {
             let body = || unsafe {
                 let $comm = object($comm, "comm")?;
                 $(let $local = $value;)*
-                $asked.run($comm, WaitMode::Wait)
+                start($comm, $asked, WaitMode::Wait)
             };
             // SAFETY: NULL or valid, as the header demands.
             unsafe { run_guarded(error, body) }
@@ -55,7 +55,7 @@ macro_rules! collective {
             let body = || unsafe {
                 let $comm = object($comm, "comm")?;
                 $(let $local = $value;)*
-                $asked.run($comm, WaitMode::Begin(request))
+                start($comm, $asked, WaitMode::Begin(request))
             };
             // SAFETY: NULL or valid, as the header demands.
             unsafe { run_guarded(error, body) }
@@ -64,80 +64,80 @@ macro_rules! collective {
 }
 
 collective!(hotlease_comm_barrier, hotlease_comm_ibarrier, comm() {
-    CallArguments::new(Collective::Barrier, HOTLEASE_COMM_BYTES, null(), null_mut())?
+    (Collective::Barrier, HOTLEASE_COMM_BYTES, null(), null_mut())
 });
 collective!(hotlease_comm_broadcast, hotlease_comm_ibroadcast,
 comm(buffer: Output, count: usize, datatype: u64, root: u32) {
     let is_root = comm.communicator.rank() == root;
     let input = if is_root { buffer } else { null_mut() };
     let output = if is_root { null_mut() } else { buffer };
-    CallArguments::new(Collective::Broadcast { root, count }, datatype, input, output)?
+    (Collective::Broadcast { root, count }, datatype, input, output)
 });
 collective!(hotlease_comm_gather, hotlease_comm_igather,
 comm(input: Input, output: Output, count: usize, datatype: u64, root: u32) {
     let blocks = Blocks::Equal(count);
-    CallArguments::new(Collective::Gather { root, blocks }, datatype, input, output)?
+    (Collective::Gather { root, blocks }, datatype, input, output)
 });
 collective!(hotlease_comm_gatherv, hotlease_comm_igatherv,
 comm(input: Input, count: usize, output: Output, counts: Sizes, displacements: Sizes, datatype: u64, root: u32) {
     let each = BlockLists::at_root(comm, root, (counts, "counts"), displacements)?;
     let mine = if is_in_place(input) { each.count(root) } else { count };
     let blocks = each.blocks();
-    CallArguments::new(Collective::Gatherv { root, mine, blocks }, datatype, input, output)?
+    (Collective::Gatherv { root, mine, blocks }, datatype, input, output)
 });
 collective!(hotlease_comm_scatter, hotlease_comm_iscatter,
 comm(input: Input, output: Output, count: usize, datatype: u64, root: u32) {
     let blocks = Blocks::Equal(count);
-    CallArguments::new(Collective::Scatter { root, blocks }, datatype, input, output)?
+    (Collective::Scatter { root, blocks }, datatype, input, output)
 });
 collective!(hotlease_comm_scatterv, hotlease_comm_iscatterv,
 comm(input: Input, counts: Sizes, displacements: Sizes, output: Output, count: usize, datatype: u64, root: u32) {
     let each = BlockLists::at_root(comm, root, (counts, "counts"), displacements)?;
     let mine = if is_in_place(output) { each.count(root) } else { count };
     let blocks = each.blocks();
-    CallArguments::new(Collective::Scatterv { root, mine, blocks }, datatype, input, output)?
+    (Collective::Scatterv { root, mine, blocks }, datatype, input, output)
 });
 collective!(hotlease_comm_allgather, hotlease_comm_iallgather,
 comm(input: Input, output: Output, count: usize, datatype: u64) {
     let blocks = Blocks::Equal(count);
-    CallArguments::new(Collective::Allgather { blocks }, datatype, input, output)?
+    (Collective::Allgather { blocks }, datatype, input, output)
 });
 collective!(hotlease_comm_allgatherv, hotlease_comm_iallgatherv,
 comm(input: Input, output: Output, counts: Sizes, displacements: Sizes, datatype: u64) {
     let each = BlockLists::of(comm, (counts, "counts"), displacements)?;
     let blocks = each.blocks();
-    CallArguments::new(Collective::Allgather { blocks }, datatype, input, output)?
+    (Collective::Allgather { blocks }, datatype, input, output)
 });
 collective!(hotlease_comm_reduce, hotlease_comm_ireduce,
 comm(input: Input, output: Output, count: usize, datatype: u64, op: Op, root: u32) {
-    CallArguments::new(Collective::Reduce { root, count }, datatype, input, output)?.with_operator(op)?
+    (Collective::Reduce { root, count, operator: operator(op)? }, datatype, input, output)
 });
 collective!(hotlease_comm_allreduce, hotlease_comm_iallreduce,
 comm(input: Input, output: Output, count: usize, datatype: u64, op: Op) {
-    CallArguments::new(Collective::Allreduce { count }, datatype, input, output)?.with_operator(op)?
+    (Collective::Allreduce { count, operator: operator(op)? }, datatype, input, output)
 });
 collective!(hotlease_comm_reduce_scatter, hotlease_comm_ireduce_scatter,
 comm(input: Input, output: Output, counts: Sizes, datatype: u64, op: Op) {
     let each = BlockLists::of(comm, (counts, "counts"), null())?;
     let blocks = each.blocks();
-    CallArguments::new(Collective::ReduceScatter { blocks }, datatype, input, output)?.with_operator(op)?
+    (Collective::ReduceScatter { blocks, operator: operator(op)? }, datatype, input, output)
 });
 collective!(hotlease_comm_reduce_scatter_block, hotlease_comm_ireduce_scatter_block,
 comm(input: Input, output: Output, count: usize, datatype: u64, op: Op) {
     let blocks = Blocks::Equal(count);
-    CallArguments::new(Collective::ReduceScatter { blocks }, datatype, input, output)?.with_operator(op)?
+    (Collective::ReduceScatter { blocks, operator: operator(op)? }, datatype, input, output)
 });
 collective!(hotlease_comm_scan, hotlease_comm_iscan,
 comm(input: Input, output: Output, count: usize, datatype: u64, op: Op) {
-    CallArguments::new(Collective::Scan { count }, datatype, input, output)?.with_operator(op)?
+    (Collective::Scan { count, operator: operator(op)? }, datatype, input, output)
 });
 collective!(hotlease_comm_exscan, hotlease_comm_iexscan,
 comm(input: Input, output: Output, count: usize, datatype: u64, op: Op) {
-    CallArguments::new(Collective::Exscan { count }, datatype, input, output)?.with_operator(op)?
+    (Collective::Exscan { count, operator: operator(op)? }, datatype, input, output)
 });
 collective!(hotlease_comm_alltoall, hotlease_comm_ialltoall,
 comm(input: Input, output: Output, count: usize, datatype: u64) {
-    CallArguments::new(Collective::Alltoall { count }, datatype, input, output)?
+    (Collective::Alltoall { count }, datatype, input, output)
 });
 collective!(hotlease_comm_alltoallv, hotlease_comm_ialltoallv,
 comm(
@@ -154,5 +154,5 @@ comm(
     let apart = !is_in_place(input);
     let sent = if apart { BlockLists::of(comm, (sent_counts, "sent_counts"), sent_displacements)? } else { received.clone() };
     let blocks = (sent.blocks(), received.blocks());
-    CallArguments::new(Collective::Alltoallv { sent: blocks.0, received: blocks.1 }, datatype, input, output)?
+    (Collective::Alltoallv { sent: blocks.0, received: blocks.1 }, datatype, input, output)
 });

@@ -1,6 +1,6 @@
 //! Status and details of an error of message passing.
 
-use crate::status::{ErrorHandle, Failure, Status};
+use crate::status::{ErrorHandle, Failure, Status, exported};
 use hotlease_comm::{Error, JoinRejection};
 use std::ffi::{CString, c_char};
 
@@ -62,20 +62,12 @@ pub(crate) fn cause_of(failure: &Failure) -> CString {
     CString::new(cause).unwrap_or_default()
 }
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_rank(error: *const ErrorHandle) -> i64 {
-    // SAFETY: NULL or valid, as the header demands.
-    match unsafe { error.as_ref() }.map(ErrorHandle::failure) {
-        Some(Failure::Comm(error)) => rank_of(error).map_or(-1, i64::from),
-        Some(Failure::Platform(error)) => error.rank().map_or(-1, i64::from),
+exported!(get hotlease_error_rank(error: ErrorHandle) -> i64 {
+    -1, match error.failure() {
+        Failure::Comm(error) => rank_of(error).map_or(-1, i64::from),
+        Failure::Platform(error) => error.rank().map_or(-1, i64::from),
         _ => -1,
     }
-}
+});
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_error_cause(error: *const ErrorHandle) -> *const c_char {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| error.cause().as_ptr())
-}
+exported!(get hotlease_error_cause(error: ErrorHandle) -> *const c_char { c"".as_ptr(), error.cause().as_ptr() });

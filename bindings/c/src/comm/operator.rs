@@ -1,8 +1,8 @@
 //! `hotlease_comm_operator`: operators of reductions.
 
-use crate::argument::{put, require_place};
+use crate::argument::{give, require_place};
 use crate::comm::datatype::{ALIGNMENT_MAX, alignment, number};
-use crate::status::{ErrorHandle, Failure, Status, free, run_guarded};
+use crate::status::{Failure, exported, free};
 use hotlease_comm::{Datatype, Operator};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -31,15 +31,14 @@ pub struct OperatorHandle(Operator);
 /// Returns the operator of a handle.
 ///
 /// # Safety
-/// `handle` is a built-in operator, NULL, or valid.
-pub(super) unsafe fn operator(handle: *const OperatorHandle) -> Result<Operator, Failure> {
+/// `handle` is a built-in operator, NULL, or valid for `'a`.
+pub(super) unsafe fn operator<'a>(handle: *const OperatorHandle) -> Result<&'a Operator, Failure> {
     if let Some(built_in) = built_in(handle) {
-        return Ok(built_in.clone());
+        return Ok(built_in);
     }
     // SAFETY: the caller's promise.
-    unsafe { handle.as_ref() }
-        .map(|made| made.0.clone())
-        .ok_or(Failure::Null("op"))
+    let made = unsafe { handle.as_ref() };
+    made.map(|made| &made.0).ok_or(Failure::Null("op"))
 }
 
 fn built_in(handle: *const OperatorHandle) -> Option<&'static Operator> {
@@ -128,35 +127,26 @@ impl AlignedCopy {
     }
 }
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_operator_create(
+exported!(hotlease_comm_operator_create(
     function: Option<RawFunction>,
     user: *mut c_void,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
     commutes: c_int,
     made: *mut *mut OperatorHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // First, because it is released in any case.
-        let user = UserOperator { pointer: user, release };
-        require_place(made, "made")?;
-        let function = function.ok_or(Failure::Null("function"))?;
-        let function = UserFunction { function, user };
-        let operator = Operator::User {
-            function: Arc::new(move |first: &[u8], second: &mut [u8], datatype| {
-                function.apply(first, second, datatype);
-            }),
-            commutes: commutes != 0,
-        };
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(made, Box::into_raw(Box::new(OperatorHandle(operator)))) };
-        Ok(())
+) {
+    // First, because it is released in any case.
+    let user = UserOperator { pointer: user, release };
+    require_place(made, "made")?;
+    let function = function.ok_or(Failure::Null("function"))?;
+    let function = UserFunction { function, user };
+    let operator = Operator::User {
+        function: Arc::new(move |first: &[u8], second: &mut [u8], datatype| {
+            function.apply(first, second, datatype);
+        }),
+        commutes: commutes != 0,
     };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+    give(made, OperatorHandle(operator))
+});
 
 /// See `communicator.h`.
 #[unsafe(no_mangle)]
@@ -170,6 +160,7 @@ pub unsafe extern "C" fn hotlease_comm_operator_free(made: *mut OperatorHandle) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::Status;
     use hotlease_comm::{Operands, Reduction};
 
     /// Computes `second = first - second`, which does not commute; fails for a 13. Adds 1 to the counter for each call,
@@ -245,10 +236,11 @@ mod tests {
             let padding = || std::iter::repeat_n(0, shift);
             let left: Vec<u8> = padding().chain(bytes(105.0)).collect();
             let mut right: Vec<u8> = padding().chain(bytes(103.0)).collect();
-            reduction.apply(Operands::OntoRight {
+            let operands = Operands::OntoRight {
                 left: &left[shift..],
                 right: &mut right[shift..],
-            });
+            };
+            reduction.apply(operands).expect("operands of one length");
             assert!(
                 right[shift..].chunks(8).all(|number| *number == 2f64.to_ne_bytes()),
                 "shifted by {shift}"
@@ -272,7 +264,7 @@ mod tests {
         let mut right = [0; 8];
         let left = 13f64.to_ne_bytes();
         let refused = std::panic::AssertUnwindSafe(|| {
-            reduction.apply(Operands::OntoRight {
+            let _ = reduction.apply(Operands::OntoRight {
                 left: &left,
                 right: &mut right,
             });

@@ -1,7 +1,7 @@
 //! `hotlease_comm_rendezvous`: where members of a communicator meet.
 
-use crate::argument::{bytes, put, require_place, text};
-use crate::status::{ErrorHandle, Failure, Status, free, run_guarded};
+use crate::argument::{bytes, give, require_place, text};
+use crate::status::{Failure, exported};
 use hotlease_comm::Secret;
 use hotlease_comm::rendezvous::{Limits, Server};
 use std::ffi::{CString, c_char, c_void};
@@ -14,34 +14,23 @@ pub struct RendezvousHandle {
     _server: Server,
 }
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_rendezvous_start(
+exported!(hotlease_comm_rendezvous_start(
     listen: *const c_char,
     secret: *const c_void,
     secret_size: usize,
     rendezvous: *mut *mut RendezvousHandle,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        require_place(rendezvous, "rendezvous")?;
-        // SAFETY: NULL or a string, as the header demands.
-        let listen = unsafe { text(listen, "listen") }?;
-        // SAFETY: NULL or valid, as the header demands.
-        let given = unsafe { given_secret(secret, secret_size) }?;
-        let secret = given.map_or_else(Secret::from_environment, Ok)?;
-        let server = Server::start(listen, vec![secret], Limits::default())?;
-        let handle = RendezvousHandle {
-            address: CString::new(server.address().to_string()).unwrap_or_default(),
-            _server: server,
-        };
-        // SAFETY: checked not to be NULL; valid as the header demands.
-        unsafe { put(rendezvous, Box::into_raw(Box::new(handle))) };
-        Ok(())
+) {
+    require_place(rendezvous, "rendezvous")?;
+    let listen = text(listen, "listen")?;
+    let given = given_secret(secret, secret_size)?;
+    let secret = given.map_or_else(Secret::from_environment, Ok)?;
+    let server = Server::start(listen, vec![secret], Limits::default())?;
+    let handle = RendezvousHandle {
+        address: CString::new(server.address().to_string()).unwrap_or_default(),
+        _server: server,
     };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+    give(rendezvous, handle)
+});
 
 /// Makes a secret of these bytes, unless they are NULL.
 ///
@@ -56,16 +45,8 @@ pub(super) unsafe fn given_secret(secret: *const c_void, size: usize) -> Result<
     Ok(Some(Secret::new(secret)?))
 }
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_rendezvous_address(rendezvous: *const RendezvousHandle) -> *const c_char {
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { rendezvous.as_ref() }.map_or(c"".as_ptr(), |rendezvous| rendezvous.address.as_ptr())
-}
+exported!(get hotlease_comm_rendezvous_address(rendezvous: RendezvousHandle) -> *const c_char {
+    c"".as_ptr(), rendezvous.address.as_ptr()
+});
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_rendezvous_free(rendezvous: *mut RendezvousHandle) {
-    // SAFETY: NULL, or given out above and not freed yet, as the header demands.
-    unsafe { free(rendezvous) };
-}
+exported!(free hotlease_comm_rendezvous_free(RendezvousHandle));

@@ -1,7 +1,7 @@
 //! `hotlease_comm_request`: an operation in progress, and the memory that it uses.
 
 use crate::argument::{bytes, bytes_mut, object, put, require_place};
-use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
+use crate::status::{ErrorHandle, Failure, Status, catch_panic, exported, run_guarded};
 use hotlease_comm::{Error, LentBytes, LentBytesMut, Request, wait_any};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -87,11 +87,11 @@ impl Drop for LentMemory {
 }
 
 impl RequestHandle {
-    pub(super) fn give(request: Request, memory: LentMemory) -> *mut Self {
-        Box::into_raw(Box::new(Self {
+    pub(super) fn new(request: Request, memory: LentMemory) -> Self {
+        Self {
             progress: RequestProgress::Pending(Some(request)),
             memory,
-        }))
+        }
     }
 
     /// Whether the operation has ended; then the caller may use its memory again.
@@ -149,26 +149,14 @@ pub unsafe extern "C" fn hotlease_comm_cancel(request: *mut RequestHandle) -> c_
     })
 }
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_wait(
-    request: *mut RequestHandle,
-    message: *mut Message,
-    error: *mut *mut ErrorHandle,
-) -> Status {
-    let body = || {
-        // SAFETY: NULL or valid, as the header demands.
-        unsafe { object(request, "request") }?;
-        // SAFETY: not NULL, so given out and not freed yet, as the header demands.
-        let mut request = unsafe { Box::from_raw(request) };
-        let status = request.wait()?;
-        // SAFETY: NULL or valid, as the header demands.
-        unsafe { put(message, status.into()) };
-        Ok(())
-    };
-    // SAFETY: NULL or valid, as the header demands.
-    unsafe { run_guarded(error, body) }
-}
+exported!(hotlease_comm_wait(request: *mut RequestHandle, message: *mut Message) {
+    object(request, "request")?;
+    // Not NULL, so given out and not freed yet, as the header demands.
+    let mut request = Box::from_raw(request);
+    let status = request.wait()?;
+    put(message, status.into());
+    Ok(())
+});
 
 /// See `communicator.h`.
 #[unsafe(no_mangle)]
@@ -259,9 +247,4 @@ pub unsafe extern "C" fn hotlease_comm_wait_any(
     unsafe { run_guarded(error, body) }
 }
 
-/// See `communicator.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_request_free(request: *mut RequestHandle) {
-    // SAFETY: NULL, or given out and not freed yet, as the header demands.
-    unsafe { free(request) };
-}
+exported!(free hotlease_comm_request_free(RequestHandle));

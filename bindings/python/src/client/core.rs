@@ -13,6 +13,7 @@ pub mod lane;
 mod output;
 pub mod pace;
 mod remote_results;
+mod transitions;
 pub mod wait;
 
 use crate::client::core::keeper::KeeperHandle;
@@ -22,19 +23,18 @@ use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
 use crate::client::memory::BufferPool;
 use crate::client::output::OutputQueue;
-use crate::client::tasks::job::TaskJob;
-use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::job::{TaskJob, Waiter};
 use crate::client::tasks::queue::Queue;
 use crate::client::tasks::remote_results::Releases;
 use crate::client::tasks::request::TaskPayload;
+use crate::client::tasks::state::TaskCell;
 use crate::client::tasks::target::Target;
-use crate::client::tasks::task_cell::TaskCell;
+use crate::locks::locked;
 use hotlease_client::{Error, Invoker};
-use hotlease_fabric::clock::monotonic_ns;
 use hotlease_fabric::forks;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 
 /// Tasks by which a slot may be ahead of another one, beyond twice as many. Without this limit, where long tasks follow
 /// short ones, a slot that has learned to take many tasks ahead would keep them all while other slots are idle.
@@ -56,8 +56,6 @@ pub enum Closed {
 /// State behind the lock `ExecutorCore::state`.
 pub struct CoreState {
     pub queue: Queue,
-    /// Bytes of the tasks in the queue.
-    pub queued_bytes: usize,
     pub lanes: Vec<Lane>,
     pub pace: Pace,
     pub closed: Option<Closed>,
@@ -156,7 +154,6 @@ impl ExecutorCore {
             invoker,
             state: Mutex::new(CoreState {
                 queue: Queue::default(),
-                queued_bytes: 0,
                 lanes,
                 pace,
                 closed: None,
@@ -218,7 +215,7 @@ impl ExecutorCore {
     }
 
     pub fn state(&self) -> MutexGuard<'_, CoreState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Runs `what` on the state; releases the GIL while it waits for the lock.
@@ -248,9 +245,7 @@ impl ExecutorCore {
             return;
         };
         let payload = TaskPayload::Own(payload.clone());
-        let mut job = TaskJob::new(Arc::new(TaskCell::new(None)), target.clone(), payload);
-        job.prepares = true;
-        job.cell.start();
+        let job = TaskJob::new(Waiter::Worker, target.clone(), payload);
         match state.lanes[at].send(job, &self.invoker, &self.pool) {
             // Collected like a task.
             Ok(()) => state.pending += 1,
@@ -258,241 +253,5 @@ impl ExecutorCore {
             // This worker is gone already; the next one is prepared.
             Err((_, None)) => {}
         }
-    }
-
-    /// Accepts a task: sends it if a slot has room, else queues it. Fails if the core is closed.
-    pub fn accept(&self, py: Python<'_>, job: TaskJob) -> Result<(), Closed> {
-        self.with_state(py, |state| self.accept_into(state, job))
-    }
-
-    fn accept_into(&self, mut state: MutexGuard<'_, CoreState>, job: TaskJob) -> Result<(), Closed> {
-        if let Some(closed) = &state.closed {
-            return Err(closed.clone());
-        }
-        state.pending += 1;
-        // Large arguments that need a copy are copied by the next thread that collects results, without the GIL.
-        let is_large = job.size() > self.invoker.options().request_bytes as usize;
-        let waits = !state.queue.is_empty() || is_large && job.is_copied();
-        let left = if waits { Some(job) } else { self.send(&mut state, job) };
-        let queued = left.is_some();
-        if let Some(job) = left {
-            state.queued_bytes += job.size();
-            state.queue.push_back(job);
-        }
-        // No result is pending that would cause the task to be sent.
-        let could_go = queued && state.lane_with_room(None).is_some();
-        drop(state);
-        self.keeper.tell(queued);
-        if could_go {
-            self.version.fetch_add(1, Ordering::Release);
-            self.keeper.rouse(&self.invoker);
-        }
-        Ok(())
-    }
-
-    /// Whether another task may be put into the queue now.
-    pub fn has_room(&self, py: Python<'_>) -> bool {
-        self.with_state(py, |state| self.has_room_in(&state))
-    }
-
-    fn has_room_in(&self, state: &CoreState) -> bool {
-        let bytes = state.queued_bytes + state.graph.bytes;
-        let idle = state.queue.is_empty() && state.graph.bytes == 0;
-        (bytes < self.queue_bytes_max || idle) && state.pending < self.pending_max || state.closed.is_some()
-    }
-
-    /// Sends the task to the slot with the fewest tasks; returns it if no slot has room.
-    fn send(&self, state: &mut CoreState, mut job: TaskJob) -> Option<TaskJob> {
-        let Some(at) = state.lane_with_room(job.near) else {
-            return Some(job);
-        };
-        if !job.sent && (state.graph.is_overtaken(job.node) || !job.cell.start()) {
-            // Cancelled (the canceller has told everyone), or it waits for an equal task.
-            if job.node.is_none() {
-                state.pending -= 1;
-            }
-            return None;
-        }
-        job.sent = true;
-        let lane = &mut state.lanes[at];
-        let was_idle = lane.flights.is_empty();
-        let timed = job.cell.times.clone().map(|times| (times, monotonic_ns()));
-        match lane.send(job, &self.invoker, &self.pool) {
-            Ok(()) => {
-                if was_idle {
-                    self.version.fetch_add(1, Ordering::Release);
-                }
-                if let Some((times, now)) = timed {
-                    times.sent(at, now);
-                }
-            }
-            Err((job, None)) => return Some(job),
-            // Tasks under way will return descriptors.
-            Err((job, Some(error)))
-                if error.lacks_descriptors() && state.lanes.iter().any(|lane| !lane.flights.is_empty()) =>
-            {
-                return Some(job);
-            }
-            Err((job, Some(error))) => self.fail(state, job, *error),
-        }
-        None
-    }
-
-    /// Sends queued tasks while there is room.
-    pub fn refill(&self, state: &mut CoreState) {
-        while let Some(job) = state.queue.pop_front() {
-            let bytes = job.size();
-            match self.send(state, job) {
-                None => state.queued_bytes -= bytes,
-                Some(job) => {
-                    state.queue.push_front(job);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Ends a task without a reply.
-    pub fn fail(&self, state: &mut CoreState, mut job: TaskJob, error: Error) {
-        if let Some(errand) = job.errand.take() {
-            return self.end_errand(state, *errand, Err(error.to_string()));
-        }
-        if job.prepares {
-            state.pending -= 1;
-            return self.close(state, Closed::Lost(error));
-        }
-        let deaths = job.deaths;
-        let failed = crate::client::tasks::outcome::Failed { error, deaths };
-        self.resolve(state, job, TaskOutcome::Failed(Box::new(failed)));
-    }
-
-    /// Gives a task its outcome.
-    #[inline]
-    pub fn resolve(&self, state: &mut CoreState, job: TaskJob, outcome: TaskOutcome) {
-        let TaskJob {
-            errand,
-            node,
-            cell,
-            target,
-            payload,
-            ..
-        } = job;
-        // First: the receiver of the result may want to send the same memory again.
-        drop(payload);
-        if let Some(errand) = errand {
-            return self.end_errand(state, *errand, Ok(outcome));
-        }
-        if let Some(node) = node {
-            // The cell holds a reference to the result, which may be passed on in place.
-            drop(cell);
-            return self.end_run(state, node, outcome);
-        }
-        state.pending -= 1;
-        if cell.is_linked() {
-            return self.resolve_linked(state, cell, target, outcome);
-        }
-        if cell.resolve(outcome) {
-            self.finish_later(cell);
-        }
-    }
-
-    #[cold]
-    fn resolve_linked(&self, state: &mut CoreState, cell: Arc<TaskCell>, target: Arc<Target>, outcome: TaskOutcome) {
-        let outcome = outcome.share();
-        let node = cell.node();
-        match cell.resolve(TaskOutcome::Shared(outcome.clone())) {
-            true => self.finish_later(cell),
-            // If the future is dropped, this releases the result.
-            false => drop(cell),
-        }
-        if let Some(node) = node {
-            self.end_promise(state, node, Some(target), Some(outcome));
-        }
-    }
-
-    /// Queues a watched task, which the core's own thread finishes.
-    pub fn finish_later(&self, cell: Arc<TaskCell>) {
-        let mut to_finish = self.to_finish.lock().unwrap_or_else(PoisonError::into_inner);
-        to_finish.push(cell);
-        self.has_to_finish.store(true, Ordering::Release);
-    }
-
-    /// Stops accepting tasks; unless the reason is a shutdown, queued tasks fail.
-    pub fn close(&self, state: &mut CoreState, why: Closed) {
-        if state
-            .closed
-            .as_ref()
-            .is_none_or(|closed| matches!(closed, Closed::ShutDown))
-        {
-            state.closed = Some(why.clone());
-        }
-        self.end_planned(
-            state,
-            match &why {
-                Closed::Lost(error) => TaskOutcome::Failed(Box::new(crate::client::tasks::outcome::Failed {
-                    error: error.clone(),
-                    deaths: 0,
-                })),
-                Closed::Unprepared(why) => TaskOutcome::Unprepared(why.as_str().into()),
-                Closed::ShutDown => return,
-            },
-        );
-        state.queued_bytes = 0;
-        for job in state.queue.take_all() {
-            if !job.sent && !job.cell.start() {
-                if job.node.is_none() {
-                    state.pending -= 1;
-                }
-                continue;
-            }
-            match &why {
-                Closed::Unprepared(why) if !job.prepares => {
-                    self.resolve(state, job, TaskOutcome::Unprepared(why.as_str().into()));
-                }
-                Closed::Lost(error) if !job.prepares => self.fail(state, job, error.clone()),
-                _ => state.pending -= 1,
-            }
-        }
-    }
-
-    /// Cancels all queued tasks.
-    pub fn cancel_queued(&self) {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        // First all of them, so that none fails because of another one.
-        let planned = self.planned(state).into_iter();
-        let cancelled: Vec<_> = planned
-            .filter_map(|(_, cell, target)| cell.cancel().map(|told| (told, cell, target)))
-            .collect();
-        let jobs = state.queue.take_all();
-        state.queued_bytes = 0;
-        for job in jobs {
-            match (job.cell.cancel(), job.node) {
-                (Some(told), None) => {
-                    state.pending -= 1;
-                    if told.graph {
-                        self.cancel_linked(state, &job.cell, Some(job.target));
-                    }
-                    if told.watchers {
-                        self.finish_later(job.cell);
-                    }
-                }
-                (None, _) if job.sent => {
-                    state.queued_bytes += job.size();
-                    state.queue.push_back(job);
-                }
-                // Cancelled before, or just now.
-                (_, Some(_)) => {}
-                (None, None) => state.pending -= 1,
-            }
-        }
-        for (told, cell, target) in cancelled {
-            self.cancel_linked(state, &cell, Some(target));
-            if told.watchers {
-                self.finish_later(cell);
-            }
-        }
-        drop(guard);
-        self.keeper.rouse(&self.invoker);
     }
 }

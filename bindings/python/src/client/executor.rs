@@ -15,12 +15,14 @@ use crate::client::memory::ResultView;
 use crate::client::output::OutputQueue;
 use crate::client::tasks::expected::Expected;
 use crate::client::tasks::hint::Hint;
-use crate::client::tasks::job::TaskJob;
+use crate::client::tasks::job::{TaskJob, Waiter};
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::planned_tasks::PlannedTask;
-use crate::client::tasks::target::{Blob, MemoChoice, Target, TaskPlan};
-use crate::client::tasks::task_cell::TaskCell;
+use crate::client::tasks::request::TaskPayload;
+use crate::client::tasks::state::TaskCell;
+use crate::client::tasks::target::{Blob, MemoChoice, Rerun, Target, TaskPlan};
 use crate::client::tasks::task_times::{TaskTimes, TimesRecorder, TimesRow};
+use crate::locks::locked;
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::PyRuntimeError;
@@ -30,7 +32,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 use std::panic::resume_unwind;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 /// Name of a function, and the times of one of its tasks.
@@ -48,7 +50,7 @@ pub(super) struct Opened {
     pub(super) core: Arc<ExecutorCore>,
     functions: Functions,
     future: Py<PyAny>,
-    idempotent: bool,
+    rerun: Rerun,
     /// Defaults for tasks, if neither they nor their functions set them.
     plan: TaskPlan,
     hint: Hint,
@@ -83,7 +85,7 @@ impl Opened {
             decode::called(py, intern!(py, "hint"))?.call1((submitting, running))?;
         }
         let times = (is_sample || self.recorder.is_some()).then(TaskTimes::begin);
-        let (target, args) = match self.functions.find(function, self.idempotent) {
+        let (target, args) = match self.functions.find(function, self.rerun) {
             Ok(Callable::Target(target)) => (target, args.clone()),
             Ok(Callable::Argument(target)) => {
                 let mut all = vec![function.clone()];
@@ -116,8 +118,8 @@ impl Opened {
         let is_usual = inputs.is_empty() && asked.is_none() && target.plan.is_plain() && self.plan.is_plain();
         let cell = Arc::new(TaskCell::new(times));
         if !is_usual {
-            let planned = PlannedTask::new(cell.clone(), target, payload, TaskPlan::default());
-            let (future, waited_ns) = self.plan(asked, function, planned, &args, kwargs, inputs)?;
+            let task = (cell.clone(), target, payload);
+            let (future, waited_ns) = self.plan(asked, function, task, &args, kwargs, inputs)?;
             if let Some(times) = &cell.times {
                 times.submitted(room_ns + waited_ns);
             }
@@ -125,7 +127,7 @@ impl Opened {
         }
         let (future, core) = (self.future.bind(py), core.clone());
         let future = future::make(future, cell.clone(), core, Some(target.clone()))?;
-        let mut job = TaskJob::new(cell.clone(), target, payload);
+        let mut job = TaskJob::new(Waiter::Future(cell.clone()), target, payload);
         job.priority = job.target.plan.priority.unwrap_or(0);
         match self.core.accept(py, job) {
             Ok(()) => {
@@ -144,12 +146,12 @@ impl Opened {
         &self,
         asked: Option<&TaskPlan>,
         function: &Bound<'py, PyAny>,
-        mut planned: Box<PlannedTask>,
+        (cell, target, payload): (Arc<TaskCell>, Arc<Target>, TaskPayload),
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
         inputs: Vec<FutureInput>,
     ) -> PyResult<(Bound<'py, PyAny>, u64)> {
-        let (py, core, target) = (function.py(), &self.core, planned.target.clone());
+        let (py, core) = (function.py(), &self.core);
         let mut waited_ns = 0;
         let plan = target.plan.or(&self.plan);
         let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
@@ -163,17 +165,16 @@ impl Opened {
         }
         let (mut sources, mut foreign) = inputs::sources(core, inputs)?;
         let class = self.future.bind(py);
-        let future = future::make(class, planned.cell.clone(), core.clone(), Some(target.clone()))?;
-        planned.plan = plan;
+        let future = future::make(class, cell.clone(), core.clone(), Some(target.clone()))?;
+        let policy = plan.settle(&target);
+        let mut planned = PlannedTask::new(cell, target.clone(), payload, policy);
         loop {
             match core.plan(py, planned, &sources) {
                 Ok(()) => break,
                 Err(PlanRefusal::Full(again)) => {
                     planned = again;
                     let since = monotonic_ns();
-                    py.detach(|| core.make_room());
-                    finish_others(py, core);
-                    py.check_signals()?;
+                    make_room(py, core)?;
                     waited_ns += monotonic_ns() - since;
                 }
                 Err(PlanRefusal::Encode(again)) => {
@@ -257,7 +258,7 @@ impl Client {
             core,
             functions,
             future,
-            idempotent: asked.idempotent,
+            rerun: asked.rerun,
             plan: asked.plan,
             hint: Hint::default(),
             recorder: (asked.timing > 0).then(|| TimesRecorder::new(asked.timing as usize)),
@@ -375,11 +376,15 @@ fn allocate(py: Python<'_>, lease: LeaseOptions) -> PyResult<Invoker> {
 
 fn await_room(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
     while !core.has_room(py) {
-        py.detach(|| core.make_room());
-        finish_others(py, core);
-        py.check_signals()?;
+        make_room(py, core)?;
     }
     Ok(())
+}
+
+fn make_room(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
+    py.detach(|| core.make_room());
+    finish_others(py, core);
+    py.check_signals()
 }
 
 /// Executors that were dropped with tasks pending: the program does not end before these tasks have ended.
@@ -391,7 +396,7 @@ fn await_end(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
     }
     while !core.ended.load(Ordering::Acquire) {
         py.detach(|| {
-            let guard = core.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let guard = locked(&core.progress.0);
             if !core.ended.load(Ordering::Acquire) {
                 drop(core.progress.1.wait_timeout(guard, SIGNAL_LOOK));
             }
@@ -405,7 +410,7 @@ fn await_end(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
 /// Waits, at the end of the program, for the tasks of dropped executors.
 #[pyfunction]
 pub fn _await_dropped(py: Python<'_>) -> PyResult<()> {
-    let dropped = std::mem::take(&mut *DROPPED.lock().unwrap_or_else(PoisonError::into_inner));
+    let dropped = std::mem::take(&mut *locked(&DROPPED));
     let left = dropped.iter().filter_map(Weak::upgrade);
     let mut mine = left.filter(|core| !core.is_foreign());
     mine.try_for_each(|core| await_end(py, &core))
@@ -418,7 +423,7 @@ impl Drop for Client {
             && !opened.core.is_foreign()
         {
             close(&opened.core, false);
-            let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut dropped = locked(&DROPPED);
             // A core lives until it has ended.
             dropped.retain(|core| core.strong_count() > 0);
             dropped.push(Arc::downgrade(&opened.core));
@@ -450,11 +455,9 @@ fn unsendable<'py>(
     if let Some(closed) = closed {
         return Err(closed_error(py, &closed));
     }
-    let cell = Arc::new(TaskCell::new(None));
-    cell.start();
     let raised = decode::called(py, intern!(py, "not_sent"))?.call1((error.into_value(py),))?;
-    cell.resolve(TaskOutcome::Raised(raised.unbind()));
-    future::make(opened.future.bind(py), cell, opened.core.clone(), target)
+    let cell = TaskCell::ended(TaskOutcome::Raised(raised.unbind()));
+    future::make(opened.future.bind(py), Arc::new(cell), opened.core.clone(), target)
 }
 
 fn closed_error(py: Python<'_>, closed: &Closed) -> PyErr {
@@ -476,7 +479,7 @@ fn prepare(functions: &Functions, function: &Bound<'_, PyAny>, args: &Bound<'_, 
     let mut all = vec![function.clone()];
     all.extend(args.iter());
     let args = PyTuple::new(py, all)?;
-    let (Callable::Target(target) | Callable::Argument(target)) = functions.find(&prepare, false)?;
+    let (Callable::Target(target) | Callable::Argument(target)) = functions.find(&prepare, Rerun::Forbidden)?;
     let request = encode::kept(&target, &args)?;
     let name = function.getattr(intern!(py, "__qualname__"));
     let name = name.and_then(|name| name.extract::<String>());
@@ -486,7 +489,7 @@ fn prepare(functions: &Functions, function: &Bound<'_, PyAny>, args: &Bound<'_, 
         name: name
             .or_else(|_| function.get_type().qualname().map(|name| name.to_string()))?
             .into(),
-        idempotent: false,
+        rerun: Rerun::Forbidden,
         plan: TaskPlan::default(),
         content: OnceLock::new(),
         expected: Expected::default(),

@@ -1,5 +1,6 @@
 //! Registered memory for Python: results that are not copied, and a pool of buffers for them and for large arguments.
 
+use crate::locks::locked;
 use hotlease_client::{Buffer, BufferSlice, BufferSliceMut, Error, Invoker};
 use hotlease_wire::task::ALIGNMENT;
 use pyo3::exceptions::PyBufferError;
@@ -8,7 +9,7 @@ use pyo3::prelude::*;
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Limit of the bytes that a pool keeps.
 const POOL_BYTES: usize = 256 << 20;
@@ -81,7 +82,7 @@ impl BufferPool {
     /// Takes a buffer with room for `bytes`. Never waits for a buffer, but may register new memory with workers.
     pub fn take(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<PoolBuffer, Error> {
         let bytes = bytes.saturating_add(HEADROOM);
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = locked(&self.kept);
         // Among equals the last one that came back: it is the likeliest to be in a cache.
         let fitting = kept.iter().enumerate().rev();
         // A buffer that is far too large stays for a caller that needs it.
@@ -114,7 +115,7 @@ impl BufferPool {
         let mut memory = self.take(invoker, bytes)?;
         memory.is_given = true;
         let extent = memory.into_extent(bytes);
-        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given = locked(&self.given);
         given.retain(|memory| memory.strong_count() > 0);
         given.push(Arc::downgrade(&extent.memory));
         Ok(ResultView(extent))
@@ -122,7 +123,7 @@ impl BufferPool {
 
     /// The program's memory that starts at an address, if no task uses it.
     pub fn given(&self, address: *const u8, bytes: usize) -> Option<Extent> {
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = locked(&self.given);
         let memory = given.iter().filter_map(Weak::upgrade);
         let mut memory = memory.filter(|memory| std::ptr::eq(&memory.buffer[HEADROOM], address));
         let memory = memory.next()?;
@@ -137,7 +138,7 @@ impl BufferPool {
 
     /// Frees the buffers that are kept for reuse; returns whether there were any.
     fn forget_kept(&self) -> bool {
-        let kept = std::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let kept = std::mem::take(&mut *locked(&self.kept));
         !kept.is_empty()
     }
 
@@ -145,7 +146,7 @@ impl BufferPool {
         if buffer.len() > POOL_BYTES {
             return;
         }
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = locked(&self.kept);
         kept.push(buffer);
         // The oldest go: the one used last is the likeliest to be needed next.
         let mut bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();

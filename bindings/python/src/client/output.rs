@@ -8,6 +8,7 @@
 //! waiting thread holds: so no lock is held meanwhile, and no thread waits without a limit for the thread that shows.
 
 use crate::client::tasks::target::Target;
+use crate::locks::locked;
 use crate::plain::ValueReader;
 use crate::task_output::{self, OutputPieces};
 use pyo3::exceptions::PyException;
@@ -96,7 +97,7 @@ impl OutputQueue {
     }
 
     fn waiting(&self) -> MutexGuard<'_, PendingOutput> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.waiting)
     }
 
     /// Leaves the output of a task.
@@ -261,7 +262,7 @@ impl OutputQueue {
     }
 
     fn callable(&self) -> MutexGuard<'_, Option<Py<PyAny>>> {
-        self.show.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.show)
     }
 }
 

@@ -8,8 +8,8 @@ pub mod planned_tasks;
 pub mod queue;
 pub mod remote_results;
 pub mod request;
+pub mod state;
 pub mod target;
-pub mod task_cell;
 pub mod task_times;
 
 use hotlease_flow::TaskId;

@@ -30,7 +30,7 @@ pub struct BufferPart {
 
 /// A block of memory for each rank.
 pub struct BufferBlocks {
-    part: BufferPart,
+    pub part: BufferPart,
     counts: Vec<usize>,
     displacements: Vec<usize>,
 }
@@ -250,29 +250,43 @@ impl BufferPart {
     }
 
     /// Lends the first bytes for reading, until the loan is dropped.
-    pub fn lend(self, bytes: usize) -> Loan {
+    pub fn lend(self, bytes: usize) -> Loan<LentBytes> {
         let start = self.start(bytes);
         // SAFETY: the loan holds the pin, and releases it after the memory was taken back.
         let lent = unsafe { LentBytes::from_raw(start, bytes) };
         Loan {
-            lent: LoanedMemory::Read(lent),
+            lent,
             _pinned: self.pinned,
         }
     }
 
     /// Lends the first bytes for writing, until the loan is dropped.
-    pub fn lend_mut(self, bytes: usize) -> Loan {
+    pub fn lend_mut(self, bytes: usize) -> Loan<LentBytesMut> {
         let start = self.start(bytes);
         // SAFETY: the loan holds the pin, and releases it after the memory was taken back; it was pinned writable.
         let lent = unsafe { LentBytesMut::from_raw(start, bytes) };
         Loan {
-            lent: LoanedMemory::Write(lent),
+            lent,
             _pinned: self.pinned,
         }
     }
 }
 
 impl BufferBlocks {
+    /// No blocks.
+    pub const fn none() -> Self {
+        Self {
+            part: BufferPart::none(),
+            counts: Vec::new(),
+            displacements: Vec::new(),
+        }
+    }
+
+    /// Takes the memory; the blocks stay.
+    pub fn take_part(&mut self) -> BufferPart {
+        std::mem::replace(&mut self.part, BufferPart::none())
+    }
+
     /// A block for each rank.
     pub fn of(spec: &Bound<'_, PyAny>, access: BufferAccess, ranks: usize, what: &str) -> PyResult<Self> {
         let said = BufferSpec::of(spec, what, |count| count.is_instance_of::<PyTuple>())?;
@@ -287,16 +301,8 @@ impl BufferBlocks {
             }
             Some(given) => read_each(given, "count", ranks, what)?.unwrap_or_else(|count| vec![count; ranks]),
         };
-        let one_after_the_other = || {
-            let places = counts.iter().scan(0usize, |next, count| {
-                let place = *next;
-                *next = next.saturating_add(*count);
-                Some(place)
-            });
-            places.collect()
-        };
         let displacements: Vec<usize> = match &said.displacement {
-            None => one_after_the_other(),
+            None => Blocks::consecutive_starts(&counts),
             Some(given) => read_each(given, "displacement", ranks, what)?
                 .unwrap_or_else(|apart| (0..ranks).map(|rank| rank.saturating_mul(apart)).collect()),
         };
@@ -320,10 +326,6 @@ impl BufferBlocks {
         })
     }
 
-    pub fn kind(&self) -> Kind {
-        self.part.kind
-    }
-
     /// The blocks in the library's form.
     pub fn blocks(&self) -> Blocks<'_> {
         Blocks::Each {
@@ -340,11 +342,6 @@ impl BufferBlocks {
         }
         self.part.kind = Kind::Bytes;
         self
-    }
-
-    /// Splits into the memory, and the counts and displacements of its blocks.
-    pub fn into_parts(self) -> (BufferPart, Vec<usize>, Vec<usize>) {
-        (self.part, self.counts, self.displacements)
     }
 }
 
@@ -368,41 +365,38 @@ fn read_each(given: &Bound<'_, PyAny>, name: &str, ranks: usize, what: &str) -> 
     )))
 }
 
+/// Memory that can be taken back.
+pub trait LoanHandle {
+    fn take_back(&self);
+}
+
+impl LoanHandle for LentBytes {
+    fn take_back(&self) {
+        self.take_back();
+    }
+}
+
+impl LoanHandle for LentBytesMut {
+    fn take_back(&self) {
+        self.take_back();
+    }
+}
+
 /// Memory that an operation uses, lent until this is dropped.
-pub struct Loan {
-    lent: LoanedMemory,
+pub struct Loan<L: LoanHandle> {
+    lent: L,
     /// Released after the loan: fields are dropped after `drop`.
     _pinned: Option<PinnedBuffer>,
 }
 
-enum LoanedMemory {
-    Read(LentBytes),
-    Write(LentBytesMut),
-}
-
-impl Loan {
-    /// The memory, for reading.
-    pub fn read(&self) -> &LentBytes {
-        match &self.lent {
-            LoanedMemory::Read(lent) => lent,
-            LoanedMemory::Write(_) => unreachable!("lent to be written"),
-        }
-    }
-
-    /// The memory, for writing.
-    pub fn write(&self) -> &LentBytesMut {
-        match &self.lent {
-            LoanedMemory::Write(lent) => lent,
-            LoanedMemory::Read(_) => unreachable!("lent to be read"),
-        }
+impl<L: LoanHandle> Loan<L> {
+    pub fn memory(&self) -> &L {
+        &self.lent
     }
 }
 
-impl Drop for Loan {
+impl<L: LoanHandle> Drop for Loan<L> {
     fn drop(&mut self) {
-        match &self.lent {
-            LoanedMemory::Read(lent) => lent.take_back(),
-            LoanedMemory::Write(lent) => lent.take_back(),
-        }
+        self.lent.take_back();
     }
 }

@@ -3,10 +3,10 @@
 use super::buffer_spec::{BufferBlocks, BufferPart};
 use super::failure;
 use super::member::{Member, SharedCommunicator, interruptible};
-use super::operator::Op;
-use super::pinned_buffer::BufferAccess::{Read, Write};
-use super::prepared::{BlockLists, CollectiveKind, Prepared};
-use hotlease_comm::Datatype as Kind;
+use super::operator::{Op, RaisedError};
+use super::pinned_buffer::BufferAccess::{self, Read, Write};
+use super::prepared::{Prepared, Start};
+use hotlease_comm::{Blocks, Collective, Datatype as Kind, Operator};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -101,195 +101,177 @@ impl CommunicatorGuard {
         Ok((known, known as usize == self.rank))
     }
 
-    pub fn barrier(&self) -> Prepared {
-        Prepared::of(
-            CollectiveKind::Barrier,
-            Kind::Bytes,
-            (BufferPart::none(), 0),
-            (BufferPart::none(), 0),
-        )
+    /// Hands a collective over to `start`, with its buffers and the store for exceptions of its operator.
+    fn start<R>(
+        &self,
+        py: Python<'_>,
+        (collective, kind, is_in_place): (Collective<'_>, Kind, bool),
+        buffers: (BufferPart, BufferPart),
+        raised: Option<RaisedError>,
+        start: Start<R>,
+    ) -> PyResult<R> {
+        let mut collective = self.shared.collective(collective, kind).in_place(is_in_place);
+        if let Some(site) = &self.site {
+            collective = collective.at(site);
+        }
+        start(py, Prepared::of(py, self, collective, buffers, raised)?)
     }
 
-    pub fn broadcast(&self, buf: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
+    pub fn barrier<R>(&self, py: Python<'_>, start: Start<R>) -> PyResult<R> {
+        let nothing = (BufferPart::none(), BufferPart::none());
+        self.start(py, (Collective::Barrier, Kind::Bytes, false), nothing, None, start)
+    }
+
+    pub fn broadcast<R>(&self, buf: Spec<'_, '_>, root: i64, start: Start<R>) -> PyResult<R> {
         let (root, is_root) = self.root(buf.py(), root)?;
         let part = BufferPart::of(buf, if is_root { Read } else { Write }, "the buffer")?;
         let (count, kind) = (part.count, part.kind);
-        let shape = CollectiveKind::Broadcast { root, count };
-        Ok(match is_root {
-            true => Prepared::of(shape, kind, (part, count), (BufferPart::none(), 0)),
-            false => Prepared::of(shape, kind, (BufferPart::none(), 0), (part, count)),
-        })
+        let buffers = match is_root {
+            true => (part, BufferPart::none()),
+            false => (BufferPart::none(), part),
+        };
+        let collective = Collective::Broadcast { root, count };
+        self.start(buf.py(), (collective, kind, false), buffers, None, start)
     }
 
-    pub fn gather(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
+    pub fn gather<R>(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64, start: Start<R>) -> PyResult<R> {
         let (root, is_root) = self.root(sent.py(), root)?;
+        let gather = |count| Collective::Gather {
+            root,
+            blocks: Blocks::Equal(count),
+        };
         if !is_root {
             let part = BufferPart::of(sent, Read, SENT)?;
-            let (count, kind) = (part.count, part.kind);
-            return Ok(Prepared::of(
-                CollectiveKind::Gather { root, count },
-                kind,
-                (part, count),
-                (BufferPart::none(), 0),
-            ));
+            let call = (gather(part.count), part.kind, false);
+            return self.start(sent.py(), call, (part, BufferPart::none()), None, start);
         }
         let mut into = BufferPart::of_blocks(received, Write, self.size, RECEIVED)?;
-        let is_in_place = check_in_place(sent)?;
-        let mut part = BufferPart::none();
-        if !is_in_place {
-            part = BufferPart::of(sent, Read, SENT)?;
-            check_bytes(&part, &into)?;
-            unify_types(&mut part, &mut into);
-        }
-        let (count, kind, given) = (into.count, into.kind, part.count);
-        let shape = CollectiveKind::Gather { root, count };
-        Ok(Prepared::of(shape, kind, (part, given), (into, count * self.size)).in_place(is_in_place))
+        let (part, is_in_place) = own_buffer(sent, Read, 1, &mut into)?;
+        let call = (gather(into.count), into.kind, is_in_place);
+        self.start(sent.py(), call, (part, into), None, start)
     }
 
-    pub fn gatherv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
+    pub fn gatherv<R>(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64, start: Start<R>) -> PyResult<R> {
         let (root, is_root) = self.root(sent.py(), root)?;
+        let gatherv = |mine, blocks| Collective::Gatherv { root, mine, blocks };
         if !is_root {
             let part = BufferPart::of(sent, Read, SENT)?;
-            let (mine, kind) = (part.count, part.kind);
-            let all = (vec![0; self.size], vec![0; self.size]);
-            let shape = CollectiveKind::Gatherv { root, mine, all };
-            return Ok(Prepared::of(shape, kind, (part, mine), (BufferPart::none(), 0)));
+            let call = (gatherv(part.count, Blocks::Equal(0)), part.kind, false);
+            return self.start(sent.py(), call, (part, BufferPart::none()), None, start);
         }
         let into = BufferBlocks::of(received, Write, self.size, RECEIVED)?;
-        let (part, into, is_in_place) = self.own_part(sent, into)?;
-        let (extent, kind) = (into.blocks().extent(self.size), into.kind());
-        let (memory, counts, displacements) = into.into_parts();
-        let (mine, given) = (counts[self.rank], part.count);
-        let all = (counts, displacements);
-        let shape = CollectiveKind::Gatherv { root, mine, all };
-        Ok(Prepared::of(shape, kind, (part, given), (memory, extent)).in_place(is_in_place))
+        let (part, mut into, is_in_place) = self.own_block(sent, Read, into)?;
+        let memory = into.take_part();
+        let call = (
+            gatherv(into.blocks().count(self.rank), into.blocks()),
+            memory.kind,
+            is_in_place,
+        );
+        self.start(sent.py(), call, (part, memory), None, start)
     }
 
-    /// This rank's part of what all ranks send, which goes into the blocks `into`.
-    fn own_part(&self, sent: Spec<'_, '_>, into: BufferBlocks) -> PyResult<(BufferPart, BufferBlocks, bool)> {
-        if check_in_place(sent)? {
-            return Ok((BufferPart::none(), into, true));
+    /// This rank's part of what all ranks send or receive, whose blocks are `blocks`.
+    fn own_block(
+        &self,
+        spec: Spec<'_, '_>,
+        access: BufferAccess,
+        blocks: BufferBlocks,
+    ) -> PyResult<(BufferPart, BufferBlocks, bool)> {
+        if check_in_place(spec)? {
+            return Ok((BufferPart::none(), blocks, true));
         }
-        let part = BufferPart::of(sent, Read, SENT)?;
-        let (part, into) = unify_block_types(part, into);
-        block_fits(&into, self.rank, part.count, "gives", part.kind)?;
-        Ok((part, into, false))
+        let (what, does) = match access {
+            Read => (SENT, "gives"),
+            Write => (RECEIVED, "takes"),
+        };
+        let (own, blocks) = unify_block_types(BufferPart::of(spec, access, what)?, blocks);
+        block_fits(&blocks, self.rank, own.count, does, own.kind)?;
+        Ok((own, blocks, false))
     }
 
-    pub fn scatter(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
+    pub fn scatter<R>(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64, start: Start<R>) -> PyResult<R> {
         let (root, is_root) = self.root(sent.py(), root)?;
+        let scatter = |count| Collective::Scatter {
+            root,
+            blocks: Blocks::Equal(count),
+        };
         if !is_root {
             let into = BufferPart::of(received, Write, RECEIVED)?;
-            let (count, kind) = (into.count, into.kind);
-            return Ok(Prepared::of(
-                CollectiveKind::Scatter { root, count },
-                kind,
-                (BufferPart::none(), 0),
-                (into, count),
-            ));
+            let call = (scatter(into.count), into.kind, false);
+            return self.start(sent.py(), call, (BufferPart::none(), into), None, start);
         }
         let mut part = BufferPart::of_blocks(sent, Read, self.size, SENT)?;
-        let is_in_place = check_in_place(received)?;
-        let mut into = BufferPart::none();
-        if !is_in_place {
-            into = BufferPart::of(received, Write, RECEIVED)?;
-            check_bytes(&part, &into)?;
-            unify_types(&mut part, &mut into);
-        }
-        let (count, kind, got) = (part.count, part.kind, into.count);
-        let shape = CollectiveKind::Scatter { root, count };
-        Ok(Prepared::of(shape, kind, (part, count * self.size), (into, got)).in_place(is_in_place))
+        let (into, is_in_place) = own_buffer(received, Write, 1, &mut part)?;
+        let call = (scatter(part.count), part.kind, is_in_place);
+        self.start(sent.py(), call, (part, into), None, start)
     }
 
-    pub fn scatterv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
+    pub fn scatterv<R>(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64, start: Start<R>) -> PyResult<R> {
         let (root, is_root) = self.root(sent.py(), root)?;
+        let scatterv = |mine, blocks| Collective::Scatterv { root, mine, blocks };
         if !is_root {
             let into = BufferPart::of(received, Write, RECEIVED)?;
-            let (mine, kind) = (into.count, into.kind);
-            let all = (vec![0; self.size], vec![0; self.size]);
-            let shape = CollectiveKind::Scatterv { root, mine, all };
-            return Ok(Prepared::of(shape, kind, (BufferPart::none(), 0), (into, mine)));
+            let call = (scatterv(into.count, Blocks::Equal(0)), into.kind, false);
+            return self.start(sent.py(), call, (BufferPart::none(), into), None, start);
         }
-        let mut from = BufferBlocks::of(sent, Read, self.size, SENT)?;
-        let is_in_place = check_in_place(received)?;
-        let mut into = BufferPart::none();
-        if !is_in_place {
-            (into, from) = unify_block_types(BufferPart::of(received, Write, RECEIVED)?, from);
-            block_fits(&from, self.rank, into.count, "takes", into.kind)?;
-        }
-        let (extent, kind) = (from.blocks().extent(self.size), from.kind());
-        let (memory, counts, displacements) = from.into_parts();
-        let (mine, got) = (counts[self.rank], into.count);
-        let all = (counts, displacements);
-        let shape = CollectiveKind::Scatterv { root, mine, all };
-        Ok(Prepared::of(shape, kind, (memory, extent), (into, got)).in_place(is_in_place))
+        let from = BufferBlocks::of(sent, Read, self.size, SENT)?;
+        let (into, mut from, is_in_place) = self.own_block(received, Write, from)?;
+        let memory = from.take_part();
+        let call = (
+            scatterv(from.blocks().count(self.rank), from.blocks()),
+            memory.kind,
+            is_in_place,
+        );
+        self.start(sent.py(), call, (memory, into), None, start)
     }
 
-    pub fn allgather(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
+    pub fn allgather<R>(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, start: Start<R>) -> PyResult<R> {
         let mut into = BufferPart::of_blocks(received, Write, self.size, RECEIVED)?;
-        let is_in_place = check_in_place(sent)?;
-        let mut part = BufferPart::none();
-        if !is_in_place {
-            part = BufferPart::of(sent, Read, SENT)?;
-            check_bytes(&part, &into)?;
-            unify_types(&mut part, &mut into);
-        }
-        let (count, kind, given) = (into.count, into.kind, part.count);
-        let output = (into, count * self.size);
-        Ok(Prepared::of(CollectiveKind::Allgather { count }, kind, (part, given), output).in_place(is_in_place))
+        let (part, is_in_place) = own_buffer(sent, Read, 1, &mut into)?;
+        let blocks = Blocks::Equal(into.count);
+        let call = (Collective::Allgather { blocks }, into.kind, is_in_place);
+        self.start(sent.py(), call, (part, into), None, start)
     }
 
-    pub fn allgatherv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
+    pub fn allgatherv<R>(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, start: Start<R>) -> PyResult<R> {
         let into = BufferBlocks::of(received, Write, self.size, RECEIVED)?;
-        let (part, into, is_in_place) = self.own_part(sent, into)?;
-        let (extent, kind, given) = (into.blocks().extent(self.size), into.kind(), part.count);
-        let (memory, counts, displacements) = into.into_parts();
-        let all = (counts, displacements);
-        let shape = CollectiveKind::Allgatherv { all };
-        Ok(Prepared::of(shape, kind, (part, given), (memory, extent)).in_place(is_in_place))
+        let (part, mut into, is_in_place) = self.own_block(sent, Read, into)?;
+        let memory = into.take_part();
+        let blocks = into.blocks();
+        let call = (Collective::Allgather { blocks }, memory.kind, is_in_place);
+        self.start(sent.py(), call, (part, memory), None, start)
     }
 
-    pub fn alltoall(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
+    pub fn alltoall<R>(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, start: Start<R>) -> PyResult<R> {
         let mut into = BufferPart::of_blocks(received, Write, self.size, RECEIVED)?;
-        let is_in_place = check_in_place(sent)?;
-        let mut part = BufferPart::none();
-        if !is_in_place {
-            part = BufferPart::of_blocks(sent, Read, self.size, SENT)?;
-            check_bytes(&part, &into)?;
-            unify_types(&mut part, &mut into);
-        }
-        let (count, kind, given) = (into.count, into.kind, part.count * self.size);
-        let output = (into, count * self.size);
-        Ok(Prepared::of(CollectiveKind::Alltoall { count }, kind, (part, given), output).in_place(is_in_place))
+        let (part, is_in_place) = own_buffer(sent, Read, self.size, &mut into)?;
+        let call = (Collective::Alltoall { count: into.count }, into.kind, is_in_place);
+        self.start(sent.py(), call, (part, into), None, start)
     }
 
-    pub fn alltoallv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
+    pub fn alltoallv<R>(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, start: Start<R>) -> PyResult<R> {
         let mut into = BufferBlocks::of(received, Write, self.size, RECEIVED)?;
-        if check_in_place(sent)? {
-            let (extent, kind) = (into.blocks().extent(self.size), into.kind());
-            let (memory, counts, displacements) = into.into_parts();
-            let shape = CollectiveKind::Alltoallv {
-                sent: (vec![0; self.size], vec![0; self.size]),
-                received: (counts, displacements),
-            };
-            return Ok(Prepared::of(shape, kind, (BufferPart::none(), 0), (memory, extent)).in_place(true));
+        let is_in_place = check_in_place(sent)?;
+        let mut from = BufferBlocks::none();
+        if !is_in_place {
+            from = BufferBlocks::of(sent, Read, self.size, SENT)?;
+            if from.part.kind != into.part.kind {
+                (from, into) = (from.into_bytes(), into.into_bytes());
+            }
         }
-        let mut from = BufferBlocks::of(sent, Read, self.size, SENT)?;
-        if from.kind() != into.kind() {
-            (from, into) = (from.into_bytes(), into.into_bytes());
-        }
-        let kind = into.kind();
-        let (given, got) = (from.blocks().extent(self.size), into.blocks().extent(self.size));
-        let (part, counts, displacements) = from.into_parts();
-        let sent = (counts, displacements);
-        let (memory, counts, displacements) = into.into_parts();
-        let received = (counts, displacements);
-        Ok(Prepared::of(
-            CollectiveKind::Alltoallv { sent, received },
-            kind,
-            (part, given),
-            (memory, got),
-        ))
+        let (part, memory) = (from.take_part(), into.take_part());
+        let received = into.blocks();
+        let collective = Collective::Alltoallv {
+            sent: if is_in_place { received } else { from.blocks() },
+            received,
+        };
+        self.start(
+            sent.py(),
+            (collective, memory.kind, is_in_place),
+            (part, memory),
+            None,
+            start,
+        )
     }
 
     /// Buffers of a reduction, and whether it is in place: `IN_PLACE` is given, or both are the same memory.
@@ -311,62 +293,49 @@ impl CommunicatorGuard {
         Ok((part, into, false))
     }
 
-    pub fn reduce(
+    pub fn reduce<R>(
         &self,
         sent: Spec<'_, '_>,
         received: Spec<'_, '_>,
         op: &Bound<'_, Op>,
         root: i64,
-    ) -> PyResult<Prepared> {
+        start: Start<R>,
+    ) -> PyResult<R> {
         let (root, is_root) = self.root(sent.py(), root)?;
-        let operator = op.get().operator(sent.py())?;
-        if !is_root {
-            let part = BufferPart::of(sent, Read, SENT)?;
-            let (count, kind) = (part.count, part.kind);
-            let shape = CollectiveKind::Reduce { root, count };
-            return Ok(Prepared::of(shape, kind, (part, count), (BufferPart::none(), 0)).with_operator(operator));
-        }
-        let (part, into, is_in_place) = self.reduction_buffers(sent, received)?;
-        let (count, kind, given) = (into.count, into.kind, part.count);
-        let shape = CollectiveKind::Reduce { root, count };
-        Ok(Prepared::of(shape, kind, (part, given), (into, count))
-            .in_place(is_in_place)
-            .with_operator(operator))
+        let (operator, raised) = op.get().operator(sent.py())?;
+        let (part, into, is_in_place) = match is_root {
+            true => self.reduction_buffers(sent, received)?,
+            false => (BufferPart::of(sent, Read, SENT)?, BufferPart::none(), false),
+        };
+        let given = if is_root { &into } else { &part };
+        let (count, kind) = (given.count, given.kind);
+        let call = (Collective::Reduce { root, count, operator }, kind, is_in_place);
+        self.start(sent.py(), call, (part, into), raised, start)
     }
 
-    fn to_all(
+    /// A reduction whose result has as many elements as each rank gives.
+    pub fn reduce_all<R>(
         &self,
         sent: Spec<'_, '_>,
         received: Spec<'_, '_>,
         op: &Bound<'_, Op>,
-        shape: impl FnOnce(usize) -> CollectiveKind,
-    ) -> PyResult<Prepared> {
-        let operator = op.get().operator(sent.py())?;
+        collective: for<'a> fn(usize, &'a Operator) -> Collective<'a>,
+        start: Start<R>,
+    ) -> PyResult<R> {
+        let (operator, raised) = op.get().operator(sent.py())?;
         let (part, into, is_in_place) = self.reduction_buffers(sent, received)?;
-        let (count, kind, given) = (into.count, into.kind, part.count);
-        let asked = Prepared::of(shape(count), kind, (part, given), (into, count));
-        Ok(asked.in_place(is_in_place).with_operator(operator))
+        let call = (collective(into.count, operator), into.kind, is_in_place);
+        self.start(sent.py(), call, (part, into), raised, start)
     }
 
-    pub fn allreduce(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Prepared> {
-        self.to_all(sent, received, op, |count| CollectiveKind::Allreduce { count })
-    }
-
-    pub fn scan(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Prepared> {
-        self.to_all(sent, received, op, |count| CollectiveKind::Scan { count })
-    }
-
-    pub fn exscan(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Prepared> {
-        self.to_all(sent, received, op, |count| CollectiveKind::Exscan { count })
-    }
-
-    pub fn reduce_scatter_block(
+    pub fn reduce_scatter_block<R>(
         &self,
         sent: Spec<'_, '_>,
         received: Spec<'_, '_>,
         op: &Bound<'_, Op>,
-    ) -> PyResult<Prepared> {
-        let operator = op.get().operator(sent.py())?;
+        start: Start<R>,
+    ) -> PyResult<R> {
+        let (operator, raised) = op.get().operator(sent.py())?;
         let is_in_place = check_in_place(sent)?;
         let (part, into) = if is_in_place {
             (
@@ -380,20 +349,20 @@ impl CommunicatorGuard {
             check_types(&part, &into)?;
             (part, into)
         };
-        let count = into.count;
-        let places = (0..self.size).map(|rank| rank * count).collect();
-        self.reduce_scatter_of(part, into, (vec![count; self.size], places), is_in_place)
-            .map(|asked| asked.with_operator(operator))
+        let blocks = Blocks::Equal(into.count);
+        let call = (Collective::ReduceScatter { blocks, operator }, into.kind, is_in_place);
+        self.start(sent.py(), call, (part, into), raised, start)
     }
 
-    pub fn reduce_scatter(
+    pub fn reduce_scatter<R>(
         &self,
         sent: Spec<'_, '_>,
         received: Spec<'_, '_>,
         counts: Option<Vec<usize>>,
         op: &Bound<'_, Op>,
-    ) -> PyResult<Prepared> {
-        let operator = op.get().operator(sent.py())?;
+        start: Start<R>,
+    ) -> PyResult<R> {
+        let (operator, raised) = op.get().operator(sent.py())?;
         let is_in_place = check_in_place(sent)?;
         let into = BufferPart::of(received, Write, RECEIVED)?;
         let counts = match counts {
@@ -429,28 +398,12 @@ impl CommunicatorGuard {
         if !is_in_place {
             check_types(&part, &into)?;
         }
-        let places = counts.iter().scan(0, |next, count| {
-            let place = *next;
-            *next += count;
-            Some(place)
-        });
-        let places = places.collect();
-        self.reduce_scatter_of(part, into, (counts, places), is_in_place)
-            .map(|asked| asked.with_operator(operator))
-    }
-
-    fn reduce_scatter_of(
-        &self,
-        part: BufferPart,
-        into: BufferPart,
-        all: BlockLists,
-        is_in_place: bool,
-    ) -> PyResult<Prepared> {
-        let (total, kind) = (all.0.iter().sum(), into.kind);
-        let own = all.0[self.rank];
-        let (given, got) = if is_in_place { (0, total) } else { (total, own) };
-        let shape = CollectiveKind::ReduceScatter { all };
-        Ok(Prepared::of(shape, kind, (part, given), (into, got)).in_place(is_in_place))
+        let blocks = Blocks::Each {
+            counts: &counts,
+            displacements: &Blocks::consecutive_starts(&counts),
+        };
+        let call = (Collective::ReduceScatter { blocks, operator }, into.kind, is_in_place);
+        self.start(sent.py(), call, (part, into), raised, start)
     }
 
     /// Gathers the element count of each rank.
@@ -466,9 +419,28 @@ impl CommunicatorGuard {
     }
 }
 
+/// This rank's own buffer of as many blocks, whose bytes must be those of a block of `all`; none if it is in place.
+fn own_buffer(
+    spec: Spec<'_, '_>,
+    access: BufferAccess,
+    blocks: usize,
+    all: &mut BufferPart,
+) -> PyResult<(BufferPart, bool)> {
+    if check_in_place(spec)? {
+        return Ok((BufferPart::none(), true));
+    }
+    let mut own = BufferPart::of_blocks(spec, access, blocks, if access == Read { SENT } else { RECEIVED })?;
+    match access {
+        Read => check_bytes(&own, all)?,
+        Write => check_bytes(all, &own)?,
+    }
+    unify_types(&mut own, all);
+    Ok((own, false))
+}
+
 /// Makes the buffer and the blocks of one type: as bytes if they are of two.
 fn unify_block_types(mut part: BufferPart, pieces: BufferBlocks) -> (BufferPart, BufferBlocks) {
-    if part.kind == pieces.kind() {
+    if part.kind == pieces.part.kind {
         return (part, pieces);
     }
     part.as_bytes();

@@ -4,7 +4,9 @@
 use super::collectives::CommunicatorGuard;
 use super::messages::Messages;
 use super::operator::Op;
+use super::prepared::{begin, run};
 use super::request::Request;
+use hotlease_comm::{Collective, Operator};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -29,6 +31,18 @@ fn or_sum<'py>(py: Python<'py>, op: Option<Bound<'py, Op>>) -> PyResult<Bound<'p
     Ok(sum.bind(py).clone())
 }
 
+fn allreduce(count: usize, operator: &Operator) -> Collective<'_> {
+    Collective::Allreduce { count, operator }
+}
+
+fn scan(count: usize, operator: &Operator) -> Collective<'_> {
+    Collective::Scan { count, operator }
+}
+
+fn exscan(count: usize, operator: &Operator) -> Collective<'_> {
+    Collective::Exscan { count, operator }
+}
+
 #[pymethods]
 impl Collectives {
     #[new]
@@ -38,28 +52,24 @@ impl Collectives {
 
     /// Waits until all ranks have called it.
     fn Barrier(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let group = group(slf)?;
-        group.barrier().run(slf.py(), &group)
+        group(slf)?.barrier(slf.py(), run)
     }
 
     /// Starts [`Barrier`](Self::Barrier).
     fn Ibarrier(slf: &Bound<'_, Self>) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.barrier().begin(slf.py(), &group)
+        group(slf)?.barrier(slf.py(), begin)
     }
 
     /// Copies the root's buffer to all ranks.
     #[pyo3(signature = (buf, root=0))]
     fn Bcast(slf: &Bound<'_, Self>, buf: &Bound<'_, PyAny>, root: i64) -> PyResult<()> {
-        let group = group(slf)?;
-        group.broadcast(buf, root)?.run(slf.py(), &group)
+        group(slf)?.broadcast(buf, root, run)
     }
 
     /// Starts [`Bcast`](Self::Bcast).
     #[pyo3(signature = (buf, root=0))]
     fn Ibcast(slf: &Bound<'_, Self>, buf: &Bound<'_, PyAny>, root: i64) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.broadcast(buf, root)?.begin(slf.py(), &group)
+        group(slf)?.broadcast(buf, root, begin)
     }
 
     /// Collects the elements of all ranks at the root, in equal blocks.
@@ -70,8 +80,7 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         root: i64,
     ) -> PyResult<()> {
-        let group = group(slf)?;
-        group.gather(sendbuf, recvbuf, root)?.run(slf.py(), &group)
+        group(slf)?.gather(sendbuf, recvbuf, root, run)
     }
 
     /// Starts [`Gather`](Self::Gather).
@@ -82,8 +91,7 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         root: i64,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.gather(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
+        group(slf)?.gather(sendbuf, recvbuf, root, begin)
     }
 
     /// Collects the elements of all ranks at the root, in blocks of any length.
@@ -94,8 +102,7 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         root: i64,
     ) -> PyResult<()> {
-        let group = group(slf)?;
-        group.gatherv(sendbuf, recvbuf, root)?.run(slf.py(), &group)
+        group(slf)?.gatherv(sendbuf, recvbuf, root, run)
     }
 
     /// Starts [`Gatherv`](Self::Gatherv).
@@ -106,8 +113,7 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         root: i64,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.gatherv(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
+        group(slf)?.gatherv(sendbuf, recvbuf, root, begin)
     }
 
     /// Sends each rank an equal block of the root's elements.
@@ -118,8 +124,7 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         root: i64,
     ) -> PyResult<()> {
-        let group = group(slf)?;
-        group.scatter(sendbuf, recvbuf, root)?.run(slf.py(), &group)
+        group(slf)?.scatter(sendbuf, recvbuf, root, run)
     }
 
     /// Starts [`Scatter`](Self::Scatter).
@@ -130,8 +135,7 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         root: i64,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.scatter(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
+        group(slf)?.scatter(sendbuf, recvbuf, root, begin)
     }
 
     /// Sends each rank a block of the root's elements, of any length.
@@ -142,8 +146,7 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         root: i64,
     ) -> PyResult<()> {
-        let group = group(slf)?;
-        group.scatterv(sendbuf, recvbuf, root)?.run(slf.py(), &group)
+        group(slf)?.scatterv(sendbuf, recvbuf, root, run)
     }
 
     /// Starts [`Scatterv`](Self::Scatterv).
@@ -154,64 +157,55 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         root: i64,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.scatterv(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
+        group(slf)?.scatterv(sendbuf, recvbuf, root, begin)
     }
 
     /// Collects the elements of all ranks at all ranks, in equal blocks.
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Allgather(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
-        let group = group(slf)?;
-        group.allgather(sendbuf, recvbuf)?.run(slf.py(), &group)
+        group(slf)?.allgather(sendbuf, recvbuf, run)
     }
 
     /// Starts [`Allgather`](Self::Allgather).
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Iallgather(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.allgather(sendbuf, recvbuf)?.begin(slf.py(), &group)
+        group(slf)?.allgather(sendbuf, recvbuf, begin)
     }
 
     /// Collects the elements of all ranks at all ranks, in blocks of any length.
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Allgatherv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
-        let group = group(slf)?;
-        group.allgatherv(sendbuf, recvbuf)?.run(slf.py(), &group)
+        group(slf)?.allgatherv(sendbuf, recvbuf, run)
     }
 
     /// Starts [`Allgatherv`](Self::Allgatherv).
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Iallgatherv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.allgatherv(sendbuf, recvbuf)?.begin(slf.py(), &group)
+        group(slf)?.allgatherv(sendbuf, recvbuf, begin)
     }
 
     /// Sends block `i` of each rank to rank `i`.
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Alltoall(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
-        let group = group(slf)?;
-        group.alltoall(sendbuf, recvbuf)?.run(slf.py(), &group)
+        group(slf)?.alltoall(sendbuf, recvbuf, run)
     }
 
     /// Starts [`Alltoall`](Self::Alltoall).
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Ialltoall(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.alltoall(sendbuf, recvbuf)?.begin(slf.py(), &group)
+        group(slf)?.alltoall(sendbuf, recvbuf, begin)
     }
 
     /// Sends block `i` of each rank to rank `i`; blocks have any length.
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Alltoallv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
-        let group = group(slf)?;
-        group.alltoallv(sendbuf, recvbuf)?.run(slf.py(), &group)
+        group(slf)?.alltoallv(sendbuf, recvbuf, run)
     }
 
     /// Starts [`Alltoallv`](Self::Alltoallv).
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Ialltoallv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
-        let group = group(slf)?;
-        group.alltoallv(sendbuf, recvbuf)?.begin(slf.py(), &group)
+        group(slf)?.alltoallv(sendbuf, recvbuf, begin)
     }
 
     /// Reduces the elements of all ranks with `op` (default: the sum) to the root.
@@ -223,9 +217,8 @@ impl Collectives {
         op: Option<Bound<'_, Op>>,
         root: i64,
     ) -> PyResult<()> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group.reduce(sendbuf, recvbuf, &op, root)?.run(slf.py(), &group)
+        group(slf)?.reduce(sendbuf, recvbuf, &op, root, run)
     }
 
     /// Starts [`Reduce`](Self::Reduce).
@@ -237,9 +230,8 @@ impl Collectives {
         op: Option<Bound<'_, Op>>,
         root: i64,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group.reduce(sendbuf, recvbuf, &op, root)?.begin(slf.py(), &group)
+        group(slf)?.reduce(sendbuf, recvbuf, &op, root, begin)
     }
 
     /// Reduces the elements of all ranks with `op` (default: the sum); all ranks get the result, with the same bits.
@@ -250,9 +242,8 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<()> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group.allreduce(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
+        group(slf)?.reduce_all(sendbuf, recvbuf, &op, allreduce, run)
     }
 
     /// Starts [`Allreduce`](Self::Allreduce).
@@ -263,9 +254,8 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group.allreduce(sendbuf, recvbuf, &op)?.begin(slf.py(), &group)
+        group(slf)?.reduce_all(sendbuf, recvbuf, &op, allreduce, begin)
     }
 
     /// Reduces the elements of all ranks; each rank gets its block of the result. Blocks are equal.
@@ -276,9 +266,8 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<()> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group.reduce_scatter_block(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
+        group(slf)?.reduce_scatter_block(sendbuf, recvbuf, &op, run)
     }
 
     /// Starts [`Reduce_scatter_block`](Self::Reduce_scatter_block).
@@ -289,11 +278,8 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group
-            .reduce_scatter_block(sendbuf, recvbuf, &op)?
-            .begin(slf.py(), &group)
+        group(slf)?.reduce_scatter_block(sendbuf, recvbuf, &op, begin)
     }
 
     /// Reduces the elements of all ranks; each rank gets its block of the result.
@@ -305,11 +291,8 @@ impl Collectives {
         recvcounts: Option<Vec<usize>>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<()> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group
-            .reduce_scatter(sendbuf, recvbuf, recvcounts, &op)?
-            .run(slf.py(), &group)
+        group(slf)?.reduce_scatter(sendbuf, recvbuf, recvcounts, &op, run)
     }
 
     /// Starts [`Reduce_scatter`](Self::Reduce_scatter).
@@ -321,11 +304,8 @@ impl Collectives {
         recvcounts: Option<Vec<usize>>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group
-            .reduce_scatter(sendbuf, recvbuf, recvcounts, &op)?
-            .begin(slf.py(), &group)
+        group(slf)?.reduce_scatter(sendbuf, recvbuf, recvcounts, &op, begin)
     }
 
     /// Reduces at rank `i` the elements of ranks 0 to `i`.
@@ -336,9 +316,8 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<()> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group.scan(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
+        group(slf)?.reduce_all(sendbuf, recvbuf, &op, scan, run)
     }
 
     /// Starts [`Scan`](Self::Scan).
@@ -349,9 +328,8 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group.scan(sendbuf, recvbuf, &op)?.begin(slf.py(), &group)
+        group(slf)?.reduce_all(sendbuf, recvbuf, &op, scan, begin)
     }
 
     /// Reduces at rank `i` the elements of ranks 0 to `i - 1`; leaves the receive buffer of rank 0 as it is.
@@ -362,9 +340,8 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<()> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group.exscan(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
+        group(slf)?.reduce_all(sendbuf, recvbuf, &op, exscan, run)
     }
 
     /// Starts [`Exscan`](Self::Exscan).
@@ -375,8 +352,7 @@ impl Collectives {
         recvbuf: &Bound<'_, PyAny>,
         op: Option<Bound<'_, Op>>,
     ) -> PyResult<Request> {
-        let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group.exscan(sendbuf, recvbuf, &op)?.begin(slf.py(), &group)
+        group(slf)?.reduce_all(sendbuf, recvbuf, &op, exscan, begin)
     }
 }

@@ -1,13 +1,13 @@
 //! Methods of a communicator that send and receive: the base of `MPI.Comm`.
 
-use super::buffer_spec::BufferPart;
+use super::buffer_spec::{BufferPart, Loan};
 use super::failure;
 use super::member::{Handle, Member, SharedCommunicator, interruptible};
-use super::operation::{OperationMemory, RunningOperation, wait};
+use super::operation::{RunningOperation, wait};
 use super::pinned_buffer::BufferAccess;
 use super::request::{Bytes, Request};
 use super::status::{ANY_SOURCE, ANY_TAG, PROC_NULL, Status};
-use hotlease_comm::{Error, MessageStatus as Known, Pattern};
+use hotlease_comm::{MessageStatus as Known, Pattern};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -103,9 +103,8 @@ impl Messages {
             return Ok(());
         }
         let bytes = part.bytes();
-        let uses = OperationMemory::of(part.lend(bytes));
-        let lent = |loan: &_| sending(shared, loan, dest, tag);
-        RunningOperation::run(py, &self.member, uses, |[loan, _]| lent(loan)).map(drop)
+        let begin = |loan: &Loan<_>| shared.isend_lent(loan.memory(), dest, tag);
+        RunningOperation::run(py, &self.member, part.lend(bytes), None, begin).map(drop)
     }
 
     fn begin_send(
@@ -117,8 +116,8 @@ impl Messages {
         tag: u32,
     ) -> PyResult<RunningOperation> {
         let bytes = part.bytes();
-        let uses = OperationMemory::of(part.lend(bytes));
-        RunningOperation::begin(py, &self.member, uses, |[loan, _]| sending(shared, loan, dest, tag))
+        let begin = |loan: &Loan<_>| shared.isend_lent(loan.memory(), dest, tag);
+        RunningOperation::begin(py, &self.member, part.lend(bytes), None, begin)
     }
 
     fn begin_receive(
@@ -129,8 +128,8 @@ impl Messages {
         pattern: Pattern,
     ) -> PyResult<RunningOperation> {
         let bytes = part.bytes();
-        let uses = OperationMemory::of(part.lend_mut(bytes));
-        RunningOperation::begin(py, &self.member, uses, |[loan, _]| receiving(shared, loan, pattern))
+        let begin = |loan: &Loan<_>| shared.irecv_lent(loan.memory(), pattern);
+        RunningOperation::begin(py, &self.member, part.lend_mut(bytes), None, begin)
     }
 
     /// Sends and receives; each part is skipped if its partner is `MPI.PROC_NULL`.
@@ -175,16 +174,6 @@ impl Messages {
         tell(status, &received.status);
         Ok(Some(Bytes::new(received.bytes)))
     }
-}
-
-type LoanSlot = Option<super::buffer_spec::Loan>;
-
-fn sending(shared: &SharedCommunicator, loan: &LoanSlot, dest: u32, tag: u32) -> Result<hotlease_comm::Request, Error> {
-    shared.isend_lent(loan.as_ref().expect("lent").read(), dest, tag)
-}
-
-fn receiving(shared: &SharedCommunicator, loan: &LoanSlot, pattern: Pattern) -> Result<hotlease_comm::Request, Error> {
-    shared.irecv_lent(loan.as_ref().expect("lent").write(), pattern)
 }
 
 #[pymethods]
@@ -258,9 +247,8 @@ impl Messages {
         };
         let part = BufferPart::of(buf, BufferAccess::Write, RECEIVED)?;
         let bytes = part.bytes();
-        let uses = OperationMemory::of(part.lend_mut(bytes));
-        let shared = &*shared;
-        let known = RunningOperation::run(py, &self.member, uses, |[loan, _]| receiving(shared, loan, pattern))?;
+        let begin = |loan: &Loan<_>| shared.irecv_lent(loan.memory(), pattern);
+        let known = RunningOperation::run(py, &self.member, part.lend_mut(bytes), None, begin)?;
         tell(status, &known);
         Ok(())
     }

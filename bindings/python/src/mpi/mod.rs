@@ -3,15 +3,15 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | `pinned` | pinned memory of an object |
-//! | `spec` | buffer arguments: `array`, `[array, MPI.DOUBLE]`, `[array, counts, displacements, type]` |
+//! | `pinned_buffer` | pinned memory of an object |
+//! | `buffer_spec` | buffer arguments: `array`, `[array, MPI.DOUBLE]`, `[array, counts, displacements, type]` |
 //! | `datatype`, `operator`, `status` | these objects |
 //! | `member` | a communicator that joins on first use, and is not used in a forked process |
-//! | `work` | operations on pinned memory: waits that Ctrl-C interrupts, and abandoned operations |
-//! | `request`, `several` | requests, one and several at a time |
+//! | `operation` | operations on pinned memory: waits that Ctrl-C interrupts, and abandoned operations |
+//! | `request`, `requests` | requests, one and several at a time |
 //! | `messages` | the methods that send and receive |
 //! | `collectives` | preparation of collectives from the arguments of a call |
-//! | `asked` | a prepared collective |
+//! | `prepared` | a prepared collective: run, or begun |
 //! | `comm` | the methods that all members call |
 //! | `failure` | errors as `MPI.Exception` |
 

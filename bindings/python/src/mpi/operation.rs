@@ -4,7 +4,7 @@ use super::buffer_spec::Loan;
 use super::failure;
 use super::member::Member;
 use super::operator::RaisedError;
-use hotlease_comm::{Error, MessageStatus, Request, Watch};
+use hotlease_comm::{Error, LentBytes, LentBytesMut, MessageStatus, Request, Watch};
 use pyo3::prelude::*;
 use std::time::Duration;
 
@@ -14,26 +14,35 @@ pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 /// An operation that was started, with the memory that it uses.
 pub struct RunningOperation {
     request: Request,
-    /// Send and receive buffer, only kept alive here.
-    _loans: [Option<Loan>; 2],
+    _memory: OperationMemory,
     /// Store for the exception of a program's operator, if there is one.
     raised: Option<RaisedError>,
 }
 
-/// Memory and exception store of an operation.
-#[derive(Default)]
+/// Memory of an operation, only kept alive here.
 pub struct OperationMemory {
-    pub loans: [Option<Loan>; 2],
-    pub raised: Option<RaisedError>,
+    _read: Option<Loan<LentBytes>>,
+    _written: Option<Loan<LentBytesMut>>,
 }
 
-impl OperationMemory {
-    /// Memory of one part.
-    pub fn of(loan: Loan) -> Self {
-        Self {
-            loans: [Some(loan), None],
-            raised: None,
-        }
+impl From<Loan<LentBytes>> for OperationMemory {
+    fn from(read: Loan<LentBytes>) -> Self {
+        let (_read, _written) = (Some(read), None);
+        Self { _read, _written }
+    }
+}
+
+impl From<Loan<LentBytesMut>> for OperationMemory {
+    fn from(written: Loan<LentBytesMut>) -> Self {
+        let (_read, _written) = (None, Some(written));
+        Self { _read, _written }
+    }
+}
+
+impl From<(Loan<LentBytes>, Loan<LentBytesMut>)> for OperationMemory {
+    fn from((read, written): (Loan<LentBytes>, Loan<LentBytesMut>)) -> Self {
+        let (_read, _written) = (Some(read), Some(written));
+        Self { _read, _written }
     }
 }
 
@@ -62,42 +71,37 @@ impl OperationError {
 
 impl RunningOperation {
     /// Starts the operation.
-    pub fn begin(
+    pub fn begin<M: Into<OperationMemory> + Sync>(
         py: Python<'_>,
         member: &Member,
-        uses: OperationMemory,
-        begin: impl FnOnce(&[Option<Loan>; 2]) -> Result<Request, Error> + Send,
+        memory: M,
+        raised: Option<RaisedError>,
+        begin: impl FnOnce(&M) -> Result<Request, Error> + Send,
     ) -> PyResult<Self> {
         member.sweep(py);
-        let OperationMemory { loans, raised } = uses;
-        let request = py.detach(|| begin(&loans)).map_err(|error| failure::of(py, &error))?;
+        let request = py.detach(|| begin(&memory)).map_err(|error| failure::of(py, &error))?;
         Ok(Self {
             request,
-            _loans: loans,
+            _memory: memory.into(),
             raised,
         })
     }
 
     /// Starts the operation, and waits for its end.
-    pub fn run(
+    pub fn run<M: Into<OperationMemory> + Sync>(
         py: Python<'_>,
         member: &Member,
-        uses: OperationMemory,
-        begin: impl FnOnce(&[Option<Loan>; 2]) -> Result<Request, Error> + Send,
+        memory: M,
+        raised: Option<RaisedError>,
+        begin: impl FnOnce(&M) -> Result<Request, Error> + Send,
     ) -> PyResult<MessageStatus> {
-        member.sweep(py);
-        let OperationMemory { loans, raised } = uses;
-        let begun = py.detach(|| -> Result<_, Error> {
-            let mut request = begin(&loans)?;
-            let ended = request.wait_for(SIGNAL_INTERVAL);
-            Ok((request, ended))
-        });
-        let (request, ended) = begun.map_err(|error| failure::of(py, &error))?;
-        let work = Self {
-            request,
-            _loans: loans,
-            raised,
+        let mut ended = None;
+        let begin = |memory: &M| {
+            let mut request = begin(memory)?;
+            ended = request.wait_for(SIGNAL_INTERVAL);
+            Ok(request)
         };
+        let work = Self::begin(py, member, memory, raised, begin)?;
         match ended {
             Some(Ok(status)) => Ok(status),
             Some(Err(error)) => Err(work.failed(error).exception(py)),

@@ -36,9 +36,9 @@ pub struct Op {
 
 impl Op {
     /// The operator, and where its exceptions are stored if it is a function of the program.
-    pub fn operator(&self, py: Python<'_>) -> PyResult<(Operator, Option<RaisedError>)> {
+    pub fn operator(&self, py: Python<'_>) -> PyResult<(&Operator, Option<RaisedError>)> {
         match &self.operator {
-            Some(operator) => Ok((operator.clone(), self.raised.clone())),
+            Some(operator) => Ok((operator, self.raised.clone())),
             None => Err(failure::found(
                 py,
                 "Operator",

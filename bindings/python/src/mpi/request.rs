@@ -55,7 +55,7 @@ impl Bytes {
             return Ok(Some(room));
         }
         let loan = part.lend_mut(self.0.len());
-        loan.write().with(|into| into.copy_from_slice(&self.0));
+        loan.memory().with(|into| into.copy_from_slice(&self.0));
         Ok(None)
     }
 }
@@ -156,6 +156,8 @@ pub struct Request {
 
 /// Result of a wait: an object, if one was received.
 pub type WaitResult<'py> = Bound<'py, PyAny>;
+/// Indices and objects of requests that have ended; None: all had ended before.
+type EndedLists<'py> = (Option<Vec<i64>>, Option<Vec<WaitResult<'py>>>);
 
 impl Request {
     fn of(member: &Arc<Member>, task: Operation) -> Self {
@@ -359,7 +361,7 @@ impl Request {
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Waitsome(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<Option<Vec<i64>>> {
-        requests::wait_some(py, &requests, statuses).map(|(indices, _)| indices)
+        Ok(requests::wait_some(py, &requests, statuses)?.map(|(indices, _)| indices))
     }
 
     #[staticmethod]
@@ -368,8 +370,8 @@ impl Request {
         py: Python<'py>,
         requests: Requests<'py>,
         statuses: Statuses<'_, 'py>,
-    ) -> PyResult<requests::EndedRequests<'py>> {
-        requests::wait_some(py, &requests, statuses)
+    ) -> PyResult<EndedLists<'py>> {
+        requests::wait_some(py, &requests, statuses).map(Option::unzip)
     }
 
     /// Whether all of them have ended. The call that finds all of them ended reports each end, once.
@@ -414,7 +416,7 @@ impl Request {
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Testsome(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<Option<Vec<i64>>> {
-        requests::test_some(py, &requests, statuses).map(|(indices, _)| indices)
+        Ok(requests::test_some(py, &requests, statuses)?.map(|(indices, _)| indices))
     }
 
     #[staticmethod]
@@ -423,8 +425,8 @@ impl Request {
         py: Python<'py>,
         requests: Requests<'py>,
         statuses: Statuses<'_, 'py>,
-    ) -> PyResult<requests::EndedRequests<'py>> {
-        requests::test_some(py, &requests, statuses)
+    ) -> PyResult<EndedLists<'py>> {
+        requests::test_some(py, &requests, statuses).map(Option::unzip)
     }
 
     fn __bool__(&self, py: Python<'_>) -> bool {

@@ -12,7 +12,7 @@ pub type Requests<'py> = Vec<Bound<'py, Request>>;
 /// List of statuses to fill, one for each request; missing ones are appended.
 pub type Statuses<'a, 'py> = Option<&'a Bound<'py, PyList>>;
 /// Indices of the requests that have ended, and their objects; None: all had ended before.
-pub type EndedRequests<'py> = (Option<Vec<i64>>, Option<Vec<WaitResult<'py>>>);
+pub type EndedRequests<'py> = Option<(Vec<i64>, Vec<WaitResult<'py>>)>;
 
 fn status_of<'py>(py: Python<'py>, statuses: Statuses<'_, 'py>, index: usize) -> PyResult<Option<Bound<'py, Status>>> {
     let Some(list) = statuses else {
@@ -43,11 +43,14 @@ pub fn wait_all<'py>(
     failed.map_or(Ok(got), Err)
 }
 
-pub fn test_any<'py>(
+/// Reports the ends of at most so many requests, each in the next status.
+fn report<'py>(
     py: Python<'py>,
     requests: &Requests<'py>,
-    status: Option<&Bound<'py, Status>>,
-) -> PyResult<(i64, bool, Option<WaitResult<'py>>)> {
+    most: usize,
+    status: impl Fn(usize) -> PyResult<Option<Bound<'py, Status>>>,
+) -> PyResult<EndedRequests<'py>> {
+    let (mut indices, mut objects) = (Vec::new(), Vec::new());
     let mut is_any = false;
     for (index, request) in requests.iter().enumerate() {
         let request = request.get();
@@ -55,11 +58,38 @@ pub fn test_any<'py>(
             continue;
         }
         is_any = true;
-        if let Some(got) = request.take(py, Duration::ZERO, status)? {
-            return Ok((index as i64, true, Some(got)));
+        let status = status(indices.len())?;
+        if let Some(got) = request.take(py, Duration::ZERO, status.as_ref())? {
+            indices.push(index as i64);
+            objects.push(got);
+            if indices.len() == most {
+                break;
+            }
         }
     }
-    Ok((UNDEFINED, !is_any, None))
+    Ok(is_any.then_some((indices, objects)))
+}
+
+pub fn test_any<'py>(
+    py: Python<'py>,
+    requests: &Requests<'py>,
+    status: Option<&Bound<'py, Status>>,
+) -> PyResult<(i64, bool, Option<WaitResult<'py>>)> {
+    Ok(match report(py, requests, 1, |_| Ok(status.cloned()))? {
+        None => (UNDEFINED, true, None),
+        Some((indices, mut objects)) => match indices.first() {
+            Some(index) => (*index, true, objects.pop()),
+            None => (UNDEFINED, false, None),
+        },
+    })
+}
+
+pub fn test_some<'py>(
+    py: Python<'py>,
+    requests: &Requests<'py>,
+    statuses: Statuses<'_, 'py>,
+) -> PyResult<EndedRequests<'py>> {
+    report(py, requests, usize::MAX, |index| status_of(py, statuses, index))
 }
 
 /// Waits until an active request may have ended, or it is time to check for Ctrl-C.
@@ -85,32 +115,6 @@ pub fn wait_any<'py>(
     }
 }
 
-pub fn test_some<'py>(
-    py: Python<'py>,
-    requests: &Requests<'py>,
-    statuses: Statuses<'_, 'py>,
-) -> PyResult<EndedRequests<'py>> {
-    let (mut indices, mut objects) = (Vec::new(), Vec::new());
-    let mut is_any = false;
-    for (index, request) in requests.iter().enumerate() {
-        let request = request.get();
-        if !request.is_active(py) {
-            continue;
-        }
-        is_any = true;
-        let status = status_of(py, statuses, indices.len())?;
-        if let Some(got) = request.take(py, Duration::ZERO, status.as_ref())? {
-            indices.push(index as i64);
-            objects.push(got);
-        }
-    }
-    Ok(if is_any {
-        (Some(indices), Some(objects))
-    } else {
-        (None, None)
-    })
-}
-
 pub fn wait_some<'py>(
     py: Python<'py>,
     requests: &Requests<'py>,
@@ -118,7 +122,7 @@ pub fn wait_some<'py>(
 ) -> PyResult<EndedRequests<'py>> {
     loop {
         let ended = test_some(py, requests, statuses)?;
-        if ended.0.as_ref().is_none_or(|indices| !indices.is_empty()) {
+        if ended.as_ref().is_none_or(|(indices, _)| !indices.is_empty()) {
             return Ok(ended);
         }
         await_news(py, requests)?;

@@ -1,12 +1,13 @@
 //! Libraries that this process has loaded, by key. They are never unloaded, because other code may have addresses in
 //! them; so their number and size are bounded.
 
+use crate::locks::locked;
 use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::task::FunctionKey;
 use hotlease_worker::{CallOutcome, FloatState, Library, LoadedFunction, MemoryPlace};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Limit of the libraries of one process.
 const LIBRARIES_MAX: usize = 256;
@@ -27,7 +28,7 @@ static TABLE: Mutex<LibraryTable> = Mutex::new(LibraryTable {
 });
 
 fn table() -> MutexGuard<'static, LibraryTable> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&TABLE)
 }
 
 /// The library of this key, if it was loaded.

@@ -1,15 +1,15 @@
 //! Results of other tasks that stayed with their workers: fetched from there, without the GIL.
 
+use super::aligned::AlignedMemory;
 use super::failure::TaskFailure;
 use super::request::RequestBytes;
 use super::shelf::{self, random, read_until};
 use hotlease_wire::task::left_results::{
     CHALLENGE_BYTES, CONTENT_CODE_BYTES, Challenge, DELIVERY_BYTES, Exchange, LEFT_REPLY_BYTES, LeftResult,
 };
-use hotlease_wire::task::{ALIGNMENT, FormatError, reply};
+use hotlease_wire::task::{FormatError, reply};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 /// Limit of the time until the other end has proved its identity.
@@ -18,36 +18,6 @@ const PROVING: Duration = Duration::from_secs(5);
 const STALLED: Duration = Duration::from_secs(10);
 /// Bytes that are read before they are hashed.
 const PART_BYTES: usize = 1 << 20;
-
-/// A fetched reply, in private memory.
-pub struct FetchedReply {
-    memory: Vec<u8>,
-    /// Offset of the first byte with the alignment of all requests and replies.
-    offset: usize,
-}
-
-impl FetchedReply {
-    /// Zeroed memory of this size; `None`: not available.
-    fn new(bytes: usize) -> Option<Self> {
-        let whole = bytes.checked_add(ALIGNMENT)?;
-        // Only checks whether that much memory is available.
-        Vec::<u8>::new().try_reserve_exact(whole).ok()?;
-        let mut memory = vec![0; whole];
-        let offset = memory.as_ptr().align_offset(ALIGNMENT);
-        memory.truncate(offset + bytes);
-        Some(Self { memory, offset })
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.offset..]
-    }
-
-    /// Address and length.
-    pub fn place(&mut self) -> (NonNull<u8>, usize) {
-        let bytes = self.bytes_mut();
-        (NonNull::from(&mut *bytes).cast(), bytes.len())
-    }
-}
 
 /// Failure for a reply that is not a valid result.
 pub fn damaged(_: FormatError) -> TaskFailure {
@@ -68,10 +38,10 @@ pub fn left_at(input: &RequestBytes, start: usize, length: usize) -> Result<Opti
 }
 
 /// Fetches a result; an error is a text for people.
-pub fn pull(left: &LeftResult) -> Result<FetchedReply, String> {
+pub fn pull(left: &LeftResult) -> Result<AlignedMemory, String> {
     let bytes = usize::try_from(left.bytes).map_err(|_| "it is larger than any memory".to_owned())?;
     if let Some(standing) = shelf::find(left) {
-        let mut pulled = FetchedReply::new(bytes).ok_or("there is no memory for it")?;
+        let mut pulled = AlignedMemory::new(bytes).ok_or("there is no memory for it")?;
         // A copy: another task may need it unchanged.
         pulled.bytes_mut().copy_from_slice(&standing.whole);
         return Ok(pulled);
@@ -82,7 +52,7 @@ pub fn pull(left: &LeftResult) -> Result<FetchedReply, String> {
     receive(&mut stream, left, bytes, until).map_err(failed)
 }
 
-fn receive(stream: &mut TcpStream, left: &LeftResult, bytes: usize, until: Instant) -> io::Result<FetchedReply> {
+fn receive(stream: &mut TcpStream, left: &LeftResult, bytes: usize, until: Instant) -> io::Result<AlignedMemory> {
     let other = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(PROVING))?;
@@ -104,7 +74,7 @@ fn receive(stream: &mut TcpStream, left: &LeftResult, bytes: usize, until: Insta
     if size != left.bytes {
         return Err(other("it has another length than its worker said first"));
     }
-    let mut pulled = FetchedReply::new(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+    let mut pulled = AlignedMemory::new(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
     let mut content = exchange.content();
     stream.set_read_timeout(Some(STALLED))?;
     for part in pulled.bytes_mut().chunks_mut(PART_BYTES) {

@@ -3,7 +3,7 @@
 //! A large buffer is not copied: Python gets a view of the request's memory. That memory is used for other requests
 //! afterwards, so a view that is still held when the task has ended must be detected.
 
-use super::fetch::FetchedReply;
+use super::aligned::AlignedMemory;
 use super::request::COPIED_BELOW;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -65,7 +65,7 @@ impl Region {
 pub struct LentViews {
     regions: Vec<Py<Region>>,
     /// Results of other workers, whose memory some of the regions are in.
-    pulled: Vec<FetchedReply>,
+    pulled: Vec<AlignedMemory>,
 }
 
 impl LentViews {
@@ -115,7 +115,7 @@ impl LentViews {
     }
 
     /// Keeps a result of another worker until the task has ended; returns its address and length.
-    pub fn hold(&mut self, mut pulled: FetchedReply) -> (NonNull<u8>, usize) {
+    pub fn hold(&mut self, mut pulled: AlignedMemory) -> (NonNull<u8>, usize) {
         let place = pulled.place();
         // A move of `pulled` does not move its memory.
         self.pulled.push(pulled);

@@ -13,6 +13,7 @@
 //! | `input` | memory of the request as Python objects, for as long as the task runs |
 //! | `results` | results of other tasks that came with the request |
 //! | `output` | replies, and results that did not fit |
+//! | `aligned` | private memory that is aligned like requests |
 //! | `shelf` | results that stay here for other workers, and their delivery |
 //! | `fetch` | results that are fetched from other workers |
 //! | `output_streams` | output and log records, until a reply carries them |
@@ -21,6 +22,7 @@
 //! | `zygote` | process that workers are forked from, with imports done |
 //! | `forks` | processes that tasks fork |
 
+mod aligned;
 mod failure;
 mod fetch;
 mod forks;

@@ -2,13 +2,14 @@
 //! in place into the reply, if it fits.
 
 use crate::native::{self, InputView, NativeCall};
+use crate::slot::aligned::AlignedMemory;
 use crate::slot::failure::TaskFailure;
 use crate::slot::output::{KeptResults, ReplyDestination};
 use crate::slot::request::RequestBytes;
 use crate::slot::{forks, invocation};
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::task::native::{AS_INPUT, NativeArguments};
-use hotlease_wire::task::{ALIGNMENT, TaskRequest, key_of};
+use hotlease_wire::task::{TaskRequest, key_of};
 use hotlease_worker::{Library, MemoryPlace};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -64,13 +65,13 @@ pub fn run(
     let layout = native::reply_layout(recipe.len(), room).ok_or_else(too_large)?;
     let (start, capacity) = layout.buffers[0];
     let fits = layout.end <= output.place.len();
-    let (mut elsewhere, offset) = match fits {
-        true => (Vec::new(), 0),
-        false => aligned(capacity).ok_or_else(too_large)?,
+    let mut elsewhere = match fits {
+        true => None,
+        false => Some(AlignedMemory::new(capacity).ok_or_else(too_large)?),
     };
-    let into = match fits {
-        true => &mut output.place[start..layout.end],
-        false => &mut elsewhere[offset..offset + capacity],
+    let into = match &mut elsewhere {
+        None => &mut output.place[start..layout.end],
+        Some(memory) => memory.bytes_mut(),
     };
     let call = NativeCall {
         function,
@@ -91,11 +92,10 @@ pub fn run(
     });
     *took = task.timed.then(|| begun.elapsed());
     let produced = native::produced(py, arguments.name, outcome, into, room)?;
-    if fits {
-        output.end_in_place(recipe, start, produced);
-    } else {
+    match &mut elsewhere {
+        None => output.end_in_place(recipe, start, produced),
         // The memory held more than that.
-        output.write_pickle(kept, recipe, &[&elsewhere[offset..offset + produced]]);
+        Some(memory) => drop(output.write_pickle(kept, recipe, &[&memory.bytes_mut()[..produced]])),
     }
     Ok(())
 }
@@ -124,14 +124,4 @@ fn library(py: Python<'_>, input: &RequestBytes, task: &TaskRequest) -> Result<A
 fn recipe_for<'py>(py: Python<'py>, value: &Py<PyAny>, dtype: &[u8]) -> PyResult<(usize, Bound<'py, PyBytes>)> {
     let results = py.import("hotlease._native_results")?;
     results.call_method1("as_input", (value, dtype))?.extract()
-}
-
-/// Zeroed buffer and the offset of its first aligned byte.
-fn aligned(bytes: usize) -> Option<(Vec<u8>, usize)> {
-    let whole = bytes.checked_add(ALIGNMENT)?;
-    // Only checks whether that much memory is available: pages that the kernel zeroes are not touched before use.
-    Vec::<u8>::new().try_reserve_exact(whole).ok()?;
-    let memory = vec![0; whole];
-    let offset = memory.as_ptr().align_offset(ALIGNMENT);
-    Some((memory, offset))
 }

@@ -1,11 +1,13 @@
 //! Replies, and results that did not fit into the output.
 
+use crate::pickled::PickledBody;
 use crate::slot::shelf;
 use crate::task_output;
 use hotlease_wire::limits::RING_DEPTH_MAX;
 use hotlease_wire::task::left_results::LEFT_BYTES_MIN;
-use hotlease_wire::task::{TaskLayout, TaskReply, reply};
+use hotlease_wire::task::{TaskReply, reply};
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
@@ -43,23 +45,16 @@ impl ReplyDestination<'_> {
     /// Writes a pickled result with its buffers. `false`: it is too large, or has too many buffers.
     pub fn write_pickle(&mut self, kept: &mut KeptResults, pickle: &[u8], buffers: &[&[u8]]) -> bool {
         let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len()).collect();
-        let Some(head) = TaskReply::head(reply::PICKLED, 0, pickle.len(), &lengths) else {
-            return false;
-        };
-        let Some(layout) = TaskLayout::new(head.len(), pickle.len(), lengths) else {
+        let Some(body) = PickledBody::reply(pickle, &lengths) else {
             return false;
         };
         let fill = |place: &mut [u8]| {
-            place[..head.len()].copy_from_slice(&head);
-            place[layout.pickle..layout.pickle + pickle.len()].copy_from_slice(pickle);
-            let mut end = layout.pickle + pickle.len();
-            for ((start, length), buffer) in layout.buffers.iter().zip(buffers) {
-                // Earlier content of the memory may not reach the client.
-                place[end..*start].fill(0);
-                end = start + length;
-                place[*start..end].copy_from_slice(buffer);
-            }
+            let Ok(()) = body.fill(place, |number, into| -> Result<(), Infallible> {
+                into.copy_from_slice(buffers[number]);
+                Ok(())
+            });
         };
+        let layout = &body.layout;
         let stays = self.stays && layout.end >= LEFT_BYTES_MIN;
         match self.place.get_mut(..layout.end).filter(|_| !stays) {
             Some(place) => {

@@ -1,5 +1,6 @@
 //! Output and log records of this process, until the next reply carries them: from any thread, under the GIL.
 
+use crate::locks::locked;
 use crate::plain;
 use crate::task_output::{RECORD_BYTES_MAX, TaskOutput};
 use hotlease_wire::python::END_OF_TASK;
@@ -8,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyString, PyTuple};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::ThreadId;
 
 /// Limits of the unfinished lines that are held back: number, and bytes of each.
@@ -39,7 +40,7 @@ struct OutputCollector {
 
 fn printing() -> MutexGuard<'static, OutputCollector> {
     IS_ANY.store(true, Ordering::Relaxed);
-    PRINTING.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&PRINTING)
 }
 
 /// Whether there is output since the last reply.

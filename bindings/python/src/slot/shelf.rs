@@ -5,6 +5,7 @@
 //! serve the connections, a few of them, each for a limited time. A peer without the secret gets a nonce, and is cut
 //! off after [`PROVING`].
 
+use crate::locks::locked;
 use hotlease_wire::task::left_results::{
     CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_MAX, LeftResult, Nonce, ResultSecret,
 };
@@ -13,7 +14,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Limit of the connections at a time; more are closed, and their peers get the result from the client instead.
@@ -127,7 +128,7 @@ pub fn read_until(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) 
 
 impl Shelf {
     fn results(&self) -> MutexGuard<'_, Results> {
-        self.results.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.results)
     }
 }
 

@@ -67,7 +67,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Time that killed workers have to be gone when the agent stops.
 const WORKERS_GONE_LIMIT: Duration = Duration::from_secs(5);
-/// Time that requests under way have then.
+/// Time that requests under way have to finish when the agent stops.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
 /// A running agent. It stops on [`Agent::shutdown`], or when it is dropped.
@@ -272,9 +272,9 @@ impl Agent {
     }
 }
 
-/// Opens the journal of a state directory; also returns the agent's identity. The identity is kept there, or by an
-/// earlier version in the runtime directory, or else in the journal, whose records must go on under the identity that
-/// they have.
+/// Opens the journal of a state directory; also returns the agent's identity, from the first of these that has one: the
+/// state directory, the runtime directory (of an earlier version), the journal. New records of a journal must have the
+/// identity of its old ones.
 fn journal(state: &Path, lock: &DirectoryLock) -> Result<(AgentId, UsageJournal), AgentError> {
     let dir = StateDir::take(state)?;
     let kept = kept_identity(state);

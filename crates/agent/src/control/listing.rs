@@ -5,12 +5,12 @@ use crate::leases::active_lease::ActiveLease;
 use crate::leases::incarnation::IncarnationState;
 use crate::leases::running_usage::{functions_so_far, used_so_far};
 use crate::node::{Node, NodeState};
-use hotlease_lease::agent::{Availability, CoreLease, CoreUse, EndedLease, FinalTotal, QuestionId};
+use hotlease_lease::CoreUse;
+use hotlease_lease::agent::{Availability, CoreLease, EndedLease, FinalTotal, QuestionId};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_sandbox::Kind;
-use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, FunctionUsage, LeaseInfo, Usage, WorkerInfo};
+use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, FunctionUsage, LeaseInfo, WorkerInfo};
 use hotlease_wire::ids::{AgentId, CodeHash, Epoch};
-use hotlease_wire::session::UsageTotals;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -20,16 +20,17 @@ const NAME_BYTES_MAX: usize = 64 * 1024;
 /// The agent itself; `leaving`: for its last report.
 pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
     let identity = &node.identity;
-    let (availability, order, (cores, memory_bytes), free_cores, (gpus, free_gpus)) = {
-        let tables = node.tables();
-        let book = &tables.book;
-        (
-            book.availability(),
-            tables.order,
-            book.offer_now(),
-            book.free_cores(),
-            (book.offered_gpus(), book.free_gpus()),
-        )
+    let (pool, endpoint) = (node.supply.pools.ready() as u32, node.endpoint());
+    let tables = node.tables();
+    let book = &tables.book;
+    let (cores, memory_bytes) = book.offer_now();
+    let availability = book.availability();
+    let is_serving = matches!(availability, Availability::Serving);
+    let grantable = |free: u32| if is_serving && !leaving { free } else { 0 };
+    let state = if leaving {
+        Availability::LEAVING
+    } else {
+        availability.word()
     };
     AgentInfo {
         id: identity.agent.to_string(),
@@ -37,32 +38,18 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
         address: identity.address.clone(),
         session_socket: identity.session_socket.display().to_string(),
         cores,
-        free_cores: match availability {
-            Availability::Serving if !leaving => free_cores,
-            _ => 0,
-        },
+        free_cores: grantable(book.free_cores()),
         memory_bytes,
-        state: if leaving {
-            Availability::LEAVING
-        } else {
-            availability.word()
-        }
-        .into(),
+        state: state.into(),
         last_heartbeat_ms: 0,
-        pool: node.supply.pools.ready() as u32,
-        endpoint: node.endpoint(),
+        pool,
+        endpoint,
         host: identity.host.clone(),
-        order,
+        order: tables.order,
         places_per_core: identity.sharing.places_per_core,
-        free_places: match availability {
-            Availability::Serving => node.tables().book.free_places(),
-            _ => 0,
-        },
-        gpus,
-        free_gpus: match availability {
-            Availability::Serving if !leaving => free_gpus,
-            _ => 0,
-        },
+        free_places: if is_serving { book.free_places() } else { 0 },
+        gpus: book.offered_gpus(),
+        free_gpus: grantable(book.free_gpus()),
     }
 }
 
@@ -74,13 +61,13 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     let mut workers = Vec::new();
     {
         let tables = node.tables();
-        for ended in tables.book.ended().filter(|ended| concerns(&ended.tenant)) {
+        for ended in tables.book.ended().filter(|ended| concerns(&ended.request.tenant)) {
             leases.push(LeaseInfo {
                 start: node.supply.starts.of_ended(ended.id),
                 ..ended_lease(node, ended)
             });
         }
-        for lease in tables.book.leases().filter(|lease| concerns(&lease.tenant)) {
+        for lease in tables.book.leases().filter(|lease| concerns(&lease.request.tenant)) {
             let active = tables.leases.get(&lease.id);
             leases.push(LeaseInfo {
                 start: active.map(|active| active.start()),
@@ -90,13 +77,13 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     }
     // The resident memory of each worker is read from a file, so not under the lock.
     let active: Vec<_> = node.tables().leases.values().cloned().collect();
-    for lease in active.iter().filter(|lease| concerns(&lease.terms.tenant)) {
+    for lease in active.iter().filter(|lease| concerns(&lease.terms.request.tenant)) {
         workers_of(node, lease, &mut workers);
     }
     // For one tenant, lists only libraries that its leases have loaded, so that names of functions stay with their
     // owners. A lease that is loading now is listed the next time.
     let loaded: Option<HashSet<CodeHash>> = (!tenant.is_empty()).then(|| {
-        let own = active.iter().filter(|lease| concerns(&lease.terms.tenant));
+        let own = active.iter().filter(|lease| concerns(&lease.terms.request.tenant));
         let codes = own.filter_map(|lease| lease.libraries.codes.try_lock().ok());
         codes
             .flat_map(|codes| codes.iter().map(|loaded| loaded.code.hash).collect::<Vec<_>>())
@@ -142,14 +129,11 @@ fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
         label: total.label.clone(),
         state: "ended".into(),
         epoch: total.epoch.0,
-        expires_in_ms: 0,
         cores: total.cores.clone(),
-        usage: Some(message(total.usage)),
+        usage: Some(total.usage.into()),
         end_reason: total.why.clone(),
-        shared: false,
-        gpus: Vec::new(),
         functions: rows(&total.functions),
-        start: None,
+        ..LeaseInfo::default()
     }
 }
 
@@ -188,18 +172,16 @@ fn active_lease(node: &Node, tables: &NodeState, lease: &CoreLease) -> LeaseInfo
     LeaseInfo {
         id: lease.id.to_string(),
         agent: node.identity.agent.to_string(),
-        tenant: lease.tenant.clone(),
-        label: lease.label.clone(),
+        tenant: lease.request.tenant.clone(),
+        label: lease.request.label.clone(),
         state: "active".into(),
         epoch: lease.epoch.0,
         expires_in_ms: lease.expires.saturating_sub(now).as_millis() as u64,
         cores: lease.cores(),
-        usage: Some(message(used)),
-        end_reason: String::new(),
-        shared: lease.sharing == CoreUse::Shared,
+        usage: Some(used.into()),
+        shared: lease.request.spec.sharing == CoreUse::Shared,
         gpus: lease.gpus(),
-        functions: Vec::new(),
-        start: None,
+        ..LeaseInfo::default()
     }
 }
 
@@ -207,18 +189,16 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
     LeaseInfo {
         id: lease.id.to_string(),
         agent: node.identity.agent.to_string(),
-        tenant: lease.tenant.clone(),
-        label: lease.label.clone(),
+        tenant: lease.request.tenant.clone(),
+        label: lease.request.label.clone(),
         state: "ended".into(),
         epoch: lease.epoch.0,
-        expires_in_ms: 0,
         cores: lease.cores.clone(),
-        usage: Some(message(lease.usage)),
+        usage: Some(lease.usage.into()),
         end_reason: lease.reason.to_string(),
-        shared: lease.sharing == CoreUse::Shared,
+        shared: lease.request.spec.sharing == CoreUse::Shared,
         gpus: lease.gpus.clone(),
-        functions: Vec::new(),
-        start: None,
+        ..LeaseInfo::default()
     }
 }
 
@@ -238,8 +218,8 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
             cores: incarnation.cores.clone(),
             state: state.into(),
             rss_bytes,
-            usage: Some(message(incarnation.usage())),
-            shared: lease.terms.shared,
+            usage: Some(incarnation.usage().into()),
+            shared: lease.terms.is_shared(),
             refused: incarnation.refused(),
             gpus: incarnation.gpus.clone(),
             sandbox: lease.terms.sandbox.to_string(),
@@ -252,18 +232,12 @@ fn waiting(node: &Node, state: &str, workers: Vec<(Kind, u32, u64)>) -> impl Ite
     let workers = workers.into_iter().zip(0..);
     workers.map(move |((sandbox, pid, rss_bytes), index)| WorkerInfo {
         agent: node.identity.agent.to_string(),
-        lease: String::new(),
         index,
         pid,
-        epoch: 0,
-        cores: Vec::new(),
         state: state.into(),
         rss_bytes,
-        usage: None,
-        shared: false,
-        refused: 0,
-        gpus: Vec::new(),
         sandbox: sandbox.to_string(),
+        ..WorkerInfo::default()
     })
 }
 
@@ -292,16 +266,6 @@ fn names(functions: &[String]) -> Vec<String> {
         names.push(format!("... and {} more", functions.len() - names.len()));
     }
     names
-}
-
-/// Totals as a gRPC message.
-pub(crate) fn message(totals: UsageTotals) -> Usage {
-    Usage {
-        allocated_ns: totals.allocated_ns,
-        hot_ns: totals.hot_ns,
-        compute_ns: totals.compute_ns,
-        invocations: totals.invocations,
-    }
 }
 
 /// Usage of functions as gRPC messages.

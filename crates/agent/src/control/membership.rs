@@ -228,7 +228,7 @@ impl PastReporter {
             boot: run.to_string(),
             lease: lease.to_string(),
             tenant: entry.tenant.clone(),
-            usage: Some(listing::message(entry.usage)),
+            usage: Some(entry.usage.into()),
             functions: listing::rows(&entry.functions),
         });
         let request = PastUsageRequest {

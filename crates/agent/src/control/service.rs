@@ -66,8 +66,12 @@ impl agent_server::Agent for Service {
     async fn grant_direct(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         let (tenant, origin) = direct::caller(&request)?;
         let span = span(&request);
-        let request = direct::check_request(&self.node.identity, request.into_inner(), tenant)?;
-        let granting = self.node.grant_soon(request, origin, Requester::Client);
+        let message = AcquireRequest {
+            tenant,
+            ..request.into_inner()
+        };
+        direct::check_request(&self.node.identity, &message)?;
+        let granting = self.node.grant_soon(message, origin, Requester::Client);
         Ok(Response::new(granting.instrument(span).await?))
     }
 
@@ -125,7 +129,7 @@ impl Service {
         };
         let lease = {
             let tables = self.node.tables();
-            let holder = &tables.book.active(id)?.tenant;
+            let holder = &tables.book.active(id)?.request.tenant;
             // An empty tenant means the manager itself.
             let permitted = request.tenant.is_empty() || request.tenant == ROOT || request.tenant == *holder;
             if !permitted {
@@ -138,7 +142,7 @@ impl Service {
         // A reported total must be durable.
         self.node.make_usage_durable().await;
         Ok(ReleaseReply {
-            usage: Some(listing::message(usage)),
+            usage: Some(usage.into()),
         })
     }
 }

@@ -238,7 +238,7 @@ impl Session {
 fn ttl_ms(node: &Node, attachment: &SessionHold) -> Result<u64, Rejection> {
     let tables = node.tables();
     let lease = tables.book.active(attachment.lease.id)?;
-    Ok(lease.ttl.as_millis() as u64)
+    Ok(lease.request.ttl.as_millis() as u64)
 }
 
 /// Handles a request; `None` if the answer comes as an event.

@@ -56,8 +56,11 @@ fn check_turns(node: &Node, contests: &mut BTreeMap<u32, CoreContest>, elapsed: 
     let cores = members(node);
     contests.retain(|core, _| cores.contains_key(core));
     for (core, members) in cores {
-        let tenant = &members[0].lease.terms.tenant;
-        if members.iter().all(|member| member.lease.terms.tenant == *tenant) {
+        let tenant = &members[0].lease.terms.request.tenant;
+        if members
+            .iter()
+            .all(|member| member.lease.terms.request.tenant == *tenant)
+        {
             // Only one tenant: no fairness is needed.
             contests.remove(&core);
             members.iter().for_each(|member| member.incarnation.hold_back(false));
@@ -77,7 +80,7 @@ fn check_turns(node: &Node, contests: &mut BTreeMap<u32, CoreContest>, elapsed: 
 fn members(node: &Node) -> BTreeMap<u32, Vec<SharedWorker>> {
     let leases: Vec<_> = node.tables().leases.values().cloned().collect();
     let mut cores: BTreeMap<u32, Vec<SharedWorker>> = BTreeMap::new();
-    for lease in leases.into_iter().filter(|lease| lease.terms.shared) {
+    for lease in leases.into_iter().filter(|lease| lease.terms.is_shared()) {
         for incarnation in lease.incarnations() {
             if let (IncarnationState::Up(worker), Some(core)) = (incarnation.state(), incarnation.cores.first()) {
                 cores.entry(*core).or_default().push(SharedWorker {
@@ -97,7 +100,7 @@ impl CoreContest {
             .iter()
             .map(|member| WorkerSample {
                 worker: member.pid.into(),
-                tenant: &member.lease.terms.tenant,
+                tenant: &member.lease.terms.request.tenant,
                 computed: processor_time(member.pid),
                 holds: holder == Some(member.pid),
                 refused: member.incarnation.refused(),

@@ -26,13 +26,13 @@ pub(crate) use keeper::WorkerStateKeeper;
 
 use crate::AgentError;
 use crate::data::code::CheckedLibrary;
+use hotlease_lease::LeaseRequest;
 use hotlease_sandbox::Kind;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::limits::FUNCTION_NAME_BYTES_MAX;
 use hotlease_wire::python::IMPORTS;
-use hotlease_wire::state::is_state_name;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -101,43 +101,38 @@ fn check_directory(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The state that a request asks for, if any.
+/// The state that a request asks for, if any. The message that the request was made from says which program understands
+/// the state.
 pub(crate) fn state_request(
     options: Option<&SwapOptions>,
-    request: &AcquireRequest,
+    (message, request): (&AcquireRequest, &LeaseRequest),
     sandbox: Kind,
     (lease, node): (LeaseId, &str),
 ) -> Result<Option<StateRequest>, Rejection> {
     let bad = |what: &str| Err(Rejection::BadRequest { what: what.into() });
-    if request.state.is_empty() {
+    let Some(name) = request.state.clone() else {
         return Ok(None);
-    }
-    if !is_state_name(&request.state) {
-        return bad("the name of its state has other characters than letters, digits, '.', '_' and '-', or too many");
-    }
-    if (request.workers, request.slots_per_worker) != (1, 1) {
-        return bad("a state is that of one worker with one slot: ask for one");
-    }
+    };
     if sandbox == Kind::MicroVm {
         return bad("states are not saved from virtual machines: ask for another kind of sandbox, or for no state");
     }
-    let program = match &request.python {
+    let program = match &message.python {
         Some(python) => program_of(python),
-        None if (1..=FUNCTION_NAME_BYTES_MAX).contains(&request.state_format.len()) => {
-            program_of_library(&request.state_format)
+        None if (1..=FUNCTION_NAME_BYTES_MAX).contains(&message.state_format.len()) => {
+            program_of_library(&message.state_format)
         }
         None => return bad(UNDECLARED),
     };
     if options.is_none() {
         return Err(Rejection::OutOfReach {
-            what: format!("the state `{}`", request.state),
+            what: format!("the state `{name}`"),
             node: node.into(),
             why: "its agent has no swap directory for states of workers (--swap-directory)".into(),
         });
     }
     Ok(Some(StateRequest {
         tenant: request.tenant.clone(),
-        name: request.state.clone(),
+        name,
         program,
         lease,
     }))

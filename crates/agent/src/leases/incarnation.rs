@@ -381,7 +381,7 @@ impl Incarnation {
             crash: self.usage.get().and_then(UsageBlock::crash),
             running: only,
             killed: killed.as_ref(),
-            memory_limited: lease.terms.memory_bytes > 0,
+            memory_limited: lease.terms.request.spec.memory_bytes > 0,
         };
         evidence.verdict()
     }

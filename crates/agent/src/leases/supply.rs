@@ -67,7 +67,7 @@ impl WorkerSupply {
 
     /// Takes a worker that waits for such a lease, if there is one; also returns the origin of the lease's worker.
     pub fn waiting_worker(&self, terms: &Terms) -> (Option<StartedWorker>, WorkerOrigin) {
-        let (tenant, sandbox) = (&terms.tenant, terms.sandbox);
+        let (tenant, sandbox) = (&terms.request.tenant, terms.sandbox);
         let (taken, why) = match &terms.program {
             _ if !terms.can_wait() => (
                 None,
@@ -110,14 +110,14 @@ impl WorkerSupply {
         if let Some(program) = &terms.program {
             let why = format!("a worker forked from its zygote does not start: {why}");
             let zygotes = &self.spares.zygotes;
-            zygotes.refuse(&terms.tenant, terms.sandbox, program, why);
+            zygotes.refuse(&terms.request.tenant, terms.sandbox, program, why);
         }
         WorkerOrigin::Cold("the worker that was forked for it did not start".into())
     }
 
     /// Starts a worker for a lease, by a fork from a zygote where there is one.
     pub async fn start_worker(&self, terms: &Terms, came: &mut WorkerOrigin) -> Result<StartedWorker, StartError> {
-        let (tenant, sandbox) = (&terms.tenant, terms.sandbox);
+        let (tenant, sandbox) = (&terms.request.tenant, terms.sandbox);
         let program = terms.program.as_ref();
         // A zygote and its workers have the same access as every lease of their program, so it must be none.
         if terms.reach.is_nothing()

@@ -3,26 +3,18 @@
 use super::libraries::Libraries;
 use crate::data::storage::LeaseStorage;
 use crate::data::swap::StateRequest;
+use hotlease_lease::{CoreUse, LeaseRequest};
 use hotlease_sandbox::{Kind, Program, WorkerReach};
-use hotlease_wire::control::PollingPolicy;
 use hotlease_wire::grpc;
 use hotlease_wire::ids::LeaseId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Configuration that all workers of a lease share.
+/// The request for a lease, and what the agent has decided about it.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
-    /// Tenant that holds the lease.
-    pub tenant: String,
-    /// How slots wait for requests.
-    pub polling: PollingPolicy,
-    /// Time for which slots poll before they sleep.
-    pub hot_budget_ns: u64,
-    /// Memory limit of each worker, bytes; 0: none.
-    pub memory_bytes: u64,
-    /// Whether its workers share their cores.
-    pub shared: bool,
+    /// What was requested.
+    pub request: Arc<LeaseRequest>,
     /// Time of the request for the lease.
     pub asked: Instant,
     /// Part of the granting that was spent waiting for its environment, if it names one.
@@ -44,6 +36,11 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
+    /// Whether its workers share their cores.
+    pub fn is_shared(&self) -> bool {
+        self.request.spec.sharing == CoreUse::Shared
+    }
+
     /// Whether workers may wait for such a lease, and for the next one: without a lease no worker may have access to a
     /// tenant's directories, the network or storage.
     pub fn can_wait(&self) -> bool {

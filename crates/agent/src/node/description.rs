@@ -1,7 +1,8 @@
 //! Description of a lease for its client.
 
 use super::Node;
-use hotlease_lease::agent::{CoreLease, CoreUse};
+use hotlease_lease::CoreUse;
+use hotlease_lease::agent::CoreLease;
 use hotlease_net::node_id;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::Grant;
@@ -27,13 +28,13 @@ impl Node {
             token: self.token(lease, Rights::HOLDER),
             session_socket: self.identity.session_socket.display().to_string(),
             epoch: lease.epoch.0,
-            ttl_ms: lease.ttl.as_millis() as u64,
+            ttl_ms: lease.request.ttl.as_millis() as u64,
             cores: lease.cores(),
             endpoint: self.endpoint(),
             boot: self.identity.boot.to_string(),
             node: node_id().map(|node| node.to_string()).unwrap_or_default(),
-            places_per_core: match lease.sharing {
-                CoreUse::Exclusive => 0,
+            places_per_core: match lease.request.spec.sharing {
+                CoreUse::Exclusive(_) => 0,
                 CoreUse::Shared => self.identity.sharing.places_per_core,
             },
             workers: lease.workers.len() as u32,

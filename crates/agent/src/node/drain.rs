@@ -1,7 +1,8 @@
 //! Giving the node back and offering it again: by its manager's orders, or for good by its own operator's signal.
 
 use crate::node::Node;
-use hotlease_lease::agent::{BookEvent, NodeOffer, OfferedCores, TTL_MAX};
+use hotlease_lease::TTL_MAX;
+use hotlease_lease::agent::{BookEvent, NodeOffer, OfferedCores};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{CoresWanted, NodeWish, OfferWanted};
 use std::sync::Arc;

@@ -98,12 +98,12 @@ pub(crate) async fn make_room(node: &Arc<Node>, memory_bytes: u64) {
         .into_iter()
         .filter_map(|lease| candidate(&lease).map(|(worker, idle)| (lease, worker, idle)));
     let mut idle: Vec<_> = idle.filter(|(.., idle)| *idle >= IDLE_LEAST).collect();
-    let theirs = idle.iter().map(|(lease, ..)| lease.terms.memory_bytes);
+    let theirs = idle.iter().map(|(lease, ..)| lease.terms.request.spec.memory_bytes);
     // Swaps out no worker for a request that would be refused all the same.
     if theirs.fold(left, u64::saturating_add) < memory_bytes {
         return;
     }
-    idle.sort_by_key(|(lease, ..)| std::cmp::Reverse(lease.terms.memory_bytes));
+    idle.sort_by_key(|(lease, ..)| std::cmp::Reverse(lease.terms.request.spec.memory_bytes));
     let going = Arc::clone(node);
     // As a separate task: saving a state goes on even if the request is given up.
     let made = tokio::spawn(async move {

@@ -119,13 +119,13 @@ fn entry(
     (usage, functions): (UsageTotals, FunctionTotals),
     ended: bool,
 ) -> LeaseTotal {
-    let workers = lease.incarnations().len() as u64;
+    let request = &lease.terms.request;
     LeaseTotal {
-        tenant: lease.terms.tenant.clone(),
+        tenant: request.tenant.clone(),
         usage,
         functions,
         slots: slots as u32,
-        memory_bytes: lease.terms.memory_bytes.saturating_mul(workers),
+        memory_bytes: request.spec.all_memory_bytes(),
         ended,
     }
 }

@@ -20,7 +20,7 @@ impl Node {
         let claims = Claims {
             version: CLAIMS_VERSION,
             lease: lease.id,
-            tenant: lease.tenant.clone(),
+            tenant: lease.request.tenant.clone(),
             agent: self.identity.agent,
             boot: self.identity.boot,
             epoch: lease.epoch,
@@ -74,7 +74,7 @@ impl Node {
                 current: lease.epoch,
             });
         }
-        if lease.tenant != claims.tenant {
+        if lease.request.tenant != claims.tenant {
             return Err(Rejection::WrongTenant);
         }
         if Duration::from_millis(claims.attach_until_ms) <= self.now() {

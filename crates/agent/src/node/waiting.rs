@@ -31,7 +31,7 @@ impl Node {
             Some(program) if terms.can_wait() => {
                 self.supply
                     .spares
-                    .lease_began(&terms.tenant, terms.sandbox, program, workers);
+                    .lease_began(&terms.request.tenant, terms.sandbox, program, workers);
             }
             None if terms.can_wait() => self.supply.pools.of(terms.sandbox).lease_began(workers),
             _ => {}
@@ -51,11 +51,11 @@ impl Node {
                 let left = self
                     .supply
                     .spares
-                    .lease_over(&terms.tenant, terms.sandbox, program, ended);
+                    .lease_over(&terms.request.tenant, terms.sandbox, program, ended);
                 if let Some(left) = left.filter(|_| well) {
                     self.supply
                         .starts
-                        .record_left(&terms.tenant, terms.sandbox, program, left);
+                        .record_left(&terms.request.tenant, terms.sandbox, program, left);
                 }
             }
             None if terms.can_wait() => self.supply.pools.of(terms.sandbox).lease_over(workers.len()),

@@ -37,7 +37,7 @@ const DYING_LIMIT: Duration = Duration::from_millis(100);
 enum Readiness {
     Starting,
     Ready,
-    /// It reports itself why it will never be ready.
+    /// The worker reported why it will never be ready.
     Refused(String),
     /// Its control socket is closed; the process is gone or being killed.
     Closed,
@@ -127,7 +127,8 @@ struct Control {
     socket: AsyncSocket,
     unanswered: Mutex<PendingOrders>,
     readiness: watch::Sender<Readiness>,
-    /// Time at which it became ready, and as it reports, the durations of its imports and of the boot of its machine.
+    /// Time at which the worker became ready, and the durations that it reports: of its imports, and of the boot of its
+    /// machine.
     ready: OnceLock<(Instant, Duration, Duration)>,
 }
 

@@ -1,11 +1,11 @@
 //! `hotlease agents`: a list of agents.
 
 use clap::Args;
-use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{AgentInfo, ListRequest};
+use hotlease_wire::mirror;
 use serde::Serialize;
 
 /// List agents
@@ -20,44 +20,24 @@ pub(crate) struct AgentsArgs {
     site: SiteArgs,
 }
 
-#[derive(Serialize)]
-struct AgentRow {
-    id: String,
-    boot: String,
-    address: String,
-    session_socket: String,
-    cores: Vec<u32>,
-    free_cores: u32,
-    memory_bytes: u64,
-    state: String,
-    last_heartbeat_ms: u64,
-    pool: u32,
-    endpoint: String,
-    places_per_core: u32,
-    free_places: u32,
-    gpus: u32,
-    free_gpus: u32,
-}
-
-impl From<AgentInfo> for AgentRow {
-    fn from(info: AgentInfo) -> Self {
-        Self {
-            id: info.id,
-            boot: info.boot,
-            address: info.address,
-            session_socket: info.session_socket,
-            cores: info.cores,
-            free_cores: info.free_cores,
-            memory_bytes: info.memory_bytes,
-            state: info.state,
-            last_heartbeat_ms: info.last_heartbeat_ms,
-            pool: info.pool,
-            endpoint: info.endpoint,
-            places_per_core: info.places_per_core,
-            free_places: info.free_places,
-            gpus: info.gpus,
-            free_gpus: info.free_gpus,
-        }
+mirror! {
+    #[derive(Serialize)]
+    struct AgentRow from(info: AgentInfo) {
+        id: String,
+        boot: String,
+        address: String,
+        session_socket: String,
+        cores: Vec<u32>,
+        free_cores: u32,
+        memory_bytes: u64,
+        state: String,
+        last_heartbeat_ms: u64,
+        pool: u32,
+        endpoint: String,
+        places_per_core: u32,
+        free_places: u32,
+        gpus: u32,
+        free_gpus: u32,
     }
 }
 
@@ -65,19 +45,8 @@ pub(crate) fn carry_out(args: AgentsArgs, output: &mut Printer) -> anyhow::Resul
     let mut platform = Platform::of(&args.site)?;
     let list = platform.request(async |client| client.list_agents(ListRequest::default()).await)?;
     let rows: Vec<AgentRow> = list.agents.into_iter().map(AgentRow::from).collect();
-    let columns = [
-        Column("AGENT", Left),
-        Column("STATE", Left),
-        Column("CORES", Left),
-        Column("FREE", Right),
-        Column("WARM", Right),
-        Column("GPUS", Right),
-        Column("POOL", Right),
-        Column("MEMORY", Right),
-        Column("HEARD", Right),
-        Column("ADDRESS", Left),
-    ];
-    output.list(&rows, &columns, "no agents; start one with `hotlease agent`", |row| {
+    let columns = "AGENT, STATE, CORES, >FREE, >WARM, >GPUS, >POOL, >MEMORY, >HEARD, ADDRESS";
+    output.list(&rows, columns, "no agents; start one with `hotlease agent`", |row| {
         vec![
             row.id.clone(),
             row.state.clone(),

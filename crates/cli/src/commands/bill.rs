@@ -4,7 +4,7 @@ mod moment;
 mod verify;
 
 use clap::{Args, Subcommand, ValueEnum};
-use hotlease_terminal::output::{Column, ColumnAlign::*, Printer, printable};
+use hotlease_terminal::output::{Printer, printable};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{BillBy, BillReply, BillRequest, BillRow};
@@ -175,15 +175,7 @@ fn table(rows: &[BillLine], by: BillGrouping, bill: &BillReply, output: &mut Pri
         BillGrouping::Lease => "LEASE",
         BillGrouping::Function => "FUNCTION",
     };
-    let columns = [
-        Column("TENANT", Left),
-        Column(what, Left),
-        Column("CALLS", Right),
-        Column("ALLOCATED", Right),
-        Column("COMPUTE", Right),
-        Column("POLLING", Right),
-        Column("COST", Right),
-    ];
+    let columns = format!("TENANT, {what}, >CALLS, >ALLOCATED, >COMPUTE, >POLLING, >COST");
     output.list(rows, &columns, "nothing was used", |row| {
         vec![
             row.tenant.clone(),

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign, Printer, printable};
+use hotlease_terminal::output::{Printer, printable};
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{Directory, LeaseInfo, LeaseStart, ListRequest};
@@ -103,12 +103,8 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
     if !explained.kept.is_empty() {
         output.line(&printable(&explained.kept))?;
     }
-    let columns = [
-        Column("STEP", ColumnAlign::Left),
-        Column("TOOK", ColumnAlign::Right),
-        Column("", ColumnAlign::Left),
-    ];
-    output.list(&steps, &columns, "no step of it is known yet", |step| {
+    let columns = "STEP, >TOOK, ";
+    output.list(&steps, columns, "no step of it is known yet", |step| {
         vec![
             step.name.replace('_', " "),
             quantity::nanoseconds(step.ns),

@@ -2,12 +2,12 @@
 
 use clap::Args;
 use hotlease_client::Code;
-use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::code::Interface;
 use hotlease_wire::grpc::{CodeInfo, ListRequest};
+use hotlease_wire::mirror;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -33,22 +33,13 @@ struct FunctionRow {
     idempotent: bool,
 }
 
-#[derive(Serialize)]
-struct CodeRow {
-    hash: String,
-    size_bytes: u64,
-    functions: Vec<String>,
-    agent: String,
-}
-
-impl From<CodeInfo> for CodeRow {
-    fn from(info: CodeInfo) -> Self {
-        Self {
-            hash: info.hash,
-            size_bytes: info.size_bytes,
-            functions: info.functions,
-            agent: info.agent,
-        }
+mirror! {
+    #[derive(Serialize)]
+    struct CodeRow from(info: CodeInfo) {
+        hash: String,
+        size_bytes: u64,
+        functions: Vec<String>,
+        agent: String,
     }
 }
 
@@ -75,13 +66,8 @@ fn of_library(library: &Path, output: &mut Printer) -> anyhow::Result<()> {
             idempotent: function.idempotent,
         })
         .collect();
-    let columns = [
-        Column("INDEX", Right),
-        Column("FUNCTION", Left),
-        Column("INTERFACE", Left),
-        Column("IDEMPOTENT", Left),
-    ];
-    output.list(&rows, &columns, "no functions", |row| {
+    let columns = ">INDEX, FUNCTION, INTERFACE, IDEMPOTENT";
+    output.list(&rows, columns, "no functions", |row| {
         let idempotent = if row.idempotent { "yes" } else { "no" };
         vec![
             row.index.to_string(),
@@ -96,14 +82,9 @@ fn cached(site: &SiteArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut platform = Platform::of(site)?;
     let list = platform.request(async |client| client.list_functions(ListRequest::default()).await)?;
     let rows: Vec<CodeRow> = list.codes.into_iter().map(CodeRow::from).collect();
-    let columns = [
-        Column("LIBRARY", Left),
-        Column("SIZE", Right),
-        Column("AGENT", Left),
-        Column("FUNCTIONS", Left),
-    ];
+    let columns = "LIBRARY, >SIZE, AGENT, FUNCTIONS";
     let empty = "no libraries are cached; `hotlease run LIB.so FUNCTION` loads one";
-    output.list(&rows, &columns, empty, |row| {
+    output.list(&rows, columns, empty, |row| {
         vec![
             row.hash.chars().take(16).collect(),
             quantity::bytes(row.size_bytes),

@@ -2,11 +2,12 @@
 
 use clap::Args;
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
-use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest, Usage};
+use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest};
+use hotlease_wire::mirror;
+use hotlease_wire::session::UsageTotals;
 use serde::Serialize;
 
 /// List leases, or end one
@@ -29,77 +30,38 @@ pub(crate) struct LeasesArgs {
     site: SiteArgs,
 }
 
-/// Usage; all zero if none was reported.
-#[derive(Serialize)]
-pub(crate) struct UsageRow {
-    pub(crate) allocated_ns: u64,
-    pub(crate) hot_ns: u64,
-    pub(crate) compute_ns: u64,
-    pub(crate) invocations: u64,
+/// Usage as a part of a sentence.
+pub(crate) fn usage_text(usage: &UsageTotals) -> String {
+    format!(
+        "{} invocations; allocated {}, polling {}, computing {}",
+        usage.invocations,
+        quantity::nanoseconds(usage.allocated_ns),
+        quantity::nanoseconds(usage.hot_ns),
+        quantity::nanoseconds(usage.compute_ns),
+    )
 }
 
-impl From<Option<Usage>> for UsageRow {
-    fn from(usage: Option<Usage>) -> Self {
-        let usage = usage.unwrap_or_default();
-        Self {
-            allocated_ns: usage.allocated_ns,
-            hot_ns: usage.hot_ns,
-            compute_ns: usage.compute_ns,
-            invocations: usage.invocations,
-        }
-    }
-}
-
-impl UsageRow {
-    /// Usage as a part of a sentence.
-    pub(crate) fn sentence(&self) -> String {
-        format!(
-            "{} invocations; allocated {}, polling {}, computing {}",
-            self.invocations,
-            quantity::nanoseconds(self.allocated_ns),
-            quantity::nanoseconds(self.hot_ns),
-            quantity::nanoseconds(self.compute_ns),
-        )
-    }
-}
-
-#[derive(Serialize)]
-struct LeaseRow {
-    id: String,
-    agent: String,
-    tenant: String,
-    label: String,
-    state: String,
-    epoch: u32,
-    expires_in_ms: u64,
-    cores: Vec<u32>,
-    gpus: Vec<u32>,
-    usage: UsageRow,
-    end_reason: String,
-}
-
-impl From<LeaseInfo> for LeaseRow {
-    fn from(info: LeaseInfo) -> Self {
-        Self {
-            id: info.id,
-            agent: info.agent,
-            tenant: info.tenant,
-            label: info.label,
-            state: info.state,
-            epoch: info.epoch,
-            expires_in_ms: info.expires_in_ms,
-            cores: info.cores,
-            gpus: info.gpus,
-            usage: info.usage.into(),
-            end_reason: info.end_reason,
-        }
+mirror! {
+    #[derive(Serialize)]
+    struct LeaseRow from(info: LeaseInfo) {
+        id: String,
+        agent: String,
+        tenant: String,
+        label: String,
+        state: String,
+        epoch: u32,
+        expires_in_ms: u64,
+        cores: Vec<u32>,
+        gpus: Vec<u32>,
+        usage: UsageTotals = info.usage.into(),
+        end_reason: String,
     }
 }
 
 #[derive(Serialize)]
 struct ReleaseSummary {
     released: String,
-    usage: UsageRow,
+    usage: UsageTotals,
 }
 
 pub(crate) fn carry_out(args: LeasesArgs, output: &mut Printer) -> anyhow::Result<()> {
@@ -111,19 +73,8 @@ pub(crate) fn carry_out(args: LeasesArgs, output: &mut Printer) -> anyhow::Resul
     let list = platform.request(async |client| client.list_leases(ListRequest { tenant }).await)?;
     let mut rows: Vec<LeaseRow> = list.leases.into_iter().map(LeaseRow::from).collect();
     rows.retain(|row| args.all || row.state == "active");
-    let columns = [
-        Column("LEASE", Left),
-        Column("STATE", Left),
-        Column("TENANT", Left),
-        Column("LABEL", Left),
-        Column("CORES", Left),
-        Column("EXPIRES", Right),
-        Column("CALLS", Right),
-        Column("ALLOCATED", Right),
-        Column("POLLING", Right),
-        Column("COMPUTE", Right),
-    ];
-    output.list(&rows, &columns, "no leases", |row| {
+    let columns = "LEASE, STATE, TENANT, LABEL, CORES, >EXPIRES, >CALLS, >ALLOCATED, >POLLING, >COMPUTE";
+    output.list(&rows, columns, "no leases", |row| {
         let active = row.state == "active";
         let expires = format!(
             "in {}",
@@ -162,7 +113,7 @@ fn release(platform: &mut Platform, beginning: &str, output: &mut Printer) -> an
         usage: reply.usage.into(),
     };
     output.answer(&released, || {
-        format!("released {}: {}", released.released, released.usage.sentence())
+        format!("released {}: {}", released.released, usage_text(&released.usage))
     })
 }
 

@@ -1,12 +1,12 @@
 //! `hotlease ps`: a list of workers.
 
-use crate::commands::leases::UsageRow;
 use clap::Args;
-use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{ListRequest, WorkerInfo};
+use hotlease_wire::mirror;
+use hotlease_wire::session::UsageTotals;
 use serde::Serialize;
 
 /// List workers
@@ -26,38 +26,21 @@ pub(crate) struct PsArgs {
     site: SiteArgs,
 }
 
-#[derive(Serialize)]
-struct WorkerRow {
-    agent: String,
-    lease: String,
-    index: u32,
-    pid: u32,
-    epoch: u32,
-    cores: Vec<u32>,
-    state: String,
-    sandbox: String,
-    rss_bytes: u64,
-    usage: UsageRow,
-    shared: bool,
-    refused: u64,
-}
-
-impl From<WorkerInfo> for WorkerRow {
-    fn from(info: WorkerInfo) -> Self {
-        Self {
-            agent: info.agent,
-            lease: info.lease,
-            index: info.index,
-            pid: info.pid,
-            epoch: info.epoch,
-            cores: info.cores,
-            state: info.state,
-            sandbox: info.sandbox,
-            rss_bytes: info.rss_bytes,
-            usage: info.usage.into(),
-            shared: info.shared,
-            refused: info.refused,
-        }
+mirror! {
+    #[derive(Serialize)]
+    struct WorkerRow from(info: WorkerInfo) {
+        agent: String,
+        lease: String,
+        index: u32,
+        pid: u32,
+        epoch: u32,
+        cores: Vec<u32>,
+        state: String,
+        sandbox: String,
+        rss_bytes: u64,
+        usage: UsageTotals = info.usage.into(),
+        shared: bool,
+        refused: u64,
     }
 }
 
@@ -66,19 +49,8 @@ pub(crate) fn carry_out(args: PsArgs, output: &mut Printer) -> anyhow::Result<()
     let list = platform.request(async |client| client.list_workers(ListRequest::default()).await)?;
     let mut rows: Vec<WorkerRow> = list.workers.into_iter().map(WorkerRow::from).collect();
     rows.retain(|row| !args.leased || !row.lease.is_empty());
-    let columns = [
-        Column("PID", Right),
-        Column("STATE", Left),
-        Column("SANDBOX", Left),
-        Column("LEASE", Left),
-        Column("WORKER", Right),
-        Column("CORES", Left),
-        Column("MEMORY", Right),
-        Column("CALLS", Right),
-        Column("COMPUTE", Right),
-        Column("AGENT", Left),
-    ];
-    output.list(&rows, &columns, "no workers", |row| {
+    let columns = ">PID, STATE, SANDBOX, LEASE, >WORKER, CORES, >MEMORY, >CALLS, >COMPUTE, AGENT";
+    output.list(&rows, columns, "no workers", |row| {
         let of_lease = |text: String| {
             if row.lease.is_empty() { "-".to_owned() } else { text }
         };

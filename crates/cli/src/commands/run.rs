@@ -1,6 +1,6 @@
 //! `hotlease run`: calls of one function.
 
-use crate::commands::leases::UsageRow;
+use crate::commands::leases::usage_text;
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +13,7 @@ use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::SiteArgs;
 use hotlease_terminal::quantity;
 use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX};
+use hotlease_wire::session::UsageTotals;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
@@ -131,7 +132,7 @@ struct RunSummary {
     invocations: u64,
     cold_us: ColdTimes,
     call_ns: CallTimes,
-    usage: UsageRow,
+    usage: UsageTotals,
 }
 
 /// Durations of the steps until the first call, microseconds.
@@ -187,12 +188,7 @@ pub(crate) fn carry_out(args: RunArgs, output: &mut Printer) -> anyhow::Result<(
             p99: done.times.value_at_quantile(0.99),
             max: done.times.max(),
         },
-        usage: UsageRow {
-            allocated_ns: usage.allocated_ns,
-            hot_ns: usage.hot_ns,
-            compute_ns: usage.compute_ns,
-            invocations: usage.invocations,
-        },
+        usage,
     };
     if let Some(path) = &args.output {
         std::fs::write(path, &done.output).with_context(|| format!("cannot write {}", path.display()))?;
@@ -263,7 +259,7 @@ fn tell(ran: &RunSummary) {
         ns(ran.call_ns.max),
         ns(ran.cold_us.total * 1000),
     );
-    eprintln!("lease {}: {}", ran.lease, ran.usage.sentence());
+    eprintln!("lease {}: {}", ran.lease, usage_text(&ran.usage));
 }
 
 fn read_input(file: Option<&Path>) -> anyhow::Result<Vec<u8>> {

@@ -2,8 +2,7 @@
 
 use clap::{Args, Subcommand};
 use hotlease_agent::{remove_state, saved_states};
-use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use nix::unistd::geteuid;
 use serde::Serialize;
@@ -85,16 +84,10 @@ fn list(directory: &Path, output: &mut Printer) -> anyhow::Result<()> {
             path: state.path,
         })
         .collect();
-    let columns = [
-        Column("TENANT", Left),
-        Column("NAME", Left),
-        Column("SIZE", Right),
-        Column("AGE", Right),
-        Column("FROM", Left),
-    ];
+    let columns = "TENANT, NAME, >SIZE, >AGE, FROM";
     output.list(
         &rows,
-        &columns,
+        columns,
         "no state was saved there by agents of this user",
         |row| {
             vec![

@@ -1,8 +1,7 @@
 //! `hotlease top`: activity of workers.
 
 use clap::Args;
-use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{ListRequest, WorkerInfo};
@@ -111,19 +110,9 @@ fn rows(workers: &[WorkerInfo], before: &HashMap<WorkerKey, UsageCounts>, betwee
 }
 
 fn show(rows: &[ActivityRow], output: &mut Printer) -> anyhow::Result<()> {
-    let columns = [
-        Column("PID", Right),
-        Column("STATE", Left),
-        Column("LEASE", Left),
-        Column("WORKER", Right),
-        Column("BUSY", Right),
-        Column("CALLS/S", Right),
-        Column("CALLS", Right),
-        Column("MEMORY", Right),
-        Column("AGENT", Left),
-    ];
+    let columns = ">PID, STATE, LEASE, >WORKER, >BUSY, >CALLS/S, >CALLS, >MEMORY, AGENT";
     let known = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), text);
-    output.list(rows, &columns, "no workers of leases", |row| {
+    output.list(rows, columns, "no workers of leases", |row| {
         vec![
             row.pid.to_string(),
             row.state.clone(),

@@ -1,12 +1,13 @@
 //! Invocation whose thread waits for the reply: publish, poll, copy out. This is the shortest path.
 
-use super::{Channel, OutputSink, Reply, ReplySource, timed_out};
+use super::{Channel, OutputSink, Reply, ReplySource};
 use crate::Error;
 use crate::channel::entries::EntryState;
 use crate::channel::express;
 use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::channel::{CallTarget, MESSAGE_BYTES};
 use hotlease_fabric::channel::PayloadTooLong;
+use hotlease_wire::RunCertainty;
 use hotlease_wire::frame::InvocationStatus;
 use std::any::Any;
 use std::time::{Duration, Instant};
@@ -68,7 +69,8 @@ impl Channel {
             Err(WaitEnd::Closed) => Err(self.unanswered_in(lane)),
             Err(WaitEnd::TimedOut) => {
                 self.give_up(lane, keep());
-                Err(self.log_failure(self.invocation_in(lane), timed_out(timeout)))
+                let error = Error::deadline(timeout, RunCertainty::Unknown);
+                Err(self.log_failure(self.invocation_in(lane), error))
             }
         }
     }

@@ -4,7 +4,7 @@
 //! doorbell that workers ring after a reply while an invocation is pending, else on a condition variable.
 
 use crate::Error;
-use crate::channel::Channel;
+use crate::channel::{Channel, wait};
 use crate::options::Completion;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
@@ -18,11 +18,6 @@ use std::time::{Duration, Instant};
 const SPIN: Duration = Duration::from_micros(20);
 /// The longest sleep between two looks, in case a worker misuses the doorbell.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-
-/// The longest sleep on a port, which does not signal registrations.
-const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
-/// Pause between two looks at several ports.
-const NAP: Duration = Duration::from_micros(50);
 
 /// What to do when an invocation has ended, with or without success.
 pub(crate) enum CompletionAction {
@@ -248,37 +243,13 @@ impl Completions {
         let left = deadline.map_or(SLEEP_MAX, |deadline| {
             deadline.saturating_duration_since(start).min(SLEEP_MAX)
         });
-        match &self.ports()[..] {
-            [] => {
-                self.doorbell.sleep_unless(ready, Some(left));
-            }
-            [port] => {
-                port.sleep(left.min(PORT_SLEEP_MAX), ready);
-            }
-            // One thread cannot sleep on several ports that other threads use, too.
-            ports => {
-                let until = start + left.min(PORT_SLEEP_MAX);
-                while !ready() && Instant::now() < until {
-                    std::thread::sleep(NAP);
-                    ports.iter().for_each(|port| port.progress());
-                }
-            }
-        }
+        wait::sleep(&self.doorbell, &self.ports(), left, ready);
     }
 
     /// Ports of the channels that have pending invocations.
     fn ports(&self) -> Vec<Arc<Port>> {
         let state = self.state();
-        let mut ports: Vec<Arc<Port>> = Vec::new();
-        for pending in state.channels.values() {
-            pending.channel.check_link();
-            if let Some(port) = pending.channel.port()
-                && !ports.iter().any(|known| Arc::ptr_eq(known, port))
-            {
-                ports.push(port.clone());
-            }
-        }
-        ports
+        wait::ports_of(state.channels.values().map(|pending| &pending.channel))
     }
 }
 

@@ -1,7 +1,10 @@
-//! Wait for a reply: spin, then sleep on the doorbell.
+//! Wait for a reply: spin, then sleep on the doorbell or the port.
 
 use crate::channel::Channel;
 use crate::options::Completion;
+use hotlease_fabric::doorbell::Doorbell;
+use hotlease_fabric::ofi::Port;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -24,6 +27,11 @@ const SPIN_LONG: Duration = Duration::from_micros(10);
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The longest sleep on a port, which does not signal that a channel was closed.
 const FABRIC_SLEEP_MAX: Duration = Duration::from_millis(20);
+/// The longest sleep on ports for several invocations: a port signals neither that one was added nor
+/// [`crate::Invoker::rouse`].
+const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
+/// Pause between two looks at several ports.
+const NAP: Duration = Duration::from_micros(50);
 
 /// The time until which the client waits for an invocation that began at `since`.
 pub(crate) fn give_up_at(since: Instant, timeout: Option<Duration>) -> Option<Instant> {
@@ -102,6 +110,42 @@ impl Channel {
                     self.brief.store(start.elapsed() < SPIN_BRIEF, Ordering::Relaxed);
                 }
                 return value.ok_or(WaitEnd::Closed);
+            }
+        }
+    }
+}
+
+/// The ports through which the workers of these channels are reached, each once. Closes channels whose fabric is
+/// broken.
+pub(crate) fn ports_of<'a>(channels: impl Iterator<Item = &'a Arc<Channel>>) -> Vec<Arc<Port>> {
+    let mut ports: Vec<Arc<Port>> = Vec::new();
+    for channel in channels {
+        channel.check_link();
+        if let Some(port) = channel.port()
+            && !ports.iter().any(|known| Arc::ptr_eq(known, port))
+        {
+            ports.push(port.clone());
+        }
+    }
+    ports
+}
+
+/// Sleeps until `ready` returns true or the limit has passed: on these ports, or else on the doorbell. It may return
+/// earlier.
+pub(crate) fn sleep(doorbell: &Doorbell, ports: &[Arc<Port>], limit: Duration, mut ready: impl FnMut() -> bool) {
+    match ports {
+        [] => {
+            doorbell.sleep_unless(ready, Some(limit));
+        }
+        [port] => {
+            port.sleep(limit.min(PORT_SLEEP_MAX), ready);
+        }
+        // One thread cannot sleep on several ports that other threads use, too.
+        ports => {
+            let until = Instant::now() + limit.min(PORT_SLEEP_MAX);
+            while !ready() && Instant::now() < until {
+                std::thread::sleep(NAP);
+                ports.iter().for_each(|port| port.progress());
             }
         }
     }

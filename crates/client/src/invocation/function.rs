@@ -1,18 +1,15 @@
-//! Functions as a caller has them, and their calls at once.
+//! Functions as a caller has them, the channels that they are invoked on, and one attempt of an invocation.
 
-use crate::buffer::{Input, Output};
+use crate::buffer::Input;
 use crate::channel::cache;
 use crate::channel::{CallTarget, Channel, MESSAGE_BYTES, OutputSink};
-use crate::invocation::request::{ChannelRequest, OutputPlace};
+use crate::invocation::request::{ChannelRequest, OutputPlace, micros};
 use crate::lease::slots::LeasedSlots;
-use crate::retry::CallAttempts;
-use crate::retry::deadline::{Deadline, micros};
-use crate::retry::redirect::{self, LazyRedirects};
 use crate::{Error, Interface};
 use hotlease_wire::frame::Flags;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 /// A handle to a function on an invoker's workers. Cheap to clone; `Send + Sync`.
 ///
@@ -25,7 +22,7 @@ use std::{fmt, io};
 pub struct Function {
     pub(crate) inner: Arc<LeasedSlots>,
     /// Copy of `inner.id`, close to the other fields.
-    invoker: u64,
+    pub(crate) invoker: u64,
     pub(crate) target: CallTarget,
     interface: Interface,
     pub(crate) idempotent: bool,
@@ -148,155 +145,8 @@ impl Function {
         self.idempotent
     }
 
-    /// Invokes the function and waits; returns the output's length. This is the hot path: no allocation, no lock,
-    /// no system call if the slot is polling, as long as input and output fit ring entries.
-    #[inline]
-    pub fn invoke(&self, input: &[u8], output: &mut [u8]) -> Result<usize, Error> {
-        if input.len() <= self.request_bytes
-            && output.len() <= self.reply_bytes
-            && let Some(last) = cache::take(self.invoker, self.slot)
-        {
-            let mut began = None;
-            let result = if self.suits(&last.channel) {
-                let target = CallTarget {
-                    output_capacity: (output.len() as u32).max(self.target.message_room),
-                    ..self.target
-                };
-                let sink = OutputSink::Ring(&mut *output);
-                last.channel
-                    .call(&target, &[input], sink, self.timeout, || None, &mut began)
-            } else {
-                Err(Error::NoCredit)
-            };
-            cache::put_back(last);
-            return match result {
-                Ok(length) => Ok(length),
-                Err(error) => self.invoke_after(error, began, input, output),
-            };
-        }
-        self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), self.attempts())
-    }
-
-    #[cold]
-    fn invoke_after(
-        &self,
-        error: Error,
-        began: Option<Instant>,
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<usize, Error> {
-        let (mut again, mut deadline) = self.attempts();
-        match error {
-            Error::NoCredit => {}
-            // Try another slot first.
-            Error::NoCore => cache::forget(self.invoker),
-            error => {
-                again.count_failure(error)?;
-                deadline.begin(began.unwrap_or_else(Instant::now));
-            }
-        }
-        self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), (again, deadline))
-    }
-
-    /// Invokes the function and waits; returns its output.
-    pub fn call(&self, input: &[u8]) -> Result<Vec<u8>, Error> {
-        let mut output = zeroed(self.output_bytes)?;
-        let length = self.invoke(input, &mut output)?;
-        output.truncate(length);
-        Ok(output)
-    }
-
-    /// Invokes the function with its input, output or both in registered buffers, without copying them; waits, and
-    /// returns the output's length in bytes.
-    ///
-    /// ```no_run
-    /// # use hotlease_client::*;
-    /// # fn f(invoker: &Invoker) -> Result<(), Error> {
-    /// let (mut input, mut output) = (invoker.buffer::<f32>(1000)?, invoker.buffer::<f32>(1000)?);
-    /// input.fill(2.0);
-    /// invoker.function("square")?.invoke_buffer(&input, &mut output)?;
-    /// // A part, and bytes on one side:
-    /// invoker.function("sum")?.invoke_buffer(input.slice(..10), &mut [0; 4][..])?;
-    /// // Several parts, which the function sees as one:
-    /// let ends = [input.slice(..10), input.slice(990..)];
-    /// invoker.function("square")?.invoke_buffer(&ends[..], output.slice_mut(..20))?;
-    /// # Ok(()) }
-    /// ```
-    pub fn invoke_buffer<'a, 'b>(
-        &self,
-        input: impl Into<Input<'a>>,
-        output: impl Into<Output<'b>>,
-    ) -> Result<usize, Error> {
-        self.invoke_anywhere(input.into(), output.into(), self.attempts())
-    }
-
-    fn invoke_anywhere(
-        &self,
-        input: Input<'_>,
-        output: Output<'_>,
-        (mut again, mut deadline): (CallAttempts, Deadline),
-    ) -> Result<usize, Error> {
-        let wanted = match &output {
-            Output::Bytes(output) => OutputPlace::Bytes(output.len()),
-            Output::Buffer(slice) => OutputPlace::Buffer(slice.as_slice()),
-            Output::Parts(parts) => OutputPlace::Parts(parts),
-        };
-        let mut request = self.request(&input, wanted)?;
-        let bytes = ring_bytes(&input);
-        let mut into: &mut [u8] = match output {
-            Output::Bytes(output) => output,
-            Output::Buffer(_) | Output::Parts(_) => &mut [],
-        };
-        let mut refused = LazyRedirects::default();
-        let mut refused_by = None;
-        let mut since = None;
-        loop {
-            let left = deadline.left().map_err(|error| again.take_final_error(error))?;
-            let picked = match refused_by.take().filter(|_| self.slot.is_none()) {
-                Some(slot) => self.inner.pick_beside(slot, left),
-                None => self.inner.pick(self.slot, left),
-            };
-            let (slot, channel) = picked.map_err(|error| again.take_final_error(error))?;
-            let left = if deadline.has_begun() {
-                let left = deadline.left().map_err(|error| again.take_final_error(error))?;
-                request.target.timeout_us = micros(left);
-                left
-            } else {
-                left
-            };
-            let mut began = None;
-            match self.attempt(&channel, &mut request, bytes, into, (left, &mut began)) {
-                Ok(length) => {
-                    cache::remember(self.invoker, slot, &channel);
-                    if let Some(piece) = &request.uses.staged_output {
-                        into[..length].copy_from_slice(&piece[..length]);
-                    }
-                    return Ok(length);
-                }
-                Err(Error::NoCredit) => {
-                    let waited = self.inner.wait_for_credit(self.slot, left);
-                    waited.map_err(|error| again.take_final_error(error))?;
-                }
-                Err(Error::NoCore) => {
-                    let since = *since.get_or_insert_with(Instant::now);
-                    let paused = refused.by_a_slot(self.slot, &self.inner.plan.options);
-                    let paused = paused.and_then(|time| redirect::pause(time, since, self.timeout));
-                    paused.map_err(|error| again.take_final_error(error))?;
-                    refused_by = Some(slot);
-                }
-                Err(error) => {
-                    deadline.begin(began.unwrap_or_else(Instant::now));
-                    match request.prepare_retry(&channel, error, &self.inner.staging) {
-                        Ok(error) => again.count_failure(error)?,
-                        Err(error) => return Err(again.take_final_error(error)),
-                    }
-                }
-            }
-            into = &mut *into;
-        }
-    }
-
-    fn attempt(
+    /// Makes one attempt on a channel, and waits for its end. `began` is set if the attempt did not end at once.
+    pub(crate) fn attempt(
         &self,
         channel: &Channel,
         request: &mut ChannelRequest,
@@ -340,6 +190,14 @@ impl Function {
                 return Ok(channel);
             }
         }
+        self.channel_of_living_lease(limit)
+    }
+
+    /// A channel to submit on, of a lease that is not known to be lost. The channel that this thread used last may be of
+    /// a lost lease: it is open until its worker is known to have ended, and the workers of a lost lease end one after
+    /// the other. The first submission of an invocation is not worth the time of that check; a later one is, because a
+    /// second failure by the same loss would use up its last retry.
+    pub(crate) fn channel_of_living_lease(&self, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
         let (slot, channel) = self.pick_channel(limit)?;
         cache::remember(self.invoker, slot, &channel);
         Ok(channel)
@@ -358,42 +216,14 @@ impl Function {
 
     /// Whether there is no reason to look for another slot than the one that this thread used last.
     #[inline]
-    fn suits(&self, channel: &Channel) -> bool {
+    pub(crate) fn suits(&self, channel: &Channel) -> bool {
         self.slot.is_some() || self.inner.slots() == 1 || channel.load(1) == 0
-    }
-
-    pub(crate) fn new_attempts(&self) -> CallAttempts {
-        CallAttempts::new(self.idempotent, self.inner.plan.options.retries)
-    }
-
-    fn attempts(&self) -> (CallAttempts, Deadline) {
-        (self.new_attempts(), Deadline::new(self.timeout))
     }
 
     #[inline]
     pub(crate) fn request(&self, input: &Input<'_>, wanted: OutputPlace<'_>) -> Result<ChannelRequest, Error> {
         let (request, reply) = (self.request_bytes, self.reply_bytes);
         ChannelRequest::new(self.target, input, wanted, request, reply, &self.inner.staging)
-    }
-}
-
-/// Memory for an output. The caller may have requested any size, so a failed allocation is an ordinary error.
-pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>, Error> {
-    // Only tests whether the memory is available: filling what was reserved would touch every page of it, while
-    // zeroed memory from the allocator is not touched before it is used.
-    if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
-        let source = io::Error::from(io::ErrorKind::OutOfMemory);
-        return Err(Error::local("get the memory for an output of `output_bytes`")(source));
-    }
-    Ok(vec![0; bytes])
-}
-
-/// The input bytes that may go through the ring.
-#[inline]
-pub(super) fn ring_bytes<'a>(input: &Input<'a>) -> &'a [u8] {
-    match input {
-        Input::Bytes(bytes) => bytes,
-        Input::Buffer(_) | Input::Parts(_) => &[],
     }
 }
 

@@ -6,8 +6,9 @@ pub use waiting::AwaitedCall;
 
 use crate::Error;
 use crate::channel::wait::{WaitEnd, give_up_at};
-use crate::channel::{CallTarget, Channel, timed_out};
+use crate::channel::{CallTarget, Channel};
 use crate::invocation::function::Function;
+use hotlease_wire::RunCertainty;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -169,7 +170,7 @@ impl Pipeline {
             Err(WaitEnd::Closed) => Err(channel.unanswered_error(seq)),
             Err(WaitEnd::TimedOut) => {
                 channel.abandon_owned(seq);
-                Err(timed_out(timeout))
+                Err(Error::deadline(timeout, RunCertainty::Unknown))
             }
         }
     }

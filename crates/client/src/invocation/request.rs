@@ -9,6 +9,7 @@ use hotlease_wire::frame::{Flags, Span};
 use hotlease_wire::limits::{PARTS_MAX, REGION_BYTES_MAX};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Destination of the output.
 #[derive(Clone, Copy)]
@@ -194,6 +195,23 @@ impl ChannelRequest {
     pub(crate) fn output_in_ring(&self) -> bool {
         self.target.flags.outputs() == 0
     }
+}
+
+/// The input bytes that may go through the ring.
+#[inline]
+pub(crate) fn ring_bytes<'a>(input: &Input<'a>) -> &'a [u8] {
+    match input {
+        Input::Bytes(bytes) => bytes,
+        Input::Buffer(_) | Input::Parts(_) => &[],
+    }
+}
+
+/// The timeout as a request encodes it. 0: none, or too long for 32 bits (71 minutes), which only the client then
+/// enforces.
+pub(crate) fn micros(timeout: Option<Duration>) -> u32 {
+    timeout.map_or(0, |timeout| {
+        u32::try_from(timeout.as_micros()).map_or(0, |micros| micros.max(1))
+    })
 }
 
 /// The flags of a request with so many parts in buffers.

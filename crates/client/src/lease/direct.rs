@@ -4,6 +4,7 @@
 //! use. Both tables belong to the process, because it may hold many leases.
 
 use crate::Error;
+use crate::lease::locked;
 use crate::lease::manager::ManagerConnection;
 use crate::options::LeaseOptions;
 use hotlease_fabric::forks::PerProcess;
@@ -11,7 +12,7 @@ use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AgentInfo, Grant};
 use hotlease_wire::ids::AgentId;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Age from which the manager is asked for another list, if it can be reached.
@@ -35,10 +36,6 @@ struct List {
 
 static LISTS: PerProcess<Mutex<HashMap<String, List>>> = PerProcess::new();
 static AVOIDED: PerProcess<Mutex<HashMap<AgentId, Instant>>> = PerProcess::new();
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The agents that may be asked, the best first: serving before suspected ones, those with most free cores first.
 pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {

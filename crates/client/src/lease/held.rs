@@ -134,7 +134,7 @@ impl Lease {
             match started {
                 Ok((number, Ok(part))) => drop(parts.insert(number, part)),
                 Ok((_, Err(not_taken))) => failed = Some(not_taken),
-                Err(error) => failed = Some(Error::protocol(error.to_string()).into()),
+                Err(error) => failed = Some(Error::failed_task(&error).into()),
             }
         }
         let parts: Vec<ReadyLease> = parts.into_values().collect();
@@ -333,7 +333,7 @@ impl Lease {
         phases.load = lap();
         let mut opened = BTreeMap::new();
         while let Some(result) = opening.join_next().await {
-            let (worker, result) = result.map_err(|error| Error::protocol(error.to_string()))?;
+            let (worker, result) = result.map_err(|error| Error::failed_task(&error))?;
             // A library that kills its worker is the reason for a failed connection, too.
             if loaded.is_ok() {
                 opened.insert(worker, result?);

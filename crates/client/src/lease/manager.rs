@@ -70,14 +70,7 @@ fn cached_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChann
 impl ManagerConnection {
     /// The manager that the options name. On the control thread.
     pub(crate) fn of(options: &LeaseOptions) -> Result<Self, Error> {
-        let local = options.runtime_dir.is_some();
-        let site = SiteAccess::find(SiteOptions {
-            manager: options.manager.as_deref(),
-            is_local: local,
-            identity: options.identity.as_deref(),
-            credential: options.credential.as_ref(),
-            authority: options.authority.as_deref(),
-        })?;
+        let site = site_of(options)?;
         let at = match (site, &options.runtime_dir) {
             (Some(site), _) => ManagerAddress::OtherHost(site),
             (None, Some(path)) => ManagerAddress::SameHost(RuntimeDir::at(path)?.join("manager.sock")),
@@ -133,10 +126,7 @@ impl ManagerConnection {
         request.set_timeout(ACQUIRE_LIMIT);
         match tokio::time::timeout(ACQUIRE_LIMIT, client.grant_direct(request)).await {
             Ok(granted) => granted.map(Response::into_inner).map_err(status_error),
-            Err(_) => Err(Error::Refused(Rejection::Timeout {
-                what: format!("agent {}", agent.id),
-                after_ms: u64::try_from(ACQUIRE_LIMIT.as_millis()).unwrap_or(u64::MAX),
-            })),
+            Err(_) => Err(Error::no_answer(format!("agent {}", agent.id), ACQUIRE_LIMIT)),
         }
     }
 
@@ -203,10 +193,7 @@ impl ManagerConnection {
                 Err(self.unavailable(status).await)
             }
             Ok(Err(status)) => Err(status_error(status)),
-            Err(_) => Err(Error::Refused(Rejection::Timeout {
-                what: "the manager".into(),
-                after_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-            })),
+            Err(_) => Err(Error::no_answer("the manager", limit)),
         }
     }
 
@@ -262,6 +249,17 @@ impl ManagerConnection {
         }
         Ok(used)
     }
+}
+
+/// The site that the options name; none for this host.
+pub(crate) fn site_of(options: &LeaseOptions) -> Result<Option<SiteAccess>, Error> {
+    Ok(SiteAccess::find(SiteOptions {
+        manager: options.manager.as_deref(),
+        is_local: options.runtime_dir.is_some(),
+        identity: options.identity.as_deref(),
+        credential: options.credential.as_ref(),
+        authority: options.authority.as_deref(),
+    })?)
 }
 
 fn local_channel(socket: PathBuf) -> SiteChannel {

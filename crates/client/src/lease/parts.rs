@@ -4,14 +4,14 @@
 use crate::channel::Channel;
 use crate::lease::acquire::{self, ReadyLease};
 use crate::lease::slots::LeasedSlots;
-use crate::lease::{ColdPhases, Lease, LeasePlan};
+use crate::lease::{ColdPhases, Lease, LeasePlan, locked};
 use crate::options::{LeaseOptions, Spread};
 use crate::session::SessionEnd;
 use crate::{Error, LeaseId};
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Rejection, RunCertainty};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -52,10 +52,6 @@ pub(crate) fn ended_error(reason: EndReason) -> Error {
         reason,
         ran: RunCertainty::No,
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl LeasePart {
@@ -175,7 +171,7 @@ impl Parts {
             match released {
                 Ok(Ok(usage)) => used = Some(used.map_or(usage, |used| sum(used, usage))),
                 Ok(Err(error)) => last = Some(error),
-                Err(error) => last = Some(Error::protocol(error.to_string())),
+                Err(error) => last = Some(Error::failed_task(&error)),
             }
         }
         match (used, last) {

@@ -188,12 +188,7 @@ impl LeasedSlots {
             return Ok(channel);
         }
         let repaired = Control::get()?.run_within(limit, self.clone().repair(slot));
-        repaired.unwrap_or_else(|| {
-            Err(Error::Deadline {
-                timeout: limit.unwrap_or_default(),
-                ran: RunCertainty::No,
-            })
-        })
+        repaired.unwrap_or_else(|| Err(Error::deadline(limit, RunCertainty::No)))
     }
 
     /// Starts to repair a slot, so that a later call finds it open.
@@ -250,10 +245,7 @@ impl LeasedSlots {
             match first.wait(|_| Some(next), credit) {
                 Ok(()) | Err(WaitEnd::Closed) => return Ok(()),
                 Err(WaitEnd::TimedOut) if until.is_some_and(|until| Instant::now() >= until) => {
-                    return Err(Error::Deadline {
-                        timeout: timeout.unwrap_or_default(),
-                        ran: RunCertainty::No,
-                    });
+                    return Err(Error::deadline(timeout, RunCertainty::No));
                 }
                 Err(WaitEnd::TimedOut) => {}
             }

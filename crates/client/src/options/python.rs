@@ -34,13 +34,8 @@ pub struct Python {
 }
 
 impl Python {
-    pub(crate) fn check(&self, slots: u16) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
-        if slots != 1 {
-            return fail(format!(
-                "slots must be 1 where workers are Python interpreters, not {slots}: ask for more workers"
-            ));
-        }
         if self.interpreter.is_absolute() == self.image.is_some() {
             return fail("python.interpreter must be an absolute path, or one in python.image".into());
         }

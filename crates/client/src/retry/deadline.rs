@@ -35,20 +35,9 @@ impl Deadline {
         };
         match until.checked_duration_since(Instant::now()) {
             Some(left) if !left.is_zero() => Ok(Some(left)),
-            _ => Err(Error::Deadline {
-                timeout: self.timeout.unwrap_or_default(),
-                ran: RunCertainty::No,
-            }),
+            _ => Err(Error::deadline(self.timeout, RunCertainty::No)),
         }
     }
-}
-
-/// The timeout as a request encodes it. 0: none, or too long for 32 bits (71 minutes), which only the client then
-/// enforces.
-pub(crate) fn micros(timeout: Option<Duration>) -> u32 {
-    timeout.map_or(0, |timeout| {
-        u32::try_from(timeout.as_micros()).map_or(0, |micros| micros.max(1))
-    })
 }
 
 #[cfg(test)]

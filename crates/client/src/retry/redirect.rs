@@ -48,23 +48,13 @@ impl LazyRedirects {
 /// # Errors
 /// [`Error::Deadline`] if its time is over.
 pub(crate) fn pause(pause: Duration, since: Instant, timeout: Option<Duration>) -> Result<(), Error> {
-    if let Some(timeout) = timeout
-        && since.elapsed() + pause >= timeout
-    {
-        return Err(out_of_time(timeout));
+    if timeout.is_some_and(|timeout| since.elapsed() + pause >= timeout) {
+        return Err(Error::deadline(timeout, RunCertainty::No));
     }
     if !pause.is_zero() {
         std::thread::sleep(pause);
     }
     Ok(())
-}
-
-/// The error of an invocation for which no slot had a core in its time.
-pub(crate) fn out_of_time(timeout: Duration) -> Error {
-    Error::Deadline {
-        timeout,
-        ran: RunCertainty::No,
-    }
 }
 
 impl LeasedSlots {

@@ -396,7 +396,7 @@ struct FabricPeer {
 /// Runs work off the control thread, because other tasks wait for that thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Error::protocol(format!("a task of the library failed: {error}")))
+    done.map_err(|error| Error::failed_task(&error))
 }
 
 fn failed(error: &OfiError) -> Error {

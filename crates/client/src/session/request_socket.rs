@@ -103,10 +103,7 @@ impl<R: DeserializeOwned> RequestSocket<R> {
                     // that never left: no answer could be matched any more.
                     self.close();
                 }
-                Err(Error::Refused(Rejection::Timeout {
-                    what: peer.to_owned(),
-                    after_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
-                }))
+                Err(Error::no_answer(peer, limit))
             }
         }
     }

@@ -150,39 +150,6 @@ fn awaiting_what_is_submitted_once_gets_no_other_worker() {
 }
 
 #[test]
-fn an_idempotent_invocation_runs_again_on_a_new_worker() {
-    let (platform, echo) = start(|_| {});
-    let echo = echo.idempotent(true);
-    platform.allow(0);
-    let held = submit_all(&echo, 0..3);
-    std::thread::scope(|scope| {
-        let call = scope.spawn(|| echo.call(b"sync"));
-        std::thread::sleep(Duration::from_millis(20));
-        platform.allow_future();
-        platform.kill(0, true);
-        assert_eq!(call.join().unwrap().unwrap(), b"sync");
-    });
-    for (number, invocation) in held.into_iter().enumerate() {
-        assert_eq!(invocation.wait().unwrap(), echo_of(number as u64));
-    }
-}
-
-#[test]
-fn what_did_not_run_is_submitted_again_even_if_not_idempotent() {
-    let (platform, echo) = start(|_| {});
-    platform.allow(0);
-    let first = echo.submit(b"first").unwrap();
-    std::thread::scope(|scope| {
-        let second = scope.spawn(|| echo.call(b"second"));
-        std::thread::sleep(Duration::from_millis(20));
-        platform.allow_future();
-        platform.kill(0, true);
-        assert_eq!(second.join().unwrap().unwrap(), b"second");
-    });
-    assert_eq!(first.wait().unwrap_err().ran(), RunCertainty::Unknown);
-}
-
-#[test]
 fn beside_a_waiting_call_only_the_first_of_the_ring_may_have_run_and_the_next_moves() {
     let (platform, echo) = start(|_| {});
     platform.allow(0);
@@ -238,36 +205,6 @@ fn the_reason_of_an_end_is_told_though_its_total_is_late() {
         );
         took
     });
-}
-
-/// The worker of the first attempt may still write, so no later attempt may use the same memory.
-#[test]
-fn memory_that_a_lost_worker_may_still_write_is_not_used_again() {
-    let (platform, echo) = start(|_| {});
-    let echo = echo.idempotent(true).output_bytes(1 << 20);
-    platform.allow(0);
-    let held = echo.submit(b"x").unwrap();
-    let first = platform.worker(0);
-    platform.allow_future();
-    platform.kill(0, false);
-    assert_eq!(held.wait().unwrap().len(), 5, "it ran again, on another worker");
-    let (first, second) = (
-        first.regions.lock().unwrap(),
-        platform.worker(0).regions.lock().unwrap().clone(),
-    );
-    assert!(!second.is_empty() && second.iter().all(|region| !first.contains(region)));
-}
-
-#[test]
-fn a_lost_worker_that_may_still_write_to_the_callers_buffer_ends_the_invocation() {
-    let (platform, echo) = start(|_| {});
-    let echo = echo.idempotent(true);
-    platform.allow(0);
-    let mut buffer = platform.invoker.buffer::<u8>(1000).unwrap();
-    let held = echo.submit_buffer(&b"x"[..], buffer.slice_mut(..)).unwrap();
-    platform.allow_future();
-    platform.kill(0, false);
-    assert_eq!(held.wait().unwrap_err().ran(), RunCertainty::Unknown);
 }
 
 #[test]

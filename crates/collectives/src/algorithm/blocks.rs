@@ -54,6 +54,17 @@ impl Blocks<'_> {
         }
     }
 
+    /// Start of each block, if blocks of these lengths follow each other.
+    pub fn consecutive_starts(counts: &[usize]) -> Vec<usize> {
+        let starts = counts.iter().scan(0usize, |next, count| {
+            let start = *next;
+            // Blocks that are too long are refused with all other arguments.
+            *next = next.saturating_add(*count);
+            Some(start)
+        });
+        starts.collect()
+    }
+
     /// Number of elements in the longest block.
     pub(crate) fn longest(&self) -> usize {
         match self {

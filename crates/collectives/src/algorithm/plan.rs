@@ -1,5 +1,6 @@
 //! A schedule under construction, and the group of ranks that takes part in it.
 
+use super::SchedulePart;
 use crate::schedule::{Area, AreaSpan, Rank, Round, Schedule, Step};
 use std::ops::Range;
 
@@ -192,10 +193,12 @@ impl SchedulePlan {
     }
 
     /// Returns the planned schedule, and whether more rounds follow after the window.
-    pub fn finish(mut self) -> (Schedule, bool) {
+    pub fn finish(mut self) -> SchedulePart {
         self.end_round();
-        let more = self.closed + self.passed > self.window.end;
-        (self.schedule, more)
+        SchedulePart {
+            has_more: self.closed + self.passed > self.window.end,
+            schedule: self.schedule,
+        }
     }
 
     fn transfer(&mut self, step: Step) {

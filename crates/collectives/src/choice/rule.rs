@@ -1,9 +1,9 @@
 //! One rule of the table, and the reason why it is not followed.
 
 use super::{LinkKind, Question};
-use crate::algorithm::{Algorithm, Recipe};
-use crate::collective::Operation;
+use crate::algorithm::Recipe;
 use crate::error::Error;
+use crate::operation::{Algorithm, Operation};
 use serde::Deserialize;
 use std::fmt;
 
@@ -43,11 +43,10 @@ pub struct Rule {
 }
 
 impl Rule {
-    pub(super) fn recipe(&self, element: usize) -> Recipe {
-        let segment = if self.segment_bytes == 0 {
-            0
-        } else {
-            (self.segment_bytes / element.max(1)).max(1)
+    pub(super) fn recipe(&self, question: &Question) -> Recipe {
+        let segment = match self.segment_bytes {
+            0 => 0,
+            bytes => (bytes / question.call.datatype.size()).max(1),
         };
         Recipe {
             algorithm: self.algorithm,
@@ -83,9 +82,9 @@ impl Rule {
         }
     }
 
-    /// Reason why the rule is not followed. Allocates only when it is printed.
-    pub(super) fn obstacle(&self, question: &Question) -> Option<Obstacle> {
-        let (ranks, bytes) = (question.call.ranks, question.bytes);
+    /// Reason why the rule is not followed for a call of this many bytes. Allocates only when it is printed.
+    pub(super) fn obstacle(&self, question: &Question, bytes: usize) -> Option<Obstacle> {
+        let ranks = question.call.ranks;
         if !self.links.is_empty() && !self.links.contains(&question.link) {
             return Some(Obstacle::Link);
         }
@@ -109,7 +108,7 @@ impl Rule {
         if self.crowded && !question.is_crowded {
             return Some(Obstacle::Crowd);
         }
-        match self.recipe(question.element).check(question.call) {
+        match self.recipe(question).check(question.call) {
             Err(Error::UnsupportedAlgorithm { why, .. }) => Some(Obstacle::Algorithm(why)),
             _ => None,
         }

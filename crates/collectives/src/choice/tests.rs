@@ -1,6 +1,8 @@
 use super::*;
 use crate::algorithm::Blocks;
 use crate::collective::Collective;
+use crate::datatype::Datatype;
+use crate::operator::Operator;
 
 const LINKS: [LinkKind; 6] = [
     LinkKind::Shm,
@@ -29,11 +31,27 @@ fn collectives(count: usize) -> Vec<Collective<'static>> {
             blocks,
         },
         Collective::Allgather { blocks },
-        Collective::Reduce { root: 0, count },
-        Collective::Allreduce { count },
-        Collective::ReduceScatter { blocks },
-        Collective::Scan { count },
-        Collective::Exscan { count },
+        Collective::Reduce {
+            root: 0,
+            count,
+            operator: &Operator::Sum,
+        },
+        Collective::Allreduce {
+            count,
+            operator: &Operator::Sum,
+        },
+        Collective::ReduceScatter {
+            blocks,
+            operator: &Operator::Sum,
+        },
+        Collective::Scan {
+            count,
+            operator: &Operator::Sum,
+        },
+        Collective::Exscan {
+            count,
+            operator: &Operator::Sum,
+        },
         Collective::Alltoall { count },
         Collective::Alltoallv {
             sent: blocks,
@@ -43,7 +61,7 @@ fn collectives(count: usize) -> Vec<Collective<'static>> {
 }
 
 #[test]
-fn every_choice_can_be_built_whatever_the_table() {
+fn every_choice_of_any_table_can_be_built() {
     let empty = Table::parse("version = 1").expect("a table without rules");
     let nodes: Vec<u32> = (0..40).map(|rank| rank % 3).collect();
     let mut asked = 0;
@@ -52,19 +70,19 @@ fn every_choice_can_be_built_whatever_the_table() {
             for count in [0, 1, 100, 5_000, 1_000_000] {
                 for collective in collectives(count) {
                     for (commutes, known) in [(true, false), (false, false), (true, true), (false, true)] {
+                        let collective = collective.with_operator(Operator::in_order(commutes));
                         let call = CollectiveCall {
-                            commutes,
                             nodes: known.then_some(&nodes[..ranks as usize]),
-                            ..CollectiveCall::new(collective, ranks - 1, ranks)
+                            ..CollectiveCall::new(collective, Datatype::U64, ranks - 1, ranks)
                         };
-                        let question = Question::new(&call, 8, link);
+                        let question = Question::new(&call, link);
                         for (table, is_crowded) in
                             [(Table::built_in(), false), (Table::built_in(), true), (&empty, false)]
                         {
-                            let choice = table.choose(&Question { is_crowded, ..question });
-                            let algorithm = choice.recipe.algorithm;
+                            let recipe = table.choose(&Question { is_crowded, ..question });
+                            let algorithm = recipe.algorithm;
                             assert_eq!(algorithm.is_mediated(), link.is_mediated(), "{algorithm} over {link}");
-                            choice.recipe.build(&call).unwrap_or_else(|error| {
+                            recipe.build(&call).unwrap_or_else(|error| {
                                 panic!("{ranks} ranks over {link}: {error}");
                             });
                             asked += 1;
@@ -107,7 +125,7 @@ fn all_ranks_choose_the_same() {
             },
         },
     ] {
-        let choices: Vec<Choice> = (0..5)
+        let choices: Vec<Recipe> = (0..5)
             .map(|rank| {
                 // The positions of blocks in the output may differ between ranks.
                 let displacements = if rank % 2 == 0 { &places } else { &reversed };
@@ -121,9 +139,9 @@ fn all_ranks_choose_the_same() {
                 };
                 let call = CollectiveCall {
                     in_place: rank == 1,
-                    ..CollectiveCall::new(collective, rank, 5)
+                    ..CollectiveCall::new(collective, Datatype::U64, rank, 5)
                 };
-                Table::built_in().choose(&Question::new(&call, 8, LinkKind::Tcp))
+                Table::built_in().choose(&Question::new(&call, LinkKind::Tcp))
             })
             .collect();
         assert!(choices.windows(2).all(|pair| pair[0] == pair[1]), "{choices:?}");
@@ -155,11 +173,9 @@ fn an_explanation_names_each_rule_up_to_the_one_that_is_followed() {
         "#,
     )
     .expect("a table");
-    let call = CollectiveCall {
-        commutes: false,
-        ..CollectiveCall::new(Collective::Allreduce { count: 1000 }, 0, 4)
-    };
-    let text = table.explain(&Question::new(&call, 8, LinkKind::Tcp)).to_string();
+    let operator = Operator::in_order(false);
+    let call = CollectiveCall::new(Collective::Allreduce { count: 1000, operator }, Datatype::U64, 0, 4);
+    let text = table.explain(&Question::new(&call, LinkKind::Tcp)).to_string();
     assert_eq!(
         text,
         "allreduce of 8000 bytes by 4 ranks over tcp: recursive-doubling\n  \
@@ -167,28 +183,39 @@ fn an_explanation_names_each_rule_up_to_the_one_that_is_followed() {
          ring, for 100 bytes and more: no: it reduces in another order than that of ranks, and the operator does not commute\n  \
          recursive-doubling: yes\n"
     );
-    let scan = CollectiveCall::new(Collective::Scan { count: 1 }, 0, 4);
-    let text = table.explain(&Question::new(&scan, 8, LinkKind::S3)).to_string();
+    let scan = CollectiveCall::new(
+        Collective::Scan {
+            count: 1,
+            operator: &Operator::Sum,
+        },
+        Datatype::U64,
+        0,
+        4,
+    );
+    let text = table.explain(&Question::new(&scan, LinkKind::S3)).to_string();
     assert_eq!(text, "scan of 8 bytes by 4 ranks over s3: objects, as no rule fits\n");
 }
 
 #[test]
 fn a_caller_that_measures_gets_everything_that_could_be_done() {
     let nodes = [0, 0, 1, 1];
-    let candidates = |collective, nodes, commutes, link| {
+    let candidates = |collective: Collective, nodes, commutes, link| {
+        let collective = collective.with_operator(Operator::in_order(commutes));
         let call = CollectiveCall {
             nodes,
-            commutes,
-            ..CollectiveCall::new(collective, 0, 4)
+            ..CollectiveCall::new(collective, Datatype::U64, 0, 4)
         };
-        let candidates = Question::new(&call, 8, link).candidates();
+        let candidates = Question::new(&call, link).candidates();
         assert!(
             candidates.iter().all(|recipe| recipe.build(&call).is_ok()),
             "{candidates:?}"
         );
         candidates.len()
     };
-    let allreduce = Collective::Allreduce { count: 8 };
+    let allreduce = Collective::Allreduce {
+        count: 8,
+        operator: &Operator::Sum,
+    };
     assert_eq!(candidates(allreduce, None, true, LinkKind::Tcp), 5);
     assert_eq!(candidates(allreduce, None, false, LinkKind::Tcp), 4, "not the ring");
     assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::Tcp), 10);
@@ -205,12 +232,17 @@ fn leaders_are_for_several_nodes_of_several_ranks() {
     let choose = |nodes: Option<&[u32]>| {
         let call = CollectiveCall {
             nodes,
-            ..CollectiveCall::new(Collective::Allreduce { count: 8 }, 0, 4)
+            ..CollectiveCall::new(
+                Collective::Allreduce {
+                    count: 8,
+                    operator: &Operator::Sum,
+                },
+                Datatype::U64,
+                0,
+                4,
+            )
         };
-        Table::built_in()
-            .choose(&Question::new(&call, 8, LinkKind::Tcp))
-            .recipe
-            .by_nodes
+        Table::built_in().choose(&Question::new(&call, LinkKind::Tcp)).by_nodes
     };
     assert!(choose(Some(&[0, 0, 1, 1])));
     assert!(!choose(Some(&[0, 0, 0, 0])), "one node");
@@ -220,14 +252,14 @@ fn leaders_are_for_several_nodes_of_several_ranks() {
 
 #[test]
 fn members_that_share_processors_send_the_fewest_messages() {
-    let call = CollectiveCall::new(Collective::Barrier, 0, 8);
+    let call = CollectiveCall::new(Collective::Barrier, Datatype::U64, 0, 8);
     for link in [LinkKind::Shm, LinkKind::Tcp] {
-        let question = Question::new(&call, 1, link);
+        let question = Question::new(&call, link);
         let crowded = Question {
             is_crowded: true,
             ..question
         };
-        let choose = |question: &Question| Table::built_in().choose(question).recipe.algorithm;
+        let choose = |question: &Question| Table::built_in().choose(question).algorithm;
         assert_eq!(choose(&crowded), Algorithm::Linear);
         assert_ne!(choose(&question), Algorithm::Linear);
         let text = Table::built_in().explain(&crowded).to_string();

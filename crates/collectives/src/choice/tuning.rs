@@ -2,8 +2,8 @@
 
 use super::{LinkKind, Rule, Table};
 use crate::algorithm::Recipe;
-use crate::collective::Operation;
 use crate::error::Error;
+use crate::operation::Operation;
 use crate::schedule::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,9 +124,11 @@ fn winners<'a>(measured: &[&'a Measurement]) -> Vec<(Bounds, &'a Measurement)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Algorithm;
     use crate::choice::Question;
     use crate::collective::{Collective, CollectiveCall};
+    use crate::datatype::Datatype;
+    use crate::operation::Algorithm;
+    use crate::operator::Operator;
 
     fn took(ranks: Rank, bytes: usize, algorithm: Algorithm, seconds: f64) -> Measurement {
         Measurement {
@@ -154,12 +156,12 @@ mod tests {
         ];
         let table = Table::tuned(LinkKind::Tcp, &measured).expect("a table");
         let choose = |ranks, bytes: usize, link, commutes, nodes: Option<&[u32]>| {
+            let (count, operator) = (bytes / 8, Operator::in_order(commutes));
             let call = CollectiveCall {
-                commutes,
                 nodes,
-                ..CollectiveCall::new(Collective::Allreduce { count: bytes / 8 }, 0, ranks)
+                ..CollectiveCall::new(Collective::Allreduce { count, operator }, Datatype::U64, 0, ranks)
             };
-            table.choose(&Question::new(&call, 8, link)).recipe
+            table.choose(&Question::new(&call, link))
         };
         let tcp = |ranks, bytes| choose(ranks, bytes, LinkKind::Tcp, true, None).algorithm;
         assert_eq!(tcp(4, 8), RecursiveDoubling);
@@ -170,11 +172,9 @@ mod tests {
         assert_eq!(tcp(9, 1 << 30), Rabenseifner);
         assert_eq!(tcp(1000, 8), Rabenseifner);
         let built_in = |ranks, bytes: usize, link, commutes| {
-            let call = CollectiveCall {
-                commutes,
-                ..CollectiveCall::new(Collective::Allreduce { count: bytes / 8 }, 0, ranks)
-            };
-            Table::built_in().choose(&Question::new(&call, 8, link)).recipe
+            let (count, operator) = (bytes / 8, Operator::in_order(commutes));
+            let call = CollectiveCall::new(Collective::Allreduce { count, operator }, Datatype::U64, 0, ranks);
+            Table::built_in().choose(&Question::new(&call, link))
         };
         for bytes in [8, 1 << 20, 1 << 24] {
             assert_eq!(

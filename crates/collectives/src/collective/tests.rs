@@ -1,5 +1,6 @@
 use super::*;
-use crate::algorithm::{Algorithm, Recipe};
+use crate::algorithm::Recipe;
+use crate::operation::Algorithm;
 
 fn each<'a>(counts: &'a [usize], displacements: &'a [usize]) -> Blocks<'a> {
     Blocks::Each { counts, displacements }
@@ -12,8 +13,21 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
     let three = each(&[1, 2, 3], &[0, 1, 3]);
     let overlapping = each(&[1, 2, 3], &[0, 1, 2]);
     let cases = [
-        (Collective::Reduce { root: 3, count: 1 }, "the root is rank 3, of 3"),
-        (Collective::Allreduce { count: usize::MAX }, "more than any memory has"),
+        (
+            Collective::Reduce {
+                root: 3,
+                count: 1,
+                operator: &Operator::Sum,
+            },
+            "the root is rank 3, of 3",
+        ),
+        (
+            Collective::Allreduce {
+                count: usize::MAX,
+                operator: &Operator::Sum,
+            },
+            "more than any memory has",
+        ),
         (
             Collective::Alltoall { count: usize::MAX / 2 },
             "more than any memory has",
@@ -66,6 +80,7 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
         (
             Collective::ReduceScatter {
                 blocks: each(&[1, 2, 3], &[0, 1, 4]),
+                operator: &Operator::Sum,
             },
             "the block of rank 2 does not follow the one before it",
         ),
@@ -78,7 +93,7 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
         ),
     ];
     for (collective, expected) in cases {
-        let call = CollectiveCall::new(collective, 0, 3);
+        let call = CollectiveCall::new(collective, Datatype::U64, 0, 3);
         let refused = call.check().expect_err(expected);
         assert!(refused.to_string().contains(expected), "{refused}");
         let operation = collective.operation();
@@ -89,13 +104,13 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
         let recipe = Recipe::from(operation.algorithms()[0]);
         assert_eq!(recipe.build(&call), Err(refused), "nothing is built of it");
     }
-    let no_such = CollectiveCall::new(Collective::Barrier, 3, 3)
+    let no_such = CollectiveCall::new(Collective::Barrier, Datatype::U64, 3, 3)
         .check()
         .expect_err("ranks are 0 to 2");
     assert!(no_such.to_string().contains("has no such rank"), "{no_such}");
     let nodes = CollectiveCall {
         nodes: Some(&[0, 0]),
-        ..CollectiveCall::new(Collective::Barrier, 0, 3)
+        ..CollectiveCall::new(Collective::Barrier, Datatype::U64, 0, 3)
     };
     assert!(
         nodes
@@ -131,7 +146,7 @@ fn what_counts_nowhere_is_not_looked_at() {
             blocks: each(&[2, 2, 2], &[0, 0, 0]),
         },
     ] {
-        let call = CollectiveCall::new(collective, 1, 3);
+        let call = CollectiveCall::new(collective, Datatype::U64, 1, 3);
         call.check().unwrap_or_else(|error| panic!("{error}"));
         Recipe::from(Algorithm::Linear)
             .build(&call)
@@ -139,7 +154,7 @@ fn what_counts_nowhere_is_not_looked_at() {
     }
     // The position of an empty block has no meaning.
     let empty = each(&[0, 3, 0], &[usize::MAX, 0, 1]);
-    let call = CollectiveCall::new(Collective::Allgather { blocks: empty }, 0, 3);
+    let call = CollectiveCall::new(Collective::Allgather { blocks: empty }, Datatype::U64, 0, 3);
     call.check().unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(call.output(), 3);
 }
@@ -150,7 +165,7 @@ fn buffers_are_as_long_as_the_schedule_needs() {
     let long = |collective, rank, in_place| {
         let call = CollectiveCall {
             in_place,
-            ..CollectiveCall::new(collective, rank, 3)
+            ..CollectiveCall::new(collective, Datatype::U64, rank, 3)
         };
         (call.input(), call.output())
     };
@@ -165,11 +180,23 @@ fn buffers_are_as_long_as_the_schedule_needs() {
     );
     assert_eq!(long(Collective::Scatter { root: 2, blocks }, 2, true), (7, 0));
     assert_eq!(long(Collective::Allgather { blocks }, 2, true), (0, 7));
-    assert_eq!(long(Collective::Reduce { root: 0, count: 5 }, 1, true), (5, 0));
+    assert_eq!(
+        long(
+            Collective::Reduce {
+                root: 0,
+                count: 5,
+                operator: &Operator::Sum
+            },
+            1,
+            true
+        ),
+        (5, 0)
+    );
     assert_eq!(
         long(
             Collective::ReduceScatter {
-                blocks: Blocks::Equal(2)
+                blocks: Blocks::Equal(2),
+                operator: &Operator::Sum
             },
             1,
             false
@@ -179,7 +206,8 @@ fn buffers_are_as_long_as_the_schedule_needs() {
     assert_eq!(
         long(
             Collective::ReduceScatter {
-                blocks: Blocks::Equal(2)
+                blocks: Blocks::Equal(2),
+                operator: &Operator::Sum
             },
             1,
             true

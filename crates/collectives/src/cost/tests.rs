@@ -1,6 +1,9 @@
 use super::*;
-use crate::algorithm::{Algorithm, Blocks, Recipe, SchedulePart};
+use crate::algorithm::{Blocks, Recipe, SchedulePart};
 use crate::collective::{Collective, CollectiveCall};
+use crate::datatype::Datatype;
+use crate::operation::Algorithm;
+use crate::operator::Operator;
 use crate::schedule::{Area, AreaSpan, Schedule};
 
 const ALPHA: f64 = 10e-6;
@@ -29,7 +32,7 @@ fn seconds(ranks: Rank, collective: Collective, recipe: Recipe) -> f64 {
         byte_s: BETA,
     };
     simulate(ranks, 8, &costs(&link), |rank, rounds| {
-        recipe.build_part(&CollectiveCall::new(collective, rank, ranks), rounds)
+        recipe.build_part(&CollectiveCall::new(collective, Datatype::U64, rank, ranks), rounds)
     })
     .expect("it ends")
     .seconds
@@ -47,7 +50,10 @@ fn close(measured: f64, expected: f64, what: &str) {
 fn collectives_take_what_formulas_say() {
     let (count, bytes, p) = (8192, 65536.0, 64.0);
     let share = (p - 1.0) / p * bytes;
-    let allreduce = Collective::Allreduce { count };
+    let allreduce = Collective::Allreduce {
+        count,
+        operator: &Operator::Sum,
+    };
     let time = |collective, algorithm: Algorithm| seconds(64, collective, algorithm.into());
     close(
         time(allreduce, Algorithm::RecursiveDoubling),
@@ -120,7 +126,7 @@ fn a_store_of_one_server_carries_all_bytes_and_readers_ask_again() {
     let run = |store| {
         let costs = Costs { store, ..costs(&link) };
         simulate(10, 8, &costs, |rank, rounds| {
-            let call = CollectiveCall::new(Collective::Broadcast { root: 0, count: 1000 }, rank, 10);
+            let call = CollectiveCall::new(Collective::Broadcast { root: 0, count: 1000 }, Datatype::U64, rank, 10);
             Recipe::from(Algorithm::Objects).build_part(&call, rounds)
         })
         .expect("it ends")
@@ -193,7 +199,7 @@ fn links_differ() {
         simulate(8, 8, &costs(&link), |rank, rounds| {
             let call = CollectiveCall {
                 nodes: Some(&nodes),
-                ..CollectiveCall::new(Collective::Barrier, rank, 8)
+                ..CollectiveCall::new(Collective::Barrier, Datatype::U64, rank, 8)
             };
             recipe.build_part(&call, rounds)
         })
@@ -223,14 +229,34 @@ fn rounds_that_are_built_one_at_a_time_take_as_long() {
     };
     let costs = costs(&link);
     for (algorithm, collective) in [
-        (Algorithm::Ring, Collective::Allreduce { count: 1001 }),
-        (Algorithm::Rabenseifner, Collective::Reduce { root: 3, count: 1001 }),
+        (
+            Algorithm::Ring,
+            Collective::Allreduce {
+                count: 1001,
+                operator: &Operator::Sum,
+            },
+        ),
+        (
+            Algorithm::Rabenseifner,
+            Collective::Reduce {
+                root: 3,
+                count: 1001,
+                operator: &Operator::Sum,
+            },
+        ),
         (Algorithm::Bruck, Collective::Alltoall { count: 5 }),
-        (Algorithm::ObjectsScattered, Collective::Allreduce { count: 1001 }),
+        (
+            Algorithm::ObjectsScattered,
+            Collective::Allreduce {
+                count: 1001,
+                operator: &Operator::Sum,
+            },
+        ),
     ] {
         let run = |window| {
-            let build =
-                |rank, rounds| Recipe::from(algorithm).build_part(&CollectiveCall::new(collective, rank, 23), rounds);
+            let build = |rank, rounds| {
+                Recipe::from(algorithm).build_part(&CollectiveCall::new(collective, Datatype::U64, rank, 23), rounds)
+            };
             Simulation::new(23, 8, &costs, build, window).run().expect("it ends")
         };
         let whole = run(1_000_000);

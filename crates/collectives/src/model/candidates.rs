@@ -40,8 +40,8 @@ pub fn candidates(
     prices: &LinkPrices,
 ) -> Result<Vec<RecipeCandidate>, Error> {
     scenario.check()?;
-    let question = Question::new(&scenario.call, scenario.element, link);
-    let chosen = table.choose(&question).recipe;
+    let question = Question::new(&scenario.call, link);
+    let chosen = table.choose(&question);
     let mut recipes = question.candidates();
     if !recipes.contains(&chosen) {
         recipes.push(chosen);
@@ -53,7 +53,7 @@ pub fn candidates(
     let far = prices.link.message(link).map(MessageTimes::cost);
     let near = prices.link.shm.as_ref().map(MessageTimes::cost);
     let occupies = |count: usize| {
-        let bytes = count as f64 * scenario.element as f64;
+        let bytes = count as f64 * scenario.element() as f64;
         let of = |cost: LinkCost| cost.message_s + bytes * cost.byte_s;
         // There is no such bound for stores.
         far.map_or(0.0, |far| of(far).min(near.map_or(f64::INFINITY, of)))

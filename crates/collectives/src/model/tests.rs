@@ -1,13 +1,12 @@
 use super::*;
-use crate::algorithm::Algorithm;
+use crate::operation::Algorithm;
 
 mod fmi;
 mod grid;
 
 fn scenario(operation: Operation, count: usize, ranks: Rank) -> Scenario<'static> {
     Scenario {
-        call: CollectiveCall::new(collective_of_size(operation, 0, ranks, count), 0, ranks),
-        element: 1,
+        call: CollectiveCall::new(collective_of_size(operation, 0, ranks, count), Datatype::U8, 0, ranks),
         memory_bytes: 2 << 30,
         operations_per_hour: None,
     }
@@ -181,15 +180,10 @@ fn what_is_unknown_or_too_large_is_said() {
     for (change, expected) in [
         (
             Scenario {
-                element: 0,
-                ..allreduce
-            },
-            "no bytes",
-        ),
-        (
-            Scenario {
-                element: 1 << 30,
-                call: scenario(Operation::Allgather, 1 << 20, 4).call,
+                call: CollectiveCall {
+                    datatype: Datatype::record::<[u8; 1 << 30]>(),
+                    ..scenario(Operation::Allgather, 1 << 20, 4).call
+                },
                 ..allreduce
             },
             "1 TiB",

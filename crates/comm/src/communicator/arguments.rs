@@ -1,46 +1,4 @@
-//! Arguments of a collective, as the caller gives them.
-
-use hotlease_collectives::{Collective, Datatype, Operator};
-
-/// A collective of all members, as this member calls it.
-#[derive(Debug, Clone, Copy)]
-pub struct CollectiveArguments<'a> {
-    /// The collective, with its counts, blocks and root.
-    pub collective: Collective<'a>,
-    /// Type of the elements.
-    pub datatype: Datatype,
-    /// Operator, if the collective reduces.
-    pub operator: Option<&'a Operator>,
-    /// The caller's part is already in the output (`MPI_IN_PLACE`): see [`CollectiveCall::in_place`](crate::CollectiveCall::in_place).
-    pub in_place: bool,
-    /// Place of the call in the program, named in errors of checked mode (default: the place in Rust).
-    pub site: Option<&'a str>,
-}
-
-impl<'a> CollectiveArguments<'a> {
-    /// Makes arguments that are not in place, without an operator.
-    pub const fn new(collective: Collective<'a>, datatype: Datatype) -> Self {
-        Self {
-            collective,
-            datatype,
-            operator: None,
-            in_place: false,
-            site: None,
-        }
-    }
-
-    /// Sets the operator.
-    pub const fn with_operator(mut self, operator: &'a Operator) -> Self {
-        self.operator = Some(operator);
-        self
-    }
-
-    /// Makes the collective in place.
-    pub const fn in_place(mut self) -> Self {
-        self.in_place = true;
-        self
-    }
-}
+//! Data that the caller of a collective gives, or has in place.
 
 /// Data that the caller contributes: a slice, or [`InPlace`].
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,9 @@
 //! Blocking collectives on slices of elements.
 
 use super::Communicator;
-use super::arguments::{CollectiveArguments, Contribution};
-use super::checked::CallSite;
+use super::arguments::Contribution;
 use crate::error::Error;
 use hotlease_collectives::{Blocks, Collective, Element, Operation, Operator, Rank};
-use std::panic::Location;
 
 /// Blocking collectives: all members must call the same ones, in the same order; each member waits until it has its
 /// part. Input memory is never written.
@@ -21,7 +19,7 @@ impl Communicator {
     /// Those of all collectives.
     #[track_caller]
     pub fn barrier(&self) -> Result<(), Error> {
-        self.run_contribution::<u8>(Collective::Barrier, None, Contribution::Separate(&[]), &mut [])
+        self.run_typed::<u8>(Collective::Barrier, false, &[], &mut [])
     }
 
     /// Copies the root's elements to all members.
@@ -33,9 +31,9 @@ impl Communicator {
         let count = buffer.len();
         let collective = Collective::Broadcast { root, count };
         if root == self.rank() {
-            self.run_contribution(collective, None, Contribution::Separate(buffer), &mut [])
+            self.run_typed(collective, false, buffer, &mut [])
         } else {
-            self.run_contribution(collective, None, Contribution::Separate(&[]), buffer)
+            self.run_typed(collective, false, &[], buffer)
         }
     }
 
@@ -66,7 +64,7 @@ impl Communicator {
             )?;
         }
         let blocks = Blocks::Equal(count);
-        self.run_contribution(Collective::Gather { root, blocks }, None, mine, all)
+        self.run_contribution(Collective::Gather { root, blocks }, mine, all)
     }
 
     /// Collects blocks of any length at the root, which knows the lengths; at other members, `blocks` and `all` are
@@ -89,7 +87,7 @@ impl Communicator {
             None => return Err(self.only_the_root(Operation::Gatherv)),
         };
         let collective = Collective::Gatherv { root, mine, blocks };
-        self.run_contribution(collective, None, given, all)
+        self.run_contribution(collective, given, all)
     }
 
     /// Gives each member its part of the root's elements, by rank; `mine` has the same length at all members. If
@@ -109,7 +107,7 @@ impl Communicator {
         }
         let blocks = Blocks::Equal(count);
         let all = if root == self.rank() { all } else { &[] };
-        self.run_typed(Collective::Scatter { root, blocks }, None, all, mine, stays)
+        self.run_typed(Collective::Scatter { root, blocks }, stays, all, mine)
     }
 
     /// Gives each member its block of the root's elements. Blocks may have any length, which the root knows; at other
@@ -128,7 +126,7 @@ impl Communicator {
             blocks,
         };
         let all = if is_root { all } else { &[] };
-        self.run_typed(collective, None, all, mine, stays)
+        self.run_typed(collective, stays, all, mine)
     }
 
     /// Collects the elements of all members at every member, by rank; each member gives the same number. `all` has
@@ -150,7 +148,7 @@ impl Communicator {
             count * self.size() as usize,
         )?;
         let blocks = Blocks::Equal(count);
-        self.run_contribution(Collective::Allgather { blocks }, None, mine, all)
+        self.run_contribution(Collective::Allgather { blocks }, mine, all)
     }
 
     /// Collects blocks of any length at every member. All members know the lengths.
@@ -169,7 +167,7 @@ impl Communicator {
             let own = count_of(&blocks, self.rank());
             self.check_count(Operation::Allgather, "elements of its own", count, own)?;
         }
-        self.run_contribution(Collective::Allgather { blocks }, None, mine, all)
+        self.run_contribution(Collective::Allgather { blocks }, mine, all)
     }
 
     /// Gives the root the sum (or another result) of the elements of all members, element by element. `total` may be
@@ -194,8 +192,8 @@ impl Communicator {
         if is_root {
             self.check_count(Operation::Reduce, "elements of the result", total.len(), count)?;
         }
-        let collective = Collective::Reduce { root, count };
-        self.run_contribution(collective, Some(operator), mine, total)
+        let collective = Collective::Reduce { root, count, operator };
+        self.run_contribution(collective, mine, total)
     }
 
     /// Gives every member the sum (or another result) of the elements of all members, element by element, with
@@ -210,14 +208,8 @@ impl Communicator {
         total: &mut [T],
         operator: &Operator,
     ) -> Result<(), Error> {
-        let (mine, count) = (mine.into(), total.len());
-        self.check_count(
-            Operation::Allreduce,
-            "elements of its own",
-            mine.len().unwrap_or(count),
-            count,
-        )?;
-        self.run_contribution(Collective::Allreduce { count }, Some(operator), mine, total)
+        let count = total.len();
+        self.reduce_all(Collective::Allreduce { count, operator }, mine.into(), total)
     }
 
     /// Gives each member its part of the result of an [`allreduce`](Self::allreduce): `counts` has the number of
@@ -234,13 +226,13 @@ impl Communicator {
         counts: &[usize],
         operator: &Operator,
     ) -> Result<(), Error> {
-        let displacements = consecutive_starts(counts);
+        let displacements = Blocks::consecutive_starts(counts);
         let blocks = Blocks::Each {
             counts,
             displacements: &displacements,
         };
-        let collective = Collective::ReduceScatter { blocks };
-        self.run_contribution(collective, Some(operator), mine.into(), part)
+        let collective = Collective::ReduceScatter { blocks, operator };
+        self.run_contribution(collective, mine.into(), part)
     }
 
     /// Gives each member its part of the result of an [`allreduce`](Self::allreduce); all parts have the same length.
@@ -264,8 +256,8 @@ impl Communicator {
             self.check_count(operation, "elements of the result", part.len(), count)?;
         }
         let blocks = Blocks::Equal(count);
-        let collective = Collective::ReduceScatter { blocks };
-        self.run_contribution(collective, Some(operator), mine, part)
+        let collective = Collective::ReduceScatter { blocks, operator };
+        self.run_contribution(collective, mine, part)
     }
 
     /// Gives each member the sum (or another result) of the elements of the members up to and including itself.
@@ -279,14 +271,8 @@ impl Communicator {
         total: &mut [T],
         operator: &Operator,
     ) -> Result<(), Error> {
-        let (mine, count) = (mine.into(), total.len());
-        self.check_count(
-            Operation::Scan,
-            "elements of its own",
-            mine.len().unwrap_or(count),
-            count,
-        )?;
-        self.run_contribution(Collective::Scan { count }, Some(operator), mine, total)
+        let count = total.len();
+        self.reduce_all(Collective::Scan { count, operator }, mine.into(), total)
     }
 
     /// Gives each member the sum (or another result) of the elements of the members before it. At rank 0, `total` is
@@ -301,14 +287,8 @@ impl Communicator {
         total: &mut [T],
         operator: &Operator,
     ) -> Result<(), Error> {
-        let (mine, count) = (mine.into(), total.len());
-        self.check_count(
-            Operation::Exscan,
-            "elements of its own",
-            mine.len().unwrap_or(count),
-            count,
-        )?;
-        self.run_contribution(Collective::Exscan { count }, Some(operator), mine, total)
+        let count = total.len();
+        self.reduce_all(Collective::Exscan { count, operator }, mine.into(), total)
     }
 
     /// Gives part `i` of each member's elements to rank `i`, in the order of the sending ranks; all parts have the
@@ -322,7 +302,7 @@ impl Communicator {
         let count = self.share(Operation::Alltoall, all.len())?;
         let given = mine.len().unwrap_or(all.len());
         self.check_count(Operation::Alltoall, "elements for all", given, all.len())?;
-        self.run_contribution(Collective::Alltoall { count }, None, mine, all)
+        self.run_contribution(Collective::Alltoall { count }, mine, all)
     }
 
     /// Gives part `i` of each member's elements to rank `i`, with parts of any length: `sent` describes the parts that
@@ -339,20 +319,33 @@ impl Communicator {
         received: Blocks<'_>,
     ) -> Result<(), Error> {
         let collective = Collective::Alltoallv { sent, received };
-        self.run_contribution(collective, None, mine.into(), all)
+        self.run_contribution(collective, mine.into(), all)
+    }
+
+    /// Runs a reduction whose result has as many elements as each member gives.
+    #[track_caller]
+    fn reduce_all<T: Element>(
+        &self,
+        collective: Collective<'_>,
+        given: Contribution<'_, T>,
+        total: &mut [T],
+    ) -> Result<(), Error> {
+        if let Some(own) = given.len() {
+            self.check_count(collective.operation(), "elements of its own", own, total.len())?;
+        }
+        self.run_contribution(collective, given, total)
     }
 
     #[track_caller]
     fn run_contribution<T: Element>(
         &self,
         collective: Collective<'_>,
-        operator: Option<&Operator>,
         given: Contribution<'_, T>,
         output: &mut [T],
     ) -> Result<(), Error> {
         match given {
-            Contribution::Separate(input) => self.run_typed(collective, operator, input, output, false),
-            Contribution::InPlace => self.run_typed(collective, operator, &[], output, true),
+            Contribution::Separate(input) => self.run_typed(collective, false, input, output),
+            Contribution::InPlace => self.run_typed(collective, true, &[], output),
         }
     }
 
@@ -360,22 +353,12 @@ impl Communicator {
     fn run_typed<T: Element>(
         &self,
         collective: Collective<'_>,
-        operator: Option<&Operator>,
+        in_place: bool,
         input: &[T],
         output: &mut [T],
-        in_place: bool,
     ) -> Result<(), Error> {
-        let ask = CollectiveArguments {
-            collective,
-            datatype: T::KIND,
-            operator,
-            in_place,
-            site: None,
-        };
-        let site = CallSite::rust(Location::caller());
-        T::write(output, |output| {
-            self.collective_at(&ask, site, bytemuck::cast_slice(input), output)
-        })
+        let collective = self.collective(collective, T::KIND).in_place(in_place);
+        T::write(output, |output| collective.run(bytemuck::cast_slice(input), output))
     }
 
     /// Number of elements for each rank.
@@ -415,15 +398,4 @@ pub(super) fn count_of(blocks: &Blocks<'_>, rank: Rank) -> usize {
         Blocks::Equal(count) => *count,
         Blocks::Each { counts, .. } => counts.get(rank as usize).copied().unwrap_or(0),
     }
-}
-
-/// Start of each block, if blocks follow each other.
-pub(super) fn consecutive_starts(counts: &[usize]) -> Vec<usize> {
-    let mut next = 0usize;
-    let places = counts.iter().map(|count| {
-        let place = next;
-        next = next.saturating_add(*count);
-        place
-    });
-    places.collect()
 }

@@ -1,21 +1,20 @@
 //! Checked mode: before each collective, members tell each other the call that they are about to make, and its place
 //! in the program, each on a card ([`crate::card`]).
 
-use super::arguments::CollectiveArguments;
 use crate::card::{CALL_BYTES, CARD_BYTES, CallSummary, last_bytes, shortened, write};
-use hotlease_collectives::{Blocks, Collective, CollectiveCall, Operator, Rank};
+use hotlease_collectives::{Blocks, Collective, CollectiveCall, Datatype, Operator, Rank};
 use std::fmt::Write;
 use std::panic::Location;
 
 /// Place in a program that calls a collective.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct CallSite<'a> {
     place: SourceLocation<'a>,
     /// Name of the call there, if it is not the collective itself.
     name: Option<&'static str>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum SourceLocation<'a> {
     Rust(&'static Location<'static>),
     Other(&'a str),
@@ -29,10 +28,10 @@ impl<'a> CallSite<'a> {
         }
     }
 
-    /// Place that the caller gives, else the place in Rust.
-    pub(super) fn of(ask: &CollectiveArguments<'a>, location: &'static Location<'static>) -> Self {
+    /// Place in a program of another language.
+    pub(super) fn other(place: &'a str) -> Self {
         Self {
-            place: ask.site.map_or(SourceLocation::Rust(location), SourceLocation::Other),
+            place: SourceLocation::Other(place),
             name: None,
         }
     }
@@ -49,16 +48,16 @@ impl<'a> CallSite<'a> {
 /// Call that exchanges the cards.
 pub(super) fn exchange_call(rank: Rank, ranks: Rank) -> CollectiveCall<'static> {
     let blocks = Blocks::Equal(CARD_BYTES);
-    CollectiveCall::new(Collective::Allgather { blocks }, rank, ranks)
+    CollectiveCall::new(Collective::Allgather { blocks }, Datatype::Bytes, rank, ranks)
 }
 
 /// Card of this member: its call and the place of the call.
-pub(super) fn card(ask: &CollectiveArguments<'_>, site: &CallSite<'_>) -> CallSummary {
+pub(super) fn card(made: &CollectiveCall<'_>, site: &CallSite<'_>) -> CallSummary {
     let mut card = [0; CARD_BYTES];
     let (call, place) = card.split_at_mut(CALL_BYTES);
     let text = match site.name {
         Some(name) => name.to_owned(),
-        None => describe(ask),
+        None => describe(made),
     };
     write(call, &shortened(text));
     match site.place {
@@ -69,9 +68,9 @@ pub(super) fn card(ask: &CollectiveArguments<'_>, site: &CallSite<'_>) -> CallSu
 }
 
 /// Describes the call, with all arguments that members must agree on.
-fn describe(ask: &CollectiveArguments<'_>) -> String {
-    let datatype = ask.datatype;
-    let mut text = match ask.collective {
+fn describe(made: &CollectiveCall<'_>) -> String {
+    let datatype = made.datatype;
+    let mut text = match made.collective {
         Collective::Barrier => return "barrier".into(),
         Collective::Broadcast { root, count } => {
             format!("broadcast of {count} {datatype} from rank {root}")
@@ -86,17 +85,17 @@ fn describe(ask: &CollectiveArguments<'_>) -> String {
         Collective::Gatherv { root, .. } => format!("gatherv of {datatype} to rank {root}"),
         Collective::Scatterv { root, .. } => format!("scatterv of {datatype} from rank {root}"),
         Collective::Allgather { blocks } => format!("allgather of {} {datatype}", of_each(&blocks)),
-        Collective::Reduce { root, count } => format!("reduce of {count} {datatype} to rank {root}"),
-        Collective::Allreduce { count } => format!("allreduce of {count} {datatype}"),
-        Collective::ReduceScatter { blocks } => {
+        Collective::Reduce { root, count, .. } => format!("reduce of {count} {datatype} to rank {root}"),
+        Collective::Allreduce { count, .. } => format!("allreduce of {count} {datatype}"),
+        Collective::ReduceScatter { blocks, .. } => {
             format!("reduce_scatter of {} {datatype}", of_each(&blocks))
         }
-        Collective::Scan { count } => format!("scan of {count} {datatype}"),
-        Collective::Exscan { count } => format!("exscan of {count} {datatype}"),
+        Collective::Scan { count, .. } => format!("scan of {count} {datatype}"),
+        Collective::Exscan { count, .. } => format!("exscan of {count} {datatype}"),
         Collective::Alltoall { count } => format!("alltoall of {count} {datatype} to each"),
         Collective::Alltoallv { .. } => format!("alltoallv of {datatype}"),
     };
-    if let Some(operator) = ask.operator.filter(|_| ask.collective.operation().is_reduction()) {
+    if let Some(operator) = made.collective.operator() {
         let order = match operator {
             Operator::User { commutes: false, .. } => " that does not commute",
             _ => "",
@@ -121,14 +120,10 @@ fn of_each(blocks: &Blocks<'_>) -> String {
 mod tests {
     use super::*;
     use crate::card::first_difference;
-    use hotlease_collectives::Datatype;
 
     fn at(text: &'static str, count: usize) -> CallSummary {
-        let ask = CollectiveArguments {
-            site: Some(text),
-            ..CollectiveArguments::new(Collective::Broadcast { root: 1, count }, Datatype::F32)
-        };
-        card(&ask, &CallSite::of(&ask, Location::caller()))
+        let call = CollectiveCall::new(Collective::Broadcast { root: 1, count }, Datatype::F32, 0, 3);
+        card(&call, &CallSite::other(text))
     }
 
     #[test]
@@ -156,11 +151,8 @@ mod tests {
                 counts: &counts,
                 displacements: &counts,
             };
-            let ask = CollectiveArguments {
-                site: Some(&"ä/".repeat(200)),
-                ..CollectiveArguments::new(Collective::Allgather { blocks }, Datatype::U8)
-            };
-            card(&ask, &CallSite::of(&ask, Location::caller()))
+            let call = CollectiveCall::new(Collective::Allgather { blocks }, Datatype::U8, 0, 1000);
+            card(&call, &CallSite::other(&"ä/".repeat(200)))
         };
         let cards = [long(1), long(2)];
         let error = first_difference(cards.as_flattened())

@@ -1,158 +1,160 @@
-//! Collectives on bytes, by the arguments of the caller or by a schedule.
+//! Collectives on bytes, as members call them or by a schedule of their own.
 
 use super::Communicator;
-use super::arguments::CollectiveArguments;
 use super::checked::{self, CallSite};
 use super::schedule_cache::Key;
+use crate::card::CARD_BYTES;
 use crate::error::Error;
 use crate::memory::TransferMemory;
-use crate::protocol::{Check, CollectiveStart};
+use crate::protocol::{CollectiveStart, CollectiveWork};
 use crate::request::Request;
-use hotlease_collectives::{CollectiveCall, Explanation, LinkKind, Operation, Question, Reduction, Schedule};
+use hotlease_collectives::{
+    Collective, CollectiveCall, Datatype, Explanation, LinkKind, Question, Reduction, Schedule,
+};
 use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
 use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
-impl Communicator {
-    /// Does this member's part of a collective and waits for its end. All members must call the same collectives in
-    /// the same order. Buffers must be at least as long as [`CollectiveCall::input`] and [`CollectiveCall::output`] say, in elements of
-    /// the datatype; they need not be aligned, and must not overlap. The input is never written.
+/// Collective of a communicator, as this member calls it. The typed calls and the calls of other languages all use it.
+///
+/// All members must call the same collectives in the same order. Buffers must be at least as long as
+/// [`lengths`](Self::lengths) says; they need not be aligned, and must not overlap. The input is never written.
+#[derive(Debug, Clone, Copy)]
+pub struct MemberCollective<'a> {
+    communicator: &'a Communicator,
+    call: CollectiveCall<'a>,
+    site: CallSite<'a>,
+}
+
+impl<'a> MemberCollective<'a> {
+    /// Says whether the caller's part is already in the output (`MPI_IN_PLACE`): see [`CollectiveCall::in_place`].
+    pub const fn in_place(mut self, in_place: bool) -> Self {
+        self.call.in_place = in_place;
+        self
+    }
+
+    /// Sets the place of the call in the program, which errors of checked mode name (default: the place in Rust).
+    pub fn at(self, place: &'a str) -> Self {
+        self.called_at(CallSite::other(place))
+    }
+
+    pub(super) fn called_at(self, site: CallSite<'a>) -> Self {
+        Self { site, ..self }
+    }
+
+    /// Bytes that input and output must have at least.
     ///
-    /// The typed calls and the calls of other languages all use this method.
+    /// # Errors
+    /// [`Error::Arguments`].
+    pub fn lengths(&self) -> Result<[usize; 2], Error> {
+        self.call.check()?;
+        let bytes = |elements: usize| elements.saturating_mul(self.call.datatype.size());
+        Ok([bytes(self.call.input()), bytes(self.call.output())])
+    }
+
+    /// Does this member's part of the collective and waits for its end.
     ///
     /// # Errors
     /// [`Error::Arguments`] and [`Error::Operator`]: nothing was sent, and the other members still wait for this
     /// member's call. [`Error::Mismatch`], [`Error::OperatorPanicked`], [`Error::CollectiveFailed`]: no later collective of this
     /// communicator succeeds. [`Error::MemberLost`] and [`Error::MemberLeft`] of any member. In checked mode
     /// [`Error::CallMismatch`].
-    #[track_caller]
-    pub fn collective(&self, ask: &CollectiveArguments<'_>, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
-        self.collective_at(ask, CallSite::of(ask, Location::caller()), input, output)
-    }
-
-    /// Begins a collective on lent memory, which must stay until the request has ended.
-    ///
-    /// # Errors
-    /// [`Error::Arguments`], [`Error::Operator`], [`Error::TooManyRequests`]; the request reports all others.
-    #[track_caller]
-    pub fn begin_collective(
-        &self,
-        ask: &CollectiveArguments<'_>,
-        input: &LentBytes,
-        output: &LentBytesMut,
-    ) -> Result<Request, Error> {
-        let (input, output) = (
-            TransferMemory::Lent(input.clone()),
-            TransferMemory::LentMut(output.clone()),
-        );
-        self.begin(ask, CallSite::of(ask, Location::caller()), input, output)
-    }
-
-    pub(super) fn collective_at(
-        &self,
-        ask: &CollectiveArguments<'_>,
-        site: CallSite<'_>,
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<(), Error> {
+    pub fn run(&self, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
         lend(input, |input| {
-            lend_mut(output, |output| {
-                let (input, output) = (
-                    TransferMemory::Lent(input.clone()),
-                    TransferMemory::LentMut(output.clone()),
-                );
-                self.begin(ask, site, input, output)?.wait().map(drop)
-            })
+            lend_mut(output, |output| self.begin(input, output)?.wait().map(drop))
         })
     }
 
-    /// The call that this member makes with these arguments.
-    pub(super) fn call<'a>(&'a self, ask: &CollectiveArguments<'a>) -> CollectiveCall<'a> {
-        CollectiveCall {
-            collective: ask.collective,
-            rank: self.rank(),
-            ranks: self.size(),
-            in_place: ask.in_place,
-            commutes: ask.operator.is_none_or(|operator| operator.commutes()),
-            nodes: Some(&self.nodes),
-        }
+    /// Begins the collective on lent memory, which must stay until the request has ended.
+    ///
+    /// # Errors
+    /// [`Error::Arguments`], [`Error::Operator`], [`Error::TooManyRequests`]; the request reports all others.
+    pub fn begin(&self, input: &LentBytes, output: &LentBytesMut) -> Result<Request, Error> {
+        self.begin_on(
+            TransferMemory::Lent(input.clone()),
+            TransferMemory::LentMut(output.clone()),
+        )
     }
 
-    pub(super) fn begin(
-        &self,
-        ask: &CollectiveArguments<'_>,
-        site: CallSite<'_>,
-        input: TransferMemory,
-        output: TransferMemory,
-    ) -> Result<Request, Error> {
-        let operation = ask.collective.operation();
-        let reduction = match ask.operator {
-            _ if !operation.is_reduction() => None,
-            Some(operator) => Some(operator.of(ask.datatype)?),
-            None => {
-                let why = "it reduces, and is given no operator".into();
-                return Err(self.contradiction(operation, why));
-            }
-        };
-        let call = self.call(ask);
-        call.check()?;
-        let element = ask.datatype.size();
-        self.check_room(operation, "input", (input.len(), call.input()), element)?;
-        self.check_room(operation, "output", (output.len(), call.output()), element)?;
-        let start = CollectiveStart {
-            schedule: self.schedule(&call, element)?,
-            element,
-            input,
-            output,
-            reduction,
-            is_built: true,
-            check: self.check(ask, &site)?,
-        };
-        self.begin_schedule(start)
+    pub(super) fn begin_on(&self, input: TransferMemory, output: TransferMemory) -> Result<Request, Error> {
+        let (communicator, call) = (self.communicator, &self.call);
+        let operator = call.collective.operator();
+        let reduction = operator.map(|operator| operator.of(call.datatype)).transpose()?;
+        let [read, written] = self.lengths()?;
+        self.check_room("input", input.len(), read)?;
+        self.check_room("output", output.len(), written)?;
+        communicator.begin_schedule(CollectiveStart::Built {
+            work: CollectiveWork {
+                schedule: communicator.schedule(call)?,
+                element: call.datatype.size(),
+                input,
+                output,
+                reduction,
+            },
+            exchange: communicator.exchange(self)?,
+        })
     }
 
-    /// The exchange of cards that goes first in checked mode.
-    fn check(&self, ask: &CollectiveArguments<'_>, site: &CallSite<'_>) -> Result<Option<Check>, Error> {
-        if !self.member.is_checked {
-            return Ok(None);
-        }
-        let call = checked::exchange_call(self.rank(), self.size());
-        let schedule = self.schedule(&call, 1)?;
-        let card = checked::card(ask, site);
-        Ok(Some(Check { schedule, card }))
-    }
-
-    fn check_room(
-        &self,
-        operation: Operation,
-        what: &str,
-        (bytes, elements): (usize, usize),
-        element: usize,
-    ) -> Result<(), Error> {
-        let needed = elements.saturating_mul(element);
+    fn check_room(&self, what: &str, bytes: usize, needed: usize) -> Result<(), Error> {
         if bytes >= needed {
             return Ok(());
         }
+        let elements = needed / self.call.datatype.size();
         let why = format!("the {what} has {bytes} bytes, of {needed} for {elements} elements");
-        Err(self.contradiction(operation, why))
+        Err(self.communicator.contradiction(self.call.collective.operation(), why))
     }
 
-    /// Explains which algorithm a collective would use. Nothing is sent.
+    /// Explains which algorithm the collective would use. Nothing is sent.
     ///
     /// # Errors
     /// [`Error::Arguments`].
-    pub fn explain(&self, ask: &CollectiveArguments<'_>) -> Result<Explanation, Error> {
-        let call = self.call(ask);
-        call.check()?;
-        let question = self.question(&call, ask.datatype.size());
-        Ok(self.member.table.explain(&question))
+    pub fn explain(&self) -> Result<Explanation, Error> {
+        self.call.check()?;
+        let question = self.communicator.question(&self.call);
+        Ok(self.communicator.member.table.explain(&question))
+    }
+}
+
+impl Communicator {
+    /// Makes a collective of this communicator, which is not in place; [`MemberCollective::run`] runs it.
+    ///
+    /// ```no_run
+    /// # fn example(all: &hotlease_comm::Communicator) -> Result<(), hotlease_comm::Error> {
+    /// use hotlease_comm::{Collective, Datatype, Operator};
+    /// let sum = Collective::Allreduce { count: 1, operator: &Operator::Sum };
+    /// let mut total = [0; 4];
+    /// all.collective(sum, Datatype::U32).run(&1u32.to_ne_bytes(), &mut total)?;
+    /// # Ok(()) }
+    /// ```
+    #[track_caller]
+    pub fn collective<'a>(&'a self, collective: Collective<'a>, datatype: Datatype) -> MemberCollective<'a> {
+        MemberCollective {
+            communicator: self,
+            call: CollectiveCall {
+                nodes: Some(&self.nodes),
+                ..CollectiveCall::new(collective, datatype, self.rank(), self.size())
+            },
+            site: CallSite::rust(Location::caller()),
+        }
     }
 
-    fn question<'a>(&self, call: &'a CollectiveCall<'a>, element: usize) -> Question<'a> {
+    /// The exchange of cards that goes first in checked mode.
+    fn exchange(&self, of: &MemberCollective<'_>) -> Result<Option<CollectiveWork>, Error> {
+        if !self.member.is_checked {
+            return Ok(None);
+        }
+        Ok(Some(CollectiveWork {
+            schedule: self.schedule(&checked::exchange_call(self.rank(), self.size()))?,
+            element: 1,
+            input: TransferMemory::of(checked::card(&of.call, &of.site).to_vec()),
+            output: TransferMemory::zeroed(CARD_BYTES * self.size() as usize),
+            reduction: None,
+        }))
+    }
+
+    fn question<'a>(&self, call: &'a CollectiveCall<'a>) -> Question<'a> {
         Question {
             call,
-            bytes: call.size().saturating_mul(element),
-            element,
             link: match self.member.link {
                 LinkKind::Ofi | LinkKind::Tcp if self.node_count == 1 => LinkKind::Shm,
                 link => link,
@@ -163,13 +165,13 @@ impl Communicator {
     }
 
     /// Schedule of a call, by the algorithm that the table chooses.
-    fn schedule(&self, call: &CollectiveCall<'_>, element: usize) -> Result<Arc<Schedule>, Error> {
+    fn schedule(&self, call: &CollectiveCall<'_>) -> Result<Arc<Schedule>, Error> {
         let schedules = || self.schedules.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Key::of(call, element);
+        let key = Key::of(call);
         if let Some(schedule) = key.and_then(|key| schedules().get(&key)) {
             return Ok(schedule);
         }
-        let recipe = self.member.table.choose(&self.question(call, element)).recipe;
+        let recipe = self.member.table.choose(&self.question(call));
         let schedule = Arc::new(recipe.build(call)?);
         if let Some(key) = key {
             schedules().keep(key, &schedule);
@@ -200,9 +202,8 @@ impl Communicator {
     ) -> Result<(), Error> {
         lend(input, |input| {
             lend_mut(output, |output| {
-                self.start_lent(schedule, element, input, output, reduction)?
-                    .wait()
-                    .map(drop)
+                let request = self.start_lent(schedule, element, input, output, reduction)?;
+                request.wait().map(drop)
             })
         })
     }
@@ -219,14 +220,12 @@ impl Communicator {
         output: &LentBytesMut,
         reduction: Option<Reduction>,
     ) -> Result<Request, Error> {
-        self.begin_schedule(CollectiveStart {
+        self.begin_schedule(CollectiveStart::Given(CollectiveWork {
             schedule,
             element,
             input: TransferMemory::Lent(input.clone()),
             output: TransferMemory::LentMut(output.clone()),
             reduction,
-            is_built: false,
-            check: None,
-        })
+        }))
     }
 }

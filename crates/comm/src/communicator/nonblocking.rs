@@ -1,14 +1,12 @@
 //! Non-blocking collectives on vectors of elements.
 
 use super::Communicator;
-use super::arguments::CollectiveArguments;
-use super::blocking::{consecutive_starts, count_of};
-use super::checked::CallSite;
+use super::blocking::count_of;
+use super::collectives::MemberCollective;
 use crate::error::Error;
 use crate::memory::TransferMemory;
 use crate::request::{CollectiveRequest, Request};
 use hotlease_collectives::{Blocks, Collective, Element, Operation, Operator, Rank};
-use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
 /// Memory of a collective, which is returned with the result.
@@ -33,8 +31,8 @@ impl Communicator {
     #[track_caller]
     pub fn ibarrier(&self) -> Result<Request, Error> {
         let empty = || TransferMemory::of(Vec::new());
-        let ask = CollectiveArguments::new(Collective::Barrier, <u8 as Element>::KIND);
-        self.begin(&ask, CallSite::rust(Location::caller()), empty(), empty())
+        self.collective(Collective::Barrier, u8::KIND)
+            .begin_on(empty(), empty())
     }
 
     /// Non-blocking [`broadcast`](Self::broadcast): returns the root's elements, at the root too.
@@ -46,13 +44,13 @@ impl Communicator {
         let count = buffer.len();
         let collective = Collective::Broadcast { root, count };
         let (buffer, nothing) = (keep(buffer), zeros::<T>(0));
-        if root == self.rank() {
-            let request = self.begin_owned::<T>(collective, None, &buffer, &nothing, false)?;
-            Ok(CollectiveRequest::new(request, buffer))
+        let collective = self.collective(collective, T::KIND);
+        let request = if root == self.rank() {
+            begin_owned::<T>(collective, &buffer, &nothing)?
         } else {
-            let request = self.begin_owned::<T>(collective, None, &nothing, &buffer, false)?;
-            Ok(CollectiveRequest::new(request, buffer))
-        }
+            begin_owned::<T>(collective, &nothing, &buffer)?
+        };
+        Ok(CollectiveRequest::new(request, buffer))
     }
 
     /// Non-blocking [`gather`](Self::gather): returns the elements of all members at the root, none elsewhere.
@@ -62,7 +60,7 @@ impl Communicator {
     #[track_caller]
     pub fn igather<T: Element>(&self, mine: Vec<T>, root: Rank) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(mine.len());
-        self.begin_moved(Collective::Gather { root, blocks }, None, mine)
+        self.begin_moved(Collective::Gather { root, blocks }, mine)
     }
 
     /// Non-blocking [`gatherv`](Self::gatherv).
@@ -81,7 +79,7 @@ impl Communicator {
             mine: mine.len(),
             blocks,
         };
-        self.begin_moved(collective, None, mine)
+        self.begin_moved(collective, mine)
     }
 
     /// Non-blocking [`scatter`](Self::scatter): returns `count` elements. `all` is empty at members other than the
@@ -92,7 +90,7 @@ impl Communicator {
     #[track_caller]
     pub fn iscatter<T: Element>(&self, all: Vec<T>, count: usize, root: Rank) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(count);
-        self.begin_moved(Collective::Scatter { root, blocks }, None, all)
+        self.begin_moved(Collective::Scatter { root, blocks }, all)
     }
 
     /// Non-blocking [`scatterv`](Self::scatterv): returns `count` elements.
@@ -112,7 +110,7 @@ impl Communicator {
             mine: count,
             blocks,
         };
-        self.begin_moved(collective, None, all)
+        self.begin_moved(collective, all)
     }
 
     /// Non-blocking [`allgather`](Self::allgather).
@@ -122,7 +120,7 @@ impl Communicator {
     #[track_caller]
     pub fn iallgather<T: Element>(&self, mine: Vec<T>) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(mine.len());
-        self.begin_moved(Collective::Allgather { blocks }, None, mine)
+        self.begin_moved(Collective::Allgather { blocks }, mine)
     }
 
     /// Non-blocking [`allgatherv`](Self::allgatherv).
@@ -139,7 +137,7 @@ impl Communicator {
             );
             return Err(self.contradiction(Operation::Allgather, why));
         }
-        self.begin_moved(Collective::Allgather { blocks }, None, mine)
+        self.begin_moved(Collective::Allgather { blocks }, mine)
     }
 
     /// Non-blocking [`reduce`](Self::reduce): returns the result at the root, nothing elsewhere.
@@ -154,7 +152,7 @@ impl Communicator {
         root: Rank,
     ) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
-        self.begin_moved(Collective::Reduce { root, count }, Some(operator), mine)
+        self.begin_moved(Collective::Reduce { root, count, operator }, mine)
     }
 
     /// Non-blocking [`allreduce`](Self::allreduce).
@@ -164,7 +162,7 @@ impl Communicator {
     #[track_caller]
     pub fn iallreduce<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
-        self.begin_in_place(Collective::Allreduce { count }, Some(operator), mine)
+        self.begin_in_place(Collective::Allreduce { count, operator }, mine)
     }
 
     /// Non-blocking [`reduce_scatter`](Self::reduce_scatter).
@@ -178,12 +176,12 @@ impl Communicator {
         counts: &[usize],
         operator: &Operator,
     ) -> Result<CollectiveRequest<T>, Error> {
-        let displacements = consecutive_starts(counts);
+        let displacements = Blocks::consecutive_starts(counts);
         let blocks = Blocks::Each {
             counts,
             displacements: &displacements,
         };
-        self.begin_moved(Collective::ReduceScatter { blocks }, Some(operator), mine)
+        self.begin_moved(Collective::ReduceScatter { blocks, operator }, mine)
     }
 
     /// Non-blocking [`reduce_scatter_block`](Self::reduce_scatter_block).
@@ -197,7 +195,7 @@ impl Communicator {
         operator: &Operator,
     ) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(self.share(Operation::ReduceScatter, mine.len())?);
-        self.begin_moved(Collective::ReduceScatter { blocks }, Some(operator), mine)
+        self.begin_moved(Collective::ReduceScatter { blocks, operator }, mine)
     }
 
     /// Non-blocking [`scan`](Self::scan).
@@ -207,7 +205,7 @@ impl Communicator {
     #[track_caller]
     pub fn iscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
-        self.begin_in_place(Collective::Scan { count }, Some(operator), mine)
+        self.begin_in_place(Collective::Scan { count, operator }, mine)
     }
 
     /// Non-blocking [`exscan`](Self::exscan): rank 0 gets its own elements back.
@@ -217,7 +215,7 @@ impl Communicator {
     #[track_caller]
     pub fn iexscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
-        self.begin_in_place(Collective::Exscan { count }, Some(operator), mine)
+        self.begin_in_place(Collective::Exscan { count, operator }, mine)
     }
 
     /// Non-blocking [`alltoall`](Self::alltoall).
@@ -227,7 +225,7 @@ impl Communicator {
     #[track_caller]
     pub fn ialltoall<T: Element>(&self, mine: Vec<T>) -> Result<CollectiveRequest<T>, Error> {
         let count = self.share(Operation::Alltoall, mine.len())?;
-        self.begin_moved(Collective::Alltoall { count }, None, mine)
+        self.begin_moved(Collective::Alltoall { count }, mine)
     }
 
     /// Non-blocking [`alltoallv`](Self::alltoallv).
@@ -241,25 +239,17 @@ impl Communicator {
         sent: Blocks<'_>,
         received: Blocks<'_>,
     ) -> Result<CollectiveRequest<T>, Error> {
-        self.begin_moved(Collective::Alltoallv { sent, received }, None, mine)
+        self.begin_moved(Collective::Alltoallv { sent, received }, mine)
     }
 
     /// Begins a collective from one vector into a new one.
     #[track_caller]
-    fn begin_moved<T: Element>(
-        &self,
-        collective: Collective<'_>,
-        operator: Option<&Operator>,
-        mine: Vec<T>,
-    ) -> Result<CollectiveRequest<T>, Error> {
-        let call = self.call(&CollectiveArguments {
-            operator,
-            ..CollectiveArguments::new(collective, T::KIND)
-        });
+    fn begin_moved<T: Element>(&self, collective: Collective<'_>, mine: Vec<T>) -> Result<CollectiveRequest<T>, Error> {
+        let collective = self.collective(collective, T::KIND);
         // Arguments that contradict each other could ask for any length.
-        call.check()?;
-        let (input, output) = (keep(mine), zeros::<T>(call.output()));
-        let request = self.begin_owned::<T>(collective, operator, &input, &output, false)?;
+        let [_, bytes] = collective.lengths()?;
+        let (input, output) = (keep(mine), zeros::<T>(bytes / T::KIND.size()));
+        let request = begin_owned::<T>(collective, &input, &output)?;
         Ok(CollectiveRequest::new(request, output))
     }
 
@@ -268,34 +258,20 @@ impl Communicator {
     fn begin_in_place<T: Element>(
         &self,
         collective: Collective<'_>,
-        operator: Option<&Operator>,
         mine: Vec<T>,
     ) -> Result<CollectiveRequest<T>, Error> {
         let (nothing, output) = (zeros::<T>(0), keep(mine));
-        let request = self.begin_owned::<T>(collective, operator, &nothing, &output, true)?;
+        let collective = self.collective(collective, T::KIND).in_place(true);
+        let request = begin_owned::<T>(collective, &nothing, &output)?;
         Ok(CollectiveRequest::new(request, output))
     }
+}
 
-    #[track_caller]
-    fn begin_owned<T: Element>(
-        &self,
-        collective: Collective<'_>,
-        operator: Option<&Operator>,
-        input: &SharedElements<T>,
-        output: &SharedElements<T>,
-        in_place: bool,
-    ) -> Result<Request, Error> {
-        let ask = CollectiveArguments {
-            collective,
-            datatype: T::KIND,
-            operator,
-            in_place,
-            site: None,
-        };
-        let (input, output) = (
-            TransferMemory::Elements(input.clone()),
-            TransferMemory::Elements(output.clone()),
-        );
-        self.begin(&ask, CallSite::rust(Location::caller()), input, output)
-    }
+fn begin_owned<T: Element>(
+    collective: MemberCollective<'_>,
+    input: &SharedElements<T>,
+    output: &SharedElements<T>,
+) -> Result<Request, Error> {
+    let (input, output) = (input.clone(), output.clone());
+    collective.begin_on(TransferMemory::Elements(input), TransferMemory::Elements(output))
 }

@@ -22,20 +22,20 @@ pub(super) struct Key {
 }
 
 impl Key {
-    pub(super) fn of(call: &CollectiveCall<'_>, element: usize) -> Option<Self> {
+    pub(super) fn of(call: &CollectiveCall<'_>) -> Option<Self> {
         let collective = &call.collective;
         let count = match *collective {
             Collective::Barrier => 0,
             Collective::Broadcast { count, .. }
             | Collective::Reduce { count, .. }
-            | Collective::Allreduce { count }
-            | Collective::Scan { count }
-            | Collective::Exscan { count }
+            | Collective::Allreduce { count, .. }
+            | Collective::Scan { count, .. }
+            | Collective::Exscan { count, .. }
             | Collective::Alltoall { count } => count,
             Collective::Gather { blocks, .. }
             | Collective::Scatter { blocks, .. }
             | Collective::Allgather { blocks }
-            | Collective::ReduceScatter { blocks } => match blocks {
+            | Collective::ReduceScatter { blocks, .. } => match blocks {
                 Blocks::Equal(count) => count,
                 Blocks::Each { .. } => return None,
             },
@@ -47,9 +47,9 @@ impl Key {
             operation: collective.operation(),
             root: collective.root(),
             count,
-            element,
+            element: call.datatype.size(),
             in_place: call.in_place,
-            commutes: call.commutes,
+            commutes: collective.commutes(),
         })
     }
 }
@@ -90,16 +90,26 @@ impl ScheduleCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hotlease_collectives::{Algorithm, Recipe};
+    use hotlease_collectives::{Algorithm, Datatype, Operator, Recipe};
 
     fn key(count: usize) -> Key {
-        Key::of(&CollectiveCall::new(Collective::Allreduce { count }, 0, 2), 8).expect("it is a few numbers")
+        let operator = &Operator::Sum;
+        let call = CollectiveCall::new(Collective::Allreduce { count, operator }, Datatype::U64, 0, 2);
+        Key::of(&call).expect("it is a few numbers")
     }
 
     #[test]
     fn so_many_are_kept_and_those_that_are_used() {
         let mut schedules = ScheduleCache::default();
-        let call = CollectiveCall::new(Collective::Allreduce { count: 1 }, 0, 2);
+        let call = CollectiveCall::new(
+            Collective::Allreduce {
+                count: 1,
+                operator: &Operator::Sum,
+            },
+            Datatype::U64,
+            0,
+            2,
+        );
         let schedule = Arc::new(
             Recipe::from(Algorithm::RecursiveDoubling)
                 .build(&call)
@@ -115,20 +125,46 @@ mod tests {
 
     #[test]
     fn what_makes_another_schedule_makes_another_key() {
-        let call = CollectiveCall::new(Collective::Reduce { root: 0, count: 5 }, 1, 4);
-        let key = |call: &CollectiveCall<'_>, element| Key::of(call, element).expect("it is a few numbers");
+        let call = CollectiveCall::new(
+            Collective::Reduce {
+                root: 0,
+                count: 5,
+                operator: &Operator::Sum,
+            },
+            Datatype::U64,
+            1,
+            4,
+        );
+        let key = |call: &CollectiveCall<'_>| Key::of(call).expect("it is a few numbers");
+        let ordered = Operator::User {
+            function: Arc::new(|_, _, _| ()),
+            commutes: false,
+        };
         let others = [
             CollectiveCall { in_place: true, ..call },
             CollectiveCall {
-                commutes: false,
+                collective: call.collective.with_operator(&ordered),
+                ..call
+            },
+            // Bytes decide on the algorithm.
+            CollectiveCall {
+                datatype: Datatype::U32,
                 ..call
             },
             CollectiveCall {
-                collective: Collective::Reduce { root: 1, count: 5 },
+                collective: Collective::Reduce {
+                    root: 1,
+                    count: 5,
+                    operator: &Operator::Sum,
+                },
                 ..call
             },
             CollectiveCall {
-                collective: Collective::Reduce { root: 0, count: 6 },
+                collective: Collective::Reduce {
+                    root: 0,
+                    count: 6,
+                    operator: &Operator::Sum,
+                },
                 ..call
             },
             CollectiveCall {
@@ -137,14 +173,13 @@ mod tests {
             },
         ];
         for other in others {
-            assert_ne!(key(&call, 8), key(&other, 8), "{other:?}");
+            assert_ne!(key(&call), key(&other), "{other:?}");
         }
-        assert_ne!(key(&call, 8), key(&call, 4), "bytes decide on the algorithm");
         let blocks = Blocks::Each {
             counts: &[1, 2],
             displacements: &[0, 1],
         };
-        let each = CollectiveCall::new(Collective::Allgather { blocks }, 0, 2);
-        assert_eq!(Key::of(&each, 8), None);
+        let each = CollectiveCall::new(Collective::Allgather { blocks }, Datatype::U64, 0, 2);
+        assert_eq!(Key::of(&each), None);
     }
 }

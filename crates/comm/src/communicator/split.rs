@@ -5,7 +5,6 @@
 //! Nothing more is sent, and other members may send in the new communicator before this member has made it.
 
 use super::Communicator;
-use super::arguments::CollectiveArguments;
 use super::checked::CallSite;
 use super::group::MemberGroup;
 use crate::error::Error;
@@ -59,10 +58,10 @@ impl Communicator {
         let size = self.size() as usize;
         let votes = TransferMemory::zeroed(size * SplitChoice::BYTES);
         let blocks = Blocks::Equal(SplitChoice::BYTES);
-        let ask = CollectiveArguments::new(Collective::Allgather { blocks }, Datatype::Bytes);
+        let vote = self.collective(Collective::Allgather { blocks }, Datatype::Bytes);
         let input = TransferMemory::of(mine.encode().to_vec());
         // The number of this collective is the same at all members.
-        let collective = self.begin(&ask, site, input, votes.clone())?.wait()?.tag;
+        let collective = vote.called_at(site).begin_on(input, votes.clone())?.wait()?.tag;
         let votes = votes.into_bytes();
         let votes = votes.as_chunks::<{ SplitChoice::BYTES }>().0;
         let votes: Vec<(Rank, SplitChoice)> = (0..).zip(votes.iter().map(SplitChoice::decode)).collect();

@@ -1,6 +1,6 @@
-//! Keeper: a thread that polls a few times in each failure bound, whatever the program does meanwhile. It says that
-//! this member is alive, notices members that are not, and takes in what has come, so that no other member has to wait
-//! for this one's next call.
+//! Keeper: a thread that polls a few times in each failure bound, also while the program computes. It says that this
+//! member is alive, notices members that are not, and takes in what has come, so that no other member has to wait for
+//! this one's next call.
 
 use super::Engine;
 use super::pulse::{BEATS, Pulse};

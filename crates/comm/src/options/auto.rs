@@ -118,10 +118,9 @@ impl AutoLink {
     /// # Errors
     /// [`Error::Model`] if a link has no prices or cannot be simulated; [`Error::Options`].
     pub fn estimates(&self, ranks: Rank, table: &Table, prices: &LinkPrices) -> Result<Vec<Estimate>, Error> {
-        let (collective, element) = collective_of_bytes(self.operation, 0, ranks, self.bytes);
+        let (collective, datatype) = collective_of_bytes(self.operation, 0, ranks, self.bytes);
         let scenario = Scenario {
-            call: CollectiveCall::new(collective, 0, ranks),
-            element,
+            call: CollectiveCall::new(collective, datatype, 0, ranks),
             memory_bytes: self.memory_bytes,
             operations_per_hour: self.operations_per_hour.map(f64::from),
         };

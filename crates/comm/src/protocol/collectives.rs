@@ -11,7 +11,7 @@ mod failures;
 use super::contexts::is_before;
 use super::{MessageStatus, Owner, Protocol, RequestState};
 use crate::arena::Key;
-use crate::card::{CallSummary, first_difference};
+use crate::card::first_difference;
 use crate::error::{Activity, Error};
 use crate::matching::Pattern;
 use crate::memory::{Piece, TransferMemory};
@@ -21,8 +21,9 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Parameters of a collective.
-pub(crate) struct CollectiveStart {
+/// Schedule of a collective, and the caller's memory that it works on.
+#[derive(Clone)]
+pub(crate) struct CollectiveWork {
     pub(crate) schedule: Arc<Schedule>,
     /// Size of an element, bytes.
     pub(crate) element: usize,
@@ -30,38 +31,36 @@ pub(crate) struct CollectiveStart {
     pub(crate) output: TransferMemory,
     /// Reduction, in a collective that reduces.
     pub(crate) reduction: Option<Reduction>,
-    /// The schedule was built here, for these buffers, and breaks no rule.
-    pub(crate) is_built: bool,
-    /// Exchange that goes first, in checked mode.
-    pub(crate) check: Option<Check>,
 }
 
-/// Exchange of what members are about to call.
-pub(crate) struct Check {
-    /// Allgather of cards.
-    pub(crate) schedule: Arc<Schedule>,
-    /// Card of this member.
-    pub(crate) card: CallSummary,
+/// Collective that begins.
+pub(crate) enum CollectiveStart {
+    /// By a schedule that was built here, for this memory, and breaks no rule.
+    Built {
+        work: CollectiveWork,
+        /// Exchange of cards that goes first, in checked mode.
+        exchange: Option<CollectiveWork>,
+    },
+    /// By the caller's own schedule.
+    Given(CollectiveWork),
 }
 
-/// Schedule, and the memory that it works on.
+/// Work of a collective, with its scratch memory.
 #[derive(Clone)]
 struct Work {
-    schedule: Arc<Schedule>,
-    element: usize,
-    /// Input, output, scratch.
-    areas: [TransferMemory; 3],
-    reduction: Option<Reduction>,
+    of: CollectiveWork,
+    scratch: TransferMemory,
 }
 
 impl Work {
     fn piece(&self, span: AreaSpan) -> Piece {
+        let element = self.of.element;
         let area = match span.area {
-            Area::Input => &self.areas[0],
-            Area::Output => &self.areas[1],
-            Area::Scratch => &self.areas[2],
+            Area::Input => &self.of.input,
+            Area::Output => &self.of.output,
+            Area::Scratch => &self.scratch,
         };
-        area.piece(span.offset * self.element..(span.offset + span.count) * self.element)
+        area.piece(span.offset * element..(span.offset + span.count) * element)
     }
 }
 
@@ -122,23 +121,18 @@ pub(crate) struct LocalWork {
 impl LocalWork {
     /// Does the work. Returns its collective and, if an operator panicked, the message of the panic.
     pub(crate) fn run(self) -> (Key, Result<(), String>) {
-        let Work {
-            schedule,
-            element,
-            areas,
-            reduction,
-        } = &self.work;
-        let [input, output, scratch] = areas.each_ref().map(TransferMemory::whole);
-        let steps = &schedule.rounds[self.round].local;
+        let Work { of, scratch } = &self.work;
+        let [input, output, scratch] = [&of.input, &of.output, scratch].map(TransferMemory::whole);
+        let steps = &of.schedule.rounds[self.round].local;
         let run = |input: &[u8], output: &mut [u8], scratch: &mut [u8]| {
             let mut areas = Areas {
                 input,
                 output,
                 scratch,
-                element: *element,
+                element: of.element,
             };
             let steps = steps.iter();
-            steps.for_each(|step| areas.local(step, reduction.as_ref()));
+            steps.for_each(|step| areas.local(step, of.reduction.as_ref()));
         };
         let work = || input.read(|input| output.write(|output| scratch.write(|scratch| run(input, output, scratch))));
         let result = match catch_unwind(AssertUnwindSafe(work)) {
@@ -174,29 +168,19 @@ impl Protocol {
         let lost = lost.next().copied().unwrap_or(self.me);
         let error = error.or_else(|| self.departure(lost, during));
         let is_to_run = error.is_none();
-        let mut scratch = |schedule: &Schedule, element| {
-            let bytes = schedule.scratch.saturating_mul(element);
-            self.scratch(if is_to_run { bytes } else { 0 })
+        let mut with_scratch = |of: CollectiveWork| {
+            let bytes = of.schedule.scratch.saturating_mul(of.element);
+            let scratch = self.scratch(if is_to_run { bytes } else { 0 });
+            Work { of, scratch }
         };
-        let work = Work {
-            areas: [start.input, start.output, scratch(&start.schedule, start.element)],
-            schedule: start.schedule,
-            element: start.element,
-            reduction: start.reduction,
-        };
-        let check = start.check.map(|check| Work {
-            areas: [
-                TransferMemory::of(check.card.to_vec()),
-                TransferMemory::zeroed(check.card.len() * members.len()),
-                scratch(&check.schedule, 1),
-            ],
-            schedule: check.schedule,
-            element: 1,
-            reduction: None,
-        });
-        let (work, then) = match check {
-            Some(check) => (check, Some(work)),
-            None => (work, None),
+        let (work, then) = match start {
+            CollectiveStart::Given(work) | CollectiveStart::Built { work, exchange: None } => {
+                (with_scratch(work), None)
+            }
+            CollectiveStart::Built {
+                work,
+                exchange: Some(exchange),
+            } => (with_scratch(exchange), Some(with_scratch(work))),
         };
         let running = RunningCollective {
             context,
@@ -241,36 +225,29 @@ impl Protocol {
 
     /// Checks a collective before anything is sent; returns what is wrong with it.
     fn check_start(&self, start: &CollectiveStart, members: &[Rank], during: Activity) -> Option<Error> {
-        if start.is_built {
+        let CollectiveStart::Given(work) = start else {
             return None;
-        }
+        };
         let wrong = |why: String| Some(Error::Schedule { during, why });
-        let element = start.element.max(1);
-        let (input, output) = (start.input.len(), start.output.len());
+        let element = work.element.max(1);
+        let (input, output) = (work.input.len(), work.output.len());
         if !input.is_multiple_of(element) || !output.is_multiple_of(element) {
             return wrong(format!("elements of {element} bytes in {input} and {output}"));
         }
         let Some(rank) = members.iter().position(|rank| *rank == self.me) else {
             return wrong("this member is not of its communicator".into());
         };
+        let rounds = &work.schedule.rounds;
         let is_mediated = |step: &Step| matches!(step, Step::Publish { .. } | Step::Fetch { .. });
-        let is_direct = !self.is_stored();
-        if is_direct
-            && start
-                .schedule
-                .rounds
-                .iter()
-                .any(|round| round.transfers.iter().any(is_mediated))
-        {
+        if !self.is_stored() && rounds.iter().any(|round| round.transfers.iter().any(is_mediated)) {
             return wrong("it publishes objects, and these links are direct".into());
         }
         let reduces = |step: &Step| matches!(step, Step::Reduce { .. });
-        let rounds = &start.schedule.rounds;
-        if start.reduction.is_none() && rounds.iter().any(|round| round.local.iter().any(reduces)) {
+        if work.reduction.is_none() && rounds.iter().any(|round| round.local.iter().any(reduces)) {
             return wrong("it reduces, and was given nothing to reduce by".into());
         }
         let (rank, ranks) = (rank as Rank, members.len() as Rank);
-        let checked = start.schedule.check(rank, ranks, input / element, output / element);
+        let checked = work.schedule.check(rank, ranks, input / element, output / element);
         checked.err().and_then(wrong)
     }
 
@@ -278,7 +255,7 @@ impl Protocol {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
         };
-        let schedule = Arc::clone(&running.work.schedule);
+        let schedule = Arc::clone(&running.work.of.schedule);
         let Some(round) = schedule.rounds.get(running.round) else {
             return self.end(key);
         };
@@ -352,7 +329,7 @@ impl Protocol {
                 continue;
             }
             let round = running.round;
-            let rounds = &running.work.schedule.rounds;
+            let rounds = &running.work.of.schedule.rounds;
             let has_work = rounds.get(round).is_some_and(|round| !round.local.is_empty());
             if running.error.is_some() {
                 self.end(key);
@@ -401,10 +378,9 @@ impl Protocol {
             && running.error.is_none()
             && let Some(then) = running.then.take()
         {
-            let Work { areas, .. } = std::mem::replace(&mut running.work, then);
-            running.error = areas[1].whole().read(first_difference).flatten();
+            let Work { of: exchange, scratch } = std::mem::replace(&mut running.work, then);
+            running.error = exchange.output.whole().read(first_difference).flatten();
             running.round = 0;
-            let [_, _, scratch] = areas;
             let differs = running.error.is_some();
             self.keep_scratch(scratch);
             if !differs {
@@ -420,8 +396,7 @@ impl Protocol {
                 bytes: 0,
             };
             let result = running.error.map_or(Ok(status), Err);
-            let [_, _, scratch] = running.work.areas;
-            self.keep_scratch(scratch);
+            self.keep_scratch(running.work.scratch);
             self.complete(Owner::Request(running.request), result);
         }
     }

@@ -5,8 +5,7 @@
 
 use crate::group::{options, rendezvous, secret, until};
 use hotlease_comm::{
-    Blocks, Collective, CollectiveArguments, CollectiveCall, Communicator, Datatype, Error, LinkChoice, Loss,
-    Operation, Operator, Options, Rank,
+    Blocks, Collective, Communicator, Datatype, Error, LinkChoice, Loss, Operation, Operator, Options, Rank,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -41,7 +40,7 @@ fn scenes() -> impl Iterator<Item = (Operation, Rank)> {
 }
 
 fn collective(operation: Operation, root: Rank, count: usize, blocks: Blocks<'_>) -> Collective<'_> {
-    let mine = count;
+    let (mine, operator) = (count, &Operator::Sum);
     match operation {
         Operation::Barrier => Collective::Barrier,
         Operation::Broadcast => Collective::Broadcast { root, count },
@@ -50,11 +49,11 @@ fn collective(operation: Operation, root: Rank, count: usize, blocks: Blocks<'_>
         Operation::Scatter => Collective::Scatter { root, blocks },
         Operation::Scatterv => Collective::Scatterv { root, mine, blocks },
         Operation::Allgather => Collective::Allgather { blocks },
-        Operation::Reduce => Collective::Reduce { root, count },
-        Operation::Allreduce => Collective::Allreduce { count },
-        Operation::ReduceScatter => Collective::ReduceScatter { blocks },
-        Operation::Scan => Collective::Scan { count },
-        Operation::Exscan => Collective::Exscan { count },
+        Operation::Reduce => Collective::Reduce { root, count, operator },
+        Operation::Allreduce => Collective::Allreduce { count, operator },
+        Operation::ReduceScatter => Collective::ReduceScatter { blocks, operator },
+        Operation::Scan => Collective::Scan { count, operator },
+        Operation::Exscan => Collective::Exscan { count, operator },
         Operation::Alltoall => Collective::Alltoall { count },
         Operation::Alltoallv => Collective::Alltoallv {
             sent: blocks,
@@ -66,14 +65,11 @@ fn collective(operation: Operation, root: Rank, count: usize, blocks: Blocks<'_>
 /// Runs one collective after the other until one fails.
 fn act(all: &Communicator, (operation, root): (Operation, Rank), count: usize, done: &AtomicUsize) -> Error {
     let collective = collective(operation, root, count, Blocks::Equal(count));
-    let mut ask = CollectiveArguments::new(collective, Datatype::U64);
-    if operation.is_reduction() {
-        ask = ask.with_operator(&Operator::Sum);
-    }
-    let call = CollectiveCall::new(collective, all.rank(), all.size());
-    let (input, mut output) = (vec![1; 8 * call.input()], vec![0; 8 * call.output()]);
+    let collective = all.collective(collective, Datatype::U64);
+    let [read, written] = collective.lengths().expect("a call that makes sense");
+    let (input, mut output) = (vec![1; read], vec![0; written]);
     loop {
-        if let Err(error) = all.collective(&ask, &input, &mut output) {
+        if let Err(error) = collective.run(&input, &mut output) {
             return error;
         }
         done.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Attempts at the agent that started the sandbox; `hotlease sandbox test` plays its part.
 
 use super::processes::read_memory;
-use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, untried, with_place};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, untried, with_place};
 use crate::syscall::{judge_senseless_call, kernel};
 use crate::variables::{PREFIX, number, path, text};
 use nix::errno::Errno;
@@ -11,95 +11,34 @@ use std::os::unix::net::UnixStream;
 
 pub(super) const THEME: Threat = Threat {
     threat: "reach the agent: its memory, its descriptors, its sockets, what only it was told",
-    attempts: &[
-        attempt(
-            "agent-memory",
-            "read the agent's memory by process_vm_readv",
-            agent_memory,
-        )
-        .by_secret(),
-        attempt(
-            "agent-environment",
-            "read the agent's environment from /proc",
-            agent_environment,
-        ),
-        attempt(
-            "agent-descriptors",
-            "list the agent's descriptors in /proc",
-            agent_descriptors,
-        ),
-        attempt("agent-signal", "send the agent a signal", agent_signal).by_effect(),
-        attempt(
-            "agent-socket",
-            "connect to a socket in the agent's runtime folder",
-            agent_socket,
-        )
-        .by_secret(),
-        attempt("agent-folder", "list the agent's runtime folder", agent_folder),
-        attempt(
-            "inherited-descriptor",
-            "find and read a descriptor that the agent forgot to close",
-            inherited_descriptor,
-        )
-        .by_secret(),
-        attempt(
-            "inherited-folder",
-            "walk out through a folder that the agent forgot to close (openat, fchdir)",
-            inherited_folder,
-        )
-        .by_secret(),
-        attempt(
-            "control-pidfd",
-            "get a pidfd of the agent from the control socket, and signal through it",
-            control_pidfd,
-        )
-        .by_effect()
-        .needs("Linux 6.5"),
-        attempt(
-            "control-descriptors",
-            "send the agent thousands of descriptors over the control socket",
-            control_descriptors,
-        )
-        .by_effect()
-        .need_not_succeed(),
-        attempt(
-            "control-buffer",
-            "make the control socket's buffer larger than the system allows (SO_SNDBUFFORCE)",
-            control_buffer,
-        )
-        .with_capability(Capability::NetAdmin),
-        attempt(
-            "control-interfaces",
-            "ask the control socket, which was made outside, for the network's interfaces there",
-            control_interfaces,
-        )
-        .needs("an interface"),
-        attempt(
-            "control-namespace",
-            "get the network that the control socket was made in (SIOCGSKNS)",
-            control_namespace,
-        )
-        .with_capability(Capability::NetAdmin),
-        attempt("parent-trace", "trace the process that it was started by", parent_trace),
-        attempt(
-            "parent-descriptors",
-            "walk out through a descriptor of the process that it was started by",
-            parent_descriptors,
-        )
-        .by_secret(),
-        attempt(
-            "own-environment",
-            "find a variable of the agent's environment in its own",
-            own_environment,
-        )
-        .need_not_succeed(),
-        attempt(
-            "own-program",
-            "open its own program for writing through /proc/self/exe",
-            own_program,
-        )
-        .with_capability(Capability::DacOverride),
-    ],
+    attempts: attempts! {
+        "agent-memory", "read the agent's memory by process_vm_readv", agent_memory, by_secret();
+        "agent-environment", "read the agent's environment from /proc", agent_environment;
+        "agent-descriptors", "list the agent's descriptors in /proc", agent_descriptors;
+        "agent-signal", "send the agent a signal", agent_signal, by_effect();
+        "agent-socket", "connect to a socket in the agent's runtime folder", agent_socket, by_secret();
+        "agent-folder", "list the agent's runtime folder", agent_folder;
+        "inherited-descriptor", "find and read a descriptor that the agent forgot to close",
+            inherited_descriptor, by_secret();
+        "inherited-folder", "walk out through a folder that the agent forgot to close (openat, fchdir)",
+            inherited_folder, by_secret();
+        "control-pidfd", "get a pidfd of the agent from the control socket, and signal through it",
+            control_pidfd, by_effect(), needs("Linux 6.5");
+        "control-descriptors", "send the agent thousands of descriptors over the control socket",
+            control_descriptors, by_effect(), need_not_succeed();
+        "control-buffer", "make the control socket's buffer larger than the system allows (SO_SNDBUFFORCE)",
+            control_buffer, with_capability(Capability::NetAdmin);
+        "control-interfaces", "ask the control socket, which was made outside, for the network's interfaces there",
+            control_interfaces, needs("an interface");
+        "control-namespace", "get the network that the control socket was made in (SIOCGSKNS)",
+            control_namespace, with_capability(Capability::NetAdmin);
+        "parent-trace", "trace the process that it was started by", parent_trace;
+        "parent-descriptors", "walk out through a descriptor of the process that it was started by",
+            parent_descriptors, by_secret();
+        "own-environment", "find a variable of the agent's environment in its own", own_environment, need_not_succeed();
+        "own-program", "open its own program for writing through /proc/self/exe",
+            own_program, with_capability(Capability::DacOverride);
+    },
 };
 
 fn agent_memory() -> AttemptResult {

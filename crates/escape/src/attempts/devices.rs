@@ -1,6 +1,6 @@
 //! Attempts at devices that were not granted.
 
-use crate::attempt::{AttemptResult, Capability, Threat, attempt, denied, with_place};
+use crate::attempt::{AttemptResult, Capability, Threat, attempts, denied, with_place};
 use crate::syscall::kernel;
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -10,65 +10,31 @@ use std::path::Path;
 
 pub(super) const THEME: Threat = Threat {
     threat: "use devices that were not granted",
-    attempts: &[
-        attempt("mknod", "make a device node of its own for the machine's memory", mknod)
-            .with_capability(Capability::Mknod),
-        attempt("dev-mem", "open the machine's memory or its ports", dev_mem)
-            .with_capability(Capability::SysRawio)
-            .needs("/dev/mem or /dev/port"),
-        attempt("dev-kmsg", "write into the kernel's log", dev_kmsg)
-            .with_capability(Capability::DacOverride)
-            .needs("/dev/kmsg"),
-        attempt("dev-disk", "open a disk", dev_disk)
-            .with_capability(Capability::DacReadSearch)
-            .needs("disks"),
-        attempt("dev-loop", "open loop devices, by which files become disks", dev_loop)
-            .with_capability(Capability::DacOverride)
-            .needs("/dev/loop-control"),
-        attempt("dev-kvm", "open the machine's hypervisor", dev_kvm)
-            .with_capability(Capability::DacOverride)
-            .needs("/dev/kvm"),
-        attempt("dev-fuse", "open a file system of its own (/dev/fuse)", dev_fuse)
-            .with_capability(Capability::DacOverride)
-            .needs("/dev/fuse"),
-        attempt("dev-tun", "open a network interface of its own (/dev/net/tun)", dev_tun)
-            .with_capability(Capability::DacOverride)
-            .needs("/dev/net/tun"),
-        attempt(
-            "dev-accelerator",
-            "open a GPU, a fabric's adapter or a sound card",
-            dev_accelerator,
-        )
-        .with_capability(Capability::DacOverride)
-        .needs("one of them"),
-        attempt("dev-console", "open a console of the machine", dev_console)
-            .with_capability(Capability::DacOverride)
-            .needs("consoles"),
-        attempt(
-            "dev-terminal",
-            "open the agent's terminal, into which it could type",
-            dev_terminal,
-        )
-        .needs("a terminal"),
-        attempt(
-            "terminal-list",
-            "find another user's terminal in /dev/pts",
-            terminal_list,
-        )
-        .needs("a terminal in use"),
-        attempt(
-            "terminal-input",
-            "type into a terminal as if a user had (TIOCSTI)",
-            terminal_input,
-        )
-        .with_capability(Capability::SysAdmin)
-        .needs("pseudo-terminals"),
-        attempt(
-            "dev-list",
-            "find a device that no function needs in a listing of /dev",
-            dev_list,
-        ),
-    ],
+    attempts: attempts! {
+        "mknod", "make a device node of its own for the machine's memory", mknod, with_capability(Capability::Mknod);
+        "dev-mem", "open the machine's memory or its ports",
+            dev_mem, with_capability(Capability::SysRawio), needs("/dev/mem or /dev/port");
+        "dev-kmsg", "write into the kernel's log",
+            dev_kmsg, with_capability(Capability::DacOverride), needs("/dev/kmsg");
+        "dev-disk", "open a disk", dev_disk, with_capability(Capability::DacReadSearch), needs("disks");
+        "dev-loop", "open loop devices, by which files become disks",
+            dev_loop, with_capability(Capability::DacOverride), needs("/dev/loop-control");
+        "dev-kvm", "open the machine's hypervisor",
+            dev_kvm, with_capability(Capability::DacOverride), needs("/dev/kvm");
+        "dev-fuse", "open a file system of its own (/dev/fuse)",
+            dev_fuse, with_capability(Capability::DacOverride), needs("/dev/fuse");
+        "dev-tun", "open a network interface of its own (/dev/net/tun)",
+            dev_tun, with_capability(Capability::DacOverride), needs("/dev/net/tun");
+        "dev-accelerator", "open a GPU, a fabric's adapter or a sound card",
+            dev_accelerator, with_capability(Capability::DacOverride), needs("one of them");
+        "dev-console", "open a console of the machine",
+            dev_console, with_capability(Capability::DacOverride), needs("consoles");
+        "dev-terminal", "open the agent's terminal, into which it could type", dev_terminal, needs("a terminal");
+        "terminal-list", "find another user's terminal in /dev/pts", terminal_list, needs("a terminal in use");
+        "terminal-input", "type into a terminal as if a user had (TIOCSTI)",
+            terminal_input, with_capability(Capability::SysAdmin), needs("pseudo-terminals");
+        "dev-list", "find a device that no function needs in a listing of /dev", dev_list;
+    },
 };
 
 /// Opens the first of these files that it can, for writing or for reading.

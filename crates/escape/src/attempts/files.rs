@@ -1,6 +1,6 @@
 //! Attempts at files of the user, of neighbours, of the system, and of images that many sandboxes share.
 
-use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, with_place};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, with_place};
 use crate::residue::{ATTEMPT, FOLDERS};
 use crate::syscall::{judge_senseless_call, kernel};
 use crate::variables::{path, text};
@@ -13,88 +13,33 @@ use std::path::{Path, PathBuf};
 
 pub(super) const THEME: Threat = Threat {
     threat: "read or change files that were not given: of the user, of neighbours, of the system, of shared images",
-    attempts: &[
-        attempt("file-read", "read the neighbour's private file", file_read).by_secret(),
-        attempt("file-write", "overwrite the neighbour's file", file_write).by_effect(),
-        attempt(
-            "file-remove",
-            "remove the file that the neighbour holds a lock on",
-            file_remove,
-        )
-        .by_effect(),
-        attempt(
-            "file-symlink",
-            "read the neighbour's file through a symbolic link of its own",
-            file_symlink,
-        )
-        .by_secret(),
-        attempt(
-            "file-hardlink",
-            "link the neighbour's file to a name of its own",
-            file_hardlink,
-        )
-        .by_effect(),
-        attempt(
-            "file-dotdot",
-            "climb from its own folder to the neighbour's by ..",
-            file_dotdot,
-        )
-        .by_secret(),
-        attempt(
-            "file-cwd",
-            "climb from where it was started, which may be outside its root folder",
-            file_cwd,
-        )
-        .by_secret(),
-        attempt("file-list", "see the neighbour's folder in a listing", file_list),
-        attempt(
-            "file-by-handle",
-            "open a file by its handle, which passes by all folders (open_by_handle_at)",
-            file_by_handle,
-        )
-        .with_capability(Capability::DacReadSearch),
-        attempt("home-list", "list the home folder of the agent's user", home_list).needs("files in it"),
-        attempt("shadow-read", "read the system's password hashes", shadow_read)
-            .with_capability(Capability::DacReadSearch)
-            .needs("/etc/shadow"),
-        attempt(
-            "system-create",
-            "create a file in a folder of the system",
-            system_create,
-        )
-        .by_effect()
-        .with_capability(Capability::DacOverride),
-        attempt("system-write", "open a file of the system for writing", system_write)
-            .with_capability(Capability::DacOverride),
-        attempt("image-create", "create a file in a shared image", image_create).by_effect(),
-        attempt("image-write", "overwrite a file in a shared image", image_write).by_effect(),
-        attempt(
-            "image-symlink",
-            "follow a symbolic link in a shared image that leads out of it",
-            image_symlink,
-        )
-        .by_secret(),
-        attempt("image-rename", "rename a file in a shared image", image_rename).by_effect(),
-        attempt(
-            "image-mode",
-            "make a file in a shared image writable, then write it",
-            image_mode,
-        )
-        .by_effect(),
-        attempt(
-            "suid-in-tmp",
-            "make a set-user-id program in its temporary folder",
-            suid_in_tmp,
-        )
-        .needs("a temporary folder without nosuid"),
-        attempt(
-            "file-capability",
-            "give a file of its own capabilities",
-            file_capability,
-        )
-        .with_capability(Capability::Setfcap),
-        attempt("chown", "give a file of its own to another user", chown).with_capability(Capability::Chown),
-    ],
+    attempts: attempts! {
+        "file-read", "read the neighbour's private file", file_read, by_secret();
+        "file-write", "overwrite the neighbour's file", file_write, by_effect();
+        "file-remove", "remove the file that the neighbour holds a lock on", file_remove, by_effect();
+        "file-symlink", "read the neighbour's file through a symbolic link of its own", file_symlink, by_secret();
+        "file-hardlink", "link the neighbour's file to a name of its own", file_hardlink, by_effect();
+        "file-dotdot", "climb from its own folder to the neighbour's by ..", file_dotdot, by_secret();
+        "file-cwd", "climb from where it was started, which may be outside its root folder", file_cwd, by_secret();
+        "file-list", "see the neighbour's folder in a listing", file_list;
+        "file-by-handle", "open a file by its handle, which passes by all folders (open_by_handle_at)",
+            file_by_handle, with_capability(Capability::DacReadSearch);
+        "home-list", "list the home folder of the agent's user", home_list, needs("files in it");
+        "shadow-read", "read the system's password hashes",
+            shadow_read, with_capability(Capability::DacReadSearch), needs("/etc/shadow");
+        "system-create", "create a file in a folder of the system",
+            system_create, by_effect(), with_capability(Capability::DacOverride);
+        "system-write", "open a file of the system for writing", system_write, with_capability(Capability::DacOverride);
+        "image-create", "create a file in a shared image", image_create, by_effect();
+        "image-write", "overwrite a file in a shared image", image_write, by_effect();
+        "image-symlink", "follow a symbolic link in a shared image that leads out of it", image_symlink, by_secret();
+        "image-rename", "rename a file in a shared image", image_rename, by_effect();
+        "image-mode", "make a file in a shared image writable, then write it", image_mode, by_effect();
+        "suid-in-tmp", "make a set-user-id program in its temporary folder",
+            suid_in_tmp, needs("a temporary folder without nosuid");
+        "file-capability", "give a file of its own capabilities", file_capability, with_capability(Capability::Setfcap);
+        "chown", "give a file of its own to another user", chown, with_capability(Capability::Chown);
+    },
 };
 
 /// A path of this attempt's own in its temporary folder. If the file stays there, it is found as residue.

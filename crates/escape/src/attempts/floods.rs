@@ -2,7 +2,7 @@
 //! while, so that the neighbour's pace during it can be measured.
 
 use super::files::own_path;
-use crate::attempt::{AttemptResult, StopReason, Threat, attempt, denied, with_place};
+use crate::attempt::{AttemptResult, StopReason, Threat, attempts, denied, with_place};
 use crate::syscall::kernel;
 use crate::variables::number;
 use std::fs::{self, File};
@@ -14,54 +14,19 @@ use std::time::{Duration, Instant};
 
 pub(super) const THEME: Threat = Threat {
     threat: "use up processes, memory, disk, descriptors or time of others",
-    attempts: &[
-        attempt(
-            "flood-processes",
-            "have twice as many processes as were granted",
-            processes,
-        )
-        .flood(),
-        attempt("flood-threads", "have twice as many threads as were granted", threads).flood(),
-        attempt(
-            "flood-zombies",
-            "leave twice as many dead processes unwaited for",
-            zombies,
-        )
-        .flood(),
-        attempt("flood-memory", "use twice as much memory as was granted", memory).flood(),
-        attempt(
-            "flood-memory-children",
-            "the same, spread over children",
-            memory_children,
-        )
-        .flood(),
-        attempt(
-            "flood-memory-files",
-            "the same, in nameless files (memfd_create)",
-            memory_files,
-        )
-        .flood(),
-        attempt(
-            "flood-tmp",
-            "write twice as much into its temporary folder as was granted",
-            tmp,
-        )
-        .flood(),
-        attempt("flood-shm", "write twice as much into /dev/shm as was granted", shm).flood(),
-        attempt(
-            "flood-descriptors",
-            "open twice as many descriptors as were granted",
-            descriptors,
-        )
-        .flood(),
-        attempt("flood-log", "print until the agent's memory is full", log)
-            .flood()
-            .by_effect()
-            .need_not_succeed(),
-        attempt("flood-cpu", "compute on more processors than were granted", cpu)
-            .flood()
-            .need_not_succeed(),
-    ],
+    attempts: attempts! {
+        "flood-processes", "have twice as many processes as were granted", processes, flood();
+        "flood-threads", "have twice as many threads as were granted", threads, flood();
+        "flood-zombies", "leave twice as many dead processes unwaited for", zombies, flood();
+        "flood-memory", "use twice as much memory as was granted", memory, flood();
+        "flood-memory-children", "the same, spread over children", memory_children, flood();
+        "flood-memory-files", "the same, in nameless files (memfd_create)", memory_files, flood();
+        "flood-tmp", "write twice as much into its temporary folder as was granted", tmp, flood();
+        "flood-shm", "write twice as much into /dev/shm as was granted", shm, flood();
+        "flood-descriptors", "open twice as many descriptors as were granted", descriptors, flood();
+        "flood-log", "print until the agent's memory is full", log, flood(), by_effect(), need_not_succeed();
+        "flood-cpu", "compute on more processors than were granted", cpu, flood(), need_not_succeed();
+    },
 };
 
 /// Repeats the attempt for the time of a flood; ends at once when it succeeds.

@@ -1,38 +1,27 @@
 //! Attempts to get more than the grant: priority, processors, limits.
 
-use crate::attempt::{AttemptResult, Capability, Threat, attempt, denied, untried};
+use crate::attempt::{AttemptResult, Capability, Threat, attempts, denied, untried};
 use crate::syscall::kernel;
 use crate::variables::number;
 
 pub(super) const THEME: Threat = Threat {
     threat: "take more processors, priority or locked memory than was granted, or raise its limits",
-    attempts: &[
-        attempt(
-            "processors",
-            "run on processors that were not granted (sched_setaffinity)",
-            processors,
-        )
-        .needs("two processors"),
-        attempt("realtime", "run before everybody else (SCHED_FIFO)", realtime)
-            .with_capability(Capability::SysNice)
-            .needs("real-time scheduling"),
-        attempt("deadline", "reserve a processor (SCHED_DEADLINE)", deadline)
-            .with_capability(Capability::SysNice)
-            .needs("a processor that can be reserved"),
-        attempt("nice", "raise its own priority", nice).with_capability(Capability::SysNice),
-        attempt(
-            "io-priority",
-            "have its disk accesses made first (ioprio_set)",
-            io_priority,
-        )
-        .with_capability(Capability::SysNice),
-        attempt("mlock", "lock more memory than its limit allows", mlock).with_capability(Capability::IpcLock),
-        attempt("limits-raise", "raise its own hard limits", limits_raise).with_capability(Capability::SysResource),
-        attempt("oom-score", "be the last to be killed when memory runs out", oom_score)
-            .with_capability(Capability::SysResource),
-        attempt("pipe-size", "make pipes larger than the system allows", pipe_size)
-            .with_capability(Capability::SysResource),
-    ],
+    attempts: attempts! {
+        "processors", "run on processors that were not granted (sched_setaffinity)",
+            processors, needs("two processors");
+        "realtime", "run before everybody else (SCHED_FIFO)",
+            realtime, with_capability(Capability::SysNice), needs("real-time scheduling");
+        "deadline", "reserve a processor (SCHED_DEADLINE)",
+            deadline, with_capability(Capability::SysNice), needs("a processor that can be reserved");
+        "nice", "raise its own priority", nice, with_capability(Capability::SysNice);
+        "io-priority", "have its disk accesses made first (ioprio_set)",
+            io_priority, with_capability(Capability::SysNice);
+        "mlock", "lock more memory than its limit allows", mlock, with_capability(Capability::IpcLock);
+        "limits-raise", "raise its own hard limits", limits_raise, with_capability(Capability::SysResource);
+        "oom-score", "be the last to be killed when memory runs out",
+            oom_score, with_capability(Capability::SysResource);
+        "pipe-size", "make pipes larger than the system allows", pipe_size, with_capability(Capability::SysResource);
+    },
 };
 
 fn processors() -> AttemptResult {

@@ -1,55 +1,38 @@
 //! Attempts at the host as a whole: its clock, its name, its power, its kernel.
 
 use super::kernel::judge_argument_errors;
-use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, with_place};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, with_place};
 use crate::syscall::kernel;
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 
 pub(super) const THEME: Threat = Threat {
     threat: "change the machine: its clock, its name, its settings, its kernel, its power",
-    attempts: &[
-        attempt("clock", "change the machine's clock (adjtimex)", clock).with_capability(Capability::SysTime),
-        attempt("hostname", "change the machine's name", hostname).with_capability(Capability::SysAdmin),
-        attempt("module-load", "load a module into the kernel", module_load)
-            .with_capability(Capability::SysModule)
-            .needs("a kernel with modules"),
-        attempt("module-remove", "remove a module from the kernel", module_remove)
-            .with_capability(Capability::SysModule)
-            .needs("a kernel with modules"),
-        attempt("kexec", "start another kernel (kexec)", kexec)
-            .with_capability(Capability::SysBoot)
-            .needs("a kernel with kexec"),
-        attempt("reboot", "reboot the machine", reboot).with_capability(Capability::SysBoot),
-        attempt("swapon", "give the machine swap space", swapon)
-            .with_capability(Capability::SysAdmin)
-            .needs("a kernel with swap"),
-        attempt(
-            "accounting",
-            "have all processes of the machine accounted (acct)",
-            accounting,
-        )
-        .with_capability(Capability::SysPacct)
-        .needs("a kernel with accounting"),
-        attempt("io-ports", "use the machine's ports (iopl)", io_ports)
-            .with_capability(Capability::SysRawio)
-            .needs("x86-64 with iopl"),
-        attempt(
-            "proc-sys",
-            "open the kernel's settings for writing (/proc/sys)",
-            proc_sys,
-        )
-        .with_capability(Capability::SysAdmin),
-        attempt("sysrq", "open the kernel's emergency keys (/proc/sysrq-trigger)", sysrq)
-            .with_capability(Capability::DacOverride)
-            .needs("/proc/sysrq-trigger"),
-        attempt("sys-write", "open settings of devices for writing (/sys)", sys_write)
-            .with_capability(Capability::DacOverride)
-            .needs("/sys"),
-        attempt("drop-caches", "open the machine's page cache for dropping", drop_caches)
-            .with_capability(Capability::DacOverride)
-            .needs("/proc/sys/vm/drop_caches"),
-    ],
+    attempts: attempts! {
+        "clock", "change the machine's clock (adjtimex)", clock, with_capability(Capability::SysTime);
+        "hostname", "change the machine's name", hostname, with_capability(Capability::SysAdmin);
+        "module-load", "load a module into the kernel",
+            module_load, with_capability(Capability::SysModule), needs("a kernel with modules");
+        "module-remove", "remove a module from the kernel",
+            module_remove, with_capability(Capability::SysModule), needs("a kernel with modules");
+        "kexec", "start another kernel (kexec)",
+            kexec, with_capability(Capability::SysBoot), needs("a kernel with kexec");
+        "reboot", "reboot the machine", reboot, with_capability(Capability::SysBoot);
+        "swapon", "give the machine swap space",
+            swapon, with_capability(Capability::SysAdmin), needs("a kernel with swap");
+        "accounting", "have all processes of the machine accounted (acct)",
+            accounting, with_capability(Capability::SysPacct), needs("a kernel with accounting");
+        "io-ports", "use the machine's ports (iopl)",
+            io_ports, with_capability(Capability::SysRawio), needs("x86-64 with iopl");
+        "proc-sys", "open the kernel's settings for writing (/proc/sys)",
+            proc_sys, with_capability(Capability::SysAdmin);
+        "sysrq", "open the kernel's emergency keys (/proc/sysrq-trigger)",
+            sysrq, with_capability(Capability::DacOverride), needs("/proc/sysrq-trigger");
+        "sys-write", "open settings of devices for writing (/sys)",
+            sys_write, with_capability(Capability::DacOverride), needs("/sys");
+        "drop-caches", "open the machine's page cache for dropping",
+            drop_caches, with_capability(Capability::DacOverride), needs("/proc/sys/vm/drop_caches");
+    },
 };
 
 fn clock() -> AttemptResult {

@@ -1,48 +1,27 @@
 //! Attempts to become another user, or to get capabilities.
 
-use crate::attempt::{AttemptResult, Capability, Threat, attempt, denied, untried, with_place};
+use crate::attempt::{AttemptResult, Capability, Threat, attempts, denied, untried, with_place};
 use crate::syscall::{capabilities, kernel};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 pub(super) const THEME: Threat = Threat {
     threat: "become another user, or get or keep capabilities",
-    attempts: &[
-        attempt("setuid", "become another user (setresuid)", setuid).with_capability(Capability::Setuid),
-        attempt("setgid", "become another group (setresgid)", setgid).with_capability(Capability::Setgid),
-        attempt("setgroups", "join other groups (setgroups)", setgroups).with_capability(Capability::Setgid),
-        attempt("capabilities", "have a capability", find_capabilities).with_capability(Capability::SysAdmin),
-        attempt(
-            "capability-raise",
-            "give itself capabilities (capset)",
-            capability_raise,
-        )
-        .with_capability(Capability::SysAdmin),
-        attempt(
-            "capability-ambient",
-            "give what it starts capabilities (PR_CAP_AMBIENT)",
-            capability_ambient,
-        )
-        .with_capability(Capability::SysAdmin),
-        attempt(
-            "capability-bound",
-            "get capabilities back from files (the bounding set)",
-            capability_bound,
-        ),
-        attempt(
-            "new-privileges",
-            "be allowed to gain rights by starting programs (no_new_privs off)",
-            new_privileges,
-        ),
-        attempt("suid-program", "start a program that makes it root", suid_program)
-            .needs("a user who is not root, and a program like su"),
-        attempt(
-            "securebits",
-            "change what being root means (PR_SET_SECUREBITS)",
-            securebits,
-        )
-        .need_not_succeed(),
-    ],
+    attempts: attempts! {
+        "setuid", "become another user (setresuid)", setuid, with_capability(Capability::Setuid);
+        "setgid", "become another group (setresgid)", setgid, with_capability(Capability::Setgid);
+        "setgroups", "join other groups (setgroups)", setgroups, with_capability(Capability::Setgid);
+        "capabilities", "have a capability", find_capabilities, with_capability(Capability::SysAdmin);
+        "capability-raise", "give itself capabilities (capset)",
+            capability_raise, with_capability(Capability::SysAdmin);
+        "capability-ambient", "give what it starts capabilities (PR_CAP_AMBIENT)",
+            capability_ambient, with_capability(Capability::SysAdmin);
+        "capability-bound", "get capabilities back from files (the bounding set)", capability_bound;
+        "new-privileges", "be allowed to gain rights by starting programs (no_new_privs off)", new_privileges;
+        "suid-program", "start a program that makes it root",
+            suid_program, needs("a user who is not root, and a program like su");
+        "securebits", "change what being root means (PR_SET_SECUREBITS)", securebits, need_not_succeed();
+    },
 };
 
 fn setuid() -> AttemptResult {

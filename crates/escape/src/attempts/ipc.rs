@@ -1,6 +1,6 @@
 //! Attempts at shared memory, queues and pipes of neighbours.
 
-use crate::attempt::{AttemptResult, Threat, attempt, denied, with_place};
+use crate::attempt::{AttemptResult, Threat, attempts, denied, with_place};
 use crate::syscall::kernel;
 use crate::variables::{number, path, text};
 use std::ffi::CString;
@@ -10,62 +10,20 @@ use std::os::unix::fs::OpenOptionsExt;
 
 pub(super) const THEME: Threat = Threat {
     threat: "read or change memory, queues and pipes that neighbours share among themselves",
-    attempts: &[
-        attempt(
-            "posix-shm-read",
-            "read the neighbour's segment in /dev/shm",
-            posix_shm_read,
-        )
-        .by_secret(),
-        attempt(
-            "posix-shm-write",
-            "write the neighbour's segment in /dev/shm",
-            posix_shm_write,
-        )
-        .by_effect(),
-        attempt(
-            "posix-shm-list",
-            "find the neighbour's segment in a listing of /dev/shm",
-            posix_shm_list,
-        ),
-        attempt(
-            "sysv-shm-read",
-            "attach and read the neighbour's System V segment",
-            sysv_shm_read,
-        )
-        .by_secret(),
-        attempt(
-            "sysv-shm-write",
-            "attach and write the neighbour's System V segment",
-            sysv_shm_write,
-        )
-        .by_effect(),
-        attempt(
-            "sysv-shm-list",
-            "find System V segments of others by their indices",
-            sysv_shm_list,
-        ),
-        attempt(
-            "sysv-shm-proc",
-            "find System V segments of others in /proc/sysvipc",
-            sysv_shm_proc,
-        ),
-        attempt(
-            "sysv-queue",
-            "put a message into the neighbour's System V queue",
-            sysv_queue,
-        )
-        .by_effect(),
-        attempt("sysv-remove", "remove the neighbour's System V queue", sysv_remove).by_effect(),
-        attempt(
-            "posix-queue",
-            "put a message into the neighbour's POSIX queue",
-            posix_queue,
-        )
-        .by_effect()
-        .needs("POSIX message queues"),
-        attempt("fifo", "write into the neighbour's FIFO", fifo).by_effect(),
-    ],
+    attempts: attempts! {
+        "posix-shm-read", "read the neighbour's segment in /dev/shm", posix_shm_read, by_secret();
+        "posix-shm-write", "write the neighbour's segment in /dev/shm", posix_shm_write, by_effect();
+        "posix-shm-list", "find the neighbour's segment in a listing of /dev/shm", posix_shm_list;
+        "sysv-shm-read", "attach and read the neighbour's System V segment", sysv_shm_read, by_secret();
+        "sysv-shm-write", "attach and write the neighbour's System V segment", sysv_shm_write, by_effect();
+        "sysv-shm-list", "find System V segments of others by their indices", sysv_shm_list;
+        "sysv-shm-proc", "find System V segments of others in /proc/sysvipc", sysv_shm_proc;
+        "sysv-queue", "put a message into the neighbour's System V queue", sysv_queue, by_effect();
+        "sysv-remove", "remove the neighbour's System V queue", sysv_remove, by_effect();
+        "posix-queue", "put a message into the neighbour's POSIX queue",
+            posix_queue, by_effect(), needs("POSIX message queues");
+        "fifo", "write into the neighbour's FIFO", fifo, by_effect();
+    },
 };
 
 fn posix_shm_read() -> AttemptResult {

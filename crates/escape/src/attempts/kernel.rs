@@ -1,90 +1,40 @@
 //! Attempts at parts of the kernel that no function needs, and that have had most of its vulnerabilities.
 
-use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, with_place};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, with_place};
 use crate::syscall::{judge_senseless_call, kernel};
 use nix::errno::Errno;
 use std::fs;
 
 pub(super) const THEME: Threat = Threat {
     threat: "call parts of the kernel that no function needs, or get round the filter of system calls",
-    attempts: &[
-        attempt("no-filter", "find no filter between itself and the kernel", no_filter),
-        attempt("filter-undo", "switch the filter off again", filter_undo).need_not_succeed(),
-        attempt(
-            "filter-notify",
-            "be the supervisor of a filter of its own (SECCOMP_FILTER_FLAG_NEW_LISTENER)",
-            filter_notify,
-        )
-        .need_not_succeed(),
-        attempt(
-            "i386-calls",
-            "get round the filter by 32-bit system calls (int 0x80)",
-            i386_calls,
-        )
-        .needs("x86-64 with 32-bit emulation"),
-        attempt("x32-calls", "get round the filter by x32 system calls", x32_calls).needs("x86-64 with x32"),
-        attempt(
-            "io-uring",
-            "set up a ring by which calls go round the filter (io_uring)",
-            io_uring,
-        )
-        .needs("io_uring"),
-        attempt("bpf", "load a program into the kernel (bpf)", bpf)
-            .with_capability(Capability::SysAdmin)
-            .needs("bpf"),
-        attempt(
-            "perf-event",
-            "count events of the machine (perf_event_open)",
-            perf_event,
-        )
-        .with_capability(Capability::SysAdmin)
-        .needs("perf events"),
-        attempt(
-            "userfaultfd",
-            "stop the kernel in the middle of a copy (userfaultfd)",
-            userfaultfd,
-        )
-        .needs("userfaultfd"),
-        attempt("fanotify", "watch what others do with files (fanotify)", fanotify)
-            .with_capability(Capability::SysAdmin)
-            .needs("fanotify"),
-        attempt(
-            "ptrace-own",
-            "trace a process of its own, to change its calls after the filter saw them",
-            ptrace_own,
-        ),
-        attempt(
-            "read-implies-exec",
-            "make all readable memory executable (personality)",
-            read_implies_exec,
-        ),
-        attempt(
-            "no-randomisation",
-            "switch the randomisation of addresses off (personality)",
-            no_randomisation,
-        ),
-        attempt(
-            "modify-ldt",
-            "read or make segments of its own (modify_ldt)",
-            modify_ldt,
-        )
-        .needs("x86-64 with modify_ldt"),
-        attempt("kcmp", "compare what processes have in the kernel (kcmp)", kcmp).needs("kcmp"),
-        attempt(
-            "kernel-addresses",
-            "read addresses of the kernel from /proc/kallsyms",
-            kernel_addresses,
-        )
-        .with_capability(Capability::Syslog)
-        .needs("/proc/kallsyms"),
-        attempt("kernel-log", "read the kernel's log (syslog)", kernel_log).with_capability(Capability::Syslog),
-        attempt("proc-kcore", "read the kernel's memory from /proc/kcore", proc_kcore)
-            .with_capability(Capability::SysRawio)
-            .needs("/proc/kcore"),
-        attempt("tracefs", "reach the kernel's tracing or debugging", tracefs)
-            .with_capability(Capability::SysAdmin)
-            .needs("tracefs or debugfs"),
-    ],
+    attempts: attempts! {
+        "no-filter", "find no filter between itself and the kernel", no_filter;
+        "filter-undo", "switch the filter off again", filter_undo, need_not_succeed();
+        "filter-notify", "be the supervisor of a filter of its own (SECCOMP_FILTER_FLAG_NEW_LISTENER)",
+            filter_notify, need_not_succeed();
+        "i386-calls", "get round the filter by 32-bit system calls (int 0x80)",
+            i386_calls, needs("x86-64 with 32-bit emulation");
+        "x32-calls", "get round the filter by x32 system calls", x32_calls, needs("x86-64 with x32");
+        "io-uring", "set up a ring by which calls go round the filter (io_uring)", io_uring, needs("io_uring");
+        "bpf", "load a program into the kernel (bpf)", bpf, with_capability(Capability::SysAdmin), needs("bpf");
+        "perf-event", "count events of the machine (perf_event_open)",
+            perf_event, with_capability(Capability::SysAdmin), needs("perf events");
+        "userfaultfd", "stop the kernel in the middle of a copy (userfaultfd)", userfaultfd, needs("userfaultfd");
+        "fanotify", "watch what others do with files (fanotify)",
+            fanotify, with_capability(Capability::SysAdmin), needs("fanotify");
+        "ptrace-own", "trace a process of its own, to change its calls after the filter saw them", ptrace_own;
+        "read-implies-exec", "make all readable memory executable (personality)", read_implies_exec;
+        "no-randomisation", "switch the randomisation of addresses off (personality)", no_randomisation;
+        "modify-ldt", "read or make segments of its own (modify_ldt)", modify_ldt, needs("x86-64 with modify_ldt");
+        "kcmp", "compare what processes have in the kernel (kcmp)", kcmp, needs("kcmp");
+        "kernel-addresses", "read addresses of the kernel from /proc/kallsyms",
+            kernel_addresses, with_capability(Capability::Syslog), needs("/proc/kallsyms");
+        "kernel-log", "read the kernel's log (syslog)", kernel_log, with_capability(Capability::Syslog);
+        "proc-kcore", "read the kernel's memory from /proc/kcore",
+            proc_kcore, with_capability(Capability::SysRawio), needs("/proc/kcore");
+        "tracefs", "reach the kernel's tracing or debugging",
+            tracefs, with_capability(Capability::SysAdmin), needs("tracefs or debugfs");
+    },
 };
 
 fn no_filter() -> AttemptResult {

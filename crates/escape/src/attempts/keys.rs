@@ -1,6 +1,6 @@
 //! Attempts at the kernel's keyrings.
 
-use crate::attempt::{AttemptResult, StopReason, Threat, attempt, denied, with_place};
+use crate::attempt::{AttemptResult, StopReason, Threat, attempts, denied, with_place};
 use crate::syscall::kernel;
 use crate::variables::text;
 use std::ffi::CString;
@@ -8,34 +8,17 @@ use std::fs;
 
 pub(super) const THEME: Threat = Threat {
     threat: "find, read or leave keys in the kernel's keyrings",
-    attempts: &[
-        attempt(
-            "keyring-user",
-            "find the neighbour's key in the user's keyring, and read it",
-            keyring_user,
-        )
-        .by_secret()
-        .needs("the kernel's keyrings"),
-        attempt(
-            "keyring-request",
-            "link the user's keyring into its own, and ask for the neighbour's key by request_key",
-            keyring_request,
-        )
-        .by_secret()
-        .needs("the kernel's keyrings"),
-        attempt(
-            "keyring-session",
-            "read a key from the session keyring that the agent came with",
-            keyring_session,
-        )
-        .by_secret()
-        .needs("the kernel's keyrings"),
-        attempt("keyring-add", "leave a key in the user's keyring", keyring_add)
-            .by_effect()
-            .needs("the kernel's keyrings"),
-        attempt("keyring-new", "have a keyring at all", keyring_new).needs("the kernel's keyrings"),
-        attempt("proc-keys", "list keys in /proc/keys", proc_keys).needs("the kernel's keyrings"),
-    ],
+    attempts: attempts! {
+        "keyring-user", "find the neighbour's key in the user's keyring, and read it",
+            keyring_user, by_secret(), needs("the kernel's keyrings");
+        "keyring-request", "link the user's keyring into its own, and ask for the neighbour's key by request_key",
+            keyring_request, by_secret(), needs("the kernel's keyrings");
+        "keyring-session", "read a key from the session keyring that the agent came with",
+            keyring_session, by_secret(), needs("the kernel's keyrings");
+        "keyring-add", "leave a key in the user's keyring", keyring_add, by_effect(), needs("the kernel's keyrings");
+        "keyring-new", "have a keyring at all", keyring_new, needs("the kernel's keyrings");
+        "proc-keys", "list keys in /proc/keys", proc_keys, needs("the kernel's keyrings");
+    },
 };
 
 const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;

@@ -2,7 +2,7 @@
 
 use super::files::own_path;
 use super::kernel::judge_argument_errors;
-use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, with_place};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, with_place};
 use crate::syscall::kernel;
 use crate::variables::path;
 use std::ffi::{CStr, CString};
@@ -12,72 +12,30 @@ use std::path::Path;
 
 pub(super) const THEME: Threat = Threat {
     threat: "change what is mounted, leave its root folder or its control group",
-    attempts: &[
-        attempt("mount-tmpfs", "mount a file system of its own", mount_tmpfs).with_capability(Capability::SysAdmin),
-        attempt(
-            "mount-proc",
-            "mount /proc anew, without what was hidden in it",
-            mount_proc,
-        )
-        .with_capability(Capability::SysAdmin),
-        attempt("mount-bind", "mount a folder at another place (bind)", mount_bind)
-            .with_capability(Capability::SysAdmin),
-        attempt(
-            "image-remount",
-            "make the mount of a shared image writable, then write it",
-            image_remount,
-        )
-        .by_effect()
-        .need_not_succeed(),
-        attempt("umount", "unmount what hides the machine", umount).with_capability(Capability::SysAdmin),
-        attempt("pivot-root", "exchange its root folder (pivot_root)", pivot_root)
-            .with_capability(Capability::SysAdmin),
-        attempt(
-            "open-tree",
-            "copy a tree of mounts, and move it (open_tree, move_mount)",
-            open_tree,
-        )
-        .with_capability(Capability::SysAdmin)
-        .needs("Linux 5.2"),
-        attempt(
-            "fsopen",
-            "make a file system by the newer calls (fsopen, fsmount)",
-            fsopen,
-        )
-        .with_capability(Capability::SysAdmin)
-        .needs("Linux 5.2"),
-        attempt(
-            "mount-setattr",
-            "change a mount's attributes (mount_setattr)",
-            mount_setattr,
-        )
-        .with_capability(Capability::SysAdmin)
-        .needs("Linux 5.12"),
-        attempt(
-            "chroot",
-            "leave a root folder by entering another (chroot), and read the neighbour's file",
-            chroot,
-        )
-        .by_secret()
-        .with_capability(Capability::SysChroot),
-        attempt(
-            "cgroup-mount",
-            "mount control groups, whose release agent runs outside",
-            cgroup_mount,
-        )
-        .with_capability(Capability::SysAdmin)
-        .needs("control groups, version 1"),
-        attempt("cgroup-leave", "move to the control group of everybody", cgroup_leave)
-            .with_capability(Capability::DacOverride)
-            .needs("control groups"),
-        attempt(
-            "cgroup-limits",
-            "open its control group's limits for writing",
-            cgroup_limits,
-        )
-        .with_capability(Capability::DacOverride)
-        .needs("control groups"),
-    ],
+    attempts: attempts! {
+        "mount-tmpfs", "mount a file system of its own", mount_tmpfs, with_capability(Capability::SysAdmin);
+        "mount-proc", "mount /proc anew, without what was hidden in it",
+            mount_proc, with_capability(Capability::SysAdmin);
+        "mount-bind", "mount a folder at another place (bind)", mount_bind, with_capability(Capability::SysAdmin);
+        "image-remount", "make the mount of a shared image writable, then write it",
+            image_remount, by_effect(), need_not_succeed();
+        "umount", "unmount what hides the machine", umount, with_capability(Capability::SysAdmin);
+        "pivot-root", "exchange its root folder (pivot_root)", pivot_root, with_capability(Capability::SysAdmin);
+        "open-tree", "copy a tree of mounts, and move it (open_tree, move_mount)",
+            open_tree, with_capability(Capability::SysAdmin), needs("Linux 5.2");
+        "fsopen", "make a file system by the newer calls (fsopen, fsmount)",
+            fsopen, with_capability(Capability::SysAdmin), needs("Linux 5.2");
+        "mount-setattr", "change a mount's attributes (mount_setattr)",
+            mount_setattr, with_capability(Capability::SysAdmin), needs("Linux 5.12");
+        "chroot", "leave a root folder by entering another (chroot), and read the neighbour's file",
+            chroot, by_secret(), with_capability(Capability::SysChroot);
+        "cgroup-mount", "mount control groups, whose release agent runs outside",
+            cgroup_mount, with_capability(Capability::SysAdmin), needs("control groups, version 1");
+        "cgroup-leave", "move to the control group of everybody",
+            cgroup_leave, with_capability(Capability::DacOverride), needs("control groups");
+        "cgroup-limits", "open its control group's limits for writing",
+            cgroup_limits, with_capability(Capability::DacOverride), needs("control groups");
+    },
 };
 
 /// Makes a folder of its own, runs `go` with it, and removes it.

@@ -1,6 +1,6 @@
 //! Attempts to make namespaces, in which a process has capabilities again, and to enter those of other processes.
 
-use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, with_place};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, with_place};
 use crate::syscall::kernel;
 use crate::variables::{number, path};
 use std::fs::{self, File, OpenOptions};
@@ -8,50 +8,21 @@ use std::os::fd::AsRawFd;
 
 pub(super) const THEME: Threat = Threat {
     threat: "make namespaces in which it has rights, or enter those of others",
-    attempts: &[
-        attempt(
-            "unshare-user",
-            "make a user namespace, in which it has every capability (unshare)",
-            unshare_user,
-        )
-        .needs("user namespaces for this user"),
-        attempt("clone-user", "the same by clone", clone_user).needs("user namespaces for this user"),
-        attempt(
-            "clone3-user",
-            "the same by clone3, whose flags no filter can see",
-            clone3_user,
-        )
-        .needs("user namespaces for this user"),
-        attempt("unshare-mount", "make a mount namespace", unshare_mount).with_capability(Capability::SysAdmin),
-        attempt(
-            "setns-neighbour",
-            "enter the neighbour's namespaces through its pidfd",
-            setns_neighbour,
-        )
-        .with_capability(Capability::SysAdmin)
-        .needs("Linux 5.8"),
-        attempt(
-            "setns-proc",
-            "enter the namespaces of process 1, and read the neighbour's file there",
-            setns_proc,
-        )
-        .by_secret()
-        .with_capability(Capability::SysAdmin)
-        .needs("rights over process 1"),
-        attempt("uid-map", "map itself to root of its own namespace", uid_map).need_not_succeed(),
-        attempt(
-            "setgroups-allow",
-            "allow itself supplementary groups again",
-            setgroups_allow,
-        )
-        .need_not_succeed(),
-        attempt(
-            "namespace-parent",
-            "get at the namespace above its own (NS_GET_PARENT)",
-            namespace_parent,
-        )
-        .need_not_succeed(),
-    ],
+    attempts: attempts! {
+        "unshare-user", "make a user namespace, in which it has every capability (unshare)",
+            unshare_user, needs("user namespaces for this user");
+        "clone-user", "the same by clone", clone_user, needs("user namespaces for this user");
+        "clone3-user", "the same by clone3, whose flags no filter can see",
+            clone3_user, needs("user namespaces for this user");
+        "unshare-mount", "make a mount namespace", unshare_mount, with_capability(Capability::SysAdmin);
+        "setns-neighbour", "enter the neighbour's namespaces through its pidfd",
+            setns_neighbour, with_capability(Capability::SysAdmin), needs("Linux 5.8");
+        "setns-proc", "enter the namespaces of process 1, and read the neighbour's file there",
+            setns_proc, by_secret(), with_capability(Capability::SysAdmin), needs("rights over process 1");
+        "uid-map", "map itself to root of its own namespace", uid_map, need_not_succeed();
+        "setgroups-allow", "allow itself supplementary groups again", setgroups_allow, need_not_succeed();
+        "namespace-parent", "get at the namespace above its own (NS_GET_PARENT)", namespace_parent, need_not_succeed();
+    },
 };
 
 fn unshare_user() -> AttemptResult {

@@ -1,6 +1,6 @@
 //! Attempts at the network, and at sockets of other processes on this host.
 
-use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, with_place};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, with_place};
 use crate::syscall::kernel;
 use crate::variables::{number, path, text};
 use std::fs;
@@ -12,85 +12,29 @@ use std::time::{Duration, Instant};
 
 pub(super) const THEME: Threat = Threat {
     threat: "use a network or sockets that were not granted",
-    attempts: &[
-        attempt(
-            "tcp-loopback",
-            "connect to the neighbour's port on the loopback interface",
-            tcp_loopback,
-        )
-        .by_secret(),
-        attempt(
-            "udp-loopback",
-            "send the neighbour a datagram over the loopback interface",
-            udp_loopback,
-        )
-        .by_effect(),
-        attempt(
-            "abstract-socket",
-            "connect to the neighbour's abstract socket",
-            abstract_socket,
-        )
-        .by_secret(),
-        attempt(
-            "path-socket",
-            "connect to the neighbour's socket in the file system",
-            path_socket,
-        )
-        .by_secret(),
-        attempt(
-            "proc-net-unix",
-            "find the neighbour's sockets in /proc/net/unix",
-            proc_net_unix,
-        ),
-        attempt(
-            "listen",
-            "listen on a port that others on the machine can reach",
-            listen,
-        ),
-        attempt("route-outside", "have a route to hosts outside", route_outside).needs("a route"),
-        attempt(
-            "metadata-service",
-            "have a route to the cloud's metadata service, which gives credentials",
-            metadata_service,
-        )
-        .needs("a route"),
-        attempt("interfaces", "see a network interface of the machine", interfaces).needs("an interface"),
-        attempt(
-            "system-sockets",
-            "connect to a daemon's socket: Docker, containerd, D-Bus, systemd",
-            system_sockets,
-        )
-        .need_not_succeed(),
-        attempt("raw-socket", "send packets of its own making (SOCK_RAW)", raw_socket)
-            .with_capability(Capability::NetRaw),
-        attempt(
-            "packet-socket",
-            "listen to all packets of an interface (AF_PACKET)",
-            packet_socket,
-        )
-        .with_capability(Capability::NetRaw)
-        .needs("packet sockets"),
-        attempt(
-            "netlink-devices",
-            "listen to the kernel's messages about devices",
-            netlink_devices,
-        )
-        .needs("netlink"),
-        attempt("netlink-filter", "talk to the packet filter (nftables)", netlink_filter).needs("nftables"),
-        attempt("vsock", "open a socket to the hypervisor (AF_VSOCK)", vsock).needs("AF_VSOCK"),
-        attempt(
-            "kernel-crypto",
-            "open a socket to the kernel's cryptography (AF_ALG)",
-            kernel_crypto,
-        )
-        .needs("AF_ALG"),
-        attempt(
-            "rare-protocols",
-            "open a socket of a protocol that hardly any program uses",
-            rare_protocols,
-        )
-        .need_not_succeed(),
-    ],
+    attempts: attempts! {
+        "tcp-loopback", "connect to the neighbour's port on the loopback interface", tcp_loopback, by_secret();
+        "udp-loopback", "send the neighbour a datagram over the loopback interface", udp_loopback, by_effect();
+        "abstract-socket", "connect to the neighbour's abstract socket", abstract_socket, by_secret();
+        "path-socket", "connect to the neighbour's socket in the file system", path_socket, by_secret();
+        "proc-net-unix", "find the neighbour's sockets in /proc/net/unix", proc_net_unix;
+        "listen", "listen on a port that others on the machine can reach", listen;
+        "route-outside", "have a route to hosts outside", route_outside, needs("a route");
+        "metadata-service", "have a route to the cloud's metadata service, which gives credentials",
+            metadata_service, needs("a route");
+        "interfaces", "see a network interface of the machine", interfaces, needs("an interface");
+        "system-sockets", "connect to a daemon's socket: Docker, containerd, D-Bus, systemd",
+            system_sockets, need_not_succeed();
+        "raw-socket", "send packets of its own making (SOCK_RAW)", raw_socket, with_capability(Capability::NetRaw);
+        "packet-socket", "listen to all packets of an interface (AF_PACKET)",
+            packet_socket, with_capability(Capability::NetRaw), needs("packet sockets");
+        "netlink-devices", "listen to the kernel's messages about devices", netlink_devices, needs("netlink");
+        "netlink-filter", "talk to the packet filter (nftables)", netlink_filter, needs("nftables");
+        "vsock", "open a socket to the hypervisor (AF_VSOCK)", vsock, needs("AF_VSOCK");
+        "kernel-crypto", "open a socket to the kernel's cryptography (AF_ALG)", kernel_crypto, needs("AF_ALG");
+        "rare-protocols", "open a socket of a protocol that hardly any program uses",
+            rare_protocols, need_not_succeed();
+    },
 };
 
 fn banner(mut from: impl Read) -> AttemptResult {

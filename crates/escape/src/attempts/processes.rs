@@ -1,6 +1,6 @@
 //! Attempts at other processes of this user: their memory, their environment, their life.
 
-use crate::attempt::{AttemptResult, Threat, attempt, denied, with_place};
+use crate::attempt::{AttemptResult, Threat, attempts, denied, with_place};
 use crate::syscall::kernel;
 use crate::variables::{number, path, text};
 use std::fs::{self, File, OpenOptions};
@@ -10,118 +10,33 @@ use std::os::unix::fs::FileExt;
 
 pub(super) const THEME: Threat = Threat {
     threat: "look into other processes, change or end them",
-    attempts: &[
-        attempt(
-            "ptrace-attach",
-            "attach to the neighbour as a debugger does, and read its memory",
-            ptrace_attach,
-        )
-        .by_secret(),
-        attempt("ptrace-seize", "trace the neighbour without stopping it", ptrace_seize),
-        attempt(
-            "process-vm-readv",
-            "read the neighbour's memory by process_vm_readv",
-            process_vm_readv,
-        )
-        .by_secret(),
-        attempt(
-            "process-vm-writev",
-            "write into the neighbour's memory by process_vm_writev",
-            process_vm_writev,
-        )
-        .by_effect(),
-        attempt(
-            "proc-mem-read",
-            "read the neighbour's memory from /proc/PID/mem",
-            proc_mem_read,
-        )
-        .by_secret(),
-        attempt(
-            "proc-mem-write",
-            "write the neighbour's memory through /proc/PID/mem",
-            proc_mem_write,
-        )
-        .by_effect(),
-        attempt(
-            "proc-environ",
-            "read the neighbour's environment from /proc/PID/environ",
-            proc_environ,
-        )
-        .by_secret(),
-        attempt(
-            "proc-maps",
-            "read where the neighbour's memory is, from /proc/PID/maps",
-            proc_maps,
-        ),
-        attempt(
-            "proc-fd",
-            "open the neighbour's nameless memory through /proc/PID/fd",
-            proc_fd,
-        )
-        .by_secret(),
-        attempt(
-            "pidfd-getfd",
-            "take a descriptor out of the neighbour by pidfd_getfd",
-            pidfd_getfd,
-        )
-        .by_secret()
-        .needs("Linux 5.6"),
-        attempt(
-            "proc-root",
-            "reach a file through the neighbour's /proc/PID/root",
-            proc_root,
-        )
-        .by_secret(),
-        attempt(
-            "proc-cwd",
-            "reach a file through the neighbour's /proc/PID/cwd",
-            proc_cwd,
-        )
-        .by_secret(),
-        attempt(
-            "proc-list",
-            "find the neighbour in a listing of /proc, by its command line",
-            proc_list,
-        ),
-        attempt("kill", "kill the neighbour", kill).by_effect(),
-        attempt(
-            "kill-group",
-            "send a signal to the neighbour's process group",
-            kill_group,
-        )
-        .by_effect(),
-        attempt("pidfd-signal", "send a signal through a pidfd", pidfd_signal)
-            .by_effect()
-            .needs("Linux 5.3"),
-        attempt(
-            "queue-signal",
-            "send a signal with a value, as if from another process",
-            queue_signal,
-        )
-        .by_effect(),
-        attempt(
-            "signal-by-descriptor",
-            "have the kernel signal the neighbour when a descriptor is ready (F_SETOWN, F_SETSIG)",
-            signal_by_descriptor,
-        )
-        .by_effect(),
-        attempt("prlimit", "change the neighbour's limits", prlimit).by_effect(),
-        attempt("renice", "make the neighbour slower by setpriority", renice).by_effect(),
-        attempt("neighbour-affinity", "move the neighbour to one processor", affinity)
-            .by_effect()
-            .needs("two processors"),
-        attempt(
-            "neighbour-oom",
-            "make the neighbour the first to be killed when memory runs out",
-            oom_score,
-        )
-        .by_effect(),
-        attempt(
-            "join-group",
-            "move into the neighbour's process group by setpgid",
-            join_group,
-        ),
-    ],
+    attempts: attempts! {
+        "ptrace-attach", "attach to the neighbour as a debugger does, and read its memory", ptrace_attach, by_secret();
+        "ptrace-seize", "trace the neighbour without stopping it", ptrace_seize;
+        "process-vm-readv", "read the neighbour's memory by process_vm_readv", process_vm_readv, by_secret();
+        "process-vm-writev", "write into the neighbour's memory by process_vm_writev", process_vm_writev, by_effect();
+        "proc-mem-read", "read the neighbour's memory from /proc/PID/mem", proc_mem_read, by_secret();
+        "proc-mem-write", "write the neighbour's memory through /proc/PID/mem", proc_mem_write, by_effect();
+        "proc-environ", "read the neighbour's environment from /proc/PID/environ", proc_environ, by_secret();
+        "proc-maps", "read where the neighbour's memory is, from /proc/PID/maps", proc_maps;
+        "proc-fd", "open the neighbour's nameless memory through /proc/PID/fd", proc_fd, by_secret();
+        "pidfd-getfd", "take a descriptor out of the neighbour by pidfd_getfd",
+            pidfd_getfd, by_secret(), needs("Linux 5.6");
+        "proc-root", "reach a file through the neighbour's /proc/PID/root", proc_root, by_secret();
+        "proc-cwd", "reach a file through the neighbour's /proc/PID/cwd", proc_cwd, by_secret();
+        "proc-list", "find the neighbour in a listing of /proc, by its command line", proc_list;
+        "kill", "kill the neighbour", kill, by_effect();
+        "kill-group", "send a signal to the neighbour's process group", kill_group, by_effect();
+        "pidfd-signal", "send a signal through a pidfd", pidfd_signal, by_effect(), needs("Linux 5.3");
+        "queue-signal", "send a signal with a value, as if from another process", queue_signal, by_effect();
+        "signal-by-descriptor", "have the kernel signal the neighbour when a descriptor is ready (F_SETOWN, F_SETSIG)",
+            signal_by_descriptor, by_effect();
+        "prlimit", "change the neighbour's limits", prlimit, by_effect();
+        "renice", "make the neighbour slower by setpriority", renice, by_effect();
+        "neighbour-affinity", "move the neighbour to one processor", affinity, by_effect(), needs("two processors");
+        "neighbour-oom", "make the neighbour the first to be killed when memory runs out", oom_score, by_effect();
+        "join-group", "move into the neighbour's process group by setpgid", join_group;
+    },
 };
 
 /// Signal that the neighbour counts.

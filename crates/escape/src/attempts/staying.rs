@@ -2,7 +2,7 @@
 
 use super::files::own_path;
 use super::floods::{sleep_forever, spawn};
-use crate::attempt::{AttemptResult, StopReason, Threat, attempt, with_place};
+use crate::attempt::{AttemptResult, StopReason, Threat, attempts, with_place};
 use crate::residue::{ATTEMPT, FOLDERS};
 use crate::syscall::kernel;
 use crate::variables::{number, text};
@@ -13,51 +13,20 @@ use std::path::Path;
 
 pub(super) const THEME: Threat = Threat {
     threat: "stay on after the lease's end, or leave something behind for the next tenant",
-    attempts: &[
-        attempt(
-            "outlive-session",
-            "leave the process group by a session of its own, and stay",
-            outlive_session,
-        )
-        .by_effect(),
-        attempt(
-            "outlive-orphan",
-            "stay on as a child whose parents have ended",
-            outlive_orphan,
-        )
-        .by_effect(),
-        attempt(
-            "outlive-deadline",
-            "go on without end, with every signal blocked",
-            outlive_deadline,
-        )
-        .endless()
-        .need_not_succeed(),
-        attempt(
-            "outlive-stopped",
-            "stop itself, so that no signal but one is seen",
-            outlive_stopped,
-        )
-        .endless()
-        .need_not_succeed(),
-        attempt(
-            "outlive-many",
-            "stay on behind thirty generations of parents, all of which have ended",
-            outlive_many,
-        )
-        .by_effect(),
-        attempt(
-            "leave-file",
-            "leave a file in each folder for temporary files",
-            leave_file,
-        )
-        .by_effect(),
-        attempt("leave-posix-shm", "leave a segment in /dev/shm", leave_posix_shm).by_effect(),
-        attempt("leave-sysv-shm", "leave a System V segment", leave_sysv_shm).by_effect(),
-        attempt("leave-posix-queue", "leave a POSIX queue", leave_posix_queue)
-            .by_effect()
-            .needs("POSIX message queues"),
-    ],
+    attempts: attempts! {
+        "outlive-session", "leave the process group by a session of its own, and stay", outlive_session, by_effect();
+        "outlive-orphan", "stay on as a child whose parents have ended", outlive_orphan, by_effect();
+        "outlive-deadline", "go on without end, with every signal blocked",
+            outlive_deadline, endless(), need_not_succeed();
+        "outlive-stopped", "stop itself, so that no signal but one is seen",
+            outlive_stopped, endless(), need_not_succeed();
+        "outlive-many", "stay on behind thirty generations of parents, all of which have ended",
+            outlive_many, by_effect();
+        "leave-file", "leave a file in each folder for temporary files", leave_file, by_effect();
+        "leave-posix-shm", "leave a segment in /dev/shm", leave_posix_shm, by_effect();
+        "leave-sysv-shm", "leave a System V segment", leave_sysv_shm, by_effect();
+        "leave-posix-queue", "leave a POSIX queue", leave_posix_queue, by_effect(), needs("POSIX message queues");
+    },
 };
 
 fn outlive_session() -> AttemptResult {

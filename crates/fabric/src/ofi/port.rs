@@ -334,8 +334,8 @@ impl std::fmt::Debug for Port {
 }
 
 impl PortPeer {
-    /// Treats the peer as gone, whatever the provider reports: transfers with it end, on any thread, and frames to it
-    /// are dropped. Over sockets a provider may try for ever to connect again to a port that was closed.
+    /// Treats the peer as gone, even if the provider reports no failure: transfers with it end, on any thread, and
+    /// frames to it are dropped. Over sockets a provider may try for ever to connect again to a port that was closed.
     pub fn give_up(&self) {
         self.link.break_off(OfiError::PeerClosed);
     }

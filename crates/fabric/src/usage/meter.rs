@@ -47,13 +47,19 @@ impl<'a> SlotMeter<'a> {
     /// Records that the function has returned. The invocation's number stays, so that the last one is known later.
     #[inline]
     pub fn stop(&self) {
-        let running = &self.0.running;
-        running.store(without_function(running.load(Relaxed)), Relaxed);
+        self.cancel();
         let before = self.0.invocations.load(Relaxed);
         if before == 0 {
             self.record_first_call();
         }
         self.0.invocations.store(before.wrapping_add(1), Relaxed);
+    }
+
+    /// Records that no function runs, without counting one: the last one that started could not be called.
+    #[inline]
+    pub fn cancel(&self) {
+        let running = &self.0.running;
+        running.store(without_function(running.load(Relaxed)), Relaxed);
     }
 
     /// Records the duration of the first call, which belongs to the cold start: it reads imports and pages of a

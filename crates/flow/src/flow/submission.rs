@@ -13,7 +13,7 @@ fn resume_at(limit: u32) -> u32 {
 
 impl<P, R, E> Flow<P, R, E> {
     /// Submits a task that needs the results of `inputs`, in this order; the same task may be named twice. The
-    /// caller has one claim on the new task's result, see [`FlowEvent::Release`](crate::Event::Release).
+    /// caller has one claim on the new task's result, see [`FlowEvent::Release`](crate::FlowEvent::Release).
     ///
     /// If an input has failed already, the task fails at once, by an ordinary action.
     ///
@@ -76,7 +76,7 @@ impl<P, R, E> Flow<P, R, E> {
         Ok(Admission::Accepted(id))
     }
 
-    /// Makes a task that the driver will end itself, by [`FlowEvent::Ended`](crate::Event::Ended) as attempt 0. It
+    /// Makes a task that the driver will end itself, by [`FlowEvent::Ended`](crate::FlowEvent::Ended) as attempt 0. It
     /// stands for a future that a task returned, or for a future of another library. Other tasks can depend on it.
     /// The caller has one claim on it.
     ///

@@ -45,7 +45,7 @@ fn read(path: &Path) -> (Vec<CheckpointRecord>, u64) {
 }
 
 #[test]
-fn what_was_written_is_there_in_order_whatever_its_size() {
+fn records_of_any_size_are_there_in_order() {
     let (_folder, path) = folder();
     let large: Vec<u8> = (0..3_000_000_u32).map(|number| number as u8).collect();
     write(&path, &[(1, b""), (2, &large), (3, b"three")]);

@@ -39,31 +39,6 @@ fn size(text: &str) -> Result<usize, String> {
 /// Bytes moved in one block, which has at least one run.
 const BLOCK_BYTES: usize = 64 << 20;
 
-/// Times of moving one size.
-struct TransferSamples {
-    size: usize,
-    samples: Samples,
-}
-
-impl TransferSamples {
-    fn new(size: usize) -> anyhow::Result<Self> {
-        Ok(Self {
-            size,
-            samples: Samples::new()?,
-        })
-    }
-
-    fn add(&mut self, block: &Block) {
-        block.0.iter().for_each(|ns| self.samples.add(*ns));
-    }
-
-    fn figures(&self) -> Figures {
-        Figures::Rate {
-            per_second: self.size as f64 * 1e9 / self.samples.quantile(0.5).max(1) as f64,
-        }
-    }
-}
-
 pub(super) fn carry_out(args: &BandwidthArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     for transport in args.over.fabrics() {
@@ -98,15 +73,11 @@ fn measure(stage: &MeasuredLease, size: usize, bytes: u64) -> anyhow::Result<Vec
     let expected = wrapping_sum(&source);
 
     let count = (BLOCK_BYTES / size).max(1);
-    let (mut plain, mut in_place, mut copied) = (
-        TransferSamples::new(size)?,
-        TransferSamples::new(size)?,
-        TransferSamples::new(size)?,
-    );
+    let (mut plain, mut in_place, mut copied) = (Samples::new()?, Samples::new()?, Samples::new()?);
     for _ in 0..blocks(usize::try_from(bytes)?, count * size) {
-        plain.add(&copy_block(&stage.clock, count, &source, &mut target)?);
+        plain.add_block(&copy_block(&stage.clock, count, &source, &mut target)?);
         let mut result = [0; 8];
-        in_place.add(
+        in_place.add_block(
             &stage
                 .clock
                 .block(1, count, || sum.invoke_buffer(&buffer, &mut result[..]).map(drop))?,
@@ -115,18 +86,24 @@ fn measure(stage: &MeasuredLease, size: usize, bytes: u64) -> anyhow::Result<Vec
             u64::from_le_bytes(result) == expected,
             "the function has not read every byte"
         );
-        copied.add(
+        copied.add_block(
             &stage
                 .clock
                 .block(1, count, || echo.invoke(&source, &mut target).map(drop))?,
         );
         ensure!(target == source, "the copy is not a copy");
     }
-    let record = |mode: &str, moved: &TransferSamples| {
+    let record = |mode: &str, moved: &Samples| {
         let params = params! { "transport": "shm", "mode": mode, "size_bytes": size, "workers": 1 };
-        let mut record = Record::new("bandwidth", params, "B", moved.figures(), &stage.machine);
-        record.samples = moved.samples.len();
-        record.compare("plain memcpy", plain.figures());
+        let mut record = Record::new(
+            "bandwidth",
+            params,
+            "B",
+            Figures::of_transfers(size, moved),
+            &stage.machine,
+        );
+        record.samples = moved.len();
+        record.compare("plain memcpy", Figures::of_transfers(size, &plain));
         record
     };
     Ok(vec![record("in-place", &in_place), record("copied", &copied)])

@@ -14,7 +14,7 @@ use hotlease_comm::{
     Question, Recipe, Schedule, Secret, Table,
 };
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -184,24 +184,20 @@ fn measure_one(
     samples: u32,
 ) -> anyhow::Result<Vec<Measurement>> {
     let (rank, ranks) = (all.rank(), all.size());
-    let call = CollectiveCall::new(
-        collective_of_size(operation, 0, ranks, size.div_ceil(ELEMENT)),
-        rank,
-        ranks,
-    );
+    let collective = collective_of_size(operation, 0, ranks, size.div_ceil(ELEMENT));
+    let call = CollectiveCall::new(collective, Datatype::F64, rank, ranks);
     call.check().map_err(|error| CommandError::Usage(error.to_string()))?;
-    let question = Question::new(&call, ELEMENT, LinkKind::Tcp);
-    let recipes = question.candidates();
+    let recipes = Question::new(&call, LinkKind::Tcp).candidates();
     let build = |recipe: &Recipe| recipe.build(&call).map(Arc::new);
     let schedules: Vec<Arc<Schedule>> = recipes.iter().map(build).collect::<Result<_, _>>()?;
     let (input, mut output) = (vec![0; call.input() * ELEMENT], vec![0; call.output() * ELEMENT]);
-    let sum = Operator::Sum.of(Datatype::F64)?;
+    let reduction = collective.operator().map(|sum| sum.of(Datatype::F64)).transpose()?;
     let mut clock = CollectiveClock::new(rank, ranks)?;
     let mut times = vec![Vec::new(); recipes.len()];
     // The first turn warms caches and connections, and is not counted.
     for turn in 0..=samples {
         for (schedule, times) in schedules.iter().zip(&mut times) {
-            let reduction = operation.is_reduction().then(|| sum.clone());
+            let reduction = reduction.clone();
             let seconds = clock.time(all, || {
                 all.run(schedule.clone(), ELEMENT, &input, &mut output, reduction)
             })?;
@@ -213,7 +209,7 @@ fn measure_one(
     let of = |(recipe, times): (Recipe, Vec<f64>)| Measurement {
         operation,
         ranks,
-        bytes: question.bytes,
+        bytes: call.bytes(),
         recipe,
         element: ELEMENT,
         seconds: hotlease_fabric::clock::median(&times),
@@ -230,15 +226,19 @@ struct CollectiveClock {
 
 impl CollectiveClock {
     fn new(rank: u32, ranks: u32) -> anyhow::Result<Self> {
+        let operator = &Operator::Max;
         let build = |collective, algorithm: Algorithm| {
             Recipe::from(algorithm)
-                .build(&CollectiveCall::new(collective, rank, ranks))
+                .build(&CollectiveCall::new(collective, Datatype::F64, rank, ranks))
                 .map(Arc::new)
         };
         Ok(Self {
             barrier: build(Collective::Barrier, Algorithm::Dissemination)?,
-            longest: build(Collective::Allreduce { count: 1 }, Algorithm::RecursiveDoubling)?,
-            max: Operator::Max.of(Datatype::F64)?,
+            longest: build(
+                Collective::Allreduce { count: 1, operator },
+                Algorithm::RecursiveDoubling,
+            )?,
+            max: operator.of(Datatype::F64)?,
         })
     }
 
@@ -281,16 +281,8 @@ fn show(measured: &[Measurement], output: &mut Printer) -> anyhow::Result<()> {
         factor: round(one.seconds / fastest[&(one.operation, one.ranks, one.bytes)]),
     };
     let rows: Vec<AlgorithmTimeRow> = measured.iter().map(row).collect();
-    let columns = [
-        Column("OPERATION", Left),
-        Column("RANKS", Right),
-        Column("SIZE", Right),
-        Column("ALGORITHM", Left),
-        Column("SEGMENTS", Right),
-        Column("MEDIAN", Right),
-        Column("FACTOR", Right),
-    ];
-    output.list(&rows, &columns, "nothing was measured", |row| {
+    let columns = "OPERATION, >RANKS, >SIZE, ALGORITHM, >SEGMENTS, >MEDIAN, >FACTOR";
+    output.list(&rows, columns, "nothing was measured", |row| {
         let segments = match row.segment_bytes {
             0 => String::new(),
             bytes => quantity::bytes(bytes as u64),

@@ -112,7 +112,7 @@ fn by_size(host: &BenchPlatform, args: &LatencyArgs) -> anyhow::Result<Vec<Recor
     let options = LeaseOptions { depth: *depth, ..hot() };
     let mut stage = MeasuredLease::start(host, options, SIZE_MAX)?;
     let echo = stage.invoker.function("echo")?;
-    let mut pairs = sizes.iter().map(|_| Pair::new()).collect::<Result<Vec<_>, _>>()?;
+    let mut pairs = Pair::several(sizes.len())?;
     for _ in 0..blocks(*samples as usize, BLOCK) {
         for (size, pair) in sizes.iter().zip(&mut pairs) {
             let input = pattern(*size);
@@ -185,7 +185,7 @@ fn in_place(host: &BenchPlatform, samples: usize) -> anyhow::Result<Vec<Record>>
     let mut buffer = stage.invoker.buffer::<u8>(largest)?;
     // Writes all pages first: a page fault is not part of an invocation.
     buffer.fill(7);
-    let mut pairs = IN_PLACE.iter().map(|_| Pair::new()).collect::<Result<Vec<_>, _>>()?;
+    let mut pairs = Pair::several(IN_PLACE.len())?;
     for _ in 0..blocks(samples, BLOCK) {
         for (size, pair) in IN_PLACE.iter().zip(&mut pairs) {
             let baseline = stage.raw_block(baseline(INPUT.len()), &INPUT, BLOCK)?;

@@ -4,7 +4,7 @@ use super::bench_platform::BenchPlatform;
 use super::host_info::HostInfo;
 use super::pin::{AffinityGuard, Cores};
 use super::samples::{Block, Clock};
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use hotlease_bench_baseline::{Client, RoundTripKind, memory_bytes, prepare};
 use hotlease_client::{Buffer, Completion, Function, Invoker, LeaseOptions, Polling};
 use hotlease_terminal::functions::functions;
@@ -82,22 +82,15 @@ impl MeasuredLease {
 
     /// A block of raw round trips.
     pub(super) fn raw_block(&mut self, kind: RoundTripKind, input: &[u8], count: usize) -> anyhow::Result<Block> {
-        let mut output = vec![0; input.len()];
         self.with_raw(kind, |client, clock| {
-            let block = clock.block(WARM_UP, count, || client.echo(input, &mut output))?;
-            ensure!(output == input, "the raw baseline does not echo");
-            Ok(block)
+            clock.echo_block(WARM_UP, count, input, |output| client.echo(input, output))
         })
     }
 
     /// A block of invocations of the echo function.
     pub(super) fn echo_block(&self, echo: &Function, input: &[u8], count: usize) -> anyhow::Result<Block> {
-        let mut output = vec![0; input.len()];
-        let block = self
-            .clock
-            .block(WARM_UP, count, || echo.invoke(input, &mut output).map(drop))?;
-        ensure!(output == input, "the invocation does not echo");
-        Ok(block)
+        let invoke = |output: &mut [u8]| echo.invoke(input, output).map(drop);
+        self.clock.echo_block(WARM_UP, count, input, invoke)
     }
 }
 

@@ -49,15 +49,18 @@ pub(super) fn carry_out(args: &OversubscriptionArgs, output: &mut Printer) -> an
 }
 
 fn lease(host: &BenchPlatform, workers: u16, sharing: Sharing) -> anyhow::Result<Invoker> {
-    let options = LeaseOptions {
+    Ok(Invoker::allocate(&functions()?, options(host, workers, sharing))?)
+}
+
+fn options(host: &BenchPlatform, workers: u16, sharing: Sharing) -> LeaseOptions {
+    LeaseOptions {
         workers,
         sharing,
         polling: Polling::Warm,
         completion: Completion::Sleep,
         runtime_dir: Some(host.runtime_dir().to_owned()),
         ..LeaseOptions::default()
-    };
-    Ok(Invoker::allocate(&functions()?, options)?)
+    }
 }
 
 /// A warm call on an exclusive core, next to a call that claims its core, and to a call that is refused.
@@ -80,13 +83,12 @@ fn claims(host: &BenchPlatform, samples: usize, machine: &HostInfo) -> anyhow::R
         claimed.add(&baseline, &measured);
     }
     shared.deallocate()?;
-    let shared = Invoker::allocate(
-        &functions()?,
-        LeaseOptions {
-            wait_for_core: false,
-            ..shared_options(host)
-        },
-    )?;
+    let options = LeaseOptions {
+        wait_for_core: false,
+        polling: LeaseOptions::default().polling,
+        ..options(host, 2, Sharing::Shared)
+    };
+    let shared = Invoker::allocate(&functions()?, options)?;
     let refused = refused(&clock, (&plain, own_core), &shared, samples)?;
     own.deallocate()?;
     shared.deallocate()?;
@@ -114,16 +116,6 @@ fn core_of(invoker: &Invoker, slot: usize) -> anyhow::Result<usize> {
     let place = invoker.function("whereabouts")?.on_slot(slot)?.call(b"")?;
     let core = place.as_chunks::<8>().0.get(1).context("no whereabouts")?;
     Ok(u64::from_le_bytes(*core) as usize)
-}
-
-fn shared_options(host: &BenchPlatform) -> LeaseOptions {
-    LeaseOptions {
-        workers: 2,
-        sharing: Sharing::Shared,
-        completion: Completion::Sleep,
-        runtime_dir: Some(host.runtime_dir().to_owned()),
-        ..LeaseOptions::default()
-    }
 }
 
 /// Times calls of a slot whose core another slot keeps. Calls that find the core free in between do not count.

@@ -2,7 +2,7 @@
 
 use super::host_info::HostInfo;
 use super::samples::{Pair, Samples};
-use hotlease_terminal::output::{Column, ColumnAlign, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -89,6 +89,13 @@ impl Figures {
         Self::Times {
             p50: samples.quantile(0.5),
             p99: samples.quantile(0.99),
+        }
+    }
+
+    /// Bytes per second from the times of moving this many.
+    pub(super) fn of_transfers(bytes: usize, samples: &Samples) -> Self {
+        Self::Rate {
+            per_second: bytes as f64 * 1e9 / samples.quantile(0.5).max(1) as f64,
         }
     }
 
@@ -203,17 +210,8 @@ pub(super) fn print(
         return records.iter().try_for_each(|record| output.object(record));
     }
     output.line(title)?;
-    let columns = [
-        Column("", ColumnAlign::Left),
-        Column("measured", ColumnAlign::Right),
-        Column("p99", ColumnAlign::Right),
-        Column("baseline", ColumnAlign::Right),
-        Column("p99", ColumnAlign::Right),
-        Column("ratio", ColumnAlign::Right),
-        Column("difference", ColumnAlign::Right),
-        Column("compared with", ColumnAlign::Left),
-    ];
-    output.list(records, &columns, "nothing was measured", |record| {
+    let columns = ", >measured, >p99, >baseline, >p99, >ratio, >difference, compared with";
+    output.list(records, columns, "nothing was measured", |record| {
         let [measured, measured_p99] = record.measured.cells(record.unit);
         let [base, base_p99, name] = match &record.baseline {
             Some(Baseline { name, figures }) => {

@@ -1,6 +1,6 @@
 //! Samples of durations.
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use hotlease_fabric::clock::{TickClock, measure_tick_hz, median, ticks};
 use std::time::Duration;
@@ -32,6 +32,23 @@ impl Clock {
             times.push(ticks().wrapping_sub(start));
         }
         Ok(Block(times.into_iter().map(|ticks| self.0.ns(ticks)).collect()))
+    }
+
+    /// Times echoes of `input` like [`Clock::block`]; fails if the last one differs from it.
+    pub(super) fn echo_block<E>(
+        &self,
+        warm_up: usize,
+        count: usize,
+        input: &[u8],
+        mut echo: impl FnMut(&mut [u8]) -> Result<(), E>,
+    ) -> anyhow::Result<Block>
+    where
+        anyhow::Error: From<E>,
+    {
+        let mut output = vec![0; input.len()];
+        let block = self.block(warm_up, count, || echo(&mut output))?;
+        ensure!(output == input, "the output of an echo differs from its input");
+        Ok(block)
     }
 }
 
@@ -68,6 +85,10 @@ impl Samples {
         self.0.saturating_record(ns);
     }
 
+    pub(super) fn add_block(&mut self, block: &Block) {
+        block.0.iter().for_each(|ns| self.add(*ns));
+    }
+
     pub(super) fn len(&self) -> u64 {
         self.0.len()
     }
@@ -98,10 +119,15 @@ impl Pair {
         })
     }
 
+    /// Makes an empty pair for each of `count` parameters.
+    pub(super) fn several(count: usize) -> anyhow::Result<Vec<Self>> {
+        (0..count).map(|_| Self::new()).collect()
+    }
+
     /// Adds two blocks that were measured one after the other.
     pub(super) fn add(&mut self, baseline: &Block, measured: &Block) {
-        baseline.0.iter().for_each(|ns| self.baseline.add(*ns));
-        measured.0.iter().for_each(|ns| self.measured.add(*ns));
+        self.baseline.add_block(baseline);
+        self.measured.add_block(measured);
         let (base, ours) = (baseline.middle(), measured.middle());
         self.differences.push(ours - base);
         if base > 0.0 {
@@ -137,7 +163,7 @@ mod tests {
         pair.measured.add(123_456_789);
         assert!(
             pair.measured.quantile(1.0).abs_diff(123_456_789) < 200_000,
-            "three digits, whatever the size"
+            "three digits of a value of any size"
         );
     }
 

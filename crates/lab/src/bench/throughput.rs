@@ -121,18 +121,35 @@ fn measure(host: &BenchPlatform, slots: usize, in_flight: u32, samples: usize) -
 /// Runs `count` invocations over all pipelines, `in_flight` in each, until all have resolved.
 fn run(pipelines: &mut [Pipeline], in_flight: usize, count: usize) -> anyhow::Result<()> {
     let mut output = [0; 8];
-    let mut left = count;
-    while left > 0 {
-        for pipeline in &mut *pipelines {
+    for turn in turns(count, pipelines.len()) {
+        for pipeline in &mut pipelines[..turn] {
             if pipeline.len() >= in_flight {
                 pipeline.pop(&mut output)?;
             }
             pipeline.push(&INPUT)?;
         }
-        left = left.saturating_sub(pipelines.len());
     }
     for pipeline in pipelines {
         while pipeline.pop(&mut output)?.is_some() {}
     }
     Ok(())
+}
+
+/// Number of pipelines that get an invocation in each turn: all, and in the last turn as many as `count` leaves.
+fn turns(count: usize, pipelines: usize) -> impl Iterator<Item = usize> {
+    (0..count)
+        .step_by(pipelines)
+        .map(move |begun| pipelines.min(count - begun))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_invocations_are_issued_as_are_recorded() {
+        assert_eq!(turns(BLOCK, 3).sum::<usize>(), BLOCK);
+        assert_eq!(turns(7, 3).collect::<Vec<_>>(), [3, 3, 1]);
+        assert_eq!(turns(2, 3).collect::<Vec<_>>(), [2]);
+    }
 }

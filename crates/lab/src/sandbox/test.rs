@@ -10,7 +10,7 @@ use clap::Args;
 use hotlease_escape::{Attempt, BINARY, LoopTimes, MustSucceed, effective_capabilities, themes};
 use hotlease_sandbox::{Kind, Launcher};
 use hotlease_terminal::arguments::{ContainerArgs, MachineArgs};
-use hotlease_terminal::output::{Column, ColumnAlign, Printer};
+use hotlease_terminal::output::Printer;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
@@ -96,12 +96,7 @@ struct Totals {
     slowing: Vec<&'static str>,
 }
 
-const COLUMNS: [Column; 4] = [
-    Column("ATTEMPT", ColumnAlign::Left),
-    Column("RESULT", ColumnAlign::Left),
-    Column("WHAT", ColumnAlign::Left),
-    Column("HOW", ColumnAlign::Left),
-];
+const COLUMNS: &str = "ATTEMPT, RESULT, WHAT, HOW";
 
 pub(super) fn carry_out(args: &TestArgs, output: &mut Printer) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -115,7 +110,7 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Printer) -> anyhow::Result
             _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing is said of this sandbox"),
         }
     })?;
-    output.list(&rows, &COLUMNS, "no attempt has such a name", |row| {
+    output.list(&rows, COLUMNS, "no attempt has such a name", |row| {
         let result = match row.verdict {
             AttemptVerdict::Contained => "contained",
             AttemptVerdict::Escaped => "ESCAPED",
@@ -188,7 +183,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
     }
     if args.pace.is_some() && processors()?.len() <= PROCESSORS {
         bail!(
-            "--pace needs a processor for the neighbour beside that of the sandbox: on one they take turns, whatever holds"
+            "--pace needs a processor for the neighbour beside that of the sandbox: on one they take turns, and the pace says nothing"
         );
     }
     let secret = Arc::new(format!("{:032x}", rand::random::<u128>()));

@@ -303,7 +303,7 @@ impl TestSetup {
         Ok(process)
     }
 
-    /// Memory that attempts are told of; for a virtual machine, the site sets it.
+    /// Memory limit that attempts learn; the site sets that of a virtual machine.
     fn memory_bytes(&self, kind: Kind) -> u64 {
         match kind {
             Kind::MicroVm => self.machine_bytes,

@@ -5,20 +5,22 @@ mod delegations;
 mod gpus;
 mod lease_end;
 mod offering;
-mod request_check;
 mod workers;
 
 use self::cores::Cores;
 use self::gpus::Gpus;
 use super::{
-    ATTACH_WITHIN, Availability, BookAction, BookEvent, BookStep, CoreLease, CoreUse, EndedLease, GrantRequest,
-    LeasePhase, SessionId, WorkerRecord, WorkerState,
+    ATTACH_WITHIN, Availability, BookAction, BookEvent, BookStep, CoreLease, EndedLease, LeasePhase, SessionId,
+    WorkerRecord, WorkerState,
 };
 use crate::ledger::FunctionTotals;
+use crate::request::{CoreUse, LeaseRequest, LeaseSpec};
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
+use hotlease_wire::limits::TENANT_BYTES_MAX;
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Rejection};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Book of a node's leases: the only writer of its cores.
@@ -115,7 +117,9 @@ impl LeaseBook {
     /// Number of leases that share cores.
     pub fn shared_leases(&self) -> usize {
         let leases = self.leases.values();
-        leases.filter(|lease| lease.sharing == CoreUse::Shared).count()
+        leases
+            .filter(|lease| lease.request.spec.sharing == CoreUse::Shared)
+            .count()
     }
 
     /// Cores that will be free as soon as the workers of ending leases are gone.
@@ -124,18 +128,18 @@ impl LeaseBook {
         ending.map(|lease| lease.cores().len() as u32).sum()
     }
 
-    /// Whether `slots` slots and `gpus` GPUs may find room once the leases that are ending now are over.
-    pub fn can_soon_fit(&self, sharing: CoreUse, slots: u32, gpus: u32) -> bool {
+    /// Whether a lease may find cores and GPUs once the leases that are ending now are over.
+    pub fn can_soon_fit(&self, spec: &LeaseSpec) -> bool {
         let ending = self.leases.values().filter(|lease| !lease.is_active());
         let ending_gpus: usize = ending.map(|lease| lease.gpus().len()).sum();
-        if self.free_gpus().saturating_add(ending_gpus as u32) < gpus {
+        if self.free_gpus().saturating_add(ending_gpus as u32) < spec.all_gpus() {
             return false;
         }
-        match sharing {
-            CoreUse::Exclusive => self.free_cores() + self.ending_cores() >= slots,
+        match spec.sharing {
+            CoreUse::Exclusive(_) => self.free_cores() + self.ending_cores() >= spec.all_slots(),
             CoreUse::Shared => {
                 let ending = self.ending_cores() * self.cores.places_per_core();
-                self.free_places() + ending >= slots
+                self.free_places() + ending >= spec.all_slots()
             }
         }
     }
@@ -200,7 +204,7 @@ impl LeaseBook {
 
     fn apply(&mut self, event: BookEvent, now: Duration, actions: &mut Vec<BookAction>) -> Result<(), Rejection> {
         match event {
-            BookEvent::Grant(request) => self.grant(request, now, actions),
+            BookEvent::Grant { lease, request } => self.grant(lease, request, now, actions),
             BookEvent::Attach {
                 session,
                 lease,
@@ -268,16 +272,25 @@ impl LeaseBook {
         Ok(self.epoch)
     }
 
-    fn grant(&mut self, request: GrantRequest, now: Duration, actions: &mut Vec<BookAction>) -> Result<(), Rejection> {
+    fn grant(
+        &mut self,
+        id: LeaseId,
+        request: Arc<LeaseRequest>,
+        now: Duration,
+        actions: &mut Vec<BookAction>,
+    ) -> Result<(), Rejection> {
         self.admit_grants()?;
-        request_check::check(&request)?;
-        if self.leases.contains_key(&request.id) || self.ended.iter().any(|ended| ended.id == request.id) {
-            return Err(Rejection::BadRequest {
-                what: format!("lease {} exists already", request.id),
-            });
+        request.check()?;
+        let bad = |what: String| Err(Rejection::BadRequest { what });
+        if !(1..=TENANT_BYTES_MAX).contains(&request.tenant.len()) {
+            return bad(format!("a tenant's name has 1 to {TENANT_BYTES_MAX} bytes"));
         }
+        if self.leases.contains_key(&id) || self.ended.iter().any(|ended| ended.id == id) {
+            return bad(format!("lease {id} exists already"));
+        }
+        let spec = request.spec;
         let memory_left = self.memory_left();
-        if request.memory_bytes.saturating_mul(u64::from(request.workers)) > memory_left {
+        if spec.all_memory_bytes() > memory_left {
             return Err(Rejection::TooMany {
                 what: "bytes of memory asked for".into(),
                 limit: memory_left,
@@ -287,12 +300,12 @@ impl LeaseBook {
             self.next_epoch()?;
         }
         let no_gpus = Rejection::NoGpus {
-            asked: request.workers.saturating_mul(request.gpus),
+            asked: spec.all_gpus(),
             free: self.free_gpus(),
             offered: self.offered_gpus(),
         };
-        let gpus = self.gpus.take(request.workers, request.gpus).ok_or(no_gpus)?;
-        let homes = match self.take_cores(&request) {
+        let gpus = self.gpus.take(spec.workers, spec.gpus).ok_or(no_gpus)?;
+        let homes = match self.take_cores(&spec) {
             Ok(homes) => homes,
             Err(refusal) => {
                 self.gpus.give_back(gpus.into_iter().flatten());
@@ -300,10 +313,10 @@ impl LeaseBook {
             }
         };
         let epoch = self.next_epoch()?;
-        let mut workers = Vec::with_capacity(request.workers as usize);
+        let mut workers = Vec::with_capacity(spec.workers as usize);
         for (index, (cores, gpus)) in homes.into_iter().zip(gpus).enumerate() {
             actions.push(BookAction::StartWorker {
-                lease: request.id,
+                lease: id,
                 worker: WorkerIndex(index as u16),
                 epoch,
                 cores: cores.clone(),
@@ -317,15 +330,11 @@ impl LeaseBook {
             });
         }
         let lease = CoreLease {
-            id: request.id,
-            tenant: request.tenant,
-            label: request.label,
+            id,
             epoch,
-            ttl: request.ttl,
-            memory_bytes: request.memory_bytes,
-            sharing: request.sharing,
             granted: now,
             expires: now + request.ttl.min(ATTACH_WITHIN),
+            request,
             cut: None,
             leaving: None,
             phase: LeasePhase::Starting,
@@ -336,16 +345,16 @@ impl LeaseBook {
             retired: UsageTotals::default(),
             retired_functions: FunctionTotals::default(),
         };
-        self.leases.insert(lease.id, lease);
+        self.leases.insert(id, lease);
         Ok(())
     }
 
     /// Takes the core of each slot of each worker. Refuses and takes nothing if they are not available.
-    fn take_cores(&mut self, request: &GrantRequest) -> Result<Vec<Vec<u32>>, Rejection> {
-        let (workers, slots) = (request.workers, request.slots_per_worker);
-        let asked = workers * slots;
-        match request.sharing {
-            CoreUse::Exclusive => self.cores.take_exclusive(workers, slots).ok_or(Rejection::NoCapacity {
+    fn take_cores(&mut self, spec: &LeaseSpec) -> Result<Vec<Vec<u32>>, Rejection> {
+        let (workers, slots) = (spec.workers, spec.slots_per_worker);
+        let asked = spec.all_slots();
+        match spec.sharing {
+            CoreUse::Exclusive(_) => self.cores.take_exclusive(workers, slots).ok_or(Rejection::NoCapacity {
                 asked,
                 free: self.free_cores(),
                 offered: self.offered_cores(),
@@ -370,7 +379,7 @@ impl LeaseBook {
     /// Memory that new leases may still ask for, bytes.
     pub fn memory_left(&self) -> u64 {
         self.leases.values().fold(self.memory_bytes, |left, lease| {
-            left.saturating_sub(lease.memory_bytes.saturating_mul(lease.workers.len() as u64))
+            left.saturating_sub(lease.request.spec.all_memory_bytes())
         })
     }
 
@@ -383,7 +392,7 @@ impl LeaseBook {
                 current: lease.epoch,
             });
         }
-        if lease.tenant != tenant {
+        if lease.request.tenant != tenant {
             return Err(Rejection::WrongTenant);
         }
         Ok(lease)

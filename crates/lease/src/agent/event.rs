@@ -1,39 +1,17 @@
 //! Events of the book of leases, and the actions that it orders.
 
-use super::CoreUse;
 use crate::ledger::FunctionTotals;
+use crate::request::LeaseRequest;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{SlotPlace, UsageTotals};
 use hotlease_wire::{EndReason, Rejection};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A client's session with the agent; numbered by the agent, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
-
-/// Request for a lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GrantRequest {
-    /// Name of the lease: random, chosen by the caller.
-    pub id: LeaseId,
-    /// Tenant that will hold the lease.
-    pub tenant: String,
-    /// Label, shown in listings.
-    pub label: String,
-    /// Number of worker processes.
-    pub workers: u32,
-    /// Slots of each worker; an exclusive lease has a core for each.
-    pub slots_per_worker: u32,
-    /// Memory of each worker, bytes; 0: no limit.
-    pub memory_bytes: u64,
-    /// GPUs of each worker.
-    pub gpus: u32,
-    /// Whether the lease has its cores for itself.
-    pub sharing: CoreUse,
-    /// Time until the lease expires unless renewed.
-    pub ttl: Duration,
-}
 
 /// New offer of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +43,12 @@ pub enum OfferedCores {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BookEvent {
     /// A client wants a lease.
-    Grant(GrantRequest),
+    Grant {
+        /// Name of the lease: random, chosen by the caller.
+        lease: LeaseId,
+        /// The request; all its workers are granted, or none.
+        request: Arc<LeaseRequest>,
+    },
     /// A session presents a genuine token of a lease.
     Attach {
         /// The session.

@@ -45,8 +45,8 @@ impl FinalTotal {
         Self {
             boot,
             lease: ended.id,
-            tenant: ended.tenant.clone(),
-            label: ended.label.clone(),
+            tenant: ended.request.tenant.clone(),
+            label: ended.request.label.clone(),
             epoch: ended.epoch,
             cores: ended.cores.clone(),
             why: ended.reason.to_string(),

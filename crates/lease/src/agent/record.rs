@@ -2,11 +2,13 @@
 
 use super::SessionId;
 use crate::ledger::FunctionTotals;
+use crate::request::{CoreUse, LeaseRequest};
 use hotlease_wire::EndReason;
 use hotlease_wire::ids::{Epoch, LeaseId};
 use hotlease_wire::session::{SlotPlace, UsageTotals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Progress of a lease between its grant and its end.
@@ -70,17 +72,6 @@ impl fmt::Display for Availability {
     }
 }
 
-/// Whether a lease has its cores for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CoreUse {
-    /// Each slot has a core for itself.
-    #[default]
-    Exclusive,
-    /// Each worker has places on a core on which other workers, of this and of other leases, have places too. Its
-    /// slots sleep between invocations and claim the core for each invocation.
-    Shared,
-}
-
 /// Progress of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
@@ -121,18 +112,10 @@ pub struct Delegation {
 pub struct CoreLease {
     /// The lease's name.
     pub id: LeaseId,
-    /// Tenant that holds the lease.
-    pub tenant: String,
-    /// Label, shown in listings.
-    pub label: String,
+    /// What was requested.
+    pub request: Arc<LeaseRequest>,
     /// Epoch at the grant; tokens carry it, and so do the first workers.
     pub epoch: Epoch,
-    /// Time to live: a renewal sets the expiry to its own time plus this.
-    pub ttl: Duration,
-    /// Memory of each worker, bytes; 0: no limit.
-    pub memory_bytes: u64,
-    /// Whether the lease has its cores for itself.
-    pub sharing: CoreUse,
     /// When the lease was granted.
     pub granted: Duration,
     /// When the lease ends unless renewed.
@@ -183,8 +166,8 @@ impl CoreLease {
 
     /// Number of different cores on which the lease has slots.
     pub fn core_count(&self) -> usize {
-        match self.sharing {
-            CoreUse::Exclusive => self.workers.iter().map(|worker| worker.cores.len()).sum(),
+        match self.request.spec.sharing {
+            CoreUse::Exclusive(_) => self.workers.iter().map(|worker| worker.cores.len()).sum(),
             CoreUse::Shared => self.cores().into_iter().collect::<BTreeSet<_>>().len(),
         }
     }
@@ -212,7 +195,7 @@ impl CoreLease {
     }
 
     pub(super) fn renew(&mut self, now: Duration) {
-        self.expires = now + self.ttl;
+        self.expires = now + self.request.ttl;
     }
 
     /// Whether every worker is gone.
@@ -231,16 +214,12 @@ impl CoreLease {
 pub struct EndedLease {
     /// The lease's name.
     pub id: LeaseId,
-    /// Tenant that held the lease.
-    pub tenant: String,
-    /// Label, shown in listings.
-    pub label: String,
+    /// What was requested.
+    pub request: Arc<LeaseRequest>,
     /// Epoch at the grant.
     pub epoch: Epoch,
     /// Core of each slot.
     pub cores: Vec<u32>,
-    /// Whether the lease had its cores for itself.
-    pub sharing: CoreUse,
     /// Numbers of the lease's GPUs.
     pub gpus: Vec<u32>,
     /// Why the lease ended.

@@ -11,6 +11,7 @@
 //! left that could serve the lease, the acquisition is over, however long the patience, and its error holds the
 //! reason of each agent. A manager's refusal counts for all agents. An agent that may join later is not waited for.
 
+use crate::request::EXCLUDED_MAX;
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::rejection::objections::Objections;
@@ -24,8 +25,6 @@ use std::time::Duration;
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause after all have refused.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Most agents that a manager is told to leave out. Each has been tried in vain.
-pub const EXCLUDED_MAX: usize = 16;
 /// How long further agents are tried after others could not serve the lease, even if the patience is shorter.
 const TRIED_FOR: Duration = Duration::from_secs(5);
 

@@ -30,7 +30,7 @@ use super::{
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use orders::{PendingOrder, WishRecord};
-pub use placement::{LeaseSpec, PARTS_MAX, PlacementSpread};
+pub use placement::PARTS_MAX;
 use placement::{PartWrites, Placement};
 use release::PendingRelease;
 use std::collections::BTreeMap;
@@ -183,16 +183,13 @@ impl Cluster {
             ClusterEvent::Heartbeat { request, report } => self.hear(request, report, now, &mut actions),
             ClusterEvent::Acquire {
                 request,
-                tenant,
-                label,
                 wanted,
-                without,
                 allowance,
             } => {
                 self.tick(now, &mut actions);
-                let count = wanted.need(wanted.workers).room.count();
-                match self.holdings.reserve(request, &tenant, count, &allowance) {
-                    Ok(()) => self.acquire(request, (tenant, label), wanted, without, now, &mut actions),
+                let amount = wanted.spec.into();
+                match self.holdings.reserve(request, &wanted.tenant, amount, &allowance) {
+                    Ok(()) => self.acquire(request, wanted, now, &mut actions),
                     Err(refusal) => refuse(request, refusal, &mut actions),
                 }
                 if !self.placements.contains_key(&request) {

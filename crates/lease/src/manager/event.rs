@@ -1,11 +1,11 @@
 //! Events of the manager, the actions that it orders, and its answers.
 
-use super::{AgentOffer, AgentProfile, Allowance, LeaseSpec, NodeOrder, NodeWish};
+use super::{AgentOffer, AgentProfile, Allowance, Amount, NodeOrder, NodeWish};
 use crate::ledger::FunctionTotals;
+use crate::request::LeaseRequest;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Rejection};
-use std::collections::BTreeSet;
 
 /// A request of a client or an agent that waits for an answer; numbered by the caller, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,6 +83,8 @@ pub struct GrantedLease {
     pub epoch: Epoch,
     /// The lease's cores.
     pub cores: Vec<u32>,
+    /// Time of the question, milliseconds since 1970: the agent bills no earlier time.
+    pub granted_ms: u64,
 }
 
 /// A request to end a lease.
@@ -107,14 +109,31 @@ pub struct LeaseNote {
     pub tenant: String,
     /// The holder's label of the lease.
     pub label: String,
+    /// Batch job that pays; empty: none.
+    pub job: String,
     /// Epoch at the grant.
     pub epoch: Epoch,
     /// Cores granted.
     pub cores: Vec<u32>,
+    /// Most cores that the agent may bill: the number that was requested, not the agent's.
+    pub billable_cores: u32,
     /// Memory of all workers, bytes; 0: no limit was requested.
     pub memory_bytes: u64,
     /// GPUs of all workers.
     pub gpus: u32,
+    /// Earliest time that the agent may bill, milliseconds since 1970.
+    pub granted_ms: u64,
+}
+
+impl LeaseNote {
+    /// Resources that count as held by the lease's tenant.
+    pub(super) fn amount(&self) -> Amount {
+        Amount {
+            cores: self.cores.len() as u64,
+            memory_bytes: self.memory_bytes,
+            gpus: self.gpus.into(),
+        }
+    }
 }
 
 /// Event that the manager is told.
@@ -140,14 +159,8 @@ pub enum ClusterEvent {
     Acquire {
         /// The request to answer.
         request: RequestId,
-        /// Tenant that asks.
-        tenant: String,
-        /// The tenant's label of the lease.
-        label: String,
-        /// What the lease is to hold.
-        wanted: LeaseSpec,
-        /// Agents to leave out, because the client has tried them in vain.
-        without: BTreeSet<AgentId>,
+        /// The lease that it wants.
+        wanted: LeaseRequest,
         /// What the tenant may hold.
         allowance: Allowance,
     },

@@ -10,6 +10,7 @@
 //! together. Leases that agents report count too, even if the manager did not grant them.
 
 use super::RequestId;
+use crate::request::LeaseSpec;
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 use std::collections::BTreeMap;
@@ -42,15 +43,21 @@ pub struct Amount {
     pub gpus: u64,
 }
 
+impl From<LeaseSpec> for Amount {
+    fn from(spec: LeaseSpec) -> Self {
+        Self {
+            cores: spec.all_slots().into(),
+            memory_bytes: spec.all_memory_bytes(),
+            gpus: spec.all_gpus().into(),
+        }
+    }
+}
+
 /// What a tenant may hold, at the time of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowance {
     /// The tenant's limits.
     pub quota: Quota,
-    /// Memory requested for all workers together, bytes; 0: no limit.
-    pub memory_bytes: u64,
-    /// GPUs requested.
-    pub gpus: u64,
     /// Core-seconds that the tenant has used by the ledger, in the window of its quota.
     pub core_seconds_used: u64,
 }
@@ -91,14 +98,9 @@ impl Holdings {
         &mut self,
         request: RequestId,
         tenant: &str,
-        cores: u32,
+        amount: Amount,
         allowance: &Allowance,
     ) -> Result<(), Rejection> {
-        let amount = Amount {
-            cores: cores.into(),
-            memory_bytes: allowance.memory_bytes,
-            gpus: allowance.gpus,
-        };
         let held = self.tenants.get(tenant).copied().unwrap_or_default();
         let quota = &allowance.quota;
         let exceeded = |what: &str, limit, used| {
@@ -139,12 +141,6 @@ impl Holdings {
         self.tenants.entry(tenant.to_owned()).or_default().add(amount);
         self.reserved.insert(request, (tenant.to_owned(), amount));
         Ok(())
-    }
-
-    /// Amount reserved for a request.
-    pub fn reserved(&self, request: RequestId) -> Amount {
-        let reserved = self.reserved.get(&request);
-        reserved.map(|(_, amount)| *amount).unwrap_or_default()
     }
 
     /// Removes a request's reservation: the request has failed, or has become a lease that is held.

@@ -66,7 +66,7 @@ impl FileServer {
     /// Checks that several machines can be resumed from this one: they share its open files, and may only read them.
     ///
     /// # Errors
-    /// Names a file that they would write to.
+    /// Fails with the name of a file that they would write to.
     pub fn check_shareable(&self) -> Result<(), String> {
         let table = self.table();
         let is_written = |file: &&File| {
@@ -89,7 +89,7 @@ impl FileServer {
     /// Answers the questions that the kernel sends at the other end of `asked`, a message each, until it is closed.
     ///
     /// # Errors
-    /// A message is no question.
+    /// Fails at a message that is no question.
     pub fn serve(&self, asked: OwnedFd) -> io::Result<()> {
         Session::from_fd(self.clone(), asked, SessionACL::All, Config::default())?.run()
     }

@@ -5,7 +5,6 @@ use super::{Role, Subject};
 use hotlease_lease::manager::Allowance;
 use hotlease_store::{BillGrouping, BillQuery, KeyRecord, Position, Store, StoreError, TenantRecord};
 use hotlease_wire::Rejection;
-use hotlease_wire::grpc::AcquireRequest;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -205,13 +204,11 @@ impl TenantDirectory {
         }
     }
 
-    /// Quota of a tenant and its use, for a request that was checked.
-    pub(crate) fn allowance(&self, tenant: &str, request: &AcquireRequest) -> Allowance {
+    /// Quota of a tenant and its use.
+    pub(crate) fn allowance(&self, tenant: &str) -> Allowance {
         let known = self.known();
         Allowance {
             quota: known.tenants.get(tenant).map(|tenant| tenant.quota).unwrap_or_default(),
-            memory_bytes: request.memory_bytes.saturating_mul(request.workers.into()),
-            gpus: u64::from(request.gpus) * u64::from(request.workers),
             core_seconds_used: self.core_seconds(tenant),
         }
     }

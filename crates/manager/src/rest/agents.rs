@@ -8,40 +8,43 @@ use axum::Json;
 use axum::extract::State;
 use hotlease_wire::grpc::AgentInfo;
 use hotlease_wire::ids::AgentId;
+use hotlease_wire::mirror;
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Daemon of a node.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Agent {
-    /// Identifier of the agent.
-    #[schema(pattern = "^[0-9a-f]{16}$")]
-    id: String,
-    /// Name of its host.
-    host: String,
-    /// Identifier of the agent's run.
-    boot: String,
-    /// Address on which it serves managers: a socket of the manager's node, or `https://HOST:PORT`.
-    address: String,
-    /// Address on which it accepts sessions from other hosts; empty: none.
-    endpoint: String,
-    /// State: `serving`, `draining` and the like, or `suspected` or `gone` if it has been silent.
-    state: String,
-    /// Cores that it offers.
-    cores: Vec<u32>,
-    /// Number of offered cores that no lease holds.
-    free_cores: u32,
-    /// Memory that it offers, bytes.
-    memory_bytes: u64,
-    /// Number of GPUs that it offers.
-    gpus: u32,
-    /// Number of offered GPUs that no lease holds.
-    free_gpus: u32,
-    /// Number of workers in its warm pool.
-    pool: u32,
-    /// Time since its last message, milliseconds.
-    silent_ms: u64,
+mirror! {
+    /// Daemon of a node.
+    #[derive(Debug, Serialize, ToSchema)]
+    pub(super) struct Agent from(info: AgentInfo) {
+        /// Identifier of the agent.
+        #[schema(pattern = "^[0-9a-f]{16}$")]
+        id: String,
+        /// Name of its host.
+        host: String,
+        /// Identifier of the agent's run.
+        boot: String,
+        /// Address on which it serves managers: a socket of the manager's node, or `https://HOST:PORT`.
+        address: String,
+        /// Address on which it accepts sessions from other hosts; empty: none.
+        endpoint: String,
+        /// State: `serving`, `draining` and the like, or `suspected` or `gone` if it has been silent.
+        state: String,
+        /// Cores that it offers.
+        cores: Vec<u32>,
+        /// Number of offered cores that no lease holds.
+        free_cores: u32,
+        /// Memory that it offers, bytes.
+        memory_bytes: u64,
+        /// Number of GPUs that it offers.
+        gpus: u32,
+        /// Number of offered GPUs that no lease holds.
+        free_gpus: u32,
+        /// Number of workers in its warm pool.
+        pool: u32,
+        /// Time since its last message, milliseconds.
+        silent_ms: u64 = info.last_heartbeat_ms,
+    }
 }
 
 impl Agent {
@@ -52,26 +55,6 @@ impl Agent {
     /// Whether this is the agent's id or the name of its host.
     pub(super) fn is_called(&self, name: &str) -> bool {
         self.id == name || (self.host == name && !name.is_empty())
-    }
-}
-
-impl From<AgentInfo> for Agent {
-    fn from(info: AgentInfo) -> Self {
-        Self {
-            id: info.id,
-            host: info.host,
-            boot: info.boot,
-            address: info.address,
-            endpoint: info.endpoint,
-            state: info.state,
-            cores: info.cores,
-            free_cores: info.free_cores,
-            memory_bytes: info.memory_bytes,
-            gpus: info.gpus,
-            free_gpus: info.free_gpus,
-            pool: info.pool,
-            silent_ms: info.last_heartbeat_ms,
-        }
     }
 }
 

@@ -12,6 +12,7 @@ use axum::extract::State;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest, Usage as Used};
 use hotlease_wire::ids::LeaseId;
+use hotlease_wire::mirror;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
@@ -19,74 +20,49 @@ use utoipa::{IntoParams, ToSchema};
 /// State of a running lease.
 const ACTIVE: &str = "active";
 
-/// Cumulative usage.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Usage {
-    /// Allocated time: slots times the time that they were held, nanoseconds.
-    allocated_ns: u64,
-    /// Time of polling for invocations, nanoseconds.
-    hot_ns: u64,
-    /// Time of running functions, nanoseconds.
-    compute_ns: u64,
-    /// Number of invocations.
-    invocations: u64,
-}
-
-impl From<Used> for Usage {
-    fn from(used: Used) -> Self {
-        Self {
-            allocated_ns: used.allocated_ns,
-            hot_ns: used.hot_ns,
-            compute_ns: used.compute_ns,
-            invocations: used.invocations,
-        }
+mirror! {
+    /// Cumulative usage.
+    #[derive(Debug, Serialize, ToSchema)]
+    pub(super) struct Usage from(used: Used) {
+        /// Allocated time: slots times the time that they were held, nanoseconds.
+        allocated_ns: u64,
+        /// Time of polling for invocations, nanoseconds.
+        hot_ns: u64,
+        /// Time of running functions, nanoseconds.
+        compute_ns: u64,
+        /// Number of invocations.
+        invocations: u64,
     }
 }
 
-/// Resources granted to a tenant for a time.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Lease {
-    /// Identifier of the lease.
-    #[schema(pattern = "^[0-9a-f]{16}$")]
-    id: String,
-    /// Agent that granted the lease.
-    #[schema(pattern = "^[0-9a-f]{16}$")]
-    agent: String,
-    /// Tenant that pays.
-    tenant: String,
-    /// Label that the holder gave it.
-    label: String,
-    /// `active` or `ended`.
-    state: String,
-    /// Reason for its end; empty: it has not ended.
-    end_reason: String,
-    /// Epoch of the lease.
-    epoch: u32,
-    /// Time until its expiry if it is not renewed, milliseconds; null: only its agent knows.
-    expires_in_ms: Option<u64>,
-    /// Cores of the lease.
-    cores: Vec<u32>,
-    /// Numbers of its GPUs on its agent; also empty if only the agent knows them.
-    gpus: Vec<u32>,
-    /// Usage so far; null: nothing was reported yet.
-    usage: Option<Usage>,
-}
-
-impl From<LeaseInfo> for Lease {
-    fn from(info: LeaseInfo) -> Self {
-        Self {
-            expires_in_ms: Some(info.expires_in_ms).filter(|left| *left > 0),
-            id: info.id,
-            agent: info.agent,
-            tenant: info.tenant,
-            label: info.label,
-            state: info.state,
-            end_reason: info.end_reason,
-            epoch: info.epoch,
-            cores: info.cores,
-            gpus: info.gpus,
-            usage: info.usage.map(Usage::from),
-        }
+mirror! {
+    /// Resources granted to a tenant for a time.
+    #[derive(Debug, Serialize, ToSchema)]
+    pub(super) struct Lease from(info: LeaseInfo) {
+        /// Identifier of the lease.
+        #[schema(pattern = "^[0-9a-f]{16}$")]
+        id: String,
+        /// Agent that granted the lease.
+        #[schema(pattern = "^[0-9a-f]{16}$")]
+        agent: String,
+        /// Tenant that pays.
+        tenant: String,
+        /// Label that the holder gave it.
+        label: String,
+        /// `active` or `ended`.
+        state: String,
+        /// Reason for its end; empty: it has not ended.
+        end_reason: String,
+        /// Epoch of the lease.
+        epoch: u32,
+        /// Time until its expiry if it is not renewed, milliseconds; null: only its agent knows.
+        expires_in_ms: Option<u64> = Some(info.expires_in_ms).filter(|left| *left > 0),
+        /// Cores of the lease.
+        cores: Vec<u32>,
+        /// Numbers of its GPUs on its agent; also empty if only the agent knows them.
+        gpus: Vec<u32>,
+        /// Usage so far; null: nothing was reported yet.
+        usage: Option<Usage> = info.usage.map(Usage::from),
     }
 }
 

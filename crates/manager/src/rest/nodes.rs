@@ -10,34 +10,25 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hotlease_wire::grpc::{CoresWanted, NodeInfo, NodeOrder, OfferWanted, OrderNodeReply, OrderNodeRequest};
+use hotlease_wire::mirror;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// A node, and the operator's wish for it.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Node {
-    /// Agent of the node. If the node is away, only the id is known, and the state is `away`.
-    agent: Agent,
-    /// Number of leases that hold cores of the node.
-    leases: u32,
-    /// Whether an operator wants it drained.
-    drained: bool,
-    /// Time until the deadline of the drain, milliseconds; 0: it has passed.
-    drain_left_ms: u64,
-    /// Whether the node has not carried out an order yet.
-    pending: bool,
-}
-
-impl From<NodeInfo> for Node {
-    fn from(info: NodeInfo) -> Self {
-        Self {
-            agent: info.agent.unwrap_or_default().into(),
-            leases: info.leases,
-            drained: info.drained,
-            drain_left_ms: info.drain_left_ms,
-            pending: info.pending,
-        }
+mirror! {
+    /// A node, and the operator's wish for it.
+    #[derive(Debug, Serialize, ToSchema)]
+    pub(super) struct Node from(info: NodeInfo) {
+        /// Agent of the node. If the node is away, only the id is known, and the state is `away`.
+        agent: Agent = info.agent.unwrap_or_default().into(),
+        /// Number of leases that hold cores of the node.
+        leases: u32,
+        /// Whether an operator wants it drained.
+        drained: bool,
+        /// Time until the deadline of the drain, milliseconds; 0: it has passed.
+        drain_left_ms: u64,
+        /// Whether the node has not carried out an order yet.
+        pending: bool,
     }
 }
 

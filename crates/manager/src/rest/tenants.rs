@@ -9,6 +9,7 @@ use crate::tenants;
 use axum::Json;
 use axum::extract::State;
 use hotlease_wire::grpc::{PutTenantRequest, Tenant as Message};
+use hotlease_wire::mirror;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -64,43 +65,32 @@ pub(super) struct Held {
     core_seconds: u64,
 }
 
-/// Tenant with its settings, and the resources that it holds.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Tenant {
-    name: String,
-    /// Whether its members are admitted.
-    enabled: bool,
-    /// Role of its members: `user`, `operator` or `hook`.
-    role: String,
-    quota: Quota,
-    /// Members: `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
-    members: Vec<String>,
-    held: Held,
-}
-
-impl From<Message> for Tenant {
-    fn from(tenant: Message) -> Self {
-        Self {
-            name: tenant.name,
-            enabled: tenant.enabled,
-            role: tenant.role,
-            quota: Quota {
-                cores: tenant.cores,
-                leases: tenant.leases,
-                memory_bytes: tenant.memory_bytes,
-                gpus: tenant.gpus,
-                core_seconds: tenant.core_seconds,
-                window_hours: tenant.window_hours,
-            },
-            members: tenant.members,
-            held: Held {
-                leases: tenant.held_leases,
-                cores: tenant.held_cores,
-                memory_bytes: tenant.held_memory_bytes,
-                gpus: tenant.held_gpus,
-                core_seconds: tenant.used_core_seconds,
-            },
-        }
+mirror! {
+    /// Tenant with its settings, and the resources that it holds.
+    #[derive(Debug, Serialize, ToSchema)]
+    pub(super) struct Tenant from(tenant: Message) {
+        name: String,
+        /// Whether its members are admitted.
+        enabled: bool,
+        /// Role of its members: `user`, `operator` or `hook`.
+        role: String,
+        quota: Quota = Quota {
+            cores: tenant.cores,
+            leases: tenant.leases,
+            memory_bytes: tenant.memory_bytes,
+            gpus: tenant.gpus,
+            core_seconds: tenant.core_seconds,
+            window_hours: tenant.window_hours,
+        },
+        /// Members: `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
+        members: Vec<String>,
+        held: Held = Held {
+            leases: tenant.held_leases,
+            cores: tenant.held_cores,
+            memory_bytes: tenant.held_memory_bytes,
+            gpus: tenant.held_gpus,
+            core_seconds: tenant.used_core_seconds,
+        },
     }
 }
 

@@ -13,6 +13,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{BillBy, BillReply, BillRequest, BillRow};
+use hotlease_wire::mirror;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
@@ -20,58 +21,37 @@ use utoipa::{IntoParams, ToSchema};
 const JSON: &str = "application/json";
 const CSV: &str = "text/csv";
 
-/// A row of a bill. Costs are decimal amounts with nine places.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Row {
-    tenant: String,
-    /// Batch job, if rows are by job or lease.
-    job: String,
-    /// Lease, if rows are by lease; so are agent and boot.
-    lease: String,
-    agent: String,
-    boot: String,
-    label: String,
-    /// Number of leases; 0: leases settled long ago, of which only the tenant's total is kept.
-    leases: u64,
-    usage: Usage,
-    /// Memory held, MiB times milliseconds.
-    memory_mib_ms: u64,
-    /// Cost of allocated time, Ca*ta.
-    allocated_cost: String,
-    /// Cost of computing time, Cc*tc.
-    computing_cost: String,
-    /// Cost of polling time, Ch*th.
-    hot_cost: String,
-    memory_cost: String,
-    /// Sum of all costs.
-    cost: String,
-    /// Function, if rows are by function; empty: usage by no function (allocated and polling time, memory, computing
-    /// time of calls that were refused or cut off).
-    function: String,
-    /// BLAKE3 hash of the function's library; zeros: all functions that are not counted one by one.
-    library: String,
-}
-
-impl From<BillRow> for Row {
-    fn from(row: BillRow) -> Self {
-        Self {
-            tenant: row.tenant,
-            job: row.job,
-            lease: row.lease,
-            agent: row.agent,
-            boot: row.boot,
-            label: row.label,
-            leases: row.leases,
-            usage: row.usage.unwrap_or_default().into(),
-            memory_mib_ms: row.memory_mib_ms,
-            allocated_cost: row.allocated_cost,
-            computing_cost: row.computing_cost,
-            hot_cost: row.hot_cost,
-            memory_cost: row.memory_cost,
-            cost: row.cost,
-            function: row.function,
-            library: row.library,
-        }
+mirror! {
+    /// A row of a bill. Costs are decimal amounts with nine places.
+    #[derive(Debug, Serialize, ToSchema)]
+    pub(super) struct Row from(row: BillRow) {
+        tenant: String,
+        /// Batch job, if rows are by job or lease.
+        job: String,
+        /// Lease, if rows are by lease; so are agent and boot.
+        lease: String,
+        agent: String,
+        boot: String,
+        label: String,
+        /// Number of leases; 0: leases settled long ago, of which only the tenant's total is kept.
+        leases: u64,
+        usage: Usage = row.usage.unwrap_or_default().into(),
+        /// Memory held, MiB times milliseconds.
+        memory_mib_ms: u64,
+        /// Cost of allocated time, Ca*ta.
+        allocated_cost: String,
+        /// Cost of computing time, Cc*tc.
+        computing_cost: String,
+        /// Cost of polling time, Ch*th.
+        hot_cost: String,
+        memory_cost: String,
+        /// Sum of all costs.
+        cost: String,
+        /// Function, if rows are by function; empty: usage by no function (allocated and polling time, memory, computing
+        /// time of calls that were refused or cut off).
+        function: String,
+        /// BLAKE3 hash of the function's library; zeros: all functions that are not counted one by one.
+        library: String,
     }
 }
 

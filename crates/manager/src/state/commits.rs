@@ -3,7 +3,7 @@
 //! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes
 //! which run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
 
-use super::machine::{Commit, LeaseRequest};
+use super::machine::Commit;
 use crate::records::distinct_cores;
 use crate::state::{ManagerState, refusal_of};
 use hotlease_lease::ledger::FunctionTotals;
@@ -75,7 +75,7 @@ fn begin<T: Send + 'static>(state: &Arc<ManagerState>, mut commit: Commit, turn:
     match (commit.writes.pop(), commit.writes.is_empty()) {
         (Some(StateWrite::PutLease { lease, note }), true) => {
             let told = told_of(turn);
-            let lease = lease_of_grant(lease, note, commit.wanted.get(&lease), at_ms);
+            let lease = lease_of_grant(lease, note);
             store.open_lease_later(lease, at_ms, Box::new(|made| told(made.map(|()| None))));
         }
         (Some(StateWrite::Report { agent, leases }), true) => {
@@ -115,7 +115,7 @@ impl RunningCommit {
 
 async fn make<T>(state: Arc<ManagerState>, commit: Commit, turn: T) {
     let at_ms = state.unix_ms();
-    let Commit { id, writes, wanted, .. } = commit;
+    let Commit { id, writes, .. } = commit;
     let taken = RunningCommit {
         commit: id,
         rows: writes.iter().map(rows).sum(),
@@ -124,7 +124,7 @@ async fn make<T>(state: Arc<ManagerState>, commit: Commit, turn: T) {
     let made = state.store(move |store| {
         let mut reported = Vec::new();
         for write in writes {
-            reported.extend(apply(store, write, &wanted, at_ms)?);
+            reported.extend(apply(store, write, at_ms)?);
         }
         Ok(reported)
     });
@@ -132,12 +132,7 @@ async fn make<T>(state: Arc<ManagerState>, commit: Commit, turn: T) {
 }
 
 /// Applies one write. Each may be repeated: after a failure in the middle the next report tries all of it again.
-fn apply(
-    store: &dyn Store,
-    write: StateWrite,
-    wanted: &HashMap<LeaseId, LeaseRequest>,
-    at_ms: u64,
-) -> Result<Option<ReportResult>, StoreError> {
+fn apply(store: &dyn Store, write: StateWrite, at_ms: u64) -> Result<Option<ReportResult>, StoreError> {
     match write {
         StateWrite::PutAgent(agent) => {
             let agent = AgentRecord {
@@ -152,7 +147,7 @@ fn apply(
         StateWrite::PutWish { agent, wish } => store.put_wish(agent, wish)?,
         StateWrite::RemoveWish(agent) => store.remove_wish(agent)?,
         StateWrite::PutLease { lease, note } => {
-            store.open_lease(lease_of_grant(lease, note, wanted.get(&lease), at_ms), at_ms)?;
+            store.open_lease(lease_of_grant(lease, note), at_ms)?;
         }
         StateWrite::Report { agent, leases } => return store.report(report(agent, leases, at_ms)).map(Some),
         StateWrite::EndLease { lease, why } => {
@@ -164,25 +159,20 @@ fn apply(
     Ok(None)
 }
 
-fn lease_of_grant(lease: LeaseId, note: LeaseNote, wanted: Option<&LeaseRequest>, at_ms: u64) -> LeaseRecord {
-    let slots = distinct_cores(&note.cores);
+fn lease_of_grant(lease: LeaseId, note: LeaseNote) -> LeaseRecord {
     LeaseRecord {
         id: lease,
         agent: note.agent,
         boot: note.boot,
         tenant: note.tenant,
         label: note.label,
-        job: wanted.map(|wanted| wanted.request.job.clone()).unwrap_or_default(),
+        job: note.job,
         epoch: note.epoch,
         cores: note.cores,
-        // The number that was asked for, not the agent's: it limits what the agent may bill.
-        slots: wanted.map_or(slots, |wanted| wanted.billable_cores(slots)),
-        memory_bytes: wanted.map_or(0, |wanted| {
-            let workers = u64::from(wanted.request.workers);
-            wanted.request.memory_bytes.saturating_mul(workers)
-        }),
+        slots: note.billable_cores,
+        memory_bytes: note.memory_bytes,
         gpus: note.gpus,
-        granted_ms: wanted.map_or(at_ms, |wanted| wanted.granted_ms),
+        granted_ms: note.granted_ms,
         state: LeaseState::Active,
     }
 }

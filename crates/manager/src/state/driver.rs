@@ -1,15 +1,15 @@
 //! Carries out the actions of [`hotlease_lease::manager::Cluster`]: requests to agents, writes, answers.
 
 use super::agent_connections::answer;
-use super::machine::{ClusterDriver, Commit, LeaseRequest, MachineAnswer, PendingRequest};
+use super::machine::{ClusterDriver, Commit, MachineAnswer, PendingRequest};
 use crate::records::{node_wish, offering, totals};
 use crate::state::ManagerState;
 use crate::trace::Trace;
 use hotlease_lease::manager::{
-    AskId, ClusterAction, ClusterAnswer, ClusterEvent, EndRequest, GrantedLease, NodeWish, RequestId, StateWrite,
+    AskId, ClusterAction, ClusterAnswer, ClusterEvent, EndRequest, GrantedLease, NodeWish, RequestId,
 };
 use hotlease_wire::grpc::{AcquireRequest, Grant, ReleaseRequest};
-use hotlease_wire::ids::{AgentId, Epoch, LeaseId};
+use hotlease_wire::ids::{AgentId, Epoch};
 use hotlease_wire::{EndReason, Rejection};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -20,11 +20,11 @@ pub(crate) const RELEASED: &str = "released";
 pub(crate) const REVOKED: &str = "revoked";
 
 impl ManagerState {
-    /// Sends a request to the state machine, and waits for its answer. `wanted`: the request, if it is one for a
-    /// lease.
+    /// Sends a request to the state machine, and waits for its answer. `message`: what agents are sent, if the request
+    /// is one for a lease.
     pub(crate) async fn ask(
         self: &Arc<Self>,
-        wanted: Option<AcquireRequest>,
+        message: Option<AcquireRequest>,
         event: impl FnOnce(RequestId) -> ClusterEvent,
     ) -> Result<MachineAnswer, Rejection> {
         let (sender, receiver) = oneshot::channel();
@@ -34,7 +34,7 @@ impl ManagerState {
             let id = RequestId(machine.last_request);
             let waiting = PendingRequest {
                 answer: sender,
-                request: wanted.map(Arc::new),
+                message: message.map(Arc::new),
                 trace: Trace::current(),
             };
             machine.waiting.insert(id, waiting);
@@ -50,20 +50,6 @@ impl ManagerState {
         }
     }
 
-    /// Like [`State::ask`], for a lease that an agent granted without this manager.
-    pub(crate) async fn note_lease(
-        self: &Arc<Self>,
-        lease: LeaseId,
-        wanted: LeaseRequest,
-        event: impl FnOnce(RequestId) -> ClusterEvent,
-    ) -> Result<MachineAnswer, Rejection> {
-        self.machine().wanted.insert(lease, wanted);
-        let answered = self.ask(None, event).await;
-        // Still there only if the lease was refused and so not written down.
-        self.machine().wanted.remove(&lease);
-        answered
-    }
-
     /// Passes an event to the state machine, and carries out its actions.
     pub(crate) fn step(self: &Arc<Self>, event: ClusterEvent) {
         let now = self.now();
@@ -76,17 +62,10 @@ impl ManagerState {
     fn carry_out(self: &Arc<Self>, machine: &mut ClusterDriver, action: ClusterAction) {
         match action {
             ClusterAction::Commit { commit, agent, writes } => {
-                let leases = writes.iter().filter_map(|write| match write {
-                    StateWrite::PutLease { lease, .. } => Some(*lease),
-                    _ => None,
-                });
-                let wanted = leases.filter_map(|lease| Some((lease, machine.wanted.remove(&lease)?)));
-                let wanted = wanted.collect();
                 let commit = Commit {
                     id: commit,
                     agent,
                     writes,
-                    wanted,
                 };
                 if machine.commits.send(commit).is_err() {
                     tracing::debug!("a write came after the manager stopped");
@@ -100,16 +79,9 @@ impl ManagerState {
             } => {
                 let waiting = machine.waiting.get(&request);
                 let trace = waiting.and_then(|waiting| waiting.trace);
-                match waiting.and_then(|waiting| waiting.request.clone()) {
-                    Some(request) => {
-                        // Each part of a lease is written down and billed by its own number of workers.
-                        let request = if request.workers == workers {
-                            request
-                        } else {
-                            let whole = AcquireRequest::clone(&request);
-                            Arc::new(AcquireRequest { workers, ..whole })
-                        };
-                        let asking = Arc::clone(self).ask_grant(ask, agent, request, trace);
+                match waiting.and_then(|waiting| waiting.message.clone()) {
+                    Some(message) => {
+                        let asking = Arc::clone(self).ask_grant(ask, agent, (message, workers), trace);
                         tokio::spawn(asking.instrument(Trace::span(trace)));
                     }
                     None => tracing::error!(ask = ask.0, "an agent is asked for a lease that no request wants"),
@@ -120,7 +92,6 @@ impl ManagerState {
                 machine
                     .grants
                     .retain(|_, grant| grant.lease != release.lease.to_string());
-                machine.wanted.remove(&release.lease);
                 let trace = Trace::current();
                 let asking = Arc::clone(self).ask_end(ask, agent, release, trace);
                 tokio::spawn(asking.instrument(Trace::span(trace)));
@@ -169,26 +140,28 @@ impl ManagerState {
         self: Arc<Self>,
         ask: AskId,
         agent: AgentId,
-        request: Arc<AcquireRequest>,
+        (message, workers): (Arc<AcquireRequest>, u32),
         trace: Option<Trace>,
     ) {
         // Taken before the agent can grant: its bills are limited by the time since this moment.
         let granted_ms = self.unix_ms();
+        let whole = AcquireRequest::clone(&message);
+        let part = AcquireRequest {
+            workers,
+            spread_least: 0,
+            ..whole
+        };
         let asked = async {
             let mut client = self.links.client(&self.agent(agent)?)?;
-            let grant = client.grant(Trace::mark(trace, AcquireRequest::clone(&request)));
+            let grant = client.grant(Trace::mark(trace, part));
             let mut grant = answer(agent, self.config.grant_timeout, grant).await?;
-            grant.workers = request.workers;
-            Ok((self.granted(agent, &grant)?, grant))
+            grant.workers = workers;
+            Ok((self.granted(agent, &grant, granted_ms)?, grant))
         };
         let event = match asked.await {
             Ok((granted, grant)) => {
                 tracing::debug!(lease = %grant.lease, %agent, "agent granted a lease");
-                let mut machine = self.machine();
-                machine.grants.insert(ask, grant);
-                machine
-                    .wanted
-                    .insert(granted.lease, LeaseRequest { request, granted_ms });
+                self.machine().grants.insert(ask, grant);
                 ClusterEvent::Granted { ask, granted }
             }
             Err(refusal) => {
@@ -199,7 +172,7 @@ impl ManagerState {
         self.step(event);
     }
 
-    fn granted(&self, agent: AgentId, grant: &Grant) -> Result<GrantedLease, Rejection> {
+    fn granted(&self, agent: AgentId, grant: &Grant, granted_ms: u64) -> Result<GrantedLease, Rejection> {
         let unusable = |what: &str| Rejection::Unavailable {
             what: format!("agent {agent} granted a lease without a usable {what}"),
         };
@@ -209,6 +182,7 @@ impl ManagerState {
             boot: grant.boot.parse().or(known).map_err(|_| unusable("boot"))?,
             epoch: Epoch(grant.epoch),
             cores: grant.cores.clone(),
+            granted_ms,
         })
     }
 

@@ -4,8 +4,8 @@ use crate::records::lease_note;
 use crate::trace::Trace;
 use hotlease_lease::manager::{AskId, Cluster, ClusterAnswer, CommitId, RequestId, StateWrite};
 use hotlease_store::{LeaseState, StoreError};
-use hotlease_wire::grpc::{AcquireRequest, Grant, Sharing};
-use hotlease_wire::ids::{AgentId, LeaseId};
+use hotlease_wire::grpc::{AcquireRequest, Grant};
+use hotlease_wire::ids::AgentId;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,27 +16,6 @@ pub(crate) struct Commit {
     pub(crate) id: CommitId,
     pub(crate) agent: AgentId,
     pub(crate) writes: Vec<StateWrite>,
-    /// Requests of the granted leases among the writes.
-    pub(crate) wanted: HashMap<LeaseId, LeaseRequest>,
-}
-
-/// Request for a lease, and the time when it was asked for (milliseconds since 1970).
-#[derive(Clone)]
-pub(crate) struct LeaseRequest {
-    pub(crate) request: Arc<AcquireRequest>,
-    pub(crate) granted_ms: u64,
-}
-
-impl LeaseRequest {
-    /// Most cores that the agent may bill, if it granted `granted` distinct ones: one for each slot, or for shared
-    /// cores at most one for each worker.
-    pub(crate) fn billable_cores(&self, granted: u32) -> u32 {
-        let workers = self.request.workers;
-        match Sharing::try_from(self.request.sharing) {
-            Ok(Sharing::Shared) => granted.clamp(1, workers.max(1)),
-            _ => workers * self.request.slots_per_worker,
-        }
-    }
 }
 
 /// Answer of the machine, with the grant if there is one: its first part, which holds the other parts.
@@ -44,8 +23,8 @@ pub(crate) type MachineAnswer = (ClusterAnswer, Option<Box<Grant>>);
 
 pub(super) struct PendingRequest {
     pub(super) answer: oneshot::Sender<MachineAnswer>,
-    /// The request, if it is one for a lease.
-    pub(super) request: Option<Arc<AcquireRequest>>,
+    /// The message for agents, if the request is one for a lease.
+    pub(super) message: Option<Arc<AcquireRequest>>,
     pub(super) trace: Option<Trace>,
 }
 
@@ -55,8 +34,6 @@ pub(crate) struct ClusterDriver {
     pub(super) waiting: HashMap<RequestId, PendingRequest>,
     /// Grants of agents that are not handed out yet.
     pub(super) grants: HashMap<AskId, Grant>,
-    /// Requests of granted leases that are not written down yet.
-    pub(super) wanted: HashMap<LeaseId, LeaseRequest>,
     pub(super) last_request: u64,
     pub(super) commits: mpsc::UnboundedSender<Commit>,
 }
@@ -68,7 +45,6 @@ impl ClusterDriver {
             cluster,
             waiting: HashMap::new(),
             grants: HashMap::new(),
-            wanted: HashMap::new(),
             last_request: 0,
             commits,
         }

@@ -97,7 +97,7 @@ fn no_call_of_another_architecture_is_decided_on() {
 }
 
 #[test]
-fn a_decision_takes_few_steps_whatever_the_call() {
+fn a_decision_about_any_call_takes_few_steps() {
     let calls: Vec<_> = table(false).collect();
     let tree = allowing(calls.iter().copied()).unwrap();
     let steps: Vec<_> = (0..1024).map(|number| run(&tree, number, here(), [0; 6])).collect();

@@ -294,7 +294,7 @@ impl Nursery {
         Ok(())
     }
 
-    /// Reaps helpers, which took part in making sandboxes and are none themselves.
+    /// Reaps helpers: processes that took part in making sandboxes.
     pub(super) fn reap_helpers(&self) {
         while let Ok(Some(pid)) = kernel::find_dead_child() {
             if self.sandboxes.iter().any(|sandbox| sandbox.made.is_of(pid)) {

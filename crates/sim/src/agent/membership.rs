@@ -138,8 +138,8 @@ impl AgentProcess {
             LeaseReport {
                 lease: lease.id,
                 boot,
-                tenant: lease.tenant.clone(),
-                label: lease.label.clone(),
+                tenant: lease.request.tenant.clone(),
+                label: lease.request.label.clone(),
                 epoch: lease.epoch,
                 gpus: lease.gpus().len() as u32,
                 cores: lease.cores(),

@@ -1,12 +1,13 @@
 //! An agent's daemon: grants, and the sessions of clients that hold leases.
 
 use super::{AgentNode, ProcessDied, tell};
-use crate::message::{AgentMessage, ClientMessage, Grant, LeaseRequest, Session};
+use crate::message::{AgentMessage, ClientMessage, Grant, Session};
 use crate::node::Node;
 use crate::shared_state::SharedState;
 use crate::truth::LeaseTruth;
-use hotlease_lease::agent::{ATTACH_WITHIN, BookEvent, CoreUse, GrantRequest, SessionId, WorkerState};
+use hotlease_lease::agent::{ATTACH_WITHIN, BookEvent, SessionId, WorkerState};
 use hotlease_lease::manager::EndRequest;
+use hotlease_lease::{LeaseRequest, LeaseSpec};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::{EndReason, Rejection};
 use rand::RngExt;
@@ -19,16 +20,14 @@ impl AgentNode {
         site: &mut SharedState,
     ) -> Result<Result<Grant, Rejection>, ProcessDied> {
         let (number, id) = (self.number, LeaseId(site.random.random()));
-        let LeaseRequest {
-            tenant,
-            workers,
-            cores,
-            gpus,
-            shared,
-            ttl,
-            ..
-        } = wanted;
-        let cores = workers * cores;
+        let (tenant, ttl, asked) = (wanted.tenant.clone(), wanted.ttl, wanted.spec);
+        // Simulated workers have one slot each.
+        let spec = LeaseSpec {
+            workers: asked.all_slots(),
+            slots_per_worker: 1,
+            gpus: asked.gpus / asked.slots_per_worker,
+            ..asked
+        };
         let Some(process) = self.process.as_ref() else {
             return Err(ProcessDied);
         };
@@ -39,7 +38,7 @@ impl AgentNode {
             agent: number,
             boot,
             tenant: tenant.clone(),
-            slots: cores,
+            slots: spec.workers,
             granted: site.now,
             freed: None,
             expires,
@@ -48,18 +47,11 @@ impl AgentNode {
             invocations: 0,
         };
         site.truth.leases.insert(id, truth);
-        let request = GrantRequest {
-            id,
-            tenant: tenant.clone(),
-            label: String::new(),
-            workers: cores,
-            slots_per_worker: 1,
-            memory_bytes: 0,
-            gpus,
-            sharing: if shared { CoreUse::Shared } else { CoreUse::Exclusive },
-            ttl,
+        let grant = BookEvent::Grant {
+            lease: id,
+            request: LeaseRequest { spec, ..wanted }.into(),
         };
-        if let Some(refusal) = self.step(BookEvent::Grant(request), site)? {
+        if let Some(refusal) = self.step(grant, site)? {
             site.truth.leases.remove(&id);
             return Ok(Err(refusal));
         }
@@ -192,7 +184,7 @@ impl AgentNode {
         let Some(process) = self.process.as_ref() else {
             return Err(ProcessDied);
         };
-        let Some(ttl) = process.book.lease(lease).map(|lease| lease.ttl) else {
+        let Some(ttl) = process.book.lease(lease).map(|lease| lease.request.ttl) else {
             return Ok(None);
         };
         let now = process.clock.shows(site.now);

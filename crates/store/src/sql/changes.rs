@@ -3,7 +3,7 @@
 use super::functions;
 use super::queries::{self, LeaseSelection};
 use super::schema::{add, counter, raise};
-use super::values::{KeyText, int};
+use super::values::{KeyText, int, int_or_null, upsert, usage};
 use super::{Sql, Value};
 use crate::limits::Limits;
 use crate::row;
@@ -53,21 +53,18 @@ pub(crate) fn put_agent(
     settle_rows(sql, agent.id, Some(agent.boot), true, at_ms)?;
     end_leases(sql, agent.id, Some(agent.boot), "its agent was started again")?;
     make_room(sql, rules)?;
-    let statement = "INSERT INTO agents (id, boot, address, cores) VALUES ($1, $2, $3, $4) \
-                     ON CONFLICT (id) DO UPDATE SET boot = excluded.boot, address = excluded.address, \
-                     cores = excluded.cores";
     let (id, boot, cores) = (
         agent.id.to_string(),
         agent.boot.to_string(),
         queries::cores_text(&agent.cores),
     );
-    let values = [
-        Value::Text(&id),
-        Value::Text(&boot),
-        Value::Text(&agent.address),
-        Value::Text(&cores),
+    let columns = [
+        ("id", Value::Text(&id)),
+        ("boot", Value::Text(&boot)),
+        ("address", Value::Text(&agent.address)),
+        ("cores", Value::Text(&cores)),
     ];
-    sql.run(statement, &values)?;
+    upsert(sql, "agents", 1, &columns)?;
     note_time(sql, at_ms)
 }
 
@@ -210,31 +207,23 @@ fn note_lease(sql: &mut dyn Sql, rules: &StoreRules, lease: &LeaseRecord) -> Res
 
 /// Writes all of a lease but its end, which only [`end_lease`] writes.
 fn write_lease(sql: &mut dyn Sql, lease: &LeaseRecord) -> Result<(), StoreError> {
-    let statement = "INSERT INTO leases (id, agent, boot, tenant, label, job, epoch, cores, slots, \
-                     memory_bytes, granted_ms, gpus) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) \
-                     ON CONFLICT (id) DO UPDATE SET agent = excluded.agent, boot = excluded.boot, \
-                     tenant = excluded.tenant, label = excluded.label, job = excluded.job, \
-                     epoch = excluded.epoch, cores = excluded.cores, slots = excluded.slots, \
-                     memory_bytes = excluded.memory_bytes, granted_ms = excluded.granted_ms, \
-                     gpus = excluded.gpus";
     let (id, agent, boot) = (lease.id.to_string(), lease.agent.to_string(), lease.boot.to_string());
     let cores = queries::cores_text(&lease.cores);
-    let values = [
-        Value::Text(&id),
-        Value::Text(&agent),
-        Value::Text(&boot),
-        Value::Text(&lease.tenant),
-        Value::Text(&lease.label),
-        Value::Text(&lease.job),
-        Value::Int(lease.epoch.0.into()),
-        Value::Text(&cores),
-        Value::Int(lease.slots.into()),
-        int(lease.memory_bytes),
-        int(lease.granted_ms),
-        Value::Int(lease.gpus.into()),
+    let columns = [
+        ("id", Value::Text(&id)),
+        ("agent", Value::Text(&agent)),
+        ("boot", Value::Text(&boot)),
+        ("tenant", Value::Text(&lease.tenant)),
+        ("label", Value::Text(&lease.label)),
+        ("job", Value::Text(&lease.job)),
+        ("epoch", Value::Int(lease.epoch.0.into())),
+        ("cores", Value::Text(&cores)),
+        ("slots", Value::Int(lease.slots.into())),
+        ("memory_bytes", int(lease.memory_bytes)),
+        ("granted_ms", int(lease.granted_ms)),
+        ("gpus", Value::Int(lease.gpus.into())),
     ];
-    sql.run(statement, &values)
+    upsert(sql, "leases", 1, &columns)
 }
 
 fn end_lease(sql: &mut dyn Sql, lease: LeaseId, why: &str) -> Result<(), StoreError> {
@@ -275,37 +264,26 @@ fn put_row(sql: &mut dyn Sql, row: &RowState, at_ms: u64) -> Result<(), StoreErr
     if known.is_none() {
         add(sql, ROWS, 1)?;
     }
-    let statement = "INSERT INTO ledger (agent, boot, lease, tenant, label, job, slots, memory_bytes, \
-                     granted_ms, ended_ms, allocated_ns, hot_ns, compute_ns, invocations, disputed) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
-                     ON CONFLICT (agent, boot, lease) DO UPDATE SET tenant = excluded.tenant, \
-                     label = excluded.label, job = excluded.job, slots = excluded.slots, \
-                     memory_bytes = excluded.memory_bytes, granted_ms = excluded.granted_ms, \
-                     ended_ms = excluded.ended_ms, allocated_ns = excluded.allocated_ns, \
-                     hot_ns = excluded.hot_ns, compute_ns = excluded.compute_ns, \
-                     invocations = excluded.invocations, disputed = excluded.disputed";
     let key = KeyText::of(row.key);
-    let [agent, boot, lease] = key.values();
-    let values = [
-        agent,
-        boot,
-        lease,
-        Value::Text(&row.tenant),
-        Value::Text(&row.label),
-        Value::Text(&row.job),
-        Value::Int(row.account.slots.into()),
-        int(row.account.memory_bytes),
-        int(row.account.granted_ms),
-        row.account.ended_ms.map_or(Value::Null, int),
-        int(row.usage.allocated_ns),
-        int(row.usage.hot_ns),
-        int(row.usage.compute_ns),
-        int(row.usage.invocations),
-        Value::Int(row.disputed.into()),
+    let account = [
+        ("tenant", Value::Text(&row.tenant)),
+        ("label", Value::Text(&row.label)),
+        ("job", Value::Text(&row.job)),
+        ("slots", Value::Int(row.account.slots.into())),
+        ("memory_bytes", int(row.account.memory_bytes)),
+        ("granted_ms", int(row.account.granted_ms)),
+        ("ended_ms", int_or_null(row.account.ended_ms)),
+        ("disputed", Value::Int(row.disputed.into())),
     ];
-    sql.run(statement, &values)?;
+    upsert(
+        sql,
+        "ledger",
+        3,
+        &[&key.columns()[..], &account, &usage(&row.usage)].concat(),
+    )?;
     if row.settled && !known.as_ref().is_some_and(|known| known.settled) {
         let order = Value::Int(add(sql, ROW_ENDS, 1)?);
+        let [agent, boot, lease] = key.values();
         let statement = "UPDATE ledger SET settled_order = $1 WHERE agent = $2 AND boot = $3 AND lease = $4";
         sql.run(statement, &[order, agent, boot, lease])?;
     }
@@ -320,24 +298,9 @@ fn count_in_period(sql: &mut dyn Sql, row: &RowState, at_ms: u64) -> Result<(), 
     // If the clock was set back, usage counts in the last period that exists.
     let last = queries::last_period(sql, row.key)?;
     let period = (at_ms / PERIOD_MS).max(last.unwrap_or(0));
-    let statement = "INSERT INTO periods (agent, boot, lease, period, allocated_ns, hot_ns, compute_ns, \
-                     invocations) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
-                     ON CONFLICT (agent, boot, lease, period) DO UPDATE SET \
-                     allocated_ns = excluded.allocated_ns, hot_ns = excluded.hot_ns, \
-                     compute_ns = excluded.compute_ns, invocations = excluded.invocations";
     let key = KeyText::of(row.key);
-    let [agent, boot, lease] = key.values();
-    let values = [
-        agent,
-        boot,
-        lease,
-        int(period),
-        int(row.usage.allocated_ns),
-        int(row.usage.hot_ns),
-        int(row.usage.compute_ns),
-        int(row.usage.invocations),
-    ];
-    sql.run(statement, &values)
+    let columns = [&key.columns()[..], &[("period", int(period))], &usage(&row.usage)].concat();
+    upsert(sql, "periods", 4, &columns)
 }
 
 /// Brings every table back under its limit; fails, and so refuses the change, if that is impossible.
@@ -370,23 +333,12 @@ fn fold_oldest(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> 
         if known.is_none() && folded.len() >= rules.limits.tenants {
             return Err(full("tenants' totals", rules.limits.tenants));
         }
-        let (usage, memory) = known.map_or((UsageTotals::default(), 0), |(_, usage, memory)| (*usage, *memory));
-        let usage = sum(usage, row.usage);
-        let held = row.account.memory_mib_ms(row.usage);
-        let values = [
-            Value::Text(&row.tenant),
-            int(usage.allocated_ns),
-            int(usage.hot_ns),
-            int(usage.compute_ns),
-            int(usage.invocations),
-            int(memory.saturating_add(held).min(TOTAL_MAX)),
-        ];
-        let statement = "INSERT INTO folded (tenant, allocated_ns, hot_ns, compute_ns, invocations, \
-                         memory_mib_ms) VALUES ($1, $2, $3, $4, $5, $6) \
-                         ON CONFLICT (tenant) DO UPDATE SET allocated_ns = excluded.allocated_ns, \
-                         hot_ns = excluded.hot_ns, compute_ns = excluded.compute_ns, \
-                         invocations = excluded.invocations, memory_mib_ms = excluded.memory_mib_ms";
-        sql.run(statement, &values)?;
+        let (used, memory) = known.map_or((UsageTotals::default(), 0), |(_, usage, memory)| (*usage, *memory));
+        let memory = memory
+            .saturating_add(row.account.memory_mib_ms(row.usage))
+            .min(TOTAL_MAX);
+        let tenant = [("tenant", Value::Text(&row.tenant)), ("memory_mib_ms", int(memory))];
+        upsert(sql, "folded", 1, &[&tenant[..], &usage(&sum(used, row.usage))].concat())?;
     }
     let key = KeyText::of(row.key);
     for table in ["ledger", "periods"] {

@@ -1,7 +1,7 @@
 //! Usage of functions in tables: a row for each function of a lease, and its totals by period.
 
-use super::queries::{CellReader, damaged};
-use super::values::{KeyText, int};
+use super::queries::{CellReader, count, read_rows};
+use super::values::{KeyText, int, upsert};
 use super::{Sql, Value};
 use crate::bill::{Biller, FunctionRow};
 use crate::row::FunctionSums;
@@ -12,13 +12,10 @@ use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 pub(crate) fn of(sql: &mut dyn Sql, key: RowKey) -> Result<FunctionTotals, StoreError> {
     let statement = "SELECT library, name, compute_ns, invocations FROM functions \
                      WHERE agent = $1 AND boot = $2 AND lease = $3";
-    let mut found = Vec::new();
-    sql.query(statement, &KeyText::of(key).values(), &mut |cells| {
-        let mut row = CellReader::of(cells);
-        found.push((function(&mut row)?, used(&mut row)?));
-        Ok(())
-    })?;
-    Ok(found.into_iter().collect())
+    let found = read_rows(sql, statement, &KeyText::of(key).values(), |row| {
+        Ok((function(row)?, used(row)?))
+    });
+    Ok(found?.into_iter().collect())
 }
 
 fn function(row: &mut CellReader) -> Result<FunctionId, StoreError> {
@@ -46,30 +43,26 @@ pub(crate) fn merge(sql: &mut dyn Sql, row: &RowState, told: &FunctionTotals, at
 
 fn put(sql: &mut dyn Sql, key: RowKey, function: &FunctionId, used: FunctionUse, at_ms: u64) -> Result<(), StoreError> {
     let (key, library) = (KeyText::of(key), function.library.to_string());
-    let [agent, boot, lease] = key.values();
-    let (library, name) = (Value::Text(&library), Value::Text(&function.name));
+    let [agent, boot, lease] = key.columns();
+    let (library, name) = (
+        ("library", Value::Text(&library)),
+        ("name", Value::Text(&function.name)),
+    );
     let statement = "SELECT MAX(period) FROM function_periods \
                      WHERE agent = $1 AND boot = $2 AND lease = $3 AND library = $4 AND name = $5";
-    let mut last = None;
-    sql.query(statement, &[agent, boot, lease, library, name], &mut |cells| {
-        last = CellReader::of(cells).number_or_null::<u64>()?;
-        Ok(())
-    })?;
+    let named = [agent.1, boot.1, lease.1, library.1, name.1];
+    let last = read_rows(sql, statement, &named, CellReader::number_or_null::<u64>)?;
     // If the clock was set back, usage counts in the last period that exists.
-    let period = (at_ms / PERIOD_MS).max(last.unwrap_or(0));
-    let (compute_ns, invocations) = (int(used.compute_ns), int(used.invocations));
-    let statement = "INSERT INTO functions (agent, boot, lease, library, name, compute_ns, invocations) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7) \
-                     ON CONFLICT (agent, boot, lease, library, name) DO UPDATE SET \
-                     compute_ns = excluded.compute_ns, invocations = excluded.invocations";
-    let values = [agent, boot, lease, library, name, compute_ns, invocations];
-    sql.run(statement, &values)?;
-    let statement = "INSERT INTO function_periods (agent, boot, lease, library, name, period, compute_ns, \
-                     invocations) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
-                     ON CONFLICT (agent, boot, lease, library, name, period) DO UPDATE SET \
-                     compute_ns = excluded.compute_ns, invocations = excluded.invocations";
-    let values = [agent, boot, lease, library, name, int(period), compute_ns, invocations];
-    sql.run(statement, &values)
+    let period = (at_ms / PERIOD_MS).max(last.first().copied().flatten().unwrap_or(0));
+    let (compute_ns, invocations) = (
+        ("compute_ns", int(used.compute_ns)),
+        ("invocations", int(used.invocations)),
+    );
+    let columns = [agent, boot, lease, library, name, compute_ns, invocations];
+    upsert(sql, "functions", 5, &columns)?;
+    let period = ("period", int(period));
+    let columns = [agent, boot, lease, library, name, period, compute_ns, invocations];
+    upsert(sql, "function_periods", 6, &columns)
 }
 
 /// Deletes the functions of a lease.
@@ -158,12 +151,7 @@ pub(crate) fn audit(sql: &mut dyn Sql, audit: &mut Audit) -> Result<(), StoreErr
         problems.truncate(FINDINGS_MAX);
         Ok(())
     })?;
-    let mut all = None;
-    sql.query("SELECT count(*) FROM functions", &[], &mut |cells| {
-        all = Some(CellReader::of(cells).number::<u64>()?);
-        Ok(())
-    })?;
-    let all = all.ok_or_else(|| damaged("count of functions"))?;
+    let all = count(sql, "SELECT COUNT(*) FROM functions")? as u64;
     if all != rows {
         problems.push(format!(
             "{} functions are of leases that have no row",

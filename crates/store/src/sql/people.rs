@@ -1,20 +1,13 @@
 //! Tenants, their members and keys in tables.
 
-use super::queries::CellReader;
+use super::queries::read_rows;
+use super::values::{int, int_or_null, upsert};
 use super::{Sql, Value};
 use crate::tenants::MEMBERS_MAX;
 use crate::{KeyRecord, Limits, StoreError, TenantRecord};
 use hotlease_lease::manager::Quota;
 use std::collections::BTreeMap;
 use std::str::FromStr;
-
-fn count(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-fn or_null(value: Option<u64>) -> Value<'static> {
-    value.map_or(Value::Null, |value| Value::Int(count(value)))
-}
 
 fn parsed<T: FromStr>(text: &str) -> Result<T, StoreError> {
     text.parse().map_err(|_| StoreError::Disk {
@@ -24,12 +17,10 @@ fn parsed<T: FromStr>(text: &str) -> Result<T, StoreError> {
 }
 
 pub(crate) fn tenants(sql: &mut dyn Sql) -> Result<Vec<TenantRecord>, StoreError> {
-    let mut tenants = BTreeMap::new();
     let statement = "SELECT name, enabled, position, cores, leases, memory_bytes, gpus, core_seconds, \
                      window_hours FROM tenants";
-    sql.query(statement, &[], &mut |cells| {
-        let mut row = CellReader::of(cells);
-        let tenant = TenantRecord {
+    let tenants = read_rows(sql, statement, &[], |row| {
+        Ok(TenantRecord {
             name: row.text()?,
             enabled: row.number::<i64>()? != 0,
             position: parsed(&row.text()?)?,
@@ -42,18 +33,16 @@ pub(crate) fn tenants(sql: &mut dyn Sql) -> Result<Vec<TenantRecord>, StoreError
             },
             window_hours: row.number_or_null()?,
             members: Vec::new(),
-        };
-        tenants.insert(tenant.name.clone(), tenant);
-        Ok(())
+        })
     })?;
-    sql.query("SELECT member, tenant FROM members", &[], &mut |cells| {
-        let mut row = CellReader::of(cells);
-        let (member, tenant) = (row.text()?, row.text()?);
+    let named = tenants.into_iter().map(|tenant| (tenant.name.clone(), tenant));
+    let mut tenants: BTreeMap<String, TenantRecord> = named.collect();
+    let members = "SELECT member, tenant FROM members";
+    for (member, tenant) in read_rows(sql, members, &[], |row| Ok((row.text()?, row.text()?)))? {
         if let Some(tenant) = tenants.get_mut(&tenant) {
             tenant.members.push(member);
         }
-        Ok(())
-    })?;
+    }
     // Sorted here: databases sort text by their locale.
     let sorted = tenants.into_values().map(|mut tenant| {
         tenant.members.sort();
@@ -65,26 +54,20 @@ pub(crate) fn tenants(sql: &mut dyn Sql) -> Result<Vec<TenantRecord>, StoreError
 pub(crate) fn put_tenant(sql: &mut dyn Sql, limits: &Limits, tenant: &TenantRecord) -> Result<(), StoreError> {
     let known = tenants(sql)?;
     check_tenant(&known, limits, tenant)?;
-    let statement = "INSERT INTO tenants (name, enabled, position, cores, leases, memory_bytes, gpus, \
-                     core_seconds, window_hours) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
-                     ON CONFLICT (name) DO UPDATE SET enabled = excluded.enabled, \
-                     position = excluded.position, cores = excluded.cores, leases = excluded.leases, \
-                     memory_bytes = excluded.memory_bytes, gpus = excluded.gpus, \
-                     core_seconds = excluded.core_seconds, window_hours = excluded.window_hours";
     let name = Value::Text(&tenant.name);
     let quota = &tenant.quota;
-    let values = [
-        name,
-        Value::Int(tenant.enabled.into()),
-        Value::Text(tenant.position.name()),
-        or_null(quota.cores),
-        or_null(quota.leases),
-        or_null(quota.memory_bytes),
-        or_null(quota.gpus),
-        or_null(quota.core_seconds),
-        or_null(tenant.window_hours.map(Into::into)),
+    let columns = [
+        ("name", name),
+        ("enabled", Value::Int(tenant.enabled.into())),
+        ("position", Value::Text(tenant.position.name())),
+        ("cores", int_or_null(quota.cores)),
+        ("leases", int_or_null(quota.leases)),
+        ("memory_bytes", int_or_null(quota.memory_bytes)),
+        ("gpus", int_or_null(quota.gpus)),
+        ("core_seconds", int_or_null(quota.core_seconds)),
+        ("window_hours", int_or_null(tenant.window_hours.map(Into::into))),
     ];
-    sql.run(statement, &values)?;
+    upsert(sql, "tenants", 1, &columns)?;
     sql.run("DELETE FROM members WHERE tenant = $1", &[name])?;
     for member in &tenant.members {
         let statement = "INSERT INTO members (member, tenant) VALUES ($1, $2)";
@@ -132,12 +115,10 @@ pub(crate) fn remove_tenant(sql: &mut dyn Sql, name: &str) -> Result<bool, Store
 }
 
 pub(crate) fn keys(sql: &mut dyn Sql) -> Result<Vec<KeyRecord>, StoreError> {
-    let mut keys = Vec::new();
     let statement = "SELECT id, tenant, position, hash, label, created_ms, expires_ms, revoked_ms, used_ms \
                      FROM keys";
-    sql.query(statement, &[], &mut |cells| {
-        let mut row = CellReader::of(cells);
-        keys.push(KeyRecord {
+    let mut keys = read_rows(sql, statement, &[], |row| {
+        Ok(KeyRecord {
             id: row.text()?,
             tenant: row.text()?,
             position: parsed(&row.text()?)?,
@@ -147,8 +128,7 @@ pub(crate) fn keys(sql: &mut dyn Sql) -> Result<Vec<KeyRecord>, StoreError> {
             expires_ms: row.number_or_null()?,
             revoked_ms: row.number_or_null()?,
             used_ms: row.number_or_null()?,
-        });
-        Ok(())
+        })
     })?;
     keys.sort_by(|a, b| a.id.cmp(&b.id));
     Ok(keys)
@@ -189,10 +169,10 @@ pub(crate) fn put_key(sql: &mut dyn Sql, limits: &Limits, key: &KeyRecord) -> Re
         Value::Text(key.position.name()),
         Value::Text(&key.hash),
         Value::Text(&key.label),
-        Value::Int(count(key.created_ms)),
-        or_null(key.expires_ms),
-        or_null(key.revoked_ms),
-        or_null(key.used_ms),
+        int(key.created_ms),
+        int_or_null(key.expires_ms),
+        int_or_null(key.revoked_ms),
+        int_or_null(key.used_ms),
     ];
     sql.run(statement, &values)
 }

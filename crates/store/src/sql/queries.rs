@@ -90,40 +90,43 @@ pub(crate) fn cores_text(cores: &[u32]) -> String {
     cores.join(",")
 }
 
-/// Whether a statement finds a row for this agent.
-pub(crate) fn find_row(sql: &mut dyn Sql, statement: &str, agent: AgentId) -> Result<bool, StoreError> {
-    let mut found = false;
-    sql.query(statement, &[Value::Text(&agent.to_string())], &mut |_| {
-        found = true;
+/// Reads all rows of a query.
+pub(super) fn read_rows<T>(
+    sql: &mut dyn Sql,
+    statement: &str,
+    values: &[Value<'_>],
+    mut read: impl FnMut(&mut CellReader) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let mut rows = Vec::new();
+    sql.query(statement, values, &mut |cells| {
+        rows.push(read(&mut CellReader::of(cells))?);
         Ok(())
     })?;
-    Ok(found)
+    Ok(rows)
+}
+
+/// Whether a statement finds a row for this agent.
+pub(crate) fn find_row(sql: &mut dyn Sql, statement: &str, agent: AgentId) -> Result<bool, StoreError> {
+    let found = read_rows(sql, statement, &[Value::Text(&agent.to_string())], |_| Ok(()))?;
+    Ok(!found.is_empty())
 }
 
 /// Runs a statement that counts rows, and returns the count.
 pub(crate) fn count(sql: &mut dyn Sql, statement: &str) -> Result<usize, StoreError> {
-    let mut count = 0;
-    sql.query(statement, &[], &mut |cells| {
-        count = CellReader::of(cells).number()?;
-        Ok(())
-    })?;
-    Ok(count)
+    let counts = read_rows(sql, statement, &[], CellReader::number)?;
+    Ok(counts.first().copied().unwrap_or(0))
 }
 
 pub(crate) fn agents(sql: &mut dyn Sql) -> Result<Vec<AgentRecord>, StoreError> {
-    let mut agents = Vec::new();
     let statement = "SELECT id, boot, address, cores FROM agents ORDER BY id";
-    sql.query(statement, &[], &mut |cells| {
-        let mut row = CellReader::of(cells);
-        agents.push(AgentRecord {
+    read_rows(sql, statement, &[], |row| {
+        Ok(AgentRecord {
             id: row.id()?,
             boot: row.id()?,
             address: row.text()?,
             cores: row.cores()?,
-        });
-        Ok(())
-    })?;
-    Ok(agents)
+        })
+    })
 }
 
 pub(crate) fn leases(sql: &mut dyn Sql, lines: LeaseSelection<'_>) -> Result<Vec<LeaseRecord>, StoreError> {
@@ -138,10 +141,8 @@ pub(crate) fn leases(sql: &mut dyn Sql, lines: LeaseSelection<'_>) -> Result<Vec
          gpus, ended_order, why FROM leases {condition} ORDER BY id"
     );
     let values: Vec<Value<'_>> = value.as_deref().map(Value::Text).into_iter().collect();
-    let mut leases = Vec::new();
-    sql.query(&statement, &values, &mut |cells| {
-        let mut row = CellReader::of(cells);
-        leases.push(LeaseRecord {
+    read_rows(sql, &statement, &values, |row| {
+        Ok(LeaseRecord {
             id: row.id()?,
             agent: row.id()?,
             boot: row.id()?,
@@ -158,10 +159,8 @@ pub(crate) fn leases(sql: &mut dyn Sql, lines: LeaseSelection<'_>) -> Result<Vec
                 None => LeaseState::Active,
                 Some(_) => LeaseState::Ended { why: row.text()? },
             },
-        });
-        Ok(())
-    })?;
-    Ok(leases)
+        })
+    })
 }
 
 pub(crate) fn lease(sql: &mut dyn Sql, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError> {
@@ -172,8 +171,7 @@ const STANDING: &str = "SELECT agent, boot, lease, tenant, label, job, slots, me
                         ended_ms, allocated_ns, hot_ns, compute_ns, invocations, settled_order, disputed \
                         FROM ledger";
 
-fn standing(cells: Cells) -> Result<RowState, StoreError> {
-    let mut row = CellReader::of(cells);
+fn standing(row: &mut CellReader) -> Result<RowState, StoreError> {
     Ok(RowState {
         key: RowKey {
             agent: row.id()?,
@@ -196,12 +194,7 @@ fn standing(cells: Cells) -> Result<RowState, StoreError> {
 }
 
 fn standings(sql: &mut dyn Sql, rest: &str, values: &[Value<'_>]) -> Result<Vec<RowState>, StoreError> {
-    let mut rows = Vec::new();
-    sql.query(&format!("{STANDING} {rest}"), values, &mut |cells| {
-        rows.push(standing(cells)?);
-        Ok(())
-    })?;
-    Ok(rows)
+    read_rows(sql, &format!("{STANDING} {rest}"), values, standing)
 }
 
 pub(crate) fn row(sql: &mut dyn Sql, key: RowKey) -> Result<Option<RowState>, StoreError> {
@@ -227,25 +220,17 @@ pub(crate) fn oldest_settled(sql: &mut dyn Sql) -> Result<Option<RowState>, Stor
 pub(crate) fn last_period(sql: &mut dyn Sql, key: RowKey) -> Result<Option<u64>, StoreError> {
     let key = KeyText::of(key);
     let statement = "SELECT MAX(period) FROM periods WHERE agent = $1 AND boot = $2 AND lease = $3";
-    let mut last = None;
-    sql.query(statement, &key.values(), &mut |cells| {
-        last = CellReader::of(cells).number_or_null()?;
-        Ok(())
-    })?;
-    Ok(last)
+    let last = read_rows(sql, statement, &key.values(), CellReader::number_or_null)?;
+    Ok(last.first().copied().flatten())
 }
 
 /// Tenants' totals of folded rows: usage, and memory held.
 pub(crate) fn folded(sql: &mut dyn Sql) -> Result<Vec<(String, UsageTotals, u64)>, StoreError> {
     let statement = "SELECT tenant, allocated_ns, hot_ns, compute_ns, invocations, memory_mib_ms \
                      FROM folded ORDER BY tenant";
-    let mut folded = Vec::new();
-    sql.query(statement, &[], &mut |cells| {
-        let mut row = CellReader::of(cells);
-        folded.push((row.text()?, row.totals()?, row.number()?));
-        Ok(())
-    })?;
-    Ok(folded)
+    read_rows(sql, statement, &[], |row| {
+        Ok((row.text()?, row.totals()?, row.number()?))
+    })
 }
 
 /// Number of a period, and the total at its end.
@@ -264,15 +249,15 @@ fn each_row(
                      ON p.agent = l.agent AND p.boot = l.boot AND p.lease = l.lease \
                      ORDER BY l.agent, l.boot, l.lease, p.period";
     let mut present: Option<(RowState, Vec<Period>)> = None;
-    sql.query(statement, &[], &mut |mut cells| {
-        let mut period = CellReader::of(cells.split_off(16));
-        let row = standing(cells)?;
+    sql.query(statement, &[], &mut |cells| {
+        let mut cells = CellReader::of(cells);
+        let row = standing(&mut cells)?;
         if let Some((known, periods)) = present.take_if(|(known, _)| known.key != row.key) {
             each(&known, &periods)?;
         }
         let (_, periods) = present.get_or_insert((row, Vec::new()));
-        if let Some(number) = period.number_or_null()? {
-            periods.push((number, period.totals()?));
+        if let Some(number) = cells.number_or_null()? {
+            periods.push((number, cells.totals()?));
         }
         Ok(())
     })?;

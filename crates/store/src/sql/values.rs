@@ -1,11 +1,45 @@
-//! Values that several statements bind: whole numbers, and the key of a row.
+//! Values that several statements bind: whole numbers, usage, and the key of a row; and rows that are written whole.
 
-use super::Value;
-use crate::RowKey;
+use super::{Sql, Value};
+use crate::{RowKey, StoreError};
+use hotlease_wire::session::UsageTotals;
 
 /// A number; the largest that a database holds, if it is larger.
 pub(super) fn int(value: u64) -> Value<'static> {
     Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// Writes a row: inserts it, or replaces the row with the same key, which is the first `key` columns.
+pub(super) fn upsert(sql: &mut dyn Sql, table: &str, key: usize, row: &[(&str, Value<'_>)]) -> Result<(), StoreError> {
+    let (names, values): (Vec<&str>, Vec<Value<'_>>) = row.iter().copied().unzip();
+    let places: Vec<String> = (1..=row.len()).map(|number| format!("${number}")).collect();
+    let changes: Vec<String> = names[key..]
+        .iter()
+        .map(|name| format!("{name} = excluded.{name}"))
+        .collect();
+    let statement = format!(
+        "INSERT INTO {table} ({}) VALUES ({}) ON CONFLICT ({}) DO UPDATE SET {}",
+        names.join(", "),
+        places.join(", "),
+        names[..key].join(", "),
+        changes.join(", ")
+    );
+    sql.run(&statement, &values)
+}
+
+/// Columns of usage.
+pub(super) fn usage(used: &UsageTotals) -> [(&'static str, Value<'static>); 4] {
+    [
+        ("allocated_ns", int(used.allocated_ns)),
+        ("hot_ns", int(used.hot_ns)),
+        ("compute_ns", int(used.compute_ns)),
+        ("invocations", int(used.invocations)),
+    ]
+}
+
+/// A number or null.
+pub(super) fn int_or_null(value: Option<u64>) -> Value<'static> {
+    value.map_or(Value::Null, int)
 }
 
 /// Texts of a row's key, to bind.
@@ -14,6 +48,12 @@ pub(super) struct KeyText([String; 3]);
 impl KeyText {
     pub(super) fn of(key: RowKey) -> Self {
         Self([key.agent.to_string(), key.boot.to_string(), key.lease.to_string()])
+    }
+
+    /// Columns of the key.
+    pub(super) fn columns(&self) -> [(&'static str, Value<'_>); 3] {
+        let [agent, boot, lease] = self.values();
+        [("agent", agent), ("boot", boot), ("lease", lease)]
     }
 
     /// Agent, boot and lease.

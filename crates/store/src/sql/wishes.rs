@@ -1,7 +1,8 @@
 //! Wishes of operators for nodes, in a table.
 
 use super::changes::StoreRules;
-use super::queries::{CellReader, cores_text, count, damaged, find_row};
+use super::queries::{cores_text, count, damaged, find_row, read_rows};
+use super::values::{int, int_or_null, upsert};
 use super::{Sql, Value};
 use crate::StoreError;
 use hotlease_lease::agent::OfferedCores;
@@ -26,23 +27,18 @@ pub(crate) fn put(sql: &mut dyn Sql, rules: &StoreRules, agent: AgentId, wish: &
             limit: rules.limits.agents,
         });
     }
-    let statement = "INSERT INTO wishes (agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms, \
-                     gpus) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (agent) DO UPDATE SET \
-                     number = excluded.number, drained_by_ms = excluded.drained_by_ms, \
-                     cores = excluded.cores, memory_bytes = excluded.memory_bytes, \
-                     offer_by_ms = excluded.offer_by_ms, gpus = excluded.gpus";
     let offer = wish.offer.as_ref();
     let (id, cores) = (agent.to_string(), cores_choice_text(offer));
-    let values = [
-        Value::Text(&id),
-        number(Some(wish.number)),
-        number(wish.drained_by_ms),
-        Value::Text(&cores),
-        number(offer.and_then(|offer| offer.memory_bytes)),
-        number(offer.map(|offer| offer.by_ms)),
-        number(offer.and_then(|offer| offer.gpus).map(u64::from)),
+    let columns = [
+        ("agent", Value::Text(&id)),
+        ("number", int(wish.number)),
+        ("drained_by_ms", int_or_null(wish.drained_by_ms)),
+        ("cores", Value::Text(&cores)),
+        ("memory_bytes", int_or_null(offer.and_then(|offer| offer.memory_bytes))),
+        ("offer_by_ms", int_or_null(offer.map(|offer| offer.by_ms))),
+        ("gpus", int_or_null(offer.and_then(|offer| offer.gpus).map(u64::from))),
     ];
-    sql.run(statement, &values)
+    upsert(sql, "wishes", 1, &columns)
 }
 
 pub(crate) fn remove(sql: &mut dyn Sql, agent: AgentId) -> Result<(), StoreError> {
@@ -51,11 +47,9 @@ pub(crate) fn remove(sql: &mut dyn Sql, agent: AgentId) -> Result<(), StoreError
 }
 
 pub(crate) fn all(sql: &mut dyn Sql) -> Result<Vec<(AgentId, NodeWish)>, StoreError> {
-    let mut wishes = Vec::new();
     let statement =
         "SELECT agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms, gpus FROM wishes ORDER BY agent";
-    sql.query(statement, &[], &mut |cells| {
-        let mut row = CellReader::of(cells);
+    read_rows(sql, statement, &[], |row| {
         let (agent, number, drained_by_ms) = (row.id()?, row.number()?, row.number_or_null()?);
         let cores = parse_cores_choice(&row.text()?)?;
         let (memory_bytes, by_ms) = (row.number_or_null()?, row.number_or_null()?);
@@ -71,15 +65,7 @@ pub(crate) fn all(sql: &mut dyn Sql) -> Result<Vec<(AgentId, NodeWish)>, StoreEr
             drained_by_ms,
             offer,
         };
-        wishes.push((agent, wish));
-        Ok(())
-    })?;
-    Ok(wishes)
-}
-
-fn number(value: Option<u64>) -> Value<'static> {
-    value.map_or(Value::Null, |value| {
-        Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
+        Ok((agent, wish))
     })
 }
 

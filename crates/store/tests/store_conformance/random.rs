@@ -183,7 +183,7 @@ fn seen(scene: &TestStore, at_ms: u64) -> Vec<String> {
 }
 
 #[test]
-fn all_stores_answer_alike_whatever_is_done_to_them() {
+fn all_stores_answer_alike_after_any_changes() {
     for seed in 0..SEEDS {
         let mut random = StdRng::seed_from_u64(seed);
         // A server takes long for each statement, so it gets a few seeds only.

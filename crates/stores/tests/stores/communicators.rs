@@ -3,9 +3,7 @@
 use crate::redis::Redis;
 use crate::typed::{LENGTHS, all_operations};
 use crate::{each, group};
-use hotlease_comm::{
-    Collective, CollectiveArguments, Communicator, Datatype, Error, LinkChoice, Operator, Pattern, Rank, Route,
-};
+use hotlease_comm::{Collective, Communicator, Datatype, Error, LinkChoice, Operator, Pattern, Rank, Route};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::thread::scope;
@@ -223,8 +221,8 @@ fn calls_are_checked_over_redis_and_the_table_chooses_for_it() {
     let Some(redis) = Redis::start() else { return };
     checked(&redis.link(), 3);
     each(3, &redis.link(), |all| {
-        let ask = CollectiveArguments::new(Collective::Broadcast { root: 0, count: 1 }, Datatype::U64);
-        let why = all.explain(&ask).expect("a call that makes sense");
+        let broadcast = all.collective(Collective::Broadcast { root: 0, count: 1 }, Datatype::U64);
+        let why = broadcast.explain().expect("a call that makes sense");
         assert!(why.to_string().contains("redis"), "{why}");
     });
     assert_eq!(redis.keys(), 0);

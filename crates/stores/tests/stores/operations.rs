@@ -3,7 +3,7 @@
 
 use crate::redis::Redis;
 use crate::{each, reference};
-use hotlease_comm::{Blocks, Collective, CollectiveCall, Communicator, LinkChoice, LinkKind, Question, Rank};
+use hotlease_comm::{Blocks, Collective, CollectiveCall, Communicator, Datatype, LinkChoice, LinkKind, Question, Rank};
 use std::sync::Arc;
 
 /// Counts of elements of 8 bytes.
@@ -12,9 +12,8 @@ const COUNTS: [usize; 3] = [0, 1, 1001];
 const LARGE: [usize; 2] = [20_000, 131_073];
 
 /// Runs a collective by each algorithm; returns the number of algorithms.
-fn run(all: &Communicator, collective: &Collective, kind: LinkKind, commutes: bool) -> usize {
-    let mut call = CollectiveCall::new(*collective, all.rank(), all.size());
-    call.commutes = commutes;
+fn run(all: &Communicator, collective: &Collective, kind: LinkKind) -> usize {
+    let call = CollectiveCall::new(*collective, Datatype::U64, all.rank(), all.size());
     // Each rank's call has the length of its own block.
     let of_rank = |rank: Rank| match *collective {
         Collective::Gatherv { root, blocks, .. } => Collective::Gatherv {
@@ -33,13 +32,13 @@ fn run(all: &Communicator, collective: &Collective, kind: LinkKind, commutes: bo
     let me = all.rank() as usize;
     let given: Vec<u8> = inputs[me].iter().flat_map(|number| number.to_ne_bytes()).collect();
     let before: Vec<u64> = (0..call.output() as u64).map(|place| !place).collect();
-    let expected = reference::output(collective, me, &inputs, &before, commutes);
-    let recipes = Question::new(&call, 8, kind).candidates();
+    let expected = reference::output(collective, me, &inputs, &before);
+    let recipes = Question::new(&call, kind).candidates();
     for recipe in &recipes {
         let schedule = Arc::new(recipe.build(&call).expect("it serves"));
         let mut output: Vec<u8> = before.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let reduces = collective.operation().is_reduction();
-        let reduction = reduces.then(|| reference::reduction(commutes));
+        let operator = collective.operator();
+        let reduction = operator.map(|operator| operator.of(Datatype::U64).expect("there is such a reduction"));
         all.run(schedule, 8, &given, &mut output, reduction)
             .expect("all are well");
         let words = output.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
@@ -56,7 +55,7 @@ fn run(all: &Communicator, collective: &Collective, kind: LinkKind, commutes: bo
 
 fn all_operations(all: &Communicator, kind: LinkKind, counts: &[usize]) -> usize {
     let ranks = all.size() as usize;
-    let mut tried = run(all, &Collective::Barrier, kind, true);
+    let mut tried = run(all, &Collective::Barrier, kind);
     for &count in counts {
         let root = (count % ranks) as Rank;
         let each = Blocks::Equal(count.min(5000));
@@ -95,23 +94,20 @@ fn all_operations(all: &Communicator, kind: LinkKind, counts: &[usize]) -> usize
             Collective::Allgather { blocks: uneven },
             Collective::Alltoallv { sent: uneven, received },
         ];
-        tried += plain
-            .iter()
-            .map(|collective| run(all, collective, kind, true))
-            .sum::<usize>();
-        for commutes in [true, false] {
+        tried += plain.iter().map(|collective| run(all, collective, kind)).sum::<usize>();
+        for operator in &reference::operators() {
             let sums = [
-                Collective::Reduce { root, count },
-                Collective::Allreduce { count },
-                Collective::ReduceScatter { blocks: each },
-                Collective::ReduceScatter { blocks: uneven },
-                Collective::Scan { count },
-                Collective::Exscan { count },
+                Collective::Reduce { root, count, operator },
+                Collective::Allreduce { count, operator },
+                Collective::ReduceScatter { blocks: each, operator },
+                Collective::ReduceScatter {
+                    blocks: uneven,
+                    operator,
+                },
+                Collective::Scan { count, operator },
+                Collective::Exscan { count, operator },
             ];
-            tried += sums
-                .iter()
-                .map(|collective| run(all, collective, kind, commutes))
-                .sum::<usize>();
+            tried += sums.iter().map(|collective| run(all, collective, kind)).sum::<usize>();
         }
     }
     tried

@@ -1,7 +1,7 @@
 //! Expected outputs of all ranks, computed in the simplest way. Elements are numbers of 64 bits. Sums are either of
 //! numbers or, where the order matters, of maps `x -> ax + b`, whose `a` and `b` are the halves of a number.
 
-use hotlease_comm::{Blocks, Collective, Datatype, Operator, Rank, Reduction};
+use hotlease_comm::{Blocks, Collective, Operator, Rank};
 use std::sync::Arc;
 
 /// Composes two maps: `first`, then `second`.
@@ -11,28 +11,17 @@ fn after(first: u64, second: u64) -> u64 {
     u64::from(a.wrapping_mul(c)) << 32 | u64::from(b.wrapping_mul(c).wrapping_add(d))
 }
 
-pub fn sum(commutes: bool, left: u64, right: u64) -> u64 {
-    if commutes {
-        left.wrapping_add(right)
-    } else {
-        after(left, right)
-    }
-}
-
-pub fn reduction(commutes: bool) -> Reduction {
-    let operator = if commutes {
-        Operator::Sum
-    } else {
-        Operator::User {
-            function: Arc::new(|first, second, _| {
-                for (first, second) in first.as_chunks().0.iter().zip(second.as_chunks_mut().0) {
-                    *second = after(u64::from_ne_bytes(*first), u64::from_ne_bytes(*second)).to_ne_bytes();
-                }
-            }),
-            commutes: false,
-        }
+/// The sum of numbers, and the composition of maps.
+pub fn operators() -> [Operator; 2] {
+    let composition = Operator::User {
+        function: Arc::new(|first, second, _| {
+            for (first, second) in first.as_chunks().0.iter().zip(second.as_chunks_mut().0) {
+                *second = after(u64::from_ne_bytes(*first), u64::from_ne_bytes(*second)).to_ne_bytes();
+            }
+        }),
+        commutes: false,
     };
-    operator.of(Datatype::U64).expect("there is such a reduction")
+    [Operator::Sum, composition]
 }
 
 /// Input of a rank: numbers that are different at every rank and position.
@@ -42,13 +31,18 @@ pub fn input(rank: Rank, count: usize) -> Vec<u64> {
 }
 
 /// Expected output of a rank whose output was `before`, from the inputs of all ranks.
-pub fn output(collective: &Collective, rank: usize, inputs: &[Vec<u64>], before: &[u64], commutes: bool) -> Vec<u64> {
+pub fn output(collective: &Collective, rank: usize, inputs: &[Vec<u64>], before: &[u64]) -> Vec<u64> {
     let mut output = before.to_vec();
+    let sum = if collective.commutes() {
+        u64::wrapping_add
+    } else {
+        after
+    };
     let sum_of = |ranks: std::ops::RangeInclusive<usize>| {
         let given = ranks.map(|rank| inputs[rank].clone());
         let add = |left: Vec<u64>, right: Vec<u64>| {
             let pairs = left.into_iter().zip(right);
-            pairs.map(|(left, right)| sum(commutes, left, right)).collect()
+            pairs.map(|(left, right)| sum(left, right)).collect()
         };
         given.reduce(add).expect("at least one rank")
     };
@@ -74,7 +68,7 @@ pub fn output(collective: &Collective, rank: usize, inputs: &[Vec<u64>], before:
         }
         Collective::Reduce { .. } if is_root => output = sum_of(0..=last),
         Collective::Allreduce { .. } => output = sum_of(0..=last),
-        Collective::ReduceScatter { blocks } => output = block(blocks, &sum_of(0..=last)),
+        Collective::ReduceScatter { blocks, .. } => output = block(blocks, &sum_of(0..=last)),
         Collective::Scan { .. } => output = sum_of(0..=rank),
         Collective::Exscan { .. } if rank > 0 => output = sum_of(0..=rank - 1),
         Collective::Alltoall { count } => {

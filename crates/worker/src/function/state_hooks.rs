@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_is_cut_fails_the_function_whatever_it_says_itself() {
+    fn a_pipe_that_is_cut_fails_the_function_even_if_it_returns_success() {
         let mut whole = context();
         let cut = hooks(fails, restores_two_times_two).restore(&mut whole, pipe(b"ab"), 4);
         let error = cut.expect_err("two bytes are missing");

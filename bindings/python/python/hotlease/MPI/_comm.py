@@ -38,7 +38,7 @@ _ELSEWHERE = {
     "Create_graph": "Isend and Irecv with each neighbour",
     "Create_dist_graph": "Isend and Irecv with each neighbour",
     "Create_dist_graph_adjacent": "Isend and Irecv with each neighbour",
-    "Revoke": "Shrink, which works whatever state the communicator is in",
+    "Revoke": "Shrink, which works in every state of the communicator",
 }
 
 

@@ -3,24 +3,25 @@
 
 use crate::client::calls::native;
 use crate::client::core::ExecutorCore;
-use crate::client::futures::decode::called;
+use crate::client::futures::decode::{called, exception};
 use crate::client::futures::inputs::{FutureInput, Gather};
 use crate::client::memory::{BufferPool, Extent, PoolBuffer};
 use crate::client::tasks::expected::Expected;
 use crate::client::tasks::request::TaskPayload;
-use crate::client::tasks::target::{Blob, MemoChoice, Target, TaskPlan};
+use crate::client::tasks::target::{Blob, MemoChoice, Rerun, Target, TaskPlan};
+use crate::locks::locked;
 use crate::native::Native;
+use crate::pickled::{PickledBody, PickledObject};
 use crate::plain;
 use hotlease_client::Invoker;
-use hotlease_wire::task::{TaskLayout, TaskRequest, key_of, request};
-use pyo3::buffer::PyBuffer;
+use hotlease_wire::task::{key_of, request};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 /// Number of functions that are remembered by identity; when it is reached, the table is emptied.
 const FUNCTIONS_MAX: usize = 4096;
@@ -55,10 +56,10 @@ fn plan_of(declared: Declared<'_>) -> PyResult<TaskPlan> {
         return Ok(TaskPlan::default());
     };
     Ok(TaskPlan {
-        idempotent,
         retries,
         priority,
         memo: memo.map(|memo| memo_of(&memo)).transpose()?,
+        rerun: idempotent.map(Rerun::from),
     })
 }
 
@@ -73,7 +74,7 @@ pub enum Callable {
 
 impl Functions {
     /// Returns how to send this function.
-    pub fn find(&self, function: &Bound<'_, PyAny>, idempotent: bool) -> PyResult<Callable> {
+    pub fn find(&self, function: &Bound<'_, PyAny>, rerun: Rerun) -> PyResult<Callable> {
         let address = function.as_ptr() as usize;
         // The table keeps its objects alive, so that an address means one object.
         if let Some((_, target)) = self.known().get(&address) {
@@ -90,7 +91,7 @@ impl Functions {
         };
         if let Ok(of_library) = function.cast::<Native>() {
             let plan = plan_of(function.getattr(intern!(py, "_hotlease_declared"))?.extract()?)?;
-            let target = Arc::new(native::target(of_library.get(), plan, idempotent));
+            let target = Arc::new(native::target(of_library.get(), plan, rerun));
             remember(target.clone());
             return Ok(Callable::Target(target));
         }
@@ -98,17 +99,17 @@ impl Functions {
         let (blob, kind, name, declared): (Option<Bound<'_, PyBytes>>, u8, String, Declared<'_>) =
             described.extract()?;
         let plan = plan_of(declared)?;
-        let idempotent = plan.idempotent.unwrap_or(idempotent);
+        let rerun = plan.rerun.unwrap_or(rerun);
         let Some(blob) = blob else {
             let trampoline = called(py, intern!(py, "call"))?;
-            return match self.find(&trampoline, idempotent)? {
+            return match self.find(&trampoline, rerun)? {
                 Callable::Target(target) | Callable::Argument(target) => Ok(Callable::Argument(target)),
             };
         };
         let target = Arc::new(Target {
             key: key_of(blob.as_bytes()),
             blob: Blob::Pickle(blob.as_bytes().into()),
-            idempotent,
+            rerun,
             name: name.into(),
             plan,
             content: OnceLock::new(),
@@ -136,7 +137,7 @@ impl Functions {
     }
 
     fn known(&self) -> MutexGuard<'_, TargetTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 
@@ -162,16 +163,10 @@ pub fn kept(target: &Target, args: &Bound<'_, PyTuple>) -> PyResult<Box<[u8]>> {
     let pickle = called(py, intern!(py, "dump_kept"))?
         .call1((args,))?
         .cast_into::<PyBytes>()?;
-    let pickle = pickle.as_bytes();
-    let layout = || {
-        let head = TaskRequest::head(request::PICKLED, true, &target.key, 0, pickle.len(), &[], &[])?;
-        let layout = TaskLayout::new(head.len(), pickle.len(), [])?;
-        Some((head, layout))
-    };
-    let (head, layout) = layout().ok_or_else(|| PyValueError::new_err("the arguments are larger than any memory"))?;
-    let mut bytes = vec![0; layout.end];
-    bytes[..head.len()].copy_from_slice(&head);
-    bytes[layout.pickle..][..pickle.len()].copy_from_slice(pickle);
+    let request = PickledBody::request((request::PICKLED, true), &target.key, pickle.as_bytes(), &[])
+        .ok_or_else(|| PyValueError::new_err("the arguments are larger than any memory"))?;
+    let mut bytes = vec![0; request.layout.end];
+    request.fill(&mut bytes, |_, _| Ok::<_, PyErr>(()))?;
     Ok(bytes.into_boxed_slice())
 }
 
@@ -232,70 +227,54 @@ fn pickled(
 ) -> PyResult<TaskPayload> {
     let py = args.py();
     let dumped = called(py, intern!(py, "dump_arguments"))?.call1((args, kwargs))?;
-    let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
-    let pickle = pickle.as_bytes();
-    let buffers = buffers.iter().map(|buffer| PyBuffer::<u8>::get(&buffer));
-    let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
-    let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len_bytes()).collect();
-    let given = match &buffers[..] {
+    let object = PickledObject::read(&dumped)?;
+    let given = match &object.buffers[..] {
         [buffer] if buffer.len_bytes() > limit => pool.given(buffer.buf_ptr().cast(), buffer.len_bytes()),
         _ => None,
     };
-    let whole = |kind| {
-        // A task may not write to memory that the program sees.
-        let head = TaskRequest::head(kind, given.is_none(), &target.key, 0, pickle.len(), &lengths, &[])?;
-        let layout = TaskLayout::new(head.len(), pickle.len(), lengths.iter().copied())?;
-        Some((head, layout))
-    };
-    let (head, layout) = whole(request::PICKLED)
+    // A task may not write to memory that the program sees.
+    let kind = (request::PICKLED, given.is_none());
+    let request = PickledBody::request(kind, &target.key, object.pickle(), &object.lengths)
         .ok_or_else(|| PyValueError::new_err("the arguments have too many buffers, or are larger than any memory"))?;
-    if let Some(request) = given.and_then(|given| before(&given, &head, pickle, &layout)) {
+    put(py, &request, given, (invoker, pool), |into| object.fill(&request, into))
+}
+
+/// Puts a request into memory: before its only buffer, if that is in memory that was given to the program; into private
+/// memory, if it is small or there is no other; else into shared memory.
+pub fn put(
+    py: Python<'_>,
+    request: &PickledBody<'_>,
+    given: Option<Extent>,
+    (invoker, pool): (&Invoker, &Arc<BufferPool>),
+    fill: impl FnOnce(&mut [u8]) -> PyResult<()>,
+) -> PyResult<TaskPayload> {
+    let before = given.zip(request.front());
+    if let Some(request) = before.and_then(|(given, front)| given.put_before(0, &front)) {
         return Ok(TaskPayload::Shared(request.into()));
     }
-    let fill = |bytes: &mut [u8]| -> PyResult<()> {
-        bytes[..head.len()].copy_from_slice(&head);
-        bytes[layout.pickle..][..pickle.len()].copy_from_slice(pickle);
-        for (buffer, &(start, length)) in buffers.iter().zip(&layout.buffers) {
-            buffer.copy_to_slice(py, &mut bytes[start..][..length])?;
-        }
-        Ok(())
-    };
-    let memory = match layout.end <= limit {
+    let end = request.layout.end;
+    let memory = match end <= invoker.options().request_bytes as usize {
         true => None,
-        false => shared(py, invoker, pool, layout.end)?,
+        false => shared(py, invoker, pool, end)?,
     };
     let Some(mut memory) = memory else {
-        let mut bytes = vec![0; layout.end];
+        let mut bytes = vec![0; end];
         fill(&mut bytes)?;
         return Ok(TaskPayload::Own(bytes.into_boxed_slice()));
     };
-    fill(&mut memory.room()[..layout.end])?;
-    Ok(TaskPayload::Shared(memory.into_extent(layout.end).into()))
-}
-
-/// Builds a request whose only buffer is in memory that was given to the program: the rest is put before it. `None`
-/// without room.
-pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &TaskLayout) -> Option<Extent> {
-    let &[(until, _)] = &layout.buffers[..] else {
-        return None;
-    };
-    if !given.has_room_before(0, until) {
-        return None;
-    }
-    let mut front = [head, pickle].concat();
-    front.resize(until, 0);
-    given.put_before(0, &front)
+    fill(&mut memory.room()[..end])?;
+    Ok(TaskPayload::Shared(memory.into_extent(end).into()))
 }
 
 /// Takes shared memory of this size. `None` while others use as many buffers as there may be: a copy of the request then
 /// waits for one.
-pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<BufferPool>, bytes: usize) -> PyResult<Option<PoolBuffer>> {
+fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<BufferPool>, bytes: usize) -> PyResult<Option<PoolBuffer>> {
     if pool.is_full() {
         return Ok(None);
     }
     match py.detach(|| pool.take(invoker, bytes)) {
         Ok(memory) => Ok(Some(memory)),
         Err(error) if error.lacks_descriptors() => Ok(None),
-        Err(error) => Err(crate::client::futures::decode::exception(py, &error)),
+        Err(error) => Err(exception(py, &error)),
     }
 }

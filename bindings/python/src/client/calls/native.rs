@@ -1,17 +1,18 @@
 //! Encoding of native calls to requests: no pickle, and no copy except that of the input into memory that its worker
 //! shares, unless it is there already.
 
-use crate::client::calls::encode::{before, shared};
+use crate::client::calls::encode::put;
 use crate::client::core::ExecutorCore;
 use crate::client::futures::inputs::Gather;
 use crate::client::tasks::expected::Expected;
 use crate::client::tasks::request::TaskPayload;
-use crate::client::tasks::target::{Blob, Target, TaskPlan};
+use crate::client::tasks::target::{Blob, Rerun, Target, TaskPlan};
 use crate::native::{InputView, Native, NativeResult};
+use crate::pickled::PickledBody;
 use crate::plain::Replacement;
 use hotlease_client::Interface;
 use hotlease_wire::task::native::{AS_INPUT, NativeArguments};
-use hotlease_wire::task::{TaskLayout, TaskRequest, request};
+use hotlease_wire::task::request;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -22,11 +23,11 @@ use std::sync::{Arc, OnceLock};
 const COPIED_ALONE: usize = 1 << 20;
 
 /// Target of a native function.
-pub fn target(function: &Native, plan: TaskPlan, idempotent: bool) -> Target {
+pub fn target(function: &Native, plan: TaskPlan, rerun: Rerun) -> Target {
     Target {
         key: function.key(),
         blob: Blob::Library(function.code.clone()),
-        idempotent: plan.idempotent.unwrap_or(idempotent),
+        rerun: plan.rerun.unwrap_or(rerun),
         name: function.name.clone(),
         plan,
         // The name of the function is in its requests.
@@ -93,45 +94,22 @@ pub fn request<'py>(
              declares one that takes more"
         )));
     }
-    let whole = || {
-        let head = TaskRequest::head(request::NATIVE, false, &target.key, 0, arguments.len(), &lengths, &[])?;
-        let layout = TaskLayout::new(head.len(), arguments.len(), lengths.iter().copied())?;
-        Some((head, layout))
-    };
-    let (head, layout) = whole().ok_or_else(|| PyValueError::new_err("the input is larger than any memory"))?;
-    let fill = |bytes: &mut [u8]| {
-        let mut end = layout.pickle + arguments.len();
-        bytes[..head.len()].copy_from_slice(&head);
-        bytes[layout.pickle..end].copy_from_slice(&arguments);
-        for (view, &(start, length)) in view.iter().zip(&layout.buffers) {
-            // Earlier content of the memory may not reach the worker.
-            bytes[end..start].fill(0);
-            end = start + length;
-            view.copy_to(&mut bytes[start..end]);
-        }
-    };
-    let limit = core.invoker.options().request_bytes as usize;
-    let place = view.as_ref().map(InputView::place).filter(|_| layout.end > limit);
+    let request = PickledBody::request((request::NATIVE, false), &target.key, &arguments, &lengths)
+        .ok_or_else(|| PyValueError::new_err("the input is larger than any memory"))?;
+    let is_large = request.layout.end > core.invoker.options().request_bytes as usize;
+    let place = view.as_ref().map(InputView::place).filter(|_| is_large);
     // An array of `Executor.empty` is in shared memory already.
     let given = place.and_then(|place| core.pool.given(place.start.as_ptr(), place.bytes as usize));
-    if let Some(request) = given.and_then(|given| before(&given, &head, &arguments, &layout)) {
-        return Ok(TaskPayload::Shared(request.into()));
-    }
-    let memory = match layout.end <= limit {
-        true => None,
-        false => shared(py, &core.invoker, &core.pool, layout.end)?,
-    };
-    let Some(mut memory) = memory else {
-        let mut bytes = vec![0; layout.end];
-        fill(&mut bytes);
-        return Ok(TaskPayload::Own(bytes.into_boxed_slice()));
-    };
-    let room = &mut memory.room()[..layout.end];
-    match layout.end < COPIED_ALONE {
-        true => fill(room),
-        false => py.detach(|| fill(room)),
-    }
-    Ok(TaskPayload::Shared(memory.into_extent(layout.end).into()))
+    put(py, &request, given, (&core.invoker, &core.pool), |into| {
+        let is_copied_alone = into.len() >= COPIED_ALONE;
+        let mut fill = || {
+            request.fill(into, |_, into| {
+                view.iter().for_each(|view| view.copy_to(into));
+                Ok(())
+            })
+        };
+        if is_copied_alone { py.detach(fill) } else { fill() }
+    })
 }
 
 /// Reads an argument: a value, or the future of one.

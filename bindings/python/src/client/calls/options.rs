@@ -1,7 +1,7 @@
 //! Options of an executor, as Python gives them.
 
 use crate::client::calls::encode::memo_of;
-use crate::client::tasks::target::TaskPlan;
+use crate::client::tasks::target::{Rerun, TaskPlan};
 use hotlease_client::{LeaseOptions, Polling, Python, Spread};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -18,7 +18,7 @@ const DEPTH: u32 = 512;
 /// Options of an executor.
 pub struct ExecutorOptions {
     pub lease: LeaseOptions,
-    pub idempotent: bool,
+    pub rerun: Rerun,
     pub queue_bytes: usize,
     pub pending_max: u32,
     /// Defaults for its tasks.
@@ -49,7 +49,7 @@ impl TaskOptions {
             retries,
             priority,
             memo: memo.map(memo_of).transpose()?,
-            idempotent,
+            rerun: idempotent.map(Rerun::from),
         }))
     }
 }
@@ -61,7 +61,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
             depth: DEPTH,
             ..LeaseOptions::default()
         },
-        idempotent: false,
+        rerun: Rerun::Forbidden,
         queue_bytes: QUEUE_BYTES,
         pending_max: PENDING_MAX,
         plan: TaskPlan::default(),
@@ -104,7 +104,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
             "label" => lease.label = value.extract()?,
             "job" => lease.job = value.extract()?,
             "python" => lease.python = Some(python(&value.cast_into()?)?),
-            "idempotent" => asked.idempotent = value.extract()?,
+            "idempotent" => asked.rerun = value.extract::<bool>()?.into(),
             "queue_bytes" => asked.queue_bytes = value.extract()?,
             "max_pending" => asked.pending_max = value.extract::<u32>()?.max(1),
             "retries" => asked.plan.retries = Some(value.extract()?),

@@ -1,23 +1,22 @@
 //! Collection of results: what each reply means, which tasks are sent again, and how a dead worker is replaced.
 
-use crate::client::core::lane::{Flight, SendPath};
+use crate::client::core::lane::{ArrivedResult, Flight, Recipient, SendPath};
+use crate::client::core::output::ReplyOwner;
 use crate::client::core::{Closed, CoreState, ExecutorCore};
 use crate::client::memory::{Extent, PoolBuffer};
-use crate::client::tasks::job::TaskJob;
+use crate::client::tasks::job::{TaskJob, is_loss};
 use crate::client::tasks::outcome::{TaskOutcome, is_result, named};
-use hotlease_client::{EndReason, Error, Pipeline, RunCertainty};
-use hotlease_wire::task::{TaskLayout, TaskReply, reply};
+use crate::locks::locked;
+use crate::pickled::PickledBody;
+use hotlease_client::{Error, Pipeline, RunCertainty};
+use hotlease_wire::task::{TaskReply, reply};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Results collected from one slot before other threads get the lock.
 const BATCH: usize = 64;
 /// Results below this size are copied out of the memory that they were fetched into.
 const COPIED_BELOW: usize = 128 << 10;
-/// Workers that may die of one task.
-const DEATHS_MAX: u8 = 2;
-/// Workers that may end before they start a task: a bound, as the client library has one for other invocations.
-const MOVES_MAX: u8 = 64;
 /// Workers in a row that may end before they start the initializer.
 const UNPREPARED_MAX: u8 = 8;
 /// Bytes of an initializer's exception that are reported.
@@ -70,27 +69,20 @@ impl ExecutorCore {
                 }
                 return taken;
             };
-            let result = match &mut flight.sent {
-                SendPath::Ring => match pipeline.try_pop(scratch) {
-                    Ok(None) => return taken,
-                    Ok(Some(length)) => Ok(ArrivedResult::Bytes(length)),
-                    Err(error) => Err(error),
-                },
-                // These may have to wait for another worker, which is not done here.
-                SendPath::Shared(..) | SendPath::Placed(..) | SendPath::Fetch(..) if is_closed => {
-                    self.replace_worker(state, at, scratch);
-                    return taken;
+            let result = if flight.is_in_ring() {
+                match pipeline.try_pop(scratch).transpose() {
+                    None => return taken,
+                    Some(popped) => popped.map(ArrivedResult::Bytes),
                 }
-                SendPath::Shared(invocation, _) => match invocation.try_take() {
+            } else if is_closed {
+                // These may have to wait for another worker, which is not done here.
+                self.replace_worker(state, at, scratch);
+                return taken;
+            } else {
+                match flight.try_take() {
                     None => return taken,
-                    Some(Ok(bytes)) => Ok(ArrivedResult::Owned(bytes)),
-                    Some(Err(error)) => Err(error),
-                },
-                SendPath::Placed(invocation, ..) | SendPath::Fetch(invocation, _) => match invocation.try_take() {
-                    None => return taken,
-                    Some(Ok(length)) => Ok(ArrivedResult::InPlace(length)),
-                    Some(Err(error)) => Err(error),
-                },
+                    Some(result) => result,
+                }
             };
             let Some(flight) = lane.flights.pop_front() else {
                 return taken;
@@ -110,39 +102,46 @@ impl ExecutorCore {
         result: Result<ArrivedResult, Error>,
         scratch: &[u8],
     ) {
-        let Flight { mut job, sent } = flight;
-        if result
-            .as_ref()
-            .err()
-            .is_none_or(|error| error.ran() == RunCertainty::No)
-        {
-            sent.return_memory();
-        }
         let did_not_run = matches!(&result, Err(error) if error.ran() == RunCertainty::No);
-        if job.prepares || did_not_run {
+        if result.is_ok() || did_not_run {
+            flight.return_memory();
+        }
+        if did_not_run || flight.prepares() {
             // Initializers are ignored by the pace: after a quick one, the first task may still be long, and no other
             // may wait behind it.
             state.lanes[at].beat.skip_reply();
         }
-        let was_kept = matches!(sent, SendPath::Fetch(..));
-        let may_teach = !matches!(sent, SendPath::Ring) && !was_kept;
-        if was_kept || matches!(sent, SendPath::Placed(..)) {
-            state.lanes[at].free_place();
-            self.fetch_kept(state, at);
+        match flight {
+            Flight::Task(job, path) => self.land_task(state, at, job, path, result, scratch),
+            Flight::Fetch(to, _, place) => self.land_fetched(state, at, to, place, result),
+            Flight::Release => state.pending -= 1,
         }
-        let (extent, place) = sent.into_parts();
+    }
+
+    #[inline]
+    fn land_task(
+        &self,
+        state: &mut CoreState,
+        at: usize,
+        job: TaskJob,
+        path: SendPath,
+        result: Result<ArrivedResult, Error>,
+        scratch: &[u8],
+    ) {
+        let may_teach = !matches!(path, SendPath::Ring);
+        if matches!(path, SendPath::Placed(..)) {
+            self.free_place(state, at);
+        }
+        let (extent, place) = path.into_parts();
+        let whose = (&job.target, job.waiter.times());
         let reply = match result {
-            // Only the request to fetch did not run; the function did.
-            Err(error) if was_kept && !job.prepares && error.ran() == RunCertainty::No => {
-                return self.handle_lost(state, job, &format!("its result was not fetched: {error}"));
-            }
             Err(error) => return self.retry_or_fail(state, job, error),
             Ok(ArrivedResult::InPlace(length)) => match place {
-                Some(place) => self.placed_outcome(&job, at, place, length),
+                Some(place) => self.placed_outcome(whose, at, place, length),
                 None => return,
             },
-            Ok(ArrivedResult::Owned(bytes)) => self.bytes_outcome(&job, at, bytes.into_boxed_slice()),
-            Ok(ArrivedResult::Bytes(length)) => self.bytes_outcome(&job, at, Box::from(&scratch[..length])),
+            Ok(ArrivedResult::Owned(bytes)) => self.bytes_outcome(whose, at, bytes.into_boxed_slice()),
+            Ok(ArrivedResult::Bytes(length)) => self.bytes_outcome(whose, at, Box::from(&scratch[..length])),
         };
         let bytes = reply.bytes().unwrap_or_default();
         let kind = bytes.first().copied();
@@ -152,32 +151,20 @@ impl ExecutorCore {
             _ => None,
         };
         match kind {
-            Some(reply::LEFT) if job.errand.is_none() && !job.prepares => self.keep_remote(state, at, job, bytes),
-            Some(reply::NOT_HAD) if job.errand.is_none() => self.restart_with_inputs(state, job),
-            _ if was_kept && !job.prepares => match refusal(bytes) {
-                Some(why) => self.handle_lost(state, job, &why),
-                None => self.resolve(state, job, reply),
-            },
             Some(reply::UNKNOWN_FUNCTION) => {
                 state.lanes[at].forget(&job.target.key);
-                job.sent = true;
-                state.queued_bytes += job.size();
                 state.queue.push_front(job);
             }
             Some(reply::KEPT) => self.fetch(state, at, job, bytes),
-            _ if job.prepares => {
-                state.pending -= 1;
-                state.unprepared = 0;
-                if let Some(why) = initializer_error(bytes) {
-                    self.close(state, Closed::Unprepared(why));
-                }
-            }
+            _ if job.prepares() => self.end_preparation(state, bytes),
+            Some(reply::LEFT) => self.keep_remote(state, at, job, bytes),
+            Some(reply::NOT_HAD) => self.restart_with_inputs(state, job),
             Some(reply::IN_REQUEST) => match in_request {
                 Some(extent) => {
                     let outcome = self.extent_outcome(extent);
                     self.resolve(state, job, outcome);
                 }
-                None => self.handle_lost(state, job, "its reply names memory that its request does not have"),
+                None => self.lose_result(state, job, "its reply names memory that its request does not have"),
             },
             kind => {
                 if may_teach && is_result(kind) {
@@ -188,17 +175,73 @@ impl ExecutorCore {
         }
     }
 
+    /// Acts on a result that its worker had kept.
+    fn land_fetched(
+        &self,
+        state: &mut CoreState,
+        at: usize,
+        to: Recipient,
+        place: PoolBuffer,
+        result: Result<ArrivedResult, Error>,
+    ) {
+        self.free_place(state, at);
+        let length = match result {
+            Ok(ArrivedResult::InPlace(length) | ArrivedResult::Bytes(length)) => length,
+            Ok(ArrivedResult::Owned(bytes)) => bytes.len(),
+            // Only the request to fetch did not run; the function did.
+            Err(error) if error.ran() == RunCertainty::No && !to.prepares() => {
+                return self.lose_kept(state, to, &format!("its result was not fetched: {error}"));
+            }
+            Err(error) => {
+                return match to {
+                    Recipient::Task(job) => self.retry_or_fail(state, job, error),
+                    Recipient::Client(_) => self.fail_fetch(state, to, error),
+                };
+            }
+        };
+        let reply = self.placed_outcome(to.owner(), at, place, length);
+        let bytes = reply.bytes().unwrap_or_default();
+        match (bytes.first().copied(), to) {
+            (Some(reply::KEPT), Recipient::Task(job)) if job.prepares() => {
+                self.fetch(state, at, job, bytes);
+            }
+            (_, Recipient::Task(job)) if job.prepares() => self.end_preparation(state, bytes),
+            (Some(reply::LEFT), Recipient::Task(job)) => self.keep_remote(state, at, job, bytes),
+            (Some(reply::NOT_HAD), Recipient::Task(job)) => self.restart_with_inputs(state, job),
+            (_, to) => match (refusal(bytes), to) {
+                (Some(why), to) => self.lose_kept(state, to, &why),
+                (None, Recipient::Task(job)) => self.resolve(state, job, reply),
+                (None, Recipient::Client(away)) => self.end_fetch(state, &away, Ok(reply)),
+            },
+        }
+    }
+
+    /// Handles the end of an initializer, by its reply.
+    fn end_preparation(&self, state: &mut CoreState, bytes: &[u8]) {
+        state.pending -= 1;
+        state.unprepared = 0;
+        if let Some(why) = initializer_error(bytes) {
+            self.close(state, Closed::Unprepared(why));
+        }
+    }
+
+    /// Counts the end of a request that had memory for its result: another one may have it.
+    fn free_place(&self, state: &mut CoreState, at: usize) {
+        state.lanes[at].free_place();
+        self.fetch_kept(state, at);
+    }
+
     /// Outcome of a reply that was written to its own memory.
-    fn placed_outcome(&self, job: &TaskJob, at: usize, mut place: PoolBuffer, length: usize) -> TaskOutcome {
+    fn placed_outcome(&self, whose: ReplyOwner<'_>, at: usize, mut place: PoolBuffer, length: usize) -> TaskOutcome {
         let room = place.room();
         let length = length.min(room.len());
-        let length = self.strip_output(job, at, &mut room[..length]);
+        let length = self.strip_output(whose, at, &mut room[..length]);
         self.extent_outcome(place.into_extent(length))
     }
 
     /// Outcome of a reply that arrived as bytes.
-    fn bytes_outcome(&self, job: &TaskJob, at: usize, mut bytes: Box<[u8]>) -> TaskOutcome {
-        let length = self.strip_output(job, at, &mut bytes);
+    fn bytes_outcome(&self, whose: ReplyOwner<'_>, at: usize, mut bytes: Box<[u8]>) -> TaskOutcome {
+        let length = self.strip_output(whose, at, &mut bytes);
         TaskOutcome::Reply(if length < bytes.len() {
             bytes[..length].into()
         } else {
@@ -218,11 +261,7 @@ impl ExecutorCore {
     }
 
     fn fetch(&self, state: &mut CoreState, at: usize, job: TaskJob, bytes: &[u8]) {
-        let word = |from: usize| {
-            let word = bytes.get(from..)?.first_chunk()?;
-            Some(u64::from_le_bytes(*word))
-        };
-        let (Some(ticket), Some(size)) = (word(reply::HEAD_BYTES), word(reply::HEAD_BYTES + 8)) else {
+        let (Some(ticket), Some(size)) = (word(bytes, 0), word(bytes, 8)) else {
             // The decoder of the reply reports the error.
             return self.resolve(state, job, TaskOutcome::Reply(bytes.into()));
         };
@@ -230,62 +269,48 @@ impl ExecutorCore {
         job.target.expected.learn(length);
         let lane = &mut state.lanes[at];
         if lane.is_usable() {
-            lane.keep(job, ticket, length);
+            lane.keep(Recipient::Task(job), ticket, length);
             self.fetch_kept(state, at);
         } else {
-            self.handle_lost(state, job, "its worker died before the result was fetched");
+            self.lose_result(state, job, "its worker died before the result was fetched");
         }
     }
 
     pub fn fetch_kept(&self, state: &mut CoreState, at: usize) {
         while let Err(failed) = state.lanes[at].fetch_kept(&self.invoker, &self.pool) {
-            let (job, error) = *failed;
-            self.fail(state, job, error);
+            let (to, error) = *failed;
+            self.fail_fetch(state, to, error);
+        }
+    }
+
+    /// Handles a kept result that cannot be fetched because of an error of the client library.
+    fn fail_fetch(&self, state: &mut CoreState, to: Recipient, error: Error) {
+        match to {
+            Recipient::Task(job) => self.fail(state, job, error),
+            Recipient::Client(away) => self.end_fetch(state, &away, Err(error.to_string())),
+        }
+    }
+
+    /// Handles a kept result that its worker does not have any more.
+    fn lose_kept(&self, state: &mut CoreState, to: Recipient, why: &str) {
+        match to {
+            Recipient::Task(job) => self.lose_result(state, job, why),
+            Recipient::Client(away) => self.end_fetch(state, &away, Err(why.into())),
         }
     }
 
     /// Handles a task that ended with an error of the client library: it is sent again, or fails.
     fn retry_or_fail(&self, state: &mut CoreState, mut job: TaskJob, error: Error) {
-        if job.errand.is_some() {
-            return self.fail(state, job, error);
-        }
         let error = named(error, &job.target);
-        if job.prepares {
+        if job.prepares() {
             state.pending -= 1;
             state.unprepared = state.unprepared.saturating_add(1);
             // The next worker is prepared anew.
-            return match error {
-                Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
-                    if state.unprepared <= UNPREPARED_MAX && error.ran() == RunCertainty::No => {}
-                error => self.close(
-                    state,
-                    Closed::Unprepared(format!("the worker did not survive it: {error}")),
-                ),
-            };
-        }
-        let ran = error.ran();
-        let was_lost = matches!(
-            error,
-            Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
-        );
-        match ran {
-            RunCertainty::No if was_lost => job.moves += 1,
-            _ if was_lost => job.deaths += 1,
-            _ => {}
-        }
-        let may_run_again = match ran {
-            RunCertainty::No => job.moves <= MOVES_MAX,
-            _ => job.idempotent && job.deaths < DEATHS_MAX,
-        };
-        let released = matches!(
-            error,
-            Error::LeaseEnded {
-                reason: EndReason::Released,
-                ..
+            if !(is_loss(&error) && state.unprepared <= UNPREPARED_MAX && error.ran() == RunCertainty::No) {
+                let why = format!("the worker did not survive it: {error}");
+                self.close(state, Closed::Unprepared(why));
             }
-        );
-        if (was_lost || error.retryable()) && may_run_again && !released && state.can_resend() {
-            state.queued_bytes += job.size();
+        } else if job.count_error(&error) && state.can_resend() {
             state.queue.push_front(job);
         } else {
             self.fail(state, job, error);
@@ -294,13 +319,8 @@ impl ExecutorCore {
 
     /// Handles a task that ran but whose result cannot be fetched from its worker: it is sent again if it may run
     /// twice.
-    pub fn handle_lost(&self, state: &mut CoreState, mut job: TaskJob, why: &str) {
-        if let Some(errand) = job.errand.take() {
-            return self.end_errand(state, *errand, Err(why.into()));
-        }
-        job.deaths += 1;
-        if job.idempotent && job.deaths < DEATHS_MAX && state.can_resend() {
-            state.queued_bytes += job.size();
+    pub fn lose_result(&self, state: &mut CoreState, mut job: TaskJob, why: &str) {
+        if job.count_lost_result() && state.can_resend() {
             state.queue.push_front(job);
         } else {
             self.resolve(state, job, TaskOutcome::Lost(why.into()));
@@ -321,26 +341,25 @@ impl ExecutorCore {
         };
         let mut flights = Vec::new();
         for flight in std::mem::take(&mut lane.flights) {
-            if !matches!(flight.sent, SendPath::Ring) {
+            if !flight.is_in_ring() {
                 flights.push(flight);
                 continue;
             }
             // The pipeline accepts another worker only after all of these results are drawn.
-            let result = match pipeline.try_pop(scratch) {
-                Ok(Some(length)) => Ok(ArrivedResult::Bytes(length)),
-                Ok(None) => Err(unanswered()),
-                Err(error) => Err(error),
-            };
+            let popped = pipeline
+                .try_pop(scratch)
+                .and_then(|popped| popped.ok_or_else(unanswered));
+            let result = popped.map(ArrivedResult::Bytes);
             self.land(state, at, flight, result, scratch);
         }
-        for job in state.lanes[at].forget_kept() {
-            self.handle_lost(state, job, "its worker died before the result was fetched");
+        for to in state.lanes[at].forget_kept() {
+            self.lose_kept(state, to, "its worker died before the result was fetched");
         }
         // Shared with the thread, not moved: if no thread starts, they are still here.
         let taken = Arc::new(Mutex::new(Some((pipeline, flights))));
         let (core, given) = (self.clone(), taken.clone());
         let replace = move || {
-            let given = given.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let given = locked(&given).take();
             if let Some((pipeline, flights)) = given {
                 core.replaced(at, pipeline, flights);
             }
@@ -352,9 +371,13 @@ impl ExecutorCore {
             state.lanes[at].is_dead = true;
             let what = format!("there is no thread to replace a worker: {error}");
             let error = Error::Options { what };
-            let left = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let left = locked(&taken).take();
             for flight in left.into_iter().flat_map(|(_, flights)| flights) {
-                self.fail(state, flight.job, error.clone());
+                match flight {
+                    Flight::Task(job, _) => self.fail(state, job, error.clone()),
+                    Flight::Fetch(to, ..) => self.fail_fetch(state, to, error.clone()),
+                    Flight::Release => state.pending -= 1,
+                }
             }
             if state.lanes.iter().all(|lane| lane.is_dead) {
                 self.close(state, Closed::Lost(error));
@@ -366,16 +389,9 @@ impl ExecutorCore {
         // Before another worker is there: threads that wait for ended tasks are told; the other tasks go to the new
         // worker after its initializer.
         let mut guard = self.state();
-        for Flight { job, mut sent } in flights {
-            let result = match &mut sent {
-                SendPath::Ring => None,
-                SendPath::Shared(invocation, _) => invocation.try_take().map(|taken| taken.map(ArrivedResult::Owned)),
-                SendPath::Placed(invocation, ..) | SendPath::Fetch(invocation, _) => {
-                    invocation.try_take().map(|taken| taken.map(ArrivedResult::InPlace))
-                }
-            };
-            let result = result.unwrap_or_else(|| Err(unanswered()));
-            self.land(&mut guard, at, Flight { job, sent }, result, &[]);
+        for mut flight in flights {
+            let result = flight.try_take().unwrap_or_else(|| Err(unanswered()));
+            self.land(&mut guard, at, flight, result, &[]);
         }
         // No task runs any more: another worker would only be prepared, and might die of that, too.
         let is_broken = matches!(guard.closed, Some(Closed::Unprepared(_) | Closed::Lost(_)));
@@ -418,30 +434,21 @@ fn unanswered() -> Error {
 /// A result that stayed in the memory of its request, laid out as a reply: its head and pickle are put before it.
 /// `None` if that is impossible.
 fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
-    let word = |at: usize| {
-        let word = bytes.get(reply::HEAD_BYTES + at..)?.first_chunk()?;
-        usize::try_from(u64::from_le_bytes(*word)).ok()
-    };
-    let (at, length) = (word(0)?, word(8)?);
+    let number = |at: usize| usize::try_from(word(bytes, at)?).ok();
+    let (at, length) = (number(0)?, number(8)?);
     let is_inside = at.checked_add(length)? <= extent.bytes().len();
     if !is_inside || extent.memory().is_given() {
         return None;
     }
     let pickle = bytes.get(reply::HEAD_BYTES + reply::IN_REQUEST_BYTES..)?;
-    let mut front = TaskReply::head(reply::PICKLED, 0, pickle.len(), &[length])?;
-    let layout = TaskLayout::new(front.len(), pickle.len(), [length])?;
-    front.extend(pickle);
-    front.resize(layout.buffers.first()?.0, 0);
-    Some(extent.put_before(at, &front)?.truncated(layout.end))
+    let reply = PickledBody::reply(pickle, &[length])?;
+    Some(extent.put_before(at, &reply.front()?)?.truncated(reply.layout.end))
 }
 
-/// Location of an arrived result.
-enum ArrivedResult {
-    /// This many bytes at the start of the scratch memory.
-    Bytes(usize),
-    Owned(Vec<u8>),
-    /// This many bytes of the memory that the flight owns.
-    InPlace(usize),
+/// Number at an offset behind the head of a reply.
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = bytes.get(reply::HEAD_BYTES + at..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*word))
 }
 
 /// Reason why a worker refused to hand out a result.

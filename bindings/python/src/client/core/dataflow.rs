@@ -2,13 +2,13 @@
 //! ([`crate::client::dataflow`]), under its `state` lock and without the GIL.
 
 use super::{Closed, CoreState, ExecutorCore};
-use crate::client::dataflow::graph::{GraphAction, done};
+use crate::client::dataflow::graph::{EndCause, GraphAction, done};
 use crate::client::tasks::Run;
-use crate::client::tasks::job::TaskJob;
+use crate::client::tasks::job::InputPlace;
 use crate::client::tasks::outcome::{Failed, FailureChain, TaskOutcome};
 use crate::client::tasks::planned_tasks::PlannedTask;
-use crate::client::tasks::target::{MemoChoice, Target};
-use crate::client::tasks::task_cell::{InputState, Stage, TaskCell};
+use crate::client::tasks::state::{InputState, Stage, TaskCell};
+use crate::client::tasks::target::Target;
 use hotlease_flow::{FlowAction, FlowEvent, FlowTask, SubmitError, TaskId, TaskPhase};
 use pyo3::prelude::*;
 use std::sync::{Arc, MutexGuard};
@@ -31,16 +31,16 @@ pub enum PlanRefusal {
     Encode(Box<PlannedTask>),
 }
 
-/// Whether a result is not at the client.
-fn is_away(result: &TaskOutcome) -> bool {
-    result.away().is_some_and(|away| away.here().is_none())
-}
-
-/// The slot that holds the largest of these results.
-fn near(state: &CoreState, results: &[Arc<TaskOutcome>]) -> Option<usize> {
-    let away = results.iter().filter_map(|result| result.away());
-    let largest = away.max_by_key(|away| away.len())?;
-    state.lane_of(largest)
+/// Location of these results.
+fn place_of(state: &CoreState, results: &[Arc<TaskOutcome>]) -> InputPlace {
+    let away = || results.iter().filter_map(|result| result.away());
+    if away().all(|away| away.here().is_some()) {
+        return InputPlace::Request;
+    }
+    let largest = away().max_by_key(|away| away.len());
+    let nearest = largest.and_then(|largest| state.lane_of(largest));
+    let nearest = nearest.map(|slot| slot as u32);
+    InputPlace::Workers { nearest }
 }
 
 impl ExecutorCore {
@@ -97,8 +97,8 @@ impl ExecutorCore {
         if nodes.is_empty() && self.finish_memoised(state, &mut planned) {
             return Ok(());
         }
-        let (cell, size, plan) = (planned.cell.clone(), planned.size(), &planned.plan);
-        let (priority, retries) = (plan.priority.unwrap_or(0), plan.retries.unwrap_or(0));
+        let (cell, size) = (planned.cell.clone(), planned.size());
+        let (priority, retries) = (planned.policy.priority, planned.policy.retries);
         let task = FlowTask::new(planned).priority(priority).retries(retries);
         let graph = &mut state.graph;
         match graph.flow.submit(task, &nodes, &mut graph.actions) {
@@ -196,14 +196,11 @@ impl ExecutorCore {
         self.act(state);
     }
 
-    /// Tells the kernel that a linked task was cancelled.
-    pub fn cancel_linked(&self, state: &mut CoreState, cell: &TaskCell, target: Option<Arc<Target>>) {
-        let Some(task) = cell.node() else { return };
-        if state.graph.flow.phase(task).is_some() {
-            state.graph.causes.insert(task, (target, None));
-            state.graph.step(FlowEvent::Cancel { task });
-            self.act(state);
-        }
+    /// Cancels a task in the kernel, for this cause.
+    pub fn cancel_in_graph(&self, state: &mut CoreState, task: TaskId, cause: EndCause) {
+        state.graph.causes.insert(task, cause);
+        state.graph.step(FlowEvent::Cancel { task });
+        self.act(state);
     }
 
     /// The tasks that wait for others, or for their turn.
@@ -227,9 +224,7 @@ impl ExecutorCore {
                 Some(TaskPhase::Waiting | TaskPhase::Ready)
             );
             if waits || cell.stage() == Stage::Pending {
-                state.graph.causes.insert(task, (Some(target), Some(outcome.clone())));
-                state.graph.step(FlowEvent::Cancel { task });
-                self.act(state);
+                self.cancel_in_graph(state, task, (Some(target), Some(outcome.clone())));
             }
         }
     }
@@ -334,7 +329,7 @@ impl ExecutorCore {
             return self.complete_fetch(state, away, outcome);
         }
         let cell = &planned.cell;
-        if (cell.start() || cell.stage() == Stage::Running) && cell.resolve(outcome) {
+        if cell.start() && cell.resolve(outcome).is_watched {
             self.finish_later(cell.clone());
         }
     }
@@ -394,27 +389,17 @@ impl ExecutorCore {
         if self.await_inputs(state, (task, attempt), results, false) {
             return;
         }
-        let near = near(state, results);
+        let inputs = place_of(state, results);
         let graph = &mut state.graph;
         let Some(planned) = graph.flow.payload(task) else {
             return;
         };
         match planned.request(results, alone, &self.invoker, &self.pool) {
             Ok(payload) => {
-                let mut job = TaskJob::new(planned.cell.clone(), planned.target.clone(), payload);
-                job.priority = planned.plan.priority.unwrap_or(0);
-                job.idempotent = planned.is_idempotent();
-                job.node = Some((task, attempt));
-                if let Some(times) = &job.cell.times {
+                if let Some(times) = &planned.cell.times {
                     times.ready();
                 }
-                job.stays = planned.makes.is_none() && matches!(planned.plan.memo, None | Some(MemoChoice::Not));
-                job.has_left = results.iter().any(|result| is_away(result));
-                job.near = near;
-                // The task cannot be cancelled any more: this run, or another run of it, was already sent.
-                job.sent = attempt > 1 || planned.cell.stage() == Stage::Running;
-                state.queued_bytes += job.size();
-                state.queue.push_back(job);
+                state.queue.push_back(planned.job((task, attempt), payload, inputs));
             }
             Err(error) => {
                 let outcome = TaskOutcome::Failed(Box::new(Failed { error, deaths: 0 }));

@@ -1,9 +1,12 @@
 //! Lane: the executor's state of one slot, with the tasks that were sent there and the limits on them.
 
+use crate::client::core::output::ReplyOwner;
 use crate::client::core::pace::{Pace, SlotPace};
 use crate::client::memory::{BufferPool, Extent, PoolBuffer};
 use crate::client::tasks::job::TaskJob;
+use crate::client::tasks::remote_results::RemoteResult;
 use crate::client::tasks::request::{Assembly, TaskPayload, fetch_request, set_flag, too_large, with_flag};
+use crate::client::tasks::target::Rerun;
 use crate::native;
 use hotlease_client::{
     AwaitedCall, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
@@ -26,47 +29,111 @@ pub enum SendPath {
     Shared(Invocation, Extent),
     /// Sent with memory for the result; the request is in shared memory if it is large.
     Placed(BufferInvocation, Option<Extent>, PoolBuffer),
-    /// Request to fetch a kept result.
-    Fetch(BufferInvocation, PoolBuffer),
 }
 
 impl SendPath {
-    /// Marks the memory as returned: the task has ended, and no worker uses it.
-    pub fn return_memory(&self) {
-        match self {
-            Self::Ring => {}
-            Self::Shared(_, extent) => extent.memory().set_returned(),
-            Self::Placed(_, extent, place) => {
-                extent.iter().for_each(|extent| extent.memory().set_returned());
-                place.set_returned();
-            }
-            Self::Fetch(_, place) => place.set_returned(),
-        }
-    }
-
     /// Returns the memory of the request, and the memory for the result.
     pub fn into_parts(self) -> (Option<Extent>, Option<PoolBuffer>) {
         match self {
             Self::Ring => (None, None),
             Self::Shared(_, extent) => (Some(extent), None),
             Self::Placed(_, extent, place) => (extent, Some(place)),
-            Self::Fetch(_, place) => (None, Some(place)),
         }
     }
 }
 
-/// A task under way.
-pub struct Flight {
-    pub job: TaskJob,
-    pub sent: SendPath,
+/// A request under way.
+pub enum Flight {
+    Task(TaskJob, SendPath),
+    /// Fetches a result that the worker keeps into this memory.
+    Fetch(Recipient, BufferInvocation, PoolBuffer),
+    /// Releases results that stayed with the worker; sent through the ring.
+    Release,
 }
 
-/// A task whose result did not fit; the worker keeps the result.
-pub struct KeptResult {
-    pub job: TaskJob,
+/// Party that needs a result which its worker keeps.
+pub enum Recipient {
+    /// The task that made the result, which did not fit.
+    Task(TaskJob),
+    /// The client, which does not have this result yet.
+    Client(Arc<RemoteResult>),
+}
+
+impl Recipient {
+    /// Whether the result is that of an initializer.
+    pub fn prepares(&self) -> bool {
+        matches!(self, Self::Task(job) if job.prepares())
+    }
+
+    /// Function that the reply belongs to, and times of its task.
+    pub fn owner(&self) -> ReplyOwner<'_> {
+        match self {
+            Self::Task(job) => (&job.target, job.waiter.times()),
+            Self::Client(away) => (&away.target, None),
+        }
+    }
+}
+
+/// A kept result that is not asked for yet.
+struct KeptResult {
+    to: Recipient,
     ticket: u64,
     /// Bytes of the whole result.
     bytes: usize,
+}
+
+/// Location of an arrived result.
+pub enum ArrivedResult {
+    /// This many bytes at the start of the scratch memory.
+    Bytes(usize),
+    Owned(Vec<u8>),
+    /// This many bytes of the memory that the flight owns.
+    InPlace(usize),
+}
+
+impl Flight {
+    /// Whether its reply comes through the ring.
+    #[inline]
+    pub fn is_in_ring(&self) -> bool {
+        matches!(self, Self::Task(_, SendPath::Ring) | Self::Release)
+    }
+
+    /// Takes the result, if it has arrived outside of the ring.
+    pub fn try_take(&mut self) -> Option<Result<ArrivedResult, Error>> {
+        match self {
+            Self::Task(_, SendPath::Ring) | Self::Release => None,
+            Self::Task(_, SendPath::Shared(invocation, _)) => {
+                invocation.try_take().map(|taken| taken.map(ArrivedResult::Owned))
+            }
+            Self::Task(_, SendPath::Placed(invocation, ..)) | Self::Fetch(_, invocation, _) => {
+                invocation.try_take().map(|taken| taken.map(ArrivedResult::InPlace))
+            }
+        }
+    }
+
+    /// Whether the flight prepares its worker.
+    #[inline]
+    pub fn prepares(&self) -> bool {
+        match self {
+            Self::Task(job, _) => job.prepares(),
+            Self::Fetch(to, ..) => to.prepares(),
+            Self::Release => false,
+        }
+    }
+
+    /// Marks the memory as returned: the request has ended, and no worker uses it.
+    #[inline]
+    pub fn return_memory(&self) {
+        match self {
+            Self::Task(_, SendPath::Ring) | Self::Release => {}
+            Self::Task(_, SendPath::Shared(_, extent)) => extent.memory().set_returned(),
+            Self::Task(_, SendPath::Placed(_, extent, place)) => {
+                extent.iter().for_each(|extent| extent.memory().set_returned());
+                place.set_returned();
+            }
+            Self::Fetch(_, _, place) => place.set_returned(),
+        }
+    }
 }
 
 /// Executor's state of a slot.
@@ -155,7 +222,9 @@ impl Lane {
         }
         // Whether only tasks need the result is known when the task has ended. A result that may be large is fetched
         // then, if the program needs it.
-        let stays = !self.shares_memory && job.stays && (expected <= self.reply_bytes || expected >= LEFT_BYTES_MIN);
+        let stays = !self.shares_memory
+            && job.waiter.lets_result_stay()
+            && (expected <= self.reply_bytes || expected >= LEFT_BYTES_MIN);
         let place = match expected > self.reply_bytes && !stays {
             // While the results of others hold all the memory, one task at a time goes on.
             true if self.places > 0 && pool.is_full_for(expected) => return Err((job, None)),
@@ -172,7 +241,7 @@ impl Lane {
             }
         };
         if let Some(extent) = &extent
-            && !job.idempotent
+            && job.rerun == Rerun::Forbidden
         {
             // A task that is not idempotent is sent again only if no worker has written to the request, which may then
             // hold the function as well.
@@ -200,11 +269,7 @@ impl Lane {
             }
             self.known.insert(job.target.key);
         }
-        if self.flights.is_empty() {
-            self.beat.begins();
-        }
-        job.sent = true;
-        self.flights.push_back(Flight { job, sent });
+        self.take_off(Flight::Task(job, sent));
         Ok(())
     }
 
@@ -217,7 +282,7 @@ impl Lane {
         pool: &Arc<BufferPool>,
     ) -> Result<Extent, Option<Box<Error>>> {
         // The worker may write to the request, and another worker may need it unchanged.
-        if let (TaskPayload::Shared(extent), false) = (&job.payload, job.idempotent) {
+        if let (TaskPayload::Shared(extent), Rerun::Forbidden) = (&job.payload, job.rerun) {
             let front = match &whole {
                 None => return Ok((**extent).clone()),
                 Some(whole) => whole.front(extent),
@@ -294,62 +359,67 @@ impl Lane {
         }
     }
 
-    /// Sends a request that is not a task. Returns whether that was possible.
-    pub fn push(&mut self, job: TaskJob) -> bool {
+    /// Sends a request to release results. Returns whether that was possible.
+    pub fn release(&mut self, request: &[u8]) -> bool {
         let Some(pipeline) = &mut self.pipeline else {
             return false;
         };
-        if pipeline.push(job.payload.bytes()).is_err() {
+        if pipeline.push(request).is_err() {
             return false;
         }
         pipeline.flush();
-        if self.flights.is_empty() {
-            self.beat.begins();
-        }
-        let sent = SendPath::Ring;
-        self.flights.push_back(Flight { job, sent });
+        self.take_off(Flight::Release);
         true
     }
 
-    /// Registers a result that did not fit; [`Lane::fetch_kept`] asks for it.
-    pub fn keep(&mut self, job: TaskJob, ticket: u64, bytes: usize) {
-        self.kept.push_back(KeptResult { job, ticket, bytes });
+    /// Adds a request that was sent.
+    #[inline]
+    fn take_off(&mut self, flight: Flight) {
+        if self.flights.is_empty() {
+            self.beat.begins();
+        }
+        self.flights.push_back(flight);
+    }
+
+    /// Registers a result that its worker keeps; [`Lane::fetch_kept`] asks for it.
+    pub fn keep(&mut self, to: Recipient, ticket: u64, bytes: usize) {
+        self.kept.push_back(KeptResult { to, ticket, bytes });
     }
 
     /// Asks for kept results, as many as may be fetched now. Returns the first one that cannot be fetched.
-    pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<BufferPool>) -> Result<(), Box<(TaskJob, Error)>> {
+    pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<BufferPool>) -> Result<(), Box<(Recipient, Error)>> {
         // Only the worker that keeps a result is asked for it: tickets mean something only there.
         while self.places < PLACES_MAX && self.is_usable() && (self.places == 0 || !pool.is_full()) {
-            let Some(KeptResult { job, ticket, bytes }) = self.kept.pop_front() else {
+            let Some(KeptResult { to, ticket, bytes }) = self.kept.pop_front() else {
                 return Ok(());
             };
             let request = fetch_request(ticket);
             let sent = pool.take(invoker, bytes).and_then(|place| {
                 let invocation = self.function.submit_buffer(&request[..], place.place())?;
                 place.lend();
-                Ok(SendPath::Fetch(invocation, place))
+                Ok((invocation, place))
             });
             match sent {
-                Ok(sent) => {
+                Ok((invocation, place)) => {
                     self.places += 1;
-                    self.flights.push_back(Flight { job, sent });
+                    self.flights.push_back(Flight::Fetch(to, invocation, place));
                 }
                 // The worker has died since: collecting finds out.
-                Err(_) if !self.is_usable() => self.kept.push_front(KeptResult { job, ticket, bytes }),
+                Err(_) if !self.is_usable() => self.kept.push_front(KeptResult { to, ticket, bytes }),
                 // Fetched once another place is free.
                 Err(error) if error.lacks_descriptors() && self.places > 0 => {
-                    self.kept.push_front(KeptResult { job, ticket, bytes });
+                    self.kept.push_front(KeptResult { to, ticket, bytes });
                     return Ok(());
                 }
-                Err(error) => return Err(Box::new((job, error))),
+                Err(error) => return Err(Box::new((to, error))),
             }
         }
         Ok(())
     }
 
-    /// Forgets the kept results of a dead worker; returns their jobs.
-    pub fn forget_kept(&mut self) -> impl Iterator<Item = TaskJob> + use<> {
-        std::mem::take(&mut self.kept).into_iter().map(|kept| kept.job)
+    /// Forgets the kept results of a dead worker; returns the parties that need them.
+    pub fn forget_kept(&mut self) -> impl Iterator<Item = Recipient> + use<> {
+        std::mem::take(&mut self.kept).into_iter().map(|kept| kept.to)
     }
 
     /// Counts the end of a task that had memory for its result.
@@ -359,10 +429,12 @@ impl Lane {
 
     /// The oldest flight, to see whether something has ended.
     pub fn oldest(&self) -> Option<AwaitedCall> {
-        match &self.flights.front()?.sent {
-            SendPath::Ring => self.pipeline.as_ref()?.oldest(),
-            SendPath::Shared(invocation, _) => Some(invocation.awaited()),
-            SendPath::Placed(invocation, ..) | SendPath::Fetch(invocation, _) => Some(invocation.awaited()),
+        match self.flights.front()? {
+            Flight::Task(_, SendPath::Ring) | Flight::Release => self.pipeline.as_ref()?.oldest(),
+            Flight::Task(_, SendPath::Shared(invocation, _)) => Some(invocation.awaited()),
+            Flight::Task(_, SendPath::Placed(invocation, ..)) | Flight::Fetch(_, invocation, _) => {
+                Some(invocation.awaited())
+            }
         }
     }
 

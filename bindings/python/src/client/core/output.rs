@@ -2,23 +2,28 @@
 
 use super::ExecutorCore;
 use crate::client::output::{LAST_PATIENCE, PATIENCE};
-use crate::client::tasks::job::TaskJob;
+use crate::client::tasks::target::Target;
+use crate::client::tasks::task_times::TaskTimes;
 use crate::task_output;
 use hotlease_wire::task::reply;
 use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// Function that a reply belongs to, and times of its task, if they are recorded.
+pub type ReplyOwner<'a> = (&'a Arc<Target>, Option<&'a Arc<TaskTimes>>);
 
 impl ExecutorCore {
     /// Removes from a reply its task's output, which is shown later, and the running time, if that was asked for.
     /// Returns the length that is left.
     #[inline]
-    pub fn strip_output(&self, job: &TaskJob, worker: usize, reply: &mut [u8]) -> usize {
+    pub fn strip_output(&self, (target, times): ReplyOwner<'_>, worker: usize, reply: &mut [u8]) -> usize {
         let mut length = reply.len();
         if let Some((end, pieces)) = task_output::split(reply) {
-            self.showing.leave(&job.target, worker, pieces);
+            self.showing.leave(target, worker, pieces);
             reply[0] &= !task_output::FLAG;
             length = end;
         }
-        if let Some(times) = &job.cell.times
+        if let Some(times) = times
             && let Some(ns) = reply::take_time(&mut reply[..length])
         {
             times.set_running(ns);

@@ -1,14 +1,15 @@
 //! Remote results as the core handles them ([`crate::client::tasks::remote_results`]): they are kept with their workers,
 //! brought to the client, made again, or released. All of it happens under the core's `state` lock.
 
+use super::lane::Recipient;
 use super::{CoreState, ExecutorCore};
 use crate::client::tasks::Run;
-use crate::client::tasks::job::{Errand, TaskJob};
+use crate::client::tasks::job::{GraphRun, InputPlace, TaskJob, Waiter};
 use crate::client::tasks::outcome::{FailureChain, TaskOutcome};
 use crate::client::tasks::planned_tasks::PlannedTask;
-use crate::client::tasks::remote_results::{Release, Remake, RemotePlace, RemoteResult};
-use crate::client::tasks::target::TaskPlan;
-use crate::client::tasks::task_cell::TaskCell;
+use crate::client::tasks::remote_results::{Remake, RemotePlace, RemoteResult};
+use crate::client::tasks::state::TaskCell;
+use crate::client::tasks::target::{Rerun, TaskPlan};
 use hotlease_flow::{FlowEvent, FlowTask};
 use hotlease_wire::task::left_results::LeftResult;
 use hotlease_wire::task::request;
@@ -37,19 +38,22 @@ impl ExecutorCore {
         let left = match LeftResult::decode(told) {
             // The client asks for that only where no memory is shared.
             Ok(left) if !state.lanes[at].shares_memory => left,
-            _ => return self.handle_lost(state, job, "its reply does not say where its result is"),
+            _ => return self.lose_result(state, job, "its reply does not say where its result is"),
         };
         let bytes = usize::try_from(left.bytes).unwrap_or(usize::MAX);
         job.target.expected.learn(bytes);
-        let again = if job.idempotent { again(state, &job) } else { None };
-        let may_stay = is_for_tasks_only(state, &job) && (again.is_some() || !job.idempotent);
+        let again = match job.rerun {
+            Rerun::Allowed => again(state, &job),
+            Rerun::Forbidden => None,
+        };
+        let may_stay = is_for_tasks_only(state, &job) && (again.is_some() || job.rerun == Rerun::Forbidden);
         let lane = &mut state.lanes[at];
         if !may_stay && lane.is_usable() {
-            lane.keep(job, left.ticket, bytes);
+            lane.keep(Recipient::Task(job), left.ticket, bytes);
             return self.fetch_kept(state, at);
         }
         if !may_stay {
-            return self.handle_lost(state, job, "its worker died before the result was fetched");
+            return self.lose_result(state, job, "its worker died before the result was fetched");
         }
         let away = RemoteResult {
             told: left.encode(),
@@ -71,8 +75,13 @@ impl ExecutorCore {
     /// Restarts a task that did not run because its worker could not fetch a remote result: its results are brought to
     /// the client.
     pub fn restart_with_inputs(&self, state: &mut CoreState, job: TaskJob) {
-        let (Some(run), true) = (job.node, job.has_left) else {
-            return self.handle_lost(state, job, "its worker misses a result that it was sent");
+        let Waiter::Graph(GraphRun {
+            run,
+            inputs: InputPlace::Workers { .. },
+            ..
+        }) = job.waiter
+        else {
+            return self.lose_result(state, job, "its worker misses a result that it was sent");
         };
         drop(job);
         let Some(planned) = state.graph.flow.payload(run.0) else {
@@ -133,10 +142,8 @@ impl ExecutorCore {
         drop(wanted);
         match state.lane_of(away) {
             Some(at) => {
-                let errand = Errand::Fetch(away.clone());
-                let job = TaskJob::errand(errand, away.target.clone(), Box::default());
                 state.pending += 1;
-                state.lanes[at].keep(job, away.place.ticket, away.bytes);
+                state.lanes[at].keep(Recipient::Client(away.clone()), away.place.ticket, away.bytes);
                 self.fetch_kept(state, at);
                 self.version.fetch_add(1, Ordering::Release);
             }
@@ -144,14 +151,13 @@ impl ExecutorCore {
         }
     }
 
-    /// Completes an errand (a request to a worker that is no task), with its outcome or the reason of its failure.
-    pub fn end_errand(&self, state: &mut CoreState, errand: Errand, result: Result<TaskOutcome, String>) {
+    /// Ends the request to bring a result to the client, with the result or the reason why there is none.
+    pub fn end_fetch(&self, state: &mut CoreState, away: &Arc<RemoteResult>, result: Result<TaskOutcome, String>) {
         state.pending -= 1;
-        let Errand::Fetch(away) = errand else { return };
         match result {
-            Ok(outcome) if outcome.is_result() => self.complete_fetch(state, &away, outcome),
-            Ok(_) => self.remake(state, &away, "its worker does not have it any more".into()),
-            Err(why) => self.remake(state, &away, why),
+            Ok(outcome) if outcome.is_result() => self.complete_fetch(state, away, outcome),
+            Ok(_) => self.remake(state, away, "its worker does not have it any more".into()),
+            Err(why) => self.remake(state, away, why),
         }
         self.act(state);
     }
@@ -166,11 +172,12 @@ impl ExecutorCore {
             return lost(self, state);
         };
         let plan = TaskPlan {
-            idempotent: Some(true),
+            rerun: Some(Rerun::Allowed),
             ..TaskPlan::default()
         };
         let cell = Arc::new(TaskCell::new(None));
-        let mut planned = PlannedTask::new(cell, away.target.clone(), again.payload.copy(), plan);
+        let policy = plan.settle(&away.target);
+        let mut planned = PlannedTask::new(cell, away.target.clone(), again.payload.copy(), policy);
         planned.inputs = again.inputs.len() as u32;
         planned.done = (0..).zip(again.inputs.iter().cloned()).collect();
         planned.makes = Some(away.clone());
@@ -225,23 +232,23 @@ impl ExecutorCore {
         let mut list = std::mem::take(&mut *self.releases.list());
         for (at, lane) in state.lanes.iter_mut().enumerate() {
             // Results of an earlier worker of the slot went with that worker.
-            list.retain(|released| released.place.lane != at || released.place.worker == lane.worker && !lane.is_dead);
-            let is_its = |released: &&Release| released.place.lane == at;
+            list.retain(|place| place.lane != at || place.worker == lane.worker && !lane.is_dead);
+            let is_its = |place: &&RemotePlace| place.lane == at;
             let its: Vec<_> = list.iter().filter(is_its).take(RELEASED_AT_ONCE).collect();
-            let Some(target) = its.first().map(|released| released.target.clone()) else {
+            if its.is_empty() {
                 continue;
-            };
-            let tickets = its.iter().flat_map(|released| released.place.ticket.to_le_bytes());
+            }
+            let tickets = its.iter().flat_map(|place| place.ticket.to_le_bytes());
             let mut payload = vec![0; request::HEAD_BYTES];
             payload[0] = request::RELEASE;
             payload.extend(tickets);
             let number = its.len();
-            if lane.push(TaskJob::errand(Errand::Release, target, payload.into())) {
+            if lane.release(&payload) {
                 state.pending += 1;
                 self.version.fetch_add(1, Ordering::Release);
                 let mut told = 0;
-                list.retain(|released| {
-                    let goes = released.place.lane == at && told < number;
+                list.retain(|place| {
+                    let goes = place.lane == at && told < number;
                     told += usize::from(goes);
                     !goes
                 });
@@ -256,17 +263,19 @@ impl ExecutorCore {
 
 /// Whether only other tasks need the result of a task: its future is dropped, and the result is not memoised.
 fn is_for_tasks_only(state: &CoreState, job: &TaskJob) -> bool {
-    let Some(node) = job.cell.node().filter(|_| job.stays) else {
-        return false;
-    };
     // A task of the graph holds one reference itself.
-    let holders = if job.node.is_some() { 2 } else { 1 };
-    Arc::strong_count(&job.cell) <= holders && state.graph.flow.is_needed(node)
+    let (cell, holders) = match &job.waiter {
+        Waiter::Future(cell) => (cell, 1),
+        Waiter::Graph(GraphRun { cell, .. }) => (cell, 2),
+        Waiter::Worker => return false,
+    };
+    let node = cell.node().filter(|_| job.waiter.lets_result_stay());
+    Arc::strong_count(cell) <= holders && node.is_some_and(|node| state.graph.flow.is_needed(node))
 }
 
 /// Returns how to make a result again; `None`: not within the limits on what is kept for that.
 fn again(state: &CoreState, job: &TaskJob) -> Option<Remake> {
-    let (payload, inputs) = match job.node {
+    let (payload, inputs) = match job.waiter.run() {
         None => (&job.payload, Vec::new()),
         Some((task, _)) => {
             let planned = state.graph.flow.payload(task)?;

@@ -4,10 +4,11 @@
 use crate::client::core::lane::Lane;
 use crate::client::core::pace::ResultWait;
 use crate::client::core::{CoreState, ExecutorCore};
-use crate::client::tasks::task_cell::TaskCell;
+use crate::client::tasks::state::TaskCell;
+use crate::locks::locked;
 use hotlease_client::AwaitedCall;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock.
@@ -139,7 +140,7 @@ impl ExecutorCore {
             // The keeper gives way to threads that wait.
             self.keeper.rouse(&self.invoker);
         }
-        let guard = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = locked(&self.progress.0);
         if !cell.has_ended() {
             let limit = until.saturating_duration_since(Instant::now()).min(FOLLOW_MAX);
             drop(self.progress.1.wait_timeout(guard, limit));

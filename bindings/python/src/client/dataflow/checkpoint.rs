@@ -3,9 +3,10 @@
 //! The graph collects results to write; the keeper writes them, without any lock that a task needs.
 
 use super::graph::{Graph, Unwritten};
+use crate::locks::locked;
 use hotlease_flow::Checkpoint;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Limit of the warnings about one file.
 const TOLD_MAX: usize = 4;
@@ -31,12 +32,12 @@ impl CheckpointFile {
             }
         }
         graph.unwritten = Some(Vec::new());
-        *memory.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        *locked(&memory.file) = Some(file);
         Ok(memory)
     }
 
     fn warn(&self, text: String) {
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = locked(&self.warnings);
         if warnings.len() < TOLD_MAX {
             warnings.push(text);
         }
@@ -45,7 +46,7 @@ impl CheckpointFile {
     /// Writes results and flushes them to the kernel; syncs them to the disk if it is the `last` time. `unwritten`
     /// gives the results to write; none: nothing is to be written. It is called if there is a file.
     pub fn write(&self, last: bool, unwritten: impl FnOnce() -> Option<Unwritten>) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = locked(&self.file);
         let Some(checkpoint) = &mut *file else { return };
         let Some(unwritten) = unwritten() else { return };
         for (key, outcome) in unwritten {
@@ -66,6 +67,6 @@ impl CheckpointFile {
 
     /// Problems since the last call; none of them concerns a task.
     pub fn warnings(&self) -> Vec<String> {
-        std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *locked(&self.warnings))
     }
 }

@@ -9,8 +9,8 @@
 use super::join_table::JoinTable;
 use crate::client::tasks::outcome::{TaskOutcome, is_result};
 use crate::client::tasks::planned_tasks::PlannedTask;
+use crate::client::tasks::state::TaskCell;
 use crate::client::tasks::target::Target;
-use crate::client::tasks::task_cell::TaskCell;
 use hotlease_flow::{
     CREDITS_MAX, Flow, FlowAction, FlowEvent, FlowLimits, MemoKey, Reaction, ResultPlace, SubmitError, TaskId,
     WorkerIndex,
@@ -99,9 +99,7 @@ impl Graph {
 
     /// Links a task that has not ended; returns the kernel's name of it. `None`: it was cancelled.
     pub fn link(&mut self, cell: &TaskCell) -> Result<Option<TaskId>, SubmitError<()>> {
-        if cell.is_linked()
-            && let Some(node) = cell.node()
-        {
+        if let Some(node) = cell.node() {
             return Ok(Some(node));
         }
         let node = self.flow.promise(0)?;

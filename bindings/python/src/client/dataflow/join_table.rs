@@ -9,7 +9,7 @@ use super::graph::{Graph, done};
 use crate::client::tasks::Run;
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::planned_tasks::PlannedTask;
-use crate::client::tasks::task_cell::Stage;
+use crate::client::tasks::state::Stage;
 use hotlease_flow::{CREDITS_MAX, FlowEvent, MemoKey, TaskId, WorkerIndex};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -50,10 +50,9 @@ impl Graph {
             under_way.run = run;
             return false;
         }
-        let priority = |planned: &PlannedTask| planned.plan.priority.unwrap_or(0);
         let first = self.flow.payload(under_way.run.0);
         let overtakes = first.zip(self.flow.payload(run.0)).is_some_and(|(first, planned)| {
-            priority(planned) > priority(first) && first.cell.stage() == Stage::Pending
+            planned.policy.priority > first.policy.priority && first.cell.stage() == Stage::Pending
         });
         if overtakes {
             // In the old place it would wait behind tasks of the other task's priority.

@@ -4,9 +4,10 @@
 use crate::client::core::ExecutorCore;
 use crate::client::futures::decode::{self, Decoded};
 use crate::client::futures::inputs;
+use crate::client::tasks::state::{Cancellation, Stage, TaskCell};
 use crate::client::tasks::target::Target;
-use crate::client::tasks::task_cell::{Stage, TaskCell};
 use crate::client::tasks::task_times::TimesRow;
+use crate::locks::locked;
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -15,7 +16,7 @@ use pyo3::types::{PyList, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Interval at which a waiting thread checks for Ctrl-C.
@@ -71,7 +72,7 @@ impl Task {
             // Another thread may have been faster while a condition was made.
             if this.watch.set(Box::new(watch)).is_ok() {
                 this.core.watched.fetch_add(1, Ordering::Relaxed);
-                let is_done = this.cell.watch(|| slf.clone().into_any().unbind());
+                let is_done = this.cell.watch(slf.clone().into_any().unbind());
                 if is_done {
                     this.core.watched.fetch_sub(1, Ordering::Relaxed);
                 } else {
@@ -141,6 +142,14 @@ impl Task {
         }
     }
 
+    /// The result as Python objects, if the task has ended.
+    fn finished(&self, py: Python<'_>) -> PyResult<Option<&Decoded>> {
+        match self.cell.stage() {
+            Stage::Finished => self.decoded(py).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     fn resolved(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<&Decoded> {
         if !self.wait(py, timeout)? {
             return Err(decode::raise(py, intern!(py, "TimeoutError"), ()));
@@ -152,7 +161,7 @@ impl Task {
     }
 
     fn callbacks(watch: &Watchers) -> MutexGuard<'_, Vec<Py<PyAny>>> {
-        watch.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&watch.callbacks)
     }
 
     fn is_lost(&self) -> bool {
@@ -187,18 +196,20 @@ impl Task {
         if this.is_lost() {
             return Err(forked());
         }
-        let Some(told) = this.cell.cancel() else {
-            return Ok(matches!(this.cell.stage(), Stage::Cancelled | Stage::Cancelling));
+        let notices = match this.cell.cancel() {
+            Cancellation::Done(notices) => notices,
+            Cancellation::Earlier => return Ok(true),
+            Cancellation::TooLate => return Ok(false),
         };
-        if told.watchers {
+        if notices.is_watched {
             this.core.finish_later(this.cell.clone());
         }
-        if told.graph {
+        if let Some(task) = notices.graph {
             // Tasks that depend on it fail, and may be watched.
             let mut state = this.core.state();
-            this.core.cancel_linked(&mut state, &this.cell, this.target.clone());
+            this.core.cancel_linked(&mut state, task, this.target.clone());
         }
-        if told.watchers {
+        if notices.is_watched {
             finish_watched(slf.py(), &this.core, &this.cell);
         }
         finish_others(slf.py(), &this.core);
@@ -213,7 +224,7 @@ impl Task {
 
     /// Whether the task was sent to a worker and has not ended.
     fn running(&self) -> bool {
-        self.cell.stage() == Stage::Running
+        matches!(self.cell.stage(), Stage::Running | Stage::Ending)
     }
 
     /// Whether the task has ended or was cancelled.
@@ -320,7 +331,7 @@ impl Task {
     fn _state<'py>(&self, py: Python<'py>) -> Bound<'py, pyo3::types::PyString> {
         match self.cell.stage() {
             Stage::Pending | Stage::Cancelling => intern!(py, "PENDING"),
-            Stage::Running => intern!(py, "RUNNING"),
+            Stage::Running | Stage::Ending => intern!(py, "RUNNING"),
             Stage::Finished => intern!(py, "FINISHED"),
             Stage::Cancelled => intern!(py, "CANCELLED_AND_NOTIFIED"),
         }
@@ -339,24 +350,18 @@ impl Task {
 
     #[getter]
     fn _result(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        match self.cell.stage() {
-            Stage::Finished => match self.decoded(py)? {
-                Decoded::Value(value) => Ok(Some(value.clone_ref(py))),
-                Decoded::Raised(_) => Ok(None),
-            },
-            _ => Ok(None),
-        }
+        Ok(match self.finished(py)? {
+            Some(Decoded::Value(value)) => Some(value.clone_ref(py)),
+            _ => None,
+        })
     }
 
     #[getter]
     fn _exception(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        match self.cell.stage() {
-            Stage::Finished => match self.decoded(py)? {
-                Decoded::Value(_) => Ok(None),
-                Decoded::Raised(exception) => Ok(Some(exception.clone_ref(py))),
-            },
-            _ => Ok(None),
-        }
+        Ok(match self.finished(py)? {
+            Some(Decoded::Raised(exception)) => Some(exception.clone_ref(py)),
+            _ => None,
+        })
     }
 }
 
@@ -364,7 +369,7 @@ impl Task {
 /// are called here, and may want a lock that any other thread holds while it waits for its own task.
 pub fn finish_all(py: Python<'_>, core: &ExecutorCore) {
     while core.has_to_finish.swap(false, Ordering::AcqRel) {
-        let cells = std::mem::take(&mut *core.to_finish.lock().unwrap_or_else(PoisonError::into_inner));
+        let cells = std::mem::take(&mut *locked(&core.to_finish));
         // The output of these tasks arrived before their outcomes.
         core.show_or_tell(py);
         for cell in cells {
@@ -413,7 +418,7 @@ fn finish(py: Python<'_>, cell: &TaskCell) -> PyResult<()> {
     }
 }
 
-/// Tells waiters, under the future's condition: see [`crate::client::tasks::task_cell`].
+/// Tells waiters, under the future's condition: see [`crate::client::tasks::state`].
 fn tell(py: Python<'_>, cell: &TaskCell, future: &Bound<'_, PyAny>) -> PyResult<()> {
     let task = future.cast::<Task>()?.get();
     let Some(watch) = task.watch.get() else {

@@ -10,16 +10,16 @@ use crate::client::core::dataflow::PlannedInput;
 use crate::client::futures::decode::{self, Decoded};
 use crate::client::futures::future::{Task, finish_others};
 use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::state::{InputState, TaskCell};
 use crate::client::tasks::target::Target;
-use crate::client::tasks::task_cell::{InputState, TaskCell};
+use crate::pickled::{PickledBody, PickledObject};
 use crate::plain::{self, Replacement};
 use hotlease_flow::TaskId;
-use hotlease_wire::task::{RESULTS_MAX, TaskLayout, TaskReply, reply};
-use pyo3::buffer::PyBuffer;
+use hotlease_wire::task::{RESULTS_MAX, reply};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::PyTuple;
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
@@ -105,10 +105,8 @@ fn look<'py>(
             InputState::Decoded => match task.decoded(py)? {
                 Decoded::Value(value) => return Ok(Some(Replacement::Value(value.bind(py).clone()))),
                 Decoded::Raised(exception) => {
-                    let ended = Arc::new(TaskCell::new(None));
-                    ended.start();
-                    ended.resolve(TaskOutcome::Raised(exception.clone_ref(py)));
-                    FutureInput::Task(ended, task.target.clone())
+                    let ended = TaskCell::ended(TaskOutcome::Raised(exception.clone_ref(py)));
+                    FutureInput::Task(Arc::new(ended), task.target.clone())
                 }
             },
             _ => FutureInput::Task(task.cell.clone(), task.target.clone()),
@@ -233,20 +231,11 @@ fn arrived(future: &Bound<'_, PyAny>) -> PyResult<TaskOutcome> {
         return Ok(TaskOutcome::Reply(bytes.into()));
     }
     let dumped = decode::called(py, intern!(py, "dump_arguments"))?.call1((value, py.None(), true))?;
-    let (pickle, buffers): (Bound<'_, PyBytes>, Bound<'_, PyList>) = dumped.extract()?;
-    let pickle = pickle.as_bytes();
-    let buffers = buffers.iter().map(|buffer| PyBuffer::<u8>::get(&buffer));
-    let buffers = buffers.collect::<PyResult<Vec<_>>>()?;
-    let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len_bytes()).collect();
-    let too_large = || PyValueError::new_err("the result of a future is larger than any memory");
-    let head = TaskReply::head(reply::PICKLED, 0, pickle.len(), &lengths).ok_or_else(too_large)?;
-    let layout = TaskLayout::new(head.len(), pickle.len(), lengths).ok_or_else(too_large)?;
-    let mut bytes = vec![0; layout.end];
-    bytes[..head.len()].copy_from_slice(&head);
-    bytes[layout.pickle..][..pickle.len()].copy_from_slice(pickle);
-    for (buffer, &(start, length)) in buffers.iter().zip(&layout.buffers) {
-        buffer.copy_to_slice(py, &mut bytes[start..][..length])?;
-    }
+    let object = PickledObject::read(&dumped)?;
+    let reply = PickledBody::reply(object.pickle(), &object.lengths)
+        .ok_or_else(|| PyValueError::new_err("the result of a future is larger than any memory"))?;
+    let mut bytes = vec![0; reply.layout.end];
+    object.fill(&reply, &mut bytes)?;
     Ok(TaskOutcome::Reply(bytes.into()))
 }
 

@@ -1,9 +1,10 @@
 //! Hint to a program whose tasks take longer to submit than to run: measures both for one task in [`EVERY`].
 
 use crate::client::tasks::task_times::TaskTimes;
+use crate::locks::locked;
 use hotlease_fabric::clock::median;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// One task in this many is measured.
 const EVERY: u64 = 64;
@@ -36,7 +37,7 @@ impl Hint {
 
     /// Registers a task that is measured.
     pub fn measure(&self, times: &Arc<TaskTimes>) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = locked(&self.seen);
         if seen.awaited.len() < AWAITED_MAX {
             seen.awaited.push(times.clone());
         }
@@ -45,7 +46,7 @@ impl Hint {
     /// Median times, in nanoseconds, of submitting and of running a task; `None` unless the first is larger and no hint
     /// was given yet.
     pub fn give(&self) -> Option<(u64, u64)> {
-        let mut guard = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = locked(&self.seen);
         let seen = &mut *guard;
         let (submitting, running) = (&mut seen.submitting, &mut seen.running);
         seen.awaited.retain(|times| match times.cost() {

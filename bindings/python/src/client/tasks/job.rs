@@ -1,78 +1,87 @@
-//! Jobs: tasks on their way, with what is sent and what is kept to send it again.
+//! Jobs: tasks that are ready to run, with what is sent and what is kept to send it again.
 
-use super::remote_results::RemoteResult;
+use super::Run;
+use super::outcome::{Failed, TaskOutcome};
 use super::request::TaskPayload;
-use super::target::Target;
-use super::task_cell::TaskCell;
+use super::state::TaskCell;
+use super::target::{Rerun, Target};
+use super::task_times::TaskTimes;
 use crate::client::memory::HEADROOM;
-use hotlease_flow::TaskId;
+use hotlease_client::{EndReason, Error, RunCertainty};
 use std::sync::Arc;
 
-/// A task.
+/// Workers that may die of one task.
+const DEATHS_MAX: u8 = 2;
+/// Workers that may end before they start a task: a bound, as the client library has one for other invocations.
+const MOVES_MAX: u8 = 64;
+
+/// A task in the queue or on a slot. It is copied from one to the other, so it has 64 bytes.
 pub struct TaskJob {
-    pub cell: Arc<TaskCell>,
+    pub waiter: Waiter,
     pub target: Arc<Target>,
     pub payload: TaskPayload,
-    /// Number of workers that died of the task.
-    pub deaths: u8,
-    /// Number of workers that ended before they started the task.
-    pub moves: u8,
-    /// The task was sent before: it cannot be cancelled any more.
-    pub sent: bool,
-    /// The task prepares a worker: no future waits for it, but all tasks of that worker do.
-    pub prepares: bool,
     /// Higher priorities are sent first.
     pub priority: i32,
-    /// Whether the task may run again after its worker died.
-    pub idempotent: bool,
-    /// The graph's name of the task, and the number of its run; `None`: the graph does not know it, or only waits for
-    /// it.
-    pub node: Option<(TaskId, u32)>,
-    /// The slot that holds most of the bytes that the task needs.
-    pub near: Option<usize>,
-    /// Whether its result may stay with its worker.
-    pub stays: bool,
-    /// The worker has to fetch a result that the task needs from another worker.
-    pub has_left: bool,
-    /// Set if this is not a task but another request to a worker.
-    pub errand: Option<Box<Errand>>,
+    pub rerun: Rerun,
+    /// Number of workers that died of the task.
+    deaths: u8,
+    /// Number of workers that ended before they started the task.
+    moves: u8,
 }
 
-/// Requests to a worker that are not tasks.
-pub enum Errand {
-    /// Fetch a result that stayed with the worker.
-    Fetch(Arc<RemoteResult>),
-    /// Release some of these results.
-    Release,
+const _: () = assert!(size_of::<TaskJob>() <= 64);
+
+/// Party that waits for the end of a job.
+pub enum Waiter {
+    /// The future of the task.
+    Future(Arc<TaskCell>),
+    /// The graph.
+    Graph(GraphRun),
+    /// The worker that the job prepares: its tasks wait.
+    Worker,
+}
+
+/// A run of a task of the graph.
+pub struct GraphRun {
+    pub cell: Arc<TaskCell>,
+    pub run: Run,
+    pub inputs: InputPlace,
+    pub result: ResultHome,
+}
+
+/// Location of the results that a run needs.
+#[derive(Clone, Copy)]
+pub enum InputPlace {
+    /// In its request.
+    Request,
+    /// Some are with workers, from which the worker of the run fetches them.
+    Workers {
+        /// The slot that holds the largest, if the worker that made it is still there.
+        nearest: Option<u32>,
+    },
+}
+
+/// Location to which a large result goes that no future waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ResultHome {
+    /// It may stay with its worker.
+    Worker,
+    /// The client needs it.
+    Client,
 }
 
 impl TaskJob {
-    /// A task that was not sent.
-    pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: TaskPayload) -> Self {
+    /// A job that was not sent.
+    pub fn new(waiter: Waiter, target: Arc<Target>, payload: TaskPayload) -> Self {
         Self {
-            idempotent: target.idempotent,
-            priority: 0,
-            node: None,
-            cell,
+            waiter,
+            rerun: target.rerun,
             target,
             payload,
+            priority: 0,
             deaths: 0,
             moves: 0,
-            sent: false,
-            prepares: false,
-            near: None,
-            stays: true,
-            has_left: false,
-            errand: None,
         }
-    }
-
-    /// A request that is not a task; `target` only attributes it to a function.
-    pub fn errand(errand: Errand, target: Arc<Target>, payload: Box<[u8]>) -> Self {
-        let mut job = Self::new(Arc::new(TaskCell::new(None)), target, TaskPayload::Own(payload));
-        (job.idempotent, job.sent, job.stays) = (false, true, false);
-        job.errand = Some(Box::new(errand));
-        job
     }
 
     /// Bytes that the job keeps.
@@ -80,9 +89,112 @@ impl TaskJob {
         self.payload.bytes().len()
     }
 
+    /// Whether the job prepares a worker.
+    #[inline]
+    pub fn prepares(&self) -> bool {
+        matches!(self.waiter, Waiter::Worker)
+    }
+
     /// Whether all of it may have to be copied to be sent.
     pub fn is_copied(&self) -> bool {
         let is_shared = matches!(self.payload, TaskPayload::Shared(_));
-        self.idempotent || !is_shared || self.target.blob.len() > HEADROOM / 2
+        self.rerun == Rerun::Allowed || !is_shared || self.target.blob.len() > HEADROOM / 2
     }
+
+    /// Counts a run that ended with an error of the client library. Returns whether the task may be sent again.
+    pub fn count_error(&mut self, error: &Error) -> bool {
+        let was_lost = is_loss(error);
+        let may_run_again = match error.ran() {
+            RunCertainty::No => {
+                self.moves += u8::from(was_lost);
+                self.moves <= MOVES_MAX
+            }
+            _ => {
+                self.deaths += u8::from(was_lost);
+                self.may_follow_deaths()
+            }
+        };
+        let released = matches!(
+            error,
+            Error::LeaseEnded {
+                reason: EndReason::Released,
+                ..
+            }
+        );
+        (was_lost || error.retryable()) && may_run_again && !released
+    }
+
+    /// Counts a run whose result was lost. Returns whether the task may be sent again.
+    pub fn count_lost_result(&mut self) -> bool {
+        self.deaths += 1;
+        self.may_follow_deaths()
+    }
+
+    fn may_follow_deaths(&self) -> bool {
+        self.rerun == Rerun::Allowed && self.deaths < DEATHS_MAX
+    }
+
+    /// Outcome of the task if it ends with this error.
+    pub fn failed(&self, error: Error) -> TaskOutcome {
+        let deaths = self.deaths;
+        TaskOutcome::Failed(Box::new(Failed { error, deaths }))
+    }
+}
+
+impl Waiter {
+    /// State of the task; `None`: a job that prepares a worker has none.
+    #[inline]
+    pub fn cell(&self) -> Option<&Arc<TaskCell>> {
+        match self {
+            Self::Future(cell) | Self::Graph(GraphRun { cell, .. }) => Some(cell),
+            Self::Worker => None,
+        }
+    }
+
+    /// Times of the task, if they are recorded.
+    #[inline]
+    pub fn times(&self) -> Option<&Arc<TaskTimes>> {
+        self.cell()?.times.as_ref()
+    }
+
+    /// Marks the task as about to be sent; false: it was cancelled.
+    #[inline]
+    pub fn start(&self) -> bool {
+        self.cell().is_none_or(|cell| cell.start())
+    }
+
+    /// The graph's name of the run.
+    #[inline]
+    pub fn run(&self) -> Option<Run> {
+        match self {
+            Self::Graph(graph) => Some(graph.run),
+            Self::Future(_) | Self::Worker => None,
+        }
+    }
+
+    /// The slot that holds most of the bytes that the task needs.
+    #[inline]
+    pub fn nearest(&self) -> Option<usize> {
+        match self {
+            Self::Graph(GraphRun {
+                inputs: InputPlace::Workers { nearest },
+                ..
+            }) => nearest.map(|slot| slot as usize),
+            _ => None,
+        }
+    }
+
+    /// Whether its result may stay with its worker.
+    #[inline]
+    pub fn lets_result_stay(&self) -> bool {
+        !matches!(self, Self::Graph(graph) if graph.result == ResultHome::Client)
+    }
+}
+
+/// Whether an error means that the worker of a run is gone.
+pub fn is_loss(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
+    )
 }

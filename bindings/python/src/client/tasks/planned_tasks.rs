@@ -1,10 +1,12 @@
 //! Planned tasks: tasks as the dataflow kernel carries them, and their inputs.
 
+use super::Run;
+use super::job::{GraphRun, InputPlace, ResultHome, TaskJob, Waiter};
 use super::outcome::TaskOutcome;
 use super::remote_results::RemoteResult;
 use super::request::{Assembly, TaskPayload, too_large};
-use super::target::{MemoChoice, Target, TaskPlan};
-use super::task_cell::TaskCell;
+use super::state::TaskCell;
+use super::target::{MemoChoice, Rerun, Target, TaskPolicy};
 use crate::client::memory::{BufferPool, Extent};
 use hotlease_client::{Error, Invoker};
 use hotlease_flow::MemoKey;
@@ -18,7 +20,7 @@ pub struct PlannedTask {
     pub target: Arc<Target>,
     /// Request of the task, without the results that it needs.
     pub payload: TaskPayload,
-    pub plan: TaskPlan,
+    pub policy: TaskPolicy,
     /// Results that existed when the task was submitted, each with its number.
     pub done: Box<[(u32, Arc<TaskOutcome>)]>,
     /// Number of results that the task needs, including those in `done`.
@@ -31,12 +33,12 @@ pub struct PlannedTask {
 
 impl PlannedTask {
     /// A task that was not submitted.
-    pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: TaskPayload, plan: TaskPlan) -> Box<Self> {
+    pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: TaskPayload, policy: TaskPolicy) -> Box<Self> {
         Box::new(Self {
             cell,
             target,
             payload,
-            plan,
+            policy,
             done: Box::default(),
             inputs: 0,
             key: OnceCell::new(),
@@ -49,11 +51,6 @@ impl PlannedTask {
         self.payload.bytes().len()
     }
 
-    /// Whether the task may run again after its worker died.
-    pub fn is_idempotent(&self) -> bool {
-        self.plan.idempotent.unwrap_or(self.target.idempotent)
-    }
-
     /// Builds the request with the results that the task needs. `alone`: no other task needs any of them.
     pub fn request(
         &self,
@@ -62,7 +59,7 @@ impl PlannedTask {
         invoker: &Invoker,
         pool: &Arc<BufferPool>,
     ) -> Result<TaskPayload, Error> {
-        let runs_once = self.plan.retries.unwrap_or(0) == 0;
+        let runs_once = self.policy.retries == 0;
         if results.is_empty() {
             return match &self.payload {
                 TaskPayload::Own(bytes) => Ok(TaskPayload::Own(bytes.clone())),
@@ -75,7 +72,7 @@ impl PlannedTask {
         let whole = Assembly::with_results(self.payload.bytes(), &self.target, bytes).ok_or_else(too_large)?;
         if alone
             && runs_once
-            && !self.is_idempotent()
+            && self.policy.rerun == Rerun::Forbidden
             && let Some(extent) = sole(results)
             && let Some(front) = whole.before_result(extent)
             && let Some(request) = extent.put_before(0, &front)
@@ -93,9 +90,27 @@ impl PlannedTask {
         Ok(TaskPayload::Shared(memory.into_extent(whole.len()).into()))
     }
 
+    /// Makes the job of a run, once its request is complete.
+    pub fn job(&self, run: Run, payload: TaskPayload, inputs: InputPlace) -> TaskJob {
+        let may_stay = self.makes.is_none() && self.policy.memo == MemoChoice::Not;
+        let waiter = Waiter::Graph(GraphRun {
+            cell: self.cell.clone(),
+            run,
+            inputs,
+            result: if may_stay {
+                ResultHome::Worker
+            } else {
+                ResultHome::Client
+            },
+        });
+        let mut job = TaskJob::new(waiter, self.target.clone(), payload);
+        (job.priority, job.rerun) = (self.policy.priority, self.policy.rerun);
+        job
+    }
+
     /// Memo key of the computation: function, arguments and inputs.
     pub fn key_of(&self, results: &[Arc<TaskOutcome>]) -> Option<MemoKey> {
-        match self.plan.memo.as_ref()? {
+        match &self.policy.memo {
             MemoChoice::Not => None,
             MemoChoice::Key(key) => Some(MemoKey(**key)),
             MemoChoice::Content => {
@@ -119,7 +134,7 @@ impl PlannedTask {
     /// client.
     pub fn is_key_unknown_yet(&self, results: &[Arc<TaskOutcome>]) -> bool {
         self.key.get().is_none()
-            && self.plan.memo == Some(MemoChoice::Content)
+            && self.policy.memo == MemoChoice::Content
             && results
                 .iter()
                 .any(|result| result.away().is_some_and(|away| away.here().is_none()))

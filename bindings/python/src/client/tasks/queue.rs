@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub struct Queue {
     usual: VecDeque<TaskJob>,
     others: BTreeMap<Reverse<i32>, VecDeque<TaskJob>>,
+    bytes: usize,
 }
 
 impl Queue {
@@ -17,7 +18,13 @@ impl Queue {
         self.usual.is_empty() && self.others.is_empty()
     }
 
-    fn of(&mut self, job: &TaskJob) -> &mut VecDeque<TaskJob> {
+    /// Bytes that the tasks keep.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn add(&mut self, job: &TaskJob) -> &mut VecDeque<TaskJob> {
+        self.bytes += job.size();
         match job.priority {
             0 => &mut self.usual,
             priority => self.others.entry(Reverse(priority)).or_default(),
@@ -26,16 +33,22 @@ impl Queue {
 
     /// Adds a task behind all of its priority.
     pub fn push_back(&mut self, job: TaskJob) {
-        self.of(&job).push_back(job);
+        self.add(&job).push_back(job);
     }
 
     /// Adds a task before all of its priority: it was sent before.
     pub fn push_front(&mut self, job: TaskJob) {
-        self.of(&job).push_front(job);
+        self.add(&job).push_front(job);
     }
 
     /// Takes the next task.
     pub fn pop_front(&mut self) -> Option<TaskJob> {
+        let job = self.next()?;
+        self.bytes -= job.size();
+        Some(job)
+    }
+
+    fn next(&mut self) -> Option<TaskJob> {
         if let Some(mut first) = self.others.first_entry()
             && (first.key().0 > 0 || self.usual.is_empty())
         {

@@ -17,9 +17,10 @@ use super::outcome::TaskOutcome;
 use super::request::TaskPayload;
 use super::target::Target;
 use crate::client::tasks::Run;
+use crate::locks::locked;
 use hotlease_wire::task::left_results::LEFT_REPLY_BYTES;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::Thread;
 
 /// A result that stays with its worker.
@@ -93,17 +94,14 @@ impl RemoteResult {
 
     /// How far bringing the result to the client is.
     pub fn wanted(&self) -> MutexGuard<'_, FetchState> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.wanted)
     }
 }
 
 impl Drop for RemoteResult {
     fn drop(&mut self) {
         if self.here().is_none() {
-            self.releases.push(Release {
-                place: self.place,
-                target: self.target.clone(),
-            });
+            self.releases.push(self.place);
         }
     }
 }
@@ -112,14 +110,8 @@ impl Drop for RemoteResult {
 #[derive(Default)]
 pub struct Releases {
     pub any: AtomicBool,
-    list: Mutex<Vec<Release>>,
+    list: Mutex<Vec<RemotePlace>>,
     keeper: OnceLock<Thread>,
-}
-
-/// A result that its worker may release.
-pub struct Release {
-    pub place: RemotePlace,
-    pub target: Arc<Target>,
 }
 
 impl Releases {
@@ -129,7 +121,7 @@ impl Releases {
         let _ = self.keeper.set(keeper);
     }
 
-    fn push(&self, released: Release) {
+    fn push(&self, released: RemotePlace) {
         self.list().push(released);
         self.any.store(true, Ordering::Release);
         if let Some(keeper) = self.keeper.get() {
@@ -138,7 +130,7 @@ impl Releases {
     }
 
     /// The results to release.
-    pub fn list(&self) -> MutexGuard<'_, Vec<Release>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn list(&self) -> MutexGuard<'_, Vec<RemotePlace>> {
+        locked(&self.list)
     }
 }

@@ -12,8 +12,7 @@ pub struct Target {
     pub key: FunctionKey,
     /// Function or library, as it is sent to workers.
     pub blob: Blob,
-    /// Whether a task may run again after a worker died of it.
-    pub idempotent: bool,
+    pub rerun: Rerun,
     /// Name shown to users.
     pub name: Box<str>,
     /// Declarations of the function for its tasks.
@@ -22,6 +21,23 @@ pub struct Target {
     pub content: OnceLock<[u8; 32]>,
     /// Prediction of its next result size.
     pub expected: Expected,
+}
+
+/// Whether a task may run again after its worker died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rerun {
+    /// The task is idempotent.
+    Allowed,
+    Forbidden,
+}
+
+impl From<bool> for Rerun {
+    fn from(idempotent: bool) -> Self {
+        match idempotent {
+            true => Self::Allowed,
+            false => Self::Forbidden,
+        }
+    }
 }
 
 /// Form in which a function is sent.
@@ -52,8 +68,15 @@ pub struct TaskPlan {
     pub priority: Option<i32>,
     /// Whether and how its result is memoised.
     pub memo: Option<MemoChoice>,
-    /// Whether the task may run again after its worker died.
-    pub idempotent: Option<bool>,
+    pub rerun: Option<Rerun>,
+}
+
+/// Options of a task, all of them set.
+pub struct TaskPolicy {
+    pub retries: u16,
+    pub priority: i32,
+    pub memo: MemoChoice,
+    pub rerun: Rerun,
 }
 
 /// Key under which a result is memoised.
@@ -74,7 +97,17 @@ impl TaskPlan {
             retries: self.retries.or(other.retries),
             priority: self.priority.or(other.priority),
             memo: self.memo.clone().or_else(|| other.memo.clone()),
-            idempotent: self.idempotent.or(other.idempotent),
+            rerun: self.rerun.or(other.rerun),
+        }
+    }
+
+    /// Returns the options of a task of this function.
+    pub fn settle(self, target: &Target) -> TaskPolicy {
+        TaskPolicy {
+            retries: self.retries.unwrap_or(0),
+            priority: self.priority.unwrap_or(0),
+            memo: self.memo.unwrap_or(MemoChoice::Not),
+            rerun: self.rerun.unwrap_or(target.rerun),
         }
     }
 

@@ -5,11 +5,12 @@
 
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::target::Target;
+use crate::locks::locked;
 use hotlease_fabric::clock::monotonic_ns;
 use hotlease_wire::task::reply;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// End of a task, in records.
 #[derive(Debug, Clone, Copy)]
@@ -158,7 +159,7 @@ impl TimesRecorder {
 
     /// Adds a task; the oldest one goes if there are too many.
     pub fn keep(&self, target: &Arc<Target>, times: &Arc<TaskTimes>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = locked(&self.kept);
         if kept.len() >= self.kept_max {
             kept.pop_front();
         }
@@ -167,7 +168,7 @@ impl TimesRecorder {
 
     /// Function and times of each task, in the order of submission.
     pub fn rows(&self) -> Vec<(Arc<Target>, TimesRow)> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = locked(&self.kept);
         kept.iter()
             .map(|(target, times)| (target.clone(), times.row()))
             .collect()

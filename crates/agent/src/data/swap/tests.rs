@@ -1,5 +1,6 @@
 use super::files::{StateLock, StateRequest, StateWriter};
 use super::{SwapOptions, check_directory, listing, program_of, program_of_library, state_request};
+use hotlease_lease::LeaseRequest;
 use hotlease_sandbox::Kind;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
@@ -292,8 +293,10 @@ fn only_one_worker_with_one_slot_of_an_agent_with_a_swap_directory_has_a_state()
         python: Some(PythonRuntime::default()),
         ..AcquireRequest::default()
     };
-    let asked =
-        |options, request: &AcquireRequest, sandbox| state_request(options, request, sandbox, (LeaseId([1; 8]), "n1"));
+    let asked = |options, message: &AcquireRequest, sandbox| {
+        let request = LeaseRequest::of(message, Duration::from_secs(5))?;
+        state_request(options, (message, &request), sandbox, (LeaseId([1; 8]), "n1"))
+    };
     let native = AcquireRequest {
         python: None,
         state_format: "words".into(),
@@ -329,7 +332,11 @@ fn only_one_worker_with_one_slot_of_an_agent_with_a_swap_directory_has_a_state()
 #[test]
 fn libraries_are_one_program_if_they_declare_one_format_and_no_python_program_is() {
     let words = program_of_library("words");
-    assert_eq!(words, program_of_library("words"), "whatever else is in them");
+    assert_eq!(
+        words,
+        program_of_library("words"),
+        "the rest of the libraries does not count"
+    );
     assert_ne!(words, program_of_library("words_2"));
     let alike = PythonRuntime {
         image: "function library".into(),

@@ -39,7 +39,11 @@ impl Incarnation {
         let limited = async {
             match lease.terms.sandbox {
                 Kind::Process => Ok(()),
-                _ => worker.limit(lease.terms.memory_bytes, self.cores.clone()).await,
+                _ => {
+                    worker
+                        .limit(lease.terms.request.spec.memory_bytes, self.cores.clone())
+                        .await
+                }
             }
         };
         let (configured, limited) = tokio::join!(self.give_to(supply, lease, worker, limit), limited);
@@ -90,22 +94,23 @@ impl Incarnation {
         let Some(block) = self.usage.get() else {
             return Err(StartError::for_now("there is no usage block").into());
         };
+        let request = &lease.terms.request;
         let order = WorkerOrder::Configure {
             lease: lease.id,
             epoch: self.epoch,
             cores: self.cores.clone(),
-            polling: lease.terms.polling,
-            hot_budget_ns: lease.terms.hot_budget_ns,
+            polling: request.spec.sharing.polling(),
+            hot_budget_ns: request.hot_budget_ns,
             tick_hz: supply.tick_hz().await,
-            memory_bytes: lease.terms.memory_bytes,
-            tenant: lease.terms.tenant.clone(),
-            shared: lease.terms.shared.then_some(CoreSharing {
+            memory_bytes: request.spec.memory_bytes,
+            tenant: request.tenant.clone(),
+            shared: lease.terms.is_shared().then_some(CoreSharing {
                 call_limit_ms: supply.sharing.call_limit.as_millis() as u32,
             }),
             gpus: (supply.gpus > 0).then(|| self.gpus.clone()),
         };
         let claim = match self.cores.first() {
-            Some(core) if lease.terms.shared => {
+            Some(core) if lease.terms.is_shared() => {
                 let claim = supply.claims.of(*core);
                 let refused = |error| StartError::for_now(format!("its core cannot be shared: {error}"));
                 Some(claim.map_err(refused)?)

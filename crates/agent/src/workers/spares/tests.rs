@@ -43,11 +43,32 @@ fn lease(spares: &Spares, program: &Arc<Program>, workers: usize) {
     spares.lease_over("ann", PROCESS, program, (workers, true));
 }
 
-fn some() -> (Arc<Spares>, Launcher, tokio::task::JoinHandle<()>) {
+/// Spares, at most two, that no thread keeps yet.
+fn unkept(memory: Arc<IdleMemory>) -> (Spares, Launcher) {
     let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
-    let spares = Arc::new(Spares::new(launcher.clone(), enough(), 2));
+    (Spares::new(launcher.clone(), memory, 2), launcher)
+}
+
+fn keep(spares: Spares) -> (Arc<Spares>, tokio::task::JoinHandle<()>) {
+    let spares = Arc::new(spares);
     let keeper = tokio::spawn(Arc::clone(&spares).keep_them());
+    (spares, keeper)
+}
+
+fn some() -> (Arc<Spares>, Launcher, tokio::task::JoinHandle<()>) {
+    let (spares, launcher) = unkept(enough());
+    let (spares, keeper) = keep(spares);
     (spares, launcher, keeper)
+}
+
+async fn close(spares: &Spares, keeper: tokio::task::JoinHandle<()>) {
+    spares.close();
+    keeper.await.expect("the keeper ends");
+}
+
+async fn all_gone(launcher: &Launcher) {
+    let gone = timeout(Duration::from_secs(10), launcher.all_gone()).await;
+    gone.expect("nothing is left");
 }
 
 #[tokio::test]
@@ -68,11 +89,8 @@ async fn a_spare_is_for_its_tenant_and_its_program_only() {
         "it is there once"
     );
     drop(taken);
-    spares.close();
-    keeper.await.expect("the keeper ends");
-    timeout(Duration::from_secs(10), launcher.all_gone())
-        .await
-        .expect("nothing is left");
+    close(&spares, keeper).await;
+    all_gone(&launcher).await;
 }
 
 #[tokio::test]
@@ -93,23 +111,19 @@ async fn there_are_never_more_than_the_limit_and_none_once_the_node_is_drained()
     until(|| launcher.living() == 0).await;
     lease(&spares, &program("1000"), 1);
     assert!(spares.is_idle(), "a drained node starts one");
-    spares.close();
-    keeper.await.expect("the keeper ends");
+    close(&spares, keeper).await;
 }
 
 #[tokio::test]
 async fn a_spare_that_no_lease_asks_for_is_killed() {
-    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
-    let mut spares = Spares::new(launcher.clone(), enough(), 2);
+    let (mut spares, launcher) = unkept(enough());
     spares.wait_least = Duration::from_millis(200);
-    let spares = Arc::new(spares);
-    let keeper = tokio::spawn(Arc::clone(&spares).keep_them());
+    let (spares, keeper) = keep(spares);
     lease(&spares, &program("1000"), 1);
     until(|| launcher.living() == 1).await;
     until(|| launcher.living() == 0).await;
     assert!(spares.is_idle());
-    spares.close();
-    keeper.await.expect("the keeper ends");
+    close(&spares, keeper).await;
 }
 
 #[tokio::test]
@@ -126,11 +140,8 @@ async fn leases_that_overlap_leave_as_many_as_were_there_at_once_and_none_while_
         .expect("it is known");
     assert_eq!(left, 2);
     until(|| spares.listing().len() == 2).await;
-    spares.close();
-    keeper.await.expect("the keeper ends");
-    timeout(Duration::from_secs(10), launcher.all_gone())
-        .await
-        .expect("nothing is left");
+    close(&spares, keeper).await;
+    all_gone(&launcher).await;
 }
 
 #[tokio::test]
@@ -145,14 +156,12 @@ async fn a_spare_that_dies_is_not_started_again_and_again() {
     spares.lease_began("ann", PROCESS, &this, 1);
     spares.lease_over("ann", PROCESS, &this, (1, false));
     assert!(spares.is_idle());
-    spares.close();
-    keeper.await.expect("the keeper ends");
+    close(&spares, keeper).await;
 }
 
 #[test]
 fn while_one_is_made_for_long_no_second_one_is_and_another_program_has_its_turn() {
-    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
-    let spares = Spares::new(launcher, enough(), 2);
+    let (spares, _) = unkept(enough());
     let (this, other) = (program("1000"), program("1001"));
     let turn = || {
         let start = spares.table().next_actions(spares.begun.elapsed()).start;
@@ -178,16 +187,13 @@ async fn memory_that_others_need_is_given_back_at_once_and_none_is_borrowed_befo
     until(|| spares.listing().len() == 2).await;
     let begin = Instant::now();
     assert_eq!(spares.give_back(), 2);
-    timeout(Duration::from_secs(10), launcher.all_gone())
-        .await
-        .expect("all are gone");
+    all_gone(&launcher).await;
     eprintln!("given back in {:?}", begin.elapsed());
     lease(&spares, &program("1000"), 1);
     assert!(spares.is_idle(), "one is started while memory is short");
     spares.borrow_again();
     until(|| spares.listing().len() == 1).await;
-    spares.close();
-    keeper.await.expect("the keeper ends");
+    close(&spares, keeper).await;
 }
 
 #[tokio::test]
@@ -195,23 +201,19 @@ async fn where_less_than_a_tenth_of_the_memory_is_idle_none_is_started() {
     let folder = tempfile::tempdir().expect("a folder");
     let meminfo = folder.path().join("meminfo");
     std::fs::write(&meminfo, "MemTotal: 1000 kB\nMemAvailable: 99 kB\n").expect("written");
-    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
-    let memory = Arc::new(IdleMemory::from_files(&meminfo, ""));
-    let spares = Arc::new(Spares::new(launcher.clone(), memory, 2));
-    let keeper = tokio::spawn(Arc::clone(&spares).keep_them());
+    let (spares, _) = unkept(Arc::new(IdleMemory::from_files(&meminfo, "")));
+    let (spares, keeper) = keep(spares);
     lease(&spares, &program("1000"), 1);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(spares.listing().is_empty());
     std::fs::write(&meminfo, "MemTotal: 1000 kB\nMemAvailable: 500 kB\n").expect("written");
     until(|| spares.listing().len() == 1).await;
-    spares.close();
-    keeper.await.expect("the keeper ends");
+    close(&spares, keeper).await;
 }
 
 #[test]
 fn programs_that_are_known_are_bounded_and_the_last_ones() {
-    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
-    let spares = Spares::new(launcher, enough(), 2);
+    let (spares, _) = unkept(enough());
     for number in 0..=PROGRAMS_MAX {
         lease(&spares, &program(&number.to_string()), 1);
     }
@@ -222,8 +224,7 @@ fn programs_that_are_known_are_bounded_and_the_last_ones() {
 
 #[test]
 fn what_is_not_waited_for_keeps_no_image_mounted() {
-    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
-    let mut spares = Spares::new(launcher, enough(), 2);
+    let (mut spares, _) = unkept(enough());
     spares.wait_least = Duration::from_millis(1);
     let image = Arc::new(());
     let with_image = || {

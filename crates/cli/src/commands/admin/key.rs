@@ -2,11 +2,11 @@
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use hotlease_terminal::output::ColumnAlign::Left;
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity::parse_time;
 use hotlease_wire::grpc::{AddKeyRequest, KeyInfo, ListKeysRequest, RevokeKeyRequest, RotateKeyRequest};
+use hotlease_wire::mirror;
 use serde::Serialize;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -81,21 +81,23 @@ struct RotateArgs {
     site: SiteArgs,
 }
 
-#[derive(Serialize)]
-struct KeyRow {
-    id: String,
-    tenant: String,
-    role: String,
-    label: String,
-    created_ms: u64,
-    expires_ms: u64,
-    revoked_ms: u64,
-    used_ms: u64,
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<PathBuf>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    secret: Option<String>,
+mirror! {
+    #[derive(Serialize)]
+    struct KeyRow from(key: KeyInfo) {
+        id: String,
+        tenant: String,
+        role: String,
+        label: String,
+        created_ms: u64,
+        expires_ms: u64,
+        revoked_ms: u64,
+        used_ms: u64,
+        state: &'static str = state(key.revoked_ms, key.expires_ms),
+        #[serde(skip_serializing_if = "Option::is_none")]
+        file: Option<PathBuf> = None,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        secret: Option<String> = None,
+    }
 }
 
 fn now_ms() -> u64 {
@@ -103,27 +105,12 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl From<KeyInfo> for KeyRow {
-    fn from(key: KeyInfo) -> Self {
-        let state = match (key.revoked_ms, key.expires_ms) {
-            (0, 0) => "good",
-            (0, expires) if now_ms() < expires => "good",
-            (0, _) => "expired",
-            _ => "revoked",
-        };
-        Self {
-            id: key.id,
-            tenant: key.tenant,
-            role: key.role,
-            label: key.label,
-            created_ms: key.created_ms,
-            expires_ms: key.expires_ms,
-            revoked_ms: key.revoked_ms,
-            used_ms: key.used_ms,
-            state,
-            file: None,
-            secret: None,
-        }
+fn state(revoked_ms: u64, expires_ms: u64) -> &'static str {
+    match (revoked_ms, expires_ms) {
+        (0, 0) => "good",
+        (0, expires) if now_ms() < expires => "good",
+        (0, _) => "expired",
+        _ => "revoked",
     }
 }
 
@@ -151,8 +138,8 @@ pub(crate) fn carry_out(args: KeyArgs, output: &mut Printer) -> anyhow::Result<(
             let request = ListKeysRequest { tenant: args.tenant };
             let list = platform.request(async |client| client.list_keys(request).await)?;
             let rows: Vec<KeyRow> = list.keys.into_iter().map(KeyRow::from).collect();
-            let columns = ["KEY", "TENANT", "ROLE", "STATE", "LABEL", "USED"].map(|name| Column(name, Left));
-            output.list(&rows, &columns, "there are no keys", |row| {
+            let columns = "KEY, TENANT, ROLE, STATE, LABEL, USED";
+            output.list(&rows, columns, "there are no keys", |row| {
                 vec![
                     row.id.clone(),
                     row.tenant.clone(),

@@ -3,8 +3,7 @@
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use hotlease_agent::CoreChoice;
-use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{
@@ -229,18 +228,8 @@ fn nodes(platform: &mut Platform) -> anyhow::Result<Vec<NodeRow>> {
 
 fn list(site: &SiteArgs, output: &mut Printer) -> anyhow::Result<()> {
     let rows = nodes(&mut Platform::of(site)?)?;
-    let columns = [
-        Column("HOST", Left),
-        Column("AGENT", Left),
-        Column("STATE", Left),
-        Column("CORES", Left),
-        Column("FREE", Right),
-        Column("GPUS", Right),
-        Column("MEMORY", Right),
-        Column("LEASES", Right),
-        Column("WANTED", Left),
-    ];
-    output.list(&rows, &columns, "no nodes", |node| {
+    let columns = "HOST, AGENT, STATE, CORES, >FREE, >GPUS, >MEMORY, >LEASES, WANTED";
+    output.list(&rows, columns, "no nodes", |node| {
         let wanted = match (node.drained, node.pending) {
             (true, _) if node.drain_left_ms > 0 && node.state != "drained" => {
                 let left = quantity::nanoseconds(node.drain_left_ms.saturating_mul(1_000_000));

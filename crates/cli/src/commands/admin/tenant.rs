@@ -2,11 +2,11 @@
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::{Platform, SiteArgs};
 use hotlease_terminal::quantity;
 use hotlease_wire::grpc::{ListTenantsRequest, PutTenantRequest, RemoveTenantRequest, Tenant};
+use hotlease_wire::mirror;
 use serde::Serialize;
 use std::str::FromStr;
 
@@ -152,44 +152,24 @@ impl QuotaArgs {
     }
 }
 
-#[derive(Serialize)]
-struct TenantRow {
-    name: String,
-    enabled: bool,
-    role: String,
-    cores: Option<u64>,
-    leases: Option<u64>,
-    memory_bytes: Option<u64>,
-    gpus: Option<u64>,
-    core_seconds: Option<u64>,
-    window_hours: Option<u32>,
-    members: Vec<String>,
-    held_leases: u64,
-    held_cores: u64,
-    held_memory_bytes: u64,
-    held_gpus: u64,
-    used_core_seconds: u64,
-}
-
-impl From<Tenant> for TenantRow {
-    fn from(tenant: Tenant) -> Self {
-        Self {
-            name: tenant.name,
-            enabled: tenant.enabled,
-            role: tenant.role,
-            cores: tenant.cores,
-            leases: tenant.leases,
-            memory_bytes: tenant.memory_bytes,
-            gpus: tenant.gpus,
-            core_seconds: tenant.core_seconds,
-            window_hours: tenant.window_hours,
-            members: tenant.members,
-            held_leases: tenant.held_leases,
-            held_cores: tenant.held_cores,
-            held_memory_bytes: tenant.held_memory_bytes,
-            held_gpus: tenant.held_gpus,
-            used_core_seconds: tenant.used_core_seconds,
-        }
+mirror! {
+    #[derive(Serialize)]
+    struct TenantRow from(tenant: Tenant) {
+        name: String,
+        enabled: bool,
+        role: String,
+        cores: Option<u64>,
+        leases: Option<u64>,
+        memory_bytes: Option<u64>,
+        gpus: Option<u64>,
+        core_seconds: Option<u64>,
+        window_hours: Option<u32>,
+        members: Vec<String>,
+        held_leases: u64,
+        held_cores: u64,
+        held_memory_bytes: u64,
+        held_gpus: u64,
+        used_core_seconds: u64,
     }
 }
 
@@ -281,15 +261,8 @@ pub(crate) fn carry_out(args: TenantArgs, output: &mut Printer) -> anyhow::Resul
             let mut platform = Platform::of(&args.site)?;
             let list = platform.request(async |client| client.list_tenants(ListTenantsRequest::default()).await)?;
             let rows: Vec<TenantRow> = list.tenants.into_iter().map(TenantRow::from).collect();
-            let columns = [
-                Column("TENANT", Left),
-                Column("ROLE", Left),
-                Column("STATE", Left),
-                Column("LEASES", Right),
-                Column("CORES", Right),
-                Column("MEMBERS", Left),
-            ];
-            output.list(&rows, &columns, "no tenant was named", |row| {
+            let columns = "TENANT, ROLE, STATE, >LEASES, >CORES, MEMBERS";
+            output.list(&rows, columns, "no tenant was named", |row| {
                 vec![
                     row.name.clone(),
                     row.role.clone(),

@@ -7,7 +7,7 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_journal::{JOURNAL_FILE, LeaseKey, LeaseTotal, TotalsTable, read};
 use hotlease_terminal::output::{Printer, printable};
 use hotlease_terminal::platform::Platform;
-use hotlease_wire::grpc::{FunctionUsage, JournalTotal, Usage, VerifyReply, VerifyRequest};
+use hotlease_wire::grpc::{FunctionUsage, JournalTotal, VerifyReply, VerifyRequest};
 use hotlease_wire::ids::AgentId;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -78,12 +78,7 @@ fn total(
         agent: agent.to_string(),
         boot: boot.to_string(),
         lease: lease.to_string(),
-        usage: Some(Usage {
-            allocated_ns: entry.usage.allocated_ns,
-            hot_ns: entry.usage.hot_ns,
-            compute_ns: entry.usage.compute_ns,
-            invocations: entry.usage.invocations,
-        }),
+        usage: Some(entry.usage.into()),
         ended: entry.ended,
         acknowledged,
         functions: functions.collect(),

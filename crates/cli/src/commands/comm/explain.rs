@@ -5,7 +5,7 @@ use clap::Args;
 use hotlease_collectives::model::{RecipeCandidate, candidates};
 use hotlease_collectives::{CollectiveCall, LinkKind, Question, Step};
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
+use hotlease_terminal::output::Printer;
 use serde::Serialize;
 
 /// Most rounds that are shown.
@@ -83,11 +83,11 @@ pub(super) fn carry_out(args: &ExplainArgs, output: &mut Printer) -> anyhow::Res
     let scenario = case.scenario(nodes.as_deref());
     // Reports errors of the call itself before the table is consulted.
     let candidates = candidates(&scenario, args.link, &table, &prices)?;
-    let explanation = table.explain(&Question::new(&scenario.call, scenario.element, args.link));
+    let explanation = table.explain(&Question::new(&scenario.call, args.link));
     let (mut rounds, mut more) = (Vec::new(), false);
     if let Some(rank) = args.rank {
         let call = CollectiveCall { rank, ..scenario.call };
-        let part = explanation.choice.recipe.build_part(&call, 0..ROUNDS_MAX)?;
+        let part = explanation.recipe.build_part(&call, 0..ROUNDS_MAX)?;
         (rounds, more) = (part.schedule.rounds, part.has_more);
     }
     let words = |steps: &[Step]| steps.iter().map(Step::to_string).collect();
@@ -96,10 +96,10 @@ pub(super) fn carry_out(args: &ExplainArgs, output: &mut Printer) -> anyhow::Res
         rules: explanation.lines,
         algorithms: candidates
             .iter()
-            .map(|candidate| row(candidate, scenario.element))
+            .map(|candidate| row(candidate, scenario.element()))
             .collect(),
         rank: args.rank,
-        element_bytes: scenario.element,
+        element_bytes: scenario.element(),
         rounds: rounds
             .iter()
             .map(|round| RoundText {
@@ -135,15 +135,8 @@ fn show(answer: &ExplainOutput, output: &mut Printer) -> anyhow::Result<()> {
         output.line(&format!("  {rule}"))?;
     }
     output.line("\nby the model:")?;
-    let columns = [
-        Column("ALGORITHM", Left),
-        Column("TIME", Right),
-        Column("MESSAGES", Right),
-        Column("WRITES", Right),
-        Column("READS", Right),
-        Column("", Left),
-    ];
-    output.list(&answer.algorithms, &columns, "", |row| {
+    let columns = "ALGORITHM, >TIME, >MESSAGES, >WRITES, >READS, ";
+    output.list(&answer.algorithms, columns, "", |row| {
         let note = row.why_not.as_deref().unwrap_or(if row.chosen { "chosen" } else { "" });
         let known = |text: String| if row.seconds.is_some() { text } else { "-".into() };
         vec![

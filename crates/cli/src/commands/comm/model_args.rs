@@ -3,16 +3,23 @@
 use anyhow::Context;
 use clap::Args;
 use hotlease_collectives::model::{FigureOrigin, LinkPrices, MessageTimes, RANKS_MAX, Scenario, collective_of_bytes};
-use hotlease_collectives::{CollectiveCall, Operation, Recipe, Table};
+use hotlease_collectives::{CollectiveCall, Operation, Operator, Recipe, Table};
 use hotlease_terminal::exit::CommandError;
 use hotlease_terminal::quantity;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// Most bytes that are read of any of these files.
+/// Longest of these files that is read, bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// An operator that does not commute, for planning alone.
+static ORDERED: LazyLock<Operator> = LazyLock::new(|| Operator::User {
+    function: Arc::new(|_, _, _| ()),
+    commutes: false,
+});
 
 /// Files of the model.
 #[derive(Debug, Args)]
@@ -42,10 +49,15 @@ impl ModelFileArgs {
 }
 
 fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, hotlease_collectives::Error>) -> anyhow::Result<T> {
-    let mut text = String::new();
+    let unreadable = || format!("cannot read {}", path.display());
+    let mut bytes = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
-        .with_context(|| format!("cannot read {}", path.display()))?;
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .with_context(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        anyhow::bail!("{} is too long: the most is {FILE_BYTES_MAX} bytes", path.display());
+    }
+    let text = String::from_utf8(bytes).with_context(unreadable)?;
     parse(&text).with_context(|| path.display().to_string())
 }
 
@@ -130,21 +142,17 @@ pub(super) struct SizedCollective {
 }
 
 impl SizedCollective {
-    /// Size of its elements, in bytes.
-    pub(super) fn element(&self) -> usize {
-        collective_of_bytes(self.operation, self.root, self.ranks, self.size).1
-    }
-
     /// The collective as rank 0 calls it.
     pub(super) fn scenario<'a>(&self, nodes: Option<&'a [u32]>) -> Scenario<'a> {
-        let (collective, element) = collective_of_bytes(self.operation, self.root, self.ranks, self.size);
+        let (mut collective, datatype) = collective_of_bytes(self.operation, self.root, self.ranks, self.size);
+        if !self.commutes {
+            collective = collective.with_operator(&ORDERED);
+        }
         Scenario {
             call: CollectiveCall {
-                commutes: self.commutes,
                 nodes,
-                ..CollectiveCall::new(collective, 0, self.ranks)
+                ..CollectiveCall::new(collective, datatype, 0, self.ranks)
             },
-            element,
             memory_bytes: 0,
             operations_per_hour: None,
         }
@@ -175,4 +183,24 @@ pub(super) fn algorithm(recipe: &Recipe, element: usize) -> String {
 /// A time with its unit, given in seconds.
 pub(super) fn time(seconds: f64) -> String {
     quantity::nanoseconds((seconds * 1e9).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_over_the_limit_is_refused_with_the_limit() {
+        let path = std::env::temp_dir().join(format!("hotlease-model-file-{}", std::process::id()));
+        // What is beyond the limit is a comment, so that its beginning alone can be read.
+        let file = |bytes: u64| format!("#{}", "x".repeat(bytes as usize - 1));
+        std::fs::write(&path, file(FILE_BYTES_MAX)).expect("written");
+        let read_whole = read(&path, |text| Ok(text.len() as u64));
+        std::fs::write(&path, file(FILE_BYTES_MAX + 1)).expect("written");
+        let refused = read(&path, |text| Ok(text.len()));
+        std::fs::remove_file(&path).expect("removed");
+        assert_eq!(read_whole.expect("it is not too long"), FILE_BYTES_MAX);
+        let error = refused.expect_err("it is too long").to_string();
+        assert!(error.contains("the most is 4194304 bytes"), "{error}");
+    }
 }

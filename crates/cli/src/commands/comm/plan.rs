@@ -6,7 +6,7 @@ use hotlease_collectives::LinkKind;
 use hotlease_collectives::model::{Criterion, Estimate, Scenario, estimate};
 use hotlease_comm::{Error, LinkChoice};
 use hotlease_terminal::exit::CommandError;
-use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 
@@ -87,7 +87,7 @@ pub(super) fn carry_out(args: &PlanArgs, output: &mut Printer) -> anyhow::Result
         let (outcome, price) = (estimate.outcome, estimate.price);
         LinkRow {
             link: estimate.link.to_string(),
-            algorithm: algorithm(&estimate.recipe, scenario.element),
+            algorithm: algorithm(&estimate.recipe, scenario.element()),
             seconds: estimate.seconds(),
             price: price.total(),
             functions: price.functions,
@@ -111,20 +111,9 @@ pub(super) fn carry_out(args: &PlanArgs, output: &mut Printer) -> anyhow::Result
             prices.currency
         ))?;
     }
-    let columns = [
-        Column("LINK", Left),
-        Column("ALGORITHM", Left),
-        Column("TIME", Right),
-        Column("PRICE", Right),
-        Column("FUNCTIONS", Right),
-        Column("SERVERS", Right),
-        Column("REQUESTS", Right),
-        Column("MESSAGES", Right),
-        Column("WRITES", Right),
-        Column("READS", Right),
-        Column("IN VAIN", Right),
-    ];
-    output.list(&rows, &columns, "", |row| {
+    let columns =
+        "LINK, ALGORITHM, >TIME, >PRICE, >FUNCTIONS, >SERVERS, >REQUESTS, >MESSAGES, >WRITES, >READS, >IN VAIN";
+    output.list(&rows, columns, "", |row| {
         vec![
             row.link.clone(),
             row.algorithm.clone(),

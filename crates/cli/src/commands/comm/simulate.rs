@@ -4,7 +4,7 @@ use super::model_args::{ModelFileArgs, SizedCollective, TimesArgs, algorithm, ti
 use clap::Args;
 use hotlease_collectives::model::{Estimate, RANKS_MAX, RecipeCandidate, candidates};
 use hotlease_collectives::{LinkKind, Operation};
-use hotlease_terminal::output::{Column, ColumnAlign::*, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 
@@ -75,23 +75,14 @@ pub(super) fn carry_out(args: &SimulateArgs, output: &mut Printer) -> anyhow::Re
                     root: 0,
                     commutes: true,
                 };
-                let candidates = candidates(&case.scenario(None), args.link, &table, &prices)?;
-                rows.push(row(&case, &candidates));
+                let scenario = case.scenario(None);
+                let candidates = candidates(&scenario, args.link, &table, &prices)?;
+                rows.push(row(&case, scenario.element(), &candidates));
             }
         }
     }
-    let columns = [
-        Column("OPERATION", Left),
-        Column("RANKS", Right),
-        Column("SIZE", Right),
-        Column("FASTEST", Left),
-        Column("TIME", Right),
-        Column("THE TABLE'S CHOICE", Left),
-        Column("TIME", Right),
-        Column("FACTOR", Right),
-        Column("NOT SIMULATED", Left),
-    ];
-    output.list(&rows, &columns, "nothing was asked for", |row| {
+    let columns = "OPERATION, >RANKS, >SIZE, FASTEST, >TIME, THE TABLE'S CHOICE, >TIME, >FACTOR, NOT SIMULATED";
+    output.list(&rows, columns, "nothing was asked for", |row| {
         vec![
             row.operation.clone(),
             row.ranks.to_string(),
@@ -116,8 +107,7 @@ impl SimulateArgs {
     }
 }
 
-fn row(case: &SizedCollective, candidates: &[RecipeCandidate]) -> SimulationRow {
-    let element = case.element();
+fn row(case: &SizedCollective, element: usize, candidates: &[RecipeCandidate]) -> SimulationRow {
     let seconds = |candidate: &RecipeCandidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
     let name = |candidate: &RecipeCandidate| algorithm(&candidate.recipe, element);
     // The fastest comes first, and algorithms that were not simulated come last.

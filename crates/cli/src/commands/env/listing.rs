@@ -3,8 +3,7 @@
 use super::{CacheArgs, StoreArgs};
 use clap::Args;
 use hotlease_image::{CachedImage, ImageError, ImageId};
-use hotlease_terminal::output::ColumnAlign::{Left, Right};
-use hotlease_terminal::output::{Column, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -103,15 +102,9 @@ pub(super) fn ls(args: &LsArgs, output: &mut Printer) -> anyhow::Result<()> {
     let cached = args.cache.open()?.list()?;
     let mut rows: Vec<ImageRow> = cached.into_iter().map(ImageRow::from).collect();
     rows.extend(of_stores(&args.cache.stores)?);
-    let columns = [
-        Column("ENVIRONMENT", Left),
-        Column("SIZE", Right),
-        Column("PLACE", Left),
-        Column("MOUNTED", Left),
-        Column("LAST USED", Right),
-    ];
+    let columns = "ENVIRONMENT, >SIZE, PLACE, MOUNTED, >LAST USED";
     let empty = "no images; `hotlease env pack DIR` makes one";
-    output.list(&rows, &columns, empty, |row| {
+    output.list(&rows, columns, empty, |row| {
         let used = row
             .idle_seconds
             .map(|idle| format!("{} ago", quantity::nanoseconds(idle.saturating_mul(1_000_000_000))));
@@ -132,8 +125,8 @@ pub(super) fn gc(args: &GcArgs, output: &mut Printer) -> anyhow::Result<()> {
         bytes: image.bytes,
     };
     let rows: Vec<RemovedRow> = removed.into_iter().map(row).collect();
-    let columns = [Column("REMOVED", Left), Column("SIZE", Right)];
-    output.list(&rows, &columns, "nothing was removed", |row| {
+    let columns = "REMOVED, >SIZE";
+    output.list(&rows, columns, "nothing was removed", |row| {
         vec![row.hash.clone(), quantity::bytes(row.bytes)]
     })
 }
@@ -164,12 +157,8 @@ pub(super) fn verify(args: &VerifyArgs, output: &mut Printer) -> anyhow::Result<
     if let Some(missing) = named.difference(&seen).next() {
         anyhow::bail!("environment {missing} is neither in the cache nor in a store; see `hotlease env ls`");
     }
-    let columns = [
-        Column("ENVIRONMENT", Left),
-        Column("PLACE", Left),
-        Column("STATE", Left),
-    ];
-    output.list(&rows, &columns, "no images", |row| {
+    let columns = "ENVIRONMENT, PLACE, STATE";
+    output.list(&rows, columns, "no images", |row| {
         let state = row.error.clone().unwrap_or_else(|| "right".into());
         vec![row.hash.clone(), row.place.clone(), state]
     })?;

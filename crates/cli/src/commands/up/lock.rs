@@ -1,7 +1,7 @@
 //! Lock of a runtime directory: a file that a running `up` holds locked.
 //!
-//! The kernel releases the lock when its holder dies, for whatever reason. So if the lock can be taken, all other
-//! files in the directory are left over. The lock file itself stays: if it were removed, two processes could each
+//! The kernel releases the lock when its holder dies, for any reason. So if the lock can be taken, all other files in
+//! the directory are left over. The lock file itself stays: if it were removed, two processes could each
 //! hold the lock of a different file with this name.
 
 use anyhow::Context;

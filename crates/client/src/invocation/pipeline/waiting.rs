@@ -3,8 +3,6 @@
 use super::Pipeline;
 use crate::Error;
 use crate::channel::Channel;
-use crate::invocation::{BufferInvocation, Invocation};
-
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,6 +15,10 @@ pub struct AwaitedCall {
 }
 
 impl AwaitedCall {
+    pub(crate) fn new(channel: Arc<Channel>, seq: u64) -> Self {
+        Self { channel, seq }
+    }
+
     /// Whether [`Pipeline::try_pop`] has a result for it: an output, or the error of a worker that is gone. (If its
     /// future is submitted again after that, the future is another invocation.)
     #[inline]
@@ -34,10 +36,8 @@ impl fmt::Debug for AwaitedCall {
 impl Pipeline {
     /// The oldest invocation in flight, to be watched without this pipeline.
     pub fn oldest(&self) -> Option<AwaitedCall> {
-        self.in_flight.front().map(|&seq| AwaitedCall {
-            channel: self.channel.clone(),
-            seq,
-        })
+        let seq = *self.in_flight.front()?;
+        Some(AwaitedCall::new(self.channel.clone(), seq))
     }
 
     /// Whether the worker uses buffers of this process in place: it is reached through shared memory.
@@ -61,21 +61,5 @@ impl Pipeline {
             self.reopen(None)?;
         }
         Ok(())
-    }
-}
-
-impl Invocation {
-    /// The invocation that the future waits for now.
-    pub fn awaited(&self) -> AwaitedCall {
-        let (channel, seq) = self.place();
-        AwaitedCall { channel, seq }
-    }
-}
-
-impl BufferInvocation {
-    /// The invocation that the future waits for now.
-    pub fn awaited(&self) -> AwaitedCall {
-        let (channel, seq) = self.place();
-        AwaitedCall { channel, seq }
     }
 }

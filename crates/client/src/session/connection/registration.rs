@@ -19,12 +19,7 @@ impl WorkerConnection {
         // Other tasks do not wait longer for a worker that has stopped.
         let mut known = match tokio::time::timeout(REQUEST_LIMIT, self.registrations.lock()).await {
             Ok(known) => known,
-            Err(_) => {
-                return Err(Error::Refused(Rejection::Timeout {
-                    what: WORKER.to_owned(),
-                    after_ms: REQUEST_LIMIT.as_millis() as u64,
-                }));
-            }
+            Err(_) => return Err(Error::no_answer(WORKER, REQUEST_LIMIT)),
         };
         known.check(size_bytes)?;
         while known.is_full_for(size_bytes) {

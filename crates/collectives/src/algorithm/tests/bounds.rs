@@ -4,10 +4,13 @@
 //! reached.
 
 use super::cases::{nodes, ranks, recipes};
-use crate::algorithm::{Algorithm, Recipe};
-use crate::collective::{Collective, CollectiveCall, Operation};
+use crate::algorithm::Recipe;
+use crate::collective::{Collective, CollectiveCall};
 use crate::cost::{Costs, LinkCost, SimulationResult, StoreCost, simulate};
+use crate::datatype::Datatype;
 use crate::model::collective_of_size;
+use crate::operation::{Algorithm, Operation};
+use crate::operator::Operator;
 use crate::schedule::{Rank, Step};
 
 const BLOCK: usize = 64;
@@ -51,15 +54,9 @@ fn measure(operation: Operation, recipe: Recipe, ranks: Rank, root: Rank, commut
         reduce_byte_s: 0.0,
         copy_byte_s: 0.0,
     };
-    let collective = collective(operation, ranks, root);
+    let collective = collective(operation, ranks, root).with_operator(Operator::in_order(commutes));
     simulate(ranks, 1, &costs, |rank, rounds| {
-        recipe.build_part(
-            &CollectiveCall {
-                commutes,
-                ..CollectiveCall::new(collective, rank, ranks)
-            },
-            rounds,
-        )
+        recipe.build_part(&CollectiveCall::new(collective, Datatype::U8, rank, ranks), rounds)
     })
     .unwrap_or_else(|error| panic!("{operation} by {recipe:?}, {ranks} ranks: {error}"))
 }
@@ -228,7 +225,7 @@ fn between_nodes_only_their_leaders_speak() {
                     for rank in 0..ranks {
                         let call = CollectiveCall {
                             nodes: Some(&map),
-                            ..CollectiveCall::new(collective, rank, ranks)
+                            ..CollectiveCall::new(collective, Datatype::U64, rank, ranks)
                         };
                         let schedule = recipe.build(&call).expect("it commutes");
                         for step in schedule.rounds.iter().flat_map(|round| &round.transfers) {

@@ -1,12 +1,13 @@
 //! Cases that are tried: numbers of ranks, roots, counts, positions of blocks, elements, nodes.
 
-use crate::algorithm::{Algorithm, Recipe};
-use crate::collective::{CollectiveCall, Operation};
+use crate::algorithm::Recipe;
+use crate::collective::CollectiveCall;
 use crate::datatype::Datatype;
+use crate::operation::{Algorithm, Operation};
 use crate::operator::{Operator, Reduction};
 use crate::schedule::Rank;
 use std::num::NonZeroU32;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 pub const COUNTS: [usize; 5] = [0, 1, 2, 7, 1000];
 
@@ -57,15 +58,11 @@ pub enum Elements {
 impl Elements {
     pub const REDUCED: [Elements; 2] = [Elements::Numbers, Elements::Maps];
 
-    pub fn commutes(self) -> bool {
-        self != Elements::Maps
-    }
-
     pub fn size(self) -> usize {
         self.datatype().size()
     }
 
-    fn datatype(self) -> Datatype {
+    pub fn datatype(self) -> Datatype {
         match self {
             Elements::Numbers => Datatype::U64,
             Elements::Maps => Datatype::Record(NonZeroU32::new(16).expect("16")),
@@ -73,19 +70,24 @@ impl Elements {
         }
     }
 
+    pub fn operator(self) -> &'static Operator {
+        static COMPOSITION: LazyLock<Operator> = LazyLock::new(|| Operator::User {
+            function: Arc::new(|first, second, _| {
+                for (first, second) in first.as_chunks().0.iter().zip(second.as_chunks_mut().0) {
+                    *second = after(*first, *second);
+                }
+            }),
+            commutes: false,
+        });
+        match self {
+            Elements::Maps => &COMPOSITION,
+            _ => &Operator::Sum,
+        }
+    }
+
     pub fn reduction(self) -> Option<Reduction> {
-        let operator = match self {
-            Elements::Maps => Operator::User {
-                function: Arc::new(|first, second, _| {
-                    for (first, second) in first.as_chunks().0.iter().zip(second.as_chunks_mut().0) {
-                        *second = after(*first, *second);
-                    }
-                }),
-                commutes: false,
-            },
-            _ => Operator::Sum,
-        };
-        Some(operator.of(self.datatype()).expect("there is such a reduction"))
+        let reduction = self.operator().of(self.datatype());
+        Some(reduction.expect("there is such a reduction"))
     }
 
     /// Reduces one element in the simplest way: `own = lower op own`.

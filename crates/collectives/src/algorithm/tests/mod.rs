@@ -98,7 +98,7 @@ impl Case<'_> {
         let size = self.elements.size();
         // In place, the input of a reduce-scatter may be overwritten; only the beginning is the result.
         let counts = match call.collective {
-            Collective::ReduceScatter { blocks } => blocks.count(call.rank as usize) * size,
+            Collective::ReduceScatter { blocks, .. } => blocks.count(call.rank as usize) * size,
             _ => expected.len(),
         };
         let (got, expected) = (&got[..counts], &expected[..counts]);

@@ -2,8 +2,11 @@
 
 use super::Case;
 use super::cases::{COUNTS, Elements, base_seed, block_counts, mixed, nodes, places, ranks, recipes, roots, uneven};
-use crate::algorithm::{Algorithm, Blocks, Recipe};
-use crate::collective::{Collective, CollectiveCall, Operation};
+use crate::algorithm::{Blocks, Recipe};
+use crate::collective::{Collective, CollectiveCall};
+use crate::datatype::Datatype;
+use crate::operation::{Algorithm, Operation};
+use crate::operator::Operator;
 use crate::schedule::Rank;
 
 /// Runs one collective by all recipes that can do it: in place at no rank, at all ranks, and at some ranks.
@@ -21,9 +24,13 @@ fn try_all<'a>(collective_of: &dyn Fn(Rank) -> Collective<'a>, ranks: Rank, elem
                 for in_place in [|_| false, |_| true, |rank: Rank| mixed(rank.into()).is_multiple_of(2)] {
                     let call = |rank| CollectiveCall {
                         in_place: in_place(rank),
-                        commutes: elements.commutes(),
                         nodes,
-                        ..CollectiveCall::new(collective_of(rank), rank, ranks)
+                        ..CollectiveCall::new(
+                            collective_of(rank).with_operator(elements.operator()),
+                            elements.datatype(),
+                            rank,
+                            ranks,
+                        )
                     };
                     let calls: Vec<CollectiveCall> = (0..ranks).map(call).collect();
                     let serves: Vec<bool> = calls.iter().map(|call| recipe.check(call).is_ok()).collect();
@@ -122,7 +129,7 @@ fn no_rank_leaves_a_barrier_before_all_are_there() {
             for map in nodes(ranks) {
                 let call = |rank| CollectiveCall {
                     nodes: Some(&map),
-                    ..CollectiveCall::new(Collective::Barrier, rank, ranks)
+                    ..CollectiveCall::new(Collective::Barrier, Datatype::U64, rank, ranks)
                 };
                 let case = Case {
                     calls: (0..ranks).map(call).collect(),
@@ -204,12 +211,16 @@ fn a_reduction_keeps_rank_order_for_any_root() {
     try_counts(true, &Elements::REDUCED, |root, count| Collective::Reduce {
         root,
         count,
+        operator: &Operator::Sum,
     });
 }
 
 #[test]
 fn an_allreduce_keeps_rank_order() {
-    try_counts(false, &Elements::REDUCED, |_, count| Collective::Allreduce { count });
+    try_counts(false, &Elements::REDUCED, |_, count| Collective::Allreduce {
+        count,
+        operator: &Operator::Sum,
+    });
 }
 
 #[test]
@@ -217,11 +228,14 @@ fn an_allreduce_gives_everyone_the_same_bits() {
     for ranks in ranks() {
         for map in nodes(ranks) {
             for recipe in recipes(Operation::Allreduce) {
-                let collective = Collective::Allreduce { count: 37 };
+                let collective = Collective::Allreduce {
+                    count: 37,
+                    operator: &Operator::Sum,
+                };
                 let call = |rank| CollectiveCall {
                     in_place: rank % 3 == 1,
                     nodes: Some(&map),
-                    ..CollectiveCall::new(collective, rank, ranks)
+                    ..CollectiveCall::new(collective, Datatype::U64, rank, ranks)
                 };
                 let calls = (0..ranks).map(call).collect();
                 Case {
@@ -242,7 +256,10 @@ fn a_reduce_scatter_keeps_rank_order() {
             // The blocks of a reduce-scatter must follow each other, so the third shape is left out.
             for shape in &shapes(ranks, count)[..2] {
                 try_all(
-                    &|rank| Collective::ReduceScatter { blocks: shape.at(rank) },
+                    &|rank| Collective::ReduceScatter {
+                        blocks: shape.at(rank),
+                        operator: &Operator::Sum,
+                    },
                     ranks,
                     &Elements::REDUCED,
                 );
@@ -253,12 +270,18 @@ fn a_reduce_scatter_keeps_rank_order() {
 
 #[test]
 fn scans_keep_rank_order() {
-    try_counts(false, &Elements::REDUCED, |_, count| Collective::Scan { count });
+    try_counts(false, &Elements::REDUCED, |_, count| Collective::Scan {
+        count,
+        operator: &Operator::Sum,
+    });
 }
 
 #[test]
 fn exclusive_scans_keep_rank_order_and_leave_rank_0_alone() {
-    try_counts(false, &Elements::REDUCED, |_, count| Collective::Exscan { count });
+    try_counts(false, &Elements::REDUCED, |_, count| Collective::Exscan {
+        count,
+        operator: &Operator::Sum,
+    });
 }
 
 #[test]
@@ -295,7 +318,7 @@ fn an_alltoallv_exchanges_all_blocks_of_any_length() {
                     };
                     CollectiveCall {
                         in_place,
-                        ..CollectiveCall::new(collective, rank, ranks)
+                        ..CollectiveCall::new(collective, Datatype::U64, rank, ranks)
                     }
                 };
                 for recipe in recipes(Operation::Alltoallv) {
@@ -323,6 +346,7 @@ fn linear_and_pairwise_exchanges_understand_each_other() {
                 sent: blocks,
                 received: blocks,
             },
+            Datatype::U64,
             rank,
             7,
         )
@@ -355,17 +379,21 @@ fn linear_and_pairwise_exchanges_understand_each_other() {
 #[test]
 fn more_than_a_hundred_ranks_do_what_few_do() {
     let ranks = 129;
-    let blocks = Blocks::Equal(2);
+    let (blocks, operator) = (Blocks::Equal(2), &Operator::Sum);
     for collective in [
         Collective::Broadcast { root: 100, count: 300 },
         Collective::Gather { root: 100, blocks },
         Collective::Scatter { root: 100, blocks },
         Collective::Allgather { blocks },
-        Collective::Reduce { root: 100, count: 300 },
-        Collective::Allreduce { count: 300 },
-        Collective::ReduceScatter { blocks },
-        Collective::Scan { count: 3 },
-        Collective::Exscan { count: 3 },
+        Collective::Reduce {
+            root: 100,
+            count: 300,
+            operator,
+        },
+        Collective::Allreduce { count: 300, operator },
+        Collective::ReduceScatter { blocks, operator },
+        Collective::Scan { count: 3, operator },
+        Collective::Exscan { count: 3, operator },
         Collective::Alltoall { count: 1 },
     ] {
         for recipe in recipes(collective.operation())
@@ -377,11 +405,8 @@ fn more_than_a_hundred_ranks_do_what_few_do() {
             } else {
                 Elements::Maps
             };
-            let commutes = elements.commutes();
-            let call = |rank| CollectiveCall {
-                commutes,
-                ..CollectiveCall::new(collective, rank, ranks)
-            };
+            let collective = collective.with_operator(elements.operator());
+            let call = |rank| CollectiveCall::new(collective, elements.datatype(), rank, ranks);
             Case {
                 calls: (0..ranks).map(call).collect(),
                 recipe,
@@ -407,16 +432,30 @@ fn parts_of_a_schedule_make_up_the_whole() {
             Operation::Gather => Collective::Gather { root: 4, blocks },
             Operation::Scatter => Collective::Scatter { root: 4, blocks },
             Operation::Allgather => Collective::Allgather { blocks },
-            Operation::Reduce => Collective::Reduce { root: 4, count: 50 },
-            Operation::Allreduce => Collective::Allreduce { count: 50 },
+            Operation::Reduce => Collective::Reduce {
+                root: 4,
+                count: 50,
+                operator: &Operator::Sum,
+            },
+            Operation::Allreduce => Collective::Allreduce {
+                count: 50,
+                operator: &Operator::Sum,
+            },
             Operation::ReduceScatter => Collective::ReduceScatter {
                 blocks: Blocks::Each {
                     counts: &counts,
                     displacements: &dense,
                 },
+                operator: &Operator::Sum,
             },
-            Operation::Scan => Collective::Scan { count: 50 },
-            Operation::Exscan => Collective::Exscan { count: 50 },
+            Operation::Scan => Collective::Scan {
+                count: 50,
+                operator: &Operator::Sum,
+            },
+            Operation::Exscan => Collective::Exscan {
+                count: 50,
+                operator: &Operator::Sum,
+            },
             Operation::Alltoall => Collective::Alltoall { count: 3 },
             // These have no builders of their own.
             Operation::Gatherv | Operation::Scatterv | Operation::Alltoallv => continue,
@@ -426,7 +465,7 @@ fn parts_of_a_schedule_make_up_the_whole() {
             for rank in 0..9 {
                 let call = CollectiveCall {
                     nodes: Some(map),
-                    ..CollectiveCall::new(collective, rank, 9)
+                    ..CollectiveCall::new(collective, Datatype::U64, rank, 9)
                 };
                 let whole = recipe.build(&call).expect("it is offered");
                 for length in [1, 2, 5] {

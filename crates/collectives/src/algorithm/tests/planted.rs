@@ -3,9 +3,12 @@
 use super::Case;
 use super::cases::{Elements, base_seed, mixed, recipes};
 use super::executor::World;
-use crate::algorithm::{Algorithm, Blocks, Recipe};
+use crate::algorithm::{Blocks, Recipe};
 use crate::collective::{Collective, CollectiveCall};
+use crate::datatype::Datatype;
 use crate::error::Error;
+use crate::operation::Algorithm;
+use crate::operator::Operator;
 use crate::schedule::{Area, AreaSpan, Rank, Round, Schedule, Step};
 
 fn run(schedules: &[Schedule], elements: usize) -> Result<(), String> {
@@ -203,16 +206,16 @@ fn rules_of_schedules_are_checked() {
 
 #[test]
 fn a_ring_is_refused_to_operators_that_do_not_commute_and_would_be_wrong() {
-    let call = |commutes| CollectiveCall {
-        commutes,
-        ..CollectiveCall::new(Collective::Allreduce { count: 9 }, 0, 3)
+    let call = |commutes, rank| {
+        let operator = Operator::in_order(commutes);
+        CollectiveCall::new(Collective::Allreduce { count: 9, operator }, Datatype::U64, rank, 3)
     };
     let refused = Recipe::from(Algorithm::Ring)
-        .build(&call(false))
+        .build(&call(false, 0))
         .expect_err("it does not commute");
     assert!(matches!(refused, Error::UnsupportedAlgorithm { .. }), "{refused}");
 
-    let calls: Vec<CollectiveCall> = (0..3).map(|rank| CollectiveCall { rank, ..call(true) }).collect();
+    let calls: Vec<CollectiveCall> = (0..3).map(|rank| call(true, rank)).collect();
     let case = Case {
         calls,
         recipe: Algorithm::Ring.into(),
@@ -294,11 +297,27 @@ fn any_mistake_in_any_schedule_is_noticed() {
             blocks,
         },
         Collective::Allgather { blocks },
-        Collective::Reduce { root: 1, count: 40 },
-        Collective::Allreduce { count: 40 },
-        Collective::ReduceScatter { blocks },
-        Collective::Scan { count: 40 },
-        Collective::Exscan { count: 40 },
+        Collective::Reduce {
+            root: 1,
+            count: 40,
+            operator: &Operator::Sum,
+        },
+        Collective::Allreduce {
+            count: 40,
+            operator: &Operator::Sum,
+        },
+        Collective::ReduceScatter {
+            blocks,
+            operator: &Operator::Sum,
+        },
+        Collective::Scan {
+            count: 40,
+            operator: &Operator::Sum,
+        },
+        Collective::Exscan {
+            count: 40,
+            operator: &Operator::Sum,
+        },
         Collective::Alltoall { count: 3 },
         Collective::Alltoallv {
             sent: blocks,
@@ -313,10 +332,8 @@ fn any_mistake_in_any_schedule_is_noticed() {
                 .filter(|recipe| !recipe.by_nodes)
             {
                 let elements = Elements::Maps;
-                let call = |rank| CollectiveCall {
-                    commutes: false,
-                    ..CollectiveCall::new(collective, rank, ranks)
-                };
+                let collective = collective.with_operator(elements.operator());
+                let call = |rank| CollectiveCall::new(collective, elements.datatype(), rank, ranks);
                 let case = Case {
                     calls: (0..ranks).map(call).collect(),
                     recipe,

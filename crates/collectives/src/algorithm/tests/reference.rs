@@ -45,7 +45,7 @@ pub fn outputs(calls: &[CollectiveCall], elements: &Elements, inputs: &[Vec<u8>]
             }
             Collective::Reduce { .. } if is_root => put(0, &sums[calls.len() - 1]),
             Collective::Allreduce { .. } => put(0, &sums[calls.len() - 1]),
-            Collective::ReduceScatter { ref blocks } => put(0, part(&sums[calls.len() - 1], blocks, rank, size)),
+            Collective::ReduceScatter { ref blocks, .. } => put(0, part(&sums[calls.len() - 1], blocks, rank, size)),
             Collective::Scan { .. } => put(0, &sums[rank]),
             Collective::Exscan { .. } if rank > 0 => put(0, &sums[rank - 1]),
             Collective::Alltoall { count } => {

@@ -28,10 +28,8 @@ fn the_built_in_table_chooses_what_is_nearly_the_best() {
         for ranks in [2, 3, 4, 7, 8, 9, 16, 31, 64, 100] {
             for (operation, _) in Operation::NAMES {
                 for bytes in [8, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 32 << 20] {
-                    let scenario = Scenario {
-                        element: 8,
-                        ..scenario(operation, bytes / 8, ranks)
-                    };
+                    let mut scenario = scenario(operation, bytes / 8, ranks);
+                    scenario.call.datatype = Datatype::U64;
                     let candidates = candidates(&scenario, link, Table::built_in(), &prices).expect("candidates");
                     let seconds = |candidate: &RecipeCandidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
                     let best = seconds(&candidates[0]).expect("the best is known");

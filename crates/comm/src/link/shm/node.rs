@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_crowded_whatever_its_members_talk_over() {
+    fn a_node_is_crowded_over_any_link() {
         let of = [
             home(1, true, 2),
             home(1, false, 2),

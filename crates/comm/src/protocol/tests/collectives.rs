@@ -74,15 +74,13 @@ pub(super) fn numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 
 impl Net {
     pub(super) fn start(&mut self, rank: Rank, schedule: Schedule, input: &[u8], output: &TransferMemory) -> Key {
-        let start = CollectiveStart {
+        let start = CollectiveStart::Given(CollectiveWork {
             schedule: Arc::new(schedule),
             element: 8,
             input: TransferMemory::of(input.to_vec()),
             output: output.clone(),
             reduction: sums(),
-            is_built: false,
-            check: None,
-        };
+        });
         self.at(rank).collective(0, start).expect("room")
     }
 }
@@ -232,15 +230,13 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
     let mut net = Net::new(2, seed());
     let mut keys = Vec::new();
     for rank in 0..2 {
-        let start = CollectiveStart {
+        let start = CollectiveStart::Given(CollectiveWork {
             schedule: Arc::new(allreduce(rank, 2, 4)),
             element: 8,
             input: TransferMemory::zeroed(32),
             output: TransferMemory::zeroed(32),
             reduction: if rank == 0 { panics() } else { sums() },
-            is_built: false,
-            check: None,
-        };
+        });
         keys.push(net.at(rank).collective(0, start).expect("room"));
     }
     net.run();
@@ -280,15 +276,13 @@ fn an_error_of_a_member_that_is_ahead_leaves_the_collectives_before_it_to_the_ot
 #[test]
 fn a_schedule_that_reduces_is_refused_without_an_operator() {
     let mut net = Net::new(2, 0);
-    let start = CollectiveStart {
+    let start = CollectiveStart::Given(CollectiveWork {
         schedule: Arc::new(allreduce(0, 2, 4)),
         element: 8,
         input: TransferMemory::zeroed(32),
         output: TransferMemory::zeroed(32),
         reduction: None,
-        is_built: false,
-        check: None,
-    };
+    });
     let key = net.at(0).collective(0, start).expect("room");
     net.at(0).settle();
     let error = net

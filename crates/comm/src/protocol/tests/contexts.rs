@@ -33,15 +33,13 @@ impl Net {
     }
 
     fn add_in(&mut self, context: u64, rank: Rank, count: usize) -> Key {
-        let start = CollectiveStart {
+        let start = CollectiveStart::Given(CollectiveWork {
             schedule: Arc::new(allreduce(rank, SIZE, count)),
             element: 8,
             input: TransferMemory::of(numbers(0..count as u64)),
             output: TransferMemory::zeroed(8 * count),
             reduction: super::collectives::sums(),
-            is_built: false,
-            check: None,
-        };
+        });
         self.at(rank).collective(context, start).expect("room")
     }
 

@@ -24,7 +24,7 @@ use super::samples::Block;
 use clap::{Args, ValueEnum};
 use hotlease_sandbox::Kind;
 use hotlease_terminal::arguments::MachineArgs;
-use hotlease_terminal::output::{Column, ColumnAlign, Printer};
+use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use leases::{StartKind, StartPlatforms};
 use program::Program;
@@ -184,17 +184,8 @@ fn show(output: &mut Printer, records: &[Record], skipped: &[SkippedRow]) -> any
         return skipped.iter().try_for_each(|skipped| output.object(skipped));
     }
     output.line("cold starts: lease, or start of a process, to first result")?;
-    let columns = [
-        Column("PROGRAM", ColumnAlign::Left),
-        Column("IN", ColumnAlign::Left),
-        Column("START", ColumnAlign::Left),
-        Column("MEDIAN", ColumnAlign::Right),
-        Column("QUARTILES", ColumnAlign::Right),
-        Column("RATIO", ColumnAlign::Right),
-        Column("PRIVATE", ColumnAlign::Right),
-        Column("OF THE MEDIAN START, ms", ColumnAlign::Left),
-    ];
-    output.list(records, &columns, "nothing was measured", |record| {
+    let columns = "PROGRAM, IN, START, >MEDIAN, >QUARTILES, >RATIO, >PRIVATE, OF THE MEDIAN START, ms";
+    output.list(records, columns, "nothing was measured", |record| {
         let text = |name: &str| {
             record
                 .params

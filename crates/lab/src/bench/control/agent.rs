@@ -1,7 +1,8 @@
 //! A simulated agent: the book of leases and the membership of a real one, and workers that are never started.
 
+use hotlease_lease::LeaseRequest;
 use hotlease_lease::agent::{
-    BookAction, BookEvent, CoreLease, CoreUse, FinalTotal, GrantRequest, LeaseBook, OwedTotals, QuestionId, SessionId,
+    BookAction, BookEvent, CoreLease, FinalTotal, LeaseBook, OwedTotals, QuestionId, SessionId,
 };
 use hotlease_wire::EndReason;
 use hotlease_wire::Rejection;
@@ -19,6 +20,8 @@ use tonic::{Request, Response, Status};
 /// Most final totals that wait for the manager's acknowledgement; more than an agent's leases of a second.
 const OUTSTANDING_MAX: usize = 4096;
 const MEMORY_BYTES: u64 = 1 << 40;
+/// Time to live of leases that ask for none.
+const TTL_DEFAULT: Duration = Duration::from_secs(5);
 
 /// A simulated agent.
 #[derive(Clone)]
@@ -111,8 +114,8 @@ impl SimulatedAgent {
         LeaseInfo {
             id: lease.id.to_string(),
             agent: self.0.id.to_string(),
-            tenant: lease.tenant.clone(),
-            label: lease.label.clone(),
+            tenant: lease.request.tenant.clone(),
+            label: lease.request.label.clone(),
             state: "active".into(),
             epoch: lease.epoch.0,
             expires_in_ms: lease.expires.saturating_sub(now).as_millis() as u64,
@@ -121,11 +124,7 @@ impl SimulatedAgent {
                 allocated_ns: lease.allocated_ns(now),
                 ..Usage::default()
             }),
-            end_reason: String::new(),
-            shared: false,
-            gpus: Vec::new(),
-            functions: Vec::new(),
-            start: None,
+            ..LeaseInfo::default()
         }
     }
 
@@ -137,14 +136,10 @@ impl SimulatedAgent {
             label: total.label.clone(),
             state: "ended".into(),
             epoch: total.epoch.0,
-            expires_in_ms: 0,
             cores: total.cores.clone(),
-            usage: Some(message(total.usage)),
+            usage: Some(total.usage.into()),
             end_reason: total.why.clone(),
-            shared: false,
-            gpus: Vec::new(),
-            functions: Vec::new(),
-            start: None,
+            ..LeaseInfo::default()
         }
     }
 
@@ -182,22 +177,15 @@ impl SimulatedAgent {
         step.refusal.map_or(Ok(()), Err)
     }
 
-    fn grant_lease(&self, request: AcquireRequest) -> Result<Grant, Rejection> {
-        let ttl = Duration::from_millis(request.ttl_ms);
-        let wanted = GrantRequest {
-            id: LeaseId(rand::random()),
-            tenant: request.tenant,
-            label: request.label,
-            workers: request.workers,
-            slots_per_worker: request.slots_per_worker,
-            memory_bytes: request.memory_bytes,
-            gpus: request.gpus,
-            sharing: CoreUse::Exclusive,
-            ttl,
-        };
-        let (id, tenant) = (wanted.id, wanted.tenant.clone());
+    fn grant_lease(&self, message: AcquireRequest) -> Result<Grant, Rejection> {
+        let request = LeaseRequest::of(&message, TTL_DEFAULT)?;
+        let (id, tenant) = (LeaseId(rand::random()), message.tenant);
         let mut tables = self.tables();
-        self.step(&mut tables, BookEvent::Grant(wanted))?;
+        let grant = BookEvent::Grant {
+            lease: id,
+            request: request.into(),
+        };
+        self.step(&mut tables, grant)?;
         let lease = tables.book.active(id)?;
         let (epoch, cores) = (lease.epoch, lease.cores());
         // Attaches a session that never closes, as there are no real sessions here.
@@ -215,16 +203,16 @@ impl SimulatedAgent {
             token: vec![0; 128],
             session_socket: "/simulated/session.sock".into(),
             epoch: epoch.0,
-            ttl_ms: request.ttl_ms,
+            ttl_ms: message.ttl_ms,
             cores,
             endpoint: self.0.address.clone(),
             boot: self.0.boot.to_string(),
             node: "simulated".into(),
             places_per_core: 0,
-            workers: request.workers,
+            workers: message.workers,
             others: Vec::new(),
             gpus: Vec::new(),
-            reach: request.reach,
+            reach: message.reach,
             host: String::new(),
         })
     }
@@ -236,17 +224,8 @@ impl SimulatedAgent {
         self.step(&mut tables, BookEvent::End { lease, reason })?;
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
         Ok(ReleaseReply {
-            usage: ended.map(|ended| message(ended.usage)),
+            usage: ended.map(|ended| ended.usage.into()),
         })
-    }
-}
-
-fn message(usage: UsageTotals) -> Usage {
-    Usage {
-        allocated_ns: usage.allocated_ns,
-        hot_ns: usage.hot_ns,
-        compute_ns: usage.compute_ns,
-        invocations: usage.invocations,
     }
 }
 

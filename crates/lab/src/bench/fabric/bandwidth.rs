@@ -3,7 +3,7 @@
 use super::super::bench_platform::BenchPlatform;
 use super::super::measured_lease::{blocks, hot, pattern};
 use super::super::record::{Figures, Record, Target, params, print, round};
-use super::super::samples::{Pair, Samples};
+use super::super::samples::Pair;
 use super::fabric_lease::FabricLease;
 use super::tcp::Tcp;
 use anyhow::ensure;
@@ -110,9 +110,7 @@ fn record(stage: &FabricLease, size: usize, direction: Direction, baseline: &str
         "mode": match direction { Direction::In => "in", Direction::Out => "out" },
         "size_bytes": size, "workers": 1,
     };
-    let rate = |samples: &Samples| Figures::Rate {
-        per_second: size as f64 * 1e9 / samples.quantile(0.5).max(1) as f64,
-    };
+    let rate = |samples| Figures::of_transfers(size, samples);
     let mut record = Record::new("bandwidth", params, "B", rate(&pair.measured), &stage.machine);
     record.samples = pair.measured.len();
     record.compare(baseline, rate(&pair.baseline));

@@ -30,7 +30,7 @@ pub(in crate::bench) fn hot(
     let stage = FabricLease::set(host, transport, polling())?;
     let mut raw = stage.raw(false, 4096)?;
     let echo = stage.invoker.function("echo")?;
-    let mut pairs = sizes.iter().map(|_| Pair::new()).collect::<Result<Vec<_>, _>>()?;
+    let mut pairs = Pair::several(sizes.len())?;
     for _ in 0..blocks(samples, BLOCK) {
         for (size, pair) in sizes.iter().zip(&mut pairs) {
             let input = pattern(*size);

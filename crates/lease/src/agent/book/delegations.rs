@@ -164,7 +164,7 @@ mod tests {
     /// A lease of two workers with two slots each; it is served, and a holder's session is attached.
     fn held() -> (LeaseBook, Epoch) {
         let mut book = LeaseBook::new(0..4, 0);
-        let epoch = granted(&mut book, request(1, 2, 2), Duration::ZERO);
+        let epoch = granted(&mut book, 1, request(2, 2), Duration::ZERO);
         for event in [up(id(1), 0, epoch), up(id(1), 1, epoch), holder(epoch)] {
             assert_eq!(book.step(event, Duration::ZERO).refusal, None);
         }

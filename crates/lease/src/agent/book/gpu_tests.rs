@@ -1,6 +1,6 @@
 //! GPUs in leases and offers.
 
-use super::tests::{SECOND, gone, granted, id, request};
+use super::tests::{SECOND, gone, grant, granted, id, request};
 use super::*;
 use crate::agent::{NodeOffer, OfferedCores};
 use hotlease_wire::limits::GPUS_PER_WORKER_MAX;
@@ -8,11 +8,12 @@ use hotlease_wire::limits::GPUS_PER_WORKER_MAX;
 #[test]
 fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
     let mut book = LeaseBook::new(0..8, 0).with_gpus(4);
-    let gpus = |number, workers, gpus| GrantRequest {
+    let spec = |workers, slots, gpus| LeaseSpec {
         gpus,
-        ..request(number, workers, 1)
+        ..LeaseSpec::exclusive(workers, slots)
     };
-    let step = book.step(BookEvent::Grant(gpus(1, 2, 1)), Duration::ZERO);
+    let asks = |number, spec| grant(number, LeaseRequest { spec, ..request(1, 1) });
+    let step = book.step(asks(1, spec(2, 1, 1)), Duration::ZERO);
     let started = step.actions.into_iter().map(|action| match action {
         BookAction::StartWorker { gpus, .. } => gpus,
         other => panic!("{other:?}"),
@@ -20,26 +21,22 @@ fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
     let started: Vec<_> = started.collect();
     assert_eq!(started, [[0], [1]], "each worker has a device of its own");
     assert_eq!((book.free_gpus(), book.free_cores()), (2, 6));
-    let refused = BookEvent::Grant(gpus(2, 1, 3));
     assert_eq!(
-        book.step(refused, Duration::ZERO).refusal,
+        book.step(asks(2, spec(1, 1, 3)), Duration::ZERO).refusal,
         Some(Rejection::NoGpus {
             asked: 3,
             free: 2,
             offered: 4
         })
     );
-    let refused = book.step(BookEvent::Grant(gpus(2, 7, 0)), Duration::ZERO).refusal;
+    let refused = book.step(asks(2, spec(7, 1, 0)), Duration::ZERO).refusal;
     assert!(matches!(refused, Some(Rejection::NoCapacity { .. })), "{refused:?}");
-    let no_cores = GrantRequest {
-        slots_per_worker: 7,
-        ..gpus(2, 1, 2)
-    };
-    assert!(book.step(BookEvent::Grant(no_cores), Duration::ZERO).refusal.is_some());
+    let no_cores = asks(2, spec(1, 7, 2));
+    assert!(book.step(no_cores, Duration::ZERO).refusal.is_some());
     assert_eq!((book.free_gpus(), book.free_cores()), (2, 6), "a refusal takes nothing");
-    let too_many = book.step(BookEvent::Grant(gpus(2, 1, GPUS_PER_WORKER_MAX + 1)), Duration::ZERO);
+    let too_many = book.step(asks(2, spec(1, 1, GPUS_PER_WORKER_MAX + 1)), Duration::ZERO);
     assert!(
-        matches!(too_many.refusal, Some(Rejection::TooMany { .. })),
+        matches!(too_many.refusal, Some(Rejection::BadRequest { .. })),
         "{too_many:?}"
     );
     // A restarted worker gets the same GPUs.
@@ -55,13 +52,13 @@ fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
         "{again:?}"
     );
     let second = book.lease(id(1)).expect("granted").workers[1].epoch;
-    assert!(!book.can_soon_fit(CoreUse::Exclusive, 1, 3));
+    assert!(!book.can_soon_fit(&spec(1, 1, 3)));
     let end = BookEvent::End {
         lease: id(1),
         reason: EndReason::Reclaimed,
     };
     assert_eq!(book.step(end, SECOND).refusal, None);
-    assert!(book.can_soon_fit(CoreUse::Exclusive, 1, 3));
+    assert!(book.can_soon_fit(&spec(1, 1, 3)));
     let _ = book.step(gone(id(1), 0, epoch), SECOND);
     assert_eq!(book.free_gpus(), 2, "GPUs wait for their workers");
     let _ = book.step(gone(id(1), 1, second), SECOND);
@@ -73,11 +70,12 @@ fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
 fn the_first_gpus_stay_and_who_holds_others_goes_by_the_notice() {
     let mut book = LeaseBook::new(0..3, 0).with_gpus(3);
     for number in 1..=3_u64 {
-        let asked = GrantRequest {
+        let spec = LeaseSpec {
             gpus: 1,
-            ..request(number, 1, 1)
+            ..LeaseSpec::exclusive(1, 1)
         };
-        granted(&mut book, asked, SECOND * number as u32);
+        let asked = LeaseRequest { spec, ..request(1, 1) };
+        granted(&mut book, number, asked, SECOND * number as u32);
     }
     let first = |gpus| {
         BookEvent::Offer(NodeOffer {

@@ -1,6 +1,6 @@
 //! Random histories: the promises hold in every order of events.
 
-use super::tests::{SECOND, gone, id, request, up};
+use super::tests::{SECOND, gone, grant, id, up};
 use super::*;
 use hotlease_wire::ids::SlotIndex;
 use hotlease_wire::session::SlotPlace;
@@ -136,11 +136,12 @@ fn random_histories_keep_every_promise() {
             let event = match random.random_range(0..12) {
                 0 => {
                     leases += 1;
-                    BookEvent::Grant(GrantRequest {
-                        ttl: Duration::from_millis(random.random_range(100..3000)),
+                    let ttl = Duration::from_millis(random.random_range(100..3000));
+                    let spec = LeaseSpec {
                         gpus: random.random_range(0..3),
-                        ..request(leases, random.random_range(1..4), random.random_range(1..4))
-                    })
+                        ..LeaseSpec::exclusive(random.random_range(1..4), random.random_range(1..4))
+                    };
+                    grant(leases, LeaseRequest::new("uid:1000", spec, ttl))
                 }
                 1 => {
                     sessions += 1;

@@ -1,8 +1,9 @@
 //! Ends of leases, and the states in which a node grants no new ones.
 
 use super::LeaseBook;
-use crate::agent::{Availability, BookAction, CoreLease, CoreUse, ENDED_MAX, EndedLease, LeasePhase, WorkerState};
+use crate::agent::{Availability, BookAction, CoreLease, ENDED_MAX, EndedLease, LeasePhase, WorkerState};
 use crate::ledger::FunctionTotals;
+use crate::request::CoreUse;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Rejection};
@@ -133,8 +134,8 @@ impl LeaseBook {
         functions.merge(&lease.retired_functions, usage);
         let cores = lease.cores();
         // Cores that are no longer offered return to their owner.
-        match lease.sharing {
-            CoreUse::Exclusive => self.cores.give_back_exclusive(cores.iter().copied()),
+        match lease.request.spec.sharing {
+            CoreUse::Exclusive(_) => self.cores.give_back_exclusive(cores.iter().copied()),
             CoreUse::Shared => self.cores.give_back_places(cores.iter().copied()),
         }
         let gpus = lease.gpus();
@@ -150,11 +151,9 @@ impl LeaseBook {
         }
         self.ended.push_back(EndedLease {
             id,
-            tenant: lease.tenant,
-            label: lease.label,
+            request: lease.request,
             epoch: lease.epoch,
             cores,
-            sharing: lease.sharing,
             gpus,
             reason,
             usage,

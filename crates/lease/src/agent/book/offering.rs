@@ -56,10 +56,10 @@ impl LeaseBook {
         let mut asked: Vec<_> = self
             .leases
             .values_mut()
-            .filter(|lease| lease.leaving.is_none() && lease.memory_bytes > 0)
+            .filter(|lease| lease.leaving.is_none() && lease.request.spec.memory_bytes > 0)
             .collect();
         asked.sort_by_key(|lease| Reverse((lease.granted, lease.epoch)));
-        let held = |lease: &CoreLease| lease.memory_bytes.saturating_mul(lease.workers.len() as u64);
+        let held = |lease: &CoreLease| lease.request.spec.all_memory_bytes();
         let mut sum = asked.iter().fold(0, |sum: u64, lease| sum.saturating_add(held(lease)));
         for lease in asked {
             if sum <= self.memory_bytes {

@@ -1,6 +1,6 @@
 //! Offers that grow and shrink.
 
-use super::tests::{SECOND, gone, granted, id, request};
+use super::tests::{SECOND, gone, grant, granted, id, request};
 use super::*;
 use crate::agent::{NodeOffer, OfferedCores};
 
@@ -16,8 +16,8 @@ fn offer(cores: OfferedCores, until: Duration) -> BookEvent {
 #[test]
 fn a_node_that_shrinks_gives_free_cores_first_and_drains_who_holds_the_rest() {
     let mut book = LeaseBook::new(0..4, 0);
-    granted(&mut book, request(1, 2, 1), Duration::ZERO);
-    let young = granted(&mut book, request(2, 1, 1), SECOND);
+    granted(&mut book, 1, request(2, 1), Duration::ZERO);
+    let young = granted(&mut book, 2, request(1, 1), SECOND);
     let step = book.step(offer(OfferedCores::Count(3), 5 * SECOND), 2 * SECOND);
     assert_eq!((step.refusal, step.actions.len()), (None, 0));
     assert_eq!((book.free_cores(), book.offered_cores()), (0, 3), "the free one went");
@@ -51,17 +51,17 @@ fn a_node_that_shrinks_gives_free_cores_first_and_drains_who_holds_the_rest() {
 #[test]
 fn a_node_that_grows_again_keeps_the_lease_that_was_to_go() {
     let mut book = LeaseBook::new(0..2, 0).with_usable(0..3);
-    granted(&mut book, request(1, 2, 1), Duration::ZERO);
+    granted(&mut book, 1, request(2, 1), Duration::ZERO);
     let standby = OfferedCores::These([].into());
     assert_eq!(book.step(offer(standby, 5 * SECOND), SECOND).refusal, None);
     assert_eq!(book.availability(), Availability::Standby);
     assert_eq!(book.lease(id(1)).expect("there").cut, Some(5 * SECOND));
-    let refusal = book.step(BookEvent::Grant(request(2, 1, 1)), SECOND).refusal;
+    let refusal = book.step(grant(2, request(1, 1)), SECOND).refusal;
     assert!(matches!(refusal, Some(Rejection::Unavailable { .. })), "{refusal:?}");
     assert_eq!(book.step(offer(OfferedCores::Count(3), SECOND), SECOND).refusal, None);
     assert_eq!(book.lease(id(1)).expect("there").cut, None);
     assert_eq!((book.free_cores(), book.offered_cores()), (1, 3));
-    granted(&mut book, request(3, 1, 1), SECOND);
+    granted(&mut book, 3, request(1, 1), SECOND);
 }
 
 #[test]
@@ -78,11 +78,12 @@ fn only_cores_of_the_machine_are_offered() {
 fn memory_that_is_taken_away_costs_the_youngest_leases() {
     let mut book = LeaseBook::new(0..3, 100);
     for number in 1..=3_u64 {
-        let asked = GrantRequest {
+        let spec = LeaseSpec {
             memory_bytes: 30,
-            ..request(number, 1, 1)
+            ..LeaseSpec::exclusive(1, 1)
         };
-        granted(&mut book, asked, SECOND * number as u32);
+        let asked = LeaseRequest { spec, ..request(1, 1) };
+        granted(&mut book, number, asked, SECOND * number as u32);
     }
     let less = BookEvent::Offer(NodeOffer {
         cores: OfferedCores::Unchanged,

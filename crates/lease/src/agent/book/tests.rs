@@ -1,6 +1,6 @@
 use super::*;
-use crate::agent::{ENDED_MAX, TTL_MAX, TTL_MIN};
-use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, TENANT_BYTES_MAX, WORKERS_MAX};
+use crate::agent::ENDED_MAX;
+use crate::request::TTL_MAX;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
@@ -8,25 +8,21 @@ pub(super) fn id(number: u64) -> LeaseId {
     LeaseId(number.to_be_bytes())
 }
 
-pub(super) fn request(number: u64, workers: u32, slots: u32) -> GrantRequest {
-    GrantRequest {
-        id: id(number),
-        tenant: "uid:1000".into(),
-        label: "test".into(),
-        workers,
-        slots_per_worker: slots,
-        memory_bytes: 0,
-        gpus: 0,
-        sharing: CoreUse::Exclusive,
-        ttl: 5 * SECOND,
+pub(super) fn request(workers: u32, slots: u32) -> LeaseRequest {
+    LeaseRequest::new("uid:1000", LeaseSpec::exclusive(workers, slots), 5 * SECOND)
+}
+
+pub(super) fn grant(number: u64, request: LeaseRequest) -> BookEvent {
+    BookEvent::Grant {
+        lease: id(number),
+        request: request.into(),
     }
 }
 
-pub(super) fn granted(book: &mut LeaseBook, request: GrantRequest, now: Duration) -> Epoch {
-    let id = request.id;
-    let step = book.step(BookEvent::Grant(request), now);
+pub(super) fn granted(book: &mut LeaseBook, number: u64, request: LeaseRequest, now: Duration) -> Epoch {
+    let step = book.step(grant(number, request), now);
     assert_eq!(step.refusal, None);
-    book.lease(id).expect("granted").epoch
+    book.lease(id(number)).expect("granted").epoch
 }
 
 fn attach(session: u64, lease: LeaseId, epoch: Epoch) -> BookEvent {
@@ -65,7 +61,7 @@ pub(super) fn gone(lease: LeaseId, worker: u16, epoch: Epoch) -> BookEvent {
 #[test]
 fn cores_are_free_only_after_every_worker_is_gone() {
     let mut book = LeaseBook::new(0..4, 0);
-    let epoch = granted(&mut book, request(1, 2, 2), Duration::ZERO);
+    let epoch = granted(&mut book, 1, request(2, 2), Duration::ZERO);
     let end = BookEvent::End {
         lease: id(1),
         reason: EndReason::Released,
@@ -82,7 +78,7 @@ fn cores_are_free_only_after_every_worker_is_gone() {
         (0, 0, 4),
         "one worker still lives"
     );
-    let refusal = book.step(BookEvent::Grant(request(2, 1, 1)), SECOND).refusal;
+    let refusal = book.step(grant(2, request(1, 1)), SECOND).refusal;
     assert_eq!(
         refusal,
         Some(Rejection::NoCapacity {
@@ -117,7 +113,7 @@ fn cores_are_free_only_after_every_worker_is_gone() {
 #[test]
 fn a_lease_that_is_not_renewed_expires_at_its_ttl_and_not_before() {
     let mut book = LeaseBook::new(0..1, 0);
-    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);
     let renew = BookEvent::Renew { lease: id(1) };
     assert_eq!(book.step(renew.clone(), 4 * SECOND), BookStep::default());
     assert_eq!(book.next_expiry(), Some(9 * SECOND));
@@ -140,12 +136,12 @@ fn a_lease_that_is_not_renewed_expires_at_its_ttl_and_not_before() {
 #[test]
 fn a_long_lease_that_no_client_attaches_to_does_not_keep_its_cores() {
     let mut book = LeaseBook::new(0..2, 0);
-    let long = |number| GrantRequest {
+    let long = || LeaseRequest {
         ttl: TTL_MAX,
-        ..request(number, 1, 1)
+        ..request(1, 1)
     };
-    granted(&mut book, long(1), Duration::ZERO);
-    let epoch = granted(&mut book, long(2), Duration::ZERO);
+    granted(&mut book, 1, long(), Duration::ZERO);
+    let epoch = granted(&mut book, 2, long(), Duration::ZERO);
     assert_eq!(book.step(attach(1, id(2), epoch), SECOND), BookStep::default());
     let step = book.step(BookEvent::Tick, ATTACH_WITHIN);
     assert!(
@@ -158,7 +154,7 @@ fn a_long_lease_that_no_client_attaches_to_does_not_keep_its_cores() {
 #[test]
 fn the_last_session_that_closes_ends_the_lease() {
     let mut book = LeaseBook::new(0..1, 0);
-    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);
     for session in [1, 2] {
         assert_eq!(book.step(attach(session, id(1), epoch), SECOND).refusal, None);
     }
@@ -185,7 +181,7 @@ fn the_last_session_that_closes_ends_the_lease() {
 #[test]
 fn a_token_opens_only_its_own_living_lease() {
     let mut book = LeaseBook::new(0..2, 0);
-    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);
     let mut refusal = |event, now| book.step(event, now).refusal;
     let other = Epoch(epoch.0 + 1);
     assert_eq!(
@@ -226,7 +222,7 @@ fn a_token_opens_only_its_own_living_lease() {
 #[test]
 fn a_dead_worker_is_told_and_replaced_in_a_new_epoch() {
     let mut book = LeaseBook::new(0..2, 0);
-    let epoch = granted(&mut book, request(1, 1, 2), Duration::ZERO);
+    let epoch = granted(&mut book, 1, request(1, 2), Duration::ZERO);
     assert_eq!(book.step(attach(1, id(1), epoch), SECOND).refusal, None);
     assert_eq!(book.lease(id(1)).expect("alive").phase, LeasePhase::Starting);
     assert_eq!(book.step(up(id(1), 0, epoch), SECOND), BookStep::default());
@@ -271,92 +267,53 @@ fn a_dead_worker_is_told_and_replaced_in_a_new_epoch() {
 
 #[test]
 fn requests_that_make_no_sense_are_refused_and_change_nothing() {
-    let good = || request(1, 1, 1);
+    let good = || request(1, 1);
+    let with_memory = |workers, memory_bytes| LeaseRequest {
+        spec: LeaseSpec {
+            memory_bytes,
+            ..LeaseSpec::exclusive(workers, 1)
+        },
+        ..good()
+    };
+    let of_tenant = |tenant: String| LeaseRequest { tenant, ..good() };
     let bad = [
-        GrantRequest { workers: 0, ..good() },
-        GrantRequest {
-            slots_per_worker: 0,
-            ..good()
-        },
-        GrantRequest {
-            workers: WORKERS_MAX + 1,
-            ..good()
-        },
-        GrantRequest {
-            slots_per_worker: SLOTS_MAX + 1,
-            ..good()
-        },
-        GrantRequest {
-            workers: u32::MAX,
-            slots_per_worker: u32::MAX,
-            ..good()
-        },
-        GrantRequest {
-            ttl: TTL_MIN - Duration::from_nanos(1),
-            ..good()
-        },
-        GrantRequest {
+        request(0, 1),
+        request(1, 0),
+        request(u32::MAX, u32::MAX),
+        LeaseRequest {
             ttl: TTL_MAX + Duration::from_nanos(1),
             ..good()
         },
-        GrantRequest {
-            tenant: String::new(),
-            ..good()
-        },
-        GrantRequest {
-            tenant: "t".repeat(TENANT_BYTES_MAX + 1),
-            ..good()
-        },
-        GrantRequest {
-            label: "l".repeat(LABEL_BYTES_MAX + 1),
-            ..good()
-        },
-        GrantRequest {
-            memory_bytes: 1001,
-            ..good()
-        },
-        GrantRequest {
-            workers: 2,
-            memory_bytes: u64::MAX,
-            ..good()
-        },
+        of_tenant(String::new()),
+        of_tenant("t".repeat(TENANT_BYTES_MAX + 1)),
+        with_memory(1, 1001),
+        with_memory(2, u64::MAX),
     ];
     let mut book = LeaseBook::new(0..2, 1000);
     for request in bad {
-        let step = book.step(BookEvent::Grant(request.clone()), Duration::ZERO);
+        let step = book.step(grant(1, request.clone()), Duration::ZERO);
         assert!(
             step.refusal.is_some() && step.actions.is_empty(),
             "{request:?} gave {step:?}"
         );
     }
     assert_eq!((book.free_cores(), book.epoch()), (2, Epoch(0)));
-    granted(
-        &mut book,
-        GrantRequest {
-            memory_bytes: 600,
-            ..good()
-        },
-        Duration::ZERO,
-    );
-    let more = GrantRequest {
-        memory_bytes: 600,
-        ..request(2, 1, 1)
-    };
+    granted(&mut book, 1, with_memory(1, 600), Duration::ZERO);
     assert!(matches!(
-        book.step(BookEvent::Grant(more), Duration::ZERO).refusal,
+        book.step(grant(2, with_memory(1, 600)), Duration::ZERO).refusal,
         Some(Rejection::TooMany { limit: 400, .. })
     ));
-    let twice = book.step(BookEvent::Grant(good()), Duration::ZERO);
+    let twice = book.step(grant(1, good()), Duration::ZERO);
     assert!(matches!(twice.refusal, Some(Rejection::BadRequest { .. })), "{twice:?}");
 }
 
 #[test]
 fn a_stopping_agent_ends_all_leases_and_grants_none() {
     let mut book = LeaseBook::new(0..2, 0);
-    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);
     assert_eq!(book.step(BookEvent::Stop, SECOND).actions.len(), 1);
     assert!(matches!(
-        book.step(BookEvent::Grant(request(2, 1, 1)), SECOND).refusal,
+        book.step(grant(2, request(1, 1)), SECOND).refusal,
         Some(Rejection::Unavailable { .. })
     ));
     assert!(matches!(
@@ -372,7 +329,7 @@ fn a_stopping_agent_ends_all_leases_and_grants_none() {
 fn epochs_that_run_out_refuse_grants_instead_of_repeating() {
     let mut book = LeaseBook::new(0..1, 0);
     book.epoch = Epoch(u32::MAX - 1);
-    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);
     assert_eq!(book.step(gone(id(1), 0, epoch), SECOND).refusal, None);
     let replace = BookEvent::Replace {
         lease: id(1),
@@ -388,7 +345,7 @@ fn epochs_that_run_out_refuse_grants_instead_of_repeating() {
 fn ended_leases_are_remembered_up_to_a_bound() {
     let mut book = LeaseBook::new(0..1, 0);
     for number in 0..=ENDED_MAX as u64 {
-        let epoch = granted(&mut book, request(number, 1, 1), Duration::ZERO);
+        let epoch = granted(&mut book, number, request(1, 1), Duration::ZERO);
         let end = BookEvent::End {
             lease: id(number),
             reason: EndReason::Released,
@@ -408,10 +365,10 @@ fn active(book: &LeaseBook) -> usize {
 #[test]
 fn a_drain_grants_nothing_and_cuts_what_is_left_at_its_deadline() {
     let mut book = LeaseBook::new(0..4, 0);
-    let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
+    let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);
     let step = book.step(BookEvent::Drain { until: 3 * SECOND }, SECOND);
     assert!(step.actions.is_empty(), "leases go on until the deadline: {step:?}");
-    let refusal = book.step(BookEvent::Grant(request(2, 1, 1)), SECOND).refusal;
+    let refusal = book.step(grant(2, request(1, 1)), SECOND).refusal;
     assert!(matches!(refusal, Some(Rejection::Unavailable { .. })));
     assert_eq!(book.step(BookEvent::Renew { lease: id(1) }, 2 * SECOND).refusal, None);
     assert_eq!(
@@ -440,14 +397,14 @@ fn a_drain_grants_nothing_and_cuts_what_is_left_at_its_deadline() {
         "it is said once"
     );
     assert_eq!(book.step(BookEvent::Resume, 4 * SECOND).refusal, None);
-    granted(&mut book, request(3, 1, 1), 4 * SECOND);
+    granted(&mut book, 3, request(1, 1), 4 * SECOND);
 }
 
 #[test]
 fn immediate_removal_ends_everything_in_one_step() {
     let mut book = LeaseBook::new(0..4, 0);
-    granted(&mut book, request(1, 2, 1), Duration::ZERO);
-    granted(&mut book, request(2, 1, 2), Duration::ZERO);
+    granted(&mut book, 1, request(2, 1), Duration::ZERO);
+    granted(&mut book, 2, request(1, 2), Duration::ZERO);
     let step = book.step(BookEvent::Drain { until: SECOND }, SECOND);
     assert_eq!(step.actions.len(), 3, "all three workers are killed: {step:?}");
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Leases that agents granted directly and whose holders report them to the manager.
 
 use super::{Cluster, Continuation, refuse};
-use crate::manager::{Amount, ClusterAction, LeaseNote, RequestId, StateWrite};
+use crate::manager::{ClusterAction, LeaseNote, RequestId, StateWrite};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 
@@ -39,11 +39,7 @@ impl Cluster {
                 lease,
                 epoch: note.epoch,
                 tenant: note.tenant.clone(),
-                amount: Amount {
-                    cores: note.cores.len() as u64,
-                    memory_bytes: note.memory_bytes,
-                    gpus: note.gpus.into(),
-                },
+                amount: note.amount(),
             }],
             over: Vec::new(),
         };

@@ -1,9 +1,10 @@
 //! Orders of operators.
 
-use super::tests::{AGENT, commit, registered, report};
+use super::tests::{AGENT, commit, registered, report, wanted};
 use super::*;
 use crate::agent::{Availability, OfferedCores};
-use crate::manager::{AgentOffer, Allowance, Need, NodeOrder, NodeWish, OfferWish};
+use crate::manager::{AgentOffer, Allowance, NodeOrder, NodeWish, OfferWish};
+use crate::request::LeaseSpec;
 
 const NOW: Duration = Duration::ZERO;
 
@@ -40,10 +41,7 @@ fn answered(actions: &[ClusterAction]) -> &ClusterAnswer {
 fn acquire(cluster: &mut Cluster, request: u64) -> Vec<ClusterAction> {
     let acquire = ClusterEvent::Acquire {
         request: RequestId(request),
-        tenant: "uid:1".into(),
-        label: String::new(),
-        without: Default::default(),
-        wanted: LeaseSpec::together(Need::Cores(1)),
+        wanted: wanted("uid:1", LeaseSpec::exclusive(1, 1)),
         allowance: Allowance::default(),
     };
     cluster.step(acquire, NOW)

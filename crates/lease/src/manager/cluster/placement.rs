@@ -10,16 +10,15 @@
 use super::orders::WishRecord;
 use super::rejections::Rejections;
 use super::{Cluster, Continuation, Question, answer, refuse};
-use crate::agent::CoreUse;
 use crate::manager::registry::PartShare;
 use crate::manager::{
-    Amount, AskId, ClusterAction, ClusterAnswer, Demand, EndRequest, GrantedLease, LeaseNote, Need, RequestId,
-    StateWrite,
+    AskId, ClusterAction, ClusterAnswer, EndRequest, GrantedLease, LeaseNote, Need, RequestId, StateWrite,
 };
+use crate::request::{LeaseRequest, PlacementSpread};
 use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::rejection::objections::node_name;
 use hotlease_wire::{EndReason, Rejection};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Most agents over which one request is spread.
@@ -30,67 +29,10 @@ const ASKS_MAX: usize = 2 * PARTS_MAX;
 /// granted first are held meanwhile.
 const ASKING_MAX: Duration = Duration::from_secs(8);
 
-/// Resources that a client wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaseSpec {
-    /// Number of workers.
-    pub workers: u32,
-    /// Cores of each worker, or places on a shared one.
-    pub cores: u32,
-    /// GPUs of each worker.
-    pub gpus: u32,
-    /// Whether the lease has its cores for itself.
-    pub sharing: CoreUse,
-    /// Number of agents that may serve the request; shared cores are all on one.
-    pub spread: PlacementSpread,
-}
-
-impl LeaseSpec {
-    /// Wants all of the need on one agent, for one worker.
-    pub fn together(need: Need) -> Self {
-        Self {
-            workers: 1,
-            cores: need.count(),
-            gpus: 0,
-            sharing: match need {
-                Need::Cores(_) => CoreUse::Exclusive,
-                Need::Places(_) => CoreUse::Shared,
-            },
-            spread: PlacementSpread::OneAgent,
-        }
-    }
-
-    /// Demand of so many of the workers.
-    pub fn need(&self, workers: u32) -> Demand {
-        let count = workers.saturating_mul(self.cores);
-        Demand {
-            room: match self.sharing {
-                CoreUse::Exclusive => Need::Cores(count),
-                CoreUse::Shared => Need::Places(count),
-            },
-            gpus: workers.saturating_mul(self.gpus),
-        }
-    }
-}
-
-/// Number of agents over which the workers of a request may be spread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlacementSpread {
-    /// All workers on one agent.
-    OneAgent,
-    /// Over as many as needed, at most [`PARTS_MAX`]; with fewer workers than `least` the request is refused.
-    Several {
-        /// Fewest workers that are enough; equal to the number wanted: all or nothing.
-        least: u32,
-    },
-}
-
 /// A request for a lease while agents are asked.
 #[derive(Debug)]
 pub(super) struct Placement {
-    tenant: String,
-    label: String,
-    wanted: LeaseSpec,
+    wanted: LeaseRequest,
     candidates: VecDeque<AgentId>,
     anybody: bool,
     /// Whether any agent grants leases at all.
@@ -130,8 +72,8 @@ impl Placement {
             return Err(refusal);
         }
         let each = match refusal {
-            Rejection::NoGpus { .. } => self.wanted.gpus,
-            _ => self.wanted.cores,
+            Rejection::NoGpus { .. } => self.wanted.spec.gpus,
+            _ => self.wanted.spec.slots_per_worker,
         };
         // The agent may have room for some workers: it is asked for them, once.
         if let Some(free) = self.against.add(agent, name, refusal)
@@ -151,9 +93,7 @@ impl Cluster {
     pub(super) fn acquire(
         &mut self,
         request: RequestId,
-        (tenant, label): (String, String),
-        wanted: LeaseSpec,
-        without: BTreeSet<AgentId>,
+        wanted: LeaseRequest,
         now: Duration,
         actions: &mut Vec<ClusterAction>,
     ) {
@@ -162,15 +102,13 @@ impl Cluster {
         }
         let takes = |agent: &AgentId| self.may_serve(*agent);
         let candidates = match wanted.spread {
-            PlacementSpread::OneAgent => self.registry.candidates(wanted.need(wanted.workers)),
+            PlacementSpread::OneAgent => self.registry.candidates(wanted.spec),
             PlacementSpread::Several { .. } => Vec::new(),
         };
         let any = Need::Cores(0);
-        let against = Rejections::new(without);
+        let against = Rejections::new(wanted.without.clone());
         let candidates = candidates.into_iter().filter(takes);
         let placement = Placement {
-            tenant,
-            label,
             wanted,
             candidates: candidates.filter(|agent| !against.is_never(agent)).collect(),
             serving: self.registry.candidates(any).iter().any(takes),
@@ -192,25 +130,25 @@ impl Cluster {
         // An operator may have drained a node since the list was made.
         let wishes = &self.wishes;
         let serves = |agent: &AgentId| wishes.get(agent).is_none_or(WishRecord::may_serve);
-        let wanted = placement.wanted;
-        let next = match wanted.spread {
+        let spec = placement.wanted.spec;
+        let next = match placement.wanted.spread {
             PlacementSpread::OneAgent => {
                 placement.candidates.retain(serves);
                 let next = placement.candidates.pop_front();
                 next.map(|agent| PartShare {
                     agent,
-                    workers: wanted.workers,
+                    workers: spec.workers,
                 })
             }
             PlacementSpread::Several { .. } => {
-                let missing = wanted.workers - placement.granted_workers();
+                let missing = spec.workers - placement.granted_workers();
                 let goes_on = missing > 0
                     && placement.parts.len() < PARTS_MAX
                     && placement.asks < ASKS_MAX
                     && now < placement.until;
                 let Placement { asked, against, .. } = &*placement;
                 let serves = |agent: &AgentId| serves(agent) && !against.is_never(agent);
-                let share = || self.registry.share(missing, wanted.need(1), asked, serves);
+                let share = || self.registry.share(missing, spec.with_workers(1), asked, serves);
                 goes_on.then(share).flatten()
             }
         };
@@ -280,7 +218,7 @@ impl Cluster {
         let is_over = self.is_replaced(agent, granted.boot);
         if is_over || registered != Some(granted.boot) {
             if let Some(placement) = self.placements.get(&request).filter(|_| !is_over) {
-                let tenant = placement.tenant.clone();
+                let tenant = placement.wanted.tenant.clone();
                 self.give_back(agent, granted.lease, tenant, actions);
             }
             return self.on_not_granted((request, agent), replaced(agent), now, actions);
@@ -288,14 +226,15 @@ impl Cluster {
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
-        self.registry.note_granted(agent, placement.wanted.need(workers));
+        let part = placement.wanted.spec.with_workers(workers);
+        self.registry.note_granted(agent, part);
         placement.parts.push(GrantedPart {
             ask,
             agent,
             workers,
             granted,
         });
-        if placement.granted_workers() < placement.wanted.workers {
+        if placement.granted_workers() < placement.wanted.spec.workers {
             return self.ask_next(request, now, actions);
         }
         self.settle(request, actions);
@@ -307,7 +246,7 @@ impl Cluster {
             return;
         };
         let least = match placement.wanted.spread {
-            PlacementSpread::OneAgent => placement.wanted.workers,
+            PlacementSpread::OneAgent => placement.wanted.spec.workers,
             PlacementSpread::Several { least } => least,
         };
         // While the last agents were asked, the first may have been restarted.
@@ -351,7 +290,7 @@ impl Cluster {
         };
         self.holdings.unreserve(request);
         for part in placement.parts {
-            let tenant = placement.tenant.clone();
+            let tenant = placement.wanted.tenant.clone();
             self.give_back(part.agent, part.granted.lease, tenant, actions);
         }
         refuse(request, refusal, actions);
@@ -362,13 +301,13 @@ impl Cluster {
     fn hand_out(&mut self, request: RequestId, placement: Placement, actions: &mut Vec<ClusterAction>) {
         let parts = placement.parts.iter();
         let handing = PartWrites {
-            tenant: placement.tenant.clone(),
+            tenant: placement.wanted.tenant.clone(),
             parts: parts.map(|part| (part.ask, part.agent, part.granted.lease)).collect(),
             unwritten: placement.parts.len(),
             failed: None,
         };
         self.part_writes.insert(request, handing);
-        let (whole, asked) = (self.holdings.reserved(request), placement.wanted.workers.max(1));
+        let wanted = placement.wanted;
         for GrantedPart {
             agent,
             granted,
@@ -376,27 +315,26 @@ impl Cluster {
             ..
         } in placement.parts
         {
-            let share = |whole: u64| whole / u64::from(asked) * u64::from(workers);
+            let part = wanted.spec.with_workers(workers);
             let GrantedLease {
                 lease,
                 boot,
                 epoch,
                 cores,
+                granted_ms,
             } = granted;
             let note = LeaseNote {
                 agent,
                 boot,
-                tenant: placement.tenant.clone(),
-                label: placement.label.clone(),
+                tenant: wanted.tenant.clone(),
+                label: wanted.label.clone(),
+                job: wanted.job.clone(),
                 epoch,
-                memory_bytes: share(whole.memory_bytes),
-                gpus: share(whole.gpus) as u32,
+                billable_cores: part.billable_cores(&cores),
                 cores,
-            };
-            let amount = Amount {
-                cores: note.cores.len() as u64,
-                memory_bytes: note.memory_bytes,
-                gpus: note.gpus.into(),
+                memory_bytes: part.all_memory_bytes(),
+                gpus: part.all_gpus(),
+                granted_ms,
             };
             let noted = super::reports::LeaseChange {
                 agent,
@@ -404,8 +342,8 @@ impl Cluster {
                 active: vec![super::reports::ActiveLease {
                     lease,
                     epoch,
-                    tenant: placement.tenant.clone(),
-                    amount,
+                    tenant: wanted.tenant.clone(),
+                    amount: note.amount(),
                 }],
                 over: Vec::new(),
             };

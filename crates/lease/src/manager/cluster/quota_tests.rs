@@ -1,8 +1,9 @@
 //! Quotas: a request counts at once, and a lease that is over no longer counts.
 
-use super::tests::{AGENT, BOOT, registered, report};
+use super::tests::{AGENT, BOOT, note, registered, report, wanted};
 use super::*;
-use crate::manager::{Allowance, GrantedLease, LeaseReport, Need, Quota};
+use crate::manager::{Allowance, GrantedLease, LeaseReport, Quota};
+use crate::request::LeaseSpec;
 use hotlease_wire::session::UsageTotals;
 
 const ALICE: &str = "alice";
@@ -10,10 +11,7 @@ const ALICE: &str = "alice";
 fn acquire(request: u64, tenant: &str, cores: u32, quota: Quota) -> ClusterEvent {
     ClusterEvent::Acquire {
         request: RequestId(request),
-        tenant: tenant.into(),
-        label: String::new(),
-        without: Default::default(),
-        wanted: LeaseSpec::together(Need::Cores(cores)),
+        wanted: wanted(tenant, LeaseSpec::exclusive(1, cores)),
         allowance: Allowance {
             quota,
             ..Allowance::default()
@@ -48,6 +46,7 @@ fn granted(cluster: &mut Cluster, ask: AskId, lease: u8, cores: Vec<u32>) {
         boot: BOOT,
         epoch: Epoch(lease.into()),
         cores,
+        granted_ms: 7,
     };
     let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
     let [ClusterAction::Commit { commit, .. }] = actions[..] else {
@@ -143,6 +142,7 @@ fn a_grant_that_was_not_written_down_counts_no_more() {
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
+        granted_ms: 7,
     };
     let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
     let [ClusterAction::Commit { commit, .. }] = actions[..] else {
@@ -163,14 +163,11 @@ fn what_agents_report_and_what_was_noted_before_a_start_counts() {
         "a lease that no agent here granted does not count: {refused:?}"
     );
     let note = LeaseNote {
-        agent: AGENT,
-        boot: BOOT,
         tenant: ALICE.into(),
-        label: String::new(),
-        epoch: Epoch(1),
         cores: vec![0, 1],
         memory_bytes: 7,
         gpus: 1,
+        ..note()
     };
     let restarted = Cluster::new([AGENT], [(LeaseId([1; 8]), note)], Duration::ZERO);
     let held = Amount {
@@ -187,11 +184,10 @@ fn what_agents_report_and_what_was_noted_before_a_start_counts() {
 
 #[test]
 fn each_bound_holds_by_itself() {
-    let asks = Allowance {
+    let spec = LeaseSpec {
         memory_bytes: 10,
         gpus: 1,
-        core_seconds_used: 100,
-        ..Allowance::default()
+        ..LeaseSpec::exclusive(1, 1)
     };
     let quota = |change: fn(&mut Quota)| {
         let mut quota = Quota::default();
@@ -207,11 +203,11 @@ fn each_bound_holds_by_itself() {
         let mut cluster = registered();
         let event = ClusterEvent::Acquire {
             request: RequestId(2),
-            tenant: ALICE.into(),
-            label: String::new(),
-            without: Default::default(),
-            wanted: LeaseSpec::together(Need::Cores(1)),
-            allowance: Allowance { quota, ..asks },
+            wanted: wanted(ALICE, spec),
+            allowance: Allowance {
+                quota,
+                core_seconds_used: 100,
+            },
         };
         match asked(&cluster.step(event, Duration::ZERO)) {
             Err(Rejection::QuotaExceeded { what: found, .. }) => assert_eq!(found, what),

@@ -1,12 +1,12 @@
 //! Rejections by agents of one request for a lease, and the refusal that the client gets.
 //!
 //! Clients with patience ask again after a refusal that may pass ([`Rejection::may_pass`]), and give up at once after
-//! any other. So if one agent may serve the request later, the client gets a refusal that may pass, in whatever
-//! order the agents were asked.
+//! any other. So if one agent may serve the request later, the client gets a refusal that may pass, in any order
+//! in which the agents were asked.
 
-use super::{LeaseSpec, PlacementSpread};
 use crate::manager::registry::Registry;
 use crate::manager::{Capacity, Demand, Need};
+use crate::request::{LeaseRequest, PlacementSpread};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::rejection::objections::Objections;
@@ -65,7 +65,7 @@ impl Rejections {
     }
 
     /// Whether no agent is left that could serve the request now or later.
-    fn is_for_ever(&self, wanted: &LeaseSpec, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
+    fn is_for_ever(&self, wanted: &LeaseRequest, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
         let may_later = self.full.is_some() || self.no_gpus.is_some() || self.passing.is_some();
         if self.never.is_empty() || (may_later && matches!(wanted.spread, PlacementSpread::OneAgent)) {
             return false;
@@ -73,21 +73,21 @@ impl Rejections {
         // Considers all agents, not only those that were asked: on a large site only a part of them is asked.
         let could = |agent: &AgentId| serves(agent) && !self.is_never(agent);
         let (workers, each) = match wanted.spread {
-            PlacementSpread::OneAgent => (1, wanted.need(wanted.workers)),
-            PlacementSpread::Several { least } => (least.max(1), wanted.need(1)),
+            PlacementSpread::OneAgent => (1, wanted.spec),
+            PlacementSpread::Several { least } => (least.max(1), wanted.spec.with_workers(1)),
         };
-        !registry.could_hold(workers, each, could)
+        !registry.could_hold(workers, each.into(), could)
     }
 
     /// Sums up the rejections of a request for which `found` workers were granted. `serves` says which agents'
     /// operators let them grant leases.
     pub fn sum_up(
         &self,
-        (wanted, found): (&LeaseSpec, u32),
+        (wanted, found): (&LeaseRequest, u32),
         registry: &Registry,
         serves: impl Fn(&AgentId) -> bool,
     ) -> Rejection {
-        let Demand { room, gpus } = wanted.need(wanted.workers);
+        let Demand { room, gpus } = wanted.spec.into();
         let (registered, registered_gpus) = (registry.capacity(room), registry.gpu_capacity(room));
         if self.is_for_ever(wanted, registry, serves) {
             return self.objections.sum();

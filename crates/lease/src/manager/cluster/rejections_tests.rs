@@ -1,33 +1,34 @@
 //! The refusal of a request that no agent granted: whether the client may wait, and the reasons.
 
 use super::spread_tests::{TENANT, agent, asked, cluster, full, grants, refused};
+use super::tests::wanted;
 use super::*;
-use crate::manager::{Allowance, Need};
+use crate::manager::Allowance;
+use crate::request::{LeaseRequest, LeaseSpec, PlacementSpread};
 use hotlease_wire::rejection::objections::Objection;
 use std::collections::BTreeSet;
 
-fn acquire(cluster: &mut Cluster, wanted: LeaseSpec, without: &[u8]) -> Vec<ClusterAction> {
+fn acquire(cluster: &mut Cluster, wanted: LeaseRequest, without: &[u8]) -> Vec<ClusterAction> {
     let event = ClusterEvent::Acquire {
         request: RequestId(1),
-        tenant: TENANT.into(),
-        label: String::new(),
-        without: without.iter().map(|number| agent(*number)).collect(),
+        wanted: LeaseRequest {
+            without: without.iter().map(|number| agent(*number)).collect(),
+            ..wanted
+        },
         allowance: Allowance::default(),
-        wanted,
     };
     cluster.step(event, Duration::ZERO)
 }
 
-fn one_core() -> LeaseSpec {
-    LeaseSpec::together(Need::Cores(1))
+fn one_core() -> LeaseRequest {
+    wanted(TENANT, LeaseSpec::exclusive(1, 1))
 }
 
 /// Wants `workers` workers, all of them, over several agents.
-fn several(workers: u32) -> LeaseSpec {
-    LeaseSpec {
-        workers,
+fn several(workers: u32) -> LeaseRequest {
+    LeaseRequest {
         spread: PlacementSpread::Several { least: workers },
-        ..one_core()
+        ..wanted(TENANT, LeaseSpec::exclusive(workers, 1))
     }
 }
 
@@ -61,7 +62,7 @@ fn told(words: &[Rejection]) -> Rejection {
 }
 
 #[test]
-fn one_agent_that_may_serve_it_later_is_reason_to_wait_in_whatever_order_they_were_asked() {
+fn one_agent_that_may_serve_it_later_is_reason_to_wait_in_any_order_of_requests() {
     let (never, capacity) = (
         no_sandbox("no crun"),
         Rejection::NoCapacity {
@@ -109,7 +110,7 @@ fn agents_that_the_client_has_tried_are_not_asked_and_none_is_waited_for_beyond_
 #[test]
 fn too_small_offers_are_no_reason_of_an_agent() {
     let mut cluster = cluster(&[2]);
-    let actions = acquire(&mut cluster, LeaseSpec::together(Need::Cores(3)), &[]);
+    let actions = acquire(&mut cluster, wanted(TENANT, LeaseSpec::exclusive(3, 1)), &[]);
     assert!(matches!(refused(&actions).1, Rejection::NoCapacity { asked: 3, .. }));
 }
 

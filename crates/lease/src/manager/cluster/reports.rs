@@ -141,12 +141,7 @@ impl Cluster {
         });
         if noted.boot == note.boot {
             noted.leases.insert(lease, note.epoch);
-            let amount = Amount {
-                cores: note.cores.len() as u64,
-                memory_bytes: note.memory_bytes,
-                gpus: note.gpus.into(),
-            };
-            self.holdings.hold(lease, &note.tenant, amount);
+            self.holdings.hold(lease, &note.tenant, note.amount());
         }
     }
 }

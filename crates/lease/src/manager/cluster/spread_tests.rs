@@ -1,8 +1,10 @@
 //! Requests that are spread over several agents.
 
+use super::tests::wanted;
 use super::*;
-use crate::agent::{Availability, CoreUse};
+use crate::agent::Availability;
 use crate::manager::{AgentProfile, Allowance, EndRequest, GrantedLease};
+use crate::request::{LeaseRequest, LeaseSpec, PlacementSpread};
 use std::collections::{BTreeSet, VecDeque};
 
 pub(super) const TENANT: &str = "uid:1";
@@ -80,17 +82,11 @@ pub(super) fn settle_commits(cluster: &mut Cluster, event: ClusterEvent, fail: b
 fn acquire(cluster: &mut Cluster, workers: u32, cores: u32, least: u32) -> Vec<ClusterAction> {
     let event = ClusterEvent::Acquire {
         request: RequestId(1),
-        tenant: TENANT.into(),
-        label: String::new(),
-        without: Default::default(),
-        allowance: Allowance::default(),
-        wanted: LeaseSpec {
-            workers,
-            cores,
-            gpus: 0,
-            sharing: CoreUse::Exclusive,
+        wanted: LeaseRequest {
             spread: PlacementSpread::Several { least },
+            ..wanted(TENANT, LeaseSpec::exclusive(workers, cores))
         },
+        allowance: Allowance::default(),
     };
     cluster.step(event, Duration::ZERO)
 }
@@ -115,6 +111,7 @@ pub(super) fn grants(ask: AskId, number: u8) -> ClusterEvent {
             boot: boot(number),
             epoch: Epoch(1),
             cores: vec![0],
+            granted_ms: 7,
         },
     }
 }
@@ -297,6 +294,7 @@ fn no_agent_is_asked_for_ever() {
                     boot: boot(asked_agent.0[0]),
                     epoch: Epoch(1),
                     cores: vec![0],
+                    granted_ms: 7,
                 },
             },
             Duration::from_secs(second.into()),

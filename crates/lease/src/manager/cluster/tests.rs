@@ -1,8 +1,7 @@
 use super::*;
 use crate::agent::Availability;
-use crate::manager::{
-    AgentOffer, AgentReport, Allowance, EndRequest, GrantedLease, LeaseReport, Need, SUSPECTED_AFTER,
-};
+use crate::manager::{AgentOffer, AgentReport, Allowance, EndRequest, GrantedLease, LeaseReport, SUSPECTED_AFTER};
+use crate::request::{CoreUse, LeaseRequest, LeaseSpec};
 use hotlease_wire::EndReason;
 use hotlease_wire::session::UsageTotals;
 
@@ -67,6 +66,23 @@ fn lease(over: Option<&str>) -> LeaseReport {
     }
 }
 
+/// A lease of one core, as the durable state knows it.
+pub(super) fn note() -> LeaseNote {
+    LeaseNote {
+        agent: AGENT,
+        boot: BOOT,
+        tenant: "uid:1".into(),
+        label: String::new(),
+        job: String::new(),
+        epoch: Epoch(1),
+        cores: vec![0],
+        billable_cores: 1,
+        memory_bytes: 0,
+        gpus: 0,
+        granted_ms: 7,
+    }
+}
+
 /// The commit that a step orders, and its other actions.
 pub(super) fn commit(actions: Vec<ClusterAction>) -> (CommitId, Vec<StateWrite>, Vec<ClusterAction>) {
     let mut found = None;
@@ -98,14 +114,15 @@ pub(super) fn registered() -> Cluster {
     cluster
 }
 
+pub(super) fn wanted(tenant: &str, spec: LeaseSpec) -> LeaseRequest {
+    LeaseRequest::new(tenant, spec, Duration::from_secs(5))
+}
+
 /// The question to the agent when a client wants a core.
 fn asked_grant(cluster: &mut Cluster) -> AskId {
     let acquire = ClusterEvent::Acquire {
         request: RequestId(2),
-        tenant: "uid:1".into(),
-        label: String::new(),
-        without: Default::default(),
-        wanted: LeaseSpec::together(Need::Cores(1)),
+        wanted: wanted("uid:1", LeaseSpec::exclusive(1, 1)),
         allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);
@@ -113,6 +130,47 @@ fn asked_grant(cluster: &mut Cluster) -> AskId {
         panic!("{actions:?}");
     };
     ask
+}
+
+#[test]
+fn a_lease_is_billed_by_its_request_whatever_its_agent_grants() {
+    let mut cluster = registered();
+    let spec = LeaseSpec {
+        memory_bytes: 10,
+        gpus: 1,
+        sharing: CoreUse::Shared,
+        ..LeaseSpec::exclusive(2, 1)
+    };
+    let acquire = ClusterEvent::Acquire {
+        request: RequestId(2),
+        wanted: LeaseRequest {
+            job: "42".into(),
+            ..wanted("uid:1", spec)
+        },
+        allowance: Allowance::default(),
+    };
+    let actions = cluster.step(acquire, Duration::ZERO);
+    let [ClusterAction::AskGrant { ask, .. }] = actions[..] else {
+        panic!("{actions:?}");
+    };
+    let granted = GrantedLease {
+        lease: LEASE,
+        boot: BOOT,
+        epoch: Epoch(1),
+        cores: vec![0, 1, 2],
+        granted_ms: 9,
+    };
+    let (_, writes, _) = commit(cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO));
+    let note = LeaseNote {
+        job: "42".into(),
+        cores: vec![0, 1, 2],
+        billable_cores: 2,
+        memory_bytes: 20,
+        gpus: 2,
+        granted_ms: 9,
+        ..note()
+    };
+    assert_eq!(writes, [StateWrite::PutLease { lease: LEASE, note }]);
 }
 
 /// The registration with which a run of the agent replaces the known one: it proves that it is alive.
@@ -143,6 +201,7 @@ fn with_lease() -> Cluster {
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
+        granted_ms: 7,
     };
     let (id, _, rest) = commit(cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO));
     assert!(rest.is_empty(), "a lease is handed out once it is noted: {rest:?}");
@@ -220,6 +279,7 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
+        granted_ms: 7,
     };
     let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
     assert!(
@@ -278,17 +338,7 @@ fn a_run_replaces_another_only_if_it_proves_that_it_lives() {
 /// A restarted manager knows the leases of a run before it knows the run.
 #[test]
 fn leases_of_a_run_that_was_not_heard_yet_are_not_ended_by_a_dead_ones_words() {
-    let note = LeaseNote {
-        agent: AGENT,
-        boot: BOOT,
-        tenant: "uid:1".into(),
-        label: String::new(),
-        epoch: Epoch(1),
-        cores: vec![0],
-        memory_bytes: 0,
-        gpus: 0,
-    };
-    let mut cluster = Cluster::new([AGENT], [(LEASE, note)], Duration::ZERO);
+    let mut cluster = Cluster::new([AGENT], [(LEASE, note())], Duration::ZERO);
     let register = ClusterEvent::Register {
         request: RequestId(1),
         record: record(2),
@@ -318,6 +368,7 @@ fn a_grant_of_a_run_that_has_not_registered_is_given_back() {
         boot: BootId([2; 8]),
         epoch: Epoch(1),
         cores: vec![0],
+        granted_ms: 7,
     };
     let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
     assert!(
@@ -338,6 +389,7 @@ fn a_lease_that_cannot_be_written_down_is_given_back() {
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
+        granted_ms: 7,
     };
     let (id, ..) = commit(cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO));
     let failed = ClusterEvent::NotCommitted {
@@ -356,17 +408,7 @@ fn a_lease_that_cannot_be_written_down_is_given_back() {
 
 #[test]
 fn agents_of_the_durable_state_have_time_to_come_back() {
-    let note = LeaseNote {
-        agent: AGENT,
-        boot: BOOT,
-        tenant: "uid:1".into(),
-        label: String::new(),
-        epoch: Epoch(1),
-        cores: vec![0],
-        memory_bytes: 0,
-        gpus: 0,
-    };
-    let mut cluster = Cluster::new([AGENT], [(LEASE, note)], Duration::ZERO);
+    let mut cluster = Cluster::new([AGENT], [(LEASE, note())], Duration::ZERO);
     assert!(cluster.step(ClusterEvent::Tick, SUSPECTED_AFTER).is_empty());
     assert_eq!(cluster.active_leases().count(), 1);
     let (_, writes, rest) = commit(cluster.step(ClusterEvent::Tick, super::super::FORGOTTEN_AFTER));
@@ -436,17 +478,7 @@ fn only_a_whole_report_ends_what_it_does_not_name() {
 
 #[test]
 fn the_more_leases_there_are_the_less_often_they_are_reported() {
-    let note = LeaseNote {
-        agent: AGENT,
-        boot: BOOT,
-        tenant: "uid:1".into(),
-        label: String::new(),
-        epoch: Epoch(1),
-        cores: vec![0],
-        memory_bytes: 0,
-        gpus: 0,
-    };
-    let leases = (0..2000_u64).map(|number| (LeaseId(number.to_be_bytes()), note.clone()));
+    let leases = (0..2000_u64).map(|number| (LeaseId(number.to_be_bytes()), note()));
     let mut cluster = Cluster::new([AGENT], leases, Duration::ZERO);
     cluster.step(ClusterEvent::Tick, Duration::ZERO);
     assert_eq!(cluster.totals_every(), Duration::from_secs(1));

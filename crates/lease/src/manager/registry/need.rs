@@ -1,5 +1,6 @@
 //! Demand of a lease on one agent.
 
+use crate::request::{CoreUse, LeaseSpec};
 use std::collections::BTreeSet;
 
 /// All resources that a lease needs of one agent.
@@ -9,6 +10,19 @@ pub struct Demand {
     pub room: Need,
     /// GPUs.
     pub gpus: u32,
+}
+
+impl From<LeaseSpec> for Demand {
+    fn from(spec: LeaseSpec) -> Self {
+        let slots = spec.all_slots();
+        Self {
+            room: match spec.sharing {
+                CoreUse::Exclusive(_) => Need::Cores(slots),
+                CoreUse::Shared => Need::Places(slots),
+            },
+            gpus: spec.all_gpus(),
+        }
+    }
 }
 
 impl From<Need> for Demand {

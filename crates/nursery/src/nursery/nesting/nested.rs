@@ -16,6 +16,8 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+/// Step in which the nursery's end of the socket may fail.
+const HEARING: &str = "hearing of the nursery";
 /// Pid of the fork in its namespace: the first after pid 1.
 const WORKER: libc::pid_t = 2;
 
@@ -57,12 +59,11 @@ impl NestedSandbox<'_> {
         send(socket, &Pid1Report::Prepared, &fds).map_err(step("telling the nursery"))?;
         drop(fds);
         drop((own, namespaces));
-        let hearing = "hearing of the nursery";
-        let report = match receive(socket).map_err(step(hearing))? {
+        let report = match receive(socket).map_err(step(HEARING))? {
             Some((Pid1Order::Forking, mut fds)) => fds.pop(),
             _ => None,
         };
-        let report = report.ok_or_else(|| step(hearing)(io::Error::from(io::ErrorKind::UnexpectedEof)))?;
+        let report = report.ok_or_else(|| step(HEARING)(io::Error::from(io::ErrorKind::UnexpectedEof)))?;
         let mut told: ForkReport = [0; 8];
         fs::File::from(report)
             .read_exact(&mut told)
@@ -74,9 +75,7 @@ impl NestedSandbox<'_> {
         check_confined().map_err(step("looking at the fork of the zygote"))?;
         send(socket, &Pid1Report::Started, &[pidfd.as_fd()]).map_err(step("telling the nursery"))?;
         drop(pidfd);
-        // The nursery sends nothing more; wait until it closes its end. Orphans in this namespace are not waited for.
-        while receive::<Pid1Order>(socket).map_err(step(hearing))?.is_some() {}
-        Ok(())
+        keep(socket)
     }
 
     /// Covers `/tmp`, `/dev/shm` and `/proc` of the zygote by folders of its own.
@@ -107,6 +106,14 @@ impl NestedSandbox<'_> {
     }
 }
 
+/// Waits until the nursery closes its end of the socket; it sends nothing more. The kernel reaps orphans in this
+/// namespace meanwhile: dead ones would count for the limit of processes. The fork is a child of the zygote's pid 1.
+fn keep(socket: &OwnedFd) -> Result<(), StepError> {
+    kernel::discard_dead_children().map_err(step("reaping orphans"))?;
+    while receive::<Pid1Order>(socket).map_err(step(HEARING))?.is_some() {}
+    Ok(())
+}
+
 /// Checks that the fork is confined as it claims: a tenant's code may have changed how it is made.
 fn check_confined() -> io::Result<()> {
     let status = fs::read_to_string(format!("/proc/{WORKER}/status"))?;
@@ -127,4 +134,53 @@ fn check_confined() -> io::Result<()> {
         "it is not confined ({what} {})",
         value(what).unwrap_or("is missing")
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::errno::Errno;
+    use nix::sys::prctl::set_child_subreaper;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
+
+    /// Runs this in a process of its own.
+    fn fork_to(run: impl FnOnce() -> bool) -> Pid {
+        // SAFETY: glibc's fork leaves an allocator that can be used; no other lock of the tests is taken in the child.
+        match unsafe { fork() }.expect("a process") {
+            ForkResult::Parent { child } => child,
+            ForkResult::Child => {
+                let is_good = run();
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(i32::from(!is_good)) }
+            }
+        }
+    }
+
+    #[test]
+    fn dead_orphans_are_reaped() {
+        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+        let (nursery, socket) = pair.expect("sockets");
+        let reaper = fork_to(move || {
+            drop(nursery);
+            let adopts = set_child_subreaper(true).is_ok();
+            let own = getpid();
+            fork_to(move || {
+                let parent = getpid();
+                fork_to(move || {
+                    while getppid() == parent {
+                        std::thread::yield_now();
+                    }
+                    getppid() == own
+                });
+                true
+            });
+            let ended = keep(&socket).is_ok();
+            // Waits until there is no child, and would return any that was not reaped.
+            adopts && ended && waitpid(None, None) == Err(Errno::ECHILD)
+        });
+        let status = waitpid(reaper, None).expect("a child");
+        assert!(matches!(status, WaitStatus::Exited(_, 0)), "{status:?}");
+    }
 }

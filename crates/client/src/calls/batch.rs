@@ -1,7 +1,7 @@
 //! Calls of one function on many inputs: results in order, a bounded number in flight.
 
 use crate::Error;
-use crate::invocation::Invocation;
+use crate::calls::future::Invocation;
 use crate::invocation::function::Function;
 use std::collections::VecDeque;
 use std::iter::FusedIterator;
@@ -106,13 +106,7 @@ where
             Error::NoCore => Ok(()),
             error => again.count_failure(error),
         };
-        Some(match after {
-            Ok(()) => self
-                .function
-                .call(input.as_ref())
-                .map_err(|error| again.take_final_error(error)),
-            Err(error) => Err(error),
-        })
+        Some(after.and_then(|()| self.function.call_again(input.as_ref(), again)))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::channel::completions::CompletionAction;
-use crate::invocation::in_flight::{CallProgress, InFlight};
+use crate::retry::in_flight::{CallProgress, InFlight};
 
 pub(crate) type Callback = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
 

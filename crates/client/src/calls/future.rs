@@ -1,13 +1,13 @@
 //! Futures of submitted invocations.
 
 use crate::Error;
-use crate::channel::Channel;
 use crate::channel::completions::CompletionAction;
-use crate::invocation::in_flight::{CallProgress, InFlight, ResultDestination};
+use crate::invocation::pipeline::AwaitedCall;
+use crate::invocation::submitted_call::ResultDestination;
+use crate::retry::in_flight::{CallProgress, InFlight};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,9 @@ impl Invocation {
         Self(CallFuture::new(in_flight))
     }
 
-    pub(crate) fn place(&self) -> (Arc<Channel>, u64) {
-        self.0.in_flight.place()
+    /// The invocation that the future waits for now.
+    pub fn awaited(&self) -> AwaitedCall {
+        self.0.in_flight.awaited()
     }
 
     /// Waits for the output.
@@ -82,8 +83,9 @@ impl BufferInvocation {
         Self(CallFuture::new(in_flight))
     }
 
-    pub(crate) fn place(&self) -> (Arc<Channel>, u64) {
-        self.0.in_flight.place()
+    /// The invocation that the future waits for now.
+    pub fn awaited(&self) -> AwaitedCall {
+        self.0.in_flight.awaited()
     }
 
     /// Waits until the output is written.

@@ -2,11 +2,11 @@
 
 use crate::Error;
 use crate::buffer::{BufferSliceMut, Input};
-use crate::invocation::callback::call_when_done;
-use crate::invocation::function::{Function, ring_bytes};
-use crate::invocation::in_flight::InFlight;
-use crate::invocation::request::OutputPlace;
-use crate::invocation::{BufferInvocation, Invocation};
+use crate::calls::callback::call_when_done;
+use crate::calls::future::{BufferInvocation, Invocation};
+use crate::invocation::function::Function;
+use crate::invocation::request::{OutputPlace, ring_bytes};
+use crate::retry::in_flight::InFlight;
 
 impl Function {
     /// Starts an invocation and returns its future. Waits only while as many invocations are in flight as the slots
@@ -28,7 +28,7 @@ impl Function {
     }
 
     /// Starts an invocation as [`Function::submit`] does, for callers that keep the input and can submit it again.
-    pub(crate) fn submit_once(&self, input: &[u8], wait: bool) -> Result<Invocation, Error> {
+    pub(super) fn submit_once(&self, input: &[u8], wait: bool) -> Result<Invocation, Error> {
         let wanted = OutputPlace::Bytes(self.output_bytes);
         self.start(&Input::Bytes(input), wanted, wait, false)
             .map(Invocation::new)

@@ -1,47 +1,18 @@
-//! Submitted invocations: every one resolves, to a result or an error.
+//! Submitted invocations: every one resolves, to a result or an error, after as many submissions as are allowed.
 
 use crate::Error;
 use crate::buffer::Input;
-use crate::channel::entries::EntryState;
+use crate::channel::Channel;
 use crate::channel::wait::{WaitEnd, give_up_at};
-use crate::channel::{Channel, MESSAGE_BYTES, timed_out};
 use crate::invocation::function::Function;
-use crate::invocation::request::{ChannelRequest, OutputPlace, UsedMemory};
+use crate::invocation::pipeline::AwaitedCall;
+use crate::invocation::request::{ChannelRequest, OutputPlace, UsedMemory, micros};
+use crate::invocation::submitted_call::{ResultDestination, SubmittedCall};
 use crate::retry::CallAttempts;
-use crate::retry::deadline::micros;
-use crate::retry::redirect::{LazyRedirects, out_of_time};
+use crate::retry::redirect::LazyRedirects;
 use hotlease_wire::RunCertainty;
-use hotlease_wire::frame::InvocationStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Destination of a result.
-pub(crate) trait ResultDestination {
-    /// Room for `length` bytes, or none if they do not fit.
-    fn room(&mut self, length: usize) -> Option<&mut [u8]>;
-    /// Most bytes that fit.
-    fn capacity(&self) -> u64;
-}
-
-impl ResultDestination for Vec<u8> {
-    fn room(&mut self, length: usize) -> Option<&mut [u8]> {
-        self.clear();
-        self.resize(length, 0);
-        Some(self)
-    }
-    fn capacity(&self) -> u64 {
-        u64::MAX
-    }
-}
-
-impl ResultDestination for &mut [u8] {
-    fn room(&mut self, length: usize) -> Option<&mut [u8]> {
-        self.get_mut(..length)
-    }
-    fn capacity(&self) -> u64 {
-        self.len() as u64
-    }
-}
 
 /// State of an invocation after a step.
 pub(crate) enum CallProgress {
@@ -59,17 +30,23 @@ struct ResubmitData {
     again: CallAttempts,
 }
 
+impl ResubmitData {
+    /// The input bytes that go through the ring; none if they are needed and there is no copy.
+    fn input(&self) -> Option<&[u8]> {
+        match &self.input {
+            Some(input) => Some(input),
+            None => (!self.request.tail.input_in_ring).then_some(&[]),
+        }
+    }
+}
+
 /// A submitted invocation. If it is dropped before it has resolved, its result is discarded.
 pub(crate) struct InFlight {
     function: Function,
-    channel: Arc<Channel>,
-    seq: u64,
-    /// How its entry is shared.
-    state: EntryState,
+    /// The latest submission.
+    call: SubmittedCall,
     /// When it was submitted; only with a timeout of the client's, as reading the clock costs.
     since: Option<Instant>,
-    /// Most output bytes.
-    capacity: u64,
     kept: Option<Box<ResubmitData>>,
     /// Whether it is submitted again where that is allowed.
     moves: bool,
@@ -91,16 +68,11 @@ impl InFlight {
         wait: bool,
         keep: bool,
     ) -> Result<Self, Error> {
-        let state = if request.output_in_ring() {
-            EntryState::Shared
-        } else {
-            EntryState::SharedBuffer
-        };
-        let (channel, seq) = publish(function, &request, input, state, wait.then_some(function.timeout))?;
+        let wanted = wait.then_some(function.timeout);
+        let call = SubmittedCall::publish(Function::channel, function, &request, input, wanted)?;
         let again = function.new_attempts();
         let may_come_back = again.can_run_twice() || function.inner.shares_cores();
         let copy = (keep && request.tail.input_in_ring && may_come_back).then(|| input.to_vec());
-        let capacity = request.capacity;
         let kept = (copy.is_some() || !request.uses.is_empty()).then(|| {
             Box::new(ResubmitData {
                 request,
@@ -110,11 +82,8 @@ impl InFlight {
         });
         Ok(Self {
             function: function.clone(),
-            channel,
-            seq,
-            state,
+            call,
             since: function.timeout.filter(|_| function.gives_up).map(|_| Instant::now()),
-            capacity,
             kept,
             moves: keep && function.resubmits,
             resolved: false,
@@ -133,7 +102,7 @@ impl InFlight {
         if let Some(until) = self.parked {
             return Instant::now() >= until || self.is_late();
         }
-        self.resolved || self.channel.is_done(self.seq) || self.channel.is_closed() || self.is_late()
+        self.resolved || self.call.is_done() || self.call.channel.is_closed() || self.is_late()
     }
 
     fn give_up_at(&self) -> Option<Instant> {
@@ -149,7 +118,7 @@ impl InFlight {
         if self.resolved {
             return Some(Err(Error::protocol("the invocation's result was taken already")));
         }
-        if self.parked.is_some() && !self.function.resubmits && self.channel.is_closed() {
+        if self.parked.is_some() && !self.function.resubmits && self.call.channel.is_closed() {
             self.parked = None;
             self.resolved = true;
             return Some(Err(Error::NoCore));
@@ -159,68 +128,29 @@ impl InFlight {
             let failed = due.then(|| self.unpark().err())?;
             return failed.map(Err);
         }
-        let (capacity, in_ring) = (self.capacity, self.state == EntryState::Shared);
-        let timeout = self.function.timeout;
-        let staged = self
-            .kept
-            .as_ref()
-            .and_then(|kept| kept.request.uses.staged_output.as_ref());
-        let channel = &self.channel;
-        let mut recalled = None;
-        let result = channel.harvest(self.seq, |reply, source| match reply {
-            Ok(header) if header.status == InvocationStatus::Ok && header.length <= capacity => {
-                let length = header.length as usize;
-                if !in_ring && staged.is_none() {
-                    // The output is in the caller's buffer already.
-                    return Ok(length);
-                }
-                let fits = take.capacity();
-                let Some(room) = take.room(length) else {
-                    return Err(Error::OutputTooLarge {
-                        produced: header.length,
-                        capacity: fits,
-                    });
-                };
-                match staged {
-                    Some(piece) => room.copy_from_slice(&piece[..length]),
-                    None => {
-                        source.read(header, room);
-                    }
-                }
-                Ok(length)
-            }
-            Ok(header) if matches!(header.status, InvocationStatus::StaleEpoch | InvocationStatus::Draining) => {
-                // The entry belongs to another invocation after this.
-                recalled = channel.recall(self.seq);
-                Err(channel.failure(channel.invocation(self.seq), reply, Vec::new(), capacity, timeout))
-            }
-            Ok(header) if in_ring => Err(channel.failure(
-                channel.invocation(self.seq),
-                reply,
-                source.to_vec(header),
-                capacity,
-                timeout,
-            )),
-            reply => {
-                let message = match (reply, staged) {
-                    (Ok(header), Some(piece)) if header.status == InvocationStatus::FunctionError => {
-                        let length = header.length.min(capacity).min(MESSAGE_BYTES.into());
-                        piece[..length as usize].to_vec()
-                    }
-                    _ => Vec::new(),
-                };
-                Err(channel.failure(channel.invocation(self.seq), reply, message, capacity, timeout))
-            }
-        })?;
+        let kept = self.kept.as_ref();
+        let staged = kept.and_then(|kept| kept.request.uses.staged_output.as_ref());
+        let (result, recalled) = self.call.try_result(staged, self.function.timeout, take)?;
         self.resolved = true;
         match result {
-            Err(Error::NoCore) if self.kept.is_some() => self.park().err().map(Err),
+            Err(Error::NoCore) if self.kept.is_some() => {
+                let failed = self.park().err()?;
+                Some(Err(self.take_final_error(failed)))
+            }
             // Refused by a worker that is about to end.
             Err(error @ Error::NotRun { .. }) if self.may_restart() => match self.restart(error, recalled) {
                 Ok(()) => None,
                 Err(error) => Some(Err(error)),
             },
-            result => Some(result),
+            result => Some(result.map_err(|error| self.take_final_error(error))),
+        }
+    }
+
+    /// The error to report when `error` ends the attempts: an earlier one may have run.
+    fn take_final_error(&mut self, error: Error) -> Error {
+        match &mut self.kept {
+            Some(kept) => kept.again.take_final_error(error),
+            None => error,
         }
     }
 
@@ -231,7 +161,7 @@ impl InFlight {
                 return CallProgress::Done(result);
             }
             if self.is_orphaned() {
-                let error = self.channel.unanswered_error(self.seq);
+                let error = self.call.unanswered_error();
                 let recalled = self.recall(&error);
                 match self.restart(error, recalled) {
                     Ok(()) => continue,
@@ -239,13 +169,13 @@ impl InFlight {
                 }
             }
             if self.is_late() {
-                let never_ran = self.parked.is_some();
+                let ran = match self.parked {
+                    Some(_) => RunCertainty::No,
+                    None => RunCertainty::Unknown,
+                };
+                let late = self.take_final_error(Error::deadline(self.function.timeout, ran));
                 self.abandon();
-                let timeout = self.function.timeout;
-                return CallProgress::Done(Err(match timeout {
-                    Some(timeout) if never_ran => out_of_time(timeout),
-                    timeout => timed_out(timeout),
-                }));
+                return CallProgress::Done(Err(late));
             }
             if !self.is_done() {
                 return CallProgress::Waiting;
@@ -273,8 +203,7 @@ impl InFlight {
                 std::thread::sleep(until.saturating_duration_since(now));
                 continue;
             }
-            let (channel, seq) = (&self.channel, self.seq);
-            let waited = channel.wait(|_| until, || channel.is_done(seq).then_some(()));
+            let waited = self.call.wait(until);
             if waited == Err(WaitEnd::TimedOut) && limit.is_some_and(|limit| Instant::now() >= limit) && !self.is_done()
             {
                 return None;
@@ -304,23 +233,17 @@ impl InFlight {
         self.parked = None;
         // Set back if the submission succeeds.
         self.resolved = true;
-        let Some(kept) = &mut self.kept else {
+        let Some(kept) = self.kept.as_mut().filter(|kept| kept.input().is_some()) else {
             return Err(Error::NoCore);
         };
-        let input = match (&kept.input, kept.request.tail.input_in_ring) {
-            (Some(input), _) => input.as_slice(),
-            (None, false) => &[],
-            (None, true) => return Err(Error::NoCore),
-        };
-        let picked = match (self.function.slot, inner.slot_of(&self.channel)) {
+        let picked = match (self.function.slot, inner.slot_of(&self.call.channel)) {
             (None, Some(slot)) => inner.pick_beside(slot, left),
             _ => self.function.pick_channel(left),
         };
         let (_, channel) = picked.map_err(|error| kept.again.take_final_error(error))?;
-        let payload = kept.request.tail.payload(input);
-        let submitted = kept.request.uses.register(&channel);
-        match submitted.and_then(|()| channel.submit(&kept.request.target, &payload, self.state)) {
-            Ok(seq) => (self.channel, self.seq) = (channel, seq),
+        let input = kept.input().unwrap_or_default();
+        match SubmittedCall::publish_on(channel, &kept.request, input) {
+            Ok(call) => self.call = call,
             // Other threads hold the entries; that is as good as a refusal.
             Err(Error::NoCredit) => return self.park(),
             Err(error) => return Err(kept.again.take_final_error(error)),
@@ -335,7 +258,7 @@ impl InFlight {
         if copied || !self.moves || error.ran() != RunCertainty::No {
             return None;
         }
-        self.channel.recall(self.seq)
+        self.call.recall()
     }
 
     /// Submits it again after a failure of its worker, if that is allowed. `recalled`: the payload read back from
@@ -344,7 +267,7 @@ impl InFlight {
         self.resolved = true;
         if self.kept.is_none() && self.moves && recalled.is_some() {
             // An invocation without memory of its own was in the ring completely.
-            let wanted = OutputPlace::Bytes(usize::try_from(self.capacity).unwrap_or(usize::MAX));
+            let wanted = OutputPlace::Bytes(usize::try_from(self.call.capacity).unwrap_or(usize::MAX));
             let request = self.function.request(&Input::Bytes(&[]), wanted);
             self.kept = Some(Box::new(ResubmitData {
                 request: request.map_err(|_| error.clone())?,
@@ -358,7 +281,7 @@ impl InFlight {
         };
         let left_behind = kept
             .request
-            .prepare_retry(&self.channel, error, &self.function.inner.staging);
+            .prepare_retry(&self.call.channel, error, &self.function.inner.staging);
         let error = left_behind.map_err(|error| kept.again.take_final_error(error))?;
         if !self.function.resubmits {
             return Err(kept.again.take_final_error(error));
@@ -371,24 +294,21 @@ impl InFlight {
                 Some(payload)
             });
         }
-        let input = match (&kept.input, kept.request.tail.input_in_ring) {
-            (Some(input), _) => input.as_slice(),
-            (None, false) => &[],
-            (None, true) => return Err(kept.again.take_final_error(error)),
-        };
+        if kept.input().is_none() {
+            return Err(kept.again.take_final_error(error));
+        }
         kept.again.count_failure(error)?;
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(kept.again.take_final_error(Error::Deadline {
-                timeout: self.function.timeout.unwrap_or_default(),
-                ran: RunCertainty::No,
-            }));
+            let late = Error::deadline(self.function.timeout, RunCertainty::No);
+            return Err(kept.again.take_final_error(late));
         }
         if self.since.is_some() {
             kept.request.target.timeout_us = micros(left);
         }
-        let published = publish(&self.function, &kept.request, input, self.state, Some(left));
-        let (channel, seq) = published.map_err(|error| kept.again.take_final_error(error))?;
-        (self.channel, self.seq) = (channel, seq);
+        let choose = Function::channel_of_living_lease;
+        let input = kept.input().unwrap_or_default();
+        let published = SubmittedCall::publish(choose, &self.function, &kept.request, input, Some(left));
+        self.call = published.map_err(|error| kept.again.take_final_error(error))?;
         self.resolved = false;
         Ok(())
     }
@@ -411,19 +331,19 @@ impl InFlight {
 
     /// Whether the channel is closed and the reply has not arrived.
     fn is_orphaned(&self) -> bool {
-        !self.resolved && self.parked.is_none() && self.channel.is_closed() && !self.channel.is_done(self.seq)
+        !self.resolved && self.parked.is_none() && self.call.is_orphaned()
     }
 
-    /// The channel and the number of its reply.
-    pub(crate) fn place(&self) -> (Arc<Channel>, u64) {
-        (self.channel.clone(), self.seq)
+    /// The submission that it waits for now.
+    pub(crate) fn awaited(&self) -> AwaitedCall {
+        self.call.awaited()
     }
 
     /// The channel, the number and the deadline for the completion thread to watch; from now on the watch is
     /// removed when this is dropped.
     pub(crate) fn begin_watch(&mut self) -> (Arc<Channel>, u64, Option<Instant>) {
         self.watched = true;
-        (self.channel.clone(), self.seq, self.give_up_at())
+        (self.call.channel.clone(), self.call.seq, self.give_up_at())
     }
 
     fn abandon(&mut self) {
@@ -438,40 +358,18 @@ impl InFlight {
             .map(|kept| kept.request.uses)
             .filter(|uses: &UsedMemory| !uses.is_empty());
         let keep = uses.map(|uses| Box::new(uses) as _);
-        self.channel.abandon(self.seq, self.state, keep);
+        self.call.abandon(keep);
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         if self.watched {
-            self.function.inner.completions.unwatch(&self.channel, self.seq);
+            let (channel, seq) = (&self.call.channel, self.call.seq);
+            self.function.inner.completions.unwatch(channel, seq);
         }
         if !self.resolved {
             self.abandon();
-        }
-    }
-}
-
-/// Publishes a request on a slot that accepts it. `wait`: limit for waiting for a credit or another lease; without
-/// it the call does not wait for a credit.
-fn publish(
-    function: &Function,
-    request: &ChannelRequest,
-    input: &[u8],
-    state: EntryState,
-    wait: Option<Option<Duration>>,
-) -> Result<(Arc<Channel>, u64), Error> {
-    loop {
-        let channel = function.channel(wait.unwrap_or(function.timeout))?;
-        request.uses.register(&channel)?;
-        match channel.submit(&request.target, &request.tail.payload(input), state) {
-            Ok(seq) => return Ok((channel, seq)),
-            Err(error @ Error::NoCredit) => match wait {
-                Some(limit) => function.inner.wait_for_credit(function.slot, limit)?,
-                None => return Err(error),
-            },
-            Err(error) => return Err(error),
         }
     }
 }

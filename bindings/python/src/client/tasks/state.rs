@@ -1,0 +1,316 @@
+//! State of a task, which the core and the task's future share, and all transitions of it. No transition needs the GIL.
+//!
+//! | stage | the task | content | next stage |
+//! |---|---|---|---|
+//! | `Pending` | waits for inputs (`PlannedTask`) or a slot (`TaskJob`) | `Open` | `start`: `Running`; `cancel`: `Cancelled` |
+//! | `Running` | is on a slot (`Flight`), or is sent again (`TaskJob`) | `Open` | `resolve`: `Finished` |
+//! | `Finished` | has ended | `Ended`, `Shared`, `Taken` | |
+//! | `Cancelled` | was cancelled before it was sent | `Cancelled` | |
+//! | `Ending` | has ended; its watchers still see it running | `Ended`, `Shared` | `finish`: `Finished` |
+//! | `Cancelling` | was cancelled; its watchers still see it pending | `Cancelled` | `finish`: `Cancelled` |
+//!
+//! `resolve` and `cancel` of a watched task lead to `Ending` and `Cancelling` first.
+//!
+//! A future is *watched*, for good, once a caller has asked for its condition or added a callback.
+//! `concurrent.futures.wait` and `as_completed` hold the condition while they count the finished futures, so a watched
+//! task must not become `Finished` at that time: a holder of the GIL finishes it under its condition. An unwatched future
+//! has no condition yet.
+//!
+//! The stage is a byte beside the lock: the core starts a task, and any thread looks at it, without the lock. Only
+//! `start` and `cancel` leave `Pending`, and one exchange of the byte decides between them. All other transitions
+//! change content and stage under the lock, `finish` only the stage; so the lock decides whether resolving or watching
+//! came first.
+
+use super::outcome::TaskOutcome;
+use super::task_times::{Ending, TaskTimes};
+use crate::locks::locked;
+use hotlease_flow::TaskId;
+use pyo3::prelude::*;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Stage of a task; see the module. From `Cancelling` on the task has ended, from `Finished` on its future says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stage {
+    Pending = 0,
+    Running = 1,
+    Cancelling = 2,
+    Ending = 3,
+    Finished = 4,
+    Cancelled = 5,
+}
+
+/// Values of a task that exist only in certain stages.
+enum StageContent {
+    /// There is no outcome yet.
+    Open {
+        /// The graph's name of the task, if the graph is told of its end.
+        node: Option<TaskId>,
+        /// Other tasks need the outcome.
+        is_needed: bool,
+    },
+    /// The outcome, which only the future needs.
+    Ended(TaskOutcome),
+    /// The outcome, which other tasks may need: it stays here.
+    Shared(Arc<TaskOutcome>),
+    /// The future has taken the outcome.
+    Taken,
+    Cancelled,
+}
+
+struct CellContent {
+    content: StageContent,
+    /// The future, once it is watched: it must live until its watchers are told.
+    watcher: Option<Py<PyAny>>,
+}
+
+/// State that a task and its future share.
+pub struct TaskCell {
+    stage: AtomicU8,
+    inside: Mutex<CellContent>,
+    /// Times of the task, if they are recorded.
+    pub times: Option<Arc<TaskTimes>>,
+}
+
+/// State of a task as an argument of another one.
+pub enum InputState {
+    /// The task has no outcome yet.
+    Pending,
+    /// The task has this outcome.
+    Ended(Arc<TaskOutcome>),
+    /// The task was cancelled.
+    Cancelled,
+    /// The task had an outcome, which its future has decoded or is decoding.
+    Decoded,
+}
+
+/// Parties to tell that a task has ended.
+#[derive(Default)]
+pub struct EndNotices {
+    /// A future is watched: a thread that holds the GIL has to call [`TaskCell::finish`].
+    pub is_watched: bool,
+    /// The graph, under this name, if tasks need the outcome.
+    pub graph: Option<(TaskId, Arc<TaskOutcome>)>,
+}
+
+/// Parties to tell that a task was cancelled.
+pub struct CancelNotices {
+    /// A future is watched: a thread that holds the GIL has to call [`TaskCell::finish`].
+    pub is_watched: bool,
+    /// The graph, under this name.
+    pub graph: Option<TaskId>,
+}
+
+/// Answer to an attempt to cancel a task.
+pub enum Cancellation {
+    /// The task is cancelled now.
+    Done(CancelNotices),
+    /// The task was cancelled before.
+    Earlier,
+    /// The task was sent.
+    TooLate,
+}
+
+impl TaskCell {
+    /// State of a task that waits.
+    pub fn new(times: Option<Arc<TaskTimes>>) -> Self {
+        let (node, is_needed) = (None, false);
+        Self::with(Stage::Pending, StageContent::Open { node, is_needed }, times)
+    }
+
+    /// State of a task that ended before it could be sent.
+    pub fn ended(outcome: TaskOutcome) -> Self {
+        Self::with(Stage::Finished, StageContent::Ended(outcome), None)
+    }
+
+    fn with(stage: Stage, content: StageContent, times: Option<Arc<TaskTimes>>) -> Self {
+        Self {
+            stage: AtomicU8::new(stage as u8),
+            inside: Mutex::new(CellContent { content, watcher: None }),
+            times,
+        }
+    }
+
+    /// Returns the stage.
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Acquire) {
+            0 => Stage::Pending,
+            1 => Stage::Running,
+            2 => Stage::Cancelling,
+            3 => Stage::Ending,
+            4 => Stage::Finished,
+            _ => Stage::Cancelled,
+        }
+    }
+
+    /// Whether the stage is final.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.stage.load(Ordering::Acquire) >= Stage::Finished as u8
+    }
+
+    /// Whether the task is done, or will be as soon as a thread has finished it.
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        self.stage.load(Ordering::Acquire) >= Stage::Cancelling as u8
+    }
+
+    fn exchange(&self, from: Stage, to: Stage) -> Result<u8, u8> {
+        self.stage
+            .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    /// Marks the task as about to be sent, for the first time or again; false: it was cancelled.
+    #[inline]
+    pub fn start(&self) -> bool {
+        let started = self.exchange(Stage::Pending, Stage::Running);
+        started.is_ok() || started == Err(Stage::Running as u8)
+    }
+
+    /// Cancels the task if it was not sent.
+    pub fn cancel(&self) -> Cancellation {
+        let mut inside = self.inside();
+        let node = match inside.content {
+            StageContent::Open { node, .. } => node,
+            StageContent::Cancelled => return Cancellation::Earlier,
+            _ => return Cancellation::TooLate,
+        };
+        let is_watched = inside.watcher.is_some();
+        let next = match is_watched {
+            true => Stage::Cancelling,
+            false => Stage::Cancelled,
+        };
+        if self.exchange(Stage::Pending, next).is_err() {
+            return Cancellation::TooLate;
+        }
+        inside.content = StageContent::Cancelled;
+        if let Some(times) = &self.times {
+            times.end(Ending::Cancelled);
+        }
+        let graph = node;
+        Cancellation::Done(CancelNotices { is_watched, graph })
+    }
+
+    /// Stores the outcome of a task that was started.
+    #[inline]
+    pub fn resolve(&self, outcome: TaskOutcome) -> EndNotices {
+        if let Some(times) = &self.times {
+            times.ended(&outcome);
+        }
+        let mut inside = self.inside();
+        let StageContent::Open { node, is_needed } = inside.content else {
+            return EndNotices::default();
+        };
+        let mut graph = None;
+        inside.content = if is_needed {
+            let shared = outcome.share();
+            graph = node.map(|node| (node, shared.clone()));
+            StageContent::Shared(shared)
+        } else {
+            StageContent::Ended(outcome)
+        };
+        let is_watched = inside.watcher.is_some();
+        let next = match is_watched {
+            true => Stage::Ending,
+            false => Stage::Finished,
+        };
+        self.stage.store(next as u8, Ordering::Release);
+        EndNotices { is_watched, graph }
+    }
+
+    /// Makes a watched task that has its outcome, or was cancelled, visibly so.
+    pub fn finish(&self) {
+        let end = match self.stage() {
+            Stage::Ending => Stage::Finished,
+            Stage::Cancelling => Stage::Cancelled,
+            _ => return,
+        };
+        self.stage.store(end as u8, Ordering::Release);
+    }
+
+    /// Links the task to the graph's `node`, which is told of its end from now on; false: it has ended.
+    pub fn link(&self, to: TaskId) -> bool {
+        match &mut self.inside().content {
+            StageContent::Open { node, .. } => {
+                *node = Some(to);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The graph's name of a task that has not ended.
+    pub fn node(&self) -> Option<TaskId> {
+        match self.inside().content {
+            StageContent::Open { node, .. } => node,
+            _ => None,
+        }
+    }
+
+    /// State of the task as an argument of others; its outcome is kept from now on.
+    pub fn as_input(&self) -> InputState {
+        match &mut self.inside().content {
+            StageContent::Open { is_needed, .. } => {
+                *is_needed = true;
+                InputState::Pending
+            }
+            StageContent::Cancelled => InputState::Cancelled,
+            ended => ended.share().map_or(InputState::Decoded, InputState::Ended),
+        }
+    }
+
+    /// Makes `future` the watcher, which is told of the end from now on. Returns whether the task was done already.
+    pub fn watch(&self, future: Py<PyAny>) -> bool {
+        let mut inside = self.inside();
+        let is_open = matches!(inside.content, StageContent::Open { .. });
+        // No thread would ask a done task for its watcher, which would keep itself alive.
+        if is_open {
+            inside.watcher = Some(future);
+        }
+        !is_open
+    }
+
+    /// The future that watches the task; it stays the watcher.
+    pub fn watcher(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        let inside = self.inside();
+        inside.watcher.as_ref().map(|future| future.clone_ref(py))
+    }
+
+    /// Takes the future that watches the task.
+    pub fn take_watcher(&self) -> Option<Py<PyAny>> {
+        self.inside().watcher.take()
+    }
+
+    /// Takes the outcome, which exists once, or a share of it if other tasks need it.
+    pub fn take_outcome(&self) -> Option<TaskOutcome> {
+        let mut inside = self.inside();
+        // A dependency error stays: it holds more than the exception that is made of it.
+        if matches!(&inside.content, StageContent::Ended(outcome) if !outcome.is_dependency())
+            && let StageContent::Ended(outcome) = std::mem::replace(&mut inside.content, StageContent::Taken)
+        {
+            return Some(outcome);
+        }
+        inside.content.share().map(TaskOutcome::Shared)
+    }
+
+    fn inside(&self) -> MutexGuard<'_, CellContent> {
+        locked(&self.inside)
+    }
+}
+
+impl StageContent {
+    /// A share of the outcome, which stays here from now on.
+    fn share(&mut self) -> Option<Arc<TaskOutcome>> {
+        let shared = match std::mem::replace(self, Self::Taken) {
+            Self::Ended(outcome) => outcome.share(),
+            Self::Shared(shared) => shared,
+            other => {
+                *self = other;
+                return None;
+            }
+        };
+        *self = Self::Shared(shared.clone());
+        Some(shared)
+    }
+}

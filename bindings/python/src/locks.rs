@@ -1,0 +1,9 @@
+//! Locks whose holder may have panicked: their data is used as it is.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Waits for the lock and takes it.
+#[inline]
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

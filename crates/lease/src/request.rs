@@ -1,0 +1,282 @@
+//! The request for a lease: what it asks for, and every bound of it.
+//!
+//! Manager, agent, simulator and benchmarks pass the same [`LeaseRequest`] on. Its texts of errors name the options of
+//! clients, which check their options by it too.
+
+use hotlease_wire::Rejection;
+use hotlease_wire::control::PollingPolicy;
+use hotlease_wire::ids::AgentId;
+use hotlease_wire::limits::{GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, SLOTS_MAX, STATE_NAME_BYTES_MAX, WORKERS_MAX};
+use hotlease_wire::state::is_state_name;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Shortest time to live that a lease may ask for.
+pub const TTL_MIN: Duration = Duration::from_millis(100);
+/// Longest time to live that a lease may ask for.
+pub const TTL_MAX: Duration = Duration::from_secs(3600);
+/// Most agents that a request may leave out. Each has been tried in vain.
+pub const EXCLUDED_MAX: usize = 16;
+
+/// Request for a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRequest {
+    /// Tenant that will hold the lease, from its credentials.
+    pub tenant: String,
+    /// Label, shown in listings.
+    pub label: String,
+    /// Batch job that pays, for bills; empty: none.
+    pub job: String,
+    /// Resources that the lease is to hold.
+    pub spec: LeaseSpec,
+    /// Number of agents that may serve the request.
+    pub spread: PlacementSpread,
+    /// Agents to leave out, because the client has tried them in vain.
+    pub without: BTreeSet<AgentId>,
+    /// Time until the lease expires unless renewed.
+    pub ttl: Duration,
+    /// Time for which slots poll before they sleep, nanoseconds; `u64::MAX`: no limit.
+    pub hot_budget_ns: u64,
+    /// Name of the state that the single worker of the lease keeps for the next lease.
+    pub state: Option<String>,
+}
+
+/// Resources of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseSpec {
+    /// Number of worker processes.
+    pub workers: u32,
+    /// Slots of each worker.
+    pub slots_per_worker: u32,
+    /// Memory of each worker, bytes; 0: no limit.
+    pub memory_bytes: u64,
+    /// GPUs of each worker.
+    pub gpus: u32,
+    /// Whether the lease has its cores for itself.
+    pub sharing: CoreUse,
+}
+
+/// Whether a lease has its cores for itself, and so whether its slots may poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoreUse {
+    /// Each slot has a core for itself, and waits for requests by this policy.
+    Exclusive(PollingPolicy),
+    /// Each worker has places on a core on which other workers, of this and of other leases, have places too. Its
+    /// slots sleep between invocations and claim the core for each invocation.
+    Shared,
+}
+
+/// Number of agents over which the workers of a request may be spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlacementSpread {
+    /// All workers on one agent.
+    OneAgent,
+    /// Over as many as needed; with fewer workers than `least` the request is refused. Not for shared cores.
+    Several {
+        /// Fewest workers that are enough; equal to the number wanted: all or nothing.
+        least: u32,
+    },
+}
+
+impl LeaseRequest {
+    /// Request for these resources on one agent, without anything that is optional.
+    pub fn new(tenant: impl Into<String>, spec: LeaseSpec, ttl: Duration) -> Self {
+        Self {
+            tenant: tenant.into(),
+            label: String::new(),
+            job: String::new(),
+            spec,
+            spread: PlacementSpread::OneAgent,
+            without: BTreeSet::new(),
+            ttl,
+            hot_budget_ns: 0,
+            state: None,
+        }
+    }
+
+    /// Part of the request for which one agent is asked.
+    #[must_use]
+    pub fn part(self, workers: u32) -> Self {
+        Self {
+            spec: self.spec.with_workers(workers),
+            spread: PlacementSpread::OneAgent,
+            ..self
+        }
+    }
+
+    /// Refuses a request that no agent could grant. (Only the agent checks the tenant's name, which clients do not
+    /// choose.)
+    pub fn check(&self) -> Result<(), Rejection> {
+        let bad = |what: String| Err(Rejection::BadRequest { what });
+        let LeaseSpec {
+            workers,
+            slots_per_worker: slots,
+            gpus,
+            sharing,
+            ..
+        } = self.spec;
+        if !(1..=WORKERS_MAX).contains(&workers) {
+            return bad(format!("workers must be 1 to {WORKERS_MAX}, not {workers}"));
+        }
+        if !(1..=SLOTS_MAX).contains(&slots) {
+            return bad(format!("slots must be 1 to {SLOTS_MAX}, not {slots}"));
+        }
+        if gpus > GPUS_PER_WORKER_MAX {
+            return bad(format!(
+                "gpus must be at most {GPUS_PER_WORKER_MAX} for each worker, not {gpus}"
+            ));
+        }
+        if let PlacementSpread::Several { least } = self.spread {
+            if sharing == CoreUse::Shared {
+                return bad("spread needs cores of one's own: shared ones are found on one agent".into());
+            }
+            if !(1..=workers).contains(&least) {
+                return bad(format!(
+                    "spread must be at least 1 to {workers} workers, as many as are asked for, not {least}"
+                ));
+            }
+        }
+        if self.without.len() > EXCLUDED_MAX {
+            let named = self.without.len();
+            return bad(format!("at most {EXCLUDED_MAX} agents can be left out, not {named}"));
+        }
+        if !(TTL_MIN..=TTL_MAX).contains(&self.ttl) {
+            return bad(format!("ttl must be 100 ms to 1 h, not {:?}", self.ttl));
+        }
+        if let Some(name) = &self.state {
+            if !is_state_name(name) {
+                return bad(format!(
+                    "state must be a name of up to {STATE_NAME_BYTES_MAX} letters, digits, '.', '_' and '-', not {name:?}"
+                ));
+            }
+            if (workers, slots) != (1, 1) {
+                return bad("state is that of one worker with one slot: ask for one".into());
+            }
+        }
+        for (name, text) in [("label", &self.label), ("job", &self.job)] {
+            if text.len() > LABEL_BYTES_MAX {
+                return bad(format!("{name} must be at most {LABEL_BYTES_MAX} bytes"));
+            }
+            if text.chars().any(char::is_control) {
+                return bad(format!("{name} must not hold control characters"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "grpc")]
+impl LeaseRequest {
+    /// Makes the request of a message, and refuses one that no agent could grant. `ttl`: for a message that names none.
+    pub fn of(message: &hotlease_wire::grpc::AcquireRequest, ttl: Duration) -> Result<Self, Rejection> {
+        use hotlease_wire::grpc::{Polling, Sharing};
+        let bad = |what: &str| Rejection::BadRequest { what: what.into() };
+        let polling = match Polling::try_from(message.polling) {
+            Ok(Polling::Adaptive) => PollingPolicy::Adaptive,
+            Ok(Polling::Hot) => PollingPolicy::Hot,
+            Ok(Polling::Warm) => PollingPolicy::Warm,
+            Err(_) => return Err(bad("polling must be adaptive, hot or warm")),
+        };
+        let sharing = match (Sharing::try_from(message.sharing), polling) {
+            (Ok(Sharing::Exclusive), polling) => CoreUse::Exclusive(polling),
+            (Ok(Sharing::Shared), PollingPolicy::Hot) => {
+                let what = "polling must not be hot where cores are shared: a hot slot owns its core";
+                return Err(bad(what));
+            }
+            (Ok(Sharing::Shared), PollingPolicy::Adaptive | PollingPolicy::Warm) => CoreUse::Shared,
+            (Err(_), _) => return Err(bad("sharing must be exclusive or shared")),
+        };
+        if message.python.is_some() && message.slots_per_worker != 1 {
+            return Err(bad(&format!(
+                "slots must be 1 where workers are Python interpreters, not {}: ask for more workers",
+                message.slots_per_worker
+            )));
+        }
+        let without = message.without.iter();
+        let without = without.map(|agent| agent.parse().map_err(|_| bad("not an agent's id")));
+        let request = Self {
+            tenant: message.tenant.clone(),
+            label: message.label.clone(),
+            job: message.job.clone(),
+            spec: LeaseSpec {
+                workers: message.workers,
+                slots_per_worker: message.slots_per_worker,
+                memory_bytes: message.memory_bytes,
+                gpus: message.gpus,
+                sharing,
+            },
+            spread: match message.spread_least {
+                0 => PlacementSpread::OneAgent,
+                least => PlacementSpread::Several { least },
+            },
+            without: without.collect::<Result<_, _>>()?,
+            ttl: match message.ttl_ms {
+                0 => ttl,
+                ttl_ms => Duration::from_millis(ttl_ms),
+            },
+            hot_budget_ns: message.hot_budget_us.saturating_mul(1000),
+            state: Some(message.state.clone()).filter(|state| !state.is_empty()),
+        };
+        request.check()?;
+        Ok(request)
+    }
+}
+
+impl LeaseSpec {
+    /// Workers whose slots have cores for themselves; no GPUs, no limit of memory.
+    pub fn exclusive(workers: u32, slots_per_worker: u32) -> Self {
+        Self {
+            workers,
+            slots_per_worker,
+            memory_bytes: 0,
+            gpus: 0,
+            sharing: CoreUse::Exclusive(PollingPolicy::Adaptive),
+        }
+    }
+
+    /// The same resources for another number of workers.
+    #[must_use]
+    pub fn with_workers(self, workers: u32) -> Self {
+        Self { workers, ..self }
+    }
+
+    /// Slots of all workers.
+    pub fn all_slots(&self) -> u32 {
+        self.workers.saturating_mul(self.slots_per_worker)
+    }
+
+    /// GPUs of all workers.
+    pub fn all_gpus(&self) -> u32 {
+        self.workers.saturating_mul(self.gpus)
+    }
+
+    /// Memory of all workers, bytes; 0: no limit.
+    pub fn all_memory_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_mul(self.workers.into())
+    }
+
+    /// Most cores that an agent may bill if it granted these: one for each slot, or at most one for each worker if they
+    /// are shared.
+    pub fn billable_cores(&self, granted: &[u32]) -> u32 {
+        match self.sharing {
+            CoreUse::Exclusive(_) => self.all_slots(),
+            CoreUse::Shared => {
+                let distinct: BTreeSet<&u32> = granted.iter().collect();
+                (distinct.len() as u32).clamp(1, self.workers.max(1))
+            }
+        }
+    }
+}
+
+impl CoreUse {
+    /// How slots wait for requests.
+    pub fn polling(self) -> PollingPolicy {
+        match self {
+            Self::Exclusive(polling) => polling,
+            Self::Shared => PollingPolicy::Warm,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
