@@ -182,7 +182,7 @@ mod message {
     }
 
     #[test]
-    fn slots_of_shared_cores_sleep_whatever_polling_is_asked_for_except_hot() {
+    fn slots_of_shared_cores_sleep_and_hot_ones_are_refused() {
         let asked = |polling: Polling| {
             of(&AcquireRequest {
                 sharing: Sharing::Shared.into(),
