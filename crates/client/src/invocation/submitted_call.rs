@@ -42,6 +42,10 @@ impl ResultDestination for &mut [u8] {
     }
 }
 
+/// Length of the output; also the payload of a request that the slot refused because its lease ends: its entry belongs to
+/// another invocation afterwards.
+type SubmissionResult = (Result<usize, Error>, Option<Vec<u8>>);
+
 /// An invocation that was submitted to a channel. Its owner reads the result once, or gives it up.
 pub(crate) struct SubmittedCall {
     pub(crate) channel: Arc<Channel>,
@@ -115,8 +119,7 @@ impl SubmittedCall {
         self.channel.wait(|_| until, || self.is_done().then_some(()))
     }
 
-    /// The result, if the reply has arrived; also the payload of a request that the slot refused because its lease
-    /// ends: its entry belongs to another invocation afterwards. `staged`: memory of the library's own that holds the
+    /// The result, if the reply has arrived. `staged`: memory of the library's own that holds the
     /// output.
     #[inline]
     pub(crate) fn try_result(
@@ -124,7 +127,7 @@ impl SubmittedCall {
         staged: Option<&StagedPiece>,
         timeout: Option<Duration>,
         take: &mut impl ResultDestination,
-    ) -> Option<(Result<usize, Error>, Option<Vec<u8>>)> {
+    ) -> Option<SubmissionResult> {
         let (channel, seq, capacity) = (&self.channel, self.seq, self.capacity);
         let in_ring = self.state == EntryState::Shared;
         let failure = |reply: &Result<ReplyHeader, DecodeError>, message: Vec<u8>| {
