@@ -2,7 +2,8 @@
 //! zero. Each thread has its own; constructors of libraries that are linked with `-ffast-math` change it for the thread that
 //! loads them, and `fesetround` for the calling thread.
 //!
-//! Reading costs a few cycles and no system call. Writing costs tens, so only a changed state is written.
+//! Reading takes some nanoseconds and no system call, so slots do it after the reply. Writing may take longer, and only a
+//! changed state is written.
 
 /// Floating-point control state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -212,6 +212,7 @@ impl<C: Core> Slot<C> {
             self.note_failure(request, status, 0);
         }
         // After the reply, whose way to the client takes longer than this.
+        self.floats.restore();
         self.core.give_up();
         let ended = ticks();
         let clock = &self.shared.clock;
@@ -410,7 +411,6 @@ impl<C: Core> Slot<C> {
             self.shared.watchdog.watch(self.index, deadline_ticks);
         }
         let outcome = invoke::call(function, &arguments, &mut self.context, deadline_ns);
-        self.floats.restore();
         if forks::is_child() {
             // A copy of the worker that answered, too, would answer what its parent answers.
             crash::exit_now(0);

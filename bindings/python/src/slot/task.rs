@@ -182,11 +182,14 @@ impl SlotState {
         task: &TaskRequest,
         lent: &mut LentViews,
     ) -> Result<Bound<'py, PyAny>, TaskFailure> {
-        let floats = FloatState::current();
+        // Modules that are imported for them may change it: the function's first run is to compute as later ones.
+        let unpickles = task.kind != request::PLAIN || task.blob.is_some() || !task.results.is_empty();
+        let floats = unpickles.then(FloatState::current);
         let function = self.function(py, input, task)?;
         let (arguments, named) = self.arguments(py, input, task, lent)?;
-        // Modules that were imported for them may have changed it: the function's first run is to compute as later ones.
-        floats.restore();
+        if let Some(floats) = floats {
+            floats.restore();
+        }
         let begun = task.timed.then(Instant::now);
         let result = function.call(&arguments, named.as_ref());
         self.took = begun.map(|begun| begun.elapsed());
