@@ -2,6 +2,8 @@
 
 use hotlease_client::{Cause, Error};
 use hotlease_tests::platform::Platform;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
 
 /// Signals that the C library keeps for itself.
 const OF_LIBRARY: u64 = 3 << 31;
@@ -43,4 +45,24 @@ fn only_the_parent_of_a_fork_answers_and_a_child_s_end_is_not_the_worker_s() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn the_child_of_a_program_invokes_nothing_on_its_parent_s_lease() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("children");
+    let function = invoker.function("writes_to_a_closed_pipe").unwrap();
+    // From now on this thread remembers the channel, which the child's thread does as well.
+    assert_eq!(function.call(&[]).unwrap(), [1]);
+    // SAFETY: the child allocates, which the C library allows after a fork, and ends.
+    match unsafe { fork() }.expect("another process") {
+        ForkResult::Child => {
+            let is_refused = || matches!(function.call(&[]), Err(Error::Options { .. }));
+            let status = if is_refused() && is_refused() { 0 } else { 1 };
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(status) }
+        }
+        ForkResult::Parent { child } => assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0))),
+    }
+    assert_eq!(function.call(&[]).unwrap(), [1], "the parent's lease is as before");
 }

@@ -31,7 +31,7 @@ use crate::client::tasks::state::TaskCell;
 use crate::client::tasks::target::Target;
 use crate::locks::locked;
 use hotlease_client::{Error, Invoker};
-use hotlease_fabric::forks;
+use hotlease_fabric::forks::ProcessMark;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
@@ -122,9 +122,8 @@ pub struct ExecutorCore {
     pub releases: Arc<Releases>,
     /// Number of slots that tasks are sent to.
     pub slots: AtomicUsize,
-    /// The count of forks when this core was made: in a later fork it shows its parent's state, and its threads do not
-    /// exist.
-    forks: u32,
+    /// In a fork of that process the core shows its parent's state, and its threads do not exist.
+    made_by: ProcessMark,
     /// The lease was released.
     pub ended: AtomicBool,
 }
@@ -180,7 +179,7 @@ impl ExecutorCore {
             submitted: AtomicU64::new(0),
             releases: Arc::default(),
             slots: AtomicUsize::new(slots),
-            forks: forks::count(),
+            made_by: ProcessMark::here(),
             ended: AtomicBool::new(false),
         });
         (0..slots).for_each(|at| core.prepare(&mut core.state(), at));
@@ -210,8 +209,9 @@ impl ExecutorCore {
     }
 
     /// Whether this process is a fork of the process that made the core.
+    #[inline]
     pub fn is_foreign(&self) -> bool {
-        forks::count() != self.forks
+        self.made_by.is_foreign()
     }
 
     pub fn state(&self) -> MutexGuard<'_, CoreState> {

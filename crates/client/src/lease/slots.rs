@@ -10,7 +10,7 @@ use crate::control::Control;
 use crate::lease::LeasePlan;
 use crate::lease::acquire::ReadyLease;
 use crate::lease::parts::Parts;
-use hotlease_fabric::forks;
+use hotlease_fabric::forks::ProcessMark;
 use hotlease_wire::RunCertainty;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -55,8 +55,7 @@ pub(crate) struct LeasedSlots {
     /// Number of calls of [`Invoker::rouse`](crate::Invoker::rouse).
     pub(crate) roused: AtomicU64,
     start: Instant,
-    /// The count of forks when it was made.
-    forks: u32,
+    made_by: ProcessMark,
 }
 
 impl LeasedSlots {
@@ -77,7 +76,7 @@ impl LeasedSlots {
             spread: AtomicUsize::new(0),
             roused: AtomicU64::new(0),
             start: Instant::now(),
-            forks: forks::count(),
+            made_by: ProcessMark::here(),
             plan,
         };
         inner.append(channels);
@@ -85,11 +84,13 @@ impl LeasedSlots {
     }
 
     /// Whether this process is a fork of the process that has the leases.
+    #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
-        forks::count() != self.forks
+        self.made_by.is_foreign()
     }
 
     /// Fails in a fork of the process that has the leases: what it sent would be taken for the parent's.
+    #[inline]
     pub(crate) fn check_own(&self) -> Result<(), Error> {
         match self.is_foreign() {
             false => Ok(()),
@@ -156,6 +157,7 @@ impl LeasedSlots {
         slot: Option<usize>,
         limit: Option<Duration>,
     ) -> Result<(usize, Arc<Channel>), Error> {
+        self.check_own()?;
         let count = self.slots();
         if let Some(slot) = slot.or((count == 1).then_some(0)) {
             return self.ready(slot, limit).map(|channel| (slot, channel));
@@ -183,7 +185,6 @@ impl LeasedSlots {
 
     /// The channel of a slot, repaired if needed.
     fn ready(self: &Arc<Self>, slot: usize, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
-        self.check_own()?;
         if let Some(channel) = self.open_channel(slot) {
             return Ok(channel);
         }

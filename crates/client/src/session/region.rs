@@ -4,7 +4,7 @@ use crate::Error;
 use crate::control::Control;
 use crate::session::connection::WorkerConnection;
 use hotlease_fabric::fence;
-use hotlease_fabric::forks;
+use hotlease_fabric::forks::ProcessMark;
 use hotlease_fabric::memory::Memory;
 use hotlease_wire::ids::RegionId;
 use std::sync::atomic::{self, AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -34,8 +34,7 @@ pub(crate) struct Region {
     /// Whether the buffer still exists.
     pub(crate) owned: AtomicBool,
     known_to: Mutex<Vec<ConnectionEntry>>,
-    /// The count of forks when it was made.
-    forks: u32,
+    made_by: ProcessMark,
 }
 
 /// Set by a use since the last search for memory not used lately.
@@ -57,7 +56,7 @@ impl Region {
             last: AtomicU64::new(0),
             owned: AtomicBool::new(true),
             known_to: Mutex::new(Vec::new()),
-            forks: forks::count(),
+            made_by: ProcessMark::here(),
         }
     }
 
@@ -180,7 +179,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // Its connections are those of the process that was forked.
-        if forks::count() != self.forks {
+        if self.made_by.is_foreign() {
             return;
         }
         let known_to = std::mem::take(self.known_to.get_mut().unwrap_or_else(PoisonError::into_inner));
