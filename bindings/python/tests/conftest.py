@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 
@@ -105,3 +106,19 @@ def run(tmp_path):
         return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120)
 
     return run
+
+
+@pytest.fixture
+def output(platform, tmp_path):
+    """Runs a program; returns the lines that it prints."""
+
+    def output(script, folder=tmp_path, **environment):
+        program = folder / "main.py"
+        program.write_text(textwrap.dedent(script))
+        command = [sys.executable, "-W", "error", str(program)]
+        env = {**os.environ, **environment}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return output

@@ -303,3 +303,37 @@ def wait_and_die(gate):
 def die_if_there(path):
     if os.path.exists(path):
         os._exit(3)
+
+
+def first(items):
+    """Raises StopIteration if there are none."""
+    return next(iter(items))
+
+
+def put_into(array, at, value):
+    """Writes to an array that was given."""
+    array[at] = value
+
+
+def put_into_copy_of(array, at, value):
+    """Writes to an array that was given; returns how it was."""
+    before = array.copy()
+    array[at] = value
+    return before
+
+
+def sum_of(array):
+    """Returns the sum as a number."""
+    return float(array.sum())
+
+
+def item(array, at):
+    """Returns an element as a number."""
+    return float(array[at])
+
+
+def loaded(data):
+    """Unpickles."""
+    import pickle
+
+    pickle.loads(data)

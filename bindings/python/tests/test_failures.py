@@ -161,3 +161,40 @@ def test_the_death_of_an_initializer_names_it(platform):
     with pytest.raises(hotlease.ExecutorBroken, match="while running `_say_and_die`"):
         executor.submit(abs, 1).result(60)
     executor.shutdown()
+
+
+def test_exceptions_that_carry_arrays_arrive(output):
+    pytest.importorskip("numpy")
+    script = """
+        import numpy as np
+        import hotlease
+
+        class NotConverged(Exception):
+            def __init__(self, message, residuals):
+                super().__init__(message, residuals)
+                self.residuals = residuals
+
+        class Code(RuntimeError):
+            def __reduce__(self):
+                return Code, (self.args[0], lambda: 3)
+
+        def solve(n):
+            raise NotConverged("gave up", np.arange(float(n)))
+
+        def code():
+            raise Code(np.arange(3))
+
+        def usual():
+            raise ValueError("wrong", np.arange(3))
+
+        with hotlease.Executor(1) as executor:
+            for n in (3, 100_000):
+                error = executor.submit(solve, n).exception()
+                print(type(error) is NotConverged, len(error.residuals), error.residuals[2])
+                print("in solve" in str(error.__cause__))
+            error = executor.submit(code).exception()
+            print(type(error) is Code, error.args[0].tolist(), error.args[1]())
+            print(executor.submit(usual).exception().args[1].tolist())
+    """
+    expected = ["True 3 2.0", "True", "True 100000 2.0", "True", "True [0, 1, 2] 3", "[0, 1, 2]"]
+    assert output(script) == expected

@@ -32,6 +32,38 @@ def test_futures_can_be_awaited(executor):
     assert asyncio.run(go()) == (3, list(range(100)), 9)
 
 
+def test_an_awaited_task_that_raises_stop_iteration_ends(executor):
+    async def go():
+        with pytest.raises(RuntimeError) as raised:
+            await asyncio.wait_for(executor.submit(tasks.first, []), 20)
+        assert isinstance(raised.value.__cause__, StopIteration)
+        with pytest.raises(RuntimeError):
+            await asyncio.gather(executor.submit(tasks.first, []))
+        return await executor.submit(tasks.first, [3])
+
+    assert asyncio.run(go()) == 3
+    with pytest.raises(StopIteration):
+        executor.submit(tasks.first, []).result(60)
+
+
+def test_a_task_whose_awaiting_is_cancelled_is_cancelled(executor, tmp_path):
+    gate = tmp_path / "gate"
+
+    async def go():
+        running = executor.submit(tasks.wait_for, str(gate))
+        waiting = [executor.submit(tasks.add, n, 1) for n in range(2000)]
+        awaited = asyncio.ensure_future(waiting[-1])
+        await asyncio.sleep(0)
+        awaited.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await awaited
+        gate.touch()
+        await running
+        return waiting[-1].cancelled()
+
+    assert asyncio.run(go())
+
+
 @pytest.mark.parametrize("count", [10, 5_000, 1_000_000])
 def test_arrays_come_back_equal_and_writable(executor, count):
     array = np.arange(count, dtype="f8")

@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 use std::fmt;
 use std::time::Duration;
 
@@ -56,74 +56,44 @@ pub(crate) struct Metrics {
     uptime: Gauge,
 }
 
+/// Adds a metric of this name and description to the registry.
+fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// Adds a metric that is measured in seconds.
+fn register_seconds<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("hotlease");
-        let requests = Family::<RequestLabels, Counter>::default();
-        let refusals = Family::<RefusalLabel, Counter>::default();
-        let agents = Family::<StateLabel, Gauge>::default();
-        let [grants, heartbeats, ledger_rows, commit_failures] = [(); 4].map(|()| Counter::default());
-        let [leases, cores_offered, cores_free, uptime] = [(); 4].map(|()| Gauge::default());
-        let [grant_seconds, commit_seconds] = [(); 2].map(|()| Histogram::new(SECONDS));
-        registry.register(
-            "requests",
-            "Requests answered, by interface, route and status",
-            requests.clone(),
-        );
-        registry.register("grants", "Leases granted", grants.clone());
-        registry.register(
-            "refusals",
-            "Requests for leases refused, by kind of refusal",
-            refusals.clone(),
-        );
-        let unit = || Unit::Seconds;
-        registry.register_with_unit(
-            "grant",
-            "Time from a request for a lease to its grant, durable in the ledger",
-            unit(),
-            grant_seconds.clone(),
-        );
-        registry.register_with_unit(
-            "commit",
-            "Time of a durable write of the manager",
-            unit(),
-            commit_seconds.clone(),
-        );
-        registry.register("commit_failures", "Durable writes that failed", commit_failures.clone());
-        registry.register("heartbeats", "Heartbeats received from agents", heartbeats.clone());
-        registry.register(
-            "ledger_rows_written",
-            "Rows merged into the ledger",
-            ledger_rows.clone(),
-        );
-        registry.register("agents", "Agents by state", agents.clone());
-        registry.register("leases_active", "Active leases", leases.clone());
-        registry.register(
-            "cores_offered",
-            "Cores that connected agents offer",
-            cores_offered.clone(),
-        );
-        registry.register(
-            "cores_free",
-            "Cores of connected agents that no lease holds",
-            cores_free.clone(),
-        );
-        registry.register_with_unit("uptime", "Time since the manager started", unit(), uptime.clone());
+        let all = &mut registry;
+        let (counter, gauge, histogram) = (Counter::default, Gauge::default, || Histogram::new(SECONDS));
+        let requests = "Requests answered, by interface, route and status";
+        let refusals = "Requests for leases refused, by kind of refusal";
+        let granted = "Time from a request for a lease to its grant, durable in the ledger";
+        let committed = "Time of a durable write of the manager";
+        let offered = "Cores that connected agents offer";
+        let free = "Cores of connected agents that no lease holds";
         Self {
+            requests: register(all, "requests", requests, Family::default()),
+            grants: register(all, "grants", "Leases granted", counter()),
+            refusals: register(all, "refusals", refusals, Family::default()),
+            grant_seconds: register_seconds(all, "grant", granted, histogram()),
+            commit_seconds: register_seconds(all, "commit", committed, histogram()),
+            commit_failures: register(all, "commit_failures", "Durable writes that failed", counter()),
+            heartbeats: register(all, "heartbeats", "Heartbeats received from agents", counter()),
+            ledger_rows: register(all, "ledger_rows_written", "Rows merged into the ledger", counter()),
+            agents: register(all, "agents", "Agents by state", Family::default()),
+            leases: register(all, "leases_active", "Active leases", gauge()),
+            cores_offered: register(all, "cores_offered", offered, gauge()),
+            cores_free: register(all, "cores_free", free, gauge()),
+            uptime: register_seconds(all, "uptime", "Time since the manager started", gauge()),
             registry,
-            requests,
-            grants,
-            refusals,
-            grant_seconds,
-            commit_seconds,
-            commit_failures,
-            heartbeats,
-            ledger_rows,
-            agents,
-            leases,
-            cores_offered,
-            cores_free,
-            uptime,
         }
     }
 }

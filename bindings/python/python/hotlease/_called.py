@@ -3,7 +3,7 @@
 from threading import RLock as condition
 
 from hotlease._outcomes import call_back, dependency_error, failure, hint, not_sent, remote_exception
-from hotlease._pickles import content, describe, dump_arguments, dump_kept, load_result
+from hotlease._pickles import content, content_of_arguments, describe, dump_arguments, dump_kept, load_result
 from hotlease._remote import call, prepare, result, value
 from hotlease.errors import ExecutorBroken, OptionError, TaskError
 
@@ -15,6 +15,7 @@ __all__ = [
     "call_back",
     "condition",
     "content",
+    "content_of_arguments",
     "dependency_error",
     "describe",
     "dump_arguments",

@@ -51,7 +51,11 @@ class Future(_core.Task, _bases.Future["T"]):
     def __await__(self) -> Generator[Any, None, T]:
         import asyncio
 
-        return asyncio.wrap_future(self).__await__()
+        if sys.version_info >= (3, 12):
+            return asyncio.wrap_future(self).__await__()
+        from hotlease import _awaiting
+
+        return _awaiting.awaitable(self).__await__()
 
     @property
     def timing(self) -> Optional[Timing]:
@@ -223,8 +227,9 @@ class Executor(_core.Client, _bases.Executor):
         priority
             Higher priorities are sent to workers first. Default: 0.
         memo
-            True: a task with the same function and arguments as an earlier one gets that one's result. The function
-            counts with its own code, not with that of functions it calls; arguments count by their pickles. While such
+            True: a task with the same function and arguments as an earlier one gets that one's result. A function of
+            the program counts with its code and all of the program that it uses, another one with its own code only;
+            arguments count by their content. No place of code counts, and no order of sets. While such
             a task is pending, equal tasks wait for its result, and for nothing else: they run themselves if it fails or
             is cancelled. A string: a name of the computation, which counts instead.
         idempotent

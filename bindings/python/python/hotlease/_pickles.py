@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import io
 import pickle
 import sys
 import types
 
-from hotlease import _core
-from hotlease._remote import result
+from hotlease import _core, _mapped, _modules
 from hotlease.errors import TaskError
 
 TYPE_CHECKING = False
@@ -27,13 +24,6 @@ _LARGE_FUNCTION = 1 << 20
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, types.BuiltinFunctionType)
 
 
-def _cloud_dumps(value: Any, callback: Optional[Callable[[pickle.PickleBuffer], Any]] = None) -> bytes:
-    import cloudpickle  # type: ignore[import-untyped,unused-ignore]
-
-    data: bytes = cloudpickle.dumps(value, _PROTOCOL, buffer_callback=callback)
-    return data
-
-
 def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declared]]:
     """Describes how a callable is sent: its pickle (None: as an argument), 0 if that stays the same, its name, and the
     options that it declares for its tasks (idempotent, retries, priority, memo)."""
@@ -46,7 +36,9 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
     changes = 0
     data = _by_reference(function)
     if data is None:
-        data = _cloud_dumps(function)
+        from hotlease import _by_value
+
+        data = _by_value.dumps(_on_path(function), of_function=True)
         changes = int(not _is_constant(getattr(function, "__wrapped__", function)))
     if len(data) > _LARGE_FUNCTION:
         import warnings
@@ -59,35 +51,18 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
     return data, changes, name, declared
 
 
-def content(function: Any, data: bytes) -> bytes:
-    """Hashes the content of a function, as far as it is in the function itself: its pickle, and its code."""
-    # Imported here: it loads OpenSSL's library, which takes milliseconds.
-    import hashlib
+def content(function: Any) -> bytes:
+    """Hashes the content of a function, as far as it is known here: its code, and all that goes by value with it."""
+    from hotlease import _meaning
 
-    hasher = hashlib.sha256(f"{sys.version_info[0]}.{sys.version_info[1]}".encode())
-    hasher.update(len(data).to_bytes(8, "little") + data)
-    function = getattr(function, "__wrapped__", function)
-    if isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        _hash_code(hasher, code)
-        defaults = (getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None))
-        hasher.update(_cloud_dumps(defaults))
-    return hasher.digest()
+    return _meaning.of_function(function)
 
 
-def _hash_code(hasher: Any, code: types.CodeType) -> None:
-    hasher.update(code.co_code)
-    hasher.update(repr((code.co_names, code.co_varnames, code.co_freevars, code.co_flags)).encode())
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            _hash_code(hasher, constant)
-        elif isinstance(constant, frozenset):
-            hasher.update(repr(sorted(map(repr, constant))).encode())
-        else:
-            hasher.update(repr(constant).encode())
+def content_of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Optional[bytes]:
+    """Hashes arguments that are not plain. `None`: their pickle counts."""
+    from hotlease import _meaning
+
+    return _meaning.of_arguments(args, kwargs)
 
 
 def _is_plain(function: Any) -> bool:
@@ -99,10 +74,10 @@ def _is_plain(function: Any) -> bool:
 
 
 def _by_reference(function: Any) -> Optional[bytes]:
-    if getattr(function, "__module__", None) in (None, "__main__", "__mp_main__"):
+    if _modules.is_by_value(getattr(function, "__module__", None)):
         return None
     try:
-        return pickle.dumps(function, _PROTOCOL)
+        return pickle.dumps(_on_path(function), _PROTOCOL)
     except Exception:
         # Local, a lambda, or replaced by a decorator: sent by value.
         return None
@@ -113,11 +88,23 @@ def _is_constant(function: Any) -> bool:
     closure and its globals, which may differ at the next submission."""
     if not isinstance(function, types.FunctionType) or function.__closure__:
         return False
+    if "." in function.__qualname__.rpartition("<locals>.")[2] or _is_annotated_by_value(function):
+        # It comes with a class, whose attributes may differ at the next submission.
+        return False
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     if not all(isinstance(value, _ATOMS) for value in held):
         return False
     reads = (function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__)
     return all(isinstance(value, types.ModuleType) for value in reads)
+
+
+def _is_annotated_by_value(function: types.FunctionType) -> bool:
+    try:
+        text = repr(function.__annotations__)
+    except Exception:
+        # A name that has no value yet.
+        return True
+    return "__main__" in text or any(name in text for name in _modules.by_value())
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -135,54 +122,42 @@ def dump_arguments(
     """Pickles both, or the first one alone; returns the pickle and its buffers."""
     buffers: list[pickle.PickleBuffer] = []
     what = args if alone else (args, kwargs)
+    if sys.path != _modules.given:
+        what = _on_path(what)
     try:
         data = pickle.dumps(what, _PROTOCOL, buffer_callback=buffers.append)
-        by_value = b"__main__" in data
+        # Workers have another __main__, and lack other modules; and arrays that are mapped from a file are not copied.
+        by_value = b"__main__" in data or b"memmap" in data
     except Exception:
         by_value = True
-    if by_value:
-        # Workers have another __main__, and some objects only cloudpickle can send.
-        buffers.clear()
-        if alone:
-            data = _cloud_dumps(what, buffers.append)
-        else:
-            _core._gather_anew()
-            data = _gathering_dumps(what, buffers.append)
+    if len(sys.modules) != _modules.looked or _modules.absent_names or _modules.registered:
+        by_value = by_value or _modules.are_named_in(data)
+    if not by_value:
+        views = [buffer.raw() for buffer in buffers]
+        if "mmap" not in sys.modules or not any(map(_mapped.is_mapped, views)):
+            return data, views
+    from hotlease import _by_value
+
+    buffers.clear()
+    gathers = not alone and _core._gather_anew()
+    data = _by_value.dumps(what, buffers.append, gathers=gathers)
     return data, [buffer.raw() for buffer in buffers]
 
 
-def dump_kept(args: Any) -> bytes:
+def dump_kept(args: tuple[Any, ...]) -> bytes:
     """Pickles positional arguments that a worker keeps: with their buffers."""
     what = (args, None)
-    try:
-        data = pickle.dumps(what, _PROTOCOL)
-        by_value = b"__main__" in data
-    except Exception:
-        by_value = True
-    return _cloud_dumps(what) if by_value else data
+    data, buffers = dump_arguments(what, None, alone=True)
+    if not buffers:
+        return data
+    from hotlease import _by_value
+
+    return _by_value.dumps(_on_path(what))
 
 
-_pickler: Any = None
-
-
-def _gathering_dumps(value: Any, callback: Callable[[pickle.PickleBuffer], Any]) -> bytes:
-    """Pickles like cloudpickle, with placeholders for the results of futures of other executors."""
-    global _pickler
-    if _pickler is None:
-        from concurrent.futures import Future
-
-        import cloudpickle
-
-        class Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ignore]
-            def reducer_override(self, object: Any) -> Any:
-                if isinstance(object, Future) and not isinstance(object, _core.Task):
-                    return result, (_core._gather(object),)
-                return super().reducer_override(object)
-
-        _pickler = Pickler
-    file = io.BytesIO()
-    _pickler(file, _PROTOCOL, buffer_callback=callback).dump(value)
-    return file.getvalue()
+def _on_path(value: Any) -> Any:
+    path = _modules.changed_path()
+    return value if path is None else _modules.OnPath(path, value)
 
 
 def load_result(data: bytes, buffers: list[Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hotlease import _core, _versions
+from hotlease import _core, _modules, _versions
 from hotlease.errors import NotRunning
 
 TYPE_CHECKING = False
@@ -34,6 +34,8 @@ _PASSED_ON = (
     "VIRTUAL_ENV",
 )
 _HASH_SEED = "20211"
+# Environment variable of workers that run from an image, and keep its import path.
+_OWN_PATH = "HOTLEASE_PYTHON_OWN_PATH"
 
 
 # Suffix of an image's file in a store, after the hash.
@@ -60,13 +62,6 @@ def imports(names: Sequence[str]) -> str:
     return " ".join(names)
 
 
-def _is_own(folder: str) -> bool:
-    """Whether a folder of the import path belongs to this program, and not to its interpreter."""
-    library = os.path.dirname(os.__file__)
-    in_library = os.path.commonpath([library, folder]) == library
-    return not in_library and os.path.basename(folder) not in ("site-packages", "dist-packages") and not folder.endswith(".zip")
-
-
 def interpreter(variables: Mapping[str, str], image: Optional[str] = None) -> dict[str, Any]:
     """Describes the workers' interpreter: this one, at its path; or that of an image, by its hash."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ and _is_text(os.environ[name])}
@@ -74,13 +69,11 @@ def interpreter(variables: Mapping[str, str], image: Optional[str] = None) -> di
     # up.
     if passed.get("PYTHONHASHSEED", "random") == "random":
         passed["PYTHONHASHSEED"] = _HASH_SEED
-    directory = _directory()
-    path = [os.path.join(directory or "", folder) for folder in sys.path]
-    # Without those in a current folder that was removed.
-    path = [os.path.abspath(folder) for folder in path if os.path.isabs(folder)]
+    directory, path = _modules.directory(), _modules.give_path()
     if image is not None:
         passed.pop("VIRTUAL_ENV", None)
-        path = [folder for folder in path if _is_own(folder)]
+        passed[_OWN_PATH] = "1"
+        path = [folder for folder in path if _modules.is_own(folder)]
         return _described("bin/python", {**passed, **variables}, path, directory, image)
     # Folder in which a worker finds this package, before it has the rest of the path.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -97,14 +90,6 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _directory() -> Optional[str]:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        # The current folder was removed.
-        return None
 
 
 def _described(

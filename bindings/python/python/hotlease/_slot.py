@@ -9,10 +9,11 @@ import pickle
 import sys
 import time
 
-from hotlease import _core, _importing, _versions
+from hotlease import _core, _importing, _modules, _versions
 
 _EXPECTED = "HOTLEASE_PYTHON_EXPECTED"
 _PATH = "HOTLEASE_PYTHON_PATH"
+_OWN_PATH = "HOTLEASE_PYTHON_OWN_PATH"
 _SPARE = "HOTLEASE_PYTHON_SPARE"
 _ZYGOTE = "HOTLEASE_PYTHON_ZYGOTE"
 _IMPORTS = "HOTLEASE_PYTHON_IMPORTS"
@@ -28,18 +29,19 @@ def dump(value):
     try:
         return pickle.dumps(value, 5, buffer_callback=buffers.append), buffers
     except Exception:
-        # Only cloudpickle can do these: functions and classes of the client's __main__.
+        # Functions and classes of the client's __main__, among others.
+        buffers = []
         try:
-            import cloudpickle
-        except ImportError:
+            return _dump_by_value(value, buffers.append), buffers
+        except Exception:
             pass
-        else:
-            buffers = []
-            try:
-                return cloudpickle.dumps(value, 5, buffer_callback=buffers.append), buffers
-            except Exception:
-                pass
         raise
+
+
+def _dump_by_value(value, callback=None):
+    from hotlease import _by_value
+
+    return _by_value.dumps(value, callback, is_current=False)
 
 
 def describe(error):
@@ -52,9 +54,7 @@ def describe(error):
     except Exception:
         text = ""
     try:
-        pickled, buffers = dump(error)
-        if buffers:
-            pickled = pickle.dumps(error, 5)
+        pickled = _dumped(error)
     except Exception:
         pickled = None
     try:
@@ -62,6 +62,14 @@ def describe(error):
     except Exception:
         message = type(error).__qualname__
     return text.encode(errors="replace"), pickled, message.encode(errors="replace")
+
+
+def _dumped(error):
+    """Returns the pickle of an exception, with all that it carries."""
+    try:
+        return pickle.dumps(error, 5)
+    except Exception:
+        return _dump_by_value(error)
 
 
 def _cut(text):
@@ -100,11 +108,9 @@ def main():
         begins = _importing.begun() if is_zygote else (_core.Slot(),)
     except OSError as error:
         sys.exit(f"hotlease._slot: {error}; it is started by an agent")
-    known = set(sys.path)
-    for folder in os.environ.pop(_PATH, "").split(":"):
-        folder = folder.replace("%3A", ":").replace("%25", "%")
-        if folder and folder not in known:
-            sys.path.append(folder)
+    _modules.has_own_path = bool(os.environ.pop(_OWN_PATH, ""))
+    folders = filter(None, os.environ.pop(_PATH, "").split(":"))
+    _modules.follow(tuple(folder.replace("%3A", ":").replace("%25", "%") for folder in folders))
     why = _mismatch(os.environ.pop(_EXPECTED, "")) or _importing.imported(imports)
     if why:
         begins[0].refuse(why)
@@ -117,9 +123,9 @@ def main():
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
     if os.environ.pop(_SPARE, "") or is_zygote:
-        # A spare worker waits for a lease, and has time to import what functions of __main__ need.
+        # A spare worker waits for a lease, and has time to import what values of __main__ need.
         try:
-            import cloudpickle  # noqa: F401
+            from hotlease import _by_value  # noqa: F401
         except ImportError:
             pass
     took = time.monotonic_ns() - begun if begun else 0

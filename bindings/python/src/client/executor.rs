@@ -155,19 +155,20 @@ impl Opened {
         let mut waited_ns = 0;
         let plan = target.plan.or(&self.plan);
         let plan = asked.map_or_else(|| plan.clone(), |asked| asked.or(&plan));
-        if plan.memo == Some(MemoChoice::Content) && target.content.get().is_none() {
-            let content = decode::called(py, intern!(py, "content"))?.call1((function, &*target.blob));
-            match content.and_then(|content| content.extract::<[u8; 32]>()) {
-                // Set by another thread at the same time: an equal value.
-                Ok(content) => drop(target.content.set(content)),
-                Err(error) => return Ok((unsendable(py, self, Some(target), error)?, 0)),
-            }
+        if plan.memo == Some(MemoChoice::Content)
+            && let Err(error) = inputs::hash_function(&target, function)
+        {
+            return Ok((unsendable(py, self, Some(target), error)?, 0));
         }
+        let meaning = match plan.memo {
+            Some(MemoChoice::Content) => inputs::meaning(core, &payload, args, kwargs)?,
+            _ => None,
+        };
         let (mut sources, mut foreign) = inputs::sources(core, inputs)?;
         let class = self.future.bind(py);
         let future = future::make(class, cell.clone(), core.clone(), Some(target.clone()))?;
-        let policy = plan.settle(&target);
-        let mut planned = PlannedTask::new(cell, target.clone(), payload, policy);
+        let mut planned = PlannedTask::new(cell, target.clone(), payload, plan.settle(&target));
+        planned.meaning = meaning;
         loop {
             match core.plan(py, planned, &sources) {
                 Ok(()) => break,

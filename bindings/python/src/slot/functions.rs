@@ -3,11 +3,21 @@
 use hotlease_wire::task::FunctionKey;
 use pyo3::prelude::*;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Limit of the functions that are kept.
 const FUNCTIONS_MAX: usize = 512;
 /// Limit of the bytes of their pickles together.
 const BYTES_MAX: usize = 256 << 20;
+
+/// The functions were loaded with definitions that are replaced.
+static ARE_STALE: AtomicBool = AtomicBool::new(false);
+
+/// Makes this worker ask for each function once more: a definition that one of them was loaded with is replaced.
+#[pyfunction]
+pub fn _forget_functions() {
+    ARE_STALE.store(true, Ordering::Relaxed);
+}
 
 struct KnownFunction {
     function: Py<PyAny>,
@@ -24,6 +34,18 @@ pub struct Functions {
 }
 
 impl Functions {
+    /// Takes the functions that were loaded with replaced definitions: dropping them may run code.
+    #[must_use]
+    #[inline]
+    pub fn take_stale(&mut self) -> Vec<Py<PyAny>> {
+        if !ARE_STALE.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        ARE_STALE.store(false, Ordering::Relaxed);
+        self.bytes = 0;
+        self.known.drain().map(|(_, known)| known.function).collect()
+    }
+
     /// The function of this key.
     pub fn get<'py>(&mut self, py: Python<'py>, key: &FunctionKey) -> Option<Bound<'py, PyAny>> {
         let known = self.known.get_mut(key)?;

@@ -105,6 +105,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Slot>()?;
     module.add_class::<zygote::Zygote>()?;
     module.add_function(wrap_pyfunction!(results::_result, module)?)?;
+    module.add_function(wrap_pyfunction!(functions::_forget_functions, module)?)?;
     module.add_class::<output_streams::Tee>()?;
     module.add_function(wrap_pyfunction!(output_streams::_logged, module)?)?;
     module.add_function(wrap_pyfunction!(invocation::cancelled, module)?)?;

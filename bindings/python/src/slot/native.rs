@@ -95,7 +95,9 @@ pub fn run(
     match &mut elsewhere {
         None => output.end_in_place(recipe, start, produced),
         // The memory held more than that.
-        Some(memory) => drop(output.write_pickle(kept, recipe, &[&memory.bytes_mut()[..produced]])),
+        Some(memory) => {
+            output.write_pickle(kept, recipe, &[&memory.bytes_mut()[..produced]]);
+        }
     }
     Ok(())
 }

@@ -206,6 +206,7 @@ impl SlotState {
         input: &RequestBytes,
         task: &TaskRequest,
     ) -> Result<Bound<'py, PyAny>, TaskFailure> {
+        drop(self.functions.take_stale());
         if let Some(known) = self.functions.get(py, &task.key) {
             return Ok(known);
         }
@@ -218,6 +219,8 @@ impl SlotState {
             ));
         }
         let function = self.load.bind(py).call1((blob,))?;
+        // Before this one is added, which has what replaced their definitions.
+        drop(self.functions.take_stale());
         if !function.is_callable() {
             let kind = function.get_type().qualname()?;
             return Err(PyTypeError::new_err(format!("a task needs a callable, not {kind}")).into());

@@ -42,9 +42,8 @@ impl ResultDestination for &mut [u8] {
     }
 }
 
-/// Length of the output; also the payload of a request that the slot refused because its lease ends: its entry belongs to
-/// another invocation afterwards.
-type SubmissionResult = (Result<usize, Error>, Option<Vec<u8>>);
+/// Length of the output, or the error; and the payload of a request that the slot refused because its lease ends.
+pub(crate) type TakenResult = (Result<usize, Error>, Option<Vec<u8>>);
 
 /// An invocation that was submitted to a channel. Its owner reads the result once, or gives it up.
 pub(crate) struct SubmittedCall {
@@ -119,15 +118,15 @@ impl SubmittedCall {
         self.channel.wait(|_| until, || self.is_done().then_some(()))
     }
 
-    /// The result, if the reply has arrived. `staged`: memory of the library's own that holds the
-    /// output.
+    /// The result, if the reply has arrived. Its entry belongs to another invocation afterwards. `staged`: memory of the
+    /// library's own that holds the output.
     #[inline]
     pub(crate) fn try_result(
         &self,
         staged: Option<&StagedPiece>,
         timeout: Option<Duration>,
         take: &mut impl ResultDestination,
-    ) -> Option<SubmissionResult> {
+    ) -> Option<TakenResult> {
         let (channel, seq, capacity) = (&self.channel, self.seq, self.capacity);
         let in_ring = self.state == EntryState::Shared;
         let failure = |reply: &Result<ReplyHeader, DecodeError>, message: Vec<u8>| {

@@ -182,7 +182,7 @@ mod message {
     }
 
     #[test]
-    fn slots_of_shared_cores_sleep_and_hot_ones_are_refused() {
+    fn slots_of_shared_cores_sleep_for_any_polling_that_is_asked_for_except_hot() {
         let asked = |polling: Polling| {
             of(&AcquireRequest {
                 sharing: Sharing::Shared.into(),

@@ -6,10 +6,10 @@ import pickle
 from collections.abc import Callable
 from typing import Any, Optional
 
-import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 from parsl.app.errors import RemoteExceptionWrapper
 from parsl.app.python import timeout
 
+from hotlease import _by_value
 from hotlease.errors import TaskError
 
 
@@ -27,7 +27,7 @@ class App:
         # Kept, so that its address means this function for as long as the kernel knows it.
         self.function = function
         self.is_timed = is_timed
-        self._pickled = pickled if pickled is not None else cloudpickle.dumps(function)
+        self._pickled = pickled if pickled is not None else _by_value.dumps(function, of_function=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = timeout(self.function, kwargs["walltime"]) if self.is_timed else self.function
@@ -67,7 +67,7 @@ class AppRaised(Exception):
 def _raised(wrapped: RemoteExceptionWrapper) -> BaseException:
     error: BaseException = wrapped.e_value
     try:
-        pickled = cloudpickle.dumps(wrapped)
+        pickled = _by_value.dumps(wrapped, is_current=False)
     except Exception:
         # In this case only the text of the exception is sent to the program.
         return error

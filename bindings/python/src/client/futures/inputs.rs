@@ -10,16 +10,17 @@ use crate::client::core::dataflow::PlannedInput;
 use crate::client::futures::decode::{self, Decoded};
 use crate::client::futures::future::{Task, finish_others};
 use crate::client::tasks::outcome::TaskOutcome;
+use crate::client::tasks::request::TaskPayload;
 use crate::client::tasks::state::{InputState, TaskCell};
 use crate::client::tasks::target::Target;
 use crate::pickled::{PickledBody, PickledObject};
 use crate::plain::{self, Replacement};
 use hotlease_flow::TaskId;
-use hotlease_wire::task::{RESULTS_MAX, reply};
+use hotlease_wire::task::{RESULTS_MAX, reply, request};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
@@ -142,19 +143,44 @@ pub fn reduce<'py>(future: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, B
     })
 }
 
-/// Forgets the futures found so far: the arguments are pickled once more, from the beginning.
+/// Forgets the futures found so far: the arguments are pickled once more, from the beginning. False: these are no
+/// arguments of a task, which may have futures.
 #[pyfunction]
-fn _gather_anew() -> PyResult<()> {
-    gathering(|gather| {
-        gather.inputs.clear();
-        Ok(())
-    })
+fn _gather_anew() -> bool {
+    GATHERING.with_borrow_mut(|gathering| gathering.as_mut().map(|gather| gather.inputs.clear()).is_some())
 }
 
 /// Adds a foreign future that is among the arguments; returns its number.
 #[pyfunction]
 fn _gather(future: Py<PyAny>) -> PyResult<usize> {
     gathering(|gather| push(&mut gather.inputs, FutureInput::Foreign(future)))
+}
+
+/// Hashes what a function means, unless that is known.
+pub fn hash_function(target: &Target, function: &Bound<'_, PyAny>) -> PyResult<()> {
+    if target.content.get().is_none() {
+        let content = decode::called(function.py(), intern!(function.py(), "content"))?.call1((function,))?;
+        // Set by another thread at the same time: an equal value.
+        let _ = target.content.set(content.extract::<[u8; 32]>()?);
+    }
+    Ok(())
+}
+
+/// Hashes what the arguments of a request mean; `None`: they are plain, or only their pickle says it.
+pub fn meaning<'py>(
+    core: &Arc<ExecutorCore>,
+    payload: &TaskPayload,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Option<Box<[u8; 32]>>> {
+    if payload.bytes()[0] != request::PICKLED {
+        return Ok(None);
+    }
+    let py = args.py();
+    // Futures have the same numbers as in the request.
+    let hash = || decode::called(py, intern!(py, "content_of_arguments"))?.call1((args, kwargs));
+    let hash: Option<[u8; 32]> = Gather::new(core).during(hash)?.extract()?;
+    Ok(hash.map(Box::new))
 }
 
 /// Foreign futures, by their names in the graph and as Python objects.

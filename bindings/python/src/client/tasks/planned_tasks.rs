@@ -27,6 +27,8 @@ pub struct PlannedTask {
     pub inputs: u32,
     /// Memo key of its result, once it is known.
     pub key: OnceCell<Box<MemoKey>>,
+    /// Hash of what its arguments mean, if they are not plain and its result is memoised.
+    pub meaning: Option<Box<[u8; 32]>>,
     /// The remote result that this task makes again.
     pub makes: Option<Arc<RemoteResult>>,
 }
@@ -42,6 +44,7 @@ impl PlannedTask {
             done: Box::default(),
             inputs: 0,
             key: OnceCell::new(),
+            meaning: None,
             makes: None,
         })
     }
@@ -114,13 +117,16 @@ impl PlannedTask {
             MemoChoice::Not => None,
             MemoChoice::Key(key) => Some(MemoKey(**key)),
             MemoChoice::Content => {
-                let mut hasher = blake3::Hasher::new_derive_key("hotlease python task 1");
+                let mut hasher = blake3::Hasher::new_derive_key("hotlease python task 2");
                 hasher.update(self.target.content.get()?);
                 let payload = self.payload.bytes();
-                hasher.update(&(payload.len() as u64).to_le_bytes());
-                // The flag that asks for the running time is not part of the key.
-                hasher.update(&[payload[0], payload[1] & !request::TIMED]);
-                hasher.update(&payload[2..]);
+                hasher.update(&payload[..1]);
+                // The head is not part of the key: flags, and the hash of the function's pickle, which has the place of
+                // its code.
+                let arguments = &payload[request::HEAD_BYTES..];
+                let arguments = self.meaning.as_ref().map_or(arguments, |meaning| &meaning[..]);
+                hasher.update(&(arguments.len() as u64).to_le_bytes());
+                hasher.update(arguments);
                 for part in results.iter().filter_map(|result| result.bytes()) {
                     hasher.update(&(part.len() as u64).to_le_bytes());
                     hasher.update(part);

@@ -66,12 +66,19 @@ struct CellContent {
 }
 
 /// State that a task and its future share.
+///
+/// With its alignment, a cell in an `Arc` has 80 bytes, and so another size class of glibc's allocator than a small
+/// request (64). In the same class, cells take the places of requests, which live shorter, and no neighbours are free at
+/// the same time: with 30,000 futures held, a submission took 1.4 us instead of 0.7 us.
+#[repr(align(16))]
 pub struct TaskCell {
     stage: AtomicU8,
     inside: Mutex<CellContent>,
     /// Times of the task, if they are recorded.
     pub times: Option<Arc<TaskTimes>>,
 }
+
+const _: () = assert!(size_of::<TaskCell>() == 64);
 
 /// State of a task as an argument of another one.
 pub enum InputState {

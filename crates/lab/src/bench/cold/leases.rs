@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Leases to try until one finds a prepared worker from the previous lease, with pauses that double: 5 s in all.
 const TRIES: u32 = 8;
 /// Programs to try with two leases at the same time until the worker of the second lease is a fork.
-const FORK_TRIES: u32 = 3;
+const FORK_TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The agent's text for a worker that came from a zygote.
 const FROM_ZYGOTE: &str = "forked from a zygote that has done its imports";

@@ -133,7 +133,7 @@ fn asked_grant(cluster: &mut Cluster) -> AskId {
 }
 
 #[test]
-fn a_lease_is_billed_by_its_request_not_by_what_its_agent_grants() {
+fn a_lease_is_billed_by_its_request_and_not_by_what_its_agent_grants() {
     let mut cluster = registered();
     let spec = LeaseSpec {
         memory_bytes: 10,

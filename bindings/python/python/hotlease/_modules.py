@@ -1,0 +1,183 @@
+"""Modules that workers cannot import, and the import path that they were given."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+_MAINS = ("__main__", "__mp_main__")
+
+# Modules that were looked at, by name: whether workers cannot import them.
+_looked: dict[str, bool] = {}
+# Read by `dump_arguments` without a call. Number of modules that were looked at; modules that go by value are in one of
+# the two sets.
+looked = 0
+absent_names: set[str] = set()
+registered: set[str] = set()
+# Import path that all workers were started with; None: there are none, or they were started with several.
+given: Optional[list[str]] = None
+_is_any_given = False
+
+
+def absent() -> set[str]:
+    """Returns the names of loaded modules that no import finds: made at run time, or loaded from a file elsewhere."""
+    global looked, registered
+    if len(sys.modules) != looked:
+        for name, module in list(sys.modules.items()):
+            if name not in _looked:
+                _looked[name] = not _is_importable(name, module)
+                if _looked[name]:
+                    absent_names.add(name)
+        for name in _looked.keys() - sys.modules.keys():
+            del _looked[name]
+            absent_names.discard(name)
+        looked = len(_looked)
+        cloudpickle: Any = sys.modules.get("cloudpickle.cloudpickle")
+        if cloudpickle is not None:
+            registered = cloudpickle._PICKLE_BY_VALUE_MODULES
+    return absent_names
+
+
+def by_value() -> set[str]:
+    """Returns the names of loaded modules whose functions and classes go by value, in addition to `__main__`."""
+    names = absent()
+    return names | registered if registered else names
+
+
+def are_named_in(data: bytes) -> bool:
+    """Whether a pickle has names of modules that go by value."""
+    return any(name.encode() in data for name in by_value())
+
+
+def is_by_value(name: Optional[str]) -> bool:
+    """Whether functions and classes of this module go by value."""
+    return name is None or name in _MAINS or is_absent(name)
+
+
+def is_absent(name: str) -> bool:
+    """Whether a module goes by value, or its package does."""
+    names = by_value()
+    if not names:
+        return False
+    while name not in names:
+        name, dot, _ = name.rpartition(".")
+        if not dot:
+            return False
+    return True
+
+
+def _is_importable(name: str, module: Any) -> bool:
+    top = name.partition(".")[0]
+    if top != name:
+        # A package makes some of its modules when it is imported: workers that import it have them, too.
+        parent = sys.modules.get(top)
+        return parent is None or not _looked.get(top, not _is_importable(top, parent))
+    if name in _MAINS or type(module) is not types.ModuleType:
+        return True
+    spec = getattr(module, "__spec__", None)
+    if spec is None:
+        return getattr(module, "__file__", None) is not None or name in sys.builtin_module_names
+    origin = spec.origin
+    if origin is None or not os.path.isabs(origin):
+        # Built in, frozen, or a package without files of its own.
+        return True
+    folder = os.path.dirname(origin)
+    if spec.submodule_search_locations is not None:
+        folder = os.path.dirname(folder)
+    if folder in sys.path or folder in _absolute_path():
+        return True
+    return _is_found(name, origin)
+
+
+def _is_found(name: str, origin: str) -> bool:
+    # As an import would, with the finders that packages have installed; slower than a look at the path.
+    for finder in sys.meta_path:
+        try:
+            found = finder.find_spec(name, None)
+        except Exception:
+            continue
+        if found is not None:
+            return found.origin == origin
+    return False
+
+
+def give_path() -> list[str]:
+    """Returns the import path that workers are started with, and keeps it, so that later changes are seen."""
+    global given, _is_any_given
+    given = list(sys.path) if not _is_any_given or given == sys.path else None
+    _is_any_given = True
+    return _absolute_path()
+
+
+def directory() -> Optional[str]:
+    """Returns the current folder. `None`: it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def _absolute_path() -> list[str]:
+    """Returns the import path with absolute folders, without those in a current folder that was removed."""
+    here = directory() or ""
+    folders = [os.path.join(here, folder) for folder in sys.path]
+    return [os.path.abspath(folder) for folder in folders if os.path.isabs(folder)]
+
+
+def changed_path() -> Optional[tuple[str, ...]]:
+    """Returns the import path, if there are workers that were started with another one."""
+    if given == sys.path or not _is_any_given:
+        return None
+    return tuple(_absolute_path())
+
+
+# Set by workers that run from a packed environment: they have a path of their own, and the program's folders come last.
+has_own_path = False
+
+
+def follow(path: tuple[str, ...]) -> None:
+    """Takes over the program's import path, in a worker."""
+    mine = set(path)
+    if has_own_path:
+        new = sys.path + [folder for folder in path if folder not in sys.path and os.path.isdir(folder) and is_own(folder)]
+    else:
+        new = [*path, *(folder for folder in sys.path if folder not in mine)]
+    if new != sys.path:
+        sys.path[:] = new
+
+
+def is_own(folder: str) -> bool:
+    """Whether a folder of the import path belongs to the program, and not to its interpreter."""
+    library = os.path.dirname(os.__file__)
+    in_library = os.path.commonpath([library, folder]) == library
+    return not in_library and os.path.basename(folder) not in ("site-packages", "dist-packages") and not folder.endswith(".zip")
+
+
+def on_path(path: tuple[str, ...], value: Any) -> Any:
+    """Returns a value that was unpickled after its import path was taken over."""
+    return value
+
+
+class OnPath:
+    """A value that is unpickled with the program's import path."""
+
+    def __init__(self, path: tuple[str, ...], value: Any) -> None:
+        self._path = path
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Arguments are unpickled in order: the path is there before the value needs it.
+        return on_path, (_Path(self._path), self._value)
+
+
+class _Path:
+    def __init__(self, path: tuple[str, ...]) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return follow, (self._path,)

@@ -1,0 +1,97 @@
+"""What `memo` and checkpoints know a computation by: the meaning of its code and arguments, not their place."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import tasks
+
+MEANING = """
+    import dataclasses, enum, functools, sys
+    import hotlease
+
+    rate = {rate}
+
+    class Color(enum.Enum):
+        RED = 1
+
+    @dataclasses.dataclass(frozen=True)
+    class P:
+        x: int
+        of: frozenset = frozenset()
+        color: Color = Color.RED
+        def scaled(self):
+            return self.x * {factor}
+
+    @dataclasses.dataclass
+    class Settings:
+        names: set
+        by: dict
+
+    def helper(n):
+        return (lambda m: m * rate)(n)
+
+    def work(tag, *args, **named):
+        open("ran", "a").write(tag + "\\n")
+        return tag, helper(1)
+
+    words = "alpha beta gamma delta epsilon".split()
+    calls = (
+        ("int", 1), ("set", frozenset(words)), ("sets", [set(words), {{frozenset(words), 3}}]), ("enum", Color.RED),
+        ("dataclass", P(1, frozenset(words))), ("nested", Settings(set(words), {{"a": P(2)}})), ("class", P),
+        ("partial", functools.partial(helper, 2)), ("lambda", lambda n: n + P(1).x), ("method", P(3).scaled),
+    )
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(checkpoint="kept", memo=True)) as executor:
+        for tag, argument in calls:
+            executor.submit(work, tag, argument).result()
+        three = executor.submit(helper, 3)
+        executor.submit(work, "future", {{"of": [three, P(1)]}}).result()
+        executor.submit(work, "foreign", P(1), named=three).result()
+"""
+
+
+def test_a_checkpoint_knows_a_computation_by_what_it_means(platform, tmp_path):
+    program = textwrap.dedent(MEANING)
+
+    def ran(folder=tmp_path, before="", rate=2, factor=3):
+        folder.mkdir(exist_ok=True)
+        (tmp_path / "ran").write_text("")
+        file = folder / "main.py"
+        file.write_text(before + program.format(rate=rate, factor=factor))
+        done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return (tmp_path / "ran").read_text().split()
+
+    every = "int set sets enum dataclass nested class partial lambda method future foreign".split()
+    assert ran() == every
+    assert ran() == [], "equal arguments are the same computation, in any order of their sets"
+    assert ran(before="# a comment\n\n") == [], "lines that move are no other code"
+    assert ran(folder=tmp_path / "elsewhere") == [], "nor is a file that moves"
+    of_class = "dataclass nested class lambda method future foreign".split()
+    assert ran(factor=4) == of_class, "what uses a changed class is computed again"
+    assert ran(rate=5) == every, "so is what uses a changed global"
+
+
+def test_a_remembered_result_is_that_of_these_arguments(executor, tmp_path):
+    np = pytest.importorskip("numpy")
+    path = str(tmp_path / "ran")
+    memo = executor.options(memo=True)
+    pairs = [[1, 2], [2, 1], [1, np.arange(3)], [1, np.arange(4)], [1, np.arange(3.0)], [{1, 2}], [{1, 3}], [{1: 2}], [{2: 1}]]
+    for _ in range(2):
+        for pair in pairs:
+            memo.submit(tasks.mark_and_return, path, pair).result(60)
+    assert os.path.getsize(path) == len(pairs)
+    one, two = executor.submit(tasks.add, 1, 0), executor.submit(tasks.add, 2, 0)
+    assert (one.result(60), two.result(60)) == (1, 2)
+    for futures in ([one, two], [two, one], [executor.submit(tasks.add, 3, 0)], [executor.submit(tasks.add, 4, 0)]):
+        values = [future.result(60) for future in futures]
+        assert memo.submit(tasks.mark_and_return, path, futures).result(60) == values, "futures count by their results"
+    file = tmp_path / "data"
+    mapped = np.memmap(file, dtype="f8", mode="w+", shape=(4,))
+    sums = []
+    for n in (1.0, 2.0):
+        mapped[:] = n
+        sums.append(float(memo.submit(np.sum, mapped).result(60)))
+    assert sums == [4.0, 8.0], "the content of a file counts"
