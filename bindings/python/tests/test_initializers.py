@@ -82,7 +82,7 @@ with hotlease.Executor(initializer=init, initargs=({"n": 1},)) as executor:
     assert done.stdout.splitlines() == ["""{"{'n': 1}"}"""] * 2, done.stdout + done.stderr
 
 
-def test_functions_in_results_are_as_before(platform, run):
+def test_functions_in_results_use_the_globals_of_the_process_that_calls_them(platform, run):
     done = run(
         _PROGRAM
         + """
@@ -93,10 +93,12 @@ def made():
 
 with hotlease.Executor(1, initializer=init, initargs=(5,)) as executor:
     add = executor.submit(made).result(60)
-    print(add(1), executor.submit(add, 2).result(60))
+    print(executor.submit(add, 2).result(60), G)
+    G = 10
+    print(add(1))
 """
     )
-    assert done.stdout.split() == ["6", "7"], done.stdout + done.stderr
+    assert done.stdout.split() == ["7", "None", "11"], done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("size", [10, 3_000_000])
