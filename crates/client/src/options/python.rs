@@ -21,7 +21,7 @@ pub struct Python {
     pub image: Option<String>,
     /// Environment beyond what workers inherit in any case (`PATH`, `HOME`, `LANG` and a few more of the agent's).
     pub environment: BTreeMap<String, String>,
-    /// Appended to the import path, unless it is in there already.
+    /// Import path of the program. It precedes the interpreter's, but follows that of an image.
     pub path: Vec<PathBuf>,
     /// Working directory of functions; `/` if the workers' host has no such folder.
     pub directory: PathBuf,
