@@ -1,6 +1,7 @@
 //! Invocations through the client library: every size, every slot, every mode.
 
 mod buffers;
+mod children;
 mod functions;
 mod futures;
 mod gangs;
@@ -9,6 +10,7 @@ mod libraries;
 mod logs;
 mod registrations;
 mod retries;
+mod surroundings;
 
 use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, RunCertainty};
 use hotlease_tests::platform::Platform;

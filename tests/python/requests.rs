@@ -110,7 +110,7 @@ pub fn python(package: &Path) -> Python {
     Python {
         interpreter,
         environment: [("PYTHONPATH".to_owned(), package.display().to_string())].into(),
-        path: vec!["/nowhere".to_owned()],
+        path: vec!["/nowhere".into()],
         version: version.to_owned(),
         hotlease: hotlease.to_owned(),
         ..Python::default()

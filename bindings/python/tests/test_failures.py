@@ -141,6 +141,28 @@ def test_without_a_platform_a_manager_that_was_named_is_not_replaced_by_another(
     assert raised.value.ran is False
 
 
+def _say_and_die(word):
+    print(word)
+    if word == "last":
+        os.abort()
+
+
+def test_a_death_names_the_function_and_shows_its_own_output(platform):
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=lambda _: None)) as executor:
+        for _ in range(2):
+            executor.submit(_say_and_die, "earlier").result(60)
+        with pytest.raises(hotlease.WorkerDied) as raised:
+            executor.submit(_say_and_die, "last").result(60)
+    assert "while running `_say_and_die`" in str(raised.value) and raised.value.output == "last\n", raised.value
+
+
+def test_the_death_of_an_initializer_names_it(platform):
+    executor = hotlease.Executor(1, initializer=_say_and_die, initargs=("last",))
+    with pytest.raises(hotlease.ExecutorBroken, match="while running `_say_and_die`"):
+        executor.submit(abs, 1).result(60)
+    executor.shutdown()
+
+
 def test_exceptions_that_carry_arrays_arrive(output):
     pytest.importorskip("numpy")
     script = """

@@ -2,6 +2,7 @@
 //! of dead workers. No invocation passes through it.
 
 use crate::Error;
+use hotlease_fabric::forks::PerProcess;
 use std::future::Future;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
@@ -16,13 +17,14 @@ pub(crate) struct Control {
     thread: ThreadId,
 }
 
-static CONTROL: Mutex<Option<Control>> = Mutex::new(None);
+/// Of each process its own: the child of a fork does not have its parent's thread.
+static CONTROL: PerProcess<Mutex<Option<Control>>> = PerProcess::new();
 
 impl Control {
     /// The control thread of the process, started at first use. It lives as long as the process and does not keep
     /// it from exiting.
     pub(crate) fn get() -> Result<Self, Error> {
-        let mut control = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut control = CONTROL.get().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(control) = &*control {
             return Ok(control.clone());
         }

@@ -268,6 +268,11 @@ impl Error {
             }
     }
 
+    /// Whether this process has as many open descriptors as it may: memory for more buffers is there once others are dropped.
+    pub fn lacks_descriptors(&self) -> bool {
+        matches!(self, Self::Memory(error) if error.lacks_descriptors())
+    }
+
     pub(crate) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Local {
             what,

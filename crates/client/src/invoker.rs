@@ -28,7 +28,8 @@ use std::time::Duration;
 /// dropped. When a worker dies, the next call starts another; when the lease ends, the next call takes a new one
 /// (unless [`LeaseOptions::renew_lease`] is off).
 ///
-/// A forked process must allocate its own.
+/// A forked process must allocate its own. Invokers that it has from its parent are of no use there, and dropping them
+/// there leaves the parent's leases alone.
 #[derive(Clone)]
 pub struct Invoker {
     inner: Arc<LeasedSlots>,
@@ -113,6 +114,7 @@ impl Invoker {
     /// Those of [`Invoker::allocate`]; [`Error::LeaseEnded`] if the invoker is deallocated meanwhile. Present slots
     /// stay.
     pub fn complete(&self, within: Duration) -> Result<(), Error> {
+        self.inner.check_own()?;
         Control::get()?.run(self.inner.clone().complete(within))
     }
 
@@ -180,6 +182,7 @@ impl Invoker {
     /// Those of the connection to the agent; the lease then ends by itself, unbilled beyond its TTL. A lease
     /// that ended without being renewed gives [`Error::LeaseEnded`].
     pub fn deallocate(self) -> Result<UsageTotals, Error> {
+        self.inner.check_own()?;
         cache::forget(self.inner.id);
         let inner = self.inner.clone();
         inner.parts.stop_replacing();

@@ -12,6 +12,7 @@
 //! * [`loan`] — memory of a caller that an engine uses while a closure runs.
 //! * [`socket`] — descriptor passing between processes of one node.
 //! * [`fence`] — a fence that costs one of its two sides nothing.
+//! * [`forks`] — values that the child of a fork makes anew.
 //! * [`usage`] — the counters that a worker shares with its agent.
 //! * [`claim`] — claims of a core that several slots share.
 //! * [`clock`], [`runtime_dir`] — the node's ticks, and medians of times; the directory of the sockets.
@@ -30,6 +31,8 @@ pub mod clock;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod fence;
+#[cfg(not(loom))]
+pub mod forks;
 pub mod lane;
 #[cfg(not(loom))]
 pub mod loan;

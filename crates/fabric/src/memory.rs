@@ -22,7 +22,7 @@ pub const PAGE_BYTES: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The kernel refused.
-    #[error("cannot {step} {size_bytes} bytes of shared memory: {source}; see `ulimit -v` and free memory")]
+    #[error("cannot {step} {size_bytes} bytes of shared memory: {source}; see {}", advice(*source))]
     System {
         /// Step that failed.
         step: &'static str,
@@ -51,6 +51,26 @@ pub enum MemoryError {
         /// Size asked for.
         size_bytes: u64,
     },
+}
+
+impl MemoryError {
+    /// Whether this process, or the host, has as many open descriptors as it may.
+    pub fn lacks_descriptors(&self) -> bool {
+        matches!(
+            self,
+            Self::System {
+                source: Errno::EMFILE | Errno::ENFILE,
+                ..
+            }
+        )
+    }
+}
+
+fn advice(source: Errno) -> &'static str {
+    match source {
+        Errno::EMFILE | Errno::ENFILE => "`ulimit -n`: each buffer holds a descriptor",
+        _ => "`ulimit -v` and free memory",
+    }
 }
 
 const RESIZE_SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);

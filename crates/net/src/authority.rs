@@ -168,7 +168,7 @@ fn params(request: &IdentityRequest) -> Result<CertificateParams, AuthorityError
         (_, _, Some(host)) => host,
         (role, _, None) => {
             return refuse(format!(
-                "a {role} needs the names or addresses under which it is reached: --host NAME"
+                "the role {role} needs the names or addresses under which it is reached: --host NAME"
             ));
         }
     };

@@ -133,6 +133,9 @@ impl Executable {
             if let Some(orders) = &self.orders {
                 kernel::put_at(orders, ORDERS_AT)?;
             }
+            // Rust's runtime ignores it in this program.
+            // SAFETY: sets the default action.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
             // All other descriptors are closed on exec.
             if chdir(&self.directory).is_err() {
                 chdir("/")?;

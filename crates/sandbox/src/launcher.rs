@@ -1,6 +1,7 @@
 //! Launcher: starts workers in sandboxes, and counts them.
 
 use crate::container::Container;
+use crate::environment;
 use crate::error::SandboxError;
 use crate::kind::Kind;
 use crate::machine::{MACHINE_BINARY, Machine};
@@ -21,21 +22,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
-
-/// Environment variables that a worker inherits. They hold no secrets. Users' libraries need them to be found
-/// (`LD_LIBRARY_PATH`), to print text (locale) and to write files (`HOME`, `TMPDIR`).
-const INHERITED: [&str; 10] = [
-    "HOME",
-    "HOTLEASE_LIBFABRIC",
-    "HOTLEASE_LOG",
-    "LANG",
-    "LC_ALL",
-    "LD_LIBRARY_PATH",
-    "PATH",
-    "RUST_BACKTRACE",
-    "TMPDIR",
-    "TZ",
-];
 
 /// Starts workers in sandboxes. Clones share their nurseries and their count of processes.
 #[derive(Clone)]
@@ -73,17 +59,13 @@ impl Launcher {
             return Err(unusable(io::ErrorKind::IsADirectory.into()));
         }
         access(&path, AccessFlags::X_OK).map_err(|errno| unusable(errno.into()))?;
-        let environment = INHERITED
-            .iter()
-            .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
-            .collect();
         let policy = Arc::new(Policy::default());
         let nursery = find_program(&path, NURSERY_BINARY, "HOTLEASE_NURSERY");
         let (container, machine) = (Container::default(), Machine::default());
         let [namespaces, containers, machines] = nurseries(&path, &nursery, &policy, &container, &machine);
         Ok(Self {
             binary: path,
-            environment: Arc::new(environment),
+            environment: Arc::new(environment::inherited()),
             namespaces,
             containers,
             machines,
@@ -297,23 +279,20 @@ impl Launcher {
     fn spawn(
         &self,
         mut worker: Command,
-        (environment, reach): (&[(OsString, OsString)], &WorkerReach),
+        (own, reach): (&[(OsString, OsString)], &WorkerReach),
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (output, stdout) = io::pipe().map_err(failed("pipe"))?;
         let stderr = stdout.try_clone().map_err(failed("pipe"))?;
+        let whole = self.environment.iter().chain(own).chain(reach.environment());
+        let mut whole: Vec<(OsString, OsString)> = whole.cloned().collect();
+        environment::add_team_sizes(&mut whole);
         // Without pre_exec and the like, so that the standard library uses posix_spawn: copying the page tables of a
         // large agent would cost more than all other steps.
         let child = worker
             .env_clear()
-            .envs(
-                self.environment
-                    .iter()
-                    .chain(environment)
-                    .chain(reach.environment())
-                    .map(|(name, value)| (name, value)),
-            )
+            .envs(whole)
             .process_group(0)
             .stdin(Stdio::from(control))
             .stdout(stdout)

@@ -25,6 +25,7 @@
 //! ```
 
 mod container;
+mod environment;
 mod error;
 mod kind;
 mod launcher;

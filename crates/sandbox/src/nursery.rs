@@ -381,6 +381,7 @@ fn described(
         .environment
         .retain(|(name, _)| !own.iter().any(|(own, _)| own == name));
     described.environment.extend_from_slice(own);
+    crate::environment::add_team_sizes(&mut described.environment);
     let mut file = File::from(memfd_create(c"hotlease-program", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(&hotlease_wire::encode(&described))?;
     Ok(file)

@@ -1,8 +1,12 @@
 //! Tail of a process's output, in bounded memory.
 
 use hotlease_wire::limits::LAST_OUTPUT_BYTES_MAX;
+use hotlease_wire::python::END_OF_TASK;
 
-/// The last [`LAST_OUTPUT_BYTES_MAX`] bytes of a stream.
+/// Bytes that are kept: with a mark before the last ones, so that no part of a mark is taken for text.
+const KEPT_BYTES: usize = LAST_OUTPUT_BYTES_MAX + END_OF_TASK.len();
+
+/// The last [`LAST_OUTPUT_BYTES_MAX`] bytes of a stream since the last [`END_OF_TASK`] in it.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
     bytes: Vec<u8>,
@@ -12,8 +16,8 @@ pub(crate) struct Tail {
 impl Tail {
     /// Adds more of the stream.
     pub fn push(&mut self, more: &[u8]) {
-        let kept = &more[more.len().saturating_sub(LAST_OUTPUT_BYTES_MAX)..];
-        let excess = (self.bytes.len() + kept.len()).saturating_sub(LAST_OUTPUT_BYTES_MAX);
+        let kept = &more[more.len().saturating_sub(KEPT_BYTES)..];
+        let excess = (self.bytes.len() + kept.len()).saturating_sub(KEPT_BYTES);
         self.cut |= excess > 0 || kept.len() < more.len();
         self.bytes.drain(..excess);
         self.bytes.extend_from_slice(kept);
@@ -22,7 +26,19 @@ impl Tail {
     /// The tail as text of at most [`LAST_OUTPUT_BYTES_MAX`] bytes; invalid UTF-8 is replaced.
     pub fn text(&self) -> String {
         let mut bytes = self.bytes.as_slice();
-        if self.cut {
+        let mut cut = self.cut;
+        let marks = bytes.windows(END_OF_TASK.len());
+        if let Some(at) = marks.into_iter().rposition(|bytes| bytes == END_OF_TASK) {
+            (bytes, cut) = (&bytes[at + END_OF_TASK.len()..], false);
+        }
+        if let Some(excess) = bytes
+            .len()
+            .checked_sub(LAST_OUTPUT_BYTES_MAX)
+            .filter(|excess| *excess > 0)
+        {
+            (bytes, cut) = (&bytes[excess..], true);
+        }
+        if cut {
             // The cut may have split a character, of which at most three bytes remain.
             let rest = bytes
                 .iter()
@@ -56,6 +72,29 @@ mod tests {
                 &stream[stream.len() - LAST_OUTPUT_BYTES_MAX..],
                 "in chunks of {chunk}"
             );
+        }
+    }
+
+    #[test]
+    fn output_of_ended_tasks_is_left_out() {
+        let told = |parts: &[&[u8]], chunk: usize| {
+            let mut tail = Tail::default();
+            parts.concat().chunks(chunk).for_each(|more| tail.push(more));
+            tail.text()
+        };
+        let long = [b'x'; 2 * LAST_OUTPUT_BYTES_MAX];
+        for chunk in [1, 5, 4096, 20_000] {
+            assert_eq!(told(&[b"first\n", END_OF_TASK, b"second\n"], chunk), "second\n");
+            assert_eq!(told(&[b"first\n", END_OF_TASK, END_OF_TASK], chunk), "");
+            assert_eq!(told(&[&long, END_OF_TASK, b"second\n"], chunk), "second\n");
+            for length in [
+                LAST_OUTPUT_BYTES_MAX - 9,
+                LAST_OUTPUT_BYTES_MAX,
+                LAST_OUTPUT_BYTES_MAX + 9,
+            ] {
+                let kept = length.min(LAST_OUTPUT_BYTES_MAX);
+                assert_eq!(told(&[b"a", END_OF_TASK, &long[..length]], chunk), "x".repeat(kept));
+            }
         }
     }
 

@@ -199,7 +199,7 @@ impl fmt::Display for EndReason {
 pub enum Rejection {
     /// No agent has enough free cores.
     #[error(
-        "no agent has {asked} free cores (free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease leases`"
+        "no agent has enough free cores (asked for: {asked}, free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease leases`"
     )]
     NoCapacity {
         /// Number of requested cores.
@@ -349,7 +349,7 @@ pub enum Rejection {
     },
     /// No agent has enough room for warm slots on shared cores.
     #[error(
-        "no agent has {asked} free places for warm slots (free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease agents`"
+        "no agent has enough free places for warm slots (asked for: {asked}, free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease agents`"
     )]
     NoPlaces {
         /// Number of requested slots.
@@ -372,7 +372,7 @@ pub enum Rejection {
     },
     /// No agent that offers the cores has enough free GPUs.
     #[error(
-        "no agent that offers the cores has {asked} free GPUs (free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease agents`"
+        "no agent that offers the cores has enough free GPUs (asked for: {asked}, free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease agents`"
     )]
     NoGpus {
         /// Number of requested GPUs.

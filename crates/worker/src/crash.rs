@@ -4,6 +4,7 @@
 //! when the process is gone: signal, slot, function, and whether the faulting address was in the guard page behind the
 //! function's output. Then the signal takes its default action.
 
+use crate::forks;
 use hotlease_fabric::memory::PAGE_BYTES;
 use hotlease_fabric::usage::UsageBlock;
 use nix::sys::resource::{Resource, setrlimit};
@@ -50,25 +51,32 @@ pub fn take_control_socket() -> io::Result<OwnedFd> {
 }
 
 /// Prepares the process: crash handlers, no core dumps (they would delay the report of a death by seconds), and
-/// line-buffered output, so that the output of a function that dies is not lost.
-pub fn install() {
+/// line-buffered output, so that the output of a function that dies is not lost. `hosted`: another program hosts the worker.
+pub fn install(hosted: bool) -> io::Result<()> {
     // If the limit cannot be lowered, the worker works all the same.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-    let action = SigAction::new(
+    // Async-signal-safe: atomics in mapped memory, sigaction and raise.
+    let record = SigAction::new(
         SigHandler::SigAction(on_fatal),
         SaFlags::SA_SIGINFO | SaFlags::SA_ONSTACK,
         SigSet::empty(),
     );
-    for signal in FATAL {
-        // SAFETY: the handler is async-signal-safe: atomics in mapped memory, sigaction and raise.
-        unsafe { sigaction(signal, &action) }.expect("these signals can be handled");
-    }
     // A handler instead of SIG_IGN: programs that a function executes then start with the default actions.
     let ignore = SigAction::new(SigHandler::Handler(ignore_signal), SaFlags::SA_RESTART, SigSet::empty());
-    for signal in AGENT_SIGNALS {
-        // SAFETY: the handler does nothing.
-        unsafe { sigaction(signal, &ignore) }.expect("these signals can be handled");
+    let mut ignored = AGENT_SIGNALS.to_vec();
+    if !hosted {
+        // Rust's runtime handles some of these in its own programs, for its stacks. It ignores SIGPIPE, and programs that
+        // functions execute would inherit that.
+        let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+        for signal in FATAL.into_iter().chain([Signal::SIGPIPE]) {
+            // SAFETY: sets the default action.
+            unsafe { sigaction(signal, &default) }?;
+        }
+        ignored.push(Signal::SIGPIPE);
     }
+    let recorded = FATAL.map(|signal| (signal, record));
+    let ignored = ignored.into_iter().map(|signal| (signal, ignore));
+    forks::set_actions(recorded.into_iter().chain(ignored))?;
     unsafe extern "C" {
         static mut stdout: *mut libc::FILE;
         fn atexit(handler: extern "C" fn()) -> libc::c_int;
@@ -78,6 +86,7 @@ pub fn install() {
         libc::setvbuf(stdout, std::ptr::null_mut(), libc::_IOLBF, 0);
         atexit(on_exit);
     }
+    Ok(())
 }
 
 /// Sets the usage block in which crashes are recorded from now on.
@@ -114,7 +123,7 @@ pub fn end_as(end: crate::WorkerEnd) -> ! {
 }
 
 extern "C" fn on_fatal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    if let Some(usage) = USAGE.get() {
+    if let Some(usage) = USAGE.get().filter(|_| !forks::is_child()) {
         let address = match signal {
             // SAFETY: the kernel passes a valid siginfo, whose address field these two signals fill.
             libc::SIGSEGV | libc::SIGBUS => unsafe { (*info).si_addr() as u64 },
@@ -133,7 +142,7 @@ extern "C" fn on_fatal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
 
 /// Records that a function called `exit` (the worker itself never does).
 extern "C" fn on_exit() {
-    if let Some(usage) = USAGE.get() {
+    if let Some(usage) = USAGE.get().filter(|_| !forks::is_child()) {
         usage.record_crash(SLOT.get(), 0, 0, 0);
     }
 }

@@ -36,7 +36,8 @@ impl Worker {
     /// # Errors
     /// If the system provides no thread to obey the agent on.
     pub fn host(self, function: HostFunction, state: Option<StateFunctions>) -> io::Result<HostedSlot> {
-        self.prepare()?;
+        self.prepare(true)?;
+        self.floats.restore();
         let (sender, bodies) = mpsc::sync_channel(1);
         let program = WorkerProgram {
             functions: Arc::new(FunctionTable::of_host(function)),

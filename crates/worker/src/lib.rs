@@ -34,10 +34,14 @@
 //! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
 //! | `crash` | crash records: why the process dies |
+//! | `forks` | processes that functions fork |
+//! | `float_state` | floating-point state of a thread, which functions may change |
 
 mod connection;
 mod control;
 mod crash;
+mod float_state;
+mod forks;
 mod function;
 mod host;
 mod lease;
@@ -49,6 +53,8 @@ mod state;
 mod watchdog;
 
 pub use control::ControlError;
+pub use float_state::FloatState;
+pub use forks::is_child;
 pub use function::arguments::MemoryPlace;
 pub use function::context::{Context, FunctionContext};
 pub use function::library::{Library, LoadedFunction};
@@ -77,10 +83,13 @@ pub struct Worker {
     socket: Socket,
     imports: Duration,
     boot: Duration,
+    /// State before imports.
+    floats: FloatState,
 }
 
 impl Worker {
-    /// Makes this process a worker: moves the control socket away from standard input, where functions would find it.
+    /// Makes this process a worker: moves the control socket away from standard input, where functions would find it. The
+    /// program's own code and imports that run from now on until the worker serves leave no floating-point state behind.
     ///
     /// # Errors
     /// If standard input is no control socket: the process was not started by an agent.
@@ -90,6 +99,7 @@ impl Worker {
             socket,
             imports: Duration::ZERO,
             boot: Duration::ZERO,
+            floats: FloatState::current(),
         })
     }
 
@@ -110,6 +120,7 @@ impl Worker {
     /// # Errors
     /// The agent is gone.
     pub fn become_zygote(self) -> io::Result<OwnedFd> {
+        self.floats.restore();
         let ready = WorkerAnswer::Ready {
             version: PROTOCOL_VERSION,
             imports_us: self.imports.as_micros() as u64,
@@ -119,16 +130,16 @@ impl Worker {
         Ok(self.socket.into())
     }
 
-    /// Installs crash handlers, and the watch for the agent's end.
-    fn prepare(&self) -> io::Result<()> {
-        crash::install();
+    /// Installs crash handlers, and the watch for the agent's end. `hosted`: another program hosts the worker.
+    fn prepare(&self, hosted: bool) -> io::Result<()> {
+        crash::install(hosted)?;
         lifeline::hold(&self.socket)
     }
 
     /// Obeys the agent until it is gone; then ends the process.
     pub fn serve(self) -> ! {
-        if let Err(error) = self.prepare() {
-            eprintln!("hotlease-worker: cannot watch the control socket: {error}");
+        if let Err(error) = self.prepare(false) {
+            eprintln!("hotlease-worker: cannot watch the control socket or signals: {error}");
             crash::exit_now(1)
         }
         obey(self.socket, program::WorkerProgram::default())
@@ -136,8 +147,8 @@ impl Worker {
 
     /// As [`serve`](Self::serve), for a worker elsewhere whose program has this many functions from the beginning.
     pub fn serve_for(self, there: &'static dyn RemoteWorker, functions: u16) -> ! {
-        if let Err(error) = self.prepare() {
-            eprintln!("hotlease-worker: cannot watch the control socket: {error}");
+        if let Err(error) = self.prepare(false) {
+            eprintln!("hotlease-worker: cannot watch the control socket or signals: {error}");
             crash::exit_now(1)
         }
         let program = program::WorkerProgram {

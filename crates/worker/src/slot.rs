@@ -12,6 +12,8 @@ mod sleep;
 mod tests;
 
 use crate::crash;
+use crate::float_state::FloatState;
+use crate::forks;
 use crate::function::arguments::{self, Arguments, Regions, SlotChannel};
 use crate::function::context::Context;
 use crate::function::invoke;
@@ -69,6 +71,8 @@ pub struct Slot<C> {
     /// Ports of fabrics; only this slot drives them.
     ports: Vec<Arc<Port>>,
     context: Context,
+    /// Floating-point state that every function begins with.
+    floats: FloatState,
     idle: IdlePolicy,
     /// Index of the client that was served last, whose wake-up may be due.
     last: usize,
@@ -96,6 +100,7 @@ impl<C: Core> Slot<C> {
             clients: Vec::new(),
             ports: Vec::new(),
             context,
+            floats: FloatState::current(),
             idle,
             last: 0,
             ended: 0,
@@ -207,6 +212,7 @@ impl<C: Core> Slot<C> {
             self.note_failure(request, status, 0);
         }
         // After the reply, whose way to the client takes longer than this.
+        self.floats.restore();
         self.core.give_up();
         let ended = ticks();
         let clock = &self.shared.clock;
@@ -307,7 +313,9 @@ impl<C: Core> Slot<C> {
                     self.ports.push(port);
                 }
                 Letter::Job(job) => {
-                    if !job(&mut self.context) {
+                    let serves_on = job(&mut self.context);
+                    self.floats.restore();
+                    if !serves_on {
                         // No later request has begun, and the agent reports that after it has ended this process.
                         loop {
                             std::thread::park();
@@ -403,6 +411,10 @@ impl<C: Core> Slot<C> {
             self.shared.watchdog.watch(self.index, deadline_ticks);
         }
         let outcome = invoke::call(function, &arguments, &mut self.context, deadline_ns);
+        if forks::is_child() {
+            // A copy of the worker that answered, too, would answer what its parent answers.
+            crash::exit_now(0);
+        }
         let too_late = deadline_ticks != 0 && self.shared.watchdog.unwatch(self.index);
         let mut outcome = outcome?;
         if too_late {

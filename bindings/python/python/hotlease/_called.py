@@ -3,7 +3,7 @@
 from threading import RLock as condition
 
 from hotlease._outcomes import call_back, dependency_error, failure, hint, not_sent, remote_exception
-from hotlease._pickles import content, content_of_arguments, describe, dump_arguments, load_result
+from hotlease._pickles import content, content_of_arguments, describe, dump_arguments, dump_kept, load_result
 from hotlease._remote import call, prepare, result, value
 from hotlease.errors import ExecutorBroken, OptionError, TaskError
 
@@ -19,6 +19,7 @@ __all__ = [
     "dependency_error",
     "describe",
     "dump_arguments",
+    "dump_kept",
     "failure",
     "hint",
     "load_result",

@@ -454,7 +454,8 @@ def _remember(executor: Executor) -> None:
         _at_exit_registered = True
         # As concurrent.futures does: before the interpreter waits for its threads, while threads can still be started.
         threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
-        os.register_at_fork(after_in_child=_core._forked)
+        # A child has no part in its parent's executors, nor in their progress bars.
+        os.register_at_fork(after_in_child=_executors.clear)
     _executors.add(executor)
 
 

@@ -478,6 +478,16 @@ def _at_exit() -> None:
         gang.shutdown()
 
 
+def _begin_anew() -> None:
+    """Leaves, in the child of a fork, its parent's gangs alone, and the lock that another thread may have held."""
+    global _keeping
+    _keeping = threading.Lock()
+    _gangs.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
 @functools.cache
 def _end_with_the_program() -> None:
     # Runs before callbacks that were registered earlier. One of those waits for the threads of pools; it was registered

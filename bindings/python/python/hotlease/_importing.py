@@ -18,8 +18,8 @@ _NAMED_MAX = 3
 
 
 def imported(names: Iterable[str]) -> Optional[str]:
-    """Imports these modules on one core, which a worker has: libraries start a thread for each core. Returns the error,
-    or None."""
+    """Imports these modules on one core, which a worker has: some libraries start a thread for each core, and no variable
+    of the worker's environment tells them otherwise. Returns the error, or None."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:

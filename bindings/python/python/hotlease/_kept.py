@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-_kept: Optional[tuple[int, Executor]] = None
+_kept: Optional[Executor] = None
 _lock = threading.Lock()
 
 
@@ -20,18 +20,26 @@ def executor() -> Executor:
     """Returns the program's executor, made on first use; its workers are released when the program ends."""
     global _kept
     with _lock:
-        # The child of a fork has its parent's executor, which it cannot use.
-        if _kept is None or _kept[0] != os.getpid():
-            _kept = os.getpid(), Executor()
-        return _kept[1]
+        if _kept is None:
+            _kept = Executor()
+        return _kept
 
 
 def forget(broken: Executor) -> None:
     """Forgets a broken executor, so that the next use makes another one."""
     global _kept
     with _lock:
-        if _kept is not None and _kept[1] is broken:
+        if _kept is broken:
             _kept = None
+
+
+def _begin_anew() -> None:
+    """Forgets, in the child of a fork, its parent's executor, and the lock that another thread may have held."""
+    global _kept, _lock
+    _kept, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def is_worker() -> bool:

@@ -89,7 +89,7 @@ def _is_importable(name: str, module: Any) -> bool:
     folder = os.path.dirname(origin)
     if spec.submodule_search_locations is not None:
         folder = os.path.dirname(folder)
-    if folder in sys.path or folder in map(os.path.abspath, sys.path):
+    if folder in sys.path or folder in _absolute_path():
         return True
     return _is_found(name, origin)
 
@@ -111,14 +111,29 @@ def give_path() -> list[str]:
     global given, _is_any_given
     given = list(sys.path) if not _is_any_given or given == sys.path else None
     _is_any_given = True
-    return [os.path.abspath(folder) for folder in sys.path]
+    return _absolute_path()
+
+
+def directory() -> Optional[str]:
+    """Returns the current folder. `None`: it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
+
+
+def _absolute_path() -> list[str]:
+    """Returns the import path with absolute folders, without those in a current folder that was removed."""
+    here = directory() or ""
+    folders = [os.path.join(here, folder) for folder in sys.path]
+    return [os.path.abspath(folder) for folder in folders if os.path.isabs(folder)]
 
 
 def changed_path() -> Optional[tuple[str, ...]]:
     """Returns the import path, if there are workers that were started with another one."""
     if given == sys.path or not _is_any_given:
         return None
-    return tuple(map(os.path.abspath, sys.path))
+    return tuple(_absolute_path())
 
 
 # Set by workers that run from a packed environment: they have a path of their own, and the program's folders come last.

@@ -144,6 +144,17 @@ def dump_arguments(
     return data, [buffer.raw() for buffer in buffers]
 
 
+def dump_kept(args: tuple[Any, ...]) -> bytes:
+    """Pickles positional arguments that a worker keeps: with their buffers."""
+    what = (args, None)
+    data, buffers = dump_arguments(what, None, alone=True)
+    if not buffers:
+        return data
+    from hotlease import _by_value
+
+    return _by_value.dumps(_on_path(what))
+
+
 def _on_path(value: Any) -> Any:
     path = _modules.changed_path()
     return value if path is None else _modules.OnPath(path, value)

@@ -20,12 +20,17 @@ _SERVES_WITHIN = 40
 
 # Variables that change how a program computes, and hold nothing personal.
 _PASSED_ON = (
+    "BLIS_NUM_THREADS",
     "MKL_NUM_THREADS",
+    "NUMEXPR_MAX_THREADS",
+    "NUMEXPR_NUM_THREADS",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "PYTHONHASHSEED",
     "PYTHONWARNINGS",
+    "RAYON_NUM_THREADS",
     "TZ",
+    "VECLIB_MAXIMUM_THREADS",
     "VIRTUAL_ENV",
 )
 _HASH_SEED = "20211"
@@ -59,31 +64,43 @@ def imports(names: Sequence[str]) -> str:
 
 def interpreter(variables: Mapping[str, str], image: Optional[str] = None) -> dict[str, Any]:
     """Describes the workers' interpreter: this one, at its path; or that of an image, by its hash."""
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ and _is_text(os.environ[name])}
     # Hashes must be equal in all workers: one worker groups strings by hash, for instance, and another one looks them
     # up.
     if passed.get("PYTHONHASHSEED", "random") == "random":
         passed["PYTHONHASHSEED"] = _HASH_SEED
-    path = _modules.give_path()
+    directory, path = _modules.directory(), _modules.give_path()
     if image is not None:
         passed.pop("VIRTUAL_ENV", None)
         passed[_OWN_PATH] = "1"
         path = [folder for folder in path if _modules.is_own(folder)]
-        return _described("bin/python", {**passed, **variables}, path, image)
+        return _described("bin/python", {**passed, **variables}, path, directory, image)
     # Folder in which a worker finds this package, before it has the rest of the path.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.basename(here) not in ("site-packages", "dist-packages"):
-        passed["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    return _described(sys.executable, {**passed, **variables}, path, None)
+        folders = [folder for folder in (here, os.environ.get("PYTHONPATH")) if folder and _is_text(folder)]
+        passed["PYTHONPATH"] = os.pathsep.join(folders)
+    return _described(sys.executable, {**passed, **variables}, path, directory, None)
 
 
-def _described(interpreter: str, variables: dict[str, str], path: list[str], image: Optional[str]) -> dict[str, Any]:
+def _is_text(value: str) -> bool:
+    """Whether a request can carry the value of a variable, which has to be UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _described(
+    interpreter: str, variables: dict[str, str], path: list[str], directory: Optional[str], image: Optional[str]
+) -> dict[str, Any]:
     return {
         "interpreter": interpreter,
         "image": image,
         "environment": variables,
         "path": path,
-        "directory": os.getcwd(),
+        "directory": directory or "/",
         "version": ".".join(map(str, sys.version_info[:3])),
         "hotlease": _core.__version__,
         "cloudpickle": _versions.installed("cloudpickle"),

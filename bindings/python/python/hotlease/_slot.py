@@ -109,7 +109,8 @@ def main():
     except OSError as error:
         sys.exit(f"hotlease._slot: {error}; it is started by an agent")
     _modules.has_own_path = bool(os.environ.pop(_OWN_PATH, ""))
-    _modules.follow(tuple(filter(None, os.environ.pop(_PATH, "").split(":"))))
+    folders = filter(None, os.environ.pop(_PATH, "").split(":"))
+    _modules.follow(tuple(folder.replace("%3A", ":").replace("%25", "%") for folder in folders))
     why = _mismatch(os.environ.pop(_EXPECTED, "")) or _importing.imported(imports)
     if why:
         begins[0].refuse(why)

@@ -31,12 +31,10 @@ use crate::client::tasks::state::TaskCell;
 use crate::client::tasks::target::Target;
 use crate::locks::locked;
 use hotlease_client::{Error, Invoker};
+use hotlease_fabric::forks::ProcessMark;
 use pyo3::prelude::*;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
-
-/// Changed in the child of a fork: a core there shows its parent's state, and its threads do not exist.
-pub static FORKED: AtomicU32 = AtomicU32::new(0);
 
 /// Tasks by which a slot may be ahead of another one, beyond twice as many. Without this limit, where long tasks follow
 /// short ones, a slot that has learned to take many tasks ahead would keep them all while other slots are idle.
@@ -124,8 +122,8 @@ pub struct ExecutorCore {
     pub releases: Arc<Releases>,
     /// Number of slots that tasks are sent to.
     pub slots: AtomicUsize,
-    /// The value of [`FORKED`] when this core was made.
-    forks: u32,
+    /// In a fork of that process the core shows its parent's state, and its threads do not exist.
+    made_by: ProcessMark,
     /// The lease was released.
     pub ended: AtomicBool,
 }
@@ -181,7 +179,7 @@ impl ExecutorCore {
             submitted: AtomicU64::new(0),
             releases: Arc::default(),
             slots: AtomicUsize::new(slots),
-            forks: FORKED.load(Ordering::Relaxed),
+            made_by: ProcessMark::here(),
             ended: AtomicBool::new(false),
         });
         (0..slots).for_each(|at| core.prepare(&mut core.state(), at));
@@ -211,8 +209,9 @@ impl ExecutorCore {
     }
 
     /// Whether this process is a fork of the process that made the core.
+    #[inline]
     pub fn is_foreign(&self) -> bool {
-        FORKED.load(Ordering::Relaxed) != self.forks
+        self.made_by.is_foreign()
     }
 
     pub fn state(&self) -> MutexGuard<'_, CoreState> {

@@ -4,7 +4,7 @@ use crate::client::calls::encode::{self, Callable, Functions};
 use crate::client::calls::options::{self, TaskOptions};
 use crate::client::core::dataflow::PlanRefusal;
 use crate::client::core::keeper;
-use crate::client::core::{Closed, ExecutorCore, FORKED};
+use crate::client::core::{Closed, ExecutorCore};
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
 use crate::client::futures::decode;
@@ -13,6 +13,7 @@ use crate::client::futures::inputs::{self, FutureInput};
 use crate::client::growth;
 use crate::client::memory::ResultView;
 use crate::client::output::OutputQueue;
+use crate::client::tasks::expected::Expected;
 use crate::client::tasks::hint::Hint;
 use crate::client::tasks::job::{TaskJob, Waiter};
 use crate::client::tasks::outcome::TaskOutcome;
@@ -24,7 +25,7 @@ use crate::client::tasks::task_times::{TaskTimes, TimesRecorder, TimesRow};
 use crate::locks::locked;
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_fabric::clock::monotonic_ns;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -246,7 +247,7 @@ impl Client {
         };
         let initializer = match initializer {
             None => None,
-            Some((function, args)) => Some(prepare(&functions, &invoker, &function, &args)?),
+            Some((function, args)) => Some(prepare(&functions, &function, &args)?),
         };
         let bounds = (asked.queue_bytes, asked.pending_max);
         let showing = OutputQueue::new(asked.show);
@@ -473,28 +474,26 @@ fn closed_error(py: Python<'_>, closed: &Closed) -> PyErr {
 
 type Initializer = (Arc<Target>, Box<[u8]>);
 
-fn prepare(
-    functions: &Functions,
-    invoker: &Invoker,
-    function: &Bound<'_, PyAny>,
-    args: &Bound<'_, PyTuple>,
-) -> PyResult<Initializer> {
+fn prepare(functions: &Functions, function: &Bound<'_, PyAny>, args: &Bound<'_, PyTuple>) -> PyResult<Initializer> {
     let py = function.py();
     let prepare = decode::called(py, intern!(py, "prepare"))?;
     let mut all = vec![function.clone()];
     all.extend(args.iter());
     let args = PyTuple::new(py, all)?;
     let (Callable::Target(target) | Callable::Argument(target)) = functions.find(&prepare, Rerun::Forbidden)?;
-    match encode::request(&target, &args, None, invoker, &Arc::default(), None)? {
-        TaskPayload::Own(bytes) => Ok((target, bytes)),
-        TaskPayload::Shared(_) => Err(PyTypeError::new_err(
-            "the initializer and its arguments are too large; let it read from a file what it needs",
-        )),
-    }
-}
-
-/// Marks, in the child of a fork, that the parent's executors are of no use there.
-#[pyfunction]
-pub fn _forked() {
-    FORKED.fetch_add(1, Ordering::Relaxed);
+    let request = encode::kept(&target, &args)?;
+    let name = function.getattr(intern!(py, "__qualname__"));
+    let name = name.and_then(|name| name.extract::<String>());
+    let named = Target {
+        key: target.key,
+        blob: Blob::Pickle(Box::from(&*target.blob)),
+        name: name
+            .or_else(|_| function.get_type().qualname().map(|name| name.to_string()))?
+            .into(),
+        rerun: Rerun::Forbidden,
+        plan: TaskPlan::default(),
+        content: OnceLock::new(),
+        expected: Expected::default(),
+    };
+    Ok((Arc::new(named), request))
 }

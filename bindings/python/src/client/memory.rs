@@ -13,8 +13,6 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Limit of the bytes that a pool keeps.
 const POOL_BYTES: usize = 256 << 20;
-/// Limit of the buffers that a pool keeps.
-const POOL_BUFFERS: usize = 64;
 /// The smallest buffer.
 const SMALLEST: usize = 64 << 10;
 /// The largest buffer whose size is a power of two.
@@ -24,6 +22,8 @@ const WASTED_MAX: usize = 8;
 /// Limit of the buffers in use for purposes that can do without one. Each buffer is a descriptor, and a process has
 /// about a thousand of them by default.
 const IN_USE_MAX: usize = 128;
+/// A process may have at least this many times as many descriptors.
+const DESCRIPTORS_EACH: usize = 4;
 /// Results of at least this size may use the whole limit.
 const LARGE: usize = 1 << 20;
 
@@ -32,24 +32,50 @@ const LARGE: usize = 1 << 20;
 pub const HEADROOM: usize = 4096;
 
 /// Pool of buffers for reuse: a new buffer costs a page fault for each page that is touched first.
-#[derive(Default)]
 pub struct BufferPool {
     kept: Mutex<Vec<Buffer<u8>>>,
+    /// Limit of the buffers in use for purposes that can do without one. Half as many are kept for reuse.
+    in_use_max: usize,
     in_use: AtomicUsize,
     /// Memory that the program has for its own arrays.
     given: Mutex<Vec<Weak<PoolBuffer>>>,
 }
 
+impl Default for BufferPool {
+    fn default() -> Self {
+        Self {
+            kept: Mutex::default(),
+            in_use_max: IN_USE_MAX.min(descriptors() / DESCRIPTORS_EACH).max(1),
+            in_use: AtomicUsize::new(0),
+            given: Mutex::default(),
+        }
+    }
+}
+
+/// Number of descriptors that this process may have.
+fn descriptors() -> usize {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: fills the structure.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } {
+        0 => usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX),
+        _ => usize::MAX,
+    }
+}
+
 impl BufferPool {
     /// Whether callers that can do without a buffer have to.
     pub fn is_full(&self) -> bool {
-        self.in_use.load(Ordering::Relaxed) >= IN_USE_MAX
+        self.in_use.load(Ordering::Relaxed) >= self.in_use_max
     }
 
     /// Whether a result of this size has to do without a buffer: those below [`LARGE`] leave half of the limit to
     /// larger ones.
     pub fn is_full_for(&self, bytes: usize) -> bool {
-        let most = if bytes < LARGE { IN_USE_MAX / 2 } else { IN_USE_MAX };
+        let all = self.in_use_max;
+        let most = if bytes < LARGE { all.div_ceil(2) } else { all };
         self.in_use.load(Ordering::Relaxed) >= most
     }
 
@@ -67,7 +93,13 @@ impl BufferPool {
         drop(kept);
         let buffer = match buffer {
             Some(buffer) => buffer,
-            None => invoker.buffer(size_of_buffer(bytes))?,
+            None => match invoker.buffer(size_of_buffer(bytes)) {
+                // Each kept one holds a descriptor, too.
+                Err(error) if error.lacks_descriptors() && self.forget_kept() => {
+                    invoker.buffer(size_of_buffer(bytes))?
+                }
+                made => made?,
+            },
         };
         self.in_use.fetch_add(1, Ordering::Relaxed);
         Ok(PoolBuffer {
@@ -104,6 +136,12 @@ impl BufferPool {
         })
     }
 
+    /// Frees the buffers that are kept for reuse; returns whether there were any.
+    fn forget_kept(&self) -> bool {
+        let kept = std::mem::take(&mut *locked(&self.kept));
+        !kept.is_empty()
+    }
+
     fn put(&self, buffer: Buffer<u8>) {
         if buffer.len() > POOL_BYTES {
             return;
@@ -112,7 +150,7 @@ impl BufferPool {
         kept.push(buffer);
         // The oldest go: the one used last is the likeliest to be needed next.
         let mut bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();
-        let mut over = kept.len().saturating_sub(POOL_BUFFERS);
+        let mut over = kept.len().saturating_sub(self.in_use_max.div_ceil(2));
         bytes -= kept[..over].iter().map(|buffer| buffer.len()).sum::<usize>();
         while bytes > POOL_BYTES {
             bytes -= kept[over].len();

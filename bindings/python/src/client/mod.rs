@@ -38,11 +38,6 @@ create_exception!(
     "What went wrong between a program and its workers."
 );
 
-/// Number of forks between this process and the one that imported the module, as far as Python reported them.
-pub fn forks() -> u32 {
-    core::FORKED.load(std::sync::atomic::Ordering::Relaxed)
-}
-
 /// Adds the client's side to the module.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<executor::Client>()?;
@@ -51,7 +46,6 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     futures::inputs::add_to(module)?;
     module.add_function(wrap_pyfunction!(start_phases::_cold_start, module)?)?;
     module.add_function(wrap_pyfunction!(start_phases::_has_network, module)?)?;
-    module.add_function(wrap_pyfunction!(executor::_forked, module)?)?;
     module.add_function(wrap_pyfunction!(executor::_await_dropped, module)?)?;
     module.add("Error", module.py().get_type::<Error>())
 }

@@ -2,8 +2,8 @@
 
 use super::failure;
 use super::operation::{RunningOperation, SIGNAL_INTERVAL};
-use crate::client::forks;
 use hotlease_comm::{Communicator, Error, Options, Secret};
+use hotlease_fabric::forks::ProcessMark;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -39,19 +39,19 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
 /// A communicator; no thread waits for it with the GIL, and a forked process never finishes it.
 pub struct SharedCommunicator {
     communicator: Option<Communicator>,
-    forks: u32,
+    made_by: ProcessMark,
 }
 
 impl SharedCommunicator {
     fn new(communicator: Communicator) -> Self {
         Self {
             communicator: Some(communicator),
-            forks: forks(),
+            made_by: ProcessMark::here(),
         }
     }
 
     fn is_foreign(&self) -> bool {
-        forks() != self.forks
+        self.made_by.is_foreign()
     }
 
     /// Finishes the communicator, or aborts it.

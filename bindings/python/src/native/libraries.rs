@@ -4,7 +4,7 @@
 use crate::locks::locked;
 use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::task::FunctionKey;
-use hotlease_worker::{CallOutcome, Library, LoadedFunction, MemoryPlace};
+use hotlease_worker::{CallOutcome, FloatState, Library, LoadedFunction, MemoryPlace};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -76,12 +76,15 @@ pub struct NativeCall {
 unsafe impl Send for NativeCall {}
 
 impl NativeCall {
-    /// Makes the call.
+    /// Makes the call; the thread keeps its floating-point state.
     ///
     /// # Safety
     /// As for [`LoadedFunction::call`].
     pub unsafe fn make(self) -> Result<CallOutcome, InvocationStatus> {
+        let floats = FloatState::current();
         // SAFETY: by the contract of this function.
-        unsafe { self.function.call(self.context, self.input, self.output) }
+        let outcome = unsafe { self.function.call(self.context, self.input, self.output) };
+        floats.restore();
+        outcome
     }
 }

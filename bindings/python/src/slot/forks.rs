@@ -2,30 +2,14 @@
 //!
 //! A child that returns from its task must not go on as a copy of its worker: both would answer.
 
-use pyo3::exceptions::{PyOSError, PySystemExit};
+use hotlease_worker::is_child;
+use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-static IS_FORKED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn in_child() {
-    IS_FORKED.store(true, Ordering::Relaxed);
-}
-
-/// Notices forks from now on.
-pub fn watch() -> PyResult<()> {
-    // SAFETY: a plain function that stores to an atomic, which is allowed after a fork.
-    match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
-        0 => Ok(()),
-        error => Err(PyOSError::new_err(io::Error::from_raw_os_error(error))),
-    }
-}
 
 /// After a task: ends the process if it is a child of the worker, as Python would have ended it.
 #[inline]
 pub fn end_child(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) {
-    if IS_FORKED.load(Ordering::Relaxed) {
+    if is_child() {
         end(py, result);
     }
 }
@@ -34,7 +18,7 @@ pub fn end_child(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) {
 /// have.
 #[inline]
 pub fn end_native_child() {
-    if IS_FORKED.load(Ordering::Relaxed) {
+    if is_child() {
         // SAFETY: ends the process.
         unsafe { libc::_exit(0) }
     }

@@ -79,7 +79,7 @@ impl Slot {
     ) -> PyResult<()> {
         let mut worker = self.take()?;
         worker.set_imports(Duration::from_nanos(imports_ns));
-        forks::watch()?;
+        output_streams::note_pipe();
         task::prepare(load, dump, describe);
         let hosted = py
             .detach(|| worker.host(task::call, Some(state::FUNCTIONS)))

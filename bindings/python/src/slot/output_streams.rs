@@ -3,11 +3,13 @@
 use crate::locks::locked;
 use crate::plain;
 use crate::task_output::{RECORD_BYTES_MAX, TaskOutput};
+use hotlease_wire::python::END_OF_TASK;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PyString, PyTuple};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::ThreadId;
 
 /// Limits of the unfinished lines that are held back: number, and bytes of each.
@@ -55,6 +57,26 @@ pub fn bytes() -> usize {
     let mut printing = printing();
     printing.end_lines();
     printing.printed.bytes()
+}
+
+/// This process's output, as its agent keeps it: a task may have put something else in the place of its descriptor.
+static AGENT_S_PIPE: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Notes the process's output.
+pub fn note_pipe() {
+    // Without it, a death is reported with the output of earlier tasks, too.
+    if let Ok(pipe) = std::io::stdout().as_fd().try_clone_to_owned() {
+        let _ = AGENT_S_PIPE.set(pipe);
+    }
+}
+
+/// Marks the end of a task that had output.
+#[cold]
+pub fn mark_end() {
+    if let Some(pipe) = AGENT_S_PIPE.get() {
+        // SAFETY: constant bytes, and a descriptor that stays open. A write of so few bytes to a pipe is whole or fails.
+        unsafe { libc::write(pipe.as_raw_fd(), END_OF_TASK.as_ptr().cast(), END_OF_TASK.len()) };
+    }
 }
 
 /// Takes the output, encoded as it follows a reply.

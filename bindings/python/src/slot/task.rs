@@ -12,7 +12,7 @@ use crate::slot::output::{KeptResults, ReplyDestination};
 use crate::slot::request::{COPIED_BELOW, RequestBytes};
 use crate::slot::{forks, invocation, native, output_streams, results, shelf};
 use hotlease_wire::task::{TaskLayout, TaskReply, TaskRequest, key_of, reply, request};
-use hotlease_worker::exit_after_reply;
+use hotlease_worker::{FloatState, exit_after_reply};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -155,6 +155,7 @@ impl SlotState {
         }
         if output_streams::is_any() {
             output.append(&mut self.kept, &output_streams::take());
+            output_streams::mark_end();
         }
     }
 
@@ -181,8 +182,14 @@ impl SlotState {
         task: &TaskRequest,
         lent: &mut LentViews,
     ) -> Result<Bound<'py, PyAny>, TaskFailure> {
+        // Modules that are imported for them may change it: the function's first run is to compute as later ones.
+        let unpickles = task.kind != request::PLAIN || task.blob.is_some() || !task.results.is_empty();
+        let floats = unpickles.then(FloatState::current);
         let function = self.function(py, input, task)?;
         let (arguments, named) = self.arguments(py, input, task, lent)?;
+        if let Some(floats) = floats {
+            floats.restore();
+        }
         let begun = task.timed.then(Instant::now);
         let result = function.call(&arguments, named.as_ref());
         self.took = begun.map(|begun| begun.elapsed());

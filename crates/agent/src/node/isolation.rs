@@ -9,6 +9,7 @@ use crate::workers::python;
 use hotlease_sandbox::{KeepAlive, Kind, Mount, Program, WorkerReach};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{self, AcquireRequest, PythonRuntime};
+use hotlease_wire::python::decode_path;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -115,7 +116,7 @@ impl Node {
         tenant: &str,
         origin: RequestOrigin,
     ) -> Result<Arc<Image>, Rejection> {
-        let interpreter = python::within_image(&python.interpreter)?.to_owned();
+        let interpreter = python::within_image(decode_path(&python.interpreter))?;
         let is_own = self.identity.sandboxes.is_own(tenant, origin);
         let image = self.identity.images.get(&python.image, is_own).await?;
         let mounted = Arc::clone(&image);
@@ -135,7 +136,7 @@ impl Node {
     ) -> Result<Arc<Program>, Rejection> {
         let (sandboxes, origin) = (&self.identity.sandboxes, isolation.origin);
         let shown = &self.supply.launcher.policy().mounts;
-        let path: Vec<PathBuf> = python.path.iter().map(PathBuf::from).collect();
+        let path: Vec<PathBuf> = python.path.iter().map(|folder| decode_path(folder).into()).collect();
         let mounts = |interpreter: Option<&Path>, path: &[PathBuf]| match isolation.sandbox {
             Kind::Process => Ok(Vec::new()),
             kind => sandboxes.mounts(interpreter, path, tenant, (kind, origin), shown),

@@ -3,8 +3,9 @@
 use hotlease_sandbox::{KeepAlive, Program};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::PythonRuntime;
-use hotlease_wire::python::{BYTES_MAX, EXPECTED, IMPORTS, PATH};
+use hotlease_wire::python::{BYTES_MAX, EXPECTED, IMPORTS, PATH, decode_path, join_path};
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -75,18 +76,21 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
         bytes += word.len() + 2;
         nul |= word.contains('\0');
     }
+    let mut paths = path.iter().chain([&interpreter, &directory]);
+    nul |= paths.any(|path| decode_path(path).as_bytes().contains(&0));
     if bytes > BYTES_MAX || environment.len() > VARIABLES_MAX {
         return bad("the environment and import path of Python workers are too large");
     }
     if nul || environment.keys().any(|name| name.is_empty() || name.contains('=')) {
         return bad("the environment or the import path of Python workers has a name that cannot be");
     }
+    let interpreter = PathBuf::from(decode_path(&interpreter));
     let interpreter = match image {
-        None if !interpreter.starts_with('/') => {
+        None if !interpreter.is_absolute() => {
             return bad("the Python interpreter must be an absolute path");
         }
-        None => PathBuf::from(interpreter),
-        Some(image) => image.join(within_image(&interpreter)?),
+        None => interpreter,
+        Some(image) => image.join(within_image(interpreter)?),
     };
     if versions.iter().any(|version| version.contains(char::is_whitespace)) {
         return bad("a version of Python or of a package has spaces in it");
@@ -99,22 +103,23 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
     environment.sort();
     let expected = format!("python={python} hotlease={hotlease} cloudpickle={cloudpickle}");
     environment.push((EXPECTED.into(), expected.into()));
-    environment.push((PATH.into(), path.join(":").into()));
+    let path: Vec<OsString> = path.iter().map(|folder| decode_path(folder)).collect();
+    environment.push((PATH.into(), join_path(path.iter().map(OsString::as_os_str))));
     Ok(Program {
         path: interpreter,
         arguments: vec!["-c".into(), INTERPRETER_CODE.into()],
         environment,
-        directory: PathBuf::from(directory),
+        directory: decode_path(&directory).into(),
         mounts: Vec::new(),
         held: KeepAlive::default(),
     })
 }
 
 /// Path of an interpreter within an image, checked.
-pub(crate) fn within_image(interpreter: &str) -> Result<&Path, Rejection> {
-    let path = Path::new(interpreter);
+pub(crate) fn within_image(interpreter: impl Into<PathBuf>) -> Result<PathBuf, Rejection> {
+    let path: PathBuf = interpreter.into();
     let is_within = path.components().all(|part| matches!(part, Component::Normal(_)));
-    match is_within && !interpreter.is_empty() {
+    match is_within && !path.as_os_str().is_empty() {
         true => Ok(path),
         false => Err(Rejection::BadRequest {
             what: "the Python interpreter of an environment must be a path in it, such as bin/python".into(),
@@ -148,6 +153,21 @@ mod tests {
     }
 
     #[test]
+    fn folders_of_any_name_reach_the_worker() {
+        let request = PythonRuntime {
+            interpreter: "/caf%E9/100%25/python".into(),
+            path: vec!["/12:30".into(), "/caf%E9".into()],
+            directory: "/caf%E9".into(),
+            ..asked()
+        };
+        let made = program(request, None).expect("good");
+        assert_eq!(made.path.as_os_str().as_bytes(), b"/caf\xe9/100%/python");
+        assert_eq!(made.directory.as_os_str().as_bytes(), b"/caf\xe9");
+        let (_, path) = made.environment.iter().find(|(name, _)| name == PATH).expect("a path");
+        assert_eq!(path.as_bytes(), b"/12%3A30:/caf\xe9");
+    }
+
+    #[test]
     fn versions_and_import_path_reach_the_worker_and_nonsense_does_not() {
         let request = PythonRuntime {
             path: vec!["/a".into(), "/b".into()],
@@ -164,13 +184,14 @@ mod tests {
             Some("python=3.11.2 hotlease=0.1.0 cloudpickle=")
         );
         assert_eq!(value(PATH).as_deref(), Some("/a:/b"));
-        let spoiled: [fn(&mut PythonRuntime); 6] = [
+        let spoiled: [fn(&mut PythonRuntime); 7] = [
             |asked| asked.interpreter = "python3".into(),
             |asked| asked.python = "3.11 hotlease=9".into(),
             |asked| asked.path = vec!["x".repeat(BYTES_MAX)],
             |asked| drop(asked.environment.insert("A=B".into(), String::new())),
             |asked| drop(asked.environment.insert(String::new(), String::new())),
             |asked| asked.directory = "/a\0b".into(),
+            |asked| asked.directory = "/a%00b".into(),
         ];
         for (number, spoil) in spoiled.into_iter().enumerate() {
             let mut request = asked();

@@ -4,12 +4,14 @@
 //! another invoker or ends.
 
 use crate::channel::Channel;
+use hotlease_fabric::forks::ProcessMark;
 use std::cell::Cell;
 use std::sync::Arc;
 
 /// A slot of an invoker and its channel.
 pub(crate) struct CachedChannel {
     invoker: u64,
+    made_by: ProcessMark,
     pub(crate) slot: usize,
     pub(crate) channel: Arc<Channel>,
 }
@@ -23,6 +25,11 @@ thread_local! {
 #[inline]
 pub(crate) fn take(invoker: u64, slot: Option<usize>) -> Option<CachedChannel> {
     let last = LAST.try_with(Cell::take).ok().flatten()?;
+    if last.made_by.is_foreign() {
+        // The parent uses the channel's entries, and dropping it could end the parent's connection.
+        std::mem::forget(last);
+        return None;
+    }
     if last.invoker != invoker {
         put_back(last);
         return None;
@@ -48,6 +55,7 @@ pub(crate) fn put_back(last: CachedChannel) {
 pub(crate) fn remember(invoker: u64, slot: usize, channel: &Arc<Channel>) {
     put_back(CachedChannel {
         invoker,
+        made_by: ProcessMark::here(),
         slot,
         channel: channel.clone(),
     });

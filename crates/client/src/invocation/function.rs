@@ -205,6 +205,7 @@ impl Function {
 
     /// The channel of a slot to submit to, and the slot.
     pub(crate) fn pick_channel(&self, limit: Option<Duration>) -> Result<(usize, Arc<Channel>), Error> {
+        self.inner.check_own()?;
         if !self.resubmits
             && let Some(slot) = self.slot
             && let Some(channel) = self.inner.last_channel(slot)

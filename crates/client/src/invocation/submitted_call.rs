@@ -118,8 +118,8 @@ impl SubmittedCall {
         self.channel.wait(|_| until, || self.is_done().then_some(()))
     }
 
-    /// The result, if the reply has arrived. Its entry belongs to another invocation afterwards. `staged`: memory of the library's own that holds the
-    /// output.
+    /// The result, if the reply has arrived. Its entry belongs to another invocation afterwards. `staged`: memory of the
+    /// library's own that holds the output.
     #[inline]
     pub(crate) fn try_result(
         &self,

@@ -7,11 +7,12 @@ use crate::Error;
 use crate::lease::locked;
 use crate::lease::manager::ManagerConnection;
 use crate::options::LeaseOptions;
+use hotlease_fabric::forks::PerProcess;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AgentInfo, Grant};
 use hotlease_wire::ids::AgentId;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Age from which the manager is asked for another list, if it can be reached.
@@ -33,13 +34,13 @@ struct List {
     asked: Instant,
 }
 
-static LISTS: LazyLock<Mutex<HashMap<String, List>>> = LazyLock::new(Mutex::default);
-static AVOIDED: LazyLock<Mutex<HashMap<AgentId, Instant>>> = LazyLock::new(Mutex::default);
+static LISTS: PerProcess<Mutex<HashMap<String, List>>> = PerProcess::new();
+static AVOIDED: PerProcess<Mutex<HashMap<AgentId, Instant>>> = PerProcess::new();
 
 /// The agents that may be asked, the best first: serving before suspected ones, those with most free cores first.
 pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {
     let name = manager.name();
-    let fresh = locked(&LISTS)
+    let fresh = locked(LISTS.get())
         .get(&name)
         .filter(|list| list.asked.elapsed() < FRESH_FOR)
         .map(|list| list.agents.clone());
@@ -50,7 +51,7 @@ pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>
         Ok(mut agents) => {
             agents.retain(|agent| matches!(agent.state.as_str(), "serving" | "suspected"));
             agents.sort_by_key(|agent| (agent.state != "serving", std::cmp::Reverse(agent.free_cores)));
-            let mut lists = locked(&LISTS);
+            let mut lists = locked(LISTS.get());
             if lists.len() >= LISTS_MAX {
                 lists.clear();
             }
@@ -62,7 +63,7 @@ pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>
             Ok(agents)
         }
         Err(error) => {
-            let known = locked(&LISTS).get(&name).map(|list| list.agents.clone());
+            let known = locked(LISTS.get()).get(&name).map(|list| list.agents.clone());
             tracing::debug!(%error, known = known.is_some(), "the manager does not list agents");
             known.ok_or(error)
         }
@@ -76,7 +77,7 @@ pub(crate) fn id_of(agent: &AgentInfo) -> Option<AgentId> {
 
 /// Whether the agent reported just now that asking it is of no use.
 pub(crate) fn is_avoided(agent: AgentId) -> bool {
-    locked(&AVOIDED)
+    locked(AVOIDED.get())
         .get(&agent)
         .is_some_and(|until| Instant::now() < *until)
 }
@@ -89,7 +90,7 @@ pub(crate) fn record_refusal(agent: AgentId, refusal: &Rejection) {
         _ => return,
     };
     let now = Instant::now();
-    let mut avoided = locked(&AVOIDED);
+    let mut avoided = locked(AVOIDED.get());
     avoided.retain(|_, until| *until > now);
     avoided.insert(agent, now + pause);
 }

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::options::LeaseOptions;
+use hotlease_fabric::forks::PerProcess;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{CertificateRole, NetError, Proof, SiteAccess, SiteChannel, SiteOptions, grpc};
 use hotlease_wire::Rejection;
@@ -17,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tonic::transport::{Endpoint, Uri};
@@ -54,12 +55,12 @@ pub(crate) struct ManagerConnection {
 }
 
 /// One HTTP/2 connection for each daemon (and identity), made at first use and again when it breaks.
-static CHANNELS: LazyLock<Mutex<HashMap<String, SiteChannel>>> = LazyLock::new(Mutex::default);
+static CHANNELS: PerProcess<Mutex<HashMap<String, SiteChannel>>> = PerProcess::new();
 /// Most connections; beyond that, all are made anew.
 const CHANNELS_MAX: usize = 1024;
 
 fn cached_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChannel {
-    let mut channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut channels = CHANNELS.get().lock().unwrap_or_else(PoisonError::into_inner);
     if channels.len() >= CHANNELS_MAX {
         channels.clear();
     }

@@ -10,6 +10,7 @@ use crate::control::Control;
 use crate::lease::LeasePlan;
 use crate::lease::acquire::ReadyLease;
 use crate::lease::parts::Parts;
+use hotlease_fabric::forks::ProcessMark;
 use hotlease_wire::RunCertainty;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -54,6 +55,7 @@ pub(crate) struct LeasedSlots {
     /// Number of calls of [`Invoker::rouse`](crate::Invoker::rouse).
     pub(crate) roused: AtomicU64,
     start: Instant,
+    made_by: ProcessMark,
 }
 
 impl LeasedSlots {
@@ -74,10 +76,30 @@ impl LeasedSlots {
             spread: AtomicUsize::new(0),
             roused: AtomicU64::new(0),
             start: Instant::now(),
+            made_by: ProcessMark::here(),
             plan,
         };
         inner.append(channels);
         inner
+    }
+
+    /// Whether this process is a fork of the process that has the leases.
+    #[inline]
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.made_by.is_foreign()
+    }
+
+    /// Fails in a fork of the process that has the leases: what it sent would be taken for the parent's.
+    #[inline]
+    pub(crate) fn check_own(&self) -> Result<(), Error> {
+        match self.is_foreign() {
+            false => Ok(()),
+            true => Err(Error::Options {
+                what: "this invoker belongs to the process that was forked, and its workers answer only there; allocate one in \
+                       this process"
+                    .into(),
+            }),
+        }
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -135,6 +157,7 @@ impl LeasedSlots {
         slot: Option<usize>,
         limit: Option<Duration>,
     ) -> Result<(usize, Arc<Channel>), Error> {
+        self.check_own()?;
         let count = self.slots();
         if let Some(slot) = slot.or((count == 1).then_some(0)) {
             return self.ready(slot, limit).map(|channel| (slot, channel));
@@ -233,11 +256,16 @@ impl LeasedSlots {
 
 impl Drop for LeasedSlots {
     fn drop(&mut self) {
+        let (parts, _) = Parts::new(Vec::new());
+        let parts = std::mem::replace(&mut self.parts, parts);
+        if self.is_foreign() {
+            // The parent's sockets: closing them properly would end the parent's lease, and their registrations.
+            let slots = std::mem::take(&mut self.slots);
+            return std::mem::forget((parts, slots, self.staging.clone(), self.completions.clone()));
+        }
         self.completions.stop();
         cache::forget(self.id);
         let Ok(control) = Control::get() else { return };
-        let (parts, _) = Parts::new(Vec::new());
-        let parts = std::mem::replace(&mut self.parts, parts);
         let release = async move {
             match tokio::time::timeout(DROP_LIMIT, parts.release(|| {})).await {
                 Ok(Ok(_) | Err(Error::LeaseEnded { .. })) => {}

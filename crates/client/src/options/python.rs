@@ -2,6 +2,7 @@
 
 use crate::Error;
 use hotlease_wire::grpc::PythonRuntime;
+use hotlease_wire::python::encode_path;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -20,8 +21,8 @@ pub struct Python {
     pub image: Option<String>,
     /// Environment beyond what workers inherit in any case (`PATH`, `HOME`, `LANG` and a few more of the agent's).
     pub environment: BTreeMap<String, String>,
-    /// Appended to the import path, unless it is in there already.
-    pub path: Vec<String>,
+    /// Import path of the program. It precedes the interpreter's, but follows that of an image.
+    pub path: Vec<PathBuf>,
     /// Working directory of functions; `/` if the workers' host has no such folder.
     pub directory: PathBuf,
     /// The client's version of Python, like `3.11.7`: the first two numbers must match the workers'.
@@ -35,21 +36,18 @@ pub struct Python {
 impl Python {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
-        if self.interpreter.to_str().is_none() || self.interpreter.is_absolute() == self.image.is_some() {
-            return fail("python.interpreter must be an absolute path, or one in python.image, in UTF-8".into());
-        }
-        if self.directory.to_str().is_none() {
-            return fail("python.directory must be in UTF-8".into());
+        if self.interpreter.is_absolute() == self.image.is_some() {
+            return fail("python.interpreter must be an absolute path, or one in python.image".into());
         }
         Ok(())
     }
 
     pub(crate) fn request(&self) -> PythonRuntime {
         PythonRuntime {
-            interpreter: self.interpreter.to_string_lossy().into_owned(),
+            interpreter: encode_path(self.interpreter.as_os_str()),
             environment: self.environment.clone().into_iter().collect(),
-            path: self.path.clone(),
-            directory: self.directory.to_string_lossy().into_owned(),
+            path: self.path.iter().map(|folder| encode_path(folder.as_os_str())).collect(),
+            directory: encode_path(self.directory.as_os_str()),
             python: self.version.clone(),
             hotlease: self.hotlease.clone(),
             cloudpickle: self.cloudpickle.clone(),

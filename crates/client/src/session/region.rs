@@ -4,6 +4,7 @@ use crate::Error;
 use crate::control::Control;
 use crate::session::connection::WorkerConnection;
 use hotlease_fabric::fence;
+use hotlease_fabric::forks::ProcessMark;
 use hotlease_fabric::memory::Memory;
 use hotlease_wire::ids::RegionId;
 use std::sync::atomic::{self, AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -33,6 +34,7 @@ pub(crate) struct Region {
     /// Whether the buffer still exists.
     pub(crate) owned: AtomicBool,
     known_to: Mutex<Vec<ConnectionEntry>>,
+    made_by: ProcessMark,
 }
 
 /// Set by a use since the last search for memory not used lately.
@@ -54,6 +56,7 @@ impl Region {
             last: AtomicU64::new(0),
             owned: AtomicBool::new(true),
             known_to: Mutex::new(Vec::new()),
+            made_by: ProcessMark::here(),
         }
     }
 
@@ -175,6 +178,10 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        // Its connections are those of the process that was forked.
+        if self.made_by.is_foreign() {
+            return;
+        }
         let known_to = std::mem::take(self.known_to.get_mut().unwrap_or_else(PoisonError::into_inner));
         let Ok(control) = Control::get() else { return };
         for connection in known_to.into_iter().filter_map(|known| known.connection.upgrade()) {

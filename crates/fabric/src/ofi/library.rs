@@ -3,6 +3,7 @@
 use super::error::OfiError;
 use super::ffi::{self, fi_fabric_attr, fi_info, fid_fabric};
 use super::signal_handlers::SignalHandlers;
+use crate::forks::PerProcess;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
@@ -18,7 +19,7 @@ const SYSTEM: &str = "libfabric.so.1";
 type GetInfo = unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
 
 /// Libraries that this process has loaded. The lock is held while loading, so that nothing is loaded twice.
-static LOADED: Mutex<Vec<Arc<Libfabric>>> = Mutex::new(Vec::new());
+static LOADED: PerProcess<Mutex<Vec<Arc<Libfabric>>>> = PerProcess::new();
 
 /// A loaded libfabric. Never unloaded: it has threads and exit handlers of its own.
 pub struct Libfabric {
@@ -48,7 +49,7 @@ impl Libfabric {
 
     /// Loads the library at this path.
     pub fn load_from(path: &Path) -> Result<Arc<Self>, OfiError> {
-        let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = LOADED.get().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(loaded) = all.iter().find(|loaded| loaded.path == path) {
             return Ok(loaded.clone());
         }

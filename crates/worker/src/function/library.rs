@@ -5,6 +5,7 @@
 //! reports it.
 
 use crate::HostFunction;
+use crate::float_state::FloatState;
 use crate::function::remote_worker::RemoteWorker;
 use crate::function::state_hooks::StateHooks;
 use hotlease_fabric::memory::{SealedBytes, sealed_copy};
@@ -132,9 +133,11 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(NamedFunctions, Option<StateH
     let exports = code::exports(&bytes).map_err(|error| error.to_string())?;
     drop(bytes);
     let path = format!("/proc/self/fd/{}", code.as_raw_fd());
+    let floats = FloatState::current();
     // SAFETY: runs the library's constructors: a tenant's code, in the process that exists for it, or code of the
     // program that asks for it.
     let library = unsafe { DynamicLibrary::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
+    floats.restore();
     let library = library.map_err(|error| explain(&error, &path))?;
     let address_of = |name: &str| {
         // SAFETY: only the address of the symbol is used here.

@@ -218,5 +218,3 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
-# A forked process is not a member: it may neither use nor finish a communicator.
-os.register_at_fork(after_in_child=_core._forked)

@@ -5,7 +5,7 @@ use crate::client::calls::native;
 use crate::client::core::ExecutorCore;
 use crate::client::futures::decode::{called, exception};
 use crate::client::futures::inputs::{FutureInput, Gather};
-use crate::client::memory::{BufferPool, Extent};
+use crate::client::memory::{BufferPool, Extent, PoolBuffer};
 use crate::client::tasks::expected::Expected;
 use crate::client::tasks::request::TaskPayload;
 use crate::client::tasks::target::{Blob, MemoChoice, Rerun, Target, TaskPlan};
@@ -150,24 +150,38 @@ pub fn call(
 ) -> PyResult<(TaskPayload, Vec<FutureInput>)> {
     let mut gather = Gather::new(core);
     let payload = match target.blob {
-        Blob::Pickle(_) => request(target, args, kwargs, &core.invoker, &core.pool, Some(&mut gather))?,
+        Blob::Pickle(_) => request(target, args, kwargs, &core.invoker, &core.pool, &mut gather)?,
         Blob::Library(_) => native::request((function, target), args, kwargs, core, &mut gather)?,
     };
     Ok((payload, gather.inputs))
 }
 
+/// Encodes the request for a call whose worker keeps the arguments: all of them are in the pickle, none in memory that is
+/// lent for the call.
+pub fn kept(target: &Target, args: &Bound<'_, PyTuple>) -> PyResult<Box<[u8]>> {
+    let py = args.py();
+    let pickle = called(py, intern!(py, "dump_kept"))?
+        .call1((args,))?
+        .cast_into::<PyBytes>()?;
+    let request = PickledBody::request((request::PICKLED, true), &target.key, pickle.as_bytes(), &[])
+        .ok_or_else(|| PyValueError::new_err("the arguments are larger than any memory"))?;
+    let mut bytes = vec![0; request.layout.end];
+    request.fill(&mut bytes, |_, _| Ok::<_, PyErr>(()))?;
+    Ok(bytes.into_boxed_slice())
+}
+
 /// Encodes the request for a call, without its function.
-pub fn request<'py>(
+fn request<'py>(
     target: &Target,
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
     invoker: &Invoker,
     pool: &Arc<BufferPool>,
-    mut gather: Option<&mut Gather<'_>>,
+    gather: &mut Gather<'_>,
 ) -> PyResult<TaskPayload> {
     let mut failed = None;
     let mut instead = |value: &Bound<'py, PyAny>| {
-        let looked = gather.as_mut()?.look(value);
+        let looked = gather.look(value);
         looked.unwrap_or_else(|error| {
             failed = Some(error);
             None
@@ -185,9 +199,6 @@ pub fn request<'py>(
     if let Some(error) = failed {
         return Err(error);
     }
-    let Some(gather) = gather else {
-        return pickled(target, args, kwargs, limit, invoker, pool);
-    };
     gather.inputs.clear();
     let pickle = || pickled(target, args, kwargs, limit, invoker, pool);
     gather.during(pickle)
@@ -242,13 +253,28 @@ pub fn put(
         return Ok(TaskPayload::Shared(request.into()));
     }
     let end = request.layout.end;
-    if end <= invoker.options().request_bytes as usize || pool.is_full() {
+    let memory = match end <= invoker.options().request_bytes as usize {
+        true => None,
+        false => shared(py, invoker, pool, end)?,
+    };
+    let Some(mut memory) = memory else {
         let mut bytes = vec![0; end];
         fill(&mut bytes)?;
         return Ok(TaskPayload::Own(bytes.into_boxed_slice()));
-    }
-    let taken = py.detach(|| pool.take(invoker, end));
-    let mut memory = taken.map_err(|error| exception(py, &error))?;
+    };
     fill(&mut memory.room()[..end])?;
     Ok(TaskPayload::Shared(memory.into_extent(end).into()))
+}
+
+/// Takes shared memory of this size. `None` while others use as many buffers as there may be: a copy of the request then
+/// waits for one.
+fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<BufferPool>, bytes: usize) -> PyResult<Option<PoolBuffer>> {
+    if pool.is_full() {
+        return Ok(None);
+    }
+    match py.detach(|| pool.take(invoker, bytes)) {
+        Ok(memory) => Ok(Some(memory)),
+        Err(error) if error.lacks_descriptors() => Ok(None),
+        Err(error) => Err(exception(py, &error)),
+    }
 }

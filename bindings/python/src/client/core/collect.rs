@@ -5,7 +5,7 @@ use crate::client::core::output::ReplyOwner;
 use crate::client::core::{Closed, CoreState, ExecutorCore};
 use crate::client::memory::{Extent, PoolBuffer};
 use crate::client::tasks::job::{TaskJob, is_loss};
-use crate::client::tasks::outcome::{TaskOutcome, is_result};
+use crate::client::tasks::outcome::{TaskOutcome, is_result, named};
 use crate::locks::locked;
 use crate::pickled::PickledBody;
 use hotlease_client::{Error, Pipeline, RunCertainty};
@@ -301,6 +301,7 @@ impl ExecutorCore {
 
     /// Handles a task that ended with an error of the client library: it is sent again, or fails.
     fn retry_or_fail(&self, state: &mut CoreState, mut job: TaskJob, error: Error) {
+        let error = named(error, &job.target);
         if job.prepares() {
             state.pending -= 1;
             state.unprepared = state.unprepared.saturating_add(1);
@@ -392,8 +393,14 @@ impl ExecutorCore {
             let result = flight.try_take().unwrap_or_else(|| Err(unanswered()));
             self.land(&mut guard, at, flight, result, &[]);
         }
+        // No task runs any more: another worker would only be prepared, and might die of that, too.
+        let is_broken = matches!(guard.closed, Some(Closed::Unprepared(_) | Closed::Lost(_)));
+        guard.lanes[at].is_dead |= is_broken;
         drop(guard);
         self.tell_followers();
+        if is_broken {
+            return self.keeper.rouse(&self.invoker);
+        }
         let repaired = pipeline.repair();
         let mut guard = self.state();
         let state = &mut *guard;

@@ -406,6 +406,11 @@ impl Lane {
                 }
                 // The worker has died since: collecting finds out.
                 Err(_) if !self.is_usable() => self.kept.push_front(KeptResult { to, ticket, bytes }),
+                // Fetched once another place is free.
+                Err(error) if error.lacks_descriptors() && self.places > 0 => {
+                    self.kept.push_front(KeptResult { to, ticket, bytes });
+                    return Ok(());
+                }
                 Err(error) => return Err(Box::new((to, error))),
             }
         }

@@ -90,6 +90,12 @@ impl ExecutorCore {
                 }
             }
             Err((job, None)) => return Some(job),
+            // Tasks under way will return descriptors.
+            Err((job, Some(error)))
+                if error.lacks_descriptors() && state.lanes.iter().any(|lane| !lane.flights.is_empty()) =>
+            {
+                return Some(job);
+            }
             Err((job, Some(error))) => self.fail(state, job, *error),
         }
         None

@@ -136,6 +136,19 @@ pub struct Failed {
     pub deaths: u8,
 }
 
+/// The error of a task, with the name of the task's function in place of that of the function which runs all tasks.
+pub fn named(mut error: Error, target: &Target) -> Error {
+    if let Error::WorkerDied {
+        function: Some(function),
+        ..
+    } = &mut error
+        && *function == crate::client::FUNCTION
+    {
+        *function = target.name.to_string();
+    }
+    error
+}
+
 /// Whether a reply of this kind is a result that other tasks may use.
 pub fn is_result(kind: Option<u8>) -> bool {
     matches!(kind, Some(reply::PLAIN | reply::PICKLED))

@@ -85,7 +85,10 @@ impl PlannedTask {
         if whole.len() <= invoker.options().request_bytes as usize || pool.is_full() {
             return Ok(TaskPayload::Own(whole.to_vec().into()));
         }
-        let mut memory = pool.take(invoker, whole.len())?;
+        let mut memory = match pool.take(invoker, whole.len()) {
+            Err(error) if error.lacks_descriptors() => return Ok(TaskPayload::Own(whole.to_vec().into())),
+            taken => taken?,
+        };
         whole.fill(&mut memory.room()[..whole.len()]);
         Ok(TaskPayload::Shared(memory.into_extent(whole.len()).into()))
     }

@@ -131,7 +131,7 @@ impl Program {
                     interpreter: told.executable.clone(),
                     image: None,
                     environment,
-                    path: told.path.clone(),
+                    path: told.path.iter().map(Into::into).collect(),
                     directory: "/".into(),
                     version: told.version.clone(),
                     hotlease: told.hotlease.clone(),

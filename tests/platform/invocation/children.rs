@@ -1,0 +1,68 @@
+//! Processes that functions fork: they start as if hotlease were not there.
+
+use hotlease_client::{Cause, Error};
+use hotlease_tests::platform::Platform;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+/// Signals that the C library keeps for itself.
+const OF_LIBRARY: u64 = 3 << 31;
+
+#[test]
+fn children_of_a_function_have_the_default_actions_of_signals() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("children");
+    for name in ["signals_of_a_program", "signals_of_a_child"] {
+        let function = invoker.function(name).unwrap().output_bytes(4096);
+        let told = String::from_utf8(function.call(&[]).unwrap()).unwrap();
+        let signals = told.lines().map(|line| {
+            let (_, number) = line.split_once(":\t").expect("a line of the status");
+            u64::from_str_radix(number, 16).expect("a number") & !OF_LIBRARY
+        });
+        // Blocked, ignored, caught.
+        assert_eq!(signals.collect::<Vec<_>>(), [0, 0, 0], "{name}: {told}");
+    }
+    let pipe = invoker.function("writes_to_a_closed_pipe").unwrap();
+    assert_eq!(
+        pipe.call(&[]).unwrap(),
+        [1],
+        "the worker itself does not die of SIGPIPE"
+    );
+}
+
+#[test]
+fn only_the_parent_of_a_fork_answers_and_a_child_s_end_is_not_the_worker_s() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("children");
+    let forks = invoker.function("forks").unwrap();
+    for _ in 0..3 {
+        assert_eq!(forks.call(&[]).unwrap(), 0i32.to_le_bytes());
+    }
+    let dies = invoker.function("outlives_its_children").unwrap();
+    match dies.call(&[]) {
+        Err(Error::WorkerDied { cause, .. }) => {
+            assert!(matches!(cause, Cause::Exit { status: 4, .. }), "{cause:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_child_of_a_program_invokes_nothing_on_its_parent_s_lease() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("children");
+    let function = invoker.function("writes_to_a_closed_pipe").unwrap();
+    // From now on this thread remembers the channel, which the child's thread does as well.
+    assert_eq!(function.call(&[]).unwrap(), [1]);
+    // SAFETY: the child allocates, which the C library allows after a fork, and ends.
+    match unsafe { fork() }.expect("another process") {
+        ForkResult::Child => {
+            let is_refused = || matches!(function.call(&[]), Err(Error::Options { .. }));
+            let status = if is_refused() && is_refused() { 0 } else { 1 };
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(status) }
+        }
+        ForkResult::Parent { child } => assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0))),
+    }
+    assert_eq!(function.call(&[]).unwrap(), [1], "the parent's lease is as before");
+}
