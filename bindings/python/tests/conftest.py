@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,10 @@ _RUNTIME = tempfile.mkdtemp(prefix="hotlease-python-test-")
 os.environ["HOTLEASE_RUNTIME_DIR"] = _RUNTIME
 for _name in ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY"):
     os.environ.pop(_name, None)
+# Shells have programs in the background ignore these, and all that a program starts inherits it.
+for _signal in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, signal.SIG_DFL)
 
 import hotlease  # noqa: E402
 from hotlease import _executor, _kept, _programs  # noqa: E402

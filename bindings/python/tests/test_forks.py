@@ -149,15 +149,9 @@ def _signals_of_a_program():
 
 def test_children_of_a_task_have_the_signals_of_any_child_of_python(executor):
     plain = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_forks; print(test_forks._signals_of_a_child())"
-    done = subprocess.run([sys.executable, "-c", plain], capture_output=True, text=True, timeout=60, preexec_fn=_usual_signals)
+    done = subprocess.run([sys.executable, "-c", plain], capture_output=True, text=True, timeout=60)
     assert repr(executor.submit(_signals_of_a_child).result(60)) == done.stdout.strip(), done.stderr
     assert executor.submit(_signals_of_a_program).result(60) == ["0x0"] * 3
-
-
-def _usual_signals():
-    # Who started these tests in the background may have some ignored.
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _sleep():
