@@ -6,7 +6,7 @@
 //! using it at that moment.
 //!
 //! ```
-//! use hotlease_fabric::lent::lend;
+//! use hotlease_fabric::loan::lend;
 //! let bytes = [1, 2, 3];
 //! let kept = lend(&bytes, |lent| {
 //!     assert_eq!(lent.with(|bytes| bytes[1]), Some(2));

@@ -6,20 +6,20 @@
 //! itself, and never gives a wrong result. One process at a time writes to a file; others may read it meanwhile.
 //!
 //! ```
-//! use hotlease_flow::{Checkpoint, Key};
+//! use hotlease_flow::{Checkpoint, MemoKey};
 //!
 //! let folder = tempfile::tempdir()?;
 //! let path = folder.path().join("run.checkpoint");
 //! let (mut checkpoint, replay) = Checkpoint::open(&path)?;
 //! assert_eq!(replay.count(), 0);
-//! checkpoint.append(Key([1; 32]), b"a result, as bytes")?;
+//! checkpoint.append(MemoKey([1; 32]), b"a result, as bytes")?;
 //! checkpoint.sync()?;
 //! drop(checkpoint);
 //!
 //! let (_, replay) = Checkpoint::open(&path)?;
 //! for found in replay {
 //!     match found {
-//!         Ok(record) => assert_eq!((record.key, &record.value[..]), (Key([1; 32]), &b"a result, as bytes"[..])),
+//!         Ok(record) => assert_eq!((record.key, &record.value[..]), (MemoKey([1; 32]), &b"a result, as bytes"[..])),
 //!         // Damage: shown to people; the other records count.
 //!         Err(warning) => eprintln!("{warning}"),
 //!     }

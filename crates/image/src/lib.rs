@@ -22,10 +22,10 @@
 //!
 //! ```no_run
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use hotlease_image::{Cache, CacheOptions, Limits, Store, pack};
+//! use hotlease_image::{Cache, CacheOptions, ImageStore, Limits, pack};
 //! # use std::path::Path;
 //! let store = Path::new("/lustre/site/environments");
-//! let packed = pack(Path::new("venv"), &Store::at(store), &Limits::default())?;
+//! let packed = pack(Path::new("venv"), &ImageStore::at(store), &Limits::default())?;
 //! let options = CacheOptions { stores: vec![store.into()], ..CacheOptions::default() };
 //! let cache = Cache::open(Path::new("/var/cache/hotlease"), options)?;
 //! let mounted = cache.mount(&packed.id)?;

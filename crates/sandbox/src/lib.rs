@@ -15,10 +15,10 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use hotlease_sandbox::{Kind, Launcher, Reach};
+//! use hotlease_sandbox::{Kind, Launcher, WorkerReach};
 //! let launcher = Launcher::new(&Launcher::find()?)?;
 //! let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-//! let worker = launcher.start(Kind::Process, None, &Reach::default(), theirs.into())?;
+//! let worker = launcher.start(Kind::Process, None, &WorkerReach::default(), theirs.into())?;
 //! worker.kill();
 //! println!("{}", worker.exited().await);
 //! # drop(ours); Ok(()) }

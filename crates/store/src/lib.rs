@@ -18,14 +18,14 @@
 //! All stores are limited by [`Limits`]. The conformance suite (`tests/store_conformance`) compares their behaviour.
 //!
 //! ```
-//! use hotlease_store::{BillQuery, LedgerRow, MemoryStore, Report, RowKey, Store};
+//! use hotlease_store::{BillQuery, LedgerRow, MemoryStore, ReportRecord, RowKey, Store};
 //! use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 //! use hotlease_wire::session::UsageTotals;
 //!
 //! let store = MemoryStore::default();
 //! let key = RowKey { agent: AgentId([1; 8]), boot: BootId([2; 8]), lease: LeaseId([3; 8]) };
 //! let usage = UsageTotals { invocations: 1, ..Default::default() };
-//! let report = Report {
+//! let report = ReportRecord {
 //!     agent: key.agent, boot: key.boot, at_ms: 1_000, leases: vec![], missing_before: None,
 //!     usage: vec![LedgerRow { key, tenant: "uid:1000".into(), usage, functions: Default::default(), settled: true }],
 //! };

@@ -1,10 +1,10 @@
 //! Places of object storage that a lease asks for, or that a site grants: `s3://BUCKET[/PREFIX][:ro|:rw]`.
 //!
 //! ```
-//! use hotlease_wire::storage::Place;
-//! let results: Place = "s3://results/ann:rw".parse()?;
+//! use hotlease_wire::storage::StoragePlace;
+//! let results: StoragePlace = "s3://results/ann:rw".parse()?;
 //! assert!(results.covers("results", "ann/run 7") && !results.covers("results", "annette/run 7"));
-//! # Ok::<(), hotlease_wire::storage::BadPlace>(())
+//! # Ok::<(), hotlease_wire::storage::StoragePlaceError>(())
 //! ```
 
 use crate::limits::PATH_BYTES_MAX;
