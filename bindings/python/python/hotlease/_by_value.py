@@ -6,6 +6,7 @@ one each: see `hotlease._known`. Imported where a value does not pickle otherwis
 
 from __future__ import annotations
 
+import abc
 import functools
 import hashlib
 import io
@@ -80,12 +81,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         # Objects of the definitions that are needed.
         self._found = found
 
+    @abc.abstractmethod
     def _reference(self, name: Name) -> tuple[Any, ...]:
-        raise NotImplementedError
+        """Returns what stands in the pickle for a definition."""
 
+    @abc.abstractmethod
     def _start(self, names: Iterable[Name]) -> tuple[Any, ...]:
         """Returns the last arguments of `_known.function`, for a function that needs these globals."""
-        raise NotImplementedError
 
     def reducer_override(self, object: Any) -> Any:
         kind = type(object)
