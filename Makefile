@@ -22,13 +22,16 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 export CARGO_TERM_COLOR ?= auto
 export CARGO_NET_RETRY ?= 5
 
-.PHONY: help setup build demo check test test-all bench fuzz sim soak planted guide lint docs install clean
+.PHONY: help setup setup-tests build demo check test test-all bench fuzz sim soak planted guide lint docs install clean
 
 help: ## List these targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 setup: ## Install what building needs and is missing (Debian packages; root or sudo)
 	@scripts/setup
+
+setup-tests: ## Install also what the tests need and is missing
+	@scripts/setup --tests
 
 build: setup ## Build everything, optimised, into target/release
 	$(CARGO) build --release --workspace --locked
@@ -37,13 +40,13 @@ build: setup ## Build everything, optimised, into target/release
 demo: build ## Start the platform and show it on real input, with measured latencies
 	@demo/run
 
-check: setup ## Check format, clippy, and the unit tests of what changed: before each commit, minutes when built
+check: setup-tests ## Check format, clippy, and the unit tests of what changed: before each commit, minutes when built
 	@scripts/check
 
-test: build ## Test every kind of promise once, as CI does: 10 minutes when built; ends with `N passed, N failed`
+test: setup-tests build ## Test every kind of promise once, as CI does: 10 minutes when built; ends with `N passed, N failed`
 	@scripts/test
 
-test-all: build ## Test everything: also a second Python, planted bugs, fault counts, virtual machines, REST fuzzing: an hour
+test-all: setup-tests build ## Test everything: also a second Python, planted bugs, fault counts, virtual machines, REST fuzzing: an hour
 	@scripts/test --all
 
 bench: build ## Run every benchmark, over shared memory and libfabric, into bench/results
@@ -58,7 +61,7 @@ sim: ## Run SEEDS (100000) sites under faults in virtual time; a million takes a
 soak: ## Break real processes for MINUTES (60), with larger counts and a new seed each round
 	@scripts/soak
 
-planted: ## Plant every bug that a test is there for, one at a time, and see that it fails: about an hour
+planted: setup-tests ## Plant every bug that a test is there for, one at a time, and see that it fails: about an hour
 	@tests/planted
 
 guide: build ## Follow docs/operating.md and docs/sandboxes.md word for word on a bare Debian, in a container; root, needs debootstrap and systemd-container

@@ -71,7 +71,7 @@ def redis():
 def s3():
     program = ROOT / "target/versitygw/versitygw"
     if not program.is_file():
-        raise Absent("there is no versitygw (`make setup` builds it where there is Go)")
+        raise Absent("there is no versitygw (`make setup-tests` builds it where there is Go)")
     port = free_port()
     # Not secret: the store ends with this block.
     access = {"AWS_ACCESS_KEY_ID": "member", "AWS_SECRET_ACCESS_KEY": "of-this-run", "AWS_REGION": "us-east-1"}
@@ -100,7 +100,7 @@ kill -9 $!
 def dynamodb():
     folder = ROOT / "target/dynamodb-local"
     if not (folder / "complete").is_file() or not shutil.which("java"):
-        raise Absent("there is no DynamoDB Local, or no Java (`make setup` gets it from Maven Central; Debian: default-jre-headless)")
+        raise Absent("there is no DynamoDB Local, or no Java (`make setup-tests` gets it from Maven Central; Debian: default-jre-headless)")
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     command = ["unshare", *user, "--net", "sh", "-c", DYNAMODB, folder]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

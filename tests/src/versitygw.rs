@@ -35,7 +35,7 @@ impl Versitygw {
     pub fn start(buckets: &[&str]) -> Option<Self> {
         if !program().is_file() {
             eprintln!(
-                "skipped for S3: there is no versitygw (`make setup` builds it where there is Go; target/versitygw/log says how far that is)"
+                "skipped for S3: there is no versitygw (`make setup-tests` builds it where there is Go; target/versitygw/log says how far that is)"
             );
             return None;
         }

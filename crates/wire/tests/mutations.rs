@@ -75,7 +75,7 @@ fn mutations_of_a_compiled_library_break_nothing() {
         .args(["-shared", "-fPIC", "-O1", "-o"])
         .args([&library, &source])
         .status()
-        .expect("a C compiler is installed (make setup)");
+        .expect("a C compiler is installed (make setup-tests)");
     assert!(status.success(), "cc: {status}");
     let mut bytes = std::fs::read(&library).unwrap();
     let functions = hotlease_wire::code::functions(&bytes).unwrap();

@@ -51,7 +51,7 @@ impl Local {
             None
         };
         if !folder().join("complete").is_file() {
-            return skip("there is no DynamoDB Local (`make setup` gets it from Maven Central)");
+            return skip("there is no DynamoDB Local (`make setup-tests` gets it from Maven Central)");
         }
         if Command::new("java").arg("-version").output().is_err() {
             return skip("there is no Java to run it (Debian: default-jre-headless)");
