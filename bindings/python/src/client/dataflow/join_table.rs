@@ -29,9 +29,16 @@ struct Computation {
     /// The run that is in the queue or on a worker.
     run: Run,
     /// The other runs, in the order of arrival.
-    waiting: VecDeque<Run>,
+    waiting: VecDeque<WaitingRun>,
     /// Number of waiting runs that were cancelled.
     gone: usize,
+}
+
+/// A run that waits for the result of an equal one.
+struct WaitingRun {
+    run: Run,
+    /// Whether a job of it is in the queue: it was overtaken there.
+    is_queued: bool,
 }
 
 impl Graph {
@@ -57,21 +64,31 @@ impl Graph {
         if overtakes {
             // In the old place it would wait behind tasks of the other task's priority.
             let first = std::mem::replace(&mut under_way.run, run);
-            under_way.waiting.push_front(first);
+            let is_queued = true;
+            under_way.waiting.push_front(WaitingRun { run: first, is_queued });
         } else {
-            under_way.waiting.push_back(run);
+            let is_queued = false;
+            under_way.waiting.push_back(WaitingRun { run, is_queued });
         }
         self.joined.waiting += 1;
         self.adjust_credits();
         !overtakes
     }
 
-    /// Whether an equal task of a higher priority runs instead of this one, which is still in the queue.
-    pub fn is_overtaken(&self, run: Option<Run>) -> bool {
+    /// Whether an equal task of a higher priority runs instead of this one, whose job has just left the queue.
+    pub fn is_overtaken(&mut self, run: Option<Run>) -> bool {
         let Some((task, _)) = run else { return false };
         let key = self.flow.payload(task).and_then(|planned| planned.key.get());
-        let under_way = key.and_then(|key| self.joined.under_way.get(&**key));
-        under_way.is_some_and(|under_way| under_way.run.0 != task)
+        let Some(under_way) = key.and_then(|key| self.joined.under_way.get_mut(&**key)) else {
+            return false;
+        };
+        if under_way.run.0 == task {
+            return false;
+        }
+        if let Some(waiting) = under_way.waiting.iter_mut().find(|waiting| waiting.run.0 == task) {
+            waiting.is_queued = false;
+        }
+        true
     }
 
     /// Counts a waiting task that was cancelled.
@@ -84,33 +101,35 @@ impl Graph {
         // Not after each cancelled task: that would visit all waiting ones each time.
         if under_way.gone > before / 2 {
             let flow = &self.flow;
-            under_way.waiting.retain(|(task, _)| flow.payload(*task).is_some());
+            under_way
+                .waiting
+                .retain(|waiting| flow.payload(waiting.run.0).is_some());
             under_way.gone = 0;
             self.joined.waiting -= before - under_way.waiting.len();
             self.adjust_credits();
         }
     }
 
-    /// Makes the next waiting task that is not cancelled the one to run, if there is one.
+    /// Makes the next waiting task that is not cancelled the one to run. Returns it if there is no job of it in the queue.
     fn next_of(&mut self, key: &MemoKey) -> Option<Run> {
         let under_way = self.joined.under_way.get_mut(key)?;
         let before = under_way.waiting.len();
         let mut next = None;
         while next.is_none()
-            && let Some(run) = under_way.waiting.pop_front()
+            && let Some(waiting) = under_way.waiting.pop_front()
         {
-            let planned = self.flow.payload(run.0);
+            let planned = self.flow.payload(waiting.run.0);
             next = planned
                 .is_some_and(|planned| planned.cell.stage() == Stage::Pending)
-                .then_some(run);
+                .then_some(waiting);
         }
         self.joined.waiting -= before - under_way.waiting.len();
-        match next {
-            Some(run) => under_way.run = run,
+        match &next {
+            Some(next) => under_way.run = next.run,
             None => drop(self.joined.under_way.remove(key)),
         }
         self.adjust_credits();
-        next
+        next.filter(|next| !next.is_queued).map(|next| next.run)
     }
 
     /// Adjusts the kernel's credits. A waiting task may not use up a place on a worker: the kernel gets one credit more
@@ -126,7 +145,7 @@ impl Graph {
     }
 
     /// Handles the end of a task. With a result: it is memoised, and equal tasks that wait get it, too. Without one:
-    /// returns the next of them, which is to run.
+    /// returns the next of them, which is to be put into the queue.
     pub fn end_computation(
         &mut self,
         task: TaskId,
@@ -151,7 +170,10 @@ impl Graph {
         let waiting = self.joined.under_way.remove(&key);
         let waiting = waiting.map_or_else(VecDeque::new, |under_way| under_way.waiting);
         self.joined.waiting -= waiting.len();
-        for (task, attempt) in waiting {
+        for WaitingRun {
+            run: (task, attempt), ..
+        } in waiting
+        {
             let planned = self.flow.payload(task);
             if let Some(times) = planned.and_then(|planned| planned.cell.times.as_ref()) {
                 times.ready();
