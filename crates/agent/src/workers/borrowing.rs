@@ -34,7 +34,7 @@ impl Borrowing {
         loop {
             // A new alarm each time: the report of an older one is already handled.
             let mut alarm = self.memory.alarm();
-            Self::wait_for_alarm(&mut alarm, LOOK_EVERY, || self.memory.is_short()).await;
+            self.wait_until_short(&mut alarm, LOOK_EVERY).await;
             let since = Instant::now();
             self.short.store(true, Ordering::Release);
             changed(true);
@@ -46,11 +46,15 @@ impl Borrowing {
         }
     }
 
-    /// Waits until the alarm rings, or a periodic look finds that memory is short.
-    async fn wait_for_alarm(alarm: &mut Alarm, every: Duration, is_short: impl Fn() -> bool) {
-        while !is_short() {
+    /// Waits until the alarm rings while memory is not ample, or a periodic look finds that memory is short.
+    async fn wait_until_short(&self, alarm: &mut Alarm, every: Duration) {
+        while !self.memory.is_short() {
             tokio::select! {
-                () = alarm.wait() => return,
+                () = alarm.wait() => {
+                    if !self.memory.is_ample() {
+                        return;
+                    }
+                }
                 () = sleep(every) => {}
             }
         }
