@@ -217,7 +217,7 @@ mod loom_tests {
                     assert_eq!(value, number as u64 + 10);
                     progress.taken.lines += 1;
                     progress.taken.bytes += 1;
-                    if progress.tell(&theirs.control) {
+                    if progress.report(&theirs.control) {
                         *theirs.bell.0.lock().unwrap() = true;
                         theirs.bell.1.notify_one();
                     }
@@ -225,7 +225,7 @@ mod loom_tests {
             });
             let mut room = LaneRoom::new(1);
             for number in 0..2_u64 {
-                while !room.look(&lane.control, 1).unwrap() {
+                while !room.check_room(&lane.control, 1).unwrap() {
                     if room.stall(&lane.control, 1).unwrap() {
                         break;
                     }
