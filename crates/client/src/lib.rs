@@ -79,3 +79,8 @@ pub use hotlease_wire::limits::PARTS_MAX;
 pub use hotlease_wire::session::{StartPhases, StartSteps, UsageTotals};
 pub use hotlease_wire::storage::{StoragePlace, StoragePlaceError};
 pub use hotlease_wire::{Cause, EndReason, Rejection, RunCertainty};
+
+/// The programs of the page are compiled as examples are.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+mod rust_page {}
