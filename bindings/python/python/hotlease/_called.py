@@ -32,6 +32,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    # Imported only for tasks that run a function through another one.
+    if name == "name_of_call":
+        from hotlease._names import of_call
+
+        return of_call
     # Imported only after an error.
     if name in ("CancelledError", "TimeoutError"):
         import concurrent.futures

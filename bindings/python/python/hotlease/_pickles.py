@@ -25,12 +25,13 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes, types.BuiltinFuncti
 
 
 def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declared]]:
-    """Describes how a callable is sent: its pickle (None: as an argument), 0 if that stays the same, its name, and the
-    options that it declares for its tasks (idempotent, retries, priority, memo)."""
+    """Describes how a callable is sent: its pickle (None: as an argument), 0 if that stays the same, its name (empty: that
+    of the function which it calls), and the options that it declares for its tasks (idempotent, retries, priority,
+    memo)."""
     declared = getattr(function, "_hotlease_declared", None)
     if not callable(function):
         raise TypeError(f"{function!r} is not callable")
-    name = str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+    name = "" if _is_wrapper(function) else str(getattr(function, "__qualname__", None) or type(function).__qualname__)
     if declared is None and not _is_plain(function):
         return None, 1, name, None
     changes = 0
@@ -40,7 +41,7 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
 
         data = _by_value.dumps(_on_path(function), of_function=True)
         changes = int(not _is_constant(getattr(function, "__wrapped__", function)))
-    if len(data) > _LARGE_FUNCTION:
+    if len(data) > _LARGE_FUNCTION and name:
         import warnings
 
         warnings.warn(
@@ -63,6 +64,15 @@ def content_of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]
     from hotlease import _meaning
 
     return _meaning.of_arguments(args, kwargs)
+
+
+def _is_wrapper(function: Any) -> bool:
+    module = getattr(function, "__module__", None)
+    if module != "hotlease._remote" and module != "dask.local":
+        return False
+    from hotlease import _names
+
+    return _names.is_wrapper(function)
 
 
 def _is_plain(function: Any) -> bool:

@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-_NAME_MAX = 100
-
 
 def begin(level: int) -> None:
     """Makes replies carry the output of tasks from now on, and the log records at this level and above."""
@@ -46,15 +44,6 @@ def _keep_records(level: int, file: Any) -> None:
 def name(function: Any, arguments: tuple[Any, ...]) -> Optional[str]:
     """Returns the name of the program's function inside a wrapper that the program does not know; None: there is
     none."""
-    where = getattr(function, "__module__", None), getattr(function, "__name__", None)
-    if where == ("dask.local", "batch_execute_tasks"):
-        return str(sys.modules["dask.utils"].key_split(arguments[0][0][0]))
-    if where[0] != "hotlease._remote":
-        return None
-    function = arguments[0]
-    # A batch of joblib: functions with their arguments.
-    batch = getattr(function, "items", None)
-    if type(batch) is list and batch:
-        function = batch[0][0]
-    function = getattr(function, "func", function)
-    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)[:_NAME_MAX]
+    from hotlease import _names
+
+    return _names.of_call(function, arguments) if _names.is_wrapper(function) else None

@@ -85,13 +85,8 @@ impl Opened {
             decode::called(py, intern!(py, "hint"))?.call1((submitting, running))?;
         }
         let times = (is_sample || self.recorder.is_some()).then(TaskTimes::begin);
-        let (target, args) = match self.functions.find(function, self.rerun) {
-            Ok(Callable::Target(target)) => (target, args.clone()),
-            Ok(Callable::Argument(target)) => {
-                let mut all = vec![function.clone()];
-                all.extend(args.iter());
-                (target, PyTuple::new(py, all)?)
-            }
+        let (target, args) = match self.functions.of_call(function, args, self.rerun) {
+            Ok(found) => found,
             Err(error) => return unsendable(py, self, None, error),
         };
         let (mut payload, inputs) = match encode::call((function, &target), &args, kwargs, core) {
@@ -486,7 +481,7 @@ fn prepare(functions: &Functions, function: &Bound<'_, PyAny>, args: &Bound<'_, 
     let name = name.and_then(|name| name.extract::<String>());
     let named = Target {
         key: target.key,
-        blob: Blob::Pickle(Box::from(&*target.blob)),
+        blob: target.blob.clone(),
         name: name
             .or_else(|_| function.get_type().qualname().map(|name| name.to_string()))?
             .into(),

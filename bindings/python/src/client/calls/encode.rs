@@ -14,7 +14,7 @@ use crate::native::Native;
 use crate::pickled::{PickledBody, PickledObject};
 use crate::plain;
 use hotlease_client::Invoker;
-use hotlease_wire::task::{key_of, request};
+use hotlease_wire::task::{FunctionKey, key_of, request};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -26,12 +26,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 /// Number of functions that are remembered by identity; when it is reached, the table is emptied.
 const FUNCTIONS_MAX: usize = 4096;
 
-/// Table of the functions that were submitted.
+/// Tables of the functions that were submitted.
 #[derive(Default)]
-pub struct Functions(Mutex<TargetTable>);
+pub struct Functions {
+    known: Mutex<TargetTable>,
+    wrappers: Mutex<WrapperTable>,
+}
 
 /// Functions by the address of their object, which is kept alive, and the way each is sent.
 type TargetTable = HashMap<usize, (Py<PyAny>, Arc<Target>)>;
+
+/// Functions that call one of the program's, by their key and the name of that one.
+type WrapperTable = HashMap<(FunctionKey, Box<str>), Arc<Target>>;
 
 /// Declarations of a function for its tasks: idempotent, retries, priority, memo.
 type Declared<'py> = Option<(Option<bool>, Option<u16>, Option<i32>, Option<Bound<'py, PyAny>>)>;
@@ -73,6 +79,47 @@ pub enum Callable {
 }
 
 impl Functions {
+    /// Returns the target of a call and the arguments that are sent to it.
+    pub fn of_call<'py>(
+        &self,
+        function: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        rerun: Rerun,
+    ) -> PyResult<(Arc<Target>, Bound<'py, PyTuple>)> {
+        let py = function.py();
+        let (target, sent) = match self.find(function, rerun)? {
+            Callable::Target(target) => (target, args.clone()),
+            Callable::Argument(target) => {
+                let all: Vec<_> = std::iter::once(function.clone()).chain(args.iter()).collect();
+                (target, PyTuple::new(py, all)?)
+            }
+        };
+        if !target.name.is_empty() {
+            return Ok((target, sent));
+        }
+        let name: String = called(py, intern!(py, "name_of_call"))?
+            .call1((function, args))?
+            .extract()?;
+        let mut wrappers = locked(&self.wrappers);
+        if wrappers.len() >= FUNCTIONS_MAX {
+            wrappers.clear();
+        }
+        let named = wrappers
+            .entry((target.key, name.into()))
+            .or_insert_with_key(|(key, name)| {
+                Arc::new(Target {
+                    key: *key,
+                    blob: target.blob.clone(),
+                    rerun: target.rerun,
+                    name: name.clone(),
+                    plan: target.plan.clone(),
+                    content: OnceLock::new(),
+                    expected: Expected::default(),
+                })
+            });
+        Ok((named.clone(), sent))
+    }
+
     /// Returns how to send this function.
     pub fn find(&self, function: &Bound<'_, PyAny>, rerun: Rerun) -> PyResult<Callable> {
         let address = function.as_ptr() as usize;
@@ -123,7 +170,7 @@ impl Functions {
 
     /// Visits the functions, for the garbage collector.
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self.0.try_lock() {
+        match self.known.try_lock() {
             Ok(known) => known.values().try_for_each(|(function, _)| visit.call(function)),
             // A table that another thread is changing is not garbage.
             Err(_) => Ok(()),
@@ -132,12 +179,12 @@ impl Functions {
 
     /// Forgets the functions, for the garbage collector: they are described anew.
     pub fn clear(&self) {
-        let known = self.0.try_lock().map(|mut known| std::mem::take(&mut *known));
+        let known = self.known.try_lock().map(|mut known| std::mem::take(&mut *known));
         drop(known);
     }
 
     fn known(&self) -> MutexGuard<'_, TargetTable> {
-        locked(&self.0)
+        locked(&self.known)
     }
 }
 

@@ -4,7 +4,7 @@ use super::expected::Expected;
 use hotlease_client::Code;
 use hotlease_wire::task::FunctionKey;
 use std::ops::Deref;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// A function that tasks call, by its content.
 pub struct Target {
@@ -13,7 +13,7 @@ pub struct Target {
     /// Function or library, as it is sent to workers.
     pub blob: Blob,
     pub rerun: Rerun,
-    /// Name shown to users.
+    /// Name shown to users; empty: that of the function which this one calls.
     pub name: Box<str>,
     /// Declarations of the function for its tasks.
     pub plan: TaskPlan,
@@ -41,9 +41,10 @@ impl From<bool> for Rerun {
 }
 
 /// Form in which a function is sent.
+#[derive(Clone)]
 pub enum Blob {
     /// A pickle of a callable.
-    Pickle(Box<[u8]>),
+    Pickle(Arc<[u8]>),
     /// The library of a native function, which may hold other functions, too.
     Library(Code),
 }
