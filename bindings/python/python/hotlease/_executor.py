@@ -137,6 +137,8 @@ class Executor(_core.Client, _bases.Executor):
             max_workers, manager = None, max_workers
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
+            from hotlease._options import misplaced_options
+
         if at_least <= 0:
             raise ValueError("at_least must be greater than 0")
         if initializer is not None and not callable(initializer):
@@ -204,7 +206,9 @@ class Executor(_core.Client, _bases.Executor):
         self._open(self._future, options, prepared)
 
     def __repr__(self) -> str:
-        return f"<hotlease.Executor: {self._slots()} workers, {self._pending()} tasks pending>"
+        from hotlease._names import counted
+
+        return f"<hotlease.Executor: {counted(self._slots(), 'worker')}, {counted(self._pending(), 'task')} pending>"
 
     def options(
         self,
@@ -416,26 +420,6 @@ class Options:
         """Submits a task like `Executor.submit`."""
         future: Future[T] = self._executor._submit_as(self._asking, fn, *args, **kwargs)
         return future
-
-
-def misplaced_options(of: str, names: Iterable[str]) -> TypeError:
-    """Error that says where options belong that were given to an executor or gang itself."""
-    from dataclasses import fields
-
-    from hotlease._options import ExecutorOptions
-
-    names = list(names)
-    known = {field.name for field in fields(ExecutorOptions)}
-    if "shared" in names:
-        return TypeError(
-            "shared: Python workers have cores of their own; ask for fewer workers (max_workers=), or call native functions on "
-            "shared cores (hotlease run --shared, LeaseOptions::sharing, `shared` in C and C++)"
-        )
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        return TypeError(f"{of} has no option {unknown[0]!r}")
-    given = ", ".join(f"{name}=..." for name in names)
-    return TypeError(f"{of} takes no {names[0]!r} itself: pass it in options=hotlease.ExecutorOptions({given})")
 
 
 def _shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int, Pieces], None]:

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Any, Generic, NoReturn, Optional, ParamSpec, TypeVar, Union, overload
 
 from hotlease import _core, _programs, _remote, _seat
-from hotlease._executor import Executor, _executors, misplaced_options
+from hotlease._executor import Executor, _executors
+from hotlease._names import counted
 from hotlease.errors import DeadlineExceeded, ExecutorBroken, LeaseEnded, TaskError, WorkerDied
 
 TYPE_CHECKING = False
@@ -96,6 +97,8 @@ class Gang:
         **misplaced: NoReturn,
     ) -> None:
         if misplaced:
+            from hotlease._options import misplaced_options
+
             raise misplaced_options("Gang", misplaced)
         # These imports take longer than all of this package, and only a gang needs them.
         from concurrent.futures import ThreadPoolExecutor
@@ -134,7 +137,7 @@ class Gang:
         return self._size
 
     def __repr__(self) -> str:
-        return f"<hotlease.Gang: {self._size} ranks, {len(self._pending)} calls pending>"
+        return f"<hotlease.Gang: {counted(self._size, 'rank')}, {counted(len(self._pending), 'call')} pending>"
 
     def __enter__(self) -> Gang:
         return self
@@ -402,7 +405,7 @@ class Spmd(Generic[P, R]):
         return _kept_gang(self._ranks) if self._gang is None else self._gang
 
     def __repr__(self) -> str:
-        return f"<hotlease.spmd {self.__module__}.{self.__qualname__}: {self._ranks} ranks>"
+        return f"<hotlease.spmd {self.__module__}.{self.__qualname__}: {counted(self._ranks, 'rank')}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Spmd, (self.__wrapped__, self._ranks, None)

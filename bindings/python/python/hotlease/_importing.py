@@ -52,9 +52,11 @@ def serve(zygote: _core.Zygote, descriptors: dict[str, str], shared: set[str], i
 
 def _left(descriptors: dict[str, str], shared: set[str]) -> Optional[str]:
     """Returns what a fork would share with other processes, or lack; None if there is nothing."""
+    from hotlease._names import counted
+
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:
-        return _many(threads, "thread")
+        return counted(threads, "thread")
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return "a child process"
@@ -62,18 +64,14 @@ def _left(descriptors: dict[str, str], shared: set[str]) -> Optional[str]:
         pass
     opened = {number: path for number, path in _descriptors().items() if descriptors.get(number) != path}
     if opened:
-        return f"{_many(len(opened), 'open file')} ({_named(opened.values())})"
+        return f"{counted(len(opened), 'open file')} ({_named(opened.values())})"
     mapped = _shared() - shared
     if mapped:
-        return f"{_many(len(mapped), 'mapping')} of shared memory ({_named(mapped)})"
+        return f"{counted(len(mapped), 'mapping')} of shared memory ({_named(mapped)})"
     files = os.listdir("/dev/shm")
     if files:
-        return f"{_many(len(files), 'file')} in /dev/shm ({_named(files)})"
+        return f"{counted(len(files), 'file')} in /dev/shm ({_named(files)})"
     return None
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _named(names: Iterable[str]) -> str:

@@ -8,6 +8,8 @@ import math
 import sys
 from typing import Any, Optional, Union
 
+from hotlease._names import counted
+
 # numpy and pickle are imported on the first array: a program that declares a function may use neither.
 Shape = Union[int, tuple[int, ...]]
 
@@ -44,11 +46,11 @@ def value(buffer: Any, dtype: Any, shape: Optional[tuple[int, ...]], order: Any)
     dtype = numpy.dtype(dtype)
     if shape is None:
         if view.nbytes % dtype.itemsize:
-            raise _unlike(f"{view.nbytes} bytes, which are no whole number of {dtype} ({dtype.itemsize} bytes each)")
+            raise _unlike(f"{counted(view.nbytes, 'byte')}, which {dtype} ({counted(dtype.itemsize, 'byte')}) does not divide")
         shape = (view.nbytes // dtype.itemsize,)
     elif view.nbytes != math.prod(shape) * dtype.itemsize:
         whole = math.prod(shape) * dtype.itemsize
-        raise _unlike(f"{view.nbytes} bytes, and an array of {dtype} in the shape {shape} has {whole}")
+        raise _unlike(f"{counted(view.nbytes, 'byte')}, and an array of {dtype} in the shape {shape} has {whole}")
     return numpy.ndarray(shape, dtype, view, order=order)
 
 
@@ -135,7 +137,7 @@ def failed(kind: str, details: tuple[Any, ...]) -> BaseException:
         return errors.FunctionFailed(text, True, code, message)
     if kind == "OutputTooLarge":
         name, needed, room = details
-        text = f"the result of `{name}` has {needed} bytes, and there was room for {room}: declare it with output= and dtype="
+        text = f"the result of `{name}` has {counted(needed, 'byte')}, and there was room for {room}: declare it with output= and dtype="
         return errors.OutputTooLarge(text, True, needed)
     exception: BaseException = getattr(errors, kind)(*details)
     return exception

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Optional, Union
 
 from hotlease._executor import _AT_LEAST, _PARAMETERS, _PATIENCE
@@ -137,3 +137,19 @@ def arguments(given: dict[str, Any]) -> dict[str, Any]:
     if others:
         own["options"] = replace(own.get("options") or ExecutorOptions(), **others)
     return own
+
+
+def misplaced_options(of: str, names: Iterable[str]) -> TypeError:
+    """Error that says where options belong that were given to an executor or gang itself."""
+    names = list(names)
+    known = {field.name for field in fields(ExecutorOptions)}
+    if "shared" in names:
+        return TypeError(
+            "shared: Python workers have cores of their own; ask for fewer workers (max_workers=), or call native functions on "
+            "shared cores (hotlease run --shared, LeaseOptions::sharing, `shared` in C and C++)"
+        )
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        return TypeError(f"{of} has no option {unknown[0]!r}")
+    given = ", ".join(f"{name}=..." for name in names)
+    return TypeError(f"{of} takes no {names[0]!r} itself: pass it in options=hotlease.ExecutorOptions({given})")

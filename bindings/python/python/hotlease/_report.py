@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Optional, Union
 
+from hotlease._names import counted
 from hotlease._timing import ENDINGS, Row, Timing, timing
 
 _PHASES = ("submitting", "waiting", "queued", "travelling", "running", "reading")
@@ -119,7 +120,7 @@ def _page(tasks: list[tuple[str, Timing]], bars: list[tuple[int, int, int, int]]
     }
     left_out = submitted - len(tasks)
     parts = {
-        "TASKS": f"{len(tasks)} tasks in {_time(span)}: {ended or 'none'}",
+        "TASKS": f"{counted(len(tasks), 'task')} in {_time(span)}: {ended or 'none'}",
         "LEFT": f" These are the last ones; {left_out} before them are not told of (<code>timing=</code>)." if left_out > 0 else "",
         "PHASES": _table(("phase", *spread), phases),
         "FUNCTIONS": _table(("function", *spread), functions),

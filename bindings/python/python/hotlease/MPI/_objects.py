@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
+from hotlease._names import counted
 from hotlease.MPI._errors import Exception as Failure
 
 if TYPE_CHECKING:
@@ -126,8 +127,8 @@ def scatter(comm: Collectives, objects: Optional[Sequence[Any]], root: int) -> A
     fits = objects is not None and len(objects) == comm.size
     given = _Given(objects if objects is not None and fits else [None] * comm.size)
     if not fits:
-        has = "nothing" if objects is None else f"{len(objects)} objects"
-        given.error = ValueError(f"the root gives {has} to scatter, and there are {comm.size} ranks")
+        has = "nothing" if objects is None else counted(len(objects), "object")
+        given.error = ValueError(f"the root gives {has} to scatter to {counted(comm.size, 'rank')}")
         given.parts = [b""] * comm.size
         given.sizes = array("q", bytes(8 * comm.size))
     comm.Scatter(given.sizes, size, root)
@@ -149,7 +150,7 @@ def allgather(comm: Collectives, obj: Any) -> list[Any]:
 
 def alltoall(comm: Collectives, objects: Sequence[Any]) -> list[Any]:
     if len(objects) != comm.size:
-        raise ValueError(f"{len(objects)} objects are given, and there are {comm.size} ranks")
+        raise ValueError(f"{counted(len(objects), 'object')} for {counted(comm.size, 'rank')}")
     given = _Given(objects)
     sizes = array("q", bytes(8 * comm.size))
     comm.Alltoall(given.sizes, sizes)
