@@ -23,19 +23,29 @@ def drawn(futures: Iterator[Future[Any]], end: Optional[float], buffersize: Opti
 def _draw(window: deque[Future[Any]], more: Iterator[Future[Any]], end: Optional[float]) -> Iterator[Any]:
     try:
         while window:
-            future = window.popleft()
-            try:
-                result = future.result(None if end is None else end - time.monotonic())
-            except BaseException:
-                window.appendleft(future)
-                raise
-            following = next(more, None)
-            if following is not None:
-                window.append(following)
             # No reference is kept here while the caller works on the result.
-            del future
-            yield result
-            del result
+            yield _first(window, more, end)
     finally:
         for future in window:
             future.cancel()
+
+
+def _first(window: deque[Future[Any]], more: Iterator[Future[Any]], end: Optional[float]) -> Any:
+    future = window.popleft()
+    try:
+        result = future.result(None if end is None else end - time.monotonic())
+    except BaseException:
+        window.appendleft(future)
+        raise
+    following = next(more, None)
+    if following is not None:
+        window.append(following)
+    return result
+
+
+def each(lists: Iterator[list[Any]]) -> Iterator[Any]:
+    """Returns the items of lists, which it takes apart, without a reference to those that it has given."""
+    for some in lists:
+        some.reverse()
+        while some:
+            yield some.pop()

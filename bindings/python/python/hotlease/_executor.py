@@ -333,7 +333,7 @@ class Executor(_core.Client, _bases.Executor):
         if chunksize == 1:
             results = self._map_each(fn, calls, end, buffersize)
         else:
-            results = itertools.chain.from_iterable(self._map_chunks(fn, calls, end, chunksize, buffersize))
+            results = self._map_chunks(fn, calls, end, chunksize, buffersize)
         return results if bar is None else _progress.drawn(bar, results, count)
 
     def _map_each(
@@ -355,12 +355,12 @@ class Executor(_core.Client, _bases.Executor):
         end: Optional[float],
         chunksize: int,
         buffersize: Optional[int],
-    ) -> Iterator[list[T]]:
-        from hotlease._drawing import drawn
+    ) -> Iterator[T]:
+        from hotlease._drawing import drawn, each
         from hotlease._remote import chunk
 
         chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
-        return drawn((self.submit(chunk, fn, some) for some in chunks), end, buffersize)
+        return each(drawn((self.submit(chunk, fn, some) for some in chunks), end, buffersize))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Stops accepting tasks, and releases the workers when all tasks have ended.

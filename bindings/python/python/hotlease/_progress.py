@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sized
@@ -44,7 +45,15 @@ def total(iterables: tuple[Iterable[Any], ...]) -> Optional[int]:
 
 def drawn(bar: Any, results: Iterator[T], calls: Optional[int]) -> Iterator[T]:
     """Returns the same results, counted as they are drawn."""
-    return iter(bar(results, total=calls, unit="call"))
+    return _drawn(bar(total=calls, unit="call"), results)
+
+
+def _drawn(bar: Any, results: Iterator[T]) -> Iterator[T]:
+    with bar:
+        # No reference is kept here while the caller works on the result: tqdm's own iterator keeps one.
+        while some := list(itertools.islice(results, 1)):
+            bar.update()
+            yield some.pop()
 
 
 class Bar:
