@@ -16,6 +16,7 @@ from hotlease.errors import NotRunning, Refused
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
+    from multiprocessing.context import BaseContext
     from typing import Any, NoReturn, Optional, TypeVar, Union
 
     from hotlease._options import ExecutorOptions
@@ -29,6 +30,8 @@ _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 _at_exit_registered = False
 # Environment variable with the modules that workers import before they run tasks.
 _IMPORTS = "HOTLEASE_PYTHON_IMPORTS"
+# Environment variable with the number of tasks after which a worker ends.
+_TASKS_MAX = "HOTLEASE_PYTHON_TASKS_MAX"
 # Environment variable that asks a worker for the output of tasks.
 _OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
 # Default level of the root logger.
@@ -39,7 +42,9 @@ _TIMED = 10_000
 _AT_LEAST = 1
 _PATIENCE = 10.0
 # Parameters of an executor; all else that it can be asked for is in `ExecutorOptions`.
-_PARAMETERS = frozenset(("max_workers", "initializer", "initargs", "manager", "environment", "timeout", "options"))
+_PARAMETERS = frozenset(
+    ("max_workers", "mp_context", "initializer", "initargs", "max_tasks_per_child", "manager", "environment", "timeout", "options")
+)
 
 
 class Future(_core.Task, _bases.Future["T"]):
@@ -83,8 +88,14 @@ class Executor(_core.Client, _bases.Executor):
     max_workers
         Limit of the worker processes; fewer if the platform has no more. Workers that other leases release within the
         first seconds are added. Default: one for each core of this process. A string is taken as `manager`.
+    mp_context
+        Accepted for programs that name a context of `multiprocessing`, and without effect: workers are interpreters of
+        their own, as with ``spawn``.
     initializer, initargs
         Called in each worker before any task. If it raises, the executor is broken.
+    max_tasks_per_child
+        Number of tasks after which a worker ends and another one takes its place. No task is sent ahead then.
+        Default: workers live as long as the executor.
     manager
         ``https://HOST:PORT`` of a cluster's manager. Default: ``$HOTLEASE_MANAGER``, else the platform of this node.
     environment
@@ -114,9 +125,11 @@ class Executor(_core.Client, _bases.Executor):
     def __init__(
         self,
         max_workers: Union[int, str, None] = None,
-        *,
+        mp_context: Optional[BaseContext] = None,
         initializer: Optional[Callable[..., object]] = None,
         initargs: tuple[Any, ...] = (),
+        *,
+        max_tasks_per_child: Optional[int] = None,
         manager: Optional[str] = None,
         environment: Union[str, os.PathLike[str], None] = None,
         timeout: Optional[float] = None,
@@ -124,6 +137,8 @@ class Executor(_core.Client, _bases.Executor):
         **misplaced: NoReturn,
     ) -> None:
         if misplaced:
+            from hotlease._options import misplaced_options
+
             raise misplaced_options("Executor", misplaced)
         # Without `ExecutorOptions`, whose import takes longer than an executor needs, if none are given.
         asked: dict[str, Any] = {} if options is None else dict(vars(options))
@@ -137,12 +152,17 @@ class Executor(_core.Client, _bases.Executor):
             max_workers, manager = None, max_workers
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
-            from hotlease._options import misplaced_options
-
         if at_least <= 0:
             raise ValueError("at_least must be greater than 0")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
+        if mp_context is not None and not hasattr(mp_context, "get_start_method"):
+            raise TypeError("mp_context must be a context of multiprocessing")
+        if max_tasks_per_child is not None:
+            if not isinstance(max_tasks_per_child, int):
+                raise TypeError("max_tasks_per_child must be an integer")
+            if max_tasks_per_child <= 0:
+                raise ValueError("max_tasks_per_child must be >= 1")
         if max_pending is not None and max_pending <= 0:
             raise ValueError("max_pending must be greater than 0")
         if not isinstance(output, bool) and not callable(output):
@@ -155,6 +175,8 @@ class Executor(_core.Client, _bases.Executor):
         if state is not None:
             if max_workers not in (None, 1):
                 raise ValueError("a state is that of one worker: max_workers must be 1")
+            if max_tasks_per_child is not None:
+                raise ValueError("a state is that of one worker, which max_tasks_per_child would replace")
             max_workers = 1
         for name, what in (("mounts", "directories"), ("storage", "places")):
             if isinstance(asked.get(name), str):
@@ -169,6 +191,10 @@ class Executor(_core.Client, _bases.Executor):
             # Level from which workers keep log records: this program's, if it has imported logging.
             root = getattr(sys.modules.get("logging"), "root", None)
             variables[_OUTPUT] = str(_WARNING if root is None else root.level)
+        if max_tasks_per_child is not None:
+            # The initializer counts as a task. A task that was sent ahead would come back from a worker that has ended.
+            variables[_TASKS_MAX] = str(max_tasks_per_child + (initializer is not None))
+            asked["depth"] = 1
         if imports:
             variables[_IMPORTS] = _platform.imports(imports)
         asked["python"] = _platform.interpreter(variables, image)
@@ -376,6 +402,19 @@ class Executor(_core.Client, _bases.Executor):
         if wait:
             self._warn()
             self._close_bar()
+
+    def terminate_workers(self) -> None:
+        """Ends the executor at once: its workers are killed, tasks that they run raise `BrokenExecutor`, and tasks that
+        wait are cancelled. Returns when the workers are gone.
+
+        The same as `kill_workers`: workers ignore SIGTERM.
+        """
+        self.kill_workers()
+
+    def kill_workers(self) -> None:
+        """Ends the executor at once, as `terminate_workers` does."""
+        _core._kill(self)
+        self._close_bar()
 
     def _close_bar(self) -> None:
         bar = getattr(self, "_bar", None)

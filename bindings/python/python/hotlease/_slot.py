@@ -18,6 +18,7 @@ _SPARE = "HOTLEASE_PYTHON_SPARE"
 _ZYGOTE = "HOTLEASE_PYTHON_ZYGOTE"
 _IMPORTS = "HOTLEASE_PYTHON_IMPORTS"
 _OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
+_TASKS_MAX = "HOTLEASE_PYTHON_TASKS_MAX"
 _TEXT_MAX = 64 * 1024
 
 load = pickle.loads
@@ -103,6 +104,7 @@ def main():
     begun = vars(sys.modules["__main__"]).pop("begun", 0)
     is_zygote = bool(os.environ.pop(_ZYGOTE, ""))
     imports = os.environ.pop(_IMPORTS, "").split()
+    tasks_max = int(os.environ.pop(_TASKS_MAX, "0"))
     try:
         # Before any code of the tenant is imported.
         begins = _importing.begun() if is_zygote else (_core.Slot(),)
@@ -133,4 +135,4 @@ def main():
         _importing.serve(*begins, took)
         begins = (_core.Slot(),)
         took = 0
-    begins[0].serve(load, dump, describe, took)
+    begins[0].serve(load, dump, describe, took, tasks_max)

@@ -129,8 +129,8 @@ class DeadlineExceeded(TaskError, TimeoutError):
     """The task did not end within the executor's ``timeout``."""
 
 
-class LeaseEnded(TaskError):
-    """The workers were released or revoked."""
+class LeaseEnded(TaskError, BrokenExecutor):
+    """The workers were released, revoked, or killed by the program."""
 
 
 class ExecutorBroken(TaskError, BrokenExecutor):

@@ -427,7 +427,7 @@ impl Drop for Client {
     }
 }
 
-fn close(core: &Arc<ExecutorCore>, cancel_futures: bool) {
+pub(super) fn close(core: &Arc<ExecutorCore>, cancel_futures: bool) {
     let mut state = core.state();
     if state.closed.is_none() {
         state.closed = Some(Closed::ShutDown);

@@ -8,6 +8,7 @@
 //! | `tasks` | tasks themselves: functions, requests, states, outcomes, times; results that stay with workers |
 //! | `dataflow` | tasks that depend on others, equal tasks of which one runs, memoised results |
 //! | `core` | the queue and the slots; collection of results, retries, replacement of dead workers; collecting threads |
+//! | `kill` | the end of an executor before its tasks have ended |
 //! | `growth` | workers that become free a little later |
 //! | `memory` | shared memory for large arguments and results |
 //! | `output` | output of tasks, until it is shown |
@@ -19,6 +20,7 @@ mod dataflow;
 mod executor;
 mod futures;
 mod growth;
+mod kill;
 mod memory;
 mod output;
 mod start_phases;
@@ -47,5 +49,6 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(start_phases::_cold_start, module)?)?;
     module.add_function(wrap_pyfunction!(start_phases::_has_network, module)?)?;
     module.add_function(wrap_pyfunction!(executor::_await_dropped, module)?)?;
+    module.add_function(wrap_pyfunction!(kill::_kill, module)?)?;
     module.add("Error", module.py().get_type::<Error>())
 }

@@ -66,9 +66,9 @@ impl Slot {
         self.take()?.reject(why)
     }
 
-    /// Waits for a lease, then runs tasks for ever. `load`, `dump` and `describe`: see `hotlease._slot`; `imports_ns`:
-    /// time that imports have taken so far.
-    #[pyo3(signature = (load, dump, describe, imports_ns = 0))]
+    /// Waits for a lease, then runs tasks. `load`, `dump` and `describe`: see `hotlease._slot`; `imports_ns`: time that
+    /// imports have taken so far; `tasks_max`: tasks after which the process ends, 0: it does not.
+    #[pyo3(signature = (load, dump, describe, imports_ns = 0, tasks_max = 0))]
     fn serve(
         &mut self,
         py: Python<'_>,
@@ -76,11 +76,12 @@ impl Slot {
         dump: Py<PyAny>,
         describe: Py<PyAny>,
         imports_ns: u64,
+        tasks_max: u64,
     ) -> PyResult<()> {
         let mut worker = self.take()?;
         worker.set_imports(Duration::from_nanos(imports_ns));
         output_streams::note_pipe();
-        task::prepare(load, dump, describe);
+        task::prepare(load, dump, describe, tasks_max);
         let hosted = py
             .detach(|| worker.host(task::call, Some(state::FUNCTIONS)))
             .map_err(PyOSError::new_err)?;

@@ -194,6 +194,11 @@ pub struct KeptResults {
 }
 
 impl KeptResults {
+    /// Whether the client has fetched all of them.
+    pub fn is_empty(&self) -> bool {
+        self.results.is_empty()
+    }
+
     /// Next ticket, unique in this process.
     fn next_ticket(&mut self) -> u64 {
         if self.tickets == 0 {

@@ -83,6 +83,12 @@ pub fn take(ticket: u64) -> Option<Arc<ShelvedReply>> {
     Some(standing)
 }
 
+/// Whether no reply is here.
+pub fn is_empty() -> bool {
+    let shelf = SHELF.get().and_then(Option::as_ref);
+    shelf.is_none_or(|shelf| shelf.results().standing.is_empty())
+}
+
 /// The reply at this location, if it is on this shelf.
 pub fn find(left: &LeftResult) -> Option<Arc<ShelvedReply>> {
     let shelf = SHELF.get()?.as_ref()?;

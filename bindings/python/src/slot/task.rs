@@ -39,6 +39,10 @@ struct SlotState {
     scratch: Vec<u8>,
     /// Running time of the current task's function, if asked for.
     took: Option<Duration>,
+    /// Functions that have run.
+    ran: u64,
+    /// Functions after which the process ends; 0: it does not.
+    tasks_max: u64,
 }
 
 thread_local! {
@@ -46,8 +50,9 @@ thread_local! {
     static STATE: RefCell<Option<SlotState>> = const { RefCell::new(None) };
 }
 
-/// Sets the state. To be called once, on the thread that the slot will run on.
-pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>) {
+/// Sets the state. To be called once, on the thread that the slot will run on. `tasks_max`: functions after which the
+/// process ends; 0: it does not.
+pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>, tasks_max: u64) {
     let state = SlotState {
         load,
         dump,
@@ -56,6 +61,8 @@ pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>) {
         kept: KeptResults::default(),
         scratch: Vec::with_capacity(4096),
         took: None,
+        ran: 0,
+        tasks_max,
     };
     STATE.set(Some(state));
 }
@@ -88,6 +95,7 @@ pub unsafe extern "C" fn call(
         STATE.with_borrow_mut(|state| match state {
             Some(state) => {
                 Python::attach(|py| state.run(py, &input, &mut output));
+                state.end_if_spent();
                 true
             }
             None => false,
@@ -159,6 +167,15 @@ impl SlotState {
         }
     }
 
+    /// Ends the process after the reply, if it has run as many functions as it may and no result is left here.
+    #[inline]
+    fn end_if_spent(&self) {
+        let is_spent = self.tasks_max > 0 && self.ran >= self.tasks_max;
+        if is_spent && self.kept.is_empty() && shelf::is_empty() {
+            exit_after_reply(0);
+        }
+    }
+
     /// Runs a native task, and writes its reply if it has a result.
     fn native(
         &mut self,
@@ -169,6 +186,7 @@ impl SlotState {
         output: &mut ReplyDestination<'_>,
     ) -> Result<(), TaskFailure> {
         let results = self.results(py, input, task, lent)?;
+        self.ran += 1;
         let (kept, took) = (&mut self.kept, &mut self.took);
         native::run(py, input, task, &results, (output, kept), took)
     }
@@ -190,6 +208,7 @@ impl SlotState {
         if let Some(floats) = floats {
             floats.restore();
         }
+        self.ran += 1;
         let begun = task.timed.then(Instant::now);
         let result = function.call(&arguments, named.as_ref());
         self.took = begun.map(|begun| begun.elapsed());

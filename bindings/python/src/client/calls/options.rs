@@ -94,6 +94,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
             "network" => lease.reach.network = value.extract()?,
             "polling" => lease.polling = polling(value.extract()?)?,
             "hot_budget" => lease.hot_budget = seconds(&value)?,
+            "depth" => lease.depth = value.extract()?,
             "ttl" => lease.ttl = seconds(&value)?,
             "timeout" => lease.timeout = Some(seconds(&value)?),
             "patience" => lease.patience = seconds(&value)?,
