@@ -17,6 +17,7 @@ from parsl.app.errors import AppTimeout, BashExitFailure  # noqa: E402
 from parsl.config import Config  # noqa: E402
 from parsl.dataflow.errors import DependencyError  # noqa: E402
 from parsl.executors.errors import BadStateException, InvalidResourceSpecification  # noqa: E402
+from parsl.serialize.errors import SerializationError  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_large_arrays_and_what_does_not_pickle(kernel):
     np = pytest.importorskip("numpy")
     array = np.arange(500_000)
     assert np.array_equal(add(array, b=1).result(300), array + 1)
-    with pytest.raises(TypeError, match="pickle"):
+    with pytest.raises(SerializationError, match="add"):
         add(threading.Lock()).result(300)
 
 

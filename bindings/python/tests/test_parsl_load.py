@@ -25,6 +25,7 @@ from parsl.dataflow.memoization import BasicMemoizer  # noqa: E402
 from parsl.errors import ConfigurationError, NoDataFlowKernelError  # noqa: E402
 from parsl.executors import ThreadPoolExecutor  # noqa: E402
 from parsl.executors.errors import InvalidResourceSpecification  # noqa: E402
+from parsl.serialize.errors import SerializationError  # noqa: E402
 from parsl.utils import get_all_checkpoints  # noqa: E402
 
 
@@ -341,7 +342,7 @@ def test_what_is_not_for_it_is_refused_by_name(loaded):
     assert asking().result(300) == 1
     with pytest.raises(ValueError, match="invalid executor elsewhere"):
         elsewhere().result(300)
-    with pytest.raises(TypeError, match="pickle"):
+    with pytest.raises(SerializationError, match="add"):
         add(threading.Lock()).result(300)
     with pytest.raises(ConfigurationError, match="already"):
         hotlease.parsl.load()

@@ -36,9 +36,19 @@ def call_back(function: Callable[[Any], Any], future: Any) -> None:
 
 def not_sent(error: BaseException) -> BaseException:
     """Prepares the exception of a task that could not be sent."""
+    try:
+        error._hotlease_not_sent = True  # type: ignore[attr-defined]
+    except AttributeError:
+        # A class of exceptions that takes no other attributes.
+        pass
     if sys.version_info >= (3, 11):
         error.add_note("hotlease: the task could not be sent; its function did not run")
     return error
+
+
+def was_not_sent(error: BaseException) -> bool:
+    """Whether this is the exception of a task that could not be sent: mostly because an argument does not pickle."""
+    return getattr(error, "_hotlease_not_sent", False) is True
 
 
 def remote_exception(traceback: str, pickled: Optional[bytes], text: str) -> BaseException:

@@ -13,7 +13,9 @@ from parsl.monitoring.radios.filesystem import FilesystemRadio
 
 from hotlease._executor import Executor
 from hotlease._options import arguments
-from hotlease.errors import LeaseEnded, WorkerDied
+from hotlease._outcomes import was_not_sent
+from hotlease.errors import WorkerDied
+from hotlease.parsl.futures import not_serialized
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +97,8 @@ class HotleaseExecutor(ParslExecutor):
             If resources are asked for: a task has the resources of its worker, set in the executor.
         parsl.executors.errors.BadStateException
             If the executor has lost its workers and gets no others.
+        parsl.serialize.errors.SerializationError
+            If an argument does not pickle.
         """
         if resource_specification:
             raise InvalidResourceSpecification(
@@ -110,6 +114,9 @@ class HotleaseExecutor(ParslExecutor):
         except BrokenExecutor as error:
             self._remember(error)
             raise BadStateException(self, error) from error  # type: ignore[no-untyped-call,unused-ignore]
+        why = future.exception() if future.done() and not future.cancelled() else None
+        if why is not None and was_not_sent(why):
+            raise not_serialized(getattr(func, "__name__", "app"), why) from why
         future.add_done_callback(self._ended)
         return future
 
@@ -119,7 +126,7 @@ class HotleaseExecutor(ParslExecutor):
 
     def _remember(self, error: BaseException) -> None:
         # The death of a worker concerns only its task.
-        if isinstance(error, (BrokenExecutor, LeaseEnded)) and not isinstance(error, WorkerDied):
+        if isinstance(error, BrokenExecutor) and not isinstance(error, WorkerDied):
             if self._bad_state is None:
                 _log.error("the executor %s has no workers and gets no others: %s", self.label, error)
             self._bad_state = error

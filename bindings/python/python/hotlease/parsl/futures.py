@@ -10,9 +10,11 @@ from parsl.app.futures import DataFuture
 from parsl.dataflow.errors import DependencyError
 from parsl.dataflow.futures import AppFuture as ParslFuture
 from parsl.dataflow.states import States
+from parsl.serialize.errors import SerializationError
 
 from hotlease import errors
 from hotlease._executor import Future
+from hotlease._outcomes import was_not_sent
 from hotlease.parsl.apps import AppRaised
 
 if TYPE_CHECKING:
@@ -114,7 +116,16 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
         return super().__getattr__(name)
 
 
+def not_serialized(name: str, error: BaseException) -> SerializationError:
+    """Returns Parsl's exception for a task whose arguments do not pickle, for this reason."""
+    made = SerializationError(name)
+    made.__cause__ = error
+    return made
+
+
 def _as_parsl_has_it(error: BaseException, call: Call) -> BaseException:
+    if was_not_sent(error):
+        return not_serialized(call.name, error)
     if isinstance(error, AppRaised):
         return error.unpacked()
     if isinstance(error, errors.DependencyError):

@@ -17,6 +17,7 @@ from concurrent.futures import BrokenExecutor, Future
 from typing import Any, Optional, Union
 
 import parsl
+import parsl.config
 from parsl.app.futures import DataFuture
 from parsl.app.python import timeout
 from parsl.config import Config
@@ -236,7 +237,7 @@ def load(config: Optional[Config] = None, *, max_workers: Optional[int] = None, 
     if DataFlowKernelLoader._dfk is not None:
         raise ConfigurationError("Config has already been loaded")
     config = copy.copy(config) if config is not None else Config()
-    if len(config.executors) == 1 and _is_default(config.executors[0]):
+    if len(config.executors) == 1 and config.executors[0] in _defaults:
         config._executors = (HotleaseExecutor(max_workers=max_workers, **options),)
     elif max_workers is not None or options:
         raise ConfigurationError("max_workers and options are of the executor that is made, and the configuration names one")
@@ -252,13 +253,20 @@ def _only(config: Config) -> HotleaseExecutor:
     named = ", ".join(f"{executor.label} ({type(executor).__name__})" for executor in executors)
     raise ConfigurationError(
         f"hotlease.parsl.load runs all apps in the workers of one HotleaseExecutor, and the configuration has {named}: "
-        "name no executor or such a one; parsl.load(config) can have it beside others"
+        "name no executor or such a one (and if you name none, import hotlease.parsl before you make the configuration); "
+        "parsl.load(config) can have it beside others"
     )
 
 
-def _is_default(executor: Any) -> bool:
-    """Whether this is the executor that Parsl puts into a configuration without executors."""
-    if type(executor) is not ThreadPoolExecutor:
-        return False
-    usual = ThreadPoolExecutor()
-    return all(getattr(executor, name) == getattr(usual, name) for name in ("label", "max_threads", "storage_access"))
+# Executors that Parsl has put into configurations without executors.
+_defaults: weakref.WeakSet[ThreadPoolExecutor] = weakref.WeakSet()
+
+
+def _default() -> ThreadPoolExecutor:
+    made = ThreadPoolExecutor()
+    _defaults.add(made)
+    return made
+
+
+# Nothing else tells such an executor from one that the program has named.
+setattr(parsl.config, "ThreadPoolExecutor", _default)  # noqa: B010
