@@ -39,7 +39,7 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
     if data is None:
         from hotlease import _by_value
 
-        data = _by_value.dumps(_on_path(function), of_function=True)
+        data = _by_value.dumps(on_path(function), of_function=True)
         changes = int(not _is_constant(getattr(function, "__wrapped__", function)))
     if len(data) > _LARGE_FUNCTION and name:
         import warnings
@@ -87,7 +87,7 @@ def _by_reference(function: Any) -> Optional[bytes]:
     if _modules.is_by_value(getattr(function, "__module__", None)):
         return None
     try:
-        return pickle.dumps(_on_path(function), _PROTOCOL)
+        return pickle.dumps(on_path(function), _PROTOCOL)
     except Exception:
         # Local, a lambda, or replaced by a decorator: sent by value.
         return None
@@ -133,7 +133,7 @@ def dump_arguments(
     buffers: list[pickle.PickleBuffer] = []
     what = args if alone else (args, kwargs)
     if sys.path != _modules.given:
-        what = _on_path(what)
+        what = on_path(what)
     try:
         data = pickle.dumps(what, _PROTOCOL, buffer_callback=buffers.append)
         # Workers have another __main__, and lack other modules; and arrays that are mapped from a file are not copied.
@@ -162,10 +162,11 @@ def dump_kept(args: tuple[Any, ...]) -> bytes:
         return data
     from hotlease import _by_value
 
-    return _by_value.dumps(_on_path(what))
+    return _by_value.dumps(on_path(what))
 
 
-def _on_path(value: Any) -> Any:
+def on_path(value: Any) -> Any:
+    """Returns the value so that it is unpickled with the program's import path, if that has changed."""
     path = _modules.changed_path()
     return value if path is None else _modules.OnPath(path, value)
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, Future
 from typing import Any, Optional
 
+import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+
 from hotlease import _kept
 from hotlease._executor import Executor
 from hotlease._outcomes import remote_exception
+from hotlease._preparing import preparation
+from hotlease._remote import Preparation
 from hotlease.errors import WorkerDied
 
 try:
@@ -39,6 +44,9 @@ def get(
     pool: Optional[Executor] = None,
     optimize_graph: bool = True,
     chunksize: Optional[int] = None,
+    initializer: Optional[Callable[[], object]] = None,
+    func_loads: Optional[Callable[[Any], Any]] = None,
+    func_dumps: Optional[Callable[[Any], Any]] = None,
     **of_dask: Any,
 ) -> Any:
     """Computes keys of a graph in leased workers. Called by Dask.
@@ -59,9 +67,14 @@ def get(
         Whether chains of tasks without branches are fused into one.
     chunksize
         Number of tasks that are sent together. Default: ``chunksize`` of ``dask.config``, else 1.
+    initializer
+        Called in each worker before the first task of the call, unless it was the last initializer there. With a
+        `pool`, it is that executor's own, and this one is ignored with a warning. Default: ``multiprocessing.initializer``
+        of ``dask.config``, else none.
+    func_loads, func_dumps
+        Used to pickle tasks and results, in place of hotlease's own way, which copies large arrays once. Default: those
+        of ``dask.config``, else none.
     """
-    if of_dask.get("initializer") is not None:
-        raise TypeError("hotlease.dask.get takes no initializer; give one to the executor: pool=hotlease.Executor(initializer=...)")
     graph = ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk)
     graph, dependencies = cull(graph, keys)  # type: ignore[no-untyped-call,unused-ignore]
     if optimize_graph:
@@ -70,11 +83,20 @@ def get(
     if _kept.is_worker():
         # A worker that waited for tasks would keep its slot from them.
         return get_sync(graph, keys, **of_dask)  # type: ignore[no-untyped-call,unused-ignore]
-    executor = pool or dask.config.get("pool", None) or _kept.executor()
+    pool = pool or dask.config.get("pool", None)
+    initializer = initializer or dask.config.get("multiprocessing.initializer", None)
+    if pool is not None and initializer is not None:
+        text = "the initializer is ignored, because a pool was given: hotlease.Executor(initializer=...) has its own"
+        warnings.warn(text, stacklevel=2)
+        initializer = None
+    loads, dumps = func_loads or dask.config.get("func_loads", None), func_dumps or dask.config.get("func_dumps", None)
+    if loads or dumps:
+        of_dask.update(loads=loads or cloudpickle.loads, dumps=dumps or cloudpickle.dumps)
+    executor = pool or _kept.executor()
     if not isinstance(executor, Executor):
         raise TypeError(f"the pool of hotlease.dask.get is a hotlease.Executor, not {type(executor).__name__}")
     num_workers = num_workers or dask.config.get("num_workers", None)
-    tasks = _Tasks(executor)
+    tasks = _Tasks(executor, preparation(initializer))
     try:
         return get_async(  # type: ignore[no-untyped-call,unused-ignore]
             tasks.submit,
@@ -97,12 +119,13 @@ def get(
 class _Tasks:
     """Tasks of one call, so that tasks that have not started can be cancelled once the call has failed."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, prepared: Preparation) -> None:
         self._executor = executor
+        self._prepared = prepared
         self._sent: set[Future[Any]] = set()
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        future: Future[Any] = self._executor.submit(function, *args)
+        future: Future[Any] = self._executor.submit(self._prepared, function, *args)
         self._sent.add(future)
         future.add_done_callback(self._sent.discard)
         return future
@@ -112,10 +135,10 @@ class _Tasks:
             future.cancel()
 
 
-def _packed(error: BaseException, dumps: Callable[[Any], Any]) -> tuple[Any, None]:
+def _packed(error: BaseException, dumps: Callable[[Any], Any]) -> Any:
     # Described as a worker describes the exceptions of other tasks: this runs in a worker.
     worker: Any = sys.modules["hotlease._slot"]
-    return worker.describe(error), None
+    return dumps((worker.describe(error), None))
 
 
 def _raise(described: tuple[bytes, Optional[bytes], bytes], nothing: None) -> None:

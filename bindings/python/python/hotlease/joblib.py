@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import BrokenExecutor, Future
 from queue import SimpleQueue
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from hotlease import _kept
 from hotlease._executor import Executor
 from hotlease._outcomes import call_back
+from hotlease._preparing import preparation
+from hotlease._remote import Preparation
 from hotlease.errors import WorkerDied
 
 try:
@@ -33,6 +37,10 @@ except ImportError as error:
 
 __all__ = ["HotleaseBackend"]
 
+# Options that joblib passes to each backend, and that mean nothing here: its choice of a backend, and arrays that other
+# backends write to files for their workers.
+_OF_JOBLIB = frozenset(("context", "max_nbytes", "mmap_mode", "prefer", "require", "temp_folder", "verbose"))
+
 
 class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc,unused-ignore]
     """Runs joblib's batches in leased workers. Made by joblib, for ``backend="hotlease"``.
@@ -42,6 +50,9 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     executor
         Executor of the batches: ``parallel_config(backend="hotlease", executor=...)``. Default: one of the program,
         kept from one call of ``Parallel`` to the next.
+    initializer, initargs
+        Called in each worker before the first batch of a call, unless it was the last initializer there. ``Parallel``
+        takes them, too. If it raises, so does the call.
     """
 
     default_n_jobs = -1
@@ -50,9 +61,23 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     MIN_IDEAL_BATCH_DURATION = 0.02
     MAX_IDEAL_BATCH_DURATION = 0.2
 
-    def __init__(self, executor: Optional[Executor] = None, **of_joblib: Any) -> None:
-        super().__init__(**of_joblib)
+    def __init__(
+        self,
+        executor: Optional[Executor] = None,
+        initializer: Optional[Callable[..., object]] = None,
+        initargs: tuple[Any, ...] = (),
+        *,
+        nesting_level: Optional[int] = None,
+        inner_max_num_threads: Optional[int] = None,
+        **others: Any,
+    ) -> None:
+        super().__init__(nesting_level=nesting_level)
+        if inner_max_num_threads is not None:
+            raise TypeError("inner_max_num_threads: joblib's backend hotlease takes none, because a worker has one core")
+        _refuse(others)
         self._given = executor
+        self._initializer = initializer, initargs
+        self._preparations: weakref.WeakKeyDictionary[Any, Preparation] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._calls = 0
         self._batches: Optional[_Batches] = None
@@ -69,13 +94,28 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
             return 1
         return n_jobs if n_jobs > 0 else max(self._executor()._slots() + 1 + n_jobs, 1)
 
-    def configure(self, n_jobs: Optional[int] = 1, parallel: Any = None, **of_joblib: Any) -> int:
+    def configure(
+        self,
+        n_jobs: Optional[int] = 1,
+        parallel: Any = None,
+        initializer: Optional[Callable[..., object]] = None,
+        initargs: tuple[Any, ...] = (),
+        **others: Any,
+    ) -> int:
         """Prepares the workers."""
+        _refuse(others.keys() - _OF_JOBLIB)
+        if others.get("mmap_mode") in ("r+", "w+") and others.get("max_nbytes") is not None:
+            raise ValueError(
+                f"mmap_mode={others['mmap_mode']!r}: with joblib's backend hotlease, tasks share what they write only in arrays "
+                "that are numpy.memmap already; pass one, or max_nbytes=None"
+            )
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         self.parallel = parallel
         executor = self._executor()
+        given = self._initializer if initializer is None else (initializer, initargs)
+        self._preparations[parallel] = preparation(*given)
         with self._lock:
             # Several calls of Parallel at once share one backend, if the results of some are drawn from generators.
             self._calls += 1
@@ -89,7 +129,8 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         with self._lock:
             batches = self._batches
         if batches is not None:
-            batches.send(func, callback or (lambda future: None))
+            prepared = self._preparations.get(getattr(callback, "parallel", self.parallel)) or preparation()
+            batches.send((prepared, func), callback or (lambda future: None))
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
         """Returns the result of a batch."""
@@ -139,7 +180,7 @@ class _Batches:
 
     def _fill(self, place: Future[Any], batch: Any, callback: Callable[[Any], Any]) -> None:
         try:
-            future: Future[Any] = self._executor.submit(batch)
+            future: Future[Any] = self._executor.submit(*batch)
         except BaseException as error:
             # The exception would be lost if a background thread sends the batch.
             if isinstance(error, BrokenExecutor):
@@ -176,6 +217,12 @@ class _Batches:
 
     def end(self) -> None:
         self._ended.put(None)
+
+
+def _refuse(names: Iterable[str]) -> None:
+    for name in names:
+        where = "; name it in parallel_config" if name == "executor" else ""
+        raise TypeError(f"{name}: joblib's backend hotlease has the options executor, initializer and initargs{where}")
 
 
 def _is_broken(error: Optional[BaseException]) -> bool:

@@ -1,0 +1,26 @@
+"""Preparation of workers for the calls of other libraries: `hotlease._remote.Preparation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Optional
+
+from hotlease import _by_value, _modules, _pickles
+from hotlease._remote import Preparation
+
+# An executor remembers functions by identity: most calls of a program have equal preparations.
+_last = Preparation(None, None)
+
+
+def preparation(initializer: Optional[Callable[..., object]] = None, initargs: tuple[Any, ...] = ()) -> Preparation:
+    """Returns what prepares workers: for the folder that the program is in, with an initializer or without."""
+    global _last
+    pickled = None
+    if initializer is not None:
+        if not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        pickled = _by_value.dumps(_pickles.on_path((initializer, tuple(initargs))))
+    made = Preparation(_modules.directory(), pickled)
+    if vars(made) != vars(_last):
+        _last = made
+    return _last
