@@ -1,12 +1,16 @@
 """Workers in sandboxes of kind namespace. On nodes that cannot make them, these tests are skipped with the reason."""
 
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 
 import pytest
 
 import hotlease
+from hotlease import _shared_key
 
 from conftest import end
 
@@ -53,3 +57,20 @@ def test_a_task_that_dies_is_told_and_the_next_one_runs(sandboxed):
 def test_an_unknown_kind_is_refused(platform):
     with pytest.raises(hotlease.Error, match="sandbox"):
         hotlease.Executor(1, options=hotlease.ExecutorOptions(sandbox="jail")).submit(int).result(60)
+
+
+def test_a_sandboxed_worker_gets_no_key_of_the_program(sandboxed):
+    with multiprocessing.Manager() as manager:
+        with pytest.raises(PermissionError, match="outside of a sandbox; this worker did not"):
+            sandboxed.submit(len, manager.list()).result(60)
+
+
+def test_only_a_process_that_sees_the_program_s_files_gets_its_key(tmp_path):
+    script = "import sys\nfrom hotlease import _shared_key\nprint(_shared_key._asked(sys.argv[1]) == bytes.fromhex(sys.argv[2]))"
+    asking = [sys.executable, "-c", script, _shared_key._served(), multiprocessing.current_process().authkey.hex()]
+    assert subprocess.run(asking, capture_output=True, text=True, timeout=60).stdout == "True\n"
+    apart = ["unshare", "--mount", "--map-root-user"]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no other namespaces here")
+    done = subprocess.run([*apart, *asking], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "PermissionError" in done.stderr and "does not know it as one" in done.stderr

@@ -107,6 +107,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
             return _known.cached_property, (object.func, object.attrname)
         if self._is_current and kind.__module__ == "numpy":
             return _mapped.reduce(object)
+        if self._is_current and _is_proxy(object):
+            from hotlease import _shared_key
+
+            return _shared_key.reduce(object)
         return super().reducer_override(object)
 
     def _named(self, name: Name, object: Any) -> Any:
@@ -153,6 +157,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         if name is not None and name not in self._within:
             return self._named(name, function)
         return _known.cached, (wrapped, function.cache_parameters())
+
+
+def _is_proxy(object: Any) -> bool:
+    """Whether an object stands for one in a manager of `multiprocessing`."""
+    kind = getattr(sys.modules.get("multiprocessing.managers"), "BaseProxy", None)
+    return kind is not None and isinstance(object, kind) and not _known.is_worker()
 
 
 # Attributes of a module that imports in its functions need.

@@ -136,8 +136,10 @@ def dump_arguments(
         what = on_path(what)
     try:
         data = pickle.dumps(what, _PROTOCOL, buffer_callback=buffers.append)
-        # Workers have another __main__, and lack other modules; and arrays that are mapped from a file are not copied.
+        # Workers have another __main__, and lack other modules; arrays that are mapped from a file are not copied; and
+        # proxies of managers come with a way to their key.
         by_value = b"__main__" in data or b"memmap" in data
+        by_value = by_value or "multiprocessing.managers" in sys.modules and b"multiprocessing.managers" in data
     except Exception:
         by_value = True
     if len(sys.modules) != _modules.looked or _modules.absent_names or _modules.registered:
