@@ -46,7 +46,7 @@ def value(buffer: Any, dtype: Any, shape: Optional[tuple[int, ...]], order: Any)
     dtype = numpy.dtype(dtype)
     if shape is None:
         if view.nbytes % dtype.itemsize:
-            raise _unlike(f"{counted(view.nbytes, 'byte')}, which {dtype} ({counted(dtype.itemsize, 'byte')}) does not divide")
+            raise _unlike(f"{counted(view.nbytes, 'byte')}, which is no whole number of {dtype} (each of {dtype.itemsize})")
         shape = (view.nbytes // dtype.itemsize,)
     elif view.nbytes != math.prod(shape) * dtype.itemsize:
         whole = math.prod(shape) * dtype.itemsize
