@@ -25,6 +25,10 @@ def _run(*command, **options):
     return done.stdout
 
 
+def _has_c_library():
+    return any(pathlib.Path(os.environ["HOTLEASE_PROGRAMS"]).glob("libhotlease.so.*"))
+
+
 @pytest.fixture(scope="module")
 def wheel():
     """The wheel, made as `pip install .` makes it, but with hatchling and the binaries that cargo has built."""
@@ -54,7 +58,8 @@ def installed(wheel):
     (home / "run").mkdir(mode=0o700)
     run.home = home
     yield run
-    run("hotlease", "down")
+    if (home / "run/manager.sock").exists():  # a test alone may start no platform
+        run("hotlease", "down")
     shutil.rmtree(home)
 
 
@@ -67,6 +72,8 @@ def test_a_wheel_has_types_a_command_and_programs_that_can_be_run(wheel):
             mode = entries[f"hotlease/bin/{name}"].external_attr >> 16
             assert mode & 0o111 == 0o111, f"{name} would be installed with mode {mode:o}"
         assert len([name for name in entries if name.startswith("hotlease/bin/")]) == len(PROGRAMS)
+        for name in ("lib/libhotlease.so.0", "include/hotlease/hotlease.h", "include/hotlease/fortran/hotlease.f90"):
+            assert (f"hotlease/{name}" in entries) == _has_c_library()
         (commands,) = (name for name in entries if name.endswith("entry_points.txt"))
         assert b"hotlease=hotlease._programs:main" in archive.read(commands).replace(b" ", b"")
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
@@ -82,6 +89,18 @@ def test_nothing_in_a_wheel_is_linked_with_libpython(wheel, tmp_path):
         for name in binaries:
             needed = _run(readelf, "--dynamic", archive.extract(name, tmp_path))
             assert "NEEDED" in needed and "libpython" not in needed, name
+
+
+def test_a_wheel_compiles_programs_in_c(installed, tmp_path):
+    compiler = shutil.which("cc") or pytest.skip("needs a C compiler")
+    if not _has_c_library():
+        pytest.skip("needs the C library, which `make build` links")
+    flags = installed("hotlease", "--cflags", "--libs").split()
+    assert installed("hotlease", "--cflags") == flags[0] and flags[0].startswith(f"-I{installed.home}/venv/lib")
+    program = tmp_path / "hello"
+    _run(compiler, ROOT / "examples/00_hello/hello.c", "-o", program, *flags)
+    done = subprocess.run([program, "/no/library.so"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "cannot read /no/library.so" in done.stderr
 
 
 def test_an_installed_command_runs_its_own_program_with_any_path(installed, tmp_path):

@@ -1,10 +1,12 @@
-"""Paths of the platform's programs: `hotlease` and `hotlease-worker`."""
+"""Paths of the platform's programs, `hotlease` and `hotlease-worker`, and of the C library that a wheel contains."""
 
 import os
 import sys
 
-# Folder in a wheel. Not the environment's `bin`: that may be anywhere, and may hold another version.
-_PACKAGED = os.path.join(os.path.dirname(os.path.realpath(__file__)), "bin")
+# Folder of the package, and that of programs in a wheel. Not the environment's `bin`: that may be anywhere, and may hold
+# another version.
+_HERE = os.path.dirname(os.path.realpath(__file__))
+_PACKAGED = os.path.join(_HERE, "bin")
 
 
 def find(name: str) -> str:
@@ -48,8 +50,24 @@ def _is_script(path: str) -> bool:
         return file.read(2) == b"#!"
 
 
+def flags(names: list[str]) -> str:
+    """Returns options of a compiler (``--cflags``) and a linker (``--libs``) for the library that the package contains."""
+    include, libraries = os.path.join(_HERE, "include"), os.path.join(_HERE, "lib")
+    found = sorted(os.listdir(libraries)) if os.path.isdir(libraries) else []
+    if not found:
+        sys.exit(
+            "hotlease: this installation has no headers and no C library, because `pip install` compiled it from source; "
+            "take a wheel of `make wheels`, or `make install` and pkg-config"
+        )
+    known = {"--cflags": f"-I{include}", "--libs": f"-L{libraries} -l:{found[0]} -Wl,-rpath,{libraries}"}
+    return " ".join(known[name] for name in names)
+
+
 def main() -> None:
-    """Runs the ``hotlease`` command: replaces this process by the program."""
+    """Runs the ``hotlease`` command: replaces this process by the program. Answers ``--cflags`` and ``--libs`` itself."""
+    if len(sys.argv) > 1 and set(sys.argv[1:]) <= {"--cflags", "--libs"}:
+        print(flags(sys.argv[1:]))
+        return
     try:
         program = find("hotlease")
     except FileNotFoundError as error:
