@@ -4,7 +4,7 @@
 //! in a random order of its own, so that clients which begin at the same moment do not all queue at the same agent.
 //! An agent that has announced to be full is left out. Once all have refused, both ways wait. The pause doubles
 //! each time, and is drawn between its half and its whole, so that clients which were refused together do not come
-//! back together.
+//! back together. The last round is at the end of the patience, however long the pause before it would have been.
 //!
 //! *Refusals that do not pass.* Waiting helps only against what may change by itself ([`Rejection::may_pass`]). An
 //! agent that refuses for any other reason is not asked again, and the next one is asked at once. Once no agent is
@@ -226,10 +226,7 @@ impl Acquisition {
     }
 
     fn wait(&mut self, now: Duration) -> Option<AcquisitionAction> {
-        let nanos = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX);
-        let until = now + Duration::from_nanos(self.random.random_range(nanos / 2..=nanos));
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
-        if until > self.give_up {
+        if now >= self.give_up {
             // The other agents' lasting reasons do not matter to a client that may be served later.
             let last = self.last.take().unwrap_or_else(|| match self.objections.is_empty() {
                 true => Rejection::NoAgent,
@@ -239,7 +236,12 @@ impl Acquisition {
             });
             return self.give_up(last);
         }
-        self.state = AcquisitionState::Waiting { until };
+        let nanos = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX);
+        let pause = Duration::from_nanos(self.random.random_range(nanos / 2..=nanos));
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.state = AcquisitionState::Waiting {
+            until: (now + pause).min(self.give_up),
+        };
         None
     }
 
@@ -306,9 +308,15 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_are_drawn_and_end_with_the_patience() {
-        let patience = Patience(Duration::from_secs(10));
-        let mut acquisition = Acquisition::new(GrantSource::Managed, patience, 5, Duration::ZERO);
+    fn pauses_grow_are_drawn_and_the_last_try_is_at_the_end_of_the_patience() {
+        for patience in [Duration::from_secs(1), Duration::from_secs(10)] {
+            uses_up(patience);
+        }
+    }
+
+    /// Checks that a client with this patience asks for the last time when it is over.
+    fn uses_up(patience: Duration) {
+        let mut acquisition = Acquisition::new(GrantSource::Managed, Patience(patience), 5, Duration::ZERO);
         let mut now = Duration::ZERO;
         let mut pause = PAUSE_MIN;
         for _round in 0..1000 {
@@ -320,12 +328,12 @@ mod tests {
                     AcquisitionAction::GiveUp(Rejection::NoCapacity { .. })
                 ));
                 assert!(acquisition.is_over());
-                assert!(now > Duration::from_secs(8), "it gave up at {now:?}");
+                assert_eq!(now, patience, "the time of the last try");
                 return;
             }
             let due = acquisition.due().expect("it waits");
             assert!(
-                due - now >= pause / 2 && due - now <= pause,
+                due - now <= pause && (due - now >= pause / 2 || due == patience),
                 "{:?} of {pause:?}",
                 due - now
             );
