@@ -72,14 +72,37 @@ fn eight_warm_slots_share_two_cores_and_exclusive_leases_get_none_of_them() {
 }
 
 #[test]
+fn two_shared_leases_compute_at_the_same_time_while_a_core_is_idle() {
+    let platform = Platform::start();
+    let leases = [0, 1].map(|_| platform.invoker_with("behaved", not_waiting(&platform, 1)));
+    let cores: BTreeSet<i32> = leases.iter().map(|lease| core(lease, 0)).collect();
+    assert_eq!(cores.len(), 2, "each has the least loaded core");
+    // Each is refused at once if the other one's function runs on its core.
+    let calls = leases
+        .each_ref()
+        .map(|lease| lease.function("rest").unwrap().submit(&millis(300)).unwrap());
+    for call in calls {
+        call.wait().expect("it has a core");
+    }
+}
+
+#[test]
 fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
     let platform = Platform::start();
-    // One core for both slots, as two fit on it.
-    let invoker = platform.invoker_with("behaved", not_waiting(&platform, 2));
-    assert_eq!(core(&invoker, 0), core(&invoker, 1));
-    let rest = invoker.function("rest").unwrap().on_slot(0).unwrap();
-    let long = rest.submit(&millis(5000)).unwrap();
-    until_taken(&invoker, 1);
+    // Two workers on each of the two cores.
+    let invoker = platform.invoker_with("behaved", not_waiting(&platform, 4));
+    let cores = [0, 1, 2, 3].map(|slot| core(&invoker, slot));
+    assert_eq!(cores[..2], cores[2..]);
+    let rest = |slot| invoker.function("rest").unwrap().on_slot(slot).unwrap();
+    let long = rest(0).submit(&millis(8000)).unwrap();
+    until_taken(&invoker, 2);
+    let place = invoker.function("place").unwrap().call(b"").unwrap();
+    let found = i32::from_le_bytes(place[8..12].try_into().unwrap());
+    assert_eq!(found, cores[1], "it went to a slot of the free core");
+
+    // Now neither core is free.
+    let other = rest(1).submit(&millis(5000)).unwrap();
+    until_taken(&invoker, 3);
     let begun = Instant::now();
     let error = invoker
         .function("echo")
@@ -93,38 +116,20 @@ fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
         "it is said at once, and was not waited for: {:?}",
         begun.elapsed()
     );
-    long.wait().unwrap();
+    other.wait().unwrap();
     until_true("the core is given up", LIMIT, || {
         invoker.function("echo").unwrap().call(b"x").is_ok()
     });
-
-    // With two cores the other core is found.
-    invoker.deallocate().unwrap();
-    let invoker = platform.invoker_with("behaved", not_waiting(&platform, 8));
-    let taken = core(&invoker, 0);
-    let rest = invoker.function("rest").unwrap().on_slot(0).unwrap();
-    let long = rest.submit(&millis(4000)).unwrap();
-    until_true("another slot of its core refuses", LIMIT, || {
-        (1..8).any(|slot| core_or_none(&invoker, slot).is_none())
-    });
-    let place = invoker.function("place").unwrap().call(b"").unwrap();
-    let found = i32::from_le_bytes(place[8..12].try_into().unwrap());
-    assert_ne!(found, taken, "it went to a slot of the free core");
     long.wait().unwrap();
-}
-
-fn core_or_none(invoker: &Invoker, slot: usize) -> Option<i32> {
-    let place = invoker.function("place").unwrap().on_slot(slot).unwrap();
-    let answer = place.call(b"").ok()?;
-    Some(i32::from_le_bytes(answer[8..12].try_into().unwrap()))
 }
 
 #[test]
 fn claim_of_a_killed_worker_is_free_at_once() {
     let platform = Platform::start();
+    let _own = platform.invoker_with("behaved", platform.lease_options());
     let holder = platform.invoker_with("behaved", not_waiting(&platform, 1));
     let other = platform.invoker_with("behaved", not_waiting(&platform, 1));
-    assert_eq!(core(&holder, 0), core(&other, 0), "both fit on one core");
+    assert_eq!(core(&holder, 0), core(&other, 0), "only one core is left to share");
     let pid = holder.function("process").unwrap().call(b"").unwrap();
     let pid = i32::from_le_bytes(pid[..4].try_into().unwrap());
     let compute = holder.function("compute").unwrap().idempotent(false);
@@ -175,6 +180,8 @@ fn calls_wait_for_a_core_and_every_future_resolves() {
 #[test]
 fn a_call_that_gets_no_core_in_its_time_has_not_run() {
     let platform = Platform::start();
+    // One core is left for both workers.
+    let _own = platform.invoker_with("behaved", platform.lease_options());
     let invoker = platform.invoker_with("behaved", shared(&platform, 2));
     let rest = invoker.function("rest").unwrap().on_slot(0).unwrap();
     let long = rest.submit(&millis(5000)).unwrap();

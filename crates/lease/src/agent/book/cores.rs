@@ -9,7 +9,8 @@
 //! A core is in exactly one of the three states. So an exclusive lease never gets a core on which shared slots run,
 //! and a shared slot never gets a core that belongs to an exclusive lease. A worker with a place stays on its core
 //! for life: nothing has to be moved, and an exclusive lease takes nothing away from shared ones. The price is that
-//! a shared core stays shared until the last of its places is given back.
+//! a shared core stays shared until the last of its places is given back. So workers are placed where the fewest
+//! are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,21 +99,14 @@ impl Cores {
     /// Takes places for workers; the slots of a worker take turns on one core. Returns none and changes nothing if
     /// the workers do not fit.
     ///
-    /// Only as many cores become shared as the taken places fill, so that exclusive leases find the others. The
-    /// workers are spread evenly over the shared cores.
+    /// Each worker gets a core with the fewest places taken, and a free core has none: no calls queue on one core
+    /// while another is idle. The price is that exclusive leases find fewer free cores.
     pub(super) fn take_places(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
         let asked = workers.checked_mul(slots)?;
         if slots > self.places_per_core || asked > self.free_places() {
             return None;
         }
         let before = (self.free.clone(), self.shared.clone());
-        let taken: u32 = self.shared_offered().map(|(_, taken)| taken).sum();
-        let wanted = (taken + asked).div_ceil(self.places_per_core);
-        while (self.shared_offered().count() as u32) < wanted {
-            if self.open_shared().is_none() {
-                break;
-            }
-        }
         let mut homes = Vec::with_capacity(workers as usize);
         for _ in 0..workers {
             let Some(core) = self.take_place(slots) else {
@@ -122,25 +116,16 @@ impl Cores {
             };
             homes.push(vec![core; slots as usize]);
         }
-        self.close_empty();
         Some(homes)
     }
 
-    fn open_shared(&mut self) -> Option<u32> {
-        let core = self.free.pop_first()?;
-        self.shared.insert(core, 0);
-        Some(core)
-    }
-
-    /// Takes places on the shared core with the fewest taken places that has room, else on a free core.
+    /// Takes places on a free core, else on the shared core with the fewest taken places that has room.
     fn take_place(&mut self, slots: u32) -> Option<u32> {
         let room = self.places_per_core - slots;
-        let fits = self.shared_offered().filter(|(_, taken)| *taken <= room);
-        let least = fits.min_by_key(|(core, taken)| (*taken, *core));
-        let core = match least {
-            Some((core, _)) => core,
-            None => self.open_shared()?,
-        };
+        let core = self.free.pop_first().or_else(|| {
+            let fits = self.shared_offered().filter(|(_, taken)| *taken <= room);
+            fits.min_by_key(|(core, taken)| (*taken, *core)).map(|(core, _)| core)
+        })?;
         *self.shared.entry(core).or_default() += slots;
         Some(core)
     }
@@ -180,21 +165,21 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     #[test]
-    fn no_more_cores_become_shared_than_the_places_fill() {
-        let mut cores = Cores::new(0..4, 4);
-        assert_eq!(cores.take_places(3, 1), Some(vec![vec![0]; 3]));
-        assert_eq!((cores.free(), cores.free_places()), (3, 13));
-        // Eight places in all: two cores, evenly.
+    fn no_core_gets_a_second_worker_while_another_core_is_idle() {
+        let mut cores = Cores::new(0..3, 4);
+        assert_eq!(cores.take_places(1, 1), Some(vec![vec![0]]), "one lease");
+        assert_eq!(cores.take_places(1, 1), Some(vec![vec![1]]), "and another");
+        assert_eq!((cores.free(), cores.free_places()), (1, 10));
+        assert_eq!(cores.take_exclusive(1, 1), Some(vec![vec![2]]));
+        // Five places more, evenly on the two shared cores.
         let homes = cores.take_places(5, 1).expect("there is room");
-        assert_eq!(homes, [vec![1], vec![1], vec![1], vec![0], vec![1]]);
-        assert_eq!((cores.free(), cores.free_places()), (2, 8));
-        assert_eq!(cores.take_exclusive(3, 1), None, "two cores are shared");
-        assert_eq!(cores.take_exclusive(1, 2), Some(vec![vec![2, 3]]));
-        assert_eq!((cores.free_places(), cores.take_places(1, 1)), (0, None));
+        assert_eq!(homes, [vec![0], vec![1], vec![0], vec![1], vec![0]]);
+        assert_eq!((cores.free_places(), cores.take_places(2, 1)), (1, None));
         cores.give_back_places([0, 0, 0]);
-        assert_eq!(cores.free(), 0, "one place of core 0 is still taken");
-        cores.give_back_places([0]);
-        assert_eq!(cores.free(), 1);
+        assert_eq!(cores.take_places(1, 1), Some(vec![vec![0]]), "the least loaded one");
+        cores.give_back_places([0, 0]);
+        assert_eq!(cores.free(), 1, "its last place was given back");
+        assert_eq!(cores.take_places(1, 1), Some(vec![vec![0]]), "it is idle");
     }
 
     #[test]
