@@ -3,7 +3,10 @@
 import concurrent.futures
 import dataclasses
 import os
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 import tasks
@@ -139,6 +142,25 @@ def test_without_a_platform_a_manager_that_was_named_is_not_replaced_by_another(
     with pytest.raises(hotlease.NotRunning) as raised:
         hotlease.Executor(1, options=hotlease.ExecutorOptions(runtime_dir=str(tmp_path), patience=0))
     assert raised.value.ran is False
+
+
+_STARTS_A_PLATFORM = """
+import hotlease
+with hotlease.Executor(1) as executor:
+    print(executor.submit(pow, 2, 3).result(60))
+"""
+
+
+def test_a_platform_that_a_program_starts_is_announced_and_ends_when_it_is_idle(tmp_path):
+    environment = {**os.environ, "HOTLEASE_RUNTIME_DIR": str(tmp_path / "run"), "HOTLEASE_IDLE_LIMIT": "3s"}
+    command = [sys.executable, "-c", _STARTS_A_PLATFORM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "8\n", done.stderr
+    assert done.stderr.count("ends after 3s without leases") == 1 and "`hotlease down`" in done.stderr
+    end = time.monotonic() + 60
+    while (tmp_path / "run" / "up.pid").exists():
+        assert time.monotonic() < end, "it runs on"
+        time.sleep(0.05)
 
 
 def _say_and_die(word):

@@ -1,13 +1,15 @@
 //! The command line: results on stdout, JSON that programs can read, exit statuses as documented.
 
+use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_tests::lease::{LONG, RawLease};
 use hotlease_tests::library::library;
-use hotlease_tests::platform::{Platform, SOON, private_directory};
+use hotlease_tests::platform::{LIMIT, Platform, SOON, private_directory};
 use hotlease_tests::session::RawSession;
 use hotlease_tests::wait::until_true;
 use serde_json::Value;
 use std::io::Write;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 fn path(name: &str) -> String {
     library(name).to_str().unwrap().to_owned()
@@ -342,4 +344,37 @@ fn detached_up_serves_when_it_returns_and_goes_with_down() {
         .filter(|entry| entry.path().extension().is_some_and(|end| end == "sock"))
         .collect();
     assert!(sockets.is_empty(), "{sockets:?}");
+}
+
+#[test]
+fn platform_with_an_idle_limit_outlasts_its_leases_and_then_ends() {
+    let platform = Platform::start();
+    let directory = private_directory();
+    let mut up = platform.hotlease(&[
+        "up",
+        "--detach",
+        "--cores",
+        "1",
+        "--pool",
+        "0",
+        "--json",
+        "--idle-limit",
+        "3s",
+    ]);
+    let output = up.env("HOTLEASE_RUNTIME_DIR", directory.path()).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", words(&output));
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let process = hotlease_tests::process::Process::of(summary["pid"].as_i64().unwrap() as i32).expect("it runs");
+    let options = LeaseOptions {
+        runtime_dir: Some(directory.path().to_owned()),
+        ..LeaseOptions::default()
+    };
+    let library = Code::open(library("behaved")).unwrap();
+    let held = Invoker::allocate(&library, options).expect("it serves");
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(process.is_alive(), "it has a lease");
+    held.function("echo").unwrap().call(b"x").expect("the lease goes on");
+    held.deallocate().expect("it is given back");
+    until_true("it has ended", LIMIT, || !process.is_alive());
+    assert!(!directory.path().join("manager.sock").exists());
 }

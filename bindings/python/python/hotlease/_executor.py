@@ -81,7 +81,8 @@ class Future(_core.Task, _bases.Future["T"]):
 class Executor(_core.Client, _bases.Executor):
     """Runs tasks in leased worker processes, as `concurrent.futures.ProcessPoolExecutor` does in local ones.
 
-    Without a manager it uses the platform of this node, and starts it (``hotlease up --detach``) if it is not running.
+    Without a manager it uses the platform of this node. If that is not running, it starts it (``hotlease up --detach``)
+    and says so; a platform started in this way ends after ``$HOTLEASE_IDLE_LIMIT`` (10min; never) without leases.
 
     Parameters
     ----------

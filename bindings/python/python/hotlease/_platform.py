@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Exit status of `hotlease up` if another process was faster.
 _RUNS_ALREADY = 5
 _SERVES_WITHIN = 40
+# A platform that a program has started for itself ends after this time without leases; "never": it does not.
+_IDLE_LIMIT = os.environ.get("HOTLEASE_IDLE_LIMIT") or "10min"
 
 
 # Variables that change how a program computes, and hold nothing personal.
@@ -113,7 +115,9 @@ def may_start() -> bool:
 
 
 def start() -> None:
-    """Starts the platform, as ``hotlease up --detach`` does; it runs until ``hotlease down``.
+    """Starts the platform, as ``hotlease up --detach`` does, and says so on standard error.
+
+    It ends by itself once there was no lease for ``$HOTLEASE_IDLE_LIMIT``.
 
     Raises
     ------
@@ -129,9 +133,10 @@ def start() -> None:
         program = _programs.find("hotlease")
     except FileNotFoundError as error:
         raise NotRunning(f"hotlease is not running, and cannot be started: {error}", False) from None
+    limit = [] if _IDLE_LIMIT == "never" else ["--idle-limit", _IDLE_LIMIT]
     try:
         done = subprocess.run(
-            [program, "up", "--detach"],
+            [program, "up", "--detach", *limit],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -141,3 +146,8 @@ def start() -> None:
         raise NotRunning(f"hotlease is not running, and cannot be started: {error}", False) from error
     if done.returncode not in (0, _RUNS_ALREADY):
         raise NotRunning(f"hotlease is not running, and cannot be started: {done.stderr.strip()}", False)
+    if done.returncode == 0 and sys.stderr is not None:
+        ends = "runs until `hotlease down`"
+        if limit:
+            ends = f"ends after {_IDLE_LIMIT} without leases ($HOTLEASE_IDLE_LIMIT), or with `hotlease down`"
+        sys.stderr.write(f"hotlease: started the platform of this machine, which {ends}\n")

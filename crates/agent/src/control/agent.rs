@@ -260,6 +260,19 @@ impl Agent {
         self.node.leave(within).await;
     }
 
+    /// Returns once no lease has held any resource of the node for `limit`.
+    pub async fn idle(&self, limit: Duration) {
+        let mut active = self.node.active_leases();
+        loop {
+            // Cannot fail: the sender lives in the node.
+            let _ = active.wait_for(|leases| *leases == 0).await;
+            // In error: it stayed idle.
+            if timeout(limit, active.wait_for(|leases| *leases > 0)).await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Stops the agent: all leases end, and when it returns no worker, socket or lock is left.
     pub async fn shutdown(&self) {
         self.stop.send_replace(true);

@@ -33,13 +33,34 @@ pub(crate) struct UpArgs {
     offer: OfferArgs,
     #[command(flatten)]
     ledger: LedgerArgs,
+    #[command(flatten)]
+    end: EndArgs,
+    /// Marks the background process of `--detach`
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    background: bool,
+}
+
+/// When the platform ends.
+#[derive(Debug, Clone, Copy, Args)]
+struct EndArgs {
     /// How long leases may go on after SIGTERM, as for `hotlease agent` [default: they end at once, because they
     /// are your own]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_notice)]
     drain_within: Option<Duration>,
-    /// Marks the background process of `--detach`
-    #[arg(long, hide = true, conflicts_with = "detach")]
-    background: bool,
+    /// Stop once there was no lease for this long [default: run until it is told to stop]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
+    idle_limit: Option<Duration>,
+}
+
+impl EndArgs {
+    /// The arguments for the background process.
+    fn to_args(self) -> Vec<String> {
+        let named = [("--drain-within", self.drain_within), ("--idle-limit", self.idle_limit)];
+        let given = named.into_iter().filter_map(|(name, time)| Some((name, time?)));
+        given
+            .flat_map(|(name, time)| [name.to_owned(), format!("{}us", time.as_micros())])
+            .collect()
+    }
 }
 
 /// Longest time for the agent to register after both daemons have started.
@@ -92,12 +113,12 @@ impl PlatformSummary {
 pub(crate) fn carry_out(args: UpArgs, output: &mut Printer) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
     if args.detach {
-        let summary = detach::start(&dir, &args.offer, &args.ledger, args.drain_within)?;
+        let summary = detach::start(&dir, &args.offer, &args.ledger, args.end)?;
         return output.answer(&summary, || summary.text());
     }
     if args.background {
         return detach::in_background(&dir, |lock, ready| {
-            run(lock, &dir, args.offer, &args.ledger, args.drain_within, ready)
+            run(lock, &dir, args.offer, &args.ledger, args.end, ready)
         });
     }
     let ready = |summary: PlatformSummary| {
@@ -108,7 +129,7 @@ pub(crate) fn carry_out(args: UpArgs, output: &mut Printer) -> anyhow::Result<()
         }
     };
     let lock = UpLock::take(&dir)?;
-    run(lock, &dir, args.offer, &args.ledger, args.drain_within, ready)
+    run(lock, &dir, args.offer, &args.ledger, args.end, ready)
 }
 
 /// Runs both daemons until their last socket is closed; calls `ready` when leases can be granted.
@@ -117,11 +138,11 @@ fn run(
     dir: &RuntimeDir,
     offer: OfferArgs,
     ledger: &LedgerArgs,
-    drain_within: Option<Duration>,
+    end: EndArgs,
     ready: impl FnOnce(PlatformSummary),
 ) -> anyhow::Result<()> {
     let runtime = daemon_runtime()?;
-    let result = runtime.block_on(serve(dir, offer, ledger, drain_within, ready));
+    let result = runtime.block_on(serve(dir, offer, ledger, end, ready));
     // All important work is done, and a hanging thread must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
@@ -139,7 +160,7 @@ async fn serve(
     dir: &RuntimeDir,
     offer: OfferArgs,
     ledger: &LedgerArgs,
-    drain_within: Option<Duration>,
+    end: EndArgs,
     ready: impl FnOnce(PlatformSummary),
 ) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
@@ -150,14 +171,15 @@ async fn serve(
     let told = tokio::select! {
         served = until_told(dir, &manager, &agent, ready) => Err(served),
         told = signals.next() => Ok(told),
+        () = until_idle(&agent, end.idle_limit) => Err(Ok(())),
     };
     let served = match told {
         Ok(told) => {
-            let told = match (told, drain_within) {
+            let told = match (told, end.drain_within) {
                 (ShutdownKind::Drain, None) => ShutdownKind::Stop,
                 _ => told,
             };
-            let within = drain_within.unwrap_or_default();
+            let within = end.drain_within.unwrap_or_default();
             signals.obey(told, &agent, within).await;
             Ok(())
         }
@@ -193,6 +215,17 @@ async fn until_told(
         () = manager.shutdown_requested() => Ok(()),
         () = manager.stopped() => anyhow::bail!("the manager stopped by itself; its log says why"),
         () = agent.stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
+    }
+}
+
+/// Returns once no lease was held for this long; never without a limit.
+async fn until_idle(agent: &Agent, limit: Option<Duration>) {
+    match limit {
+        Some(limit) => {
+            agent.idle(limit).await;
+            tracing::info!(?limit, "stopping: there was no lease for this long");
+        }
+        None => std::future::pending().await,
     }
 }
 

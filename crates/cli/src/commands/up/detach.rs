@@ -9,8 +9,8 @@
 //! The line is a [`StartReport`]: a summary of the platform, or the reason why it failed. Nothing is written to stdout
 //! after it.
 
-use super::PlatformSummary;
 use super::lock::{LockHolder, UP_LOCK, UpLock};
+use super::{EndArgs, PlatformSummary};
 use crate::commands::agent::OfferArgs;
 use crate::state::LedgerArgs;
 use anyhow::Context;
@@ -50,7 +50,7 @@ pub(super) fn start(
     dir: &RuntimeDir,
     offer: &OfferArgs,
     ledger: &LedgerArgs,
-    drain_within: Option<Duration>,
+    end: EndArgs,
 ) -> anyhow::Result<PlatformSummary> {
     if !LockHolder::of(dir, UP_LOCK).wait_until_gone(ENDING_GRACE)? {
         return Err(runs_already(dir));
@@ -61,14 +61,12 @@ pub(super) fn start(
         .args(["up", "--background"])
         .args(offer.to_args())
         .args(ledger.to_args(dir))
+        .args(end.to_args())
         .current_dir("/")
         .env("HOTLEASE_RUNTIME_DIR", absolute(dir.path()))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    if let Some(within) = drain_within {
-        command.args(["--drain-within", &format!("{}us", within.as_micros())]);
-    }
     if let Some(worker) = std::env::var_os("HOTLEASE_WORKER").filter(|worker| !worker.is_empty()) {
         command.env("HOTLEASE_WORKER", absolute(Path::new(&worker)));
     }
