@@ -2,13 +2,16 @@
 //
 //     mpirun -n 2 ./mpi_pi
 //
-// The five lines marked with (+) are all that hotlease adds to the MPI program.
+// With more ranks than free cores some ranks wait until others give their workers back.
+//
+// The six lines marked with (+) are all that hotlease adds to the MPI program.
 
 #include "integrate.h"
 
 #include <hotlease/hotlease.hpp> // (+)
 #include <mpi.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 
@@ -20,7 +23,8 @@ static double part_of_this_rank(int rank, int ranks, const char* library)
     const std::uint64_t end = rank + 1 == ranks ? count : begin + share;
     const std::uint64_t middle = begin + (end - begin) / 2;
 
-    hotlease::invoker invoker{hotlease::code{library}};                                // (+)
+    const hotlease::options options{.patience = std::chrono::seconds(60)};             // (+)
+    hotlease::invoker invoker{hotlease::code{library}, options};                       // (+)
     const auto integrate_pi = invoker.function("integrate_pi");                        // (+)
     auto remote = integrate_pi.submit_value<double>(steps{begin, middle, count});      // (+)
     const double local = integrate(steps{middle, end, count});
