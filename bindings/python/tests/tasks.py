@@ -337,3 +337,56 @@ def loaded(data):
     import pickle
 
     pickle.loads(data)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+class Exits:
+    """Exits where it is unpickled."""
+
+    def __reduce__(self):
+        return sys.exit, (1,)
+
+
+class Interrupts:
+    """As Ctrl-C would, where its state is restored."""
+
+    def __getstate__(self):
+        return 1
+
+    def __setstate__(self, state):
+        interrupt()
+
+
+def raise_with(way):
+    raise ValueError(way())
+
+
+def sends_interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    # The signal is seen between two instructions.
+    for _ in range(1000):
+        pass
+
+
+def sends_exit():
+    signal.signal(signal.SIGTERM, exit_by_signal)
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(1000):
+        pass
+
+
+def exit_by_signal(number, frame):
+    sys.exit(3)
+
+
+class Signals:
+    """Gets a signal where it is unpickled."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def __reduce__(self):
+        return self.how, ()

@@ -53,6 +53,34 @@ def test_sys_exit_in_a_task_is_its_result(executor):
     assert works(executor)
 
 
+@pytest.mark.parametrize("way", [tasks.Exits, tasks.Interrupts], ids=lambda way: way.__name__)
+def test_what_exits_while_it_is_unpickled_ends_its_task_only(executor, way):
+    with pytest.raises(hotlease.TaskError, match="the function ran, but its result does not unpickle here") as raised:
+        executor.submit(way).result(60)
+    assert raised.value.ran is True
+    with pytest.raises(hotlease.TaskError, match="does not unpickle here"):
+        executor.submit(tasks.raise_with, way).result(60)
+    assert works(executor)
+
+
+def test_ctrl_c_while_a_result_is_unpickled_is_ctrl_c(run):
+    # As if it came while the result is unpickled: the unpickling itself sends it.
+    done = run(
+        """
+import signal, hotlease, tasks
+
+signal.alarm(60)
+with hotlease.Executor(1) as executor:
+    for how in (tasks.sends_interrupt, tasks.sends_exit):
+        try:
+            executor.submit(tasks.Signals, how).result()
+        except (KeyboardInterrupt, SystemExit) as error:
+            print(type(error).__name__)
+"""
+    )
+    assert done.stdout.split() == ["KeyboardInterrupt", "SystemExit"], done.stderr
+
+
 def test_a_dead_worker_is_told_with_cause_and_exit_code_and_replaced(executor):
     first = executor.submit(tasks.pid).result(60)
     with pytest.raises(hotlease.WorkerDied) as raised:

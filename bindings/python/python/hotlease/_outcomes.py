@@ -51,13 +51,42 @@ def was_not_sent(error: BaseException) -> bool:
     return getattr(error, "_hotlease_not_sent", False) is True
 
 
+def is_of_signal(error: BaseException) -> bool:
+    """Whether a signal ended an unpickling (Ctrl-C, or a handler that exits), and not the code of what was unpickled."""
+    if isinstance(error, Exception):
+        return False
+    import opcode
+    import signal
+
+    handlers = [getattr(signal.getsignal(each), "__code__", None) for each in signal.valid_signals()]
+    at = traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in handlers:
+            return True
+        at, traceback = traceback, traceback.tb_next
+    # Python's own handler of Ctrl-C has no frame: its exception comes from between two instructions.
+    if not isinstance(error, KeyboardInterrupt) or at is None:
+        return False
+    return at.tb_frame.f_code.co_code[at.tb_lasti] != opcode.opmap["RAISE_VARARGS"]
+
+
+def unreadable(error: BaseException, function: str) -> BaseException:
+    """Makes the exception of a task whose result cannot be read because of `error`; raises that, if it is another's."""
+    # The result of a native function is not as declared.
+    if isinstance(error, TaskError) or is_of_signal(error):
+        raise error
+    return TaskError(f"{function} ran, but its result does not unpickle here: {type(error).__name__}: {error}", True)
+
+
 def remote_exception(traceback: str, pickled: Optional[bytes], text: str) -> BaseException:
     """Makes the exception that a task raised."""
     exception: Any = None
     if pickled is not None:
         try:
             exception = pickle.loads(pickled)
-        except Exception as error:
+        except BaseException as error:
+            if is_of_signal(error):
+                raise
             lines = traceback.strip().splitlines()
             text = f"{lines[-1] if lines else 'an exception'} (it does not unpickle here: {type(error).__name__}: {error})"
     raised: BaseException = (

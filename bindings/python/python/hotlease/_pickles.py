@@ -7,7 +7,6 @@ import sys
 import types
 
 from hotlease import _core, _mapped, _modules
-from hotlease.errors import TaskError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -177,9 +176,7 @@ def load_result(data: bytes, buffers: list[Any]) -> Any:
     """Unpickles a result."""
     try:
         return pickle.loads(data, buffers=buffers)
-    except TaskError:
-        # Error of a native function: the result is not as declared.
-        raise
-    except Exception as error:
-        text = f"the function ran, but its result does not unpickle here: {type(error).__name__}: {error}"
-        raise TaskError(text, True) from error
+    except BaseException as error:
+        from hotlease._outcomes import unreadable
+
+        raise unreadable(error, "the function") from error

@@ -10,6 +10,7 @@ from parsl.app.errors import RemoteExceptionWrapper
 from parsl.app.python import timeout
 
 from hotlease import _by_value
+from hotlease._outcomes import is_of_signal
 from hotlease.errors import TaskError
 
 
@@ -59,7 +60,9 @@ class AppRaised(Exception):
         """Returns the exception as it was raised."""
         try:
             return pickle.loads(self.pickled).get_exception()  # type: ignore[no-any-return,unused-ignore]
-        except Exception as error:
+        except BaseException as error:
+            if is_of_signal(error):
+                raise
             why = f"it does not unpickle here: {type(error).__name__}: {error}"
             return TaskError(f"the app raised {self.text} ({why})", True)
 
