@@ -4,4 +4,5 @@
 pub(crate) mod images;
 pub(crate) mod listing;
 pub(crate) mod membership;
+pub(crate) mod news;
 pub(crate) mod nodes;

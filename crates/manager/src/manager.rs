@@ -1,5 +1,6 @@
 //! Start, service and stop of a manager.
 
+use crate::agents::news;
 use crate::identity::{Gate, TenantDirectory};
 use crate::identity_service::{self, IdentityService};
 use crate::listener::LocalListener;
@@ -196,6 +197,7 @@ async fn serve(
         .is_some_and(|network| network.without_certificate);
     let refreshing = tokio::spawn(tenants::keep_fresh(Arc::clone(&state)));
     let ticking = tokio::spawn(tick(Arc::clone(&state)));
+    let announcing = tokio::spawn(news::announce(Arc::clone(&state)));
     let rest = rest::serve(state, rest, rest_tls, stopping.clone());
 
     let local = serve_on(
@@ -223,6 +225,7 @@ async fn serve(
     tokio::join!(local, remote, rest);
     tracing::info!("manager stopped");
     ticking.abort();
+    announcing.abort();
     refreshing.abort();
     match accepting.await {
         // Removes the socket's file, and only then releases the lock.

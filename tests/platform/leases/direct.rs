@@ -3,13 +3,15 @@
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Rejection, Spread};
 use hotlease_tests::library::library;
 use hotlease_tests::nodes::Nodes;
-use hotlease_tests::platform::LIMIT;
+use hotlease_tests::platform::{LIMIT, SOON};
 use hotlease_tests::wait::{until, until_true};
-use hotlease_wire::grpc::AcquireRequest;
 use hotlease_wire::grpc::agent_client::AgentClient;
+use hotlease_wire::grpc::AcquireRequest;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tonic::transport::Endpoint;
 
@@ -94,6 +96,41 @@ fn agents_that_do_not_let_clients_ask_are_left_out() {
         ..direct(&nodes)
     };
     assert!(matches!(Invoker::allocate(&code, spread), Err(Error::Options { .. })));
+}
+
+#[test]
+fn client_that_waits_hears_at_once_of_an_agent_that_joins() {
+    let mut nodes = Nodes::start_with(2, &["--direct", "2"]);
+    // It says goodbye, so that the client's list does not have it.
+    nodes.nodes[1].process().signal(Signal::SIGINT);
+    until_true("it has left", LIMIT, || nodes.manager().agents().unwrap().len() == 1);
+    nodes.nodes[1].kill();
+    let code = Code::open(library("behaved")).unwrap();
+    let all = LeaseOptions {
+        slots: 2,
+        ..direct(&nodes)
+    };
+    let _held = Invoker::allocate(&code, all).expect("the agent that is left has two cores");
+    let patient = LeaseOptions {
+        patience: LIMIT,
+        ..direct(&nodes)
+    };
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| Invoker::allocate(&code, patient).map(|lease| (lease, Instant::now())));
+        // By then its pauses are long, in most cases; it is served at once in any case.
+        std::thread::sleep(Duration::from_secs(2));
+        nodes.nodes[1].start();
+        nodes.wait_for_agents(2);
+        let joined = Instant::now();
+        let (lease, served) = waiting
+            .join()
+            .expect("no panic")
+            .expect("an agent with free cores has joined");
+        assert_eq!(nodes.holder(&lease.lease().to_string()), 1);
+        // Before, it heard of the agent when its list was 30 s old.
+        let late = served.saturating_duration_since(joined);
+        assert!(late < SOON, "{late:?}");
+    });
 }
 
 #[test]

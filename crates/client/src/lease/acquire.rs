@@ -51,13 +51,16 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
     let manager = ManagerConnection::of(&plan.options)?;
     let (way, mut agents) = match plan.options.placement {
         Placement::Managed => (GrantSource::Managed, BTreeMap::new()),
-        Placement::Direct => direct_way(&manager).await?,
+        Placement::Direct => {
+            let (order, agents) = direct_way(direct::agents(&manager).await?);
+            (GrantSource::Direct(order), agents)
+        }
     };
     let mut machine = Acquisition::new(way, Patience(patience), seed(), Duration::ZERO);
     let mut last = None;
     let mut event = AcquisitionEvent::Tick;
     loop {
-        if event == AcquisitionEvent::Tick {
+        if matches!(event, AcquisitionEvent::Tick | AcquisitionEvent::Agents(_)) {
             announce(&agents, &mut machine, start.elapsed());
         }
         let action = machine.step(event, start.elapsed());
@@ -79,9 +82,21 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
                 return Err(said.unwrap_or(refusal.into()));
             }
             None => {
-                let due = machine.due().unwrap_or_default();
-                tokio::time::sleep_until((start + due).into()).await;
-                event = AcquisitionEvent::Tick;
+                let due = start + machine.due().unwrap_or_default();
+                event = match plan.options.placement {
+                    Placement::Managed => {
+                        tokio::time::sleep_until(due.into()).await;
+                        AcquisitionEvent::Tick
+                    }
+                    Placement::Direct => match direct::agents_by(&manager, due).await {
+                        None => AcquisitionEvent::Tick,
+                        Some(listed) => {
+                            let (order, listed) = direct_way(listed);
+                            agents = listed;
+                            AcquisitionEvent::Agents(order)
+                        }
+                    },
+                };
                 continue;
             }
         };
@@ -109,14 +124,14 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
 
 type Agents = BTreeMap<AgentId, AgentInfo>;
 
-async fn direct_way(manager: &ManagerConnection) -> Result<(GrantSource, Agents), Error> {
-    let listed = direct::agents(manager).await?;
+/// The agents in a list, and the order in which they are listed.
+fn direct_way(listed: Vec<AgentInfo>) -> (Vec<AgentId>, Agents) {
     let listed = listed
         .into_iter()
         .filter_map(|agent| Some((direct::id_of(&agent)?, agent)));
     let listed: Vec<_> = listed.collect();
     let order = listed.iter().map(|(id, _)| *id).collect();
-    Ok((GrantSource::Direct(order), listed.into_iter().collect()))
+    (order, listed.into_iter().collect())
 }
 
 /// Leaves out agents that were full just now, unless all were.

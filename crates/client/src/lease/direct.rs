@@ -2,6 +2,10 @@
 //!
 //! The list of agents is the manager's, kept for [`FRESH_FOR`]; while the manager is away, the last list stays in
 //! use. Both tables belong to the process, because it may hold many leases.
+//!
+//! A manager of the same host sets the time of its socket's file when an agent joins. So a client hears of the agent
+//! without asking: it looks at that time before it uses a list, and every [`LOOK_EVERY`] while it waits. From another
+//! host a client that waits asks for the list again.
 
 use crate::Error;
 use crate::lease::locked;
@@ -13,10 +17,14 @@ use hotlease_wire::grpc::{AgentInfo, Grant};
 use hotlease_wire::ids::AgentId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Age from which the manager is asked for another list, if it can be reached.
 const FRESH_FOR: Duration = Duration::from_secs(30);
+/// The same for a client of another host that waits, and is not told of new agents.
+const FRESH_WHILE_WAITING: Duration = Duration::from_secs(1);
+/// How often a client that waits looks whether an agent has joined: a call of the system, of a microsecond.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long an agent that reported to be full is not asked again.
 const FULL_FOR: Duration = Duration::from_millis(500);
 /// How long an agent that does not serve clients directly is not asked again: its operator has to change that.
@@ -32,6 +40,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 struct List {
     agents: Vec<AgentInfo>,
     asked: Instant,
+    /// When an agent had last joined, by the manager's socket.
+    joined: Option<SystemTime>,
 }
 
 static LISTS: PerProcess<Mutex<HashMap<String, List>>> = PerProcess::new();
@@ -39,14 +49,23 @@ static AVOIDED: PerProcess<Mutex<HashMap<AgentId, Instant>>> = PerProcess::new()
 
 /// The agents that may be asked, the best first: serving before suspected ones, those with most free cores first.
 pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {
+    let joined = manager.last_joined();
     let name = manager.name();
     let fresh = locked(LISTS.get())
         .get(&name)
-        .filter(|list| list.asked.elapsed() < FRESH_FOR)
+        .filter(|list| list.asked.elapsed() < FRESH_FOR && (joined.is_none() || list.joined == joined))
         .map(|list| list.agents.clone());
-    if let Some(agents) = fresh {
-        return Ok(agents);
+    match fresh {
+        Some(agents) => Ok(agents),
+        None => refreshed(manager).await,
     }
+}
+
+/// The agents by the manager's word of now; if it is away, by its last one.
+pub(crate) async fn refreshed(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {
+    // Before the question: an agent that joins meanwhile is asked for again.
+    let joined = manager.last_joined();
+    let name = manager.name();
     match manager.agents().await {
         Ok(mut agents) => {
             agents.retain(|agent| matches!(agent.state.as_str(), "serving" | "suspected"));
@@ -58,6 +77,7 @@ pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>
             let list = List {
                 agents: agents.clone(),
                 asked: Instant::now(),
+                joined,
             };
             lists.insert(name, list);
             Ok(agents)
@@ -67,6 +87,30 @@ pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>
             tracing::debug!(%error, known = known.is_some(), "the manager does not list agents");
             known.ok_or(error)
         }
+    }
+}
+
+/// Waits until `due`; returns the agents at once if another one may have joined meanwhile.
+pub(crate) async fn agents_by(manager: &ManagerConnection, due: Instant) -> Option<Vec<AgentInfo>> {
+    let name = manager.name();
+    let known = locked(LISTS.get()).get(&name).map(|list| (list.joined, list.asked));
+    let (known, asked) = known.unzip();
+    loop {
+        match manager.last_joined() {
+            // While the manager is away, its last list stays in use.
+            joined if joined.is_some() && Some(joined) != known => return refreshed(manager).await.ok(),
+            _ => {}
+        }
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        tokio::time::sleep(left.min(LOOK_EVERY)).await;
+    }
+    let is_old = asked.is_none_or(|asked: Instant| asked.elapsed() >= FRESH_WHILE_WAITING);
+    match manager.site().is_some() && is_old {
+        true => refreshed(manager).await.ok(),
+        false => None,
     }
 }
 

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::net::UnixStream;
 use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
@@ -96,6 +96,14 @@ impl ManagerConnection {
         let mut client = self.client.clone();
         let list = client.list_agents(Request::new(ListRequest::default()));
         Ok(self.ask(REQUEST_LIMIT, list).await?.agents)
+    }
+
+    /// When an agent last joined a manager of this host; none: the manager is on another host, or does not run.
+    pub(crate) fn last_joined(&self) -> Option<SystemTime> {
+        let ManagerAddress::SameHost(socket) = &self.at else {
+            return None;
+        };
+        std::fs::metadata(socket).and_then(|socket| socket.modified()).ok()
     }
 
     /// Asks one of the agents for a lease.

@@ -9,7 +9,8 @@
 //! *Refusals that do not pass.* Waiting helps only against what may change by itself ([`Rejection::may_pass`]). An
 //! agent that refuses for any other reason is not asked again, and the next one is asked at once. Once no agent is
 //! left that could serve the lease, the acquisition is over, however long the patience, and its error holds the
-//! reason of each agent. A manager's refusal counts for all agents. An agent that may join later is not waited for.
+//! reason of each agent. A manager's refusal counts for all agents. An agent that may join later is not waited for;
+//! one that joins during a pause is asked at once.
 
 use crate::request::EXCLUDED_MAX;
 use hotlease_wire::Rejection;
@@ -66,6 +67,8 @@ pub enum AcquisitionEvent {
         /// Whether it has no room.
         full: bool,
     },
+    /// There is a new list of the agents that a client may ask directly: one may have joined.
+    Agents(Vec<AgentId>),
 }
 
 /// Action to carry out.
@@ -152,6 +155,16 @@ impl Acquisition {
                 None
             }
             (AcquisitionEvent::Tick, AcquisitionState::Waiting { until }) if until <= now => self.begin_round(now),
+            (AcquisitionEvent::Agents(agents), state) => {
+                let GrantSource::Direct(known) = &mut self.way else {
+                    return None;
+                };
+                *known = agents;
+                match state {
+                    AcquisitionState::Waiting { .. } => self.begin_round(now),
+                    AcquisitionState::Asking | AcquisitionState::Over => None,
+                }
+            }
             (AcquisitionEvent::Granted, AcquisitionState::Asking) => {
                 self.state = AcquisitionState::Over;
                 None
@@ -451,6 +464,27 @@ mod tests {
             matches!(action, Some(AcquisitionAction::AskManager { .. }))
         });
         assert_eq!(tried.count(), EXCLUDED_MAX - 1);
+    }
+
+    #[test]
+    fn an_agent_that_joins_during_a_pause_is_asked_at_once() {
+        let patience = Patience(Duration::from_secs(60));
+        let mut acquisition = Acquisition::new(GrantSource::Direct(agents(2)), patience, 1, NOW);
+        for full in [0, 1] {
+            let announced = AcquisitionEvent::Announced {
+                agent: AgentId([full; 8]),
+                full: true,
+            };
+            acquisition.step(announced, NOW);
+        }
+        assert_eq!(acquisition.step(AcquisitionEvent::Tick, NOW), None, "both are full");
+        assert!(acquisition.due().is_some_and(|due| due > NOW), "it waits");
+        let joined = acquisition.step(AcquisitionEvent::Agents(agents(3)), NOW);
+        assert_eq!(joined, Some(AcquisitionAction::AskAgent(AgentId([2; 8]))));
+        // Another one that joins meanwhile is asked in the next round.
+        assert_eq!(acquisition.step(AcquisitionEvent::Agents(agents(4)), NOW), None);
+        assert_eq!(acquisition.step(AcquisitionEvent::Granted, NOW), None);
+        assert!(acquisition.is_over());
     }
 
     #[test]
