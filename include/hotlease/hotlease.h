@@ -186,7 +186,7 @@ typedef struct hotlease_options {
     uint32_t no_new_lease;    /* 1: calls fail when the lease has ended; 0: they take a new lease */
     uint32_t shared;          /* 1: the slots of a worker take turns on one core, also with those of other leases, and
                                  sleep between invocations; 0: each has its own core */
-    const char* label;        /* shown by `hotlease leases`, at most 64 bytes; NULL: the program's name */
+    const char* label;        /* shown by `hotlease leases`, at most 64 bytes; NULL: program and process */
     const char* runtime_dir;  /* directory of the platform's sockets; NULL: see convention 10 */
     const char* manager;      /* a manager on another host, https://HOST:PORT; NULL: see convention 10 */
     const char* identity;     /* identity of the client there: a folder of `hotlease identity issue`; NULL: see

@@ -105,7 +105,7 @@ struct options {
     std::uint32_t reply_bytes = 8128;
     std::uint32_t retries = 1;
     bool renew_lease = true;
-    std::string label = {};       // empty: the program's name
+    std::string label = {};       // empty: program and process
     std::string runtime_dir = {}; // empty: from the environment
     std::string manager = {};     // of another host, https://HOST:PORT; empty: from the environment
     std::string identity = {};    // identity of the client there, a folder; empty: from the environment

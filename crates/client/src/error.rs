@@ -88,6 +88,14 @@ pub enum Error {
     /// Manager, agent or worker refused; nothing was changed.
     #[error("{0}")]
     Refused(Rejection),
+    /// Too few cores, places or GPUs are free; nothing was changed.
+    #[error("{refusal}; held now: {holders}")]
+    NoRoom {
+        /// The refusal, with the figures of now.
+        refusal: Rejection,
+        /// Holders, as far as listings show them to this client's user: programs, users, and for how long.
+        holders: String,
+    },
     /// The function returned an error of its own.
     #[error("the function returned error {code}{}", output_text("it says", .output))]
     Function {
@@ -263,9 +271,17 @@ impl Error {
                 Self::NotRun { status } => matches!(status, InvocationStatus::StaleEpoch | InvocationStatus::Draining),
                 // It lasts until some holder gives something back: the same call at once would fail again.
                 Self::Refused(Rejection::TooMany { .. }) => false,
-                Self::Refused(refusal) => refusal.may_pass(),
+                Self::Refused(refusal) | Self::NoRoom { refusal, .. } => refusal.may_pass(),
                 _ => false,
             }
+    }
+
+    /// The refusal, if manager, agent or worker refused.
+    pub fn refusal(&self) -> Option<&Rejection> {
+        match self {
+            Self::Refused(refusal) | Self::NoRoom { refusal, .. } => Some(refusal),
+            _ => None,
+        }
     }
 
     /// Whether this process has as many open descriptors as it may: memory for more buffers is there once others are dropped.

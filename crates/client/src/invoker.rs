@@ -40,8 +40,8 @@ impl Invoker {
     /// the first hot call. It blocks; in an async program, call it from a blocking task.
     ///
     /// # Errors
-    /// [`Error::NotRunning`] without a platform, [`Error::Refused`] without capacity or if the library cannot
-    /// be loaded, [`Error::Options`] for options that make no sense.
+    /// [`Error::NotRunning`] without a platform, [`Error::NoRoom`] without capacity, [`Error::Refused`] if the library
+    /// cannot be loaded, [`Error::Options`] for options that make no sense.
     pub fn allocate(code: &Code, options: LeaseOptions) -> Result<Self, Error> {
         options.check()?;
         if code.is_python() != options.python.is_some() {
@@ -65,7 +65,7 @@ impl Invoker {
         let patience = taken.options.patience;
         let taken = Control::get()?.run(async move {
             let workers = taken.options.workers;
-            acquire::take(&taken, workers, patience).await
+            acquire::take_or_explain(&taken, workers, patience).await
         })?;
         Ok(Self::new(plan, taken))
     }

@@ -3,6 +3,7 @@
 pub(crate) mod acquire;
 mod direct;
 mod held;
+mod holders;
 pub(crate) mod manager;
 pub(crate) mod parts;
 pub(crate) mod slots;

@@ -1,5 +1,6 @@
 //! Options of a lease, and of the client's behaviour on it.
 
+mod label;
 pub(crate) mod python;
 pub(crate) mod reach;
 
@@ -144,7 +145,7 @@ pub struct LeaseOptions {
     /// best provider that works. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers of this host and
     /// `ofi` for others.
     pub transport: Option<String>,
-    /// Shown in listings; at most 64 bytes. Default: the program's name.
+    /// Shown in listings and refusals; at most 64 bytes. Default: the script or program, and its pid.
     pub label: String,
     /// The batch job that pays, for `hotlease bill --by job`; at most 64 bytes. Default: `$HOTLEASE_JOB`, else the
     /// job that Slurm, PBS or LSF names; empty: none.
@@ -227,7 +228,7 @@ impl Default for LeaseOptions {
             move_within: Duration::from_secs(5),
             patience: Duration::ZERO,
             transport: None,
-            label: program_name(),
+            label: label::of_this_process(),
             job: batch_job(),
             manager: None,
             identity: None,
@@ -379,18 +380,6 @@ fn batch_job() -> String {
         job.pop();
     }
     job
-}
-
-/// The program's file name, cut to the length of a label.
-fn program_name() -> String {
-    let mut name = std::env::current_exe()
-        .ok()
-        .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-        .unwrap_or_default();
-    while name.len() > LABEL_BYTES_MAX {
-        name.pop();
-    }
-    name
 }
 
 #[cfg(test)]

@@ -164,7 +164,7 @@ pub fn status(error: &anyhow::Error) -> u8 {
             ClientError::NotRunning { .. } => NOT_RUNNING,
             ClientError::Network(error) => of_network(error),
             ClientError::Options { .. } => USAGE,
-            ClientError::Refused(refusal) => of_refusal(refusal),
+            ClientError::Refused(refusal) | ClientError::NoRoom { refusal, .. } => of_refusal(refusal),
             error if error.ran() == RunCertainty::Unknown => OUTCOME_UNKNOWN,
             _ => FAILED,
         };

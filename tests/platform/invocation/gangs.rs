@@ -60,9 +60,7 @@ fn functions_of_a_gang_on_two_agents_have_a_communicator() {
     let refused = Gang::lease(&code(), others, None).map(|_| ());
     let is_refused = matches!(
         &refused,
-        Err(Error::Lease(hotlease_client::Error::Refused(
-            Rejection::NotTogether { .. }
-        )))
+        Err(Error::Lease(error)) if matches!(error.refusal(), Some(Rejection::NotTogether { .. }))
     );
     assert!(is_refused, "{refused:?}");
 

@@ -187,8 +187,8 @@ fn lease_without_capacity_is_refused_at_once_and_given_later() {
     let error = Invoker::allocate(&code, platform.lease_options()).unwrap_err();
     assert!(
         matches!(
-            error,
-            Error::Refused(hotlease_client::Rejection::NoCapacity {
+            error.refusal(),
+            Some(hotlease_client::Rejection::NoCapacity {
                 asked: 1,
                 free: 0,
                 offered: 2
@@ -196,6 +196,9 @@ fn lease_without_capacity_is_refused_at_once_and_given_later() {
         ),
         "{error:?}"
     );
+    let holder = format!("held now: 2 cores by {} of ", platform.lease_options().label);
+    assert!(error.to_string().contains(&holder), "{error}");
+    assert!(holder.contains(&format!("(pid {})", std::process::id())), "{holder}");
     assert!(start.elapsed() < SOON);
     assert!(error.retryable());
     drop(both);

@@ -1,6 +1,6 @@
 //! GPUs: devices that an agent counts.
 
-use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Rejection, Spread};
+use hotlease_client::{Code, Invoker, LeaseOptions, Placement, Rejection, Spread};
 use hotlease_tests::library::library;
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::LIMIT;
@@ -38,8 +38,7 @@ fn listed(nodes: &Nodes) -> Vec<(u32, u32)> {
 fn refused(nodes: &Nodes, options: LeaseOptions) -> Rejection {
     let code = Code::open(library("behaved")).expect("a library");
     match Invoker::allocate(&code, options) {
-        Err(Error::Refused(refusal)) => refusal,
-        Err(other) => panic!("{other}"),
+        Err(error) => error.refusal().unwrap_or_else(|| panic!("{error}")).clone(),
         Ok(invoker) => panic!("{} was granted; {:?}", invoker.lease(), listed(nodes)),
     }
 }

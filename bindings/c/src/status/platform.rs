@@ -132,6 +132,7 @@ fn status_of(error: &Error) -> Status {
             Rejection::WorkerDied { .. } => Status::WorkerDied,
             _ => Status::Refused,
         },
+        Error::NoRoom { .. } => Status::NoCapacity,
         Error::NotRunning { .. } | Error::RuntimeDirectory { .. } | Error::NoTransport { .. } => Status::Unavailable,
         Error::OutputLost => Status::OutcomeUnknown,
         Error::Network(error) => match **error {

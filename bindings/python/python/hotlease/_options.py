@@ -95,7 +95,7 @@ class ExecutorOptions:
         How bytes reach the workers: ``"shm"``, the name of a libfabric provider, or ``"ofi"`` for the best one that
         works. Default: ``$HOTLEASE_TRANSPORT``, else ``"shm"`` for workers of this host and ``"ofi"`` for others.
     label
-        Shown in listings; at most 64 bytes. Default: the program's name.
+        Shown in listings and refusals; at most 64 bytes. Default: the script (or notebook) and its pid.
     job
         The batch job that pays; at most 64 bytes. Default: ``$HOTLEASE_JOB``, else the job that Slurm, PBS or LSF names.
     """

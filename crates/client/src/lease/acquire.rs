@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::channel::Channel;
 use crate::lease::direct;
+use crate::lease::holders::{self, Occupancy};
 use crate::lease::manager::ManagerConnection;
 use crate::lease::{ColdPhases, Lease, LeasePlan};
 use crate::options::Placement;
@@ -120,6 +121,47 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
             }
         };
     }
+}
+
+/// Takes leases as [`take`] does. A refusal for lack of room names who holds it, and its figures are those of now: what
+/// was released since the last attempt is asked for once more.
+pub(crate) async fn take_or_explain(
+    plan: &LeasePlan,
+    workers: u16,
+    patience: Duration,
+) -> Result<Vec<ReadyLease>, Error> {
+    let error = match take(plan, workers, patience).await {
+        Err(error) => error,
+        taken => return taken,
+    };
+    let Error::Refused(refusal) = &error else {
+        return Err(error);
+    };
+    if !is_full(refusal) {
+        return Err(error);
+    }
+    let Some(now) = Occupancy::of(&ManagerConnection::of(&plan.options)?).await else {
+        return Err(error);
+    };
+    match now.refresh(refusal, &plan.options) {
+        Some((_, true)) => match take(plan, workers, Duration::ZERO).await {
+            Err(Error::Refused(again)) if is_full(&again) => Err(holders::named(again, now.holders())),
+            done => done,
+        },
+        Some((refreshed, false)) => Err(holders::named(refreshed, now.holders())),
+        None => Err(error),
+    }
+}
+
+/// Whether cores, places or GPUs are short, which other leases hold.
+fn is_full(refusal: &Rejection) -> bool {
+    matches!(
+        refusal,
+        Rejection::NoCapacity { .. }
+            | Rejection::NoPlaces { .. }
+            | Rejection::NoGpus { .. }
+            | Rejection::NotTogether { .. }
+    )
 }
 
 type Agents = BTreeMap<AgentId, AgentInfo>;

@@ -9,8 +9,8 @@ use hotlease_wire::Rejection;
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, FindOffersRequest, Grant, ListRequest, ReleaseRequest, SlotOffer, VouchRequest,
-    WithdrawOfferRequest,
+    AcquireRequest, AgentInfo, FindOffersRequest, Grant, LeaseInfo, ListRequest, ReleaseRequest, SlotOffer,
+    VouchRequest, WithdrawOfferRequest,
 };
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
@@ -96,6 +96,13 @@ impl ManagerConnection {
         let mut client = self.client.clone();
         let list = client.list_agents(Request::new(ListRequest::default()));
         Ok(self.ask(REQUEST_LIMIT, list).await?.agents)
+    }
+
+    /// The leases that this client's user may see.
+    pub(crate) async fn leases(&self) -> Result<Vec<LeaseInfo>, Error> {
+        let mut client = self.client.clone();
+        let list = client.list_leases(Request::new(ListRequest::default()));
+        Ok(self.ask(REQUEST_LIMIT, list).await?.leases)
     }
 
     /// When an agent last joined a manager of this host; none: the manager is on another host, or does not run.
@@ -241,14 +248,11 @@ impl ManagerConnection {
 
     /// Total usage of these leases so far, as the manager knows it.
     pub(crate) async fn usage(&self, leases: &[LeaseId]) -> Result<UsageTotals, Error> {
-        let mut client = self.client.clone();
-        let list = self
-            .ask(REQUEST_LIMIT, client.list_leases(Request::new(ListRequest::default())))
-            .await?;
+        let list = self.leases().await?;
         let mut used = UsageTotals::default();
         for lease in leases {
             let id = lease.to_string();
-            let lease = list.leases.iter().find(|lease| lease.id == id);
+            let lease = list.iter().find(|lease| lease.id == id);
             let usage = lease.ok_or(Rejection::UnknownLease)?.usage.unwrap_or_default();
             used.allocated_ns += usage.allocated_ns;
             used.hot_ns += usage.hot_ns;

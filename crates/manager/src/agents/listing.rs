@@ -69,6 +69,7 @@ fn merge_status(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
         }
         info.free_cores = now.free_cores.min(info.cores.len() as u32);
         info.free_places = now.free_places;
+        info.free_gpus = now.free_gpus.min(info.gpus);
         info.pool = now.pool;
         if Availability::of_word(&now.state).is_some() {
             info.state = now.state;

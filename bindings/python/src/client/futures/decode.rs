@@ -190,7 +190,7 @@ fn failure(py: Python<'_>, failed: &Failed) -> PyErr {
     let fields = PyDict::new(py);
     let set = || -> PyResult<()> {
         fields.set_item("ran", ran(error.ran()))?;
-        if let Error::Refused(refusal) = error {
+        if let Some(refusal) = error.refusal() {
             fields.set_item("may_pass", refusal.may_pass())?;
         }
         if let Error::WorkerDied { cause, output, .. } = error {
@@ -212,7 +212,7 @@ fn failure(py: Python<'_>, failed: &Failed) -> PyErr {
         Error::Deadline { .. } => "DeadlineExceeded",
         Error::LeaseEnded { .. } => "LeaseEnded",
         Error::NotRunning { .. } => "NotRunning",
-        Error::Refused(_) => "Refused",
+        Error::Refused(_) | Error::NoRoom { .. } => "Refused",
         Error::Options { .. } => "OptionError",
         _ => "TaskError",
     };

@@ -108,10 +108,8 @@ fn over(
 
 /// The refusal, if there are too few cores for this number of workers, which is no error.
 fn lacking(error: &anyhow::Error) -> Option<&Rejection> {
-    match error.downcast_ref() {
-        Some(Error::Refused(refusal @ Rejection::NoCapacity { .. })) => Some(refusal),
-        _ => None,
-    }
+    let refusal = error.downcast_ref().and_then(Error::refusal);
+    refusal.filter(|refusal| matches!(refusal, Rejection::NoCapacity { .. }))
 }
 
 /// Calls of each worker: in all, and in a block.
