@@ -15,7 +15,8 @@ pub(crate) enum TransferMemory {
     LentMut(LentBytesMut),
     /// Memory of the operation.
     Owned(Arc<Mutex<Vec<u8>>>),
-    /// Memory of the operation for a message of any length: it gets the length of the message.
+    /// Memory of the operation for a message of any length: it is reserved when that is known, and grows as the message
+    /// comes.
     AnyLength(Arc<Mutex<Vec<u8>>>),
     /// Memory of the operation, as elements.
     Elements(Arc<Mutex<dyn Elements>>),
@@ -78,7 +79,9 @@ impl TransferMemory {
         match (self, other) {
             (Self::Lent(one), Self::Lent(other)) => one.is_same(other),
             (Self::LentMut(one), Self::LentMut(other)) => one.is_same(other),
-            (Self::Owned(one), Self::Owned(other)) => Arc::ptr_eq(one, other),
+            (Self::Owned(one) | Self::AnyLength(one), Self::Owned(other) | Self::AnyLength(other)) => {
+                Arc::ptr_eq(one, other)
+            }
             (Self::Elements(one), Self::Elements(other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
@@ -138,7 +141,9 @@ impl Piece {
         self.length
     }
 
-    /// Prepares this piece for a message of this length: memory of any length gets it now.
+    /// Prepares this piece for a message of this length: memory of any length is reserved now. None of it is touched
+    /// before its bytes come: the kernel takes seconds to hand out gigabytes, and the engine's lock is held here, without
+    /// which this member cannot say that it is alive.
     pub(crate) fn fit(&mut self, length: u64) -> Result<(), Error> {
         let TransferMemory::AnyLength(bytes) = &self.memory else {
             return Ok(());
@@ -148,12 +153,10 @@ impl Piece {
             why,
         };
         let length = usize::try_from(length).map_err(|error| no_room(error.to_string()))?;
-        let mut room = lock(bytes);
-        room.try_reserve_exact(length)
+        lock(bytes)
+            .try_reserve_exact(length)
             .map_err(|error| no_room(format!("{length} bytes: {error}")))?;
-        room.resize(length, 0);
-        drop(room);
-        *self = TransferMemory::Owned(Arc::clone(bytes)).whole();
+        self.length = length;
         Ok(())
     }
 
@@ -188,7 +191,14 @@ impl Piece {
         match &self.memory {
             TransferMemory::Lent(_) => None,
             TransferMemory::LentMut(lent) => lent.with(|bytes| write(&mut bytes[range])),
-            TransferMemory::Owned(bytes) | TransferMemory::AnyLength(bytes) => lock(bytes).get_mut(range).map(write),
+            TransferMemory::Owned(bytes) => lock(bytes).get_mut(range).map(write),
+            TransferMemory::AnyLength(bytes) => {
+                let mut bytes = lock(bytes);
+                if (bytes.len()..=bytes.capacity()).contains(&range.end) {
+                    bytes.resize(range.end, 0);
+                }
+                bytes.get_mut(range).map(write)
+            }
             TransferMemory::Elements(elements) => lock(elements).bytes_mut().get_mut(range).map(write),
         }
     }
@@ -226,10 +236,22 @@ mod tests {
             matches!(piece.fit(u64::MAX), Err(Error::LocalFailure { .. })),
             "no memory is as long"
         );
+        assert_eq!(piece.write(|_| ()), None, "its length is not known");
         piece.fit(3).expect("3 bytes");
         piece.part(1..3).write(|bytes| bytes.fill(7)).expect("it is there");
         drop(piece);
         assert_eq!(memory.into_bytes(), [0, 7, 7]);
+    }
+
+    #[test]
+    fn memory_for_a_long_message_is_touched_only_as_it_comes() {
+        let memory = TransferMemory::fitting();
+        let mut piece = memory.whole();
+        piece.fit(1 << 30).expect("a GiB of addresses");
+        piece.part(0..4096).write(|bytes| bytes.fill(7)).expect("it is there");
+        assert_eq!(piece.len(), 1 << 30);
+        drop(piece);
+        assert_eq!(memory.into_bytes().len(), 4096, "no more than has come");
     }
 
     #[test]
