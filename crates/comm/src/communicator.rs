@@ -23,7 +23,7 @@ use group::MemberGroup;
 use hotlease_collectives::Rank;
 use member::Member;
 use schedule_cache::ScheduleCache;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -52,6 +52,8 @@ pub struct Communicator {
     schedules: Mutex<ScheduleCache>,
     /// Number of completed [`shrink`](Self::shrink) calls.
     rests: AtomicU32,
+    /// Number of communicators that were made of each group, by [`create_group`](Self::create_group).
+    made: Mutex<HashMap<u64, u32>>,
     has_finished: bool,
 }
 
@@ -67,6 +69,7 @@ impl Communicator {
             member,
             schedules: Mutex::default(),
             rests: AtomicU32::new(0),
+            made: Mutex::default(),
             has_finished: false,
         }
     }
@@ -94,6 +97,12 @@ impl Communicator {
     /// Link of the members. If the options say `auto`, the link chosen for the number of members that have met.
     pub fn link(&self) -> &LinkChoice {
         &self.member.choice
+    }
+
+    /// Each member's place: the group that has met, under a number of its own, and the rank there. Communicators of one
+    /// group name a process alike.
+    pub fn places(&self) -> ([u8; 16], &[Rank]) {
+        (self.member.id.0, &self.group.members)
     }
 
     /// Route to each member, by rank.

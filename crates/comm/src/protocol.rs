@@ -10,6 +10,7 @@
 mod collectives;
 mod contexts;
 mod credit;
+mod jobs;
 mod members;
 mod receiving;
 mod sending;
@@ -17,7 +18,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use collectives::{CollectiveStart, CollectiveWork, LocalWork};
+pub(crate) use collectives::{CollectiveStart, CollectiveWork};
 pub(crate) use contexts::CONTEXTS_MAX;
 pub(crate) use receiving::KeptMessage;
 
@@ -32,6 +33,7 @@ use credit::{Lender, Spender};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
+use jobs::Job;
 use receiving::{Landing, PostedReceive};
 use sending::{OutgoingMessage, QueuedMessage};
 use std::collections::{BTreeMap, VecDeque};
@@ -153,7 +155,7 @@ pub(crate) struct Protocol {
     collectives: Arena<RunningCollective>,
     /// Collectives in which the transfers of the round are done.
     ready: VecDeque<Key>,
-    jobs: VecDeque<LocalWork>,
+    jobs: VecDeque<Job>,
     /// Scratch memory of collectives that have ended.
     spare: Vec<TransferMemory>,
     actions: VecDeque<Action>,
@@ -210,16 +212,6 @@ impl Protocol {
 
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
-    }
-
-    /// Takes local work of collectives that takes time: the driving thread does it, without the lock.
-    pub(crate) fn next_job(&mut self) -> Option<LocalWork> {
-        self.jobs.pop_front()
-    }
-
-    /// Whether there is such work.
-    pub(crate) fn has_job(&self) -> bool {
-        !self.jobs.is_empty()
     }
 
     /// Number that rises with everything a thread may wait for: ends of requests, messages to probe for, work to do.

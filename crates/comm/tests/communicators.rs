@@ -308,3 +308,35 @@ fn arguments_that_make_no_sense_are_refused_and_the_collective_can_be_called_aga
         },
     );
 }
+
+#[test]
+fn members_of_a_group_make_a_communicator_without_the_others() {
+    each(
+        4,
+        |_| (),
+        |all| {
+            let rank = all.rank();
+            let wrong = |ranks: &[u32]| all.create_group(ranks, 7).expect_err("no such group");
+            assert!(
+                matches!(wrong(&[(rank + 1) % 4]), Error::Options { .. }),
+                "it is not in it"
+            );
+            assert!(matches!(wrong(&[rank, rank]), Error::Options { .. }));
+            assert!(matches!(wrong(&[rank, 9]), Error::NoSuchRank { rank: 9, .. }));
+            let group = [3, 0, 2];
+            // Twice at a time, and after the first one has gone.
+            let mut earlier = None;
+            for _ in 0..3 {
+                let Some(place) = group.iter().position(|member| *member == rank) else {
+                    break;
+                };
+                let part = all.create_group(&group, 7).expect("a member of it");
+                assert_eq!((part.rank() as usize, part.size()), (place, 3));
+                assert_eq!(sum(&part, u64::from(rank)), Ok(5));
+                earlier = Some(part);
+            }
+            drop(earlier);
+            assert_eq!(sum(&all, u64::from(rank)), Ok(6), "the one it was made of goes on");
+        },
+    );
+}

@@ -95,6 +95,28 @@ impl Communicator {
         self.isend_memory(&TransferMemory::Lent(lent.clone()), to, tag)
     }
 
+    /// Begins to send lent memory as [`isend_lent`](Self::isend_lent) does; the request ends when a receive has asked for
+    /// the message.
+    ///
+    /// # Errors
+    /// Those of [`isend_lent`](Self::isend_lent); [`Error::Options`] if the members communicate through a store, where no
+    /// sender learns that.
+    pub fn issend_lent(&self, lent: &LentBytes, to: Rank, tag: u32) -> Result<Request, Error> {
+        if self.member.choice.is_mediated() {
+            let what = format!("a synchronous send over {}: send, and receive an answer", self.link());
+            return Err(Error::Options { what });
+        }
+        let outer = self.group.rank_on_connections(to)?;
+        let key = self
+            .group
+            .engine
+            .begin(Activity::Send { to: outer, tag }, |protocol, key| {
+                let body = TransferMemory::Lent(lent.clone()).whole();
+                protocol.send_synchronously(outer, self.address(tag), body, Owner::Request(key));
+            })?;
+        Ok(Request::new(&self.group, key, true))
+    }
+
     fn isend_memory(&self, memory: &TransferMemory, to: Rank, tag: u32) -> Result<Request, Error> {
         let to = self.group.rank_on_connections(to)?;
         let key = self.group.engine.begin(Activity::Send { to, tag }, |protocol, key| {

@@ -11,8 +11,9 @@ use crate::error::Error;
 use crate::memory::TransferMemory;
 use crate::protocol::{CONTEXTS_MAX, Protocol};
 use hotlease_collectives::{Blocks, Collective, Datatype, Rank};
+use std::collections::HashSet;
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 impl Communicator {
     /// Makes one communicator for each color, of the members that give it. Ranks follow the order of the keys; members
@@ -45,6 +46,62 @@ impl Communicator {
         let made = self.split(Some(0), 0)?;
         // A member that gives a color gets a communicator.
         made.ok_or(Error::Finished)
+    }
+
+    /// Makes a communicator of these members, in this order; this one must be among them. They alone call it, with equal
+    /// arguments, as often and in the same order for one group and `tag`. Nothing is sent.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`]; [`Error::Options`] if a rank is named twice, or this member is not named;
+    /// [`Error::TooManyCommunicators`] if this member has reached its maximum.
+    pub fn create_group(&self, ranks: &[Rank], tag: u32) -> Result<Self, Error> {
+        let wrong = |what: String| Error::Options { what };
+        let outer = ranks.iter().map(|rank| self.group.rank_on_connections(*rank));
+        let members: Arc<[Rank]> = outer.collect::<Result<_, _>>()?;
+        let Some(rank) = ranks.iter().position(|rank| *rank == self.rank()) else {
+            return Err(wrong(format!("a group without this member, rank {}", self.rank())));
+        };
+        if ranks.iter().collect::<HashSet<_>>().len() < ranks.len() {
+            return Err(wrong("a group with a member twice".into()));
+        }
+        let mut named = Vec::with_capacity(4 * ranks.len());
+        named.extend(ranks.iter().flat_map(|rank| rank.to_le_bytes()));
+        let group = number_of(&[b"hotlease group", &named, &tag.to_le_bytes()]);
+        let count = {
+            let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = made.entry(group).or_default();
+            *count = count.wrapping_add(1);
+            *count
+        };
+        let parent = self.group.context.to_le_bytes();
+        let context = number_of(&[b"hotlease created", &parent, &group.to_le_bytes(), &count.to_le_bytes()]);
+        if !self.group.engine.change(Protocol::reserve) {
+            let (rank, most) = (self.rank(), CONTEXTS_MAX);
+            return Err(Error::TooManyCommunicators { rank, most });
+        }
+        self.opened(context, rank, members)
+            .inspect_err(|_| self.group.engine.change(Protocol::release))
+    }
+
+    /// Opens a communicator, for which a place is reserved.
+    fn opened(&self, context: u64, rank: usize, members: Arc<[Rank]>) -> Result<Self, Error> {
+        let theirs = Arc::clone(&members);
+        let is_new = self.group.engine.change(|protocol| {
+            let is_new = protocol.open(context, theirs);
+            if is_new {
+                protocol.release();
+            }
+            is_new
+        });
+        if !is_new {
+            return Err(Error::LocalFailure {
+                what: "make a communicator",
+                why: "another one has the same number by chance; make it again".into(),
+            });
+        }
+        let engine = Arc::clone(&self.group.engine);
+        let group = MemberGroup::subset(engine, context, rank as Rank, members);
+        Ok(Self::of(Arc::clone(&self.member), group))
     }
 
     fn split_by(
@@ -83,23 +140,8 @@ impl Communicator {
         let outer = |(_, rank): &(i64, Rank)| self.group.rank_on_connections(*rank);
         let members: Arc<[Rank]> = ranks.iter().map(outer).collect::<Result<_, _>>()?;
         let context = context_number(self.group.context, collective, color);
-        let theirs = Arc::clone(&members);
-        let is_new = self.group.engine.change(|protocol| {
-            let is_new = protocol.open(context, theirs);
-            if is_new {
-                protocol.release();
-            }
-            is_new
-        });
-        let (Some(rank), true) = (place, is_new) else {
-            return Err(Error::LocalFailure {
-                what: "split a communicator",
-                why: "another one has the same number by chance; split again".into(),
-            });
-        };
-        let engine = Arc::clone(&self.group.engine);
-        let group = MemberGroup::subset(engine, context, rank as Rank, members);
-        Ok(Some(Self::of(Arc::clone(&self.member), group)))
+        // A member that gives a color has a place among those that do.
+        place.map(|place| self.opened(context, place, members)).transpose()
     }
 }
 
@@ -107,11 +149,16 @@ impl Communicator {
 /// several communicators may split them in any order, and at the same time. It has 63 bits: among a few thousand
 /// existing communicators, two get the same number in one of 10¹² programs, and that is detected.
 fn context_number(parent: u64, collective: u32, color: u32) -> u64 {
+    let (parent, collective, color) = (parent.to_le_bytes(), collective.to_le_bytes(), color.to_le_bytes());
+    number_of(&[b"hotlease communicator", &parent, &collective, &color])
+}
+
+/// Digest of these parts, as the number of a communicator.
+fn number_of(parts: &[&[u8]]) -> u64 {
     let mut digest = blake3::Hasher::new();
-    digest.update(b"hotlease communicator");
-    digest.update(&parent.to_le_bytes());
-    digest.update(&collective.to_le_bytes());
-    digest.update(&color.to_le_bytes());
+    for part in parts {
+        digest.update(part);
+    }
     let mut number = [0; 8];
     digest.finalize_xof().fill(&mut number);
     // The top bit is set, so the number is never that of the first communicator.

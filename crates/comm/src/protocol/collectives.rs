@@ -9,6 +9,7 @@
 mod failures;
 
 use super::contexts::is_before;
+use super::jobs::Job;
 use super::{MessageStatus, Owner, Protocol, RequestState};
 use crate::arena::Key;
 use crate::card::first_difference;
@@ -120,7 +121,7 @@ pub(crate) struct LocalWork {
 
 impl LocalWork {
     /// Does the work. Returns its collective and, if an operator panicked, the message of the panic.
-    pub(crate) fn run(self) -> (Key, Result<(), String>) {
+    pub(super) fn run(self) -> (Key, Result<(), String>) {
         let Work { of, scratch } = &self.work;
         let [input, output, scratch] = [&of.input, &of.output, scratch].map(TransferMemory::whole);
         let steps = &of.schedule.rounds[self.round].local;
@@ -336,11 +337,11 @@ impl Protocol {
             } else if has_work {
                 running.is_at_work = true;
                 self.news += 1;
-                self.jobs.push_back(LocalWork {
+                self.jobs.push_back(Job::Local(LocalWork {
                     collective: key,
                     work: running.work.clone(),
                     round,
-                });
+                }));
             } else {
                 self.next_round(key);
             }
@@ -349,7 +350,7 @@ impl Protocol {
     }
 
     /// Goes on with a collective whose local work is done.
-    pub(crate) fn end_job(&mut self, (key, result): (Key, Result<(), String>)) {
+    pub(super) fn end_local_work(&mut self, (key, result): (Key, Result<(), String>)) {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
         };

@@ -2,6 +2,7 @@
 
 mod kept;
 
+use super::sending::NO_BYTES;
 use super::{Action, MessageStatus, Owner, Protocol};
 use crate::arena::{Arena, Key};
 use crate::error::{Activity, Error};
@@ -20,6 +21,10 @@ pub(super) struct PostedReceive {
 }
 
 impl PostedReceive {
+    pub(super) const fn memory(&self) -> &Piece {
+        &self.into
+    }
+
     pub(super) fn parts(self) -> (Piece, Owner, Activity) {
         (self.into, self.owner, self.during)
     }
@@ -32,7 +37,11 @@ pub(crate) enum KeptMessage {
     /// Here, or on its way.
     Landing(Key),
     /// Sent by this member to itself.
-    Own { body: Piece, owner: Owner },
+    Own {
+        body: Piece,
+        owner: Owner,
+        is_synchronous: bool,
+    },
     /// In a store, except for its first bytes, which are here and may be all.
     Stored {
         name: ObjectName,
@@ -181,18 +190,7 @@ impl Protocol {
                 self.repay_credit(envelope.source, class, 0);
                 self.grant(class, envelope, id, length, LandingTarget::Posted(posted));
             }
-            KeptMessage::Own { body, owner } => {
-                let status = MessageStatus {
-                    source: envelope.source,
-                    tag: envelope.tag,
-                    bytes: body.len() as u64,
-                };
-                let copied = body.copy_to(&posted.into);
-                let during = posted.during;
-                let result = copied.map(|()| status).ok_or(Error::MemoryReclaimed { during });
-                self.complete(owner, result.clone());
-                self.complete(posted.owner, result);
-            }
+            KeptMessage::Own { body, owner, .. } => self.deliver_own(envelope, (body, owner), posted),
             KeptMessage::Stored { name, length, first } => self.hand(name, envelope, length, &first, posted),
             KeptMessage::Landing(key) => {
                 let Some(landing) = self.landings.get_mut(key) else {
@@ -248,6 +246,9 @@ impl Protocol {
             to: envelope.source,
             frame: MemberFrame::Grant { id, landing },
         });
+        if total == 0 {
+            self.finish_landing(landing);
+        }
     }
 
     /// Counts a message that was taken, of which this many bytes were sent on credit; gives credit back once enough is
@@ -393,6 +394,7 @@ impl Protocol {
 
     fn handle_announce(&mut self, from: Rank, to: MessageAddress, length: u64, id: u64) -> Result<(), Loss> {
         let envelope = self.charge(from, &to, 0)?;
+        let length = if length == NO_BYTES { 0 } else { length };
         if !self.is_accepting(&to) {
             // The sender ends the message when it hears that this member has left.
             self.repay_credit(from, to.class, 0);

@@ -6,7 +6,14 @@ use crate::error::{Activity, Error};
 use crate::matching::MessageEnvelope;
 use crate::memory::{Piece, TransferMemory};
 use hotlease_collectives::Rank;
-use hotlease_wire::comm::frame::{DATA_BYTES_MAX, MemberFrame, MessageAddress, MessageClass};
+use hotlease_wire::comm::frame::{DATA_BYTES_MAX, MESSAGE_BYTES_MAX, MemberFrame, MessageAddress, MessageClass};
+
+/// Bit of an announcement's number (its place in the table of sends never gets there): the sender waits until a receive
+/// has asked for the message, so its receiver does not accept it earlier. Announcements return in grants as they were.
+pub(super) const SYNCHRONOUS: Key = 1 << 31;
+
+/// Length that announces a message without bytes, since an announcement names one byte at least. No message is as long.
+pub(super) const NO_BYTES: u64 = MESSAGE_BYTES_MAX;
 
 /// Message that is sent from where it is, at once or when it is granted.
 pub(super) struct OutgoingMessage {
@@ -52,6 +59,7 @@ pub(super) struct QueuedMessage {
     pub(super) address: MessageAddress,
     body: Piece,
     pub(super) owner: Owner,
+    is_synchronous: bool,
 }
 
 /// Description of a send for errors.
@@ -65,11 +73,20 @@ pub(super) fn during(to: Rank, address: &MessageAddress) -> Activity {
 impl Protocol {
     /// Sends a message, now or when there is credit for it.
     pub(crate) fn send(&mut self, to: Rank, address: MessageAddress, body: Piece, owner: Owner) {
+        self.send_in_mode(to, address, body, owner, false);
+    }
+
+    /// Sends a message that counts as sent when a receive has asked for it.
+    pub(crate) fn send_synchronously(&mut self, to: Rank, address: MessageAddress, body: Piece, owner: Owner) {
+        self.send_in_mode(to, address, body, owner, true);
+    }
+
+    fn send_in_mode(&mut self, to: Rank, address: MessageAddress, body: Piece, owner: Owner, is_synchronous: bool) {
         if let Some(error) = self.departure_in(address.context, to, during(to, &address)) {
             return self.complete(owner, Err(error));
         }
         if to == self.me {
-            return self.send_to_self(address, body, owner);
+            return self.send_to_self(address, body, owner, is_synchronous);
         }
         if self.is_stored() {
             return self.put_message(to, address, body, owner);
@@ -80,9 +97,14 @@ impl Protocol {
             return self.complete(owner, Err(error));
         }
         // Messages that wait already go first.
-        if !waiting.is_empty() || !self.dispatch(to, &address, &body, owner) {
-            let waiting = &mut self.peer(to).waiting[address.class as usize];
-            waiting.push_back(QueuedMessage { address, body, owner });
+        let message = QueuedMessage {
+            address,
+            body,
+            owner,
+            is_synchronous,
+        };
+        if !waiting.is_empty() || !self.dispatch(to, &message) {
+            self.peer(to).waiting[address.class as usize].push_back(message);
         }
     }
 
@@ -99,7 +121,14 @@ impl Protocol {
     }
 
     /// Sends or announces a message; false if there is no credit.
-    fn dispatch(&mut self, to: Rank, address: &MessageAddress, body: &Piece, owner: Owner) -> bool {
+    fn dispatch(&mut self, to: Rank, message: &QueuedMessage) -> bool {
+        let QueuedMessage {
+            address,
+            body,
+            owner,
+            is_synchronous,
+        } = message;
+        let (owner, is_synchronous) = (*owner, *is_synchronous);
         let length = body.len() as u64;
         let Bounds {
             small_bytes,
@@ -108,7 +137,7 @@ impl Protocol {
         } = self.bounds;
         let spend = &mut self.peer(to).spend[address.class as usize];
         let frame = MemberFrame::Eager { to: *address, length };
-        if length <= small_bytes {
+        if length <= small_bytes && !is_synchronous {
             if !spend.spend(length) {
                 return false;
             }
@@ -117,7 +146,7 @@ impl Protocol {
             self.sent_whole(address.tag, length, owner);
             return true;
         }
-        let goes_at_once = length <= eager_bytes && spend.spend_large(length);
+        let goes_at_once = !is_synchronous && length <= eager_bytes && spend.spend_large(length);
         if !goes_at_once && !spend.spend(0) {
             return false;
         }
@@ -142,8 +171,8 @@ impl Protocol {
                 to,
                 frame: MemberFrame::Announce {
                     to: *address,
-                    length,
-                    id,
+                    length: if length == 0 { NO_BYTES } else { length },
+                    id: if is_synchronous { id | SYNCHRONOUS } else { id },
                 },
             },
         });
@@ -156,16 +185,16 @@ impl Protocol {
     }
 
     /// Sends a message to this member: to another thread, or to a later receive.
-    fn send_to_self(&mut self, address: MessageAddress, body: Piece, owner: Owner) {
+    fn send_to_self(&mut self, address: MessageAddress, body: Piece, owner: Owner, is_synchronous: bool) {
         let (class, length) = (address.class, body.len() as u64);
         let envelope = MessageEnvelope {
             source: self.me,
             tag: address.tag,
         };
         if let Some(posted) = self.receiver_of(&address, envelope, length) {
-            return self.deliver(class, envelope, KeptMessage::Own { body, owner }, posted);
+            return self.deliver_own(envelope, (body, owner), posted);
         }
-        let is_small = length <= self.bounds.small_bytes;
+        let is_small = length <= self.bounds.small_bytes && !is_synchronous;
         let me = self.me;
         let kept = if is_small && self.peer(me).spend[class as usize].spend(length) {
             self.peer(me).lend[class as usize].charge(length);
@@ -181,7 +210,11 @@ impl Protocol {
             self.complete(owner, result.ok_or(Error::MemoryReclaimed { during }));
             landed
         } else {
-            KeptMessage::Own { body, owner }
+            KeptMessage::Own {
+                body,
+                owner,
+                is_synchronous,
+            }
         };
         self.news += 1;
         self.matching(class, address.context).keep(envelope, kept);
@@ -193,7 +226,7 @@ impl Protocol {
         self.peer(from).spend[index].give_back(amount);
         self.is_leaving_due = true;
         while let Some(first) = self.peer(from).waiting[index].pop_front() {
-            if !self.dispatch(from, &first.address, &first.body, first.owner) {
+            if !self.dispatch(from, &first) {
                 return self.peer(from).waiting[index].push_front(first);
             }
         }
@@ -201,10 +234,15 @@ impl Protocol {
 
     /// Begins a message that was announced, because its receiver has memory for it.
     pub(super) fn handle_grant(&mut self, from: Rank, id: Key, landing: u64) {
+        let id = id & !SYNCHRONOUS;
         match self.sends.get_mut(id) {
             Some(sending) if sending.to == from && sending.is_announced() => {
                 sending.landing = Some(landing);
-                self.send_next(id);
+                // Nothing follows a message without bytes.
+                match sending.body.len() {
+                    0 => self.handle_sent(id),
+                    _ => self.send_next(id),
+                }
             }
             // Not announced, or not to this member.
             Some(_) => {}

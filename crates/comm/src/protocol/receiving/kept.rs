@@ -3,6 +3,7 @@
 use super::{KeptMessage, Landing, LandingTarget, PostedReceive};
 use crate::arena::Key;
 use crate::memory::TransferMemory;
+use crate::protocol::sending::SYNCHRONOUS;
 use crate::protocol::{Action, MessageStatus, Owner, Protocol};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
@@ -18,9 +19,15 @@ impl Protocol {
         for context in self.contexts.values_mut() {
             for (source, kept) in context.matching[class as usize].kept() {
                 let length = match &*kept {
+                    // Its sender waits for a receive.
+                    KeptMessage::Announced { id, .. } if id & SYNCHRONOUS != 0 => continue,
                     KeptMessage::Announced { length, .. } => *length,
-                    KeptMessage::Own { body, .. } => body.len() as u64,
-                    KeptMessage::Landing(_) | KeptMessage::Stored { .. } => continue,
+                    KeptMessage::Own {
+                        body,
+                        is_synchronous: false,
+                        ..
+                    } => body.len() as u64,
+                    KeptMessage::Own { .. } | KeptMessage::Landing(_) | KeptMessage::Stored { .. } => continue,
                 };
                 if length > self.bounds.early_bytes - self.early_bytes {
                     continue;

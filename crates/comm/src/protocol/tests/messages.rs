@@ -361,3 +361,41 @@ fn a_receive_that_is_not_posted_takes_what_no_other_one_is_for_and_gives_its_cre
         "{given_back} of {spent}"
     );
 }
+
+#[test]
+fn a_synchronous_send_ends_when_a_receive_asks_for_it_and_not_before() {
+    for to in [0, 1] {
+        for length in [0, 1, SMALL as usize + 1, EAGER as usize + 1, 3 << 20] {
+            let mut net = Net::new(2, seed());
+            let member = net.at(0);
+            let sent = member.request(Activity::Send { to, tag: 5 }).expect("room");
+            let body = TransferMemory::of(text(0, 0, length)).whole();
+            member.send_synchronously(to, message(5), body, Owner::Request(sent));
+            net.run();
+            // As its receiver does when it waits in a send.
+            net.at(to).accept_early();
+            net.run();
+            assert!(!net.at(0).has_ended(sent), "{length} bytes to {to}");
+            let memory = TransferMemory::zeroed(length);
+            let receive = net.receive(to, Pattern::ANY, &memory);
+            net.run();
+            assert!(net.at(0).take_result(sent).expect("sent").is_ok());
+            assert!(net.at(to).take_result(receive).expect("received").is_ok());
+            assert!(memory.into_bytes() == text(0, 0, length), "{length} bytes to {to}");
+        }
+    }
+}
+
+#[test]
+fn a_long_message_to_oneself_is_copied_without_the_lock() {
+    let mut net = Net::new(1, seed());
+    let memory = TransferMemory::zeroed(2 << 20);
+    let receive = net.receive(0, Pattern::ANY, &memory);
+    let sent = net.send(0, 0, 5, text(0, 0, 2 << 20));
+    let member = net.at(0);
+    assert!(member.has_job() && !member.has_ended(receive) && !member.has_ended(sent));
+    net.run();
+    assert!(net.at(0).take_result(sent).expect("sent").is_ok());
+    assert!(net.at(0).take_result(receive).expect("received").is_ok());
+    assert!(memory.into_bytes() == text(0, 0, 2 << 20));
+}
