@@ -10,6 +10,7 @@ mod refusals;
 mod sharing;
 mod starts;
 mod states;
+mod stops;
 mod tokens;
 
 use hotlease_tests::lease::{Bystander, LONG, RawLease};

@@ -107,6 +107,9 @@ pub struct AgentConfig {
     pub warm_slots_per_core: u32,
     /// Longest duration of an invocation on a shared core (default: 10 s; 1 ms to 1 h).
     pub shared_call_limit: Duration,
+    /// Time for which a worker of a lease may be stopped by a signal before it is killed and replaced (default: 10 s; 100
+    /// ms to 24 h).
+    pub stopped_limit: Duration,
     /// Most cores that one tenant may hold by leases that clients ask the agent for directly; `None`: only managers may
     /// ask, because only they know quotas (default: `None`).
     pub direct: Option<u32>,
@@ -124,6 +127,7 @@ pub struct AgentConfig {
 impl AgentConfig {
     /// Why the settings cannot be carried out on any host.
     pub(crate) fn fault(&self) -> Option<String> {
+        let stopped_limits = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
         let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);
         if self.ttl < TTL_MIN || self.ttl > TTL_MAX {
             Some(format!("a default time to live of {:?} is out of bounds", self.ttl))
@@ -139,6 +143,11 @@ impl AgentConfig {
             Some(format!(
                 "a limit of {:?} for invocations on shared cores is not between 1 ms and 1 h",
                 self.shared_call_limit
+            ))
+        } else if !stopped_limits.contains(&self.stopped_limit) {
+            Some(format!(
+                "a limit of {:?} for workers that are stopped is not between 100 ms and 24 h",
+                self.stopped_limit
             ))
         } else {
             None
@@ -168,6 +177,7 @@ impl AgentConfig {
             ttl: Duration::from_secs(5),
             warm_slots_per_core: PLACES_PER_CORE_DEFAULT,
             shared_call_limit: Duration::from_secs(10),
+            stopped_limit: Duration::from_secs(10),
             direct: None,
             token_key_rotation: Duration::from_secs(24 * 3600),
             direct_gpus: 0,

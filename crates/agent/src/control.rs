@@ -9,5 +9,6 @@ pub(crate) mod membership;
 pub(crate) mod network;
 pub(crate) mod service;
 pub(crate) mod session;
+pub(crate) mod stops;
 pub(crate) mod turns;
 pub(crate) mod watchdog;

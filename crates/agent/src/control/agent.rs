@@ -8,6 +8,7 @@ use crate::control::membership::ManagerMembership;
 use crate::control::network;
 use crate::control::service::Service;
 use crate::control::session::SESSIONS_MAX;
+use crate::control::stops;
 use crate::control::turns;
 use crate::control::watchdog;
 use crate::data::image_transfer::{ImageSender, OtherAgents};
@@ -219,6 +220,7 @@ impl Agent {
             }),
             membership,
             token_key_rotation: config.token_key_rotation,
+            stopped_limit: config.stopped_limit,
         };
         tokio::spawn(async move {
             parts.run(stopping).await;
@@ -352,6 +354,7 @@ struct AgentParts {
     tls: Option<(TlsListener, bool)>,
     membership: Option<ManagerMembership>,
     token_key_rotation: Duration,
+    stopped_limit: Duration,
 }
 
 impl AgentParts {
@@ -361,6 +364,7 @@ impl AgentParts {
         let mut background = JoinSet::new();
         background.spawn(watchdog::expire_leases(Arc::clone(&node)));
         background.spawn(watchdog::enforce_deadlines(Arc::clone(&node)));
+        background.spawn(stops::replace_stopped(Arc::clone(&node), self.stopped_limit));
         background.spawn(turns::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(eviction::swap_out_idle_ones(Arc::clone(&node)));

@@ -139,6 +139,10 @@ pub(crate) struct OfferArgs {
     /// Longest invocation on a shared core, such as 500ms or 10s
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::parse_time)]
     shared_call_limit: Duration,
+    /// How long a worker may be stopped by a signal (SIGSTOP) before it is killed and replaced, up to 24h. A worker
+    /// that a debugger is attached to is left alone
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::parse_time)]
+    stopped_limit: Duration,
 }
 
 /// Arguments of the isolation of functions.
@@ -234,6 +238,7 @@ impl OfferArgs {
         self.sandbox.apply_to(&mut config);
         config.warm_slots_per_core = self.warm_slots_per_core;
         config.shared_call_limit = self.shared_call_limit;
+        config.stopped_limit = self.stopped_limit;
         Ok(config)
     }
 
@@ -265,8 +270,12 @@ impl OfferArgs {
         self.sandbox.add_args(&mut args);
         let places = self.warm_slots_per_core.to_string();
         args.extend(["--warm-slots-per-core".into(), places.into()]);
-        let limit = format!("{}ms", self.shared_call_limit.as_millis());
-        args.extend(["--shared-call-limit".into(), limit.into()]);
+        for (name, limit) in [
+            ("--shared-call-limit", self.shared_call_limit),
+            ("--stopped-limit", self.stopped_limit),
+        ] {
+            args.extend([name.into(), format!("{}ms", limit.as_millis()).into()]);
+        }
         self.environments.add_to(&mut args);
         self.swap.add_to(&mut args);
         args
@@ -359,6 +368,8 @@ mod tests {
             "7",
             "--shared-call-limit",
             "250ms",
+            "--stopped-limit",
+            "3s",
             "--gpus",
             "4",
             "--direct",
