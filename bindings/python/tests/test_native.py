@@ -429,6 +429,15 @@ def test_the_time_that_it_took_is_that_of_the_function(platform, library):
         assert failed.exception(60) is not None and failed.timing.ending == "raised"
 
 
+def test_builds_of_a_library_have_their_own_unique_variables_in_workers_and_in_the_program(executor, tmp_path):
+    # As the static variables of inline functions in C++.
+    source = HERE.parents[2] / "tests/fixtures/unique.c"
+    builds = [_compiled(tmp_path, source, f"unique{version}", f"-DVERSION={version}") for version in (1, 2)]
+    versions = [hotlease.native(build, "version", output=1, dtype="i4") for build in builds]
+    assert [executor.submit(version, numpy.zeros(1)).result(60)[0] for version in versions + versions] == [1, 2, 11, 12]
+    assert [version(numpy.zeros(1))[0] for version in versions + versions] == [1, 2, 11, 12]
+
+
 def test_the_same_is_true_where_numpy_is_not(library, tmp_path):
     script = (
         "import sys; sys.modules['numpy'] = None\n"

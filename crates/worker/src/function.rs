@@ -9,3 +9,4 @@ pub(crate) mod remote_worker;
 pub(crate) mod seat;
 pub(crate) mod state_hooks;
 pub(crate) mod state_pieces;
+pub(crate) mod unique_symbols;

@@ -198,3 +198,24 @@ fn many_libraries_on_one_lease_keep_their_functions_apart() {
     let again = lease.session.load_file(&library("misbehaved"));
     assert_eq!(again.index("echo"), misbehaved.index("echo"));
 }
+
+#[test]
+fn builds_of_a_library_in_one_worker_have_their_own_unique_symbols() {
+    let platform = Platform::start();
+    let grant = platform.manager().lease(1, LONG).unwrap();
+    let mut session = RawSession::attached(&grant);
+    let builds = [1, 2, 3].map(|version| {
+        let build = compile("unique", &[&format!("-DVERSION={version}")]);
+        session.load_file(&build)
+    });
+    let (connection, epoch) = session.worker(0).unwrap();
+    let mut channel = connection.channel(0);
+    for added in [0, 10] {
+        for (build, version) in builds.iter().zip(1..) {
+            let request = channel.request(epoch, build.index("version"), b"");
+            let reply = channel.send(&request.encode());
+            assert_eq!(reply.inline.to_bytes()[..4], i32::to_le_bytes(version + added));
+        }
+    }
+    session.release();
+}

@@ -8,11 +8,13 @@ use crate::HostFunction;
 use crate::float_state::FloatState;
 use crate::function::remote_worker::RemoteWorker;
 use crate::function::state_hooks::StateHooks;
+use crate::function::unique_symbols::UniqueSymbols;
 use hotlease_fabric::memory::{SealedBytes, sealed_copy};
 use hotlease_wire::code::{self, CodeError, Interface};
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use libloading::os::unix::{Library as DynamicLibrary, RTLD_LOCAL, RTLD_NOW};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
+use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -131,6 +133,11 @@ type NamedFunctions = Vec<(String, LoadedFunction)>;
 fn open(code: OwnedFd, size_bytes: u64) -> Result<(NamedFunctions, Option<StateHooks>), String> {
     let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
     let exports = code::exports(&bytes).map_err(|error| error.to_string())?;
+    let unique = UniqueSymbols::bring(&bytes).map_err(|error| error.to_string())?;
+    let code = match &unique.separated {
+        Some(separated) => sealed_copy("hotlease-code", separated).map_err(|error| error.to_string())?,
+        None => code,
+    };
     drop(bytes);
     let path = format!("/proc/self/fd/{}", code.as_raw_fd());
     let floats = FloatState::current();
@@ -139,12 +146,16 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(NamedFunctions, Option<StateH
     let library = unsafe { DynamicLibrary::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
     floats.restore();
     let library = library.map_err(|error| explain(&error, &path))?;
-    let address_of = |name: &str| {
+    let symbol = |name: &[u8]| {
         // SAFETY: only the address of the symbol is used here.
-        let symbol = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
-        let address = symbol.map_err(|error| explain(&error, &path))?.as_raw_ptr();
+        let symbol = unsafe { library.get::<*mut c_void>(name) };
+        symbol.map(|symbol| symbol.as_raw_ptr())
+    };
+    let address_of = |name: &str| {
+        let address = symbol(name.as_bytes()).map_err(|error| explain(&error, &path))?;
         NonNull::new(address).ok_or_else(|| format!("function {name} is at address 0"))
     };
+    unique.keep_own(|name| symbol(name).is_ok_and(|address| is_in(&path, address)));
     let mut functions = Vec::with_capacity(exports.functions.len());
     for function in exports.functions {
         let address = address_of(&function.name)?;
@@ -162,6 +173,17 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(NamedFunctions, Option<StateH
     std::mem::forget(library);
     std::mem::forget(code);
     Ok((functions, hooks))
+}
+
+/// Whether an address lies in the file that was loaded by this path. That of a variable of each thread lies in none, and
+/// counts as if it did.
+fn is_in(path: &str, address: *mut c_void) -> bool {
+    // SAFETY: plain data, for which zeros are valid.
+    let mut found: libc::Dl_info = unsafe { zeroed() };
+    // SAFETY: any address may be asked for, and the place is valid.
+    let is_known = unsafe { libc::dladdr(address, &mut found) } != 0 && !found.dli_fname.is_null();
+    // SAFETY: a string of the loader, which it keeps as long as the file is loaded.
+    !is_known || unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes() == path.as_bytes()
 }
 
 /// Has the worker elsewhere load a library from a sealed memfd; returns its functions.
