@@ -66,3 +66,34 @@ fn the_child_of_a_program_invokes_nothing_on_its_parent_s_lease() {
     }
     assert_eq!(function.call(&[]).unwrap(), [1], "the parent's lease is as before");
 }
+
+#[test]
+fn the_child_of_a_program_takes_no_results_of_its_parent_s_invocations() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("children");
+    let function = invoker.function("writes_to_a_closed_pipe").unwrap();
+    let (future, mut pipeline) = (function.submit(&[]).unwrap(), function.pipeline().unwrap());
+    pipeline.push(&[]).unwrap();
+    let mut output = [0];
+    // SAFETY: the child allocates, which the C library allows after a fork, and ends.
+    match unsafe { fork() }.expect("another process") {
+        ForkResult::Child => {
+            // SAFETY: ends a child that hangs.
+            unsafe { libc::alarm(30) };
+            let told = [
+                matches!(future.wait(), Err(Error::OutcomeUnknown { .. })),
+                matches!(pipeline.push(&[]), Err(Error::Options { .. })),
+                matches!(pipeline.try_pop(&mut output), Err(Error::OutcomeUnknown { .. })),
+                matches!(pipeline.push(&[]), Err(Error::Options { .. })),
+            ];
+            drop(pipeline);
+            let status = told.iter().position(|right| !right).map_or(0, |wrong| 1 + wrong as i32);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(status) }
+        }
+        ForkResult::Parent { child } => assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0))),
+    }
+    assert_eq!(future.wait().unwrap(), [1]);
+    assert_eq!((pipeline.pop(&mut output).unwrap(), output), (Some(1), [1]));
+    assert!(pipeline.is_empty());
+}

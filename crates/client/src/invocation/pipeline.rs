@@ -8,6 +8,8 @@ use crate::Error;
 use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::channel::{CallTarget, Channel};
 use crate::invocation::function::Function;
+use crate::lease::slots::LeasedSlots;
+use hotlease_fabric::forks::ProcessMark;
 use hotlease_wire::RunCertainty;
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,7 +26,8 @@ const QUIET_MAX: u32 = 16;
 /// every 16th, by [`Pipeline::flush`], and by each wait for a result.
 ///
 /// When the worker dies, each invocation in flight yields its error, in order; nothing is run again. The first
-/// [`Pipeline::push`] after these results are taken goes to a new worker.
+/// [`Pipeline::push`] after these results are taken goes to a new worker. In a fork of the process that made it, a
+/// pipeline returns errors.
 ///
 /// ```no_run
 /// # use hotlease_client::*;
@@ -49,6 +52,7 @@ pub struct Pipeline {
     quiet: u32,
     /// Start of each invocation in flight; only with a timeout, as reading the clock costs.
     since: VecDeque<Instant>,
+    made_by: ProcessMark,
 }
 
 impl Function {
@@ -72,6 +76,7 @@ impl Pipeline {
             depth,
             quiet: 0,
             since: VecDeque::new(),
+            made_by: ProcessMark::here(),
             function,
         })
     }
@@ -101,7 +106,7 @@ impl Pipeline {
         if input.len() > self.function.request_bytes {
             return Err(self.too_large(input.len()));
         }
-        if self.channel.is_closed() {
+        if self.channel.is_closed() || self.made_by.is_foreign() {
             self.reopen(self.function.timeout)?;
         }
         let target = CallTarget {
@@ -123,7 +128,9 @@ impl Pipeline {
     /// Wakes the slot, if it sleeps, for the pushed requests.
     pub fn flush(&mut self) {
         self.quiet = 0;
-        self.channel.ring.ring();
+        if !self.made_by.is_foreign() {
+            self.channel.ring.ring();
+        }
     }
 
     /// Waits for the oldest result, copies it to `output` and returns its length; `None` if nothing is in flight.
@@ -133,9 +140,12 @@ impl Pipeline {
         let Some(&seq) = self.in_flight.front() else {
             return Ok(None);
         };
-        let result = match self.channel.try_finish(seq, output, self.function.timeout) {
-            Some(result) => result,
-            None => self.wait(seq, output),
+        let result = match self.made_by.is_foreign() {
+            true => Err(LeasedSlots::foreign_invocation()),
+            false => match self.channel.try_finish(seq, output, self.function.timeout) {
+                Some(result) => result,
+                None => self.wait(seq, output),
+            },
         };
         self.in_flight.pop_front();
         self.since.pop_front();
@@ -146,7 +156,9 @@ impl Pipeline {
     #[inline]
     pub fn try_pop(&mut self, output: &mut [u8]) -> Result<Option<usize>, Error> {
         match self.in_flight.front() {
-            Some(&seq) if self.channel.is_answered(seq) || self.channel.is_closed() => self.pop(output),
+            Some(&seq) if self.channel.is_answered(seq) || self.channel.is_closed() || self.made_by.is_foreign() => {
+                self.pop(output)
+            }
             _ => {
                 // A slot that has gone to sleep must learn of the requests that it has not answered.
                 if self.quiet > 0 {
@@ -177,6 +189,7 @@ impl Pipeline {
 
     #[cold]
     fn reopen(&mut self, limit: Option<Duration>) -> Result<(), Error> {
+        self.function.inner.check_own()?;
         if let Some(&seq) = self.in_flight.front() {
             return Err(self.channel.unanswered_error(seq));
         }
@@ -197,6 +210,10 @@ impl Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
+        if self.made_by.is_foreign() {
+            // The connection is the parent's, and so are its invocations.
+            return std::mem::forget(self.channel.clone());
+        }
         if self.quiet > 0 {
             self.flush();
         }

@@ -102,6 +102,14 @@ impl LeasedSlots {
         }
     }
 
+    /// The error of an invocation in a fork of the process that submitted it.
+    #[cold]
+    pub(crate) fn foreign_invocation() -> Error {
+        Error::OutcomeUnknown {
+            why: "the invocation belongs to the process that was forked, and its result arrives only there".into(),
+        }
+    }
+
     pub(crate) fn slots(&self) -> usize {
         // Acquire pairs with the release in `append`: a thread that sees a slot counted finds its channel.
         self.granted.load(Ordering::Acquire)

@@ -8,6 +8,7 @@ use crate::invocation::function::Function;
 use crate::invocation::pipeline::AwaitedCall;
 use crate::invocation::request::{ChannelRequest, OutputPlace, UsedMemory, micros};
 use crate::invocation::submitted_call::{ResultDestination, SubmittedCall};
+use crate::lease::slots::LeasedSlots;
 use crate::retry::CallAttempts;
 use crate::retry::redirect::LazyRedirects;
 use hotlease_wire::RunCertainty;
@@ -102,7 +103,11 @@ impl InFlight {
         if let Some(until) = self.parked {
             return Instant::now() >= until || self.is_late();
         }
-        self.resolved || self.call.is_done() || self.call.channel.is_closed() || self.is_late()
+        self.resolved
+            || self.call.is_done()
+            || self.call.channel.is_closed()
+            || self.is_late()
+            || self.function.inner.is_foreign()
     }
 
     fn give_up_at(&self) -> Option<Instant> {
@@ -117,6 +122,10 @@ impl InFlight {
     pub(crate) fn try_result(&mut self, take: &mut impl ResultDestination) -> Option<Result<usize, Error>> {
         if self.resolved {
             return Some(Err(Error::protocol("the invocation's result was taken already")));
+        }
+        if self.function.inner.is_foreign() {
+            self.resolved = true;
+            return Some(Err(LeasedSlots::foreign_invocation()));
         }
         if self.parked.is_some() && !self.function.resubmits && self.call.channel.is_closed() {
             self.parked = None;
@@ -331,7 +340,7 @@ impl InFlight {
 
     /// Whether the channel is closed and the reply has not arrived.
     fn is_orphaned(&self) -> bool {
-        !self.resolved && self.parked.is_none() && self.call.is_orphaned()
+        !self.resolved && self.parked.is_none() && self.call.is_orphaned() && !self.function.inner.is_foreign()
     }
 
     /// The submission that it waits for now.
@@ -364,6 +373,10 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        if self.function.inner.is_foreign() {
+            // The connection, the watch and the memory that the worker uses are the parent's.
+            return std::mem::forget((self.call.channel.clone(), self.kept.take()));
+        }
         if self.watched {
             let (channel, seq) = (&self.call.channel, self.call.seq);
             self.function.inner.completions.unwatch(channel, seq);
