@@ -41,7 +41,8 @@ def _files():
 
 
 def _executor(imports, **options):
-    return Executor(1, options=ExecutorOptions(sandbox="namespace", imports=imports, **options))
+    # A busy host may free the core of the executor before it late.
+    return Executor(1, options=ExecutorOptions(sandbox="namespace", imports=imports, **{"patience": 60, **options}))
 
 
 def _skip_without_sandboxes():
