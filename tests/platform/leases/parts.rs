@@ -65,10 +65,7 @@ fn refused_request_leaves_no_part_granted() {
     for _ in 0..3 {
         let error = Invoker::allocate(&code, spread(&nodes, 4, Spread::AllOrNothing)).unwrap_err();
         assert!(
-            matches!(
-                error.refusal(),
-                Some(Rejection::NotTogether { asked: 4, found: 2 | 3 })
-            ),
+            matches!(error.refusal(), Some(Rejection::NotTogether { asked: 4, found: 2 | 3 })),
             "{error:?}"
         );
         assert!(error.retryable());

@@ -328,6 +328,8 @@ class Executor(_core.Client, _bases.Executor):
     ) -> Iterator[T]:
         """Calls `fn` with each of the arguments; returns the results in order.
 
+        All calls see the function, and the globals that it uses, as they are now.
+
         Parameters
         ----------
         fn
@@ -370,10 +372,13 @@ class Executor(_core.Client, _bases.Executor):
         end: Optional[float],
         buffersize: Optional[int],
     ) -> Iterator[T]:
-        submit = self.submit
         from hotlease._drawing import drawn
 
-        return drawn((submit(fn, *args) for args in calls), end, buffersize)
+        # A function with globals is pickled once for all calls. A program's own `submit` gets the function itself.
+        settled = _core._settle(self, fn) if type(self).submit is Executor.submit else None
+        if settled is None:
+            return drawn((self.submit(fn, *args) for args in calls), end, buffersize)
+        return drawn((_core._submit_settled(self, settled, *args) for args in calls), end, buffersize)
 
     def _map_chunks(
         self,

@@ -3,3 +3,4 @@
 pub mod encode;
 pub mod native;
 pub mod options;
+pub mod settled;

@@ -48,9 +48,9 @@ pub struct Client {
 
 pub(super) struct Opened {
     pub(super) core: Arc<ExecutorCore>,
-    functions: Functions,
+    pub(super) functions: Functions,
     future: Py<PyAny>,
-    rerun: Rerun,
+    pub(super) rerun: Rerun,
     /// Defaults for tasks, if neither they nor their functions set them.
     plan: TaskPlan,
     hint: Hint,
@@ -67,10 +67,11 @@ impl Client {
 }
 
 impl Opened {
-    fn submit<'py>(
+    /// Submits a task. `settled`: how the function is sent, if that is known.
+    pub(super) fn submit<'py>(
         &self,
         asked: Option<&TaskPlan>,
-        function: &Bound<'py, PyAny>,
+        (function, settled): (&Bound<'py, PyAny>, Option<&Arc<Target>>),
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -85,7 +86,11 @@ impl Opened {
             decode::called(py, intern!(py, "hint"))?.call1((submitting, running))?;
         }
         let times = (is_sample || self.recorder.is_some()).then(TaskTimes::begin);
-        let (target, args) = match self.functions.of_call(function, args, self.rerun) {
+        let found = settled.map_or_else(
+            || self.functions.of_call(function, args, self.rerun),
+            |target| Ok((target.clone(), args.clone())),
+        );
+        let (target, args) = match found {
             Ok(found) => found,
             Err(error) => return unsendable(py, self, None, error),
         };
@@ -275,7 +280,7 @@ impl Client {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let opened = self.opened()?;
-        opened.submit(None, function, args, kwargs)
+        opened.submit(None, (function, None), args, kwargs)
     }
 
     /// Submits a task with the options `asking`.
@@ -288,7 +293,7 @@ impl Client {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let opened = self.opened()?;
-        opened.submit(Some(&asking.get().0), function, args, kwargs)
+        opened.submit(Some(&asking.get().0), (function, None), args, kwargs)
     }
 
     /// Gives memory for an array of the program, which tasks get without a copy; see ``Executor.empty``.

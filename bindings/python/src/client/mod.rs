@@ -43,6 +43,9 @@ create_exception!(
 /// Adds the client's side to the module.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<executor::Client>()?;
+    module.add_class::<calls::settled::SettledFunction>()?;
+    module.add_function(wrap_pyfunction!(calls::settled::_settle, module)?)?;
+    module.add_function(wrap_pyfunction!(calls::settled::_submit_settled, module)?)?;
     module.add_class::<futures::future::Task>()?;
     module.add_class::<calls::options::TaskOptions>()?;
     futures::inputs::add_to(module)?;

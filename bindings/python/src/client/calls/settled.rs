@@ -1,0 +1,42 @@
+//! Functions that are described once for many calls. A function that uses globals of the program is otherwise pickled anew
+//! for each call, because they may have changed.
+
+use crate::client::calls::encode::Callable;
+use crate::client::executor::Client;
+use crate::client::tasks::target::Target;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::sync::Arc;
+
+/// A function of the program as it was at one moment.
+#[pyclass(module = "hotlease._core", frozen)]
+pub struct SettledFunction(Py<PyAny>, Arc<Target>);
+
+/// Describes a function for many calls; None if each call has to describe it.
+#[pyfunction]
+pub fn _settle(client: &Bound<'_, Client>, function: &Bound<'_, PyAny>) -> PyResult<Option<SettledFunction>> {
+    let opened = client.get().opened()?;
+    match opened.functions.find(function, opened.rerun) {
+        Ok(Callable::Target(target)) if !target.name.is_empty() => {
+            Ok(Some(SettledFunction(function.clone().unbind(), target)))
+        }
+        // A function that cannot be described fails each call, whose future tells so.
+        Ok(_) | Err(_) => Ok(None),
+    }
+}
+
+/// Schedules a call of a settled function, and returns its future.
+#[pyfunction]
+#[pyo3(signature = (client, settled, /, *args))]
+pub fn _submit_settled<'py>(
+    client: &Bound<'py, Client>,
+    settled: &Bound<'py, SettledFunction>,
+    args: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let SettledFunction(function, target) = settled.get();
+    let function = function.bind(settled.py());
+    client
+        .get()
+        .opened()?
+        .submit(None, (function, Some(target)), args, None)
+}
