@@ -360,6 +360,11 @@ class Interrupts:
         interrupt()
 
 
+class ExitsWhenPickled:
+    def __reduce__(self):
+        sys.exit(1)
+
+
 def raise_with(way):
     raise ValueError(way())
 
@@ -390,3 +395,56 @@ class Signals:
 
     def __reduce__(self):
         return self.how, ()
+
+
+class MakesFolder:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def returns_code(path):
+    return [MakesFolder(path)]
+
+
+def raises_code(path):
+    raise ValueError(MakesFolder(path))
+
+
+def returns_code_as_to_a_trusting_program(path):
+    """As a worker would whose code has changed the worker itself."""
+    from hotlease import _core
+
+    _core._is_guarded = lambda: False
+    return [MakesFolder(path)]
+
+
+def returns_place_of_file(path):
+    """Returns what stands for an array in a file, in arguments."""
+    from hotlease import _mapped
+
+    class Descriptor:
+        def __reduce__(self):
+            whole = (path, (os.stat("/").st_ino, 0), "r+", 0, 0)
+            return _mapped.opened, (whole, type(self), 0, (0,), "u1", (1,), True)
+
+    return Descriptor()
+
+
+def returns_mapped():
+    import tempfile
+
+    import numpy
+
+    with tempfile.TemporaryFile() as file:
+        mapped = numpy.memmap(file, "i4", "w+", shape=(3,))
+        mapped[:] = 1, 2, 3
+        return mapped
+
+
+def token():
+    return os.urandom(8)

@@ -53,13 +53,17 @@ def test_sys_exit_in_a_task_is_its_result(executor):
     assert works(executor)
 
 
-@pytest.mark.parametrize("way", [tasks.Exits, tasks.Interrupts], ids=lambda way: way.__name__)
-def test_what_exits_while_it_is_unpickled_ends_its_task_only(executor, way):
-    with pytest.raises(hotlease.TaskError, match="the function ran, but its result does not unpickle here") as raised:
+@pytest.mark.parametrize("way", [tasks.Exits, tasks.Interrupts, tasks.ExitsWhenPickled], ids=lambda way: way.__name__)
+def test_what_exits_while_it_is_pickled_or_unpickled_ends_its_task_only(executor, way):
+    with pytest.raises(hotlease.TaskError, match="the function ran, but its result does not (un)?pickle") as raised:
         executor.submit(way).result(60)
     assert raised.value.ran is True
-    with pytest.raises(hotlease.TaskError, match="does not unpickle here"):
-        executor.submit(tasks.raise_with, way).result(60)
+    if way is not tasks.ExitsWhenPickled:
+        with pytest.raises(hotlease.TaskError, match="an argument does not unpickle") as raised:
+            executor.submit(tasks.add, way(), 1).result(60)
+        assert raised.value.ran is False
+        with pytest.raises(hotlease.TaskError, match="does not unpickle here"):
+            executor.submit(tasks.raise_with, way).result(60)
     assert works(executor)
 
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 import pytest
+import tasks
 
 import hotlease
 from hotlease import _shared_key
@@ -52,6 +53,99 @@ def test_a_task_that_dies_is_told_and_the_next_one_runs(sandboxed):
     with pytest.raises(hotlease.Error, match="signal 11"):
         sandboxed.submit(lambda: os.kill(os.getpid(), signal.SIGSEGV)).result(60)
     assert sandboxed.submit(pow, 2, 10).result(60) == 1024
+
+
+def _in_sandbox(**options):
+    return hotlease.Executor(1, options=hotlease.ExecutorOptions(sandbox="namespace", **options))
+
+
+def test_what_a_sandbox_returns_runs_no_code_of_it_in_the_program(sandboxed, tmp_path):
+    numpy = pytest.importorskip("numpy")
+    path = str(tmp_path / "made")
+    for way in (tasks.returns_code, tasks.raises_code, tasks.returns_place_of_file, tasks.returns_code_as_to_a_trusting_program):
+        with pytest.raises(hotlease.TaskError, match="NotAdmitted") as raised:
+            sandboxed.submit(way, path).result(60)
+        assert raised.value.ran is True and not os.path.exists(path), way
+        with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
+            next(sandboxed.map(way, [path]))
+        assert not os.path.exists(path), way
+    # Its worker tells the program what it likes; other workers are as they were.
+    end(sandboxed)
+    with _in_sandbox() as executor:
+        with pytest.raises(KeyError, match="plain"):
+            executor.submit({}.__getitem__, "plain").result(60)
+        mapped = executor.submit(tasks.returns_mapped).result(60)
+        assert type(mapped) is numpy.ndarray and mapped.tolist() == [1, 2, 3]
+
+
+def test_the_code_in_a_dask_exception_does_not_run_either(sandboxed, tmp_path):
+    dask = pytest.importorskip("dask")
+    from hotlease import dask as scheduler
+
+    task = dask.delayed(tasks.raises_code)(str(tmp_path / "made"))
+    with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
+        dask.compute(task, scheduler=scheduler.get, pool=sandboxed)
+    assert not os.listdir(tmp_path)
+
+
+def test_a_sandbox_returns_objects_of_classes_that_the_program_names(sandboxed, output):
+    lines = output("""
+        import dataclasses, enum, hotlease, numpy
+
+        @dataclasses.dataclass
+        class Point:
+            x: object
+
+        class Colour(enum.Enum):
+            RED = 1
+
+        class Failed(Exception):
+            pass
+
+        def made():
+            return [Point(numpy.ones(100_000)), Colour.RED]
+
+        def fail():
+            raise Failed(Point(1))
+
+        def size(made):
+            point, colour = made
+            return int(point.x.sum()), colour is Colour.RED
+
+        named = hotlease.ExecutorOptions(sandbox="namespace", result_classes=[Point, Colour, Failed])
+        with hotlease.Executor(1, options=named) as executor:
+            future = executor.submit(made)
+            point, colour = future.result()
+            print(type(point) is Point, colour is Colour.RED, point.x.sum())
+            print(executor.submit(size, executor.submit(made)).result())
+            try:
+                executor.submit(fail).result()
+            except Failed as error:
+                print(error.args)
+            for other in (lambda: (lambda: 1), lambda: type("Point", (), {})()):
+                try:
+                    executor.submit(other).result()
+                except hotlease.TaskError as error:
+                    print(error.ran, "result_classes" in str(error))
+    """)
+    assert lines == ["True True 100000.0", "(100000, True)", "(Point(x=1),)", "True True", "True True"]
+
+
+def test_results_of_a_sandbox_are_trusted_only_if_the_program_says_so(sandboxed, tmp_path):
+    end(sandboxed)
+    with pytest.warns(RuntimeWarning, match="trust_results=True"), _in_sandbox(trust_results=True) as executor:
+        executor.submit(tasks.returns_code, str(tmp_path / "made")).result(60)
+    assert os.listdir(tmp_path) == ["made"]
+
+
+def test_a_program_that_trusts_results_finds_none_of_a_sandbox_in_its_checkpoint(sandboxed, tmp_path):
+    end(sandboxed)
+    options = {"checkpoint": tmp_path / "results", "memo": True}
+    results = []
+    for sandbox in ("namespace", "process", "namespace", "process"):
+        with hotlease.Executor(1, options=hotlease.ExecutorOptions(sandbox=sandbox, **options)) as executor:
+            results.append(executor.submit(tasks.token).result(60))
+    assert results[0] == results[2] != results[1] == results[3]
 
 
 def test_an_unknown_kind_is_refused(platform):

@@ -392,6 +392,7 @@ impl Node {
         tracing::info!(lease = %id, tenant = request.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), "lease granted");
         Ok(Grant {
             reach: Some(isolation.reach_told.clone()),
+            sandbox: isolation.sandbox.to_string(),
             ..self.describe(lease)
         })
     }

@@ -114,11 +114,7 @@ impl FakePlatform {
             agents.push(shared);
             sessions.push((client, workers));
         }
-        let plan = LeasePlan {
-            code: Code::pretend(&FUNCTIONS),
-            options: Arc::new(options),
-            doorbell: Arc::new(Doorbell::create().unwrap()),
-        };
+        let plan = LeasePlan::new(Code::pretend(&FUNCTIONS), options, Doorbell::create().unwrap());
         let taken = plan.clone();
         let taken = Control::get().unwrap().run(async move {
             let mut parts = Vec::new();

@@ -56,11 +56,7 @@ impl Invoker {
             );
             return Err(Error::Options { what });
         }
-        let plan = LeasePlan {
-            code: code.clone(),
-            options: Arc::new(options),
-            doorbell: Arc::new(Doorbell::create()?),
-        };
+        let plan = LeasePlan::new(code.clone(), options, Doorbell::create()?);
         let taken = plan.clone();
         let patience = taken.options.patience;
         let taken = Control::get()?.run(async move {
@@ -143,6 +139,12 @@ impl Invoker {
     /// Phases of the latest cold start; of several parts, those of the part that took longest.
     pub fn phases(&self) -> ColdPhases {
         self.inner.parts.phases()
+    }
+
+    /// Whether workers of its leases, now or before, were in sandboxes that are to confine their code (kinds
+    /// `namespace`, `container` and `microvm`): so their results are to be read as a stranger's.
+    pub fn is_confined(&self) -> bool {
+        self.inner.plan.is_confined()
     }
 
     /// Usage of the invoker's leases so far, as the manager knows it; up to a heartbeat (0.5 s) old. The final bill

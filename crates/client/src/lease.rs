@@ -6,12 +6,14 @@ mod held;
 mod holders;
 pub(crate) mod manager;
 pub(crate) mod parts;
+mod plan;
 pub(crate) mod slots;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use held::ColdPhases;
-pub(crate) use held::{Lease, LeasePlan};
+pub(crate) use held::Lease;
+pub(crate) use plan::LeasePlan;
 
 /// Locks, also after a panic of another thread.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -227,11 +227,7 @@ impl Invoker {
             ..options
         };
         options.check()?;
-        let plan = LeasePlan {
-            code: code.clone(),
-            options: Arc::new(options),
-            doorbell: Arc::new(Doorbell::create()?),
-        };
+        let plan = LeasePlan::new(code.clone(), options, Doorbell::create()?);
         let (joined, grant) = (plan.clone(), invitation.grant.clone());
         let taken = Control::get()?.run(async move {
             let manager = ManagerConnection::of(&joined.options)?;

@@ -3,10 +3,11 @@
 //!
 //! This module has the layouts, small [`plain`] values, the arguments of [`native`] functions, and the protocol by
 //! which results that were [`left_results`] with a worker are fetched from there. The Python package makes objects from these,
-//! and only it reads pickles.
+//! and only it reads pickles; those from a sandbox pass [`pickle::check`] first.
 
 pub mod left_results;
 pub mod native;
+pub mod pickle;
 pub mod plain;
 
 /// Most buffers of one request or reply.
@@ -52,6 +53,10 @@ pub mod request {
     pub const YIELDED: u8 = 8;
     /// Flag: a large result may stay with the worker.
     pub const STAYS: u8 = 16;
+    /// Flag: the client reads the result, or the exception, as the code of a sandbox may have made it.
+    pub const GUARDED: u8 = 32;
+    /// All flags.
+    pub const FLAGS: u8 = WRITABLE | RESULTS | TIMED | YIELDED | STAYS | GUARDED;
     /// Bytes before the lengths of buffers.
     pub const HEAD_BYTES: usize = 24;
 }
@@ -193,6 +198,8 @@ pub struct TaskRequest {
     pub yielded: bool,
     /// Whether a large result may stay with the worker.
     pub stays: bool,
+    /// Whether the client reads the result as the code of a sandbox may have made it.
+    pub guarded: bool,
     /// Key of the function.
     pub key: FunctionKey,
     /// Offset and size of the function's pickle; `None`: the request does not contain it.
@@ -214,7 +221,7 @@ impl TaskRequest {
         let (kind, flags) = (head[0], head[1]);
         let has_results = flags & request::RESULTS != 0;
         if kind > request::RELEASE
-            || flags > request::WRITABLE | request::RESULTS | request::TIMED | request::YIELDED | request::STAYS
+            || flags & !request::FLAGS != 0
             || flags & !request::WRITABLE != 0 && matches!(kind, request::TAKE | request::RELEASE)
         {
             return Err(FormatError::Kind);
@@ -245,6 +252,7 @@ impl TaskRequest {
             timed: flags & request::TIMED != 0,
             yielded: flags & request::YIELDED != 0,
             stays: flags & request::STAYS != 0,
+            guarded: flags & request::GUARDED != 0,
             key,
             blob: (blob_bytes > 0).then_some((behind, blob_bytes)),
             arguments,

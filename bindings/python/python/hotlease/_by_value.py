@@ -50,6 +50,7 @@ def dumps(
     is_current: bool = True,
     of_function: bool = False,
     gathers: bool = False,
+    is_guarded: bool = False,
 ) -> bytes:
     """Pickles a value.
 
@@ -63,9 +64,11 @@ def dumps(
         Whether the receiver keeps it as the function of tasks.
     gathers
         Whether futures are replaced by the results of their tasks.
+    is_guarded
+        Whether the receiver reads it as a stranger's: see `hotlease._guarded`.
     """
     file = io.BytesIO()
-    _Values(file, callback, is_current, of_function, gathers).dump(value)
+    _Values(file, callback, is_current, of_function, gathers, is_guarded).dump(value)
     return file.getvalue()
 
 
@@ -213,17 +216,24 @@ class _Values(_Pickler):
     """Pickles a value, with definitions."""
 
     def __init__(
-        self, file: io.BytesIO, callback: Any, is_current: bool, of_function: bool, gathers: bool
+        self, file: io.BytesIO, callback: Any, is_current: bool, of_function: bool, gathers: bool, is_guarded: bool
     ) -> None:
         super().__init__(file, callback, {}, is_current)
         self._flags = (is_current, of_function)
         self._gathers = gathers
+        self._is_guarded = is_guarded
         self._made = _Definitions(self._found, is_current)
         self._sent: set[Name] = set()
 
     def reducer_override(self, object: Any) -> Any:
         if self._gathers and isinstance(object, Future) and not isinstance(object, _core.Task):
             return result, (_core._gather(object),)
+        if self._is_guarded:
+            from hotlease._guarded import arrays
+
+            reduced = arrays.reduce(object)
+            if reduced is not NotImplemented:
+                return reduced
         return super().reducer_override(object)
 
     def _reference(self, name: Name) -> tuple[Any, ...]:

@@ -37,6 +37,11 @@ def __getattr__(name: str) -> object:
         from hotlease._names import of_call
 
         return of_call
+    # Imported only for results from sandboxes.
+    if name in ("read_result", "read_exception"):
+        from hotlease._guarded import reader
+
+        return getattr(reader, name)
     # Imported only after an error.
     if name in ("CancelledError", "TimeoutError"):
         import concurrent.futures

@@ -146,6 +146,7 @@ class Executor(_core.Client, _bases.Executor):
         at_least, patience = asked.pop("at_least", _AT_LEAST), asked.pop("patience", _PATIENCE)
         max_pending, output, progress = asked.get("max_pending"), asked.pop("output", True), asked.pop("progress", False)
         state, timing = asked.get("state"), asked.pop("timing", False)
+        trusts, classes = asked.pop("trust_results", False), asked.pop("result_classes", ())
         variables, imports = dict(asked.pop("variables", None) or {}), asked.pop("imports", ())
         if isinstance(max_workers, str):
             if manager is not None:
@@ -173,6 +174,12 @@ class Executor(_core.Client, _bases.Executor):
 
             # Raised before there are workers.
             _progress.tqdm()
+        if classes:
+            from hotlease._guarded.reader import checked
+
+            classes = checked(classes)
+        # `None`: results are trusted.
+        self._result_classes = None if trusts else tuple(classes)
         if state is not None:
             if max_workers not in (None, 1):
                 raise ValueError("a state is that of one worker: max_workers must be 1")
@@ -183,7 +190,7 @@ class Executor(_core.Client, _bases.Executor):
             if isinstance(asked.get(name), str):
                 raise TypeError(f"{name} is a list of {what}")
             asked[name] = list(asked.get(name, ()))
-        asked.update(manager=manager, timeout=timeout, patience=patience)
+        asked.update(manager=manager, timeout=timeout, patience=patience, result_classes=self._result_classes)
         asked.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=at_least)
         asked["timing"] = _TIMED if timing is True else int(timing)
         image = None if environment is None else _platform.image(environment)
@@ -207,6 +214,11 @@ class Executor(_core.Client, _bases.Executor):
         else:
             self._open(self._future, asked, prepared)
         self._warn()
+        if trusts and _core._is_confined(self):
+            import warnings
+
+            text = "trust_results=True: results of this sandbox may run code of the sandbox here, with all rights of this program"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._bar = _progress.Bar(self) if progress else None
         _remember(self)
 

@@ -33,6 +33,13 @@ def recipe(dtype: Any, shape: Optional[tuple[int, ...]], order: str) -> bytes:
     function gave."""
     import pickle
 
+    if dtype is not None:
+        import numpy
+
+        from hotlease._guarded import arrays
+
+        # A dtype's own pickle names more than the program reads from a sandbox.
+        dtype = arrays.described(numpy.dtype(dtype)) or dtype
     return pickle.dumps(_Result(dtype, shape, order), 5, buffer_callback=lambda buffer: None)
 
 
@@ -43,7 +50,9 @@ def value(buffer: Any, dtype: Any, shape: Optional[tuple[int, ...]], order: Any)
         return view
     import numpy
 
-    dtype = numpy.dtype(dtype)
+    from hotlease._guarded import arrays
+
+    dtype = arrays.made_dtype(dtype) if isinstance(dtype, (str, tuple)) else numpy.dtype(dtype)
     if shape is None:
         if view.nbytes % dtype.itemsize:
             raise _unlike(f"{counted(view.nbytes, 'byte')}, which is no whole number of {dtype} (each of {dtype.itemsize})")

@@ -80,6 +80,13 @@ class ExecutorOptions:
     sandbox
         Kind of isolation of workers: ``"process"``, ``"namespace"``, ``"container"`` or ``"microvm"``. Default: the
         site's choice for this tenant.
+    result_classes
+        Classes of the program whose objects results may contain if workers are in sandboxes (all kinds but
+        ``"process"``), and functions by which such objects are pickled. Everything else in such a result, except plain
+        data, arrays and exceptions of Python, makes its task raise `TaskError`. Default: none.
+    trust_results
+        Whether results from sandboxes may contain anything. Code of the sandbox can then run in this program, with all
+        its rights. Default: false.
     polling
         How workers wait for tasks: ``"adaptive"``, ``"hot"`` or ``"warm"``. Default: ``"adaptive"``.
     hot_budget
@@ -120,6 +127,8 @@ class ExecutorOptions:
     imports: Sequence[str] = ()
     state: Optional[str] = None
     sandbox: Optional[str] = None
+    result_classes: Sequence[Any] = ()
+    trust_results: bool = False
     polling: Optional[str] = None
     hot_budget: Optional[float] = None
     ttl: Optional[float] = None

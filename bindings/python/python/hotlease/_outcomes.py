@@ -78,12 +78,26 @@ def unreadable(error: BaseException, function: str) -> BaseException:
     return TaskError(f"{function} ran, but its result does not unpickle here: {type(error).__name__}: {error}", True)
 
 
-def remote_exception(traceback: str, pickled: Optional[bytes], text: str) -> BaseException:
+def exception_of(executor: Any, traceback: str, pickled: Optional[bytes], text: str) -> BaseException:
+    """Makes the exception that a task of this executor raised."""
+    from hotlease import _core
+
+    classes = executor._result_classes
+    if classes is None or not _core._is_confined(executor):
+        return remote_exception(traceback, pickled, text)
+    from hotlease._guarded.reader import read_exception
+
+    return read_exception(traceback, pickled, text, classes)
+
+
+def remote_exception(
+    traceback: str, pickled: Optional[bytes], text: str, load: Callable[[bytes], Any] = pickle.loads
+) -> BaseException:
     """Makes the exception that a task raised."""
     exception: Any = None
     if pickled is not None:
         try:
-            exception = pickle.loads(pickled)
+            exception = load(pickled)
         except BaseException as error:
             if is_of_signal(error):
                 raise

@@ -27,6 +27,8 @@ load = pickle.loads
 def dump(value):
     """Returns the pickle of a result, and its out-of-band buffers."""
     buffers = []
+    if _core._is_guarded():
+        return _guarded_writer().dumps(value, buffers), buffers
     try:
         return pickle.dumps(value, 5, buffer_callback=buffers.append), buffers
     except Exception:
@@ -43,6 +45,12 @@ def _dump_by_value(value, callback=None):
     from hotlease import _by_value
 
     return _by_value.dumps(value, callback, is_current=False)
+
+
+def _guarded_writer():
+    from hotlease._guarded import writer
+
+    return writer
 
 
 def describe(error):
@@ -67,6 +75,8 @@ def describe(error):
 
 def _dumped(error):
     """Returns the pickle of an exception, with all that it carries."""
+    if _core._is_guarded():
+        return _guarded_writer().dumps(error)
     try:
         return pickle.dumps(error, 5)
     except Exception:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import warnings
@@ -18,7 +19,7 @@ import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
 from hotlease import _kept
 from hotlease._executor import Executor
-from hotlease._outcomes import remote_exception
+from hotlease._outcomes import exception_of
 from hotlease._preparing import preparation
 from hotlease._remote import Preparation
 from hotlease.errors import WorkerDied
@@ -105,7 +106,7 @@ def get(
             keys,
             get_id=os.getpid,
             pack_exception=_packed,
-            raise_exception=_raise,
+            raise_exception=functools.partial(_raise, executor),
             chunksize=chunksize,
             **of_dask,
         )
@@ -141,9 +142,9 @@ def _packed(error: BaseException, dumps: Callable[[Any], Any]) -> Any:
     return dumps((worker.describe(error), None))
 
 
-def _raise(described: tuple[bytes, Optional[bytes], bytes], nothing: None) -> None:
+def _raise(executor: Executor, described: tuple[bytes, Optional[bytes], bytes], nothing: None) -> None:
     traceback, pickled, text = described
-    raise remote_exception(traceback.decode(errors="replace"), pickled, text.decode(errors="replace"))
+    raise exception_of(executor, traceback.decode(errors="replace"), pickled, text.decode(errors="replace"))
 
 
 # Available by name, too: dask.config.set(scheduler="hotlease").

@@ -126,6 +126,8 @@ pub struct ExecutorCore {
     made_by: ProcessMark,
     /// The lease was released.
     pub ended: AtomicBool,
+    /// Classes that results from sandboxes may contain; `None`: results are trusted.
+    classes: Option<Py<PyAny>>,
 }
 
 /// Makes the lanes of the slots from `first` on.
@@ -143,7 +145,7 @@ impl ExecutorCore {
         (queue_bytes_max, pending_max): (usize, u32),
         (graph, memory): (Graph, CheckpointFile),
         initializer: Option<(Arc<Target>, Box<[u8]>)>,
-        showing: OutputQueue,
+        (showing, classes): (OutputQueue, Option<Py<PyAny>>),
     ) -> Result<Arc<Self>, Error> {
         let lanes = lanes_from(&invoker, 0)?;
         let slots = lanes.len();
@@ -181,6 +183,7 @@ impl ExecutorCore {
             slots: AtomicUsize::new(slots),
             made_by: ProcessMark::here(),
             ended: AtomicBool::new(false),
+            classes,
         });
         (0..slots).for_each(|at| core.prepare(&mut core.state(), at));
         Ok(core)
@@ -206,6 +209,13 @@ impl ExecutorCore {
         self.version.fetch_add(1, Ordering::Release);
         self.keeper.rouse(&self.invoker);
         Ok(())
+    }
+
+    /// Classes that results may contain, if they may come from sandboxes and are read as a stranger's; `None`: they are
+    /// read without a check.
+    #[inline]
+    pub fn guard(&self) -> Option<&Py<PyAny>> {
+        self.classes.as_ref().filter(|_| self.invoker.is_confined())
     }
 
     /// Whether this process is a fork of the process that made the core.

@@ -250,8 +250,8 @@ impl Client {
             Some((function, args)) => Some(prepare(&functions, &function, &args)?),
         };
         let bounds = (asked.queue_bytes, asked.pending_max);
-        let showing = OutputQueue::new(asked.show);
-        let core = py.detach(|| ExecutorCore::new(invoker, bounds, (graph, memory), initializer, showing));
+        let results = (OutputQueue::new(asked.show), asked.classes);
+        let core = py.detach(|| ExecutorCore::new(invoker, bounds, (graph, memory), initializer, results));
         let core = core.map_err(|error| decode::exception(py, &error))?;
         keeper::start(&core, future::finish_all)?;
         growth::start(&core, workers);

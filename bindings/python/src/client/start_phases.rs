@@ -28,6 +28,12 @@ pub fn _cold_start(client: PyRef<'_, Client>) -> PyResult<StartPhases> {
     Ok((seconds, start.pooled, start.started, start.cold))
 }
 
+/// Whether results of its tasks may come from sandboxes.
+#[pyfunction]
+pub fn _is_confined(client: PyRef<'_, Client>) -> PyResult<bool> {
+    Ok(client.opened()?.core.invoker.is_confined())
+}
+
 /// Whether its workers have a network, as their lease states.
 #[pyfunction]
 pub fn _has_network(client: PyRef<'_, Client>) -> PyResult<bool> {

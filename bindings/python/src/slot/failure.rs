@@ -1,6 +1,7 @@
 //! Reasons why a task has no result.
 
 use hotlease_wire::task::FormatError;
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use std::borrow::Cow;
 
@@ -25,5 +26,22 @@ impl From<PyErr> for TaskFailure {
 impl From<FormatError> for TaskFailure {
     fn from(_: FormatError) -> Self {
         Self::Refused("the plain arguments are damaged".into())
+    }
+}
+
+/// Replaces an exception that would end the program which reads it (`SystemExit`, for instance), and that was raised
+/// while `what` was pickled or unpickled, and not by the task's function. `ran`: whether that had run.
+pub fn harmless(py: Python<'_>, error: PyErr, what: &str, ran: bool) -> PyErr {
+    if error.is_instance_of::<PyException>(py) {
+        return error;
+    }
+    let make = || py.import("hotlease.errors")?.getattr("TaskError");
+    match make().and_then(|class| class.call1((format!("{what}: {error}"), ran))) {
+        Ok(exception) => {
+            let harmless = PyErr::from_value(exception);
+            harmless.set_cause(py, Some(error));
+            harmless
+        }
+        Err(error) => error,
     }
 }

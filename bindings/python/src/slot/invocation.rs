@@ -2,12 +2,15 @@
 
 use hotlease_worker::FunctionContext;
 use pyo3::prelude::*;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// Context of the running task; null between tasks. It is the slot's, which lives until the process ends.
 static CONTEXT: AtomicPtr<FunctionContext> = AtomicPtr::new(std::ptr::null_mut());
 /// Deadline of the running task, CLOCK_MONOTONIC, nanoseconds; 0: none.
 static DEADLINE_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the client reads the result of the running task, or of the last one, as a stranger's.
+static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
 /// Marks the start of a task.
 pub fn begin(context: *mut FunctionContext) {
@@ -25,6 +28,17 @@ pub fn end() {
 /// Context of the running task.
 pub fn context() -> *mut FunctionContext {
     CONTEXT.load(Ordering::Relaxed)
+}
+
+/// Notes whether the client reads the result of the running task as a stranger's.
+pub fn set_guarded(is_guarded: bool) {
+    IS_GUARDED.store(is_guarded, Ordering::Relaxed);
+}
+
+/// Whether results and exceptions are to be pickled for a client that reads them as a stranger's.
+#[pyfunction]
+pub fn _is_guarded() -> bool {
+    IS_GUARDED.load(Ordering::Relaxed)
 }
 
 /// Whether the running task was cancelled, or is past its deadline. False outside of tasks.

@@ -109,6 +109,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(functions::_forget_functions, module)?)?;
     module.add_class::<output_streams::Tee>()?;
     module.add_function(wrap_pyfunction!(output_streams::_logged, module)?)?;
+    module.add_function(wrap_pyfunction!(invocation::_is_guarded, module)?)?;
     module.add_function(wrap_pyfunction!(invocation::cancelled, module)?)?;
     module.add_function(wrap_pyfunction!(invocation::deadline, module)?)
 }

@@ -4,7 +4,7 @@
 //! go through `hotlease._slot`, whose functions are passed to [`prepare`].
 
 use crate::plain;
-use crate::slot::failure::TaskFailure;
+use crate::slot::failure::{TaskFailure, harmless};
 use crate::slot::fetch::{damaged, left_at, pull};
 use crate::slot::functions::Functions;
 use crate::slot::input::LentViews;
@@ -128,6 +128,7 @@ impl SlotState {
             return release(input, &task, output);
         }
         output.stays = task.stays;
+        invocation::set_guarded(task.guarded);
         let mut lent = LentViews::default();
         self.took = None;
         let ended = match task.kind {
@@ -237,7 +238,9 @@ impl SlotState {
                 "the function's bytes are not those of its key".into(),
             ));
         }
-        let function = self.load.bind(py).call1((blob,))?;
+        let function = self.load.bind(py).call1((blob,));
+        let function =
+            function.map_err(|error| harmless(py, error, "the function does not unpickle in the worker", false))?;
         // Before this one is added, which has what replaced their definitions.
         drop(self.functions.take_stale());
         if !function.is_callable() {
@@ -279,8 +282,28 @@ impl SlotState {
         Ok((arguments, named))
     }
 
-    /// Unpickles an object, without a copy of its large buffers.
+    /// Unpickles arguments, or the result of another task.
     fn unpickle<'py>(
+        &self,
+        py: Python<'py>,
+        input: &RequestBytes,
+        layout: &TaskLayout,
+        writable: bool,
+        lent: &mut LentViews,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let loaded = self.load(py, input, layout, writable, lent);
+        loaded.map_err(|error| {
+            harmless(
+                py,
+                error,
+                "the function did not run: an argument does not unpickle",
+                false,
+            )
+        })
+    }
+
+    /// Unpickles an object, without a copy of its large buffers.
+    fn load<'py>(
         &self,
         py: Python<'py>,
         input: &RequestBytes,
@@ -378,6 +401,7 @@ impl SlotState {
             return output.write(&mut self.kept, &self.scratch, &[]);
         }
         if let Err(error) = self.reply_pickle(py, value, whose, output) {
+            let error = harmless(py, error, "the function ran, but its result does not pickle", true);
             self.reply_error(py, error, output);
         }
     }

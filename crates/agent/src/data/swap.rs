@@ -117,7 +117,7 @@ pub(crate) fn state_request(
         return bad("states are not saved from virtual machines: ask for another kind of sandbox, or for no state");
     }
     let program = match &message.python {
-        Some(python) => program_of(python),
+        Some(python) => program_of(python, sandbox != Kind::Process),
         None if (1..=FUNCTION_NAME_BYTES_MAX).contains(&message.state_format.len()) => {
             program_of_library(&message.state_format)
         }
@@ -159,8 +159,9 @@ pub(crate) fn admit_library(wanted: &StateRequest, code: &CheckedLibrary) -> Res
 }
 
 /// Hash of the code and packages that understand a state. Excludes the client's current folder and the rest of its
-/// environment, which differ between terminals.
-fn program_of(python: &PythonRuntime) -> [u8; 32] {
+/// environment, which differ between terminals. `confined`: whether its code is in a sandbox. A worker that is in none
+/// restores no state of one that is: most programs unpickle it, which would run the other's code with more rights.
+fn program_of(python: &PythonRuntime, confined: bool) -> [u8; 32] {
     let versions = [&python.python, &python.hotlease, &python.cloudpickle].map(String::as_str);
     let imports = python.environment.get(IMPORTS).map_or("", String::as_str);
     let words = [&python.image, &python.interpreter].map(String::as_str).into_iter();
@@ -168,7 +169,8 @@ fn program_of(python: &PythonRuntime) -> [u8; 32] {
         words
             .chain(versions)
             .chain([imports])
-            .chain(python.path.iter().map(String::as_str)),
+            .chain(python.path.iter().map(String::as_str))
+            .chain(confined.then_some("in a sandbox")),
     )
 }
 

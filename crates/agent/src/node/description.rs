@@ -42,6 +42,7 @@ impl Node {
             gpus: lease.gpus(),
             reach: None,
             host: self.identity.host.clone(),
+            sandbox: String::new(),
         }
     }
 }

@@ -2,17 +2,15 @@
 
 use crate::Error;
 use crate::channel::Channel;
-use crate::code::Code;
+use crate::lease::LeasePlan;
 use crate::lease::acquire::{AcquireError, ReadyLease};
 use crate::lease::direct;
 use crate::lease::manager::ManagerConnection;
-use crate::options::LeaseOptions;
 use crate::options::reach::Reach;
 use crate::session::connection::{ConnectionGuard, NEWS_LIMIT, Rings};
 use crate::session::registrations::RegistrationLimits;
 use crate::session::transport::{self, Transport};
 use crate::session::{Expectations, Session, SessionEnd, SessionState};
-use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant};
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
@@ -55,15 +53,6 @@ impl ColdPhases {
 
 /// How long a release waits until the manager has heard of a direct lease.
 const VOUCH_LIMIT: Duration = Duration::from_millis(200);
-
-/// Code and options of a lease.
-#[derive(Clone)]
-pub(crate) struct LeasePlan {
-    pub(crate) code: Code,
-    pub(crate) options: Arc<LeaseOptions>,
-    /// Doorbell on which this client's threads sleep.
-    pub(crate) doorbell: Arc<Doorbell>,
-}
 
 /// A lease with a session. Dropping it ends the lease (its client is gone); `release` ends it properly.
 pub(crate) struct Lease {
@@ -201,6 +190,8 @@ impl Lease {
         acquire: Duration,
     ) -> Result<ReadyLease, Error> {
         let mut lap = stopwatch();
+        // Before its workers can answer.
+        plan.note_sandbox(&grant.sandbox);
         let attached = async {
             let reach = plan.options.reach.granted(grant.reach.as_ref())?;
             let expected = Expectations::of(usize::from(workers), &plan.options.sandbox);

@@ -4,7 +4,7 @@
 use crate::channel::Channel;
 use crate::lease::acquire::{self, ReadyLease};
 use crate::lease::slots::LeasedSlots;
-use crate::lease::{ColdPhases, Lease, LeasePlan, locked};
+use crate::lease::{ColdPhases, Lease, locked};
 use crate::options::{LeaseOptions, Spread};
 use crate::session::SessionEnd;
 use crate::{Error, LeaseId};
@@ -285,11 +285,7 @@ impl LeasedSlots {
         }
         let mut options = LeaseOptions::clone(&self.plan.options);
         (options.workers, options.spread) = (missing, Spread::AtLeast(1));
-        let options = Arc::new(options);
-        let plan = LeasePlan {
-            options,
-            ..self.plan.clone()
-        };
+        let plan = self.plan.with_options(options);
         let mut closing = self.parts.closing.subscribe();
         let taken = tokio::select! {
             biased;

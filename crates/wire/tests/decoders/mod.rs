@@ -8,6 +8,7 @@ mod comm;
 pub mod library;
 mod machines;
 mod native;
+mod pickles;
 mod refusals;
 pub mod seeds;
 mod states;
@@ -157,6 +158,11 @@ pub const DECODERS: &[Decoder] = &[
         name: "task_reply",
         check: tasks::reply,
         seeds: tasks::reply_seeds,
+    },
+    Decoder {
+        name: "task_pickle",
+        check: pickles::pickle,
+        seeds: pickles::pickle_seeds,
     },
     Decoder {
         name: "left_reply",

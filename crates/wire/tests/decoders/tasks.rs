@@ -43,7 +43,7 @@ pub fn request(bytes: &[u8]) -> bool {
     } = request;
     assert!(kind <= asked::RELEASE);
     assert!(arguments.buffers.is_empty() || matches!(kind, asked::PICKLED | asked::NATIVE));
-    let is_flagged = request.timed || request.yielded || request.stays;
+    let is_flagged = request.timed || request.yielded || request.stays || request.guarded;
     assert!(request.results.is_empty() && !is_flagged || !matches!(kind, asked::TAKE | asked::RELEASE));
     assert!(request.results.len() <= RESULTS_MAX);
     let blob_bytes = request.blob.map_or(0, |(_, length)| length);
@@ -75,6 +75,9 @@ pub fn request(bytes: &[u8]) -> bool {
     }
     if request.stays {
         head[1] |= asked::STAYS;
+    }
+    if request.guarded {
+        head[1] |= asked::GUARDED;
     }
     assert_eq!(head, bytes[..behind], "an accepted head has one form only");
     if kind == asked::PLAIN {

@@ -9,7 +9,7 @@ from typing import Any, Optional
 from parsl.app.errors import RemoteExceptionWrapper
 from parsl.app.python import timeout
 
-from hotlease import _by_value
+from hotlease import _by_value, _core
 from hotlease._outcomes import is_of_signal
 from hotlease.errors import TaskError
 
@@ -69,6 +69,8 @@ class AppRaised(Exception):
 
 def _raised(wrapped: RemoteExceptionWrapper) -> BaseException:
     error: BaseException = wrapped.e_value
+    if _core._is_guarded():
+        return error
     try:
         pickled = _by_value.dumps(wrapped, is_current=False)
     except Exception:

@@ -196,10 +196,13 @@ pub fn call(
     core: &Arc<ExecutorCore>,
 ) -> PyResult<(TaskPayload, Vec<FutureInput>)> {
     let mut gather = Gather::new(core);
-    let payload = match target.blob {
+    let mut payload = match target.blob {
         Blob::Pickle(_) => request(target, args, kwargs, &core.invoker, &core.pool, &mut gather)?,
         Blob::Library(_) => native::request((function, target), args, kwargs, core, &mut gather)?,
     };
+    if core.guard().is_some() {
+        payload.ask_guarded();
+    }
     Ok((payload, gather.inputs))
 }
 

@@ -29,6 +29,8 @@ pub struct ExecutorOptions {
     pub timing: u32,
     /// Callable that shows the output of tasks.
     pub show: Option<Py<PyAny>>,
+    /// Classes that results from sandboxes may contain; `None`: results are trusted.
+    pub classes: Option<Py<PyAny>>,
 }
 
 /// Options of tasks that are submitted with it; see `Executor.options`.
@@ -68,6 +70,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
         checkpoint: None,
         timing: 0,
         show: None,
+        classes: None,
     };
     let lease = &mut asked.lease;
     for (name, value) in options {
@@ -112,6 +115,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
             "memo" => asked.plan.memo = Some(memo_of(&value)?),
             "timing" => asked.timing = value.extract()?,
             "output" => asked.show = Some(value.unbind()),
+            "result_classes" => asked.classes = Some(value.unbind()),
             "checkpoint" => asked.checkpoint = Some(value.extract()?),
             other => return Err(PyTypeError::new_err(format!("Executor has no option {other:?}"))),
         }

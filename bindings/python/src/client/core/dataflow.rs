@@ -375,6 +375,8 @@ impl ExecutorCore {
         planned: &PlannedTask,
         result: Option<&Arc<TaskOutcome>>,
     ) {
+        // The first lease in a sandbox may have come after the key was computed.
+        let result = result.filter(|_| planned.payload.is_guarded() || self.guard().is_none());
         let graph = &mut state.graph;
         if let Some(run) = graph.end_computation(task, planned, result)
             && let Some(planned) = graph.flow.payload(run.0)

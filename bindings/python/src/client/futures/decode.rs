@@ -1,8 +1,10 @@
 //! Decoding of outcomes to Python objects. Nothing fails here: an outcome that cannot be decoded becomes the task's
 //! exception.
 
+use crate::client::core::ExecutorCore;
 use crate::client::memory::{Extent, ResultView};
 use crate::client::tasks::outcome::{Failed, FailureChain, TaskOutcome};
+use crate::client::tasks::target::Target;
 use crate::plain::ValueReader;
 use hotlease_client::{Cause, Error, RunCertainty};
 use hotlease_wire::task::{FormatError, TaskReply, reply};
@@ -19,6 +21,25 @@ pub enum Decoded {
     Value(Py<PyAny>),
     /// The task raised this exception, or there is no result for this reason.
     Raised(Py<PyAny>),
+}
+
+/// How the result of a task is read.
+#[derive(Clone, Copy)]
+pub struct Reading<'a> {
+    /// Classes that a result from a sandbox may contain; `None`: it is read without a check.
+    guard: Option<&'a Py<PyAny>>,
+    /// Name of the task's function.
+    function: &'a str,
+}
+
+impl<'a> Reading<'a> {
+    /// Reading of the result of a task of this executor.
+    pub fn of(core: &'a ExecutorCore, target: Option<&'a Target>) -> Self {
+        Self {
+            guard: core.guard(),
+            function: target.map_or("the function", |target| &target.name),
+        }
+    }
 }
 
 static CALLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -50,44 +71,44 @@ pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl 
 }
 
 /// Decodes an outcome, without a copy where no other task needs it.
-pub fn outcome(py: Python<'_>, outcome: TaskOutcome) -> Decoded {
+pub fn outcome(py: Python<'_>, outcome: TaskOutcome, reading: Reading<'_>) -> Decoded {
     let decoded = match outcome {
-        TaskOutcome::Large(extent) => of_memory(py, &extent),
+        TaskOutcome::Large(extent) => of_memory(py, &extent, reading),
         TaskOutcome::Shared(shared) => {
             return match Arc::try_unwrap(shared) {
-                Ok(own) => self::outcome(py, own),
-                Err(shared) => self::shared(py, &shared),
+                Ok(own) => self::outcome(py, own, reading),
+                Err(shared) => self::shared(py, &shared, reading),
             };
         }
-        other => return shared(py, &other),
+        other => return shared(py, &other, reading),
     };
     decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
 }
 
 /// Decodes an outcome that other tasks may need, too: the caller gets only copies.
-pub fn shared(py: Python<'_>, outcome: &TaskOutcome) -> Decoded {
+pub fn shared(py: Python<'_>, outcome: &TaskOutcome, reading: Reading<'_>) -> Decoded {
     let decoded = match outcome {
-        TaskOutcome::Reply(bytes) => of_bytes(py, bytes),
-        TaskOutcome::Large(extent) => of_bytes(py, extent.bytes()),
+        TaskOutcome::Reply(bytes) => of_bytes(py, bytes, reading),
+        TaskOutcome::Large(extent) => of_bytes(py, extent.bytes(), reading),
         TaskOutcome::Away(away) => match away.here() {
-            Some(here) => return self::shared(py, here),
+            Some(here) => return self::shared(py, here, reading),
             None => Err(lost(py, "only tasks needed it, and it was not brought here")),
         },
         TaskOutcome::Failed(failed) => Err(failure(py, failed)),
         TaskOutcome::Unprepared(why) => Err(unprepared(py, why)),
         TaskOutcome::Lost(why) => Err(lost(py, why)),
         TaskOutcome::Raised(exception) => return Decoded::Raised(exception.clone_ref(py)),
-        TaskOutcome::Dependency(chain) => dependency(py, chain).map(Decoded::Raised),
-        TaskOutcome::Shared(shared) => return self::shared(py, shared),
+        TaskOutcome::Dependency(chain) => dependency(py, chain, reading).map(Decoded::Raised),
+        TaskOutcome::Shared(shared) => return self::shared(py, shared, reading),
     };
     decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
 }
 
 /// Makes the exception of a task that was not run because of another one.
-fn dependency(py: Python<'_>, chain: &FailureChain) -> PyResult<Py<PyAny>> {
+fn dependency(py: Python<'_>, chain: &FailureChain, reading: Reading<'_>) -> PyResult<Py<PyAny>> {
     let cause = match &chain.cause {
         None => raise(py, intern!(py, "CancelledError"), ()).into_value(py).into_any(),
-        Some(outcome) => match shared(py, outcome) {
+        Some(outcome) => match shared(py, outcome, reading) {
             Decoded::Raised(exception) | Decoded::Value(exception) => exception,
         },
     };
@@ -108,7 +129,7 @@ fn lost(py: Python<'_>, why: &str) -> PyErr {
     raise(py, intern!(py, "TaskError"), (text, true))
 }
 
-fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
+fn of_bytes(py: Python<'_>, bytes: &[u8], reading: Reading<'_>) -> PyResult<Decoded> {
     let reply = TaskReply::decode(bytes).map_err(|error| damaged(py, error))?;
     let body = &bytes[reply.body.pickle..][..reply.body.pickle_bytes];
     match reply.kind {
@@ -123,15 +144,17 @@ fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
                 let buffer = pyo3::types::PyByteArray::new(py, &bytes[start..][..length]);
                 buffers.append(buffer)?;
             }
-            unpickle(py, body, &buffers)
+            unpickle(py, body, &buffers, reading)
         }
         reply::EXCEPTION | reply::EXCEPTION_TEXT => {
             let start = reply.body.pickle - reply.traceback_bytes;
             let traceback = String::from_utf8_lossy(&bytes[start..][..reply.traceback_bytes]);
-            let make = called(py, intern!(py, "remote_exception"))?;
             let pickled = (reply.kind == reply::EXCEPTION).then(|| PyBytes::new(py, body));
             let text = String::from_utf8_lossy(if reply.kind == reply::EXCEPTION_TEXT { body } else { &[] });
-            let exception = make.call1((traceback, pickled, text))?;
+            let exception = match reading.guard {
+                None => called(py, intern!(py, "remote_exception"))?.call1((traceback, pickled, text)),
+                Some(classes) => called(py, intern!(py, "read_exception"))?.call1((traceback, pickled, text, classes)),
+            }?;
             Ok(Decoded::Raised(exception.unbind()))
         }
         _ => {
@@ -142,10 +165,10 @@ fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
     }
 }
 
-fn of_memory(py: Python<'_>, extent: &Extent) -> PyResult<Decoded> {
+fn of_memory(py: Python<'_>, extent: &Extent, reading: Reading<'_>) -> PyResult<Decoded> {
     let reply = TaskReply::decode(extent.bytes()).map_err(|error| damaged(py, error))?;
     if reply.kind != reply::PICKLED || reply.body.buffers.is_empty() {
-        return of_bytes(py, extent.bytes());
+        return of_bytes(py, extent.bytes(), reading);
     }
     let body = extent.bytes()[reply.body.pickle..][..reply.body.pickle_bytes].to_vec();
     let buffers = PyList::empty(py);
@@ -153,11 +176,15 @@ fn of_memory(py: Python<'_>, extent: &Extent) -> PyResult<Decoded> {
         let piece = ResultView::new(extent, start, length).ok_or_else(|| damaged(py, FormatError::Short))?;
         buffers.append(Bound::new(py, piece)?)?;
     }
-    unpickle(py, &body, &buffers)
+    unpickle(py, &body, &buffers, reading)
 }
 
-fn unpickle(py: Python<'_>, pickle: &[u8], buffers: &Bound<'_, PyList>) -> PyResult<Decoded> {
-    let value = called(py, intern!(py, "load_result"))?.call1((PyBytes::new(py, pickle), buffers))?;
+fn unpickle(py: Python<'_>, pickle: &[u8], buffers: &Bound<'_, PyList>, reading: Reading<'_>) -> PyResult<Decoded> {
+    let pickle = PyBytes::new(py, pickle);
+    let value = match reading.guard {
+        None => called(py, intern!(py, "load_result"))?.call1((pickle, buffers)),
+        Some(classes) => called(py, intern!(py, "read_result"))?.call1((pickle, buffers, reading.function, classes)),
+    }?;
     Ok(Decoded::Value(value.unbind()))
 }
 

@@ -2,7 +2,7 @@
 //! checks for that type, and inherits all behaviour from here.
 
 use crate::client::core::ExecutorCore;
-use crate::client::futures::decode::{self, Decoded};
+use crate::client::futures::decode::{self, Decoded, Reading};
 use crate::client::futures::inputs;
 use crate::client::tasks::state::{Cancellation, Stage, TaskCell};
 use crate::client::tasks::target::Target;
@@ -129,7 +129,8 @@ impl Task {
                 // Decoding runs Python code, which may let other threads run; those find the outcome taken.
                 Some(outcome) => {
                     let times = self.cell.times.as_ref().map(|times| (times, monotonic_ns()));
-                    drop(self.decoded.set(decode::outcome(py, outcome)));
+                    let reading = Reading::of(&self.core, self.target.as_deref());
+                    drop(self.decoded.set(decode::outcome(py, outcome, reading)));
                     if let Some((times, begun)) = times {
                         times.set_reading(monotonic_ns() - begun);
                     }

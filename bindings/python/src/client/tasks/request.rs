@@ -32,9 +32,23 @@ impl TaskPayload {
 
     /// Asks for the running time of the function. Only for a request that has no other holder yet.
     pub fn ask_time(&mut self) {
+        self.ask(request::TIMED);
+    }
+
+    /// Says that the result is read as a stranger's. Only for a request that has no other holder yet.
+    pub fn ask_guarded(&mut self) {
+        self.ask(request::GUARDED);
+    }
+
+    /// Whether the result is read as a stranger's.
+    pub fn is_guarded(&self) -> bool {
+        self.bytes()[1] & request::GUARDED != 0
+    }
+
+    fn ask(&mut self, flag: u8) {
         match self {
-            Self::Own(bytes) => bytes[1] |= request::TIMED,
-            Self::Shared(extent) => **extent = with_flag(extent, request::TIMED, true),
+            Self::Own(bytes) => bytes[1] |= flag,
+            Self::Shared(extent) => **extent = with_flag(extent, flag, true),
         }
     }
 }
@@ -105,9 +119,7 @@ impl<'a> Assembly<'a> {
             &lengths,
             &result_lengths,
         )?;
-        if without.timed {
-            head[1] |= request::TIMED;
-        }
+        head[1] |= bytes[1] & (request::TIMED | request::GUARDED);
         let layout = TaskLayout::new(head.len().checked_add(blob.len())?, pickle_bytes, lengths)?;
         let (places, end) = place_results(layout.end, result_lengths)?;
         Some(Self {

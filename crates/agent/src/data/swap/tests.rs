@@ -344,7 +344,7 @@ fn libraries_are_one_program_if_they_declare_one_format_and_no_python_program_is
         python: "words".into(),
         ..PythonRuntime::default()
     };
-    assert_ne!(words, program_of(&alike));
+    assert_ne!(words, program_of(&alike, false));
 }
 
 #[test]
@@ -357,9 +357,10 @@ fn a_program_is_its_code_and_packages_and_not_the_terminal_it_was_started_in() {
     let of = |change: fn(&mut PythonRuntime)| {
         let mut python = python.clone();
         change(&mut python);
-        program_of(&python)
+        program_of(&python, false)
     };
     let same = of(|_| ());
+    assert_ne!(same, program_of(&python, true), "code in a sandbox");
     assert_eq!(
         same,
         of(|python| {

@@ -1,0 +1,9 @@
+"""Results of workers in sandboxes, which are read as a stranger's: no code of the sandbox may run in the program.
+
+| module | what it holds |
+|---|---|
+| `names` | what a result may name, apart from the program's own classes |
+| `reader` | the program's side: reads results and exceptions |
+| `writer` | the worker's side: pickles in the form that the reader takes |
+| `arrays` | objects of numpy in that form, for both sides |
+"""

@@ -1,0 +1,119 @@
+"""Objects of numpy as bytes and a plain description, and other objects whose own pickles name too much."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional, Union
+
+    # A type string, or ("fields", names, descriptions, offsets, bytes), or ("shape", description, shape).
+    Description = Union[str, tuple[Any, ...]]
+
+# Type strings of numpy whose items have no references to objects.
+_PLAIN_TYPE = re.compile(r"[<>|][biufcSUVmM]\d+(\[\d*[A-Za-z]+\])?")
+
+
+def described(dtype: Any) -> Optional[Description]:
+    """Describes a dtype. `None`: its items are objects, or numpy cannot make it again from a description."""
+    import numpy
+
+    description: Description = dtype.str
+    if dtype.hasobject:
+        return None
+    if dtype.subdtype is not None:
+        description = "shape", described(dtype.subdtype[0]), dtype.subdtype[1]
+    elif dtype.names is not None:
+        fields = [dtype.fields[name] for name in dtype.names]
+        formats = tuple(described(field[0]) for field in fields)
+        description = "fields", dtype.names, formats, tuple(field[1] for field in fields), dtype.itemsize
+    try:
+        same: numpy.dtype[Any] = made_dtype(description)
+    except Exception:
+        return None
+    return description if same == dtype else None
+
+
+def made_dtype(description: Description) -> Any:
+    """Makes a dtype, without objects."""
+    import numpy
+
+    # Types are checked here, too: a range in place of a tuple could be too long for any memory.
+    if isinstance(description, str):
+        if not _PLAIN_TYPE.fullmatch(description):
+            raise ValueError(f"no plain type of numpy: {description!r}")
+        return numpy.dtype(description)
+    if not isinstance(description, tuple):
+        raise ValueError("no description of a type of numpy")
+    kind, *parts = description
+    if kind == "shape":
+        base, shape = parts
+        return numpy.dtype((made_dtype(base), sizes(shape)))
+    names, formats, offsets, size = parts
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names) or not isinstance(formats, tuple):
+        raise ValueError("no description of a type of numpy")
+    fields: Any = {"names": list(names), "formats": list(map(made_dtype, formats)), "offsets": list(sizes(offsets))}
+    fields["itemsize"] = sizes((size,))[0]
+    return numpy.dtype(fields)
+
+
+def sizes(numbers: Any) -> tuple[int, ...]:
+    """Checks sizes or offsets."""
+    if not isinstance(numbers, tuple) or not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("sizes and offsets are a tuple of numbers")
+    return numbers
+
+
+def array(data: Any, description: Description, shape: tuple[int, ...], order: Any) -> Any:
+    """Makes an array of these bytes, without a copy."""
+    import numpy
+
+    dtype, shape = made_dtype(description), sizes(shape)
+    if memoryview(data).nbytes != math.prod(shape) * dtype.itemsize:
+        raise ValueError("an array has more or fewer bytes than its shape and type say")
+    return numpy.ndarray(shape, dtype, data, order=order)
+
+
+def scalar(data: bytes, description: Description) -> Any:
+    """Makes a scalar of numpy."""
+    return array(data, description, (), "C")[()]
+
+
+def zone(key: str) -> Any:
+    """Makes a time zone."""
+    import zoneinfo
+
+    if not isinstance(key, str):
+        raise ValueError("the name of a time zone is a text")
+    return zoneinfo.ZoneInfo(key)
+
+
+def reduce(value: Any) -> Any:
+    """Returns how a value of numpy or `zoneinfo`, or an exception, is pickled. `NotImplemented`: in its own way."""
+    kind = type(value)
+    if isinstance(value, BaseException):
+        # Packages such as tblib register functions of theirs for all exceptions.
+        return value.__reduce_ex__(5)
+    if kind.__module__ == "zoneinfo":
+        return (zone, (value.key,)) if getattr(value, "key", None) else NotImplemented
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic, numpy.dtype)):
+        return NotImplemented
+    description = described(value if isinstance(value, numpy.dtype) else value.dtype)
+    if description is None:
+        return NotImplemented
+    if isinstance(value, numpy.dtype):
+        return made_dtype, (description,)
+    if isinstance(value, numpy.generic):
+        return scalar, (value.tobytes(), description)
+    # The file behind a memmap is not the program's: it gets the content.
+    if kind is not numpy.ndarray and kind is not numpy.memmap:
+        return NotImplemented
+    order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
+    flat = numpy.asarray(value).reshape(-1, order=order)
+    data = flat.view("u1") if flat.nbytes else b""
+    return array, (pickle.PickleBuffer(data), description, value.shape, order)

@@ -1,0 +1,150 @@
+"""What a result from a sandbox may name, apart from classes of the program: what makes plain data, and has no other
+effect whatever its arguments are."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import re
+
+from hotlease._guarded import arrays
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
+
+    # An object, and what a pickle may do with it.
+    Use = tuple[Any, int]
+
+# Uses, as the check of pickles defines them: hotlease_wire::task::pickle::uses.
+VALUE, CALL, STATE, USUAL_STATE, ITEMS, CLASS = 1, 2, 4, 8, 16, 32
+OF_CLASS = VALUE | CALL | STATE | ITEMS
+
+_RANGE_MAX = 1_000_000
+# Types that are values only: the pickler has operations for their objects.
+_TYPES = frozenset("bool int float str bytes bytearray list tuple dict set frozenset object Ellipsis NotImplemented".split())
+
+
+def _range(start: int, stop: int, step: int) -> range:
+    # Python reads some arguments as sequences: it would copy this one.
+    made = range(start, stop, step)
+    if len(made) > _RANGE_MAX:
+        raise ValueError(f"a range from a sandbox has at most {_RANGE_MAX} numbers")
+    return made
+
+
+def _counter(counts: Any) -> Any:
+    from collections import Counter
+
+    return Counter(_of(dict, counts))
+
+
+def _ordered(*nothing: Any) -> Any:
+    from collections import OrderedDict
+
+    return OrderedDict(*map(_empty, nothing))
+
+
+def _deque(items: Any = (), longest: Optional[int] = None) -> Any:
+    from collections import deque
+
+    return deque(_empty(items), longest)
+
+
+def _of(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"not a {kind.__name__}")
+    return value
+
+
+def _empty(value: Any) -> Any:
+    if value not in ((), []):
+        raise ValueError("its items come behind it")
+    return value
+
+
+def _native(data: Any, dtype: Any, shape: Any, order: Any) -> Any:
+    from hotlease import _native_results
+
+    return _native_results.value(data, dtype, None if shape is None else arrays.sizes(shape), order)
+
+
+def _slice(start: Any, stop: Any, step: Any) -> slice:
+    # Python frees nested ones by recursion, for which the stack may be too small.
+    if not all(isinstance(part, (int, float, str, type(None))) for part in (start, stop, step)):
+        raise ValueError("a slice from a sandbox has numbers or texts")
+    return slice(start, stop, step)
+
+
+def _fraction(numerator: Any, denominator: Any = None) -> Any:
+    from fractions import Fraction
+
+    # Python also reads exponents, and would compute 10 ** 1000000000.
+    parts = [part for part in (numerator, denominator) if type(part) is not int and part is not None]
+    if parts and not (parts == [numerator] and isinstance(numerator, str) and re.fullmatch(r"-?\d+(/\d+)?", numerator)):
+        raise ValueError(f"no fraction: {numerator!r:.60}")
+    return Fraction(numerator, denominator)
+
+
+def _defaultdict(factory: Any = None) -> Any:
+    from collections import defaultdict
+
+    if factory is not None and not isinstance(factory, type):
+        raise ValueError("the factory of a defaultdict from a sandbox is a class")
+    return defaultdict(factory)
+
+
+# By module and name: what may be done with it, and what stands for it, if that is not the object itself.
+_OTHERS: dict[tuple[str, str], tuple[int, Optional[Callable[..., Any]]]] = {
+    ("builtins", "complex"): (VALUE | CALL, None),
+    ("builtins", "range"): (CALL, _range),
+    ("builtins", "slice"): (CALL, _slice),
+    ("collections", "Counter"): (CALL, _counter),
+    ("collections", "OrderedDict"): (CALL | ITEMS, _ordered),
+    ("collections", "defaultdict"): (CALL | ITEMS, _defaultdict),
+    ("collections", "deque"): (CALL | ITEMS, _deque),
+    ("datetime", "date"): (VALUE | CALL, None),
+    ("datetime", "datetime"): (VALUE | CALL, None),
+    ("datetime", "time"): (VALUE | CALL, None),
+    ("datetime", "timedelta"): (VALUE | CALL, None),
+    ("datetime", "timezone"): (VALUE | CALL, None),
+    ("decimal", "Decimal"): (VALUE | CALL, None),
+    ("fractions", "Fraction"): (CALL, _fraction),
+    ("uuid", "UUID"): (VALUE | CALL | STATE, None),
+    **{
+        (module, name): (VALUE | CALL, None)
+        for module in ("pathlib", "pathlib._local")
+        for name in ("PosixPath", "PurePosixPath", "PureWindowsPath")
+    },
+    ("concurrent.futures._base", "CancelledError"): (OF_CLASS, None),
+    ("concurrent.futures._base", "TimeoutError"): (OF_CLASS, None),
+    ("hotlease", "Error"): (OF_CLASS, None),
+    ("hotlease.MPI._errors", "Exception"): (OF_CLASS, None),
+    ("hotlease._guarded.arrays", "array"): (CALL, arrays.array),
+    ("hotlease._guarded.arrays", "made_dtype"): (CALL, arrays.made_dtype),
+    ("hotlease._guarded.arrays", "scalar"): (CALL, arrays.scalar),
+    ("hotlease._guarded.arrays", "zone"): (CALL, arrays.zone),
+    ("hotlease._native_results", "value"): (CALL, _native),
+}
+
+
+def find(module: str, name: str) -> Optional[Use]:
+    """Returns what a name stands for, and what may be done with it. `None`: results may not contain it."""
+    if module == "builtins" and name in _TYPES:
+        return getattr(builtins, name), VALUE
+    known = _OTHERS.get((module, name))
+    if known is not None:
+        uses, stand_in = known
+        return stand_in or getattr(importlib.import_module(module), name), uses
+    if module == "builtins":
+        return _exception(builtins, name, VALUE | CALL | STATE | USUAL_STATE)
+    if module == "hotlease.errors":
+        from hotlease import errors
+
+        return _exception(errors, name, OF_CLASS)
+    return None
+
+
+def _exception(module: Any, name: str, uses: int) -> Optional[Use]:
+    found = vars(module).get(name)
+    return (found, uses) if isinstance(found, type) and issubclass(found, BaseException) else None

@@ -1,0 +1,166 @@
+"""Results and exceptions from sandboxes, read so that none of their code runs in the program.
+
+Python's unpickler makes the objects, after `_core._check_pickle` has refused all that results do not need. Both look up
+names here: a result may name what `names` lists, and the classes that the program gives. Definitions of classes and
+functions that came by value are never loaded.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import io
+import pickle
+
+from hotlease import _core, _known
+from hotlease._guarded import names
+from hotlease._outcomes import remote_exception, unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from hotlease._guarded.names import Use
+    from hotlease._known import Definition, Name, Source
+
+# Longest name of a result that is shown.
+_SHOWN_MAX = 200
+
+
+class NotAdmitted(pickle.UnpicklingError):
+    """A result contains what results from a sandbox may not contain."""
+
+
+def checked(classes: Any) -> tuple[Any, ...]:
+    """Returns the classes of ``ExecutorOptions(result_classes=...)``, checked."""
+    if isinstance(classes, (str, type)) or callable(classes):
+        raise TypeError("result_classes is a list of classes")
+    given: tuple[Any, ...] = tuple(classes)
+    for each in given:
+        if isinstance(each, type) and issubclass(each, type):
+            raise TypeError(f"result_classes: {each.__qualname__} is a metaclass, and a result could define a class with it")
+        if not callable(each) or not isinstance(getattr(each, "__qualname__", None), str):
+            raise TypeError(f"result_classes has classes, and functions by which these are pickled, not {each!r}")
+    if len({_key(each) for each in given}) < len(set(given)):
+        raise ValueError("result_classes: two different classes have the same module and name")
+    return given
+
+
+def read_result(data: bytes, buffers: list[Any], function: str, classes: tuple[Any, ...]) -> Any:
+    """Reads a result."""
+    try:
+        return _reader(classes).load(data, buffers)
+    except BaseException as error:
+        raise unreadable(error, f"`{function}`") from error
+
+
+def read_exception(traceback: str, pickled: Optional[bytes], text: str, classes: tuple[Any, ...]) -> BaseException:
+    """Reads the exception that a task raised."""
+    return remote_exception(traceback, pickled, text, _reader(classes).load)
+
+
+@functools.lru_cache(maxsize=64)
+def _reader(classes: tuple[Any, ...]) -> Reader:
+    return Reader(classes)
+
+
+class Reader:
+    """Reads pickles from sandboxes, which may contain objects of these classes. Thread-safe.
+
+    Raises
+    ------
+    NotAdmitted
+        If a pickle contains anything else. Then nothing of it had an effect.
+    """
+
+    def __init__(self, classes: tuple[Any, ...] = ()) -> None:
+        self.classes = {_key(each): each for each in classes}
+        self._enums = [each for each in classes if isinstance(each, type) and issubclass(each, enum.Enum)]
+
+    def load(self, data: bytes, buffers: Any = ()) -> Any:
+        """Returns the object of a pickle."""
+        try:
+            _core._check_pickle(data, self._uses)
+        except ValueError as error:
+            raise NotAdmitted(f"it is no pickle as a worker writes it: {error}") from None
+        before = self._members()
+        try:
+            return _Unpickler(self, data, buffers).load()
+        finally:
+            # These are the program's own objects, and not copies as all others are.
+            for member, state in before:
+                if vars(member) != state:
+                    vars(member).clear()
+                    vars(member).update(state)
+                    raise NotAdmitted(f"it changes {type(member).__qualname__}, which is the program's")
+
+    def _members(self) -> list[tuple[Any, dict[str, Any]]]:
+        members = [member for kind in self._enums for member in kind._value2member_map_.values()]
+        return [(member, dict(vars(member))) for member in members]
+
+    def _uses(self, module: str, name: str) -> int:
+        return self.find(module, name)[1]
+
+    def find(self, module: str, name: str) -> Use:
+        """Returns what a name stands for, and what may be done with it."""
+        own = self.classes.get((module, name))
+        if own is not None:
+            return own, names.VALUE | names.CALL if own in self._enums else names.OF_CLASS
+        if (module, name) == ("hotlease._known", "get"):
+            return _known.get, names.CALL | names.CLASS
+        found = names.find(module, name)
+        if found is None:
+            raise _not_admitted(f"{module}.{name}")
+        return found
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, reader: Reader, data: bytes, buffers: Any) -> None:
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._reader = reader
+        # Of the classes and functions whose definitions came with this pickle.
+        self._sources: dict[Name, Source] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns what a name stands for."""
+        found, uses = self._reader.find(module, name)
+        return self._own if uses & names.CLASS else found
+
+    def _own(self, name: Name, definitions: tuple[Definition, ...], *_: Any) -> Any:
+        """Returns the program's own class, or function, in place of one that came by value."""
+        for each in definitions:
+            self._sources[each[0]] = each[4]
+        source = self._sources.get(name)
+        found = None
+        if name[0] == "class":
+            found = _known._class(name[1])
+        if found is not None:
+            key = _key(found)
+        else:
+            key = source[:2] if source is not None else (name[1], name[-1])
+        own = self._reader.classes.get(key)
+        if own is not None and (own is found or (found is None and _is_same(own, source))):
+            return own
+        shown = "a class or function that its task defined" if found is None else ".".join(_key(found))
+        raise _not_admitted(shown if source is None else ".".join(map(str, source[:2])))
+
+
+def _is_same(own: Any, source: Source) -> bool:
+    # One of an earlier run of the program, whose results are in a checkpoint; or a function, which has no identifier.
+    from hotlease import _source
+
+    return source is None or _source.source(own) == source
+
+
+def _key(of: Any) -> tuple[str, str]:
+    return str(of.__module__), str(of.__qualname__)
+
+
+def _not_admitted(what: str) -> NotAdmitted:
+    what = what if len(what) <= _SHOWN_MAX else f"{what[:_SHOWN_MAX]}..."
+    hint = " (an array of Python objects, or of a class of its own)" if what.startswith("numpy.") else ""
+    return NotAdmitted(
+        f"it contains {what!r}{hint}. What comes out of a sandbox is plain data, arrays, exceptions of Python, and objects of "
+        "classes that the program names: ExecutorOptions(result_classes=[...]). With trust_results=True it may be anything, "
+        "and its code runs with all rights of this program"
+    )

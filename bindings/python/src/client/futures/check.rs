@@ -1,0 +1,19 @@
+//! Check of pickles from sandboxes, before they are unpickled: `hotlease_wire::task::pickle`.
+
+use hotlease_wire::task::pickle::{PickleRefusal, check};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+/// Checks a pickle. `look` gets module and name of each global, and returns what may be done with it; it raises if the
+/// global is not admitted.
+///
+/// # Errors
+/// What `look` raises; `ValueError` if an operation is refused.
+#[pyfunction]
+pub fn _check_pickle(pickle: &[u8], look: &Bound<'_, PyAny>) -> PyResult<()> {
+    let look = |module: &str, name: &str| look.call1((module, name))?.extract::<u8>();
+    check(pickle, look).map_err(|refusal| match refusal {
+        PickleRefusal::Name(error) => error,
+        PickleRefusal::Operation(at, why) => PyValueError::new_err(format!("{why} (byte {at})")),
+    })
+}

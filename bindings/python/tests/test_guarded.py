@@ -1,0 +1,362 @@
+"""Pickles from sandboxes: what they may contain is read, and all else is refused before it has any effect."""
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import importlib
+import operator
+import os
+import pathlib
+import pickle
+import struct
+import subprocess
+import types
+import uuid
+
+import pytest
+import tasks
+
+import hotlease
+from hotlease._guarded import reader, writer
+
+
+class Called:
+    """Pickles as a call."""
+
+    def __init__(self, function, *arguments, state=None):
+        self.reduced = (function, arguments) if state is None else (function, arguments, state)
+
+    def __reduce__(self):
+        return self.reduced
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    near: object = None
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Side(enum.Flag):
+    LEFT = 1
+    RIGHT = 2
+
+
+class Refusal(Exception):
+    def __init__(self, text, number):
+        super().__init__(text, number)
+        self.number = number
+
+
+class Bag(dict):
+    pass
+
+
+class Callable:
+    def __call__(self, path):
+        os.mkdir(path)
+
+
+OWN = (Point, Colour, Side, Refusal, Bag, Callable)
+
+
+def read(value, classes=OWN):
+    """Reads what a worker writes."""
+    buffers = []
+    data = writer.dumps(value, buffers)
+    return reader.read_result(data, [bytearray(buffer.raw()) for buffer in buffers], "made", classes)
+
+
+PLAIN = [
+    None,
+    [True, 1, -(2**70), 1.5, "text", b"bytes", bytearray(b"array"), 2j],
+    {"a": (1, 2), (1, (2, 3)): {4, 5}, frozenset([6]): ()},
+    (range(3), slice(1, None), Ellipsis, int, ValueError),
+    (datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc), datetime.date(2026, 1, 2), datetime.timedelta(1)),
+    (decimal.Decimal("1.50"), fractions.Fraction(-2, 3), uuid.UUID(int=5), pathlib.PurePosixPath("a/b")),
+    (collections.OrderedDict(a=1), collections.Counter("aab"), collections.deque([1, 2], 3)),
+    collections.defaultdict(list, a=[1]),
+    (Point(1.0, Point(2.0)), Colour.RED, Side.LEFT | Side.RIGHT, Bag(a=1)),
+]
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=lambda value: type(value).__name__)
+def test_plain_data_and_named_classes_are_read(value):
+    result = read(value)
+    assert result == value and type(result) is type(value)
+
+
+def test_shared_and_cyclic_parts_stay_so():
+    part = [1]
+    loop = [part, part]
+    loop.append((loop,))
+    point = Point(1.0)
+    point.near = {"me": point}
+    result, again = read((loop, point))
+    assert result[0] is result[1] and result[2][0] is result and again.near["me"] is again
+
+
+def test_exceptions_are_read_with_what_they_carry():
+    error = Refusal("no", 3)
+    error.more = {"a": [1]}
+    error.__notes__ = ["a note"]
+    for each in (error, FileNotFoundError(2, "no file", "name"), KeyError("k"), hotlease.FunctionFailed("f", True, 4, "m")):
+        result = read(each)
+        assert type(result) is type(each) and vars(result) == vars(each) and str(result) == str(each)
+    assert read(error).number == 3
+
+
+def test_arrays_are_read_in_every_form():
+    numpy = pytest.importorskip("numpy")
+    kind = numpy.dtype([("a", "i4"), ("b", "f8", (2,)), ("c", [("d", "S3")])], align=True)
+    arrays = [
+        numpy.arange(6.0).reshape(2, 3),
+        numpy.arange(12).reshape(3, 4).T,
+        numpy.arange(24).reshape(2, 3, 4)[:, ::2, 1:],
+        numpy.zeros((0, 3)),
+        numpy.array(7),
+        numpy.array(["a", "bc"]),
+        numpy.array([b"a", b"bc"]),
+        numpy.array([True, False]),
+        numpy.array(["2026-01-02", "NaT"], "M8[s]"),
+        numpy.array([(1, (2, 3), (b"x",))], kind),
+        numpy.arange(3, dtype=">i2"),
+    ]
+    for array in arrays:
+        result = read([array])[0]
+        assert type(result) is numpy.ndarray and result.dtype == array.dtype and result.shape == array.shape
+        numpy.testing.assert_array_equal(result, array)
+        assert result.flags.writeable or not array.size
+    for scalar in (numpy.float32(1.5), numpy.int64(3), numpy.datetime64(1, "s"), numpy.str_("a"), arrays[9][0]):
+        result = read(scalar)
+        assert type(result) is type(scalar) and result == scalar
+    assert read(kind) == kind and read(numpy.dtype("f4")) == numpy.dtype("f4")
+
+
+def crafted(path):
+    """Yields pickles, each of which would have an effect if Python's unpickler read it, or exhaust it."""
+    dumps = functools.partial(pickle.dumps, protocol=4)
+    mkdir, code = os.mkdir, f"__import__('os').mkdir({path!r})"
+    for function, *arguments in [
+        (mkdir, path),
+        (os.system, f"mkdir {path}"),
+        (eval, code),
+        (exec, code),
+        (compile, code, "name", "exec"),
+        (__import__, "os"),
+        (open, path, "w"),
+        (getattr, "text", "join"),
+        (type, "Name", (), {}),
+        (map, mkdir, [path]),
+        (subprocess.Popen, ["mkdir", path]),
+        (functools.partial, mkdir, path),
+        (operator.methodcaller("mkdir", path), path),
+        (operator.attrgetter, "__class__"),
+        (pickle.loads, dumps(Called(mkdir, path))),
+        (types.SimpleNamespace,),
+        (importlib.import_module, "antigravity"),
+        (hotlease.function, mkdir),
+        (hotlease.Executor, 1),
+    ]:
+        yield dumps(Called(function, *arguments))
+    for protocol in (0, 1, 2, 3):
+        yield pickle.dumps(Called(mkdir, path), protocol)
+    yield dumps(Called(Callable))[:-1] + _text(path) + b"\x85R."
+    yield b"\x80\x04" + _name("builtins", "ValueError") + b"}" + _text("__init__") + _name("posix", "mkdir") + b"s" + b"b."
+    names = [
+        ("posix", "mkdir"),
+        ("os", "path.os.mkdir"),
+        ("datetime", "datetime.__class__.__base__"),
+        ("builtins", "ValueError.__init__"),
+        ("collections", "abc.sys.modules"),
+        ("copyreg", "_reconstructor"),
+        ("copyreg", "__newobj__"),
+        ("hotlease._known", "function"),
+        ("hotlease._known", "define"),
+        ("hotlease._known", "get.__globals__"),
+        ("hotlease._mapped", "opened"),
+        ("hotlease._modules", "follow"),
+        ("hotlease._guarded.reader", "read_result"),
+        ("hotlease._guarded.arrays", "pickle.loads"),
+        ("hotlease.errors", "_bases.settle"),
+        ("cloudpickle.cloudpickle", "subimport"),
+        ("logging", "FileHandler"),
+        ("", ""),
+    ]
+    for module, name in names:
+        yield b"\x80\x04" + _name(module, name) + _text(path) + b"\x85R."
+    # Changes of a class that the program has named, and of one of Python's.
+    point = _name(__name__, "Point")
+    yield b"\x80\x04" + point + b"N}" + _text("x") + b"K\x01s\x86b."
+    yield b"\x80\x04" + point + b"}" + _text("x") + b"K\x01sb."
+    yield b"\x80\x04" + point + _text("x") + b"K\x01s."
+    # Exceptions in each other's attributes, which Python frees by recursion.
+    # A second state, by way of what the first one has put in the place of a method.
+    yield b"\x80\x04" + point + b")\x81}" + _text("__setstate__") + _name("builtins", "list") + b"sbNb."
+    yield b"\x80\x04" + _name("builtins", "OSError") + b")R}" + _text("__cause__") + _name("builtins", "OSError") + b")Rsb."
+    # Extensions, persistent objects, places of the memo that would need all memory, lengths that are not there.
+    yield b"\x80\x04\x82\x01."
+    yield b"\x80\x04K\x01Q."
+    yield b"\x80\x04Nr" + struct.pack("<I", 2**31 - 1) + b"."
+    yield b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"."
+    # Hashes that visit too many values, one within the other.
+    yield b"\x80\x04})" + b"\x85" * 1_000_000 + b"Ns."
+    yield b"\x80\x04\x8f()" + b"".join(bytes([0x94, ord("h"), level, 0x86]) for level in range(60)) + b"\x90."
+    # A slice of a slice: Python frees these by recursion, too.
+    yield b"\x80\x04" + _name("builtins", "slice") + b"\x940h\x00NNN\x87R\x940h\x00h\x01NN\x87R."
+    # Numbers and sequences without end.
+    yield dumps(Called(fractions.Fraction, "1e1000000000"))
+    yield dumps(Called(fractions.Fraction, decimal.Decimal("1e1000000000")))
+    for function, *first in ((collections.Counter,), (collections.deque,), (SyntaxError, "text")):
+        yield dumps(Called(function, *first, range(10**12)))
+    yield b"\x80\x04" + _name("builtins", "ValueError") + b")R}" + _text("args") + _arguments(range(10**12))[:-2] + b"sb."
+    arrays = "hotlease._guarded.arrays"
+    for description, shape in [("|O8", (1,)), ("O", (1,)), ("<f8", (2,)), ("<f8", (-1, -1)), ("<i4", (2**62, 4)), ("f8, O", (1,))]:
+        yield b"\x80\x04" + _name(arrays, "array") + _arguments(b"12345678", description, shape, "C") + b"R."
+    yield b"\x80\x04" + _name(arrays, "made_dtype") + _arguments(("fields", ("a",), ("<f8",), (8,), 8)) + b"R."
+
+
+def _arguments(*arguments):
+    # Without the head, the frame's length and the end.
+    return pickle.dumps(arguments, 4)[2 + 9 : -1]
+
+
+def _text(text):
+    return b"X" + struct.pack("<I", len(text)) + text.encode()
+
+
+def _name(module, name):
+    return _text(module) + _text(name) + b"\x93"
+
+
+def test_crafted_pickles_are_refused_and_have_no_effect(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    path = str(tmp_path / "made")
+    attacks = [*crafted(path)]
+    # As numpy pickles them itself.
+    attacks.append(pickle.dumps(numpy.array([Called(os.mkdir, path)], object), 4))
+    attacks.append(pickle.dumps(numpy.dtype("f8", metadata={"a": 1}), 4))
+    attacks.append(pickle.dumps(numpy.arange(6)[::2], 5))
+    before = {name: value for name, value in vars(Point).items()}
+    assert len(attacks) > 60
+    for number, attack in enumerate(attacks):
+        with pytest.raises(hotlease.TaskError, match="`made` ran, but its result does not unpickle here") as raised:
+            reader.read_result(attack, [], "made", OWN)
+            pytest.fail(f"attack {number} was read: {attack[:80]!r}")
+        assert raised.value.ran is True
+        assert not os.path.exists(path), f"attack {number} ran: {attack[:80]!r}"
+    assert {name: value for name, value in vars(Point).items()} == before
+    # They are attacks.
+    pickle.loads(attacks[0])
+    assert os.path.exists(path)
+
+
+def test_a_member_of_an_enum_is_the_programs_own_and_stays_as_it_is():
+    state = b"}" + _text("_value_") + _text("blue") + b"sb."
+    made = b"\x80\x04" + _name(__name__, "Colour") + _text("red") + b"\x85R" + state
+    key = ("class", _tracked(Colour))
+    by_value = b"\x80\x04" + _name("hotlease._known", "get") + _arguments(key, (), False, False) + b"R" + _text("red") + b"\x85R"
+    assert reader.read_result(by_value + b".", [], "made", OWN) is Colour.RED
+    for attack in (made, by_value + state):
+        with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
+            reader.read_result(attack, [], "made", OWN)
+        assert Colour.RED.value == "red"
+
+
+def _tracked(kind):
+    from cloudpickle import cloudpickle
+
+    return cloudpickle._get_or_create_tracker_id(kind)
+
+
+def test_a_refusal_names_the_class_and_says_what_to_do():
+    with pytest.raises(hotlease.TaskError) as raised:
+        read([Point(1.0)], ())
+    text = str(raised.value)
+    assert all(part in text for part in (f"'{__name__}.Point'", "`made` ran", "result_classes=[...]", "trust_results=True"))
+    with pytest.raises(hotlease.TaskError, match="array of Python objects"):
+        read(pytest.importorskip("numpy").array([{}], object))
+
+
+def test_an_exception_that_is_refused_comes_as_text():
+    made = reader.read_exception("Traceback\nmine.Error: boom\n", writer.dumps(Refusal("boom", 1)), "", ())
+    assert type(made) is hotlease.TaskError and "mine.Error: boom" in str(made) and "Refusal" in str(made)
+    made = reader.read_exception("Traceback\nmine.Error: boom\n", pickle.dumps(1, 4), "", ())
+    assert type(made) is hotlease.TaskError
+    for exits in (tasks.Exits(), tasks.Interrupts()):
+        made = reader.read_exception("T", writer.dumps(ValueError(exits)), "", (tasks.Interrupts,))
+        assert type(made) is hotlease.TaskError
+
+
+def test_what_comes_by_value_defines_nothing():
+    namespace = {"__name__": "made_elsewhere"}
+    exec("class Local:\n    def __init__(self): self.a = 1\ndef function(): return Local", namespace)
+    for value in (namespace["Local"](), namespace["function"], lambda: None):
+        with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
+            read(value)
+    # As a class of the program that a worker has by value, if the program names it.
+    result = read(namespace["Local"](), (namespace["Local"],))
+    assert type(result) is namespace["Local"] and result.a == 1
+
+
+@pytest.mark.parametrize("classes", [Point, "Point", [type("Meta", (type,), {})], [Point(1.0)], [3]], ids=str)
+def test_result_classes_are_checked(classes):
+    with pytest.raises(TypeError, match="result_classes"):
+        reader.checked(classes)
+
+
+def test_mutated_pickles_have_no_effect_and_crash_nothing(run):
+    # In a process of its own, which hears of every file, program and line of code that is opened, started or run.
+    done = run(
+        """
+import collections, datetime, pickle, pickletools, random, sys
+import hotlease, test_guarded
+from hotlease._guarded import reader, writer
+
+random.seed(25)
+seeds = [writer.dumps(value) for value in test_guarded.PLAIN]
+seeds += [data for data in test_guarded.crafted("never") if len(data) < 1000]
+# Without the length of the frame, by which nearly all others would be refused.
+seeds += [data[:2] + data[11:] for data in seeds if data[2] == 0x95]
+operations = [ord(operation.code) for operation in pickletools.opcodes]
+read = reader.Reader(test_guarded.OWN).load
+for seed in seeds:
+    try:
+        read(seed)
+    except Exception:
+        pass
+heard = []
+sys.addaudithook(lambda event, _: event in ("open", "exec", "compile", "os.mkdir", "os.system", "subprocess.Popen") and heard.append(event))
+ends = collections.Counter()
+for round in range(20_000):
+    data = bytearray(random.choice(seeds))
+    for _ in range(random.randint(1, 2)):
+        at = random.randrange(2, len(data))
+        change = random.randrange(4)
+        if change == 0:
+            data[at] = random.choice(operations)
+        elif change == 1:
+            data[at] ^= 1 << random.randrange(8)
+        elif change == 2:
+            data.insert(at, random.choice(operations))
+        else:
+            other = random.choice(seeds)
+            data[at:at] = other[2 : random.randrange(3, len(other) + 1)]
+    try:
+        read(bytes(data))
+        ends["read"] += 1
+    except Exception as error:
+        ends[type(error).__name__] += 1
+print(ends)
+assert not heard, heard
+assert ends["read"] > 100 and ends["NotAdmitted"] > 1000
+"""
+    )
+    assert done.returncode == 0, done.stderr + done.stdout

@@ -1,0 +1,534 @@
+//! Check of a pickle from a sandbox, before it is unpickled.
+//!
+//! A pickle is a program of a stack machine, which may call any function that it names. This check walks over the
+//! program and keeps, instead of the machine's values, what may be done with each. A program that passes
+//!
+//! - consists of the operations by which Python's own pickler writes protocols 4 and 5;
+//! - names only what its receiver admits, and calls, fills or changes only what the receiver admits for that;
+//! - changes objects that it has made, and never a class;
+//! - needs memory in proportion to its length, and has no keys whose hash would exhaust the stack of the C code.
+//!
+//! Python's unpickler then makes the values. It resolves names by the receiver's list, too.
+
+/// What a pickle may do with a name.
+pub mod uses {
+    /// Contain it as a value.
+    pub const VALUE: u8 = 1;
+    /// Call it, or make an object of this class.
+    pub const CALL: u8 = 2;
+    /// Set the state of the objects that it makes.
+    pub const STATE: u8 = 4;
+    /// Set a state only without attributes named `__x__`, except `__notes__`. With [`STATE`].
+    pub const USUAL_STATE: u8 = 8;
+    /// Add items to the objects that it makes.
+    pub const ITEMS: u8 = 16;
+    /// Call it to get a class of the receiver, with which all of the above may be done.
+    pub const CLASS: u8 = 32;
+    /// Uses of a class of the receiver.
+    pub const OF_CLASS: u8 = VALUE | CALL | STATE | ITEMS;
+}
+
+/// Limit of the values in a key of a dict, or an item of a set: counted once for each time that the hash visits them.
+const KEY_VALUES_MAX: u32 = 10_000;
+
+/// Reason why a pickle is refused. `E`: the receiver's reason to refuse a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PickleRefusal<E> {
+    /// The receiver does not admit a name.
+    Name(E),
+    /// Fault of the operation at this offset.
+    Operation(usize, &'static str),
+}
+
+/// What is known of a value.
+#[derive(Debug, Clone, Copy)]
+enum Value {
+    /// Number, bytes, or a long text.
+    Plain,
+    /// Text of at most 64 KiB, by its offset and length.
+    Text(usize, u16),
+    List,
+    Set,
+    /// By its number in `Check::dicts`.
+    Dict(u32),
+    /// Tuple or frozen set: how many values its hash visits, and whether one of its parts is a dict with a special key.
+    Tuple(u32, bool),
+    /// Name, with its uses.
+    Name(u8),
+    /// Object that a name has made, by its number in `Check::objects`.
+    Object(u32),
+}
+
+/// A refused operation.
+type Refused = &'static str;
+
+struct Check<'a> {
+    pickle: &'a [u8],
+    at: usize,
+    stack: Vec<Value>,
+    /// Lengths of the stack at its marks.
+    marks: Vec<usize>,
+    memo: Vec<Value>,
+    /// For each object, the uses of the name that made it; without states and items once its state is set. A second state
+    /// would go through methods that the first one has replaced.
+    objects: Vec<u8>,
+    /// For each dict, whether it has a key named `__x__`, except `__notes__`.
+    dicts: Vec<bool>,
+}
+
+/// Checks a pickle; `look` returns the [`uses`] of a name in a module.
+pub fn check<E>(pickle: &[u8], look: impl FnMut(&str, &str) -> Result<u8, E>) -> Result<(), PickleRefusal<E>> {
+    let mut check = Check {
+        pickle,
+        at: 0,
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: Vec::new(),
+        objects: Vec::new(),
+        dicts: Vec::new(),
+    };
+    check.run(look)
+}
+
+impl<'a> Check<'a> {
+    fn run<E>(&mut self, mut look: impl FnMut(&str, &str) -> Result<u8, E>) -> Result<(), PickleRefusal<E>> {
+        if !matches!(self.take(2), Ok([0x80, 4 | 5])) {
+            return Err(PickleRefusal::Operation(0, "its protocol is neither 4 nor 5"));
+        }
+        loop {
+            let start = self.at;
+            let refused = |why| PickleRefusal::Operation(start, why);
+            let operation = self.take(1).map_err(refused)?[0];
+            match operation {
+                b'.' => return self.stop().map_err(refused),
+                0x93 => {
+                    let (module, name) = self.global().map_err(refused)?;
+                    let uses = look(module, name).map_err(PickleRefusal::Name)?;
+                    self.stack.push(Value::Name(uses));
+                }
+                other => self.step(other).map_err(refused)?,
+            }
+        }
+    }
+
+    fn step(&mut self, operation: u8) -> Result<(), Refused> {
+        match operation {
+            b'N' | 0x88 | 0x89 | 0x97 => self.push(Value::Plain),
+            b'K' => self.plain(1),
+            b'M' => self.plain(2),
+            b'J' => self.plain(4),
+            b'G' => self.plain(8),
+            0x8a | b'C' => self.counted(1).map(|_| self.stack.push(Value::Plain)),
+            0x8b | b'B' => self.counted(4).map(|_| self.stack.push(Value::Plain)),
+            0x8e | 0x96 => self.counted(8).map(|_| self.stack.push(Value::Plain)),
+            0x8c => self.text(1),
+            b'X' => self.text(4),
+            0x8d => self.text(8),
+            // A frame only says how much may be read at once.
+            0x95 => {
+                let bytes = self.number(8)?;
+                (bytes <= self.pickle.len() - self.at)
+                    .then_some(())
+                    .ok_or("it ends early")
+            }
+            b']' => self.push(Value::List),
+            0x8f => self.push(Value::Set),
+            b'}' => {
+                let number = u32::try_from(self.dicts.len()).map_err(|_| "it has too many dicts")?;
+                self.dicts.push(false);
+                self.push(Value::Dict(number))
+            }
+            b')' => self.push(Value::Tuple(1, false)),
+            0x85..=0x87 => self.tuple(usize::from(operation - 0x84)),
+            b't' => {
+                let number = self.above_mark()?;
+                self.tuple(number)
+            }
+            0x91 => {
+                let number = self.above_mark()?;
+                self.keys(number, 1)?;
+                self.tuple(number)
+            }
+            b'a' => self.append(1),
+            b'e' => {
+                let number = self.above_mark()?;
+                self.append(number)
+            }
+            0x90 => {
+                let number = self.above_mark()?;
+                self.add(number)
+            }
+            b's' => self.set_items(2),
+            b'u' => {
+                let number = self.above_mark()?;
+                self.set_items(number)
+            }
+            b'(' => {
+                self.marks.push(self.stack.len());
+                Ok(())
+            }
+            b'0' => self.pop().map(drop),
+            b'1' => {
+                let number = self.above_mark()?;
+                self.stack.truncate(self.stack.len() - number);
+                Ok(())
+            }
+            b'R' | 0x81 => self.call(),
+            0x92 => match self.pop()? {
+                Value::Dict(_) => self.call(),
+                _ => Err("the named arguments of a call are no dict"),
+            },
+            b'b' => self.build(),
+            0x94 => {
+                let top = self.top()?;
+                self.memo.push(top);
+                Ok(())
+            }
+            b'h' => self.recall(1),
+            b'j' => self.recall(4),
+            0x98 => self.top().map(drop),
+            _ => Err("results do not need this operation"),
+        }
+    }
+
+    fn stop(&mut self) -> Result<(), Refused> {
+        let value = self.pop()?;
+        Self::admit(value)?;
+        match self.stack.is_empty() && self.marks.is_empty() && self.at == self.pickle.len() {
+            true => Ok(()),
+            false => Err("more follows its value"),
+        }
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<&'a [u8], Refused> {
+        let end = self.at.checked_add(bytes).ok_or("it ends early")?;
+        let taken = self.pickle.get(self.at..end).ok_or("it ends early")?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn number(&mut self, bytes: usize) -> Result<usize, Refused> {
+        let mut word = [0; 8];
+        word[..bytes].copy_from_slice(self.take(bytes)?);
+        usize::try_from(u64::from_le_bytes(word)).map_err(|_| "it ends early")
+    }
+
+    /// Takes as many bytes as the number before them says.
+    fn counted(&mut self, bytes: usize) -> Result<&'a [u8], Refused> {
+        let length = self.number(bytes)?;
+        self.take(length)
+    }
+
+    fn plain(&mut self, bytes: usize) -> Result<(), Refused> {
+        self.take(bytes)?;
+        self.push(Value::Plain)
+    }
+
+    fn text(&mut self, bytes: usize) -> Result<(), Refused> {
+        let length = self.counted(bytes)?.len();
+        let short = u16::try_from(length).map(|length| Value::Text(self.at - usize::from(length), length));
+        self.push(short.unwrap_or(Value::Plain))
+    }
+
+    fn text_of(&self, value: Value) -> Option<&'a [u8]> {
+        match value {
+            Value::Text(start, length) => self.pickle.get(start..start + usize::from(length)),
+            _ => None,
+        }
+    }
+
+    fn push(&mut self, value: Value) -> Result<(), Refused> {
+        self.stack.push(value);
+        Ok(())
+    }
+
+    /// Values above the last mark, or on the whole stack.
+    fn reachable(&self) -> usize {
+        self.stack.len() - self.marks.last().unwrap_or(&0)
+    }
+
+    fn top(&self) -> Result<Value, Refused> {
+        let top = self.stack.last().filter(|_| self.reachable() > 0);
+        top.copied().ok_or("it uses a value that is not there")
+    }
+
+    fn pop(&mut self) -> Result<Value, Refused> {
+        let top = self.top()?;
+        self.stack.pop();
+        Ok(top)
+    }
+
+    /// Removes the last mark; returns the number of values above it.
+    fn above_mark(&mut self) -> Result<usize, Refused> {
+        let mark = self.marks.pop().ok_or("it uses a mark that is not there")?;
+        Ok(self.stack.len() - mark)
+    }
+
+    /// The last values of the stack.
+    fn last(&self, number: usize) -> Result<&[Value], Refused> {
+        match number <= self.reachable() {
+            true => Ok(&self.stack[self.stack.len() - number..]),
+            false => Err("it uses a value that is not there"),
+        }
+    }
+
+    /// Checks that a value may be a part of others.
+    fn admit(value: Value) -> Result<(), Refused> {
+        match value {
+            Value::Name(uses) if uses & uses::VALUE == 0 => Err("it contains a function, not its result"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Number of values that the hash of this one visits.
+    fn weight(value: Value) -> u32 {
+        match value {
+            Value::Tuple(weight, _) => weight,
+            _ => 1,
+        }
+    }
+
+    fn tuple(&mut self, number: usize) -> Result<(), Refused> {
+        let (mut weight, mut is_special) = (1_u32, false);
+        for &part in self.last(number)? {
+            Self::admit(part)?;
+            weight = weight.saturating_add(Self::weight(part));
+            is_special |= matches!(part, Value::Dict(dict) if self.dicts[dict as usize]);
+        }
+        self.stack.truncate(self.stack.len() - number);
+        self.push(Value::Tuple(weight, is_special))
+    }
+
+    /// Checks every `step`th of the last values as keys.
+    fn keys(&self, number: usize, step: usize) -> Result<(), Refused> {
+        let keys = self.last(number)?.iter().step_by(step);
+        match keys.copied().map(Self::weight).all(|weight| weight <= KEY_VALUES_MAX) {
+            true => Ok(()),
+            false => Err("a key has too many parts"),
+        }
+    }
+
+    /// Removes items; returns the object below them, which stays.
+    fn items(&mut self, number: usize) -> Result<Value, Refused> {
+        self.last(number)?.iter().try_for_each(|item| Self::admit(*item))?;
+        self.stack.truncate(self.stack.len() - number);
+        self.top()
+    }
+
+    fn append(&mut self, number: usize) -> Result<(), Refused> {
+        match self.items(number)? {
+            Value::List => Ok(()),
+            to => self.takes_items(to),
+        }
+    }
+
+    fn add(&mut self, number: usize) -> Result<(), Refused> {
+        self.keys(number, 1)?;
+        match self.items(number)? {
+            Value::Set => Ok(()),
+            to => self.takes_items(to),
+        }
+    }
+
+    fn set_items(&mut self, number: usize) -> Result<(), Refused> {
+        if !number.is_multiple_of(2) {
+            return Err("a key has no value");
+        }
+        self.keys(number, 2)?;
+        let keys = self.last(number)?.iter().step_by(2);
+        let is_special = keys.filter_map(|key| self.text_of(*key)).any(is_special);
+        match self.items(number)? {
+            Value::Dict(dict) => {
+                self.dicts[dict as usize] |= is_special;
+                Ok(())
+            }
+            to => self.takes_items(to),
+        }
+    }
+
+    fn takes_items(&self, to: Value) -> Result<(), Refused> {
+        match to {
+            Value::Object(object) if self.objects[object as usize] & uses::ITEMS != 0 => Ok(()),
+            _ => Err("it adds items to what takes none"),
+        }
+    }
+
+    fn call(&mut self) -> Result<(), Refused> {
+        let (arguments, callable) = (self.pop()?, self.pop()?);
+        if !matches!(arguments, Value::Tuple(..)) {
+            return Err("the arguments of a call are no tuple");
+        }
+        let Value::Name(uses) = callable else {
+            return Err("it calls a value");
+        };
+        if uses & uses::CLASS != 0 {
+            return self.push(Value::Name(uses::OF_CLASS));
+        }
+        if uses & uses::CALL == 0 {
+            return Err("it calls a class that is only a value");
+        }
+        let object = u32::try_from(self.objects.len()).map_err(|_| "it has too many objects")?;
+        self.objects.push(uses);
+        self.push(Value::Object(object))
+    }
+
+    fn build(&mut self) -> Result<(), Refused> {
+        let state = self.pop()?;
+        Self::admit(state)?;
+        let is_special = match state {
+            Value::Dict(dict) => self.dicts[dict as usize],
+            Value::Tuple(_, is_special) => is_special,
+            _ => false,
+        };
+        let Value::Object(object) = self.top()? else {
+            return Err("it sets the state of what it did not make");
+        };
+        let uses = &mut self.objects[object as usize];
+        if *uses & uses::STATE == 0 {
+            return Err("it sets the state of an object that has none, or has it already");
+        }
+        if *uses & uses::USUAL_STATE != 0 && is_special {
+            return Err("it sets a special attribute of an exception");
+        }
+        *uses &= !(uses::STATE | uses::ITEMS);
+        Ok(())
+    }
+
+    fn recall(&mut self, bytes: usize) -> Result<(), Refused> {
+        let number = self.number(bytes)?;
+        let known = self.memo.get(number).copied();
+        self.push(known.ok_or("it uses a value that is not there")?)
+    }
+
+    /// Module and name of a global.
+    fn global(&mut self) -> Result<(&'a str, &'a str), Refused> {
+        let (name, module) = (self.pop()?, self.pop()?);
+        let text = |value| std::str::from_utf8(self.text_of(value)?).ok();
+        text(module).zip(text(name)).ok_or("a name is no text")
+    }
+}
+
+/// Whether an attribute of this name is one of the interpreter's.
+fn is_special(name: &[u8]) -> bool {
+    name.starts_with(b"__") && name != b"__notes__"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: [u8; 2] = [0x80, 4];
+
+    fn checked(operations: &[u8], uses: u8) -> Result<(), PickleRefusal<String>> {
+        check(&[&HEAD, operations].concat(), |module, name| match module {
+            "m" => Ok(uses),
+            other => Err(format!("{other}.{name}")),
+        })
+    }
+
+    fn refusal(operations: &[u8], uses: u8) -> &'static str {
+        match checked(operations, uses) {
+            Err(PickleRefusal::Operation(_, why)) => why,
+            other => panic!("not refused as an operation: {other:?}"),
+        }
+    }
+
+    /// `m.c`
+    const NAME: &[u8] = b"\x8c\x01m\x8c\x01c\x93";
+
+    fn with_name(rest: &[u8]) -> Vec<u8> {
+        [NAME, rest].concat()
+    }
+
+    #[test]
+    fn an_object_is_made_and_filled_as_its_name_admits() {
+        let made = with_name(b")R}\x8c\x01aK\x01sb.");
+        assert_eq!(checked(&made, uses::OF_CLASS), Ok(()));
+        assert_eq!(refusal(&made, uses::VALUE), "it calls a class that is only a value");
+        assert!(refusal(&made, uses::CALL).contains("has none"));
+        for again in [&b")R\x94}bNb."[..], b")R\x94}bK\x01a.", b")R\x94h\x00}b0}b."] {
+            assert!(checked(&with_name(again), uses::OF_CLASS).is_err(), "{again:?}");
+        }
+        assert!(refusal(&with_name(b"."), uses::CALL).contains("a function"));
+        assert!(refusal(&with_name(b")RK\x01a."), uses::CALL).contains("takes none"));
+    }
+
+    #[test]
+    fn other_names_are_refused_by_the_receiver() {
+        let refused = checked(b"\x8c\x02os\x8c\x06system\x93\x8c\x02id\x85R.", uses::OF_CLASS);
+        assert_eq!(refused, Err(PickleRefusal::Name("os.system".into())));
+    }
+
+    #[test]
+    fn a_class_is_not_changed_and_a_value_is_not_called() {
+        let every = uses::OF_CLASS;
+        assert!(refusal(&with_name(b"N}\x8c\x01aK\x01s\x86b."), every).contains("did not make"));
+        assert!(refusal(&with_name(b"\x8c\x01aK\x01s."), every).contains("takes none"));
+        assert_eq!(refusal(&with_name(b")R)R."), every), "it calls a value");
+        // By a class that a call returns.
+        let class = uses::CALL | uses::CLASS;
+        assert_eq!(checked(&with_name(b")R)R."), class), Ok(()));
+        assert!(refusal(&with_name(b")R}b."), class).contains("did not make"));
+    }
+
+    #[test]
+    fn special_attributes_of_exceptions_are_refused_whichever_way_they_get_into_the_state() {
+        let uses = uses::OF_CLASS | uses::USUAL_STATE;
+        assert_eq!(checked(&with_name(b")R}\x8c\x09__notes__]sb."), uses), Ok(()));
+        assert!(refusal(&with_name(b")R}\x8c\x09__cause__Nsb."), uses).contains("special"));
+        // The dict is changed by another reference to it.
+        let aliased = with_name(b")R}\x94h\x00\x8c\x09__cause__Ns0b.");
+        assert!(refusal(&aliased, uses).contains("special"));
+    }
+
+    #[test]
+    fn keys_that_would_exhaust_the_stack_are_refused() {
+        let nested = [&b"})"[..], &[0x85_u8; 20_000], b"Ns."].concat();
+        assert_eq!(refusal(&nested, 0), "a key has too many parts");
+        // Each level contains the one below it twice.
+        let mut doubled = b"\x8f()".to_vec();
+        for level in 0..40_u8 {
+            doubled.extend([0x94, b'h', level, 0x86]);
+        }
+        doubled.extend(b"\x90.");
+        assert_eq!(refusal(&doubled, 0), "a key has too many parts");
+        assert_eq!(checked(b"}K\x01K\x02\x86Ns.", 0), Ok(()));
+    }
+
+    #[test]
+    fn operations_that_results_do_not_need_are_refused() {
+        // Extensions, persistent objects, names in the old forms, memo entries at any place.
+        for operations in [
+            &b"\x82\x01."[..],
+            b"Pid\n.",
+            b"K\x01Q.",
+            b"cos\nsystem\n.",
+            b"(ios\nsystem\n.",
+            b"Nr\xff\xff\xff\x7f.",
+            b"Nq\x00.",
+            b"Vtext\n.",
+            b"I1\n.",
+        ] {
+            assert_eq!(
+                refusal(operations, uses::OF_CLASS),
+                "results do not need this operation"
+            );
+        }
+        assert!(check(b"\x80\x03N.", |_, _| Ok::<_, ()>(0)).is_err());
+    }
+
+    #[test]
+    fn what_is_announced_is_there() {
+        for operations in [
+            &b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f."[..],
+            b"\x95\xff\x00\x00\x00\x00\x00\x00\x00N.",
+            b"N",
+            b"h\x00.",
+            b"(0.",
+            b"(NN.",
+        ] {
+            assert!(checked(operations, 0).is_err(), "{operations:?}");
+        }
+        assert!(refusal(b"N.N", 0).contains("more follows"));
+    }
+}
