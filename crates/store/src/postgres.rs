@@ -10,12 +10,14 @@
 //! old leader                                              begin │ epoch 1? no: refused, for ever
 //! ```
 
+mod parameters;
+mod tls;
+
 use crate::StoreError;
 use crate::database::DatabaseStore;
 use crate::limits::Limits;
 use crate::sql::changes::StoreRules;
 use crate::sql::{Cell, Cells, Sql, Value, WriterHook, schema};
-use postgres::config::Host;
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
 use postgres::types::{ToSql, Type};
@@ -24,6 +26,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
+use tls::Tls;
 
 /// A leader whose beat has not changed for this long is replaced.
 const LEADER_SILENT_AFTER: Duration = Duration::from_secs(2);
@@ -87,6 +90,8 @@ struct LeaderRow {
 /// ```
 pub struct Candidate {
     config: Config,
+    /// For a server on another host.
+    tls: Option<Tls>,
     options: PostgresOptions,
     sql: Option<PostgresSql>,
     /// Leader that was read last, and the time since which it has not changed.
@@ -96,22 +101,14 @@ pub struct Candidate {
 impl Candidate {
     /// Connects to the database, and migrates it to this version.
     ///
-    /// `parameters`: for example `host=/run/postgresql dbname=hotlease`. Only a Unix socket is allowed: the server
-    /// then learns the user from the kernel, and no password is stored anywhere.
+    /// `parameters`: for example `host=/run/postgresql dbname=hotlease`, where the server learns the user from the
+    /// kernel, or `postgresql://hotlease@db.example/hotlease?passfile=FILE` for a server on another host, over TLS.
     pub fn new(parameters: &str, options: PostgresOptions) -> Result<Self, StoreError> {
-        let mut config: Config = parameters.parse().map_err(|error| unusable(&error))?;
+        let (mut config, tls) = parameters::read(parameters)?;
         config.connect_timeout(CONNECT_LIMIT).application_name("hotlease");
-        let local =
-            !config.get_hosts().is_empty() && config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
-        if !local || config.get_password().is_some() {
-            return Err(StoreError::Unusable {
-                path: PathBuf::from("PostgreSQL"),
-                why: "name the server by the directory of its Unix socket (host=/run/postgresql), without a password"
-                    .into(),
-            });
-        }
         let mut candidate = Self {
             config,
+            tls,
             options,
             sql: None,
             seen: None,
@@ -124,7 +121,7 @@ impl Candidate {
         let sql = match self.sql.take().filter(|sql| !sql.is_closed()) {
             Some(sql) => sql,
             None => {
-                let mut sql = PostgresSql::connect(&self.config)?;
+                let mut sql = PostgresSql::connect(&self.config, self.tls.as_ref())?;
                 sql.demand_durability()?;
                 sql
             }
@@ -190,7 +187,7 @@ impl Candidate {
             return Ok(None);
         };
         tracing::info!(epoch, "leads the database");
-        let reader = PostgresSql::connect(&self.config)?;
+        let reader = PostgresSql::connect(&self.config, self.tls.as_ref())?;
         let Some(mut writer) = self.sql.take() else {
             return Ok(None);
         };
@@ -200,13 +197,6 @@ impl Candidate {
             adopt_unknown: self.options.adopt_unknown,
         };
         DatabaseStore::start(writer, reader, rules, self.options.hook.clone(), None).map(Some)
-    }
-}
-
-fn unusable(error: &postgres::Error) -> StoreError {
-    StoreError::Unusable {
-        path: PathBuf::from("PostgreSQL"),
-        why: error_text(error),
     }
 }
 
@@ -230,9 +220,13 @@ struct PostgresSql {
 }
 
 impl PostgresSql {
-    fn connect(config: &Config) -> Result<Self, StoreError> {
+    fn connect(config: &Config, tls: Option<&Tls>) -> Result<Self, StoreError> {
+        let connected = match tls {
+            Some(tls) => config.connect(tls.clone()),
+            None => config.connect(NoTls),
+        };
         Ok(Self {
-            client: Some(config.connect(NoTls).map_err(|error| unusable(&error))?),
+            client: Some(connected.map_err(|error| parameters::unusable(error_text(&error)))?),
             prepared: HashMap::new(),
             epoch: None,
         })
@@ -255,10 +249,9 @@ impl PostgresSql {
             },
         )?;
         if fsync != "on" {
-            return Err(StoreError::Unusable {
-                path: PathBuf::from("PostgreSQL"),
-                why: "its `fsync` is off: acknowledged rows would be lost with the power".into(),
-            });
+            return Err(parameters::unusable(
+                "its `fsync` is off: acknowledged rows would be lost with the power",
+            ));
         }
         Ok(())
     }

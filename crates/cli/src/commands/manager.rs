@@ -52,8 +52,9 @@ pub(crate) struct ManagerArgs {
     /// Socket of munged, if it is not the usual one
     #[arg(long, value_name = "PATH", requires = "munge")]
     munge_socket: Option<PathBuf>,
-    /// Keep the ledger in a PostgreSQL database, such as "host=/run/postgresql dbname=hotlease"; of several
-    /// managers on one database, one leads and the others wait
+    /// Keep the ledger in a PostgreSQL database, such as "host=/run/postgresql dbname=hotlease", or over TLS
+    /// "postgresql://USER@HOST/DATABASE?sslrootcert=FILE&passfile=FILE"; of several managers on one database, one leads
+    /// and the others wait
     #[arg(long, value_name = "PARAMETERS", conflicts_with_all = ["state_dir", "in_memory"])]
     database: Option<String>,
     /// Print the OpenAPI document of the REST interface, and start nothing

@@ -1,10 +1,12 @@
 //! Tests of what only PostgreSQL offers: several managers, of which one writes.
 
+mod remote;
 #[path = "../sqlite/records.rs"]
 mod scene;
 mod server;
 
 use hotlease_store::{Candidate, DatabaseStore, PostgresOptions, Store, StoreError, WriterMoment, open_postgres};
+use remote::RemoteServer;
 use scene::{START_MS, invocations, key, lease, report, row, use_lease};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -177,9 +179,10 @@ fn a_silent_leader_is_replaced_and_learns_it() {
 }
 
 #[test]
-fn servers_that_need_a_password_or_a_network_are_refused() {
+fn servers_that_cannot_be_trusted_or_are_not_there_are_refused() {
     for parameters in [
-        "host=localhost dbname=x",
+        "host=localhost port=1 dbname=x",
+        "host=localhost sslmode=disable dbname=x",
         "host=/run/postgresql password=secret",
         "dbname=x",
         "nonsense",
@@ -190,4 +193,34 @@ fn servers_that_need_a_password_or_a_network_are_refused() {
             "{parameters:?} was opened"
         );
     }
+}
+
+#[test]
+fn a_server_elsewhere_is_reached_over_tls_with_a_password_from_a_file_and_its_certificate_is_checked() {
+    let Some(remote) = RemoteServer::start() else {
+        return;
+    };
+    let at = |host: &str, authority: &str| {
+        let (port, folder) = (remote.port, remote.folder().display());
+        format!(
+            "postgresql://remote@{host}:{port}/postgres?sslmode=verify-full&sslrootcert={folder}/{authority}\
+             &passfile={folder}/pass"
+        )
+    };
+    let store = open(&at("localhost", "ca.pem"));
+    use_lease(&store, 1, 7);
+    drop(store);
+    assert_eq!(invocations(&open(&at("localhost", "ca.pem"))), 7);
+    let other = open_postgres(&at("localhost", "other.pem"), PostgresOptions::default());
+    let Err(StoreError::Unusable { why, .. }) = other else {
+        panic!("a server of another authority was trusted");
+    };
+    assert!(why.contains("certificate"), "{why}");
+    // Its certificate is not for this name; no password is shown to it.
+    std::fs::write(remote.folder().join("pass"), "*:*:*:remote:a\\:b\n").expect("written");
+    let named = open_postgres(&at("127.0.0.1", "ca.pem"), PostgresOptions::default());
+    let Err(StoreError::Unusable { why, .. }) = named else {
+        panic!("a certificate for another name was accepted");
+    };
+    assert!(why.contains("certificate"), "{why}");
 }

@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// User that runs the server if the tests run as root, which PostgreSQL refuses: `nobody`.
-const UNPRIVILEGED: u32 = 65_534;
+pub(crate) const UNPRIVILEGED: u32 = 65_534;
+/// Port of a server without TCP.
+const PORT: u16 = 5432;
 /// Time limit for its start, on a loaded node.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
-struct Server {
-    directory: TempDir,
+pub(crate) struct Server {
+    pub(crate) directory: TempDir,
 }
 
 fn program(name: &str) -> Option<PathBuf> {
@@ -40,7 +42,9 @@ fn command(program: &Path, directory: &Path) -> Command {
     command
 }
 
-fn start() -> Option<Server> {
+/// Starts a server with these settings; `prepare` gets its folder and its data before it starts. `None`: PostgreSQL is not
+/// installed. The port is also in the name of its Unix socket.
+pub(crate) fn start(port: u16, settings: &[&str], prepare: impl FnOnce(&Path, &Path)) -> Option<Server> {
     let (initdb, postgres) = (program("initdb")?, program("postgres")?);
     program("setpriv")?;
     let made = tempfile::Builder::new()
@@ -66,6 +70,7 @@ fn start() -> Option<Server> {
         "initdb: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+    prepare(directory.path(), &data);
     let mut server = command(&postgres, directory.path());
     server.arg("-D").arg(&data).arg("-k").arg(directory.path());
     server.args([
@@ -76,6 +81,8 @@ fn start() -> Option<Server> {
         "-c",
         "log_min_messages=fatal",
     ]);
+    server.args(settings.iter().flat_map(|setting| ["-c", setting]));
+    server.args(["-p", &port.to_string()]);
     let log = fs::File::create(directory.path().join("log")).expect("a log");
     server.stdout(Stdio::null()).stderr(log);
     // The parent-death signal is tied to the thread that starts the process, so this thread must stay.
@@ -84,9 +91,9 @@ fn start() -> Option<Server> {
         let status = child.wait();
         eprintln!("the tests' PostgreSQL ended: {status:?}");
     });
-    let socket = directory.path().join(".s.PGSQL.5432");
+    let socket = directory.path().join(format!(".s.PGSQL.{port}"));
     let begun = Instant::now();
-    let parameters = parameters(directory.path(), "postgres");
+    let parameters = parameters(directory.path(), port, "postgres");
     while !socket.exists() || postgres::Client::connect(&parameters, postgres::NoTls).is_err() {
         assert!(
             begun.elapsed() < STARTS_WITHIN,
@@ -98,22 +105,26 @@ fn start() -> Option<Server> {
     Some(Server { directory })
 }
 
-fn parameters(directory: &Path, database: &str) -> String {
-    format!("host={} user=hotlease dbname={database}", directory.display())
+/// Parameters of a connection over the Unix socket.
+pub(crate) fn parameters(directory: &Path, port: u16, database: &str) -> String {
+    format!(
+        "host={} port={port} user=hotlease dbname={database}",
+        directory.display()
+    )
 }
 
 /// Parameters of a new, empty database; `None`, with a message, if PostgreSQL is not installed.
 pub(crate) fn new_database() -> Option<String> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
     static DATABASES: AtomicU64 = AtomicU64::new(0);
-    let Some(server) = SERVER.get_or_init(start) else {
+    let Some(server) = SERVER.get_or_init(|| start(PORT, &[], |_, _| {})) else {
         eprintln!("skipped for PostgreSQL: it is not installed (Debian: postgresql)");
         return None;
     };
     let name = format!("test{}", DATABASES.fetch_add(1, Ordering::Relaxed));
-    let connected = postgres::Client::connect(&parameters(server.directory.path(), "postgres"), postgres::NoTls);
+    let connected = postgres::Client::connect(&parameters(server.directory.path(), PORT, "postgres"), postgres::NoTls);
     connected
         .and_then(|mut client| client.batch_execute(&format!("CREATE DATABASE {name}")))
         .expect("a database");
-    Some(parameters(server.directory.path(), &name))
+    Some(parameters(server.directory.path(), PORT, &name))
 }
