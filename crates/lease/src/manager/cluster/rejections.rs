@@ -6,7 +6,7 @@
 
 use crate::manager::registry::Registry;
 use crate::manager::{Capacity, Demand, Need};
-use crate::request::{LeaseRequest, PlacementSpread};
+use crate::request::{LeaseRequest, LeaseSpec, PlacementSpread};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::rejection::objections::Objections;
@@ -79,6 +79,15 @@ impl Rejections {
         !registry.could_hold(workers, each.into(), could)
     }
 
+    /// Whether there would be room for so many workers if they needed no GPUs.
+    fn lacks_gpus(&self, spec: LeaseSpec, least: u32, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
+        let each = LeaseSpec {
+            gpus: 0,
+            ..spec.with_workers(1)
+        };
+        spec.gpus > 0 && registry.could_hold(least.max(1), each.into(), serves)
+    }
+
     /// Sums up the rejections of a request for which `found` workers were granted. `serves` says which agents'
     /// operators let them grant leases.
     pub fn sum_up(
@@ -89,11 +98,20 @@ impl Rejections {
     ) -> Rejection {
         let Demand { room, gpus } = wanted.spec.into();
         let (registered, registered_gpus) = (registry.capacity(room), registry.gpu_capacity(room));
-        if self.is_for_ever(wanted, registry, serves) {
+        if self.is_for_ever(wanted, registry, &serves) {
             return self.objections.sum();
         }
         match (&self.full, &self.passing, wanted.spread) {
             (None, Some(passing), _) => passing.clone(),
+            // No agent says that it lacks cores, so each lacks the GPUs of one more worker.
+            (None, _, PlacementSpread::Several { least }) if self.lacks_gpus(wanted.spec, least, registry, &serves) => {
+                let offered = self.no_gpus.unwrap_or(registered_gpus).offered;
+                Rejection::NoGpus {
+                    asked: wanted.spec.gpus,
+                    free: 0,
+                    offered: offered.max(registered_gpus.offered),
+                }
+            }
             (.., PlacementSpread::Several { least }) => Rejection::NotTogether { asked: least, found },
             // Cores are what is short if some agent that has the GPUs says so.
             (full, ..) if gpus > 0 && (full.is_none() || registered_gpus.free < gpus) => {

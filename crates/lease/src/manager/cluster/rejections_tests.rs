@@ -139,3 +139,25 @@ fn a_spread_request_is_over_when_those_that_would_serve_it_offer_too_little() {
     let (given_back, told) = refused(&cluster.step(says(ask, &no_sandbox("no crun")), Duration::ZERO));
     assert_eq!((given_back.len(), told), (1, no_sandbox("no crun")));
 }
+
+#[test]
+fn workers_that_lack_gpus_are_told_so_where_they_may_be_spread() {
+    let told = |cores| {
+        let spec = LeaseSpec {
+            gpus: 1,
+            ..LeaseSpec::exclusive(1, cores)
+        };
+        let wanted = LeaseRequest {
+            spread: PlacementSpread::Several { least: 1 },
+            ..wanted(TENANT, spec)
+        };
+        refused(&acquire(&mut cluster(&[2]), wanted, &[])).1
+    };
+    let no_gpus = Rejection::NoGpus {
+        asked: 1,
+        free: 0,
+        offered: 0,
+    };
+    assert_eq!(told(1), no_gpus);
+    assert_eq!(told(3), Rejection::NotTogether { asked: 1, found: 0 });
+}
