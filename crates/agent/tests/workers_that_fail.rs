@@ -4,7 +4,7 @@ use hotlease_agent::{AGENT_SOCKET, Agent, AgentConfig, AgentError, CoreChoice, S
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::grpc::agent_client::AgentClient;
-use hotlease_wire::grpc::{AcquireRequest, Grant, ListRequest, ReleaseRequest};
+use hotlease_wire::grpc::{AcquireRequest, CoresWanted, Grant, ListRequest, NodeWish, OfferWanted, ReleaseRequest};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::{SessionReply, SessionRequest};
 use hotlease_wire::{Cause, EndReason, Rejection};
@@ -94,6 +94,44 @@ fn attach(token: Vec<u8>) -> Vec<u8> {
         version: PROTOCOL_VERSION,
         token,
     })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_is_refused_lets_a_drained_node_grant_nothing() {
+    let mut scene = scene("/bin/false").await;
+    let impossible = |number, drained| NodeWish {
+        number,
+        drained,
+        offer: Some(OfferWanted {
+            choice: CoresWanted::CoresCount.into(),
+            count: 8000,
+            ..OfferWanted::default()
+        }),
+        ..NodeWish::default()
+    };
+    let drained = NodeWish {
+        number: 1,
+        drained: true,
+        ..NodeWish::default()
+    };
+    scene.client.order(drained).await.expect("it can be drained");
+    let refused = scene.client.order(impossible(2, false)).await.map_err(Rejection::from);
+    assert!(matches!(refused, Err(Rejection::BadRequest { .. })), "{refused:?}");
+    let refusal = scene.grant().await.expect_err("it is still drained");
+    assert!(matches!(refusal, Rejection::Unavailable { .. }), "{refusal}");
+    // An earlier order that this run of the agent cannot carry out does not keep it from being drained.
+    let resumed = NodeWish {
+        number: 3,
+        ..NodeWish::default()
+    };
+    scene.client.order(resumed).await.expect("it can serve");
+    scene
+        .client
+        .order(impossible(4, true))
+        .await
+        .expect("it can be drained");
+    scene.grant().await.expect_err("it is drained again");
+    scene.agent.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

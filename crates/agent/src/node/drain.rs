@@ -36,9 +36,16 @@ impl Node {
                 false => BookEvent::Resume,
             };
             tracing::info!(number = wish.number, ?ordered, ?offer, "ordered by the manager");
-            let done = self.step_locked(&mut tables, ordered);
+            // The offer first: if it is refused, the node does not grant leases even for a moment.
             let offered = offer.map_or(Ok(()), |offer| self.step_locked(&mut tables, BookEvent::Offer(offer)));
-            done.and(offered)?;
+            match offered {
+                // A node that was started with less than an earlier order wants can still be drained.
+                Err(refusal) if wish.drained => {
+                    tracing::warn!(%refusal, "drained without the offer of an earlier order")
+                }
+                offered => offered?,
+            }
+            self.step_locked(&mut tables, ordered)?;
         }
         Ok(())
     }

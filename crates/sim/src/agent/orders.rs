@@ -17,6 +17,21 @@ impl AgentNode {
         let boot = process.boot;
         if ordered.number > process.order {
             process.order = ordered.number;
+            if let Some((cores, within)) = ordered.offer {
+                let offer = NodeOffer {
+                    cores,
+                    memory_bytes: None,
+                    gpus: None,
+                    until: now + within,
+                };
+                let refusal = self.step(BookEvent::Offer(offer), site)?;
+                if let Some(refusal) = refusal.filter(|_| ordered.drained_within.is_none()) {
+                    return Ok(Response::Refused(refusal));
+                }
+            }
+            let Some(process) = self.process.as_mut() else {
+                return Err(ProcessDied);
+            };
             let done = match ordered.drained_within {
                 Some(within) => {
                     let until = now + within;
@@ -32,19 +47,7 @@ impl AgentNode {
                     self.step(BookEvent::Resume, site)?
                 }
             };
-            let offered = match ordered.offer {
-                Some((cores, within)) => {
-                    let offer = NodeOffer {
-                        cores,
-                        memory_bytes: None,
-                        gpus: None,
-                        until: now + within,
-                    };
-                    self.step(BookEvent::Offer(offer), site)?
-                }
-                None => None,
-            };
-            if let Some(refusal) = done.or(offered) {
+            if let Some(refusal) = done {
                 return Ok(Response::Refused(refusal));
             }
         }
