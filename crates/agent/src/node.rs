@@ -83,7 +83,7 @@ pub(crate) struct Node {
     tables: Mutex<NodeState>,
     /// Number of leases that hold cores.
     active: watch::Sender<usize>,
-    /// Number of those that share their cores.
+    /// Number of leases that share their cores.
     shared: watch::Sender<usize>,
     /// Number of ended leases whose end is to be told once their usage is durable.
     pub untold: watch::Sender<usize>,
@@ -131,7 +131,7 @@ impl Node {
         self.start.elapsed()
     }
 
-    /// Converts a time of that clock to the runtime's clock.
+    /// Converts a time of [`now`](Self::now) to the runtime's clock.
     pub fn instant(&self, at: Duration) -> tokio::time::Instant {
         (self.start + at).into()
     }

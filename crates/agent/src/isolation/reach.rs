@@ -100,8 +100,8 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Access of the workers of a lease that asks for `asked`, in a sandbox of this kind. `is_own`: its tenant has all
-    /// rights of the agent without a lease. Looks at disks, which may be slow.
+    /// Returns the access of a lease's workers that `asked` requests, in a sandbox of this kind. `is_own`: the tenant
+    /// is the agent's own user, who needs no grants. Blocks: looks at directories, perhaps over a network.
     pub fn reach(
         &self,
         asked: &grpc::Reach,
@@ -128,7 +128,7 @@ impl Grants {
         if asked.network && !self.network {
             return Err(self.refused(
                 "the network".into(),
-                "this site lets sandboxes use none; do without it, or have its operator grant it with `hotlease agent \
+                "this site gives sandboxes none; do without it, or have its operator grant it with `hotlease agent \
                  --sandbox-network`"
                     .into(),
             ));
@@ -137,7 +137,7 @@ impl Grants {
         for directory in &asked.directories {
             let declared = self.declared(directory, tenant, is_own)?;
             if directories.iter().any(|other| other.target == declared.target) {
-                return Err(bad(directory, "another directory is to be seen at the same place"));
+                return Err(bad(directory, "another directory has the same path in the sandbox"));
             }
             declared.check().map_err(|error| {
                 self.refused(
@@ -167,8 +167,8 @@ impl Grants {
         if inside != path {
             return Err(bad(
                 directory,
-                "in a sandbox of kind process a directory is where the host has it; leave out where it is to be seen, or ask \
-                 for kind namespace",
+                "in a sandbox of kind process a directory has its path of the host; leave out the path in the sandbox, \
+                 or ask for kind namespace",
             ));
         }
         let needed = match directory.writable {
@@ -294,8 +294,8 @@ fn paths(directory: &grpc::Directory) -> Result<(&Path, &Path), Rejection> {
     }
 }
 
-/// The access in the form that clients are told. `asked` has the directories also of kind `process`, for which `reach`
-/// lists none.
+/// Message that tells a client the access of its lease. Its directories are those of `asked`: for kind `process`,
+/// `reach` lists none.
 pub(crate) fn client_reach(reach: &WorkerReach, asked: &grpc::Reach) -> grpc::Reach {
     grpc::Reach {
         directories: asked.directories.clone(),

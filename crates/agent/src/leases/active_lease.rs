@@ -30,8 +30,9 @@ pub(crate) struct ActiveLease {
     pub libraries: Arc<Libraries>,
     granted: Instant,
     incarnations: Mutex<Vec<Arc<Incarnation>>>,
+    /// Reason and total usage, once the lease has ended and its cores are free.
     ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
-    /// Whether its sessions were told that it is being ended.
+    /// Set once the sessions of the lease are told that it is ending.
     ending: AtomicBool,
 }
 
@@ -55,7 +56,7 @@ impl ActiveLease {
         self.granted.duration_since(self.terms.asked).saturating_sub(waited)
     }
 
-    /// What its workers have in common.
+    /// Facts of the lease that each of its workers needs.
     pub fn served(&self) -> ServedLease {
         ServedLease {
             id: self.id,
@@ -75,7 +76,8 @@ impl ActiveLease {
         self.incarnations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an incarnation in its place. The book starts the first ones in the order of their indices.
+    /// Stores an incarnation at its worker's index, in place of the former one. First incarnations come in the order of
+    /// their indices, so one without a place is appended.
     pub fn place(&self, incarnation: Arc<Incarnation>) {
         let mut places = self.places();
         match places.get_mut(usize::from(incarnation.index.0)) {
@@ -106,7 +108,7 @@ impl ActiveLease {
         }
     }
 
-    /// Records the end of the lease.
+    /// Records the end of the lease, and wakes the callers of [`wait_for_end`](Self::wait_for_end).
     pub fn end(&self, reason: EndReason, usage: UsageTotals) {
         self.ended.send_replace(Some((reason, usage)));
     }
@@ -206,18 +208,18 @@ impl ActiveLease {
         }
     }
 
-    /// Refuses connections to workers whose state is not restored yet. The library that they load first restores it.
+    /// Refuses connections to a worker whose state is not restored yet: the first library of the lease restores it.
     pub async fn check_restored(&self) -> Result<(), Rejection> {
         match self.terms.state.is_some() && self.libraries.codes.lock().await.is_empty() {
             true => Err(Rejection::BadRequest {
-                what: "its lease has a state, which its library restores: load that before connecting".into(),
+                what: "the lease has a state that its library restores: load the library before connecting".into(),
             }),
             false => Ok(()),
         }
     }
 
-    /// Loads a library into all living workers; workers that start later load it then. Returns the index of its first
-    /// function, and the time that it took, microseconds.
+    /// Loads a library into all living workers; workers that start later load it when they start. Returns the index of
+    /// its first function, and the loading time in microseconds (0: the library was loaded already).
     ///
     /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, the workers that have loaded
     /// it are replaced too. The library of a lease with a state also restores the state; if that fails, it counts as
@@ -311,7 +313,7 @@ impl ActiveLease {
     }
 }
 
-/// Starts a dying worker again once it is dead, if its lease goes on.
+/// Waits until a dying worker is dead, and then starts it again if its lease goes on.
 fn replace_when_gone(book: &Arc<impl BookSteps>, lease: &Arc<ActiveLease>, incarnation: Arc<Incarnation>) {
     let (book, lease) = (Arc::clone(book), lease.id);
     tokio::spawn(async move {

@@ -62,11 +62,13 @@ pub(crate) struct Incarnation {
     usage: OnceLock<UsageBlock>,
     pid: OnceLock<u32>,
     state: watch::Sender<IncarnationState>,
+    /// Reason why the agent kills it, once there is one.
     killed: watch::Sender<Option<KillReason>>,
     /// Way in which it was started, and the durations.
     pub start: IncarnationStart,
-    /// Its state that is saved and restored, if its lease has one.
+    /// Keeper of the state that its functions leave, if its lease has one.
     pub keeping: Option<Arc<WorkerStateKeeper>>,
+    /// Failures that were logged.
     told: Mutex<FailureLog>,
 }
 
@@ -118,7 +120,7 @@ impl Incarnation {
         self.state()
     }
 
-    /// Kills it. The first reason counts.
+    /// Kills it, after its state is saved if its lease has one and has ended. The first reason counts.
     pub fn kill(&self, reason: KillReason) {
         let is_asked_first = self.keeping.is_some() && matches!(reason, KillReason::LeaseEnded(_));
         self.killed.send_if_modified(|killed| {
@@ -128,7 +130,8 @@ impl Incarnation {
             }
             first
         });
-        // Not left to the task alone: nothing that the task does can delay this, unless it first saves a state.
+        // Killed here, and not only by the task, which may be busy. A worker whose state is to be saved is left to the
+        // task: it kills the worker after that.
         if let IncarnationState::Up(worker) = &*self.state.borrow()
             && !is_asked_first
         {
@@ -145,7 +148,8 @@ impl Incarnation {
         self.usage.get()
     }
 
-    /// Logs its failures since the last look; `lease` is its lease, with these libraries.
+    /// Logs the failures that its worker has recorded since the last call. `libraries`: those of the lease, which name
+    /// the functions.
     pub fn log_failures(&self, lease: LeaseId, libraries: &Libraries) {
         let Some(block) = self.block() else { return };
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +233,7 @@ impl Incarnation {
         (slot < block.slots()).then(|| block.read(slot).running)?
     }
 
-    /// Runs its whole life.
+    /// Runs the incarnation: takes or starts a worker, configures it, waits for its end, and reports that to the book.
     pub async fn live(self: Arc<Self>, book: Arc<impl BookSteps>, supply: Arc<WorkerSupply>, lease: ServedLease) {
         let (worker, up) = self.come_up((&book, &supply), &lease).await;
         let (cause, output) = match (worker, up) {
@@ -263,7 +267,7 @@ impl Incarnation {
         let held = self.core_time();
         let (used, functions) = match self.usage.get() {
             Some(block) => {
-                // Before the totals, which limit them.
+                // Read before the totals, so that the totals cover every run that is counted here.
                 let counted = usage::functions_of_dead(block);
                 let used = usage::usage_of_dead(block, held);
                 (used, lease.libraries.attribution().of_worker(&counted, used))
@@ -288,6 +292,8 @@ impl Incarnation {
         }
     }
 
+    /// Takes a waiting worker, or starts one, and configures it. Returns the worker, if there is one, and whether it
+    /// serves.
     async fn come_up(
         &self,
         (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
@@ -297,30 +303,30 @@ impl Incarnation {
             return (None, Err(BringUpError::Reason(why)));
         }
         // A pooled worker may have died unnoticed; that is no reason to fail.
-        let (pooled, mut came) = supply.waiting_worker(&lease.terms);
+        let (pooled, mut origin) = supply.waiting_worker(&lease.terms);
         if let Some(worker) = pooled {
             let worker = Arc::new(worker);
-            let up = self.bring_up((book, supply), lease, &worker, &came).await;
+            let up = self.bring_up((book, supply), lease, &worker, &origin).await;
             let crashed = self.usage.get().is_some_and(|block| block.crash().is_some());
             if up.is_ok() || crashed || self.is_killed() || !worker.is_closed() {
                 return (Some(worker), up);
             }
             worker.wait_for_exit().await;
-            came = WorkerOrigin::Cold("the worker that waited for it had died".into());
+            origin = WorkerOrigin::Cold("the worker that waited for it had died".into());
         }
         loop {
             let started = tokio::select! {
                 biased;
                 () = self.until_killed() => return (None, Err(BringUpError::Ended)),
-                started = supply.start_worker(&lease.terms, &mut came) => started,
+                started = supply.start_worker(&lease.terms, &mut origin) => started,
             };
             let worker = match started {
                 Ok(worker) => Arc::new(worker),
                 Err(why) => return (None, Err(BringUpError::Reason(why))),
             };
-            let up = self.bring_up((book, supply), lease, &worker, &came).await;
-            let in_vain = matches!(came, WorkerOrigin::Forked(_)) && !worker.has_been_ready();
-            came = match &up {
+            let up = self.bring_up((book, supply), lease, &worker, &origin).await;
+            let in_vain = matches!(origin, WorkerOrigin::Forked(_)) && !worker.has_been_ready();
+            origin = match &up {
                 Err(BringUpError::Reason(why)) if in_vain => supply.give_up_zygote(&lease.terms, &why.why),
                 _ => return (Some(worker), up),
             };
@@ -350,16 +356,17 @@ impl Incarnation {
         (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
         lease: &ServedLease,
         worker: &Arc<StartedWorker>,
-        came: &WorkerOrigin,
+        origin: &WorkerOrigin,
     ) -> Result<(), BringUpError> {
         tokio::select! {
             biased;
             () = self.until_killed() => Err(BringUpError::Ended),
-            up = self.configure((book, supply), lease, worker, came) => up,
+            up = self.configure((book, supply), lease, worker, origin) => up,
         }
     }
 
-    /// Waits for the end of its process; returns the cause. `not_up` is a reason that came first.
+    /// Waits for the end of its process; returns cause and last output. `not_up`: reason why the worker did not serve,
+    /// if that is the cause.
     async fn cause_of_end(
         &self,
         lease: &ServedLease,

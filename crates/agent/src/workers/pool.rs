@@ -14,16 +14,17 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// Most workers in the warm pool.
 pub(crate) const POOL_MAX: usize = 1024;
 /// Delay between taking a worker and starting the next one: starting at once would use the processor that the lease
-/// needs. Also the least time between two starts of a lasting failure.
+/// needs. Also half of the pause after a failed start; each further failure doubles that pause.
 const REFILL_AFTER: Duration = Duration::from_millis(5);
 /// Number of failed starts that the death of an unused pooled worker counts as: a pause of 80 ms.
 const FAILURES_PER_DEATH: u32 = 4;
 /// Longest pause between starts that fail.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
-/// Least time for which as many workers wait as leases were likely to need.
+/// Least time after the last lease for which the pool stays as large as the forecast demands.
 const WAIT_LEAST: Duration = Duration::from_secs(600);
-/// Number of leases after which the forecast counts. Before, one worker waits for each core where leases are expected.
+/// Number of leases from which on the forecast sets the pool's size. Before, the pool of the default kind has one
+/// worker for each core.
 const ARRIVALS_LEAST: usize = 8;
 
 /// Pools of a node, one for each kind of sandbox.
@@ -33,9 +34,9 @@ pub(crate) struct Pools([Arc<WorkerPool>; Kind::ALL.len()]);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolTarget {
     pub kind: Kind,
-    /// Number that the operator has set, which also limits the other pools; `None`: leases decide, and before any, one
-    /// for each of these cores.
+    /// Number of workers that the operator has set; it also limits each other pool. `None`: the forecast decides.
     pub fixed: Option<usize>,
+    /// Number of cores that the node offers: limit of the workers in a pool.
     pub cores: usize,
 }
 
@@ -67,13 +68,14 @@ impl Pools {
 pub(crate) struct WorkerPool {
     launcher: Launcher,
     kind: Kind,
-    /// Number that the operator has set: of workers, or of workers at most.
+    /// Number of workers that the operator has set: exact for the default kind, a maximum for the other kinds.
     fixed: Option<usize>,
-    /// Whether leases of this kind are expected before any has come.
+    /// Whether this is the node's default kind: leases of it are expected before any has come.
     is_usual: bool,
     begun: Instant,
     idle: Mutex<PoolState>,
-    taken: Notify,
+    /// Notified when workers were taken, or when the target or `closed` has changed.
+    changed: Notify,
 }
 
 struct PoolState {
@@ -104,7 +106,7 @@ impl WorkerPool {
                 last_taken: Instant::now(),
                 forecast: Forecast::new(WAIT_LEAST),
             }),
-            taken: Notify::new(),
+            changed: Notify::new(),
         };
         pool.set_limit(wanted.cores);
         pool
@@ -122,7 +124,7 @@ impl WorkerPool {
         let ready = idle.workers.iter().position(StartedWorker::is_ready).unwrap_or(0);
         let worker = idle.workers.remove(ready);
         drop(idle);
-        self.taken.notify_one();
+        self.changed.notify_one();
         worker
     }
 
@@ -138,9 +140,9 @@ impl WorkerPool {
         self.idle().forecast.record_end(now, workers);
     }
 
-    /// Numbers of workers to start and to keep, of `most`. The number to start includes workers in use: the pool is
-    /// filled while leases run. Virtual machines are an exception: starting them would slow the leases down, so they
-    /// are started when leases end.
+    /// Returns the numbers of waiting workers to fill the pool up to, and to keep; at most `most`. Workers in use are
+    /// not deducted: the pool is full while leases run, too. For virtual machines they are deducted from the first
+    /// number: starting machines would slow the leases down, so machines are started when leases end.
     fn fill_and_keep(&self, most: usize) -> (usize, usize) {
         let now = self.begun.elapsed();
         let idle = self.idle();
@@ -200,7 +202,7 @@ impl WorkerPool {
         let surplus = idle.workers.split_off(kept);
         drop(idle);
         drop(surplus);
-        self.taken.notify_one();
+        self.changed.notify_one();
     }
 
     /// Kills the idle workers, and starts no more.
@@ -211,7 +213,7 @@ impl WorkerPool {
             std::mem::take(&mut idle.workers)
         };
         drop(workers);
-        self.taken.notify_one();
+        self.changed.notify_one();
     }
 
     /// Starts workers whenever some are missing, one after the other, until the pool is closed.
@@ -234,7 +236,7 @@ impl WorkerPool {
             };
             if !missing {
                 tokio::select! {
-                    () = self.taken.notified() => {}
+                    () = self.changed.notified() => {}
                     Some(_) = lives.join_next() => {}
                 }
                 continue;
@@ -263,7 +265,7 @@ impl WorkerPool {
 
     async fn until_closed(&self) {
         while !self.idle().closed {
-            self.taken.notified().await;
+            self.changed.notified().await;
         }
     }
 
