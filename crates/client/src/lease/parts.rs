@@ -123,8 +123,8 @@ impl Parts {
         }
     }
 
-    /// Adds a part, whose slots `show` makes known. Returns the lease if all parts are being released: then the
-    /// caller releases this one too.
+    /// Adds a part; `show` publishes its slots. Returns the lease instead if the invoker is being deallocated: the
+    /// caller then releases the lease.
     fn add(&self, lease: Lease, show: impl FnOnce()) -> Option<Lease> {
         // A release of all parts sets `closing` first, and then looks at the parts.
         let mut parts = locked(&self.parts);
@@ -137,16 +137,17 @@ impl Parts {
         None
     }
 
-    /// Stops all tasks that look for another lease.
+    /// Stops all tasks that look for another lease: each ends with an error.
     pub(crate) fn stop_replacing(&self) {
         self.closing.send_replace(true);
     }
 
-    /// Releases all leases; returns their total usage.
+    /// Releases all leases; returns their total usage. `close_channels` runs after each pass over the parts. Fails if a
+    /// lease ended before, or its release fails; the other leases are released nevertheless.
     pub(crate) async fn release(&self, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
         self.stop_replacing();
         let (mut releasing, mut last) = (JoinSet::new(), None);
-        // Again, as a part may have been replaced by others just now.
+        // Repeated until a pass finds no lease: others may have replaced a part while this task waited for it.
         loop {
             let mut any = false;
             for part in self.all() {
@@ -182,7 +183,7 @@ impl Parts {
     }
 }
 
-/// Answer of the agent to a delegation.
+/// Delegation of slots of one part, as the agent has granted it.
 pub(crate) struct SlotLoan {
     pub(crate) lease: LeaseId,
     /// One of the workers whose slots are lent.
@@ -192,7 +193,8 @@ pub(crate) struct SlotLoan {
 }
 
 impl LeasedSlots {
-    /// Lends slots of one part to peers.
+    /// Lends slots to peers; all are on one agent. `lasts`: time limit, at least 1 ms; none: as long as the lease
+    /// lasts.
     pub(crate) async fn lend(&self, slots: &[usize], lasts: Option<Duration>) -> Result<SlotLoan, Error> {
         let each = usize::from(self.plan.options.slots);
         let no_such = |index: usize| Error::NoSuchSlot {
@@ -202,7 +204,7 @@ impl LeasedSlots {
         let options = |what: &str| Error::Options { what: what.into() };
         let first = *slots
             .first()
-            .ok_or_else(|| options("an offer is of at least one slot"))?;
+            .ok_or_else(|| options("an offer needs at least one slot"))?;
         if let Some(beyond) = slots.iter().find(|slot| **slot >= self.slots()) {
             return Err(no_such(*beyond));
         }
@@ -234,7 +236,8 @@ impl LeasedSlots {
         })
     }
 
-    /// Opens a slot's channel again: on a new incarnation of its worker, or on a new lease.
+    /// Opens a slot's channel again, on a new incarnation of its worker or on a new lease; returns the channel. Waits
+    /// for another task that repairs the same part.
     pub(crate) async fn repair(self: Arc<Self>, slot: usize) -> Result<Arc<Channel>, Error> {
         let slots = usize::from(self.plan.options.slots);
         let worker = (slot / slots) as u16;
@@ -301,7 +304,7 @@ impl LeasedSlots {
         late.map_or(Ok(()), Err)
     }
 
-    /// Takes other leases for the workers of a lost part: a single one if some agent has room for all.
+    /// Replaces a lost part by other leases: by a single one if some agent has room for all of its workers.
     async fn replace_part(
         &self,
         part: &LeasePart,
@@ -360,7 +363,7 @@ impl LeasedSlots {
     }
 }
 
-/// The end that an agent's refusal implies, although no event has reported it.
+/// End of the session that an agent's refusal implies, if it implies one; the event that reports it is still to come.
 fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
     match error {
         Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease | Rejection::Unavailable { .. }) => {
@@ -379,6 +382,7 @@ fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     }
 }
 
+/// Phases of the slower of two cold starts, with the access that both grants have in common.
 fn slower(one: ColdPhases, other: ColdPhases) -> ColdPhases {
     let reach = one.reach.clone().of_both(&other.reach);
     let slower = if other.total() > one.total() { other } else { one };

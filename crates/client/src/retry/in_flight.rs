@@ -23,16 +23,16 @@ pub(crate) enum CallProgress {
     Waiting,
 }
 
-/// Data of an invocation beyond its ring entry.
+/// Data from which an invocation can be submitted again.
 struct ResubmitData {
     request: ChannelRequest,
-    /// Copy of the input, if it may have to be submitted again.
+    /// Copy of the input, if the invocation may run twice.
     input: Option<Vec<u8>>,
     again: CallAttempts,
 }
 
 impl ResubmitData {
-    /// The input bytes that go through the ring; none if they are needed and there is no copy.
+    /// Input bytes that go through the ring: empty if the input is in registered memory, `None` if no copy was kept.
     fn input(&self) -> Option<&[u8]> {
         match &self.input {
             Some(input) => Some(input),
@@ -46,13 +46,16 @@ pub(crate) struct InFlight {
     function: Function,
     /// The latest submission.
     call: SubmittedCall,
-    /// When it was submitted; only with a timeout of the client's, as reading the clock costs.
+    /// Time of the first submission; set only if the client enforces a timeout, because reading the clock costs time.
     since: Option<Instant>,
     kept: Option<Box<ResubmitData>>,
-    /// Whether it is submitted again where that is allowed.
+    /// Whether it may be submitted to another worker.
     moves: bool,
+    /// Whether it has ended: with a result, with an error, or given up.
     resolved: bool,
+    /// Whether the completion thread watches it.
     watched: bool,
+    /// Refusals by slots that had no core, and the pauses that follow from them.
     refused: LazyRedirects,
     /// Time of the next submission if no slot had a core for it: until then it is in no channel.
     parked: Option<Instant>,
@@ -98,7 +101,7 @@ impl InFlight {
         &self.function
     }
 
-    /// Whether a step would not find it waiting.
+    /// Whether a step would find more to do than to wait.
     pub(crate) fn is_done(&self) -> bool {
         if let Some(until) = self.parked {
             return Instant::now() >= until || self.is_late();
@@ -155,7 +158,7 @@ impl InFlight {
         }
     }
 
-    /// The error to report when `error` ends the attempts: an earlier one may have run.
+    /// Error to report when `error` ends the attempts: it takes into account that an earlier attempt may have run.
     fn take_final_error(&mut self, error: Error) -> Error {
         match &mut self.kept {
             Some(kept) => kept.again.take_final_error(error),
@@ -236,7 +239,7 @@ impl InFlight {
         self.parked
     }
 
-    /// Submits it to another slot than the one that has refused it.
+    /// Submits a parked invocation to a slot other than the one that refused it; parks it again if there is no credit.
     fn unpark(&mut self) -> Result<(), Error> {
         let (left, inner) = (self.left(), &self.function.inner);
         self.parked = None;
@@ -253,7 +256,7 @@ impl InFlight {
         let input = kept.input().unwrap_or_default();
         match SubmittedCall::publish_on(channel, &kept.request, input) {
             Ok(call) => self.call = call,
-            // Other threads hold the entries; that is as good as a refusal.
+            // Other threads hold all ring entries: treated like a refusal.
             Err(Error::NoCredit) => return self.park(),
             Err(error) => return Err(kept.again.take_final_error(error)),
         }
@@ -270,12 +273,12 @@ impl InFlight {
         self.call.recall()
     }
 
-    /// Submits it again after a failure of its worker, if that is allowed. `recalled`: the payload read back from
-    /// its entry.
+    /// Submits an invocation again after a failure of its worker, if that is allowed; otherwise returns the error to
+    /// report. `recalled`: the payload read back from its ring entry.
     fn restart(&mut self, error: Error, recalled: Option<Vec<u8>>) -> Result<(), Error> {
         self.resolved = true;
         if self.kept.is_none() && self.moves && recalled.is_some() {
-            // An invocation without memory of its own was in the ring completely.
+            // Nothing was kept, so the invocation uses no registered memory: all of it was in the ring.
             let wanted = OutputPlace::Bytes(usize::try_from(self.call.capacity).unwrap_or(usize::MAX));
             let request = self.function.request(&Input::Bytes(&[]), wanted);
             self.kept = Some(Box::new(ResubmitData {
@@ -355,6 +358,7 @@ impl InFlight {
         (self.call.channel.clone(), self.call.seq, self.give_up_at())
     }
 
+    /// Gives the result up. Memory that the invocation uses is kept until its worker is done with it.
     fn abandon(&mut self) {
         self.resolved = true;
         if self.parked.take().is_some() {

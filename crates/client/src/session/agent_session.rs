@@ -1,4 +1,4 @@
-//! The session with the agent: attach, load, connect, renew, release, and the agent's news.
+//! Session with an agent for one lease: attach, load, connect, renew, release, lend, and news from the agent.
 
 use crate::Error;
 use crate::code::Code;
@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// Loading runs constructors, and restores a state; the agent itself gives up on constructors after 5 s, and on a
-/// restore after a minute.
+/// Time limit of loading, which runs constructors and restores a state: the agent gives up on constructors after 5 s,
+/// and on a restore after a minute.
 const LOAD_LIMIT: Duration = Duration::from_secs(90);
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
@@ -69,7 +69,7 @@ pub(crate) struct AttachAnswer {
     pub(crate) lent: Option<Vec<SlotPlace>>,
 }
 
-/// The part of a session that outlives it for tasks that wait for its news.
+/// State of a session that is shared with tasks that wait for news from the agent, and may outlive the session there.
 pub(crate) struct SessionState {
     link: RequestSocket<SessionReply>,
     /// Route to the agent's host, if it is another host.
@@ -79,9 +79,9 @@ pub(crate) struct SessionState {
     lease: OnceLock<LeaseId>,
     news: Mutex<SessionNews>,
     changed: watch::Sender<()>,
-    /// Whether the news contain an end; readable without their lock.
+    /// Whether `news` has an end; read without the lock.
     over: AtomicBool,
-    /// Number of requests under way during which the agent keeps the lease.
+    /// Number of pending requests during which the agent renews the lease itself: load, connect.
     kept: AtomicUsize,
 }
 
@@ -102,7 +102,8 @@ impl Drop for KeepGuard<'_> {
 }
 
 impl Session {
-    /// Binds to a lease, which a manager on another host may have provided. On the control thread.
+    /// Attaches to the lease of a grant. `site`: access to agents on other hosts; none: the agent is on this host. Runs
+    /// on the control thread.
     pub(crate) async fn attach(
         grant: &Grant,
         site: Option<&SiteAccess>,
@@ -142,7 +143,8 @@ impl Session {
         Self::over(tunnelled.socket, grant.token.clone(), expected, Some(route)).await
     }
 
-    /// Attaches as `attach` does, over a connected socket.
+    /// Attaches to the lease of a token over a connected socket. `route`: route to the agent's host, if it is another
+    /// host.
     pub(crate) async fn over(
         socket: Socket,
         token: Vec<u8>,
@@ -195,8 +197,8 @@ impl Session {
             }
         };
         let _ = shared.lease.set(attached.lease);
-        // The agent keeps a lease alive while its workers start, and answers once they have started: it counts from
-        // then.
+        // The agent keeps a lease alive while its workers start, and answers once they have started: the time to live
+        // counts from the answer.
         let now = start.elapsed();
         let renewal = Renewal::new(Duration::from_millis(ttl_ms), now, now);
         let mut tasks = vec![reader];
@@ -221,10 +223,10 @@ impl Session {
         self.shared.news().end
     }
 
-    /// Ends the lease; returns its usage.
+    /// Ends the lease; returns its usage. A session of a peer returns no usage, as its lease goes on.
     pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
         if self.attached.lent.is_some() {
-            // The lease goes on, and its usage is the holder's.
+            // The usage is reported to the holder.
             return Ok(UsageTotals::default());
         }
         let mut changed = self.shared.changed.subscribe();
@@ -233,14 +235,15 @@ impl Session {
             .link
             .ask(&SessionRequest::Release, &[], AGENT, RELEASE_LIMIT)
             .await;
-        // Answers come in the order of requests, except this one, which comes when all is recorded: a renewal that
-        // was requested after the release is refused earlier, and that refusal looks like the answer.
+        // The agent answers requests in their order, but a release only once its end is recorded. A renewal that was
+        // requested after the release is refused before that, and its refusal is taken for the answer to the release.
         if matches!(&answer, Ok((SessionReply::Refused(Rejection::LeaseEnded(_)), _))) {
             let ended = async { while self.end().is_none() && changed.changed().await.is_ok() {} };
             // If the lease does not end in time, the refusal stands.
             let _ = tokio::time::timeout(RELEASE_LIMIT, ended).await;
         }
-        // The event holds the total as well, and may have come before: a lease that had ended counts as released.
+        // The event of the end holds the total as well, and may have come first: a lease that had ended counts as
+        // released.
         match (self.end(), answer) {
             (Some(SessionEnd::Lease { usage, .. }), _) => Ok(usage),
             (_, answer) => Err(unexpected("Release", answer)),
@@ -248,9 +251,9 @@ impl Session {
     }
 }
 
-/// A connection to the agent's own socket, if the agent may be on this host and runs as this user. Only an agent
-/// that can open the token is the right one, which presenting the token proves. The token is presented to no other
-/// user's process.
+/// Connects to an agent's local socket if the grant names this host, and the process at the socket runs as this user:
+/// the token is shown to no other user's process. Whether that process is the agent that granted the lease is known
+/// when it accepts the token.
 fn local_agent_socket(grant: &Grant, path: &Path) -> Option<Socket> {
     let here = node_id().is_some_and(|node| node.to_string() == grant.node);
     if !here {
@@ -321,7 +324,7 @@ impl SessionState {
         }
     }
 
-    /// Gets a socket to a worker, which is restarted if it is dead.
+    /// Returns a socket to a worker, and the epoch of its incarnation. The agent starts a dead worker again first.
     pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
         let _kept = KeepGuard::new(&self.kept);
         let connect = SessionRequest::Connect { worker };
@@ -337,7 +340,8 @@ impl SessionState {
         }
     }
 
-    /// Lends slots; returns the delegation's number, and the token for peers.
+    /// Lends slots; returns the delegation's number, and the token for peers. `lasts`: time limit; none: as long as the
+    /// lease lasts.
     pub(crate) async fn delegate(
         &self,
         places: Vec<SlotPlace>,
@@ -362,7 +366,7 @@ impl SessionState {
         }
     }
 
-    /// Waits until it is known how an incarnation of a worker ended.
+    /// Waits for the news of how an incarnation of a worker ended.
     pub(crate) async fn death_of(&self, worker: WorkerIndex, epoch: Epoch) -> Death {
         let mut changed = self.changed.subscribe();
         loop {
@@ -431,8 +435,8 @@ impl SessionState {
         self.link.close();
     }
 
-    /// Renews the lease until it is over or must be taken for lost: an agent that is silent for so long has ended
-    /// it, or will before it does anything else.
+    /// Renews the lease until it has ended or counts as lost: an agent that is silent past the expiry has ended the
+    /// lease, or will end it before it serves any other request.
     async fn renew(self: Arc<Self>, mut renewal: Renewal, start: Instant) {
         while let Some(due) = renewal.due() {
             tokio::time::sleep_until((start + due).into()).await;
@@ -478,7 +482,7 @@ impl SessionState {
     }
 }
 
-/// The error in an answer that is not the expected one.
+/// Error for an answer other than the expected one: its refusal, if it is one.
 fn unexpected(request: &str, answer: Result<(SessionReply, Vec<std::os::fd::OwnedFd>), Error>) -> Error {
     match answer {
         Err(error) => error,
