@@ -26,9 +26,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Requests of one client that are served in one turn.
+/// Most requests of one client that are served in one turn.
 const REQUESTS_PER_TURN: usize = 16;
-/// Links of one connection: a client tries a few providers for each slot.
+/// Most links of one connection: a client tries a few providers for each slot.
 const LINKS_MAX: usize = 4096;
 
 /// One client's connection.
@@ -78,8 +78,8 @@ impl ClientConnection {
         self.socket.as_fd()
     }
 
-    /// Serves the waiting requests, up to a limit so that other clients get their turn; false when the connection is
-    /// over.
+    /// Serves the waiting requests, up to a limit so that other clients get their turn. Returns false if the connection
+    /// has to be closed.
     pub fn serve(&mut self, lease: &mut WorkerLease) -> bool {
         for _ in 0..REQUESTS_PER_TURN {
             let (request, fds) = match self.socket.receive::<ConnectionRequest>() {
@@ -114,7 +114,7 @@ impl ClientConnection {
         true
     }
 
-    /// Closes the connection.
+    /// Closes the connection: its slots drop their channels, regions and links.
     pub fn close(self, lease: &mut WorkerLease) {
         // First: a slot may be in the middle of a transfer with this client, and reads its letters only afterwards.
         for (_, peer) in self.links.values() {
@@ -217,7 +217,7 @@ impl ClientConnection {
         let index = self.check_slot(lease, slot)?;
         let peer = match self.links.get(&key) {
             Some((linked, peer)) if *linked == slot => peer.clone(),
-            _ => return Err(bad_request("a channel over a link that is not there".into())),
+            _ => return Err(bad_request("a channel over a link that was not made".into())),
         };
         let requests = RequestRing::create(request).map_err(refused_memory)?;
         let near = peer.port().open_channel(requests.near()).map_err(unavailable)?;

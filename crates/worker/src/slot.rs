@@ -1,4 +1,4 @@
-//! A slot's thread: polls its channels in turn, serves one request at a time, sleeps when no request comes.
+//! Thread of a slot: polls the slot's channels in turn, serves one request at a time, sleeps when no request comes.
 //!
 //! The path from a request to its reply has no lock, no allocation and no system call; usage is counted after the reply
 //! is published.
@@ -43,6 +43,7 @@ const LAST_REPLIES: Duration = Duration::from_millis(100);
 /// State that all slots of a worker share.
 pub struct WorkerShared {
     pub epoch: Epoch,
+    /// Number of slots.
     pub slots: u16,
     pub tenant: String,
     pub clock: TickClock,
@@ -50,6 +51,7 @@ pub struct WorkerShared {
     pub watchdog: Arc<Watchdog>,
 }
 
+/// Channel of one client to the slot.
 struct SlotClient {
     connection: ConnectionId,
     channel: Box<SlotChannel>,
@@ -65,7 +67,7 @@ pub struct Slot<C> {
     shared: Arc<WorkerShared>,
     mailbox: Arc<Mailbox>,
     functions: Arc<FunctionTable>,
-    /// Row of each function that counts its usage; as many as there are functions.
+    /// Row of the usage block that counts each function's runs, by function index; none before the first run.
     rows: Vec<Option<FunctionCounter>>,
     clients: Vec<SlotClient>,
     /// Ports of fabrics; only this slot drives them.
@@ -74,14 +76,15 @@ pub struct Slot<C> {
     /// Floating-point state that every function begins with.
     floats: FloatState,
     idle: IdlePolicy,
-    /// Index of the client that was served last, whose wake-up may be due.
+    /// Index of the client that was served last: its wake-up may be due.
     last: usize,
     /// End of the last call, ticks: gaps between arrivals are measured from here.
     ended: u64,
     /// Start of the current polling, ticks: the end of the last call or sleep.
     hot_since: u64,
-    /// Last reading of the clock. A call begins then: at the end of the one before, or of the last turn without a
-    /// request, some ten nanoseconds ago. So no reading of the clock stands between a request and its function.
+    /// Latest reading of the clock, ticks: at the end of the last call, or of the last turn without a request, some ten
+    /// nanoseconds before the next request is found. It counts as the start of that call, so that no reading of the
+    /// clock delays the function.
     now: u64,
 }
 
@@ -175,15 +178,15 @@ impl<C: Core> Slot<C> {
         let mut served = false;
         for position in 0..self.clients.len() {
             let request = self.clients[position].channel.take();
-            // The wake-up for the last reply: after the check for the next request, whose cache miss overlaps the
-            // reply's way to the client, and before anything that may take long.
+            // Sends wake-ups that are due: after the check for the next request, whose cache miss overlaps the reply's
+            // way to the client, and before the next function, which may take long.
             self.settle(self.last);
             self.settle(position);
             if let Some(request) = request {
                 self.serve(position, &request);
                 self.last = position;
                 served = true;
-                // The mail may end the process.
+                // Reads mail before it serves the next client: a letter may end the process.
                 if position + 1 < self.clients.len() && self.mailbox.has_mail() {
                     break;
                 }
@@ -192,6 +195,7 @@ impl<C: Core> Slot<C> {
         served
     }
 
+    /// Wakes the client at this position if it sleeps and a reply was published for it.
     #[inline]
     fn settle(&mut self, position: usize) {
         if let Some(client) = self.clients.get_mut(position) {
@@ -250,7 +254,7 @@ impl<C: Core> Slot<C> {
         self.shared.usage.count_run(self.index, row, compute_ns);
     }
 
-    /// Rejects a request because another slot has the core: at once, so that the client can turn elsewhere.
+    /// Rejects a request because another slot has the core: at once, so that the client can try another slot.
     #[cold]
     #[inline(never)]
     fn reject_busy(&mut self, position: usize, request: &CheckedRequest) {
@@ -331,11 +335,11 @@ impl<C: Core> Slot<C> {
         }
     }
 
-    /// Answers waiting requests: they do not run here. Later ones get no answer: the agent reports the last one that
-    /// began.
+    /// Rejects the requests that wait, before the process ends. Later requests get no reply: the agent reports the last
+    /// invocation that began, so their clients know that they did not run.
     fn reject_waiting(&mut self) {
         for client in &mut self.clients {
-            // A client may send a rejected request again at once, as long as it does not see that this process is gone.
+            // Bounded, because a client that has not learned of the end yet may send a rejected request again at once.
             for _ in 0..RING_DEPTH_MAX {
                 let Some(request) = client.channel.take() else {
                     break;
@@ -375,9 +379,9 @@ impl<C: Core> Slot<C> {
         if !self.shared.epoch.admits(header.epoch) {
             return Err(InvocationStatus::StaleEpoch);
         }
-        // The region or function that a request names may be in a letter that was put before the client was told to use
-        // it. A region that was registered anew is also still in the table, as it was before: with a key that is no
-        // longer valid. The same holds for the slot's previous gang, which no request names.
+        // Read before every look-up, and not only when one fails: the letter with a region or function is put before
+        // the client may name it, but the table may still hold an earlier registration of the region, whose key is no
+        // longer valid. The context may hold the slot's previous gang, which no request names.
         if self.mailbox.has_mail() {
             self.read_mail();
         }
@@ -412,7 +416,8 @@ impl<C: Core> Slot<C> {
         }
         let outcome = invoke::call(function, &arguments, &mut self.context, deadline_ns);
         if forks::is_child() {
-            // A copy of the worker that answered, too, would answer what its parent answers.
+            // The function has forked. Only the parent replies: a reply of the child would answer the same request
+            // again.
             crash::exit_now(0);
         }
         let too_late = deadline_ticks != 0 && self.shared.watchdog.unwatch(self.index);

@@ -44,13 +44,16 @@ struct StateLayout {
 #[repr(C)]
 struct StateTransfer<'a> {
     layout: StateLayout,
-    way: StateStream<'a>,
+    stream: StateStream<'a>,
     /// Reason of a failure, even if the library ignores the failure.
     failed: Option<String>,
 }
 
+/// Stream that the library reads its state from, or writes it to.
 enum StateStream<'a> {
+    /// State to restore, and the number of bytes that are still to be read.
     In(BufReader<File>, u64),
+    /// State that is being saved.
     Out(&'a mut StatePieces<File>),
 }
 
@@ -70,23 +73,24 @@ impl StateHooks {
         })
     }
 
-    /// Has the library restore its state from this many bytes.
+    /// Calls the library's restore function with a state of `bytes` bytes from `pipe`; the function must read all of
+    /// them. Errors are sentences for the tenant.
     pub fn restore(&self, context: &mut Context, pipe: File, bytes: u64) -> Result<(), String> {
         let reader = BufReader::with_capacity(READ_AHEAD_BYTES, pipe);
-        let way = run(self.restore, context, StateStream::In(reader, bytes), bytes);
+        let stream = run(self.restore, context, StateStream::In(reader, bytes), bytes);
         let what = || {
             format!(
                 "the restore function of its state, HOTLEASE_STATE_RESTORE({}),",
                 self.format
             )
         };
-        match way.map_err(|why| format!("{} {why}", what()))? {
+        match stream.map_err(|why| format!("{} {why}", what()))? {
             StateStream::In(_, left) if left > 0 => Err(format!("{} has left {left} of {bytes} bytes", what())),
             _ => Ok(()),
         }
     }
 
-    /// Has the library save its state.
+    /// Calls the library's save function, which writes the state to `to`. Errors are sentences for the tenant.
     pub fn save(&self, context: &mut Context, to: &mut StatePieces<File>) -> Result<(), String> {
         let done = run(self.save, context, StateStream::Out(to), 0);
         done.map(drop).map_err(|why| {
@@ -99,7 +103,12 @@ impl StateHooks {
 }
 
 /// Calls one of the functions; returns the reader or writer, or the reason of the failure.
-fn run<'a>(hook: StateHook, context: &mut Context, way: StateStream<'a>, size: u64) -> Result<StateStream<'a>, String> {
+fn run<'a>(
+    hook: StateHook,
+    context: &mut Context,
+    stream: StateStream<'a>,
+    size: u64,
+) -> Result<StateStream<'a>, String> {
     let mut passing = StateTransfer {
         layout: StateLayout {
             struct_size: size_of::<StateLayout>() as u32,
@@ -109,7 +118,7 @@ fn run<'a>(hook: StateHook, context: &mut Context, way: StateStream<'a>, size: u
             write,
             fail,
         },
-        way,
+        stream,
         failed: None,
     };
     // SAFETY: a function of a library that the tenant has sent here to be run; both pointers are good until it returns,
@@ -117,19 +126,19 @@ fn run<'a>(hook: StateHook, context: &mut Context, way: StateStream<'a>, size: u
     let code = unsafe { hook(context.prepare_call(0), (&raw mut passing).cast()) };
     match (passing.failed, code) {
         (Some(why), _) => Err(why),
-        (None, 0) => Ok(passing.way),
+        (None, 0) => Ok(passing.stream),
         (None, code) => Err(format!("failed with error {code}")),
     }
 }
 
 impl StateTransfer<'_> {
-    /// Fills all of `to`, or returns the reason with a number of `errno.h`.
+    /// Fills all of `to`, or returns a number of `errno.h` and the reason.
     ///
     /// # Safety
     /// `size` bytes may be written at `to`.
     unsafe fn read(&mut self, to: *mut u8, size: u64) -> Result<(), (i32, String)> {
-        let StateStream::In(reader, left) = &mut self.way else {
-            return Err((libc::EBADF, "reads a state, which it was to save".into()));
+        let StateStream::In(reader, left) = &mut self.stream else {
+            return Err((libc::EBADF, "reads a state, though it is to save one".into()));
         };
         let Some(rest) = left.checked_sub(size) else {
             return Err((
@@ -146,14 +155,15 @@ impl StateTransfer<'_> {
     }
 
     fn write(&mut self, from: &[u8]) -> Result<(), (i32, String)> {
-        let StateStream::Out(pieces) = &mut self.way else {
-            return Err((libc::EBADF, "writes a state, which it was to restore".into()));
+        let StateStream::Out(pieces) = &mut self.stream else {
+            return Err((libc::EBADF, "writes a state, though it is to restore one".into()));
         };
         let done = pieces.add(from);
         done.map_err(|error| (libc::EIO, format!("cannot write its state: {error}")))
     }
 
-    /// Return value for the library. After the first failure no operation is done any more.
+    /// Runs one operation for the library; returns 0, or a number of `errno.h`. After the first failure, no further
+    /// operation runs.
     fn run_operation(&mut self, doing: impl FnOnce(&mut Self) -> Result<(), (i32, String)>) -> i32 {
         if self.failed.is_some() {
             return libc::EIO;
@@ -339,7 +349,7 @@ mod tests {
             (restores_two_times_two, b"abcdefg", "has left 3 of 7 bytes"),
             (restores_two_times_two, b"dcba", "failed with error 1"),
             (fails_and_says_why, b"", "failed with error 22: no model"),
-            (saves, b"", "writes a state, which it was to restore"),
+            (saves, b"", "writes a state, though it is to restore one"),
             (
                 passes_impossible_sizes,
                 b"a",
@@ -352,7 +362,7 @@ mod tests {
         for (hook, expected) in [
             (fails as StateHook, "failed with error 5"),
             (fails_and_says_why, "failed with error 22: no model"),
-            (takes_the_wrong_way, "reads a state, which it was to save"),
+            (takes_the_wrong_way, "reads a state, though it is to save one"),
             (passes_impossible_sizes, "writes 18446744073709551615 bytes"),
         ] {
             assert_eq!(saved(hook), Err(format!("{save} {expected}")));
