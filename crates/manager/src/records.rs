@@ -1,4 +1,5 @@
-//! Conversion of agents' messages to checked records, and of records to messages.
+//! Conversion of agents' messages to checked records, and of records to messages. A conversion from a message refuses
+//! texts, counts and names that are over a limit or malformed.
 
 use hotlease_lease::agent::{Availability, OfferedCores};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
@@ -17,7 +18,7 @@ use hotlease_wire::limits::{
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
-/// Limit of cores of one agent.
+/// Most cores of one agent.
 pub(crate) const CORES_MAX: usize = 8192;
 /// Longest path of a Unix socket, bytes.
 const PATH_BYTES_MAX: usize = 107;
@@ -40,6 +41,7 @@ fn check_limit(what: &str, size: usize, limit: usize) -> Result<(), Rejection> {
     Ok(())
 }
 
+/// Id and boot of the agent that sent a message.
 pub(crate) fn agent_ids(info: &AgentInfo) -> Result<(AgentId, BootId), Rejection> {
     parse_ids(&info.id, &info.boot)
 }
@@ -77,7 +79,7 @@ fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Rejection> {
     }
 }
 
-/// Record of an agent. `owner`: the certificate that the agent showed; none over the local socket.
+/// Checked record of an agent. `owner`: the certificate that the agent showed; none over the local socket.
 pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<AgentProfile, Rejection> {
     let (id, boot) = agent_ids(&info)?;
     check_limit("number of cores", info.cores.len(), CORES_MAX)?;
@@ -143,7 +145,7 @@ fn host(name: String) -> Result<String, Rejection> {
     Ok(name)
 }
 
-/// Number of distinct cores: those of a shared lease are listed once for each of its slots.
+/// Number of distinct cores: a shared lease lists a core once for each of its slots.
 pub(crate) fn distinct_cores(cores: &[u32]) -> u32 {
     let mut cores = cores.to_vec();
     cores.sort_unstable();
@@ -151,7 +153,7 @@ pub(crate) fn distinct_cores(cores: &[u32]) -> u32 {
     cores.len() as u32
 }
 
-/// An operator's wish for a node, as its agent is told it.
+/// Message that tells an agent the operator's wish for its node. Deadlines become durations from `now_ms` (Unix time).
 pub(crate) fn node_wish(wish: &NodeWish, now_ms: u64) -> WantedWish {
     let offer = wish.offer.as_ref().map(|offer| {
         let (choice, count, cores) = match &offer.cores {
@@ -177,6 +179,7 @@ pub(crate) fn node_wish(wish: &NodeWish, now_ms: u64) -> WantedWish {
     }
 }
 
+/// Message that lists an agent. `silent`: time since its last heartbeat.
 pub(crate) fn agent_info(record: &AgentProfile, state: AgentState, silent: Duration) -> AgentInfo {
     AgentInfo {
         id: record.id.to_string(),
@@ -226,7 +229,7 @@ pub(crate) fn functions(told: Vec<FunctionUsage>) -> Result<FunctionTotals, Reje
     told.into_iter().map(function).collect()
 }
 
-/// Record and ledger row of a lease, as its agent reports it.
+/// Record and ledger row of a lease, as its agent reports it. `at_ms`: Unix time that stands for the grant.
 pub(crate) fn lease_record(
     agent: AgentId,
     boot: BootId,

@@ -1,4 +1,4 @@
-//! Requests of operators about tenants and keys.
+//! Requests of operators about tenants and keys, and the task that keeps the manager's copy of both fresh.
 
 use crate::identity::{Caller, keys};
 use crate::records::bad_request;
@@ -44,13 +44,13 @@ fn is_member(member: &str) -> bool {
 fn record(tenant: Tenant) -> Result<TenantRecord, Rejection> {
     if !is_name(&tenant.name) {
         return Err(bad_request(
-            "a tenant is called by 1 to 64 letters, digits, dots, dashes and underscores, or uid:N",
+            "a tenant's name is 1 to 64 letters, digits, dots, dashes and underscores, or uid:N",
         ));
     }
     if let Some(member) = tenant.members.iter().find(|member| !is_member(member)) {
         let shown: String = member.chars().take(NAME_BYTES_MAX).collect();
         return Err(bad_request(format!(
-            "{shown:?} is no member: uid:N, cert:NAME or jwt:SUBJECT"
+            "{shown:?} names no member: write uid:N, cert:NAME or jwt:SUBJECT"
         )));
     }
     if tenant.window_hours == Some(0) || tenant.window_hours.is_some_and(|hours| hours > 24 * 366) {
@@ -96,7 +96,7 @@ fn message(state: &ManagerState, tenant: TenantRecord) -> Tenant {
     }
 }
 
-/// Tenants that operators named: all, or the one with this name.
+/// Tenants that operators have added: all if `name` is empty, else the one with this name. Refused if there is none.
 pub(crate) fn tenants(state: &ManagerState, name: &str) -> Result<TenantList, Rejection> {
     let tenants = match name {
         "" => state.directory.tenants(),
@@ -113,7 +113,8 @@ fn no_tenant(name: &str) -> Rejection {
     bad_request(format!("there is no tenant {shown}; see `hotlease admin tenant list`"))
 }
 
-/// Adds a tenant, or changes one.
+/// Adds a tenant (`is_new`) or replaces the settings of one. Refused if a new tenant exists already, or another does
+/// not.
 pub(crate) async fn put_tenant(
     state: &ManagerState,
     request: PutTenantRequest,
@@ -155,7 +156,7 @@ fn key_message(key: KeyRecord) -> KeyInfo {
     }
 }
 
-/// Keys of a tenant; an empty name stands for all tenants.
+/// Keys of a tenant; an empty name: of all tenants.
 pub(crate) async fn keys(state: &ManagerState, tenant: String) -> Result<KeyList, Rejection> {
     let keys = state.store(|store| store.keys()).await?;
     let theirs = keys.into_iter().filter(|key| tenant.is_empty() || key.tenant == tenant);
@@ -199,7 +200,8 @@ pub(crate) async fn add_key(state: &ManagerState, request: AddKeyRequest, by: &C
     })
 }
 
-/// Revokes a key: at once at this manager, and within seconds at others.
+/// Revokes a key: at once at this manager, and within seconds at others. A key that was revoked before keeps the time
+/// of its revocation.
 pub(crate) async fn revoke_key(state: &ManagerState, id: String, by: &Caller) -> Result<KeyInfo, Rejection> {
     let known = state.directory.key(&id);
     let known = known.ok_or_else(|| bad_request("there is no such key; see `hotlease admin key list`"))?;
@@ -213,12 +215,13 @@ pub(crate) async fn revoke_key(state: &ManagerState, id: String, by: &Caller) ->
     Ok(key_message(key))
 }
 
-/// Rotates the key of session tokens, and makes every agent rotate the key of its lease tokens.
+/// Rotates the key of session tokens, and tells every agent to rotate the key of its lease tokens. The reply has the
+/// number of agents that did, and the error of each that did not.
 pub(crate) async fn rotate(state: &std::sync::Arc<ManagerState>, by: &Caller) -> RotateKeyReply {
     state.authenticator.rotate(SystemTime::now());
     tracing::info!(by = %by.name, "the key of session tokens was rotated");
     let former_ends_ms = state.wall_ms() + crate::identity::SESSION_MS;
-    // Suspected agents too: the operator hears which agents were missed.
+    // Suspected agents are told, too: the reply then names those that did not answer.
     let agents = state.agents().into_iter();
     let agents = agents.filter(|(_, state, _)| *state != AgentState::Gone);
     let mut agents = agents.map(|(record, ..)| record);
@@ -274,7 +277,7 @@ pub(crate) async fn keep_fresh(state: std::sync::Arc<ManagerState>) {
             directory.note_uses(store)?;
             directory.refresh(store)
         });
-        // The error was logged where it happened; the old copy stays.
+        // An error was logged where it happened; the old copy stays in use.
         let _ = refreshed.await;
         if tokio::time::Instant::now() < measure_after {
             continue;

@@ -21,8 +21,8 @@ pub enum TenantPolicy {
     /// Admits users of the manager's node and holders of certificates, as tenants of their own: an operator has
     /// admitted each of them already, by an account or a certificate. Default.
     ///
-    /// All others always have to be named: every user with an account in a cluster has MUNGE credentials, and every
-    /// member of an organisation may have a token of its issuer.
+    /// Callers with other credentials have to be named even so: every user with an account in a cluster has MUNGE
+    /// credentials, and every member of an organisation may have a token of its issuer.
     #[default]
     Open,
     /// Admits only operators on the manager's node.
@@ -72,7 +72,7 @@ struct DirectoryCopy {
 pub struct TenantDirectory {
     policy: TenantPolicy,
     known: RwLock<DirectoryCopy>,
-    /// Core-seconds used within their windows, by tenants with such a quota.
+    /// Core-seconds that each tenant with a quota of core-seconds has used in its window.
     used: RwLock<BTreeMap<String, u64>>,
     /// Times at which keys were used, until they are written to the store.
     key_uses: Mutex<BTreeMap<String, u64>>,
@@ -116,8 +116,8 @@ impl TenantDirectory {
         Ok(())
     }
 
-    /// Reads from the ledger how many core-seconds were used by each tenant with such a quota. May block for as long
-    /// as a bill takes. Returns false if no tenant has such a quota.
+    /// Reads from the ledger how many core-seconds each tenant with a quota of core-seconds has used. May block for as
+    /// long as a bill takes. Returns false if no tenant has such a quota.
     pub(crate) fn measure(&self, store: &dyn Store, now_ms: u64) -> Result<bool, StoreError> {
         let bounded: Vec<_> = {
             let known = self.known();
@@ -182,7 +182,7 @@ impl TenantDirectory {
         self.known().tenants.values().cloned().collect()
     }
 
-    /// Core-seconds used by a tenant with such a quota, as measured last.
+    /// Core-seconds that a tenant has used, as measured last; 0 without a quota of core-seconds.
     pub(crate) fn core_seconds(&self, tenant: &str) -> u64 {
         let used = self.used.read().unwrap_or_else(PoisonError::into_inner);
         used.get(tenant).copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Carries out the actions of [`hotlease_lease::manager::Cluster`]: requests to agents, writes, answers.
+//! Execution of the actions of [`hotlease_lease::manager::Cluster`]: requests to agents, writes, answers.
 
 use super::agent_connections::answer;
 use super::machine::{ClusterDriver, Commit, MachineAnswer, PendingRequest};
@@ -20,8 +20,8 @@ pub(crate) const RELEASED: &str = "released";
 pub(crate) const REVOKED: &str = "revoked";
 
 impl ManagerState {
-    /// Sends a request to the state machine, and waits for its answer. `message`: what agents are sent, if the request
-    /// is one for a lease.
+    /// Sends a request to the state machine, and waits for its answer. `message`: the message for agents, if the
+    /// request is one for a lease.
     pub(crate) async fn ask(
         self: &Arc<Self>,
         message: Option<AcquireRequest>,
@@ -88,7 +88,7 @@ impl ManagerState {
                 }
             }
             ClusterAction::AskEnd { ask, agent, release } => {
-                // A grant that is given back must not be handed out.
+                // The lease ends, so its grant must not be handed out.
                 machine
                     .grants
                     .retain(|_, grant| grant.lease != release.lease.to_string());
@@ -127,7 +127,7 @@ impl ManagerState {
         let Some(waiting) = machine.waiting.remove(&request) else {
             return;
         };
-        // The caller is gone, so the lease would not be used.
+        // The caller no longer waits, so the lease would not be used.
         if let Err((_, Some(mut grant))) = waiting.answer.send((answer, grant)) {
             for part in std::mem::take(&mut grant.others) {
                 tokio::spawn(Arc::clone(self).give_back(part));
@@ -136,6 +136,7 @@ impl ManagerState {
         }
     }
 
+    /// Asks an agent for a lease of this many workers, and passes the answer to the state machine.
     async fn ask_grant(
         self: Arc<Self>,
         ask: AskId,
@@ -143,7 +144,7 @@ impl ManagerState {
         (message, workers): (Arc<AcquireRequest>, u32),
         trace: Option<Trace>,
     ) {
-        // Taken before the agent can grant: its bills are limited by the time since this moment.
+        // Read before the agent can grant: the agent may bill no more than the time since this moment.
         let granted_ms = self.unix_ms();
         let whole = AcquireRequest::clone(&message);
         let part = AcquireRequest {
@@ -218,13 +219,14 @@ impl ManagerState {
         Ok(totals(over.usage))
     }
 
+    /// Ends a granted lease that could not be handed out; if that fails, the lease expires.
     async fn give_back(self: Arc<Self>, grant: Grant) {
         let (Ok(lease), Ok(agent)) = (grant.lease.parse(), grant.agent.parse()) else {
             return;
         };
         let release = EndRequest {
             lease,
-            // An empty name means that the manager itself wants it.
+            // An empty name: the manager itself ends the lease.
             tenant: String::new(),
             reason: EndReason::Released,
         };
@@ -233,7 +235,7 @@ impl ManagerState {
         }
     }
 
-    /// Sends a node the operator's wish.
+    /// Sends an agent the operator's wish for its node, and passes the answer to the state machine.
     async fn ask_order(self: Arc<Self>, ask: AskId, agent: AgentId, wish: NodeWish) {
         let asked = async {
             let mut client = self.links.client(&self.agent(agent)?)?;
@@ -254,8 +256,8 @@ impl ManagerState {
 
 /// Error for an answer of the machine that does not fit the request.
 pub(crate) fn unexpected_answer(answer: &ClusterAnswer) -> Rejection {
-    tracing::error!(?answer, "the manager answered something else than was asked");
+    tracing::error!(?answer, "the state machine's answer does not fit the request");
     Rejection::Unavailable {
-        what: "the manager answered something else than was asked; this is a bug".into(),
+        what: "the manager's answer does not fit the request; this is a bug".into(),
     }
 }
