@@ -80,7 +80,7 @@ struct LoadedCredentials {
     credentials: Arc<Credentials>,
 }
 
-/// Identity folder in use. A certificate that is replaced in the folder counts from the next connection on. `Send +
+/// Identity folder in use. A certificate that is replaced in the folder is used from the next connection on. `Send +
 /// Sync`.
 pub struct Identity {
     dir: PathBuf,
@@ -122,7 +122,7 @@ impl Identity {
     }
 
     /// Default folder: `$HOTLEASE_IDENTITY`, else `$XDG_CONFIG_HOME/hotlease/identity`, else
-    /// `~/.config/hotlease/identity`.
+    /// `~/.config/hotlease/identity`. Fails if none is named and the default does not exist.
     pub fn default_dir() -> Result<PathBuf, IdentityError> {
         if let Some(dir) = env::var_os(IDENTITY_VARIABLE).filter(|dir| !dir.is_empty()) {
             return Ok(dir.into());
@@ -169,7 +169,7 @@ impl Identity {
                     held.credentials = Arc::new(new);
                 }
                 Ok(_) => {
-                    tracing::warn!(dir = %self.dir.display(), "the new certificate is another's; kept the old one")
+                    tracing::warn!(dir = %self.dir.display(), "the new certificate has another holder: kept the old")
                 }
                 Err(error) => tracing::warn!(%error, "kept the old certificate"),
             }
@@ -313,7 +313,7 @@ pub(crate) fn check_private_metadata(path: &Path, metadata: &fs::Metadata) -> Re
     }
 }
 
-/// Reason why a file's secrets may have been exposed or may not be ours; none if the file is safe.
+/// Reason why other users may know or have written a file's secrets; none if the file is safe.
 pub fn exposure(metadata: &fs::Metadata) -> Option<&'static str> {
     let own = nix::unistd::geteuid().as_raw();
     if metadata.uid() != own && metadata.uid() != 0 {

@@ -1,4 +1,4 @@
-//! Requests to a manager. A client without a certificate signs in first, and again when its session ends.
+//! Channel to a manager. A client without a certificate signs in first, and again when its session ends.
 //!
 //! A session token is valid on one connection, for five minutes. The connection below may be replaced at any time
 //! without notice. A request that is refused because the manager does not know the session any more was not carried
@@ -31,7 +31,7 @@ use tower::Service;
 
 /// Limit for signing in.
 const SIGN_IN_WITHIN: Duration = Duration::from_secs(10);
-/// Shortest session that is assumed when the manager says a shorter time or none.
+/// Least duration of a session: assumed if the manager reports less, or none.
 const LASTS_MIN: Duration = Duration::from_secs(1);
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -52,7 +52,8 @@ impl From<Channel> for SiteChannel {
 }
 
 impl SiteChannel {
-    /// Makes the channel of a client that signs in, at the manager of this list that serves.
+    /// Makes the channel of a client that signs in with `credential`. It leads to the first manager of the list that
+    /// serves.
     pub(crate) fn with_sign_in(managers: Vec<Address>, credential: Credential, trust: Trust) -> Self {
         let seen = ServerFingerprint::default();
         let channel =
@@ -91,9 +92,10 @@ impl Service<Request<Body>> for SiteChannel {
     }
 }
 
-/// Session of a client that signed in with this credential.
+/// Session of a client that signs in with this credential.
 struct Session {
     credential: Credential,
+    /// Fingerprint of the certificate that the manager showed on the present connection.
     seen: ServerFingerprint,
     held: Mutex<Option<SessionToken>>,
 }
@@ -156,18 +158,19 @@ impl Session {
         Ok(held.insert(new).header.clone())
     }
 
+    /// Exchanges the credential for a session token.
     async fn sign_in(&self, channel: &Channel) -> Result<SessionToken, BoxError> {
-        let mut door = IdentityClient::new(channel.clone());
+        let mut identity = IdentityClient::new(channel.clone());
         let authorization = match self.credential.bearer()? {
             Some(bearer) => bearer,
-            None => self.munge(&mut door).await?,
+            None => self.munge(&mut identity).await?,
         };
         let mut request = tonic::Request::new(AuthenticateRequest {});
         let mut value = MetadataValue::try_from(authorization)?;
         value.set_sensitive(true);
         request.metadata_mut().insert(AUTHORIZATION.as_str(), value);
         let asked = Instant::now();
-        let session = door
+        let session = identity
             .authenticate(request)
             .await
             .map_err(|status| self.name_credential(status))?;
@@ -181,11 +184,12 @@ impl Session {
         })
     }
 
-    async fn munge(&self, door: &mut IdentityClient<Channel>) -> Result<String, BoxError> {
+    /// Answers a challenge of the manager with a MUNGE credential.
+    async fn munge(&self, identity: &mut IdentityClient<Channel>) -> Result<String, BoxError> {
         let Credential::Munge { socket } = &self.credential else {
             return Err(Status::internal("a credential without a challenge").into());
         };
-        let challenge = door.get_challenge(ChallengeRequest {}).await?.into_inner();
+        let challenge = identity.get_challenge(ChallengeRequest {}).await?.into_inner();
         // Sign the certificate that we saw, not one that the manager names: a man in the middle shows another
         // certificate.
         let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,7 +199,7 @@ impl Session {
         Ok(format!("MUNGE {credential}"))
     }
 
-    /// Adds to a rejection which credential was not accepted.
+    /// Adds the name of the credential to a rejection of it; other errors stay as they are.
     fn name_credential(&self, status: Status) -> Status {
         if status.code() != Code::Unauthenticated {
             return status;
@@ -205,7 +209,7 @@ impl Session {
             other => other.to_string(),
         };
         hotlease_wire::Rejection::NotAuthenticated {
-            why: format!("{} was not taken: {why}", self.credential),
+            why: format!("{} was not accepted: {why}", self.credential),
         }
         .into()
     }

@@ -1,4 +1,4 @@
-//! Agent's end of tunnels: serves streams of clients on other hosts.
+//! Agent's end of tunnels: admits streams of clients on other hosts, and serves them.
 
 use super::frames::{FrameReader, FrameWriter, split_frames};
 use super::local::LocalSocket;
@@ -78,8 +78,8 @@ impl Tunnels {
     }
 
     /// Serves a stream without a certificate to its end. The client speaks first: it sends a lease's token, whose
-    /// peer `known` finds, or a ticket. Until then the stream costs one of the places for handshakes, a few hundred
-    /// bytes and five seconds, and the client hears nothing but why it is refused.
+    /// peer `known` finds, or a ticket. Until then the stream costs one of the places for handshakes and a few hundred
+    /// bytes, for five seconds at most, and the client is told nothing but the reason of a refusal.
     pub async fn serve_stranger(
         &self,
         stranger: Stranger,
@@ -158,6 +158,7 @@ impl Tunnels {
         }
     }
 
+    /// Makes the local socket of a session, and passes its other end to `begin`.
     fn session(
         &self,
         peer: Peer,
@@ -229,7 +230,7 @@ fn clamped_silence(silence_ms: u64) -> Duration {
 
 fn no_ticket() -> NetError {
     NetError::Refused(Rejection::NotPermitted {
-        what: "the ticket is not, or no longer, good for anything".into(),
+        what: "the ticket is not valid, or no longer valid".into(),
     })
 }
 

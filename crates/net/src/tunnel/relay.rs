@@ -31,9 +31,10 @@ const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 /// Unit of the budget for arriving libraries.
 const KIB: u64 = 1024;
 
-/// Position of a relay, which decides what it may do with descriptors.
+/// Position of a relay; it decides how descriptors travel.
 pub(super) enum RelaySide {
-    /// Agent's end of a session: sockets are left under tickets, memory is received.
+    /// Agent's end of a session: a socket is kept under a ticket, which the client's end presents to fetch the socket;
+    /// memory is received.
     AgentSession {
         tickets: Arc<Tickets>,
         holder: TicketHolder,
@@ -99,6 +100,7 @@ pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
     let _ = timeout(FAREWELL, outgoing.close()).await;
 }
 
+/// Passes messages from the local end on; returns when the local end has closed. Sends signs of life meanwhile.
 async fn outward<S: AsyncWrite>(
     local: &LocalSocket,
     outgoing: &mut FrameWriter<S>,
@@ -126,6 +128,8 @@ async fn outward<S: AsyncWrite>(
     }
 }
 
+/// Sends one message of the local end, or answers it here. Descriptors become tickets or bytes, by the relay's
+/// position.
 async fn send<S: AsyncWrite>(
     local: &LocalSocket,
     outgoing: &mut FrameWriter<S>,
@@ -154,9 +158,9 @@ async fn send<S: AsyncWrite>(
         }
         RelaySide::Worker if fds.is_empty() => {}
         RelaySide::Worker => return Err(unexpected("the worker", "a descriptor")),
-        RelaySide::Connection { sources: turns } => {
-            let mut turns = turns.lock().await;
-            if turns.len() >= WAITING_MAX {
+        RelaySide::Connection { sources } => {
+            let mut sources = sources.lock().await;
+            if sources.len() >= WAITING_MAX {
                 return Err(unexpected(
                     "the client",
                     "too many requests without waiting for answers",
@@ -164,13 +168,13 @@ async fn send<S: AsyncWrite>(
             }
             if !fds.is_empty() {
                 let refusal = refusal(&bytes);
-                if turns.is_empty() {
+                if sources.is_empty() {
                     return local.send(&refusal, &[]).await.map_err(NetError::local("answer"));
                 }
-                turns.push_back(ResponseSource::Relay(refusal));
+                sources.push_back(ResponseSource::Relay(refusal));
                 return Ok(());
             }
-            turns.push_back(ResponseSource::Worker);
+            sources.push_back(ResponseSource::Worker);
         }
     }
     outgoing.send(&TunnelFrame::Message { bytes, attachments }).await?;
@@ -178,18 +182,18 @@ async fn send<S: AsyncWrite>(
         memory.send(outgoing).await?;
     }
     if !memories.is_empty() {
-        // A frame, to flush the bytes that were put.
+        // Any frame: sending one also flushes the bytes of the memories.
         outgoing.send(&TunnelFrame::Alive).await?;
     }
     Ok(())
 }
 
-/// Response of a worker on another host to a request with shared memory.
+/// Response to a request with shared memory, which does not reach another host.
 fn refusal(request: &[u8]) -> Vec<u8> {
     let what = match decode::<ConnectionRequest>(request) {
         Ok(ConnectionRequest::Open { .. }) => "a channel's ring",
         Ok(ConnectionRequest::Register { .. }) => "a registered buffer",
-        _ => "what goes with this request",
+        _ => "the memory that belongs to this request",
     };
     encode(&ConnectionReply::Refused(Rejection::NeedsSharedMemory {
         what: what.into(),
@@ -207,26 +211,26 @@ async fn inward<S: AsyncRead>(
             TunnelFrame::Message { bytes, attachments } => (bytes, attachments),
             TunnelFrame::Alive => continue,
             TunnelFrame::Refused(refusal) => return Err(NetError::Refused(refusal)),
-            _ => return Err(unexpected(incoming.peer(), "a beginning in the middle")),
+            _ => return Err(unexpected(incoming.peer(), "a first message in mid-stream")),
         };
         let fds = descriptors(incoming, side, attachments).await?;
-        let RelaySide::Connection { sources: turns } = side else {
+        let RelaySide::Connection { sources } = side else {
             if local.send(&bytes, &fds).await.is_err() {
                 return Ok(());
             }
             continue;
         };
         // Locked until the response is delivered, so that no later response overtakes it.
-        let mut turns = turns.lock().await;
+        let mut sources = sources.lock().await;
         if local.send(&bytes, &fds).await.is_err() {
             return Ok(());
         }
-        if matches!(turns.front(), Some(ResponseSource::Worker)) {
-            turns.pop_front();
+        if matches!(sources.front(), Some(ResponseSource::Worker)) {
+            sources.pop_front();
         }
-        while let Some(ResponseSource::Relay(answer)) = turns.front() {
+        while let Some(ResponseSource::Relay(answer)) = sources.front() {
             local.send(answer, &[]).await.map_err(NetError::local("answer"))?;
-            turns.pop_front();
+            sources.pop_front();
         }
     }
 }
@@ -258,7 +262,7 @@ async fn descriptors<S: AsyncRead>(
             }
             (Attachment::Socket { ticket }, RelaySide::ClientSession { dialler }) => dialler.fetch(ticket).await?,
             _ => {
-                return Err(unexpected(incoming.peer(), "an attachment that has no business there"));
+                return Err(unexpected(incoming.peer(), "an attachment that does not belong there"));
             }
         });
     }
