@@ -1,9 +1,9 @@
-//! Engine: makes progress. What comes over a link goes through the protocol, and what the protocol orders goes out.
+//! Engine of a member: passes what a link receives to the protocol, and the protocol's orders to the link.
 //!
-//! No thread is set apart for that: a waiting thread drives. It polls under the lock, for all threads, first for a
-//! short while without sleeping, then from one sleep to the next. One thread sleeps on the link; other waiting threads
-//! wait for that one, and one of them takes its place when it returns. A reduction is done without the lock, by the
-//! driving thread.
+//! A thread that waits for a request drives the engine, for all threads. It polls under the lock: first for a short
+//! while without sleeping, then once after each sleep. Only one thread sleeps on the link. Other waiting threads wait
+//! for that thread, and one of them takes its place when it returns. The driving thread does reductions without the
+//! lock.
 //!
 //! A second thread, the keeper ([`keeper`]), polls a few times in each failure bound, even while the program computes.
 
@@ -32,10 +32,10 @@ pub(crate) struct Engine {
     state: Mutex<EngineState>,
     /// Number of threads that wait for the state: a thread that drives without a pause lets them in.
     queued: AtomicU32,
-    /// Held by a thread that waits for the state, so that a thread that has released the state does not get it again
-    /// first. (A mutex alone goes to the thread that asks first.)
+    /// Held by a thread while it waits for the state. A thread that has just released the state queues here behind
+    /// others; with the mutex of the state alone it would often get the state again first.
     queue: Mutex<()>,
-    /// Wakes threads that wait while another one sleeps.
+    /// Wakes threads that wait for the thread that sleeps on the link.
     turn: Condvar,
     sleeper: Arc<dyn Sleeper>,
     patience: EnginePatience,
@@ -46,15 +46,16 @@ pub(crate) struct EngineState {
     pub(crate) link: Box<dyn Link>,
     /// A thread sleeps on the link, for all threads that wait.
     is_asleep: bool,
-    /// Number of threads that wait for that thread.
+    /// Number of threads that wait for the thread that sleeps.
     waiting: usize,
     /// Number of threads that wait in a send.
     sending: usize,
     /// Value of [`Protocol::news`] when threads were woken last.
     told: u64,
-    /// A thread waits for what is no news to other threads: that the link has sent everything, and that finished
-    /// members close.
+    /// A thread waits for events that [`Protocol::news`] does not count: the link has sent everything, finished members
+    /// have closed. So every event wakes the waiting threads.
     is_parting: bool,
+    /// Durations of recent yields, by which a thread decides whether to yield.
     habit: YieldRecord,
 }
 
@@ -122,7 +123,7 @@ impl EngineState {
             Action::Frame { to, frame } => link.send(to, &frame, Body::Borrowed(&[])),
             Action::Eager { to, frame, body } => {
                 let sent = body.read(|bytes| link.send(to, &frame, Body::Borrowed(bytes)));
-                // It is sent within the call that lent the memory, or while that call waits.
+                // The memory is still there: the call that lent it is running, or waits.
                 debug_assert!(sent.is_some(), "an eager message has its memory");
             }
             Action::Data { to, frame, body, send } => link.send(to, &frame, Body::Lent { piece: body, send }),
@@ -131,8 +132,8 @@ impl EngineState {
         }
     }
 
-    /// Takes in what other members may be waiting to send, if a thread waits in a send. Called before a thread sleeps;
-    /// returns whether anything is new.
+    /// If a thread waits in a send, accepts messages that no receive has asked for: their senders may be waiting for
+    /// this member in turn. Called before a thread sleeps; returns whether there is news.
     fn relieve(&mut self) -> bool {
         let news = self.protocol.news();
         if self.sending > 0 {
@@ -142,7 +143,7 @@ impl EngineState {
         self.protocol.news() != news
     }
 
-    /// Takes in what has come, and does what follows; returns whether there was anything.
+    /// Handles what has arrived on the link, and its consequences; returns whether anything had arrived.
     pub(crate) fn poll(&mut self) -> bool {
         let any = self.link.poll(&mut self.protocol);
         if any {
@@ -151,7 +152,8 @@ impl EngineState {
         any
     }
 
-    /// Takes in what has come from all sources of the link, and does what follows; returns whether there was anything.
+    /// Handles what has arrived from all sources of the link, and its consequences; returns whether anything had
+    /// arrived.
     pub(crate) fn poll_all(&mut self) -> bool {
         let any = self.link.poll_all(&mut self.protocol);
         self.flush();
@@ -236,12 +238,12 @@ impl Engine {
         }
     }
 
-    /// From now on wakes waiting threads whenever another thread has taken in something, news or not.
+    /// Makes every event wake the waiting threads from now on: see [`EngineState::is_parting`].
     pub(crate) fn begin_to_part(&self) {
         self.lock().is_parting = true;
     }
 
-    /// Changes the protocol, and does what follows.
+    /// Changes the protocol, carries out its orders, and wakes waiting threads if there is news.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Protocol) -> R) -> R {
         let mut state = self.lock();
         let result = change(&mut state.protocol);
@@ -250,7 +252,8 @@ impl Engine {
         result
     }
 
-    /// Sends a small message from where it is; false if it has to be sent in another way.
+    /// Sends a small message at once, without a request; returns false, and sends nothing, if it has to wait for credit
+    /// or for its receiver.
     pub(crate) fn send_now(&self, to: Rank, address: MessageAddress, bytes: &[u8]) -> Result<bool, Error> {
         let mut state = self.lock();
         let length = bytes.len() as u64;
@@ -278,7 +281,8 @@ impl Engine {
         self.change(|protocol| protocol.collective(context, start))
     }
 
-    /// Waits for a request. `is_send`: it is a send, for which others may have to send first.
+    /// Waits for a request. `is_send`: the request is a send, so messages of other members are accepted early
+    /// meanwhile.
     pub(crate) fn wait(&self, key: Key, is_send: bool) -> Result<MessageStatus, Error> {
         let result = self.drive_until(is_send, None, |state| state.protocol.take_result(key));
         // Without a deadline there is a result.
@@ -371,6 +375,7 @@ impl Engine {
         }
     }
 
+    /// Waits until the thread that sleeps on the link has returned or has news, or the deadline is over.
     fn wait_for_turn<'a>(
         &self,
         mut state: MutexGuard<'a, EngineState>,
@@ -389,6 +394,7 @@ impl Engine {
         state
     }
 
+    /// Sleeps on the link until something arrives, another thread wakes it, or the deadline is over.
     fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, EngineState>,

@@ -68,7 +68,8 @@ pub struct Matching<P, M> {
 }
 
 impl<P, M> Matching<P, M> {
-    /// Makes an empty one, for this many receives at a time. The sender's credit bounds how many messages are kept.
+    /// Makes an empty matching, for `posted_max` receives at a time. The senders' credit bounds how many messages are
+    /// kept.
     pub fn new(posted_max: usize) -> Self {
         Self {
             posted: VecDeque::new(),

@@ -1,7 +1,8 @@
-//! Protocol of one member: what it does with frames. A pure state machine, without links, clocks or threads.
+//! Protocol of one member: answers calls and frames with orders to its engine. A pure state machine, without links,
+//! clocks or threads.
 //!
-//! Calls and frames go in, [`Action`]s come out; both name the memory that is moved ([`Piece`]). Sends and receives end
-//! by [`Protocol::complete`], which tells a request, or the collective that they are a step of.
+//! Calls and frames go in, [`Action`]s come out; both name the memory that is moved ([`Piece`]). A send or receive ends
+//! in [`Protocol::complete`], which passes the result to its request, or to the collective that it is a step of.
 //!
 //! A message is sent at once if it is short enough and there is credit for it. Otherwise a small one waits for credit,
 //! in order, and a larger one for the receiver's grant ([`hotlease_wire::comm::frame`]). The receiver keeps a bounded
@@ -40,7 +41,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use stored::StoreState;
 
-/// Operations of each kind that may be pending at a time.
+/// Most operations of each kind that may be pending at a time.
 pub(crate) const PENDING_MAX: usize = 1 << 20;
 
 /// Description of a received message.
@@ -114,19 +115,20 @@ struct PeerState {
     lend: [Lender; 2],
     /// Messages that wait for credit, by class.
     waiting: [VecDeque<QueuedMessage>; 2],
-    /// Landing of the body of the member's last frame.
+    /// Message that the body of the member's last frame belongs to.
     landing: Option<Key>,
 }
 
 /// State of one communicator.
 struct ContextState {
-    /// None until this member has opened it.
+    /// Ranks of its members; none until this member has opened the communicator.
     members: Option<Arc<[Rank]>>,
     /// Matching of messages and receives, by class.
     matching: [Matching<PostedReceive, KeptMessage>; 2],
     /// Number of the next collective.
     number: u32,
-    /// Member that had an error in a collective, and the number of that: it and all later ones have ended.
+    /// Member that had an error in a collective, and the number of that collective. That one and all later ones have
+    /// ended.
     broken: Option<(Rank, u32)>,
     /// State of this member in the communicator.
     stay: Membership,
@@ -139,13 +141,13 @@ pub(crate) struct Protocol {
     me: Rank,
     bounds: Bounds,
     peers: Vec<PeerState>,
-    /// Few: a tree finds them faster than a hash.
+    /// State of each communicator. There are few, so a tree finds one faster than a hash table.
     contexts: BTreeMap<u64, ContextState>,
     /// Number of places that are reserved for contexts.
     reserved: usize,
     /// Contexts that this member has left, until all members have.
     leaving: Vec<u64>,
-    /// Something has happened that those contexts may have waited for.
+    /// Something has happened that a context in `leaving` may have waited for.
     is_leaving_due: bool,
     /// Number of members that have left contexts, in all.
     leaves: usize,
@@ -163,13 +165,13 @@ pub(crate) struct Protocol {
     early_bytes: u64,
     /// This member has said goodbye.
     has_finished: bool,
-    /// Member that holds this one to have failed, and why.
+    /// Member that has declared this one failed, and its reason.
     outcast: Option<(Rank, Loss)>,
     /// State of messages through a store; none without one.
     stored: Option<StoreState>,
     /// Reason why the store cannot be used any more.
     severed: Option<Arc<str>>,
-    /// Rises with everything that a thread may wait for.
+    /// Rises with each event that a thread may wait for.
     news: u64,
 }
 
@@ -243,8 +245,8 @@ impl Protocol {
         !matches!(self.requests.get(key), Some(RequestState::Pending(_)))
     }
 
-    /// Ends a request whose memory is taken back, if it can be ended: a receive for which nothing has come, or a send
-    /// that has not begun. Returns whether it ended.
+    /// Ends a request whose memory is taken back, if nothing of it has begun: a receive for which no message has come,
+    /// or a send of which nothing was sent. Returns whether it ended.
     pub(crate) fn cancel(&mut self, key: Key) -> bool {
         let Some(RequestState::Pending(during)) = self.requests.get(key) else {
             return false;
@@ -258,7 +260,8 @@ impl Protocol {
         withdrawn
     }
 
-    /// Drops a request whose result no caller will ask for: if it cannot be cancelled, it goes on by itself.
+    /// Drops a request whose result no caller will ask for. If it cannot be cancelled, it continues, and its result is
+    /// discarded.
     pub(crate) fn forget(&mut self, key: Key) {
         if self.take_result(key).is_some() {
             return;
@@ -270,7 +273,7 @@ impl Protocol {
         }
     }
 
-    /// Ends an operation.
+    /// Ends an operation: stores the result in its request, or passes it to its collective.
     fn complete(&mut self, owner: Owner, result: Result<MessageStatus, Error>) {
         match owner {
             Owner::Request(key) => {
@@ -298,7 +301,7 @@ impl Protocol {
         &mut self.peers[rank as usize]
     }
 
-    /// Takes posted receives out of all communicators; returns how many.
+    /// Removes the posted receives that `is_meant` selects, in all communicators; returns how many.
     fn withdraw(&mut self, is_meant: impl Fn(&PostedReceive) -> bool) -> usize {
         let matchings = self.contexts.values_mut().flat_map(|context| &mut context.matching);
         let withdrawn = matchings.map(|matching| matching.withdraw(|_, posted| is_meant(posted)).len());

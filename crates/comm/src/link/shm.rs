@@ -1,15 +1,15 @@
 //! Link of shared-memory lanes between the members of one node, beside a connection with each other member.
 //!
-//! Each direction between two members goes over to a lane of its own when its first message is sent; no call waits for
-//! that ([`hotlease_wire::comm::frame`]). A direction whose lane cannot be opened stays with TCP. Memory is opened
-//! through `/proc`, where the kernel checks whether one process may look into the other; where that memory is was said
-//! on a connection on which both members have proved the secret. Connections stay open: they report that a member is
-//! gone, and what the member had written before is read first.
+//! Each direction between two members changes over to a lane of its own when its first message is sent; no call waits
+//! for that ([`hotlease_wire::comm::frame`]). A direction whose lane cannot be opened stays with TCP. A member opens
+//! the memory of another through `/proc`, where the kernel checks whether one process may look into the other. It
+//! learns the place of the memory over a connection on which both have proved the secret. Connections stay open: they
+//! report that a member is gone, and what the member had written before is read first.
 //!
 //! A thread sleeps on the connections and on a doorbell, which others ring only if they see that a thread sleeps
-//! ([`prepare_sleep`](Link::prepare_sleep)). While a thread polls again and again, each poll looks at the lanes, and at the connections
-//! if there are members of other nodes; else connections, which then carry hardly anything, are looked at once in a
-//! while.
+//! ([`prepare_sleep`](Link::prepare_sleep)). Each poll of a thread looks at the lanes. It also looks at the connections
+//! if there are members on other nodes; otherwise connections carry hardly anything, and only one poll in a thousand
+//! looks at them.
 
 mod inbound;
 pub(crate) mod node;
@@ -309,7 +309,7 @@ impl Shm {
         }
         while let Some((rank, loss)) = self.tcp.take_lost() {
             any = true;
-            // What it wrote before it went is in the lane.
+            // Messages that the member wrote before it was gone may still be in the lane.
             if let Some(place) = self.place_of[rank as usize]
                 && let InPath::Lane(inbound) = &mut self.near[place].inbound
             {
@@ -406,9 +406,9 @@ impl Link for Shm {
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> bool {
-        // Everything is read before anything is sent, on lanes and connections. So what a member answers to the end of
-        // a body, and that it leaves, is read by a later poll than the one that sent the body, when the engine knows
-        // that the body is gone.
+        // Everything is read before anything is sent, on lanes and connections. So a member's answer to the end of a
+        // body, or its goodbye, is read by a later poll than the one that sent the body: then the engine knows that the
+        // body is gone.
         let mut any = !self.lost.is_empty();
         for place in 0..self.near.len() {
             any |= self.read_lane(place, sink);

@@ -36,7 +36,7 @@ pub(crate) struct CollectiveWork {
 
 /// Collective that begins.
 pub(crate) enum CollectiveStart {
-    /// By a schedule that was built here, for this memory, and breaks no rule.
+    /// By a schedule that this library has built for this memory, so that it need not be checked.
     Built {
         work: CollectiveWork,
         /// Exchange of cards that goes first, in checked mode.
@@ -260,7 +260,7 @@ impl Protocol {
         let Some(round) = schedule.rounds.get(running.round) else {
             return self.end(key);
         };
-        // One more until all transfers have begun, so that none of them ends the round early.
+        // Counts the loop below as one more transfer, so that no transfer ends the round before all have begun.
         running.outstanding = 1;
         let transfers = &round.transfers;
         let is_receive = |step: &&Step| matches!(step, Step::Receive { .. } | Step::Fetch { .. });

@@ -12,8 +12,8 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress, MessageClass};
 use std::sync::Arc;
 
-/// Communicators on one set of connections. Those that other members have opened before this one count, and those that
-/// this member has left before others.
+/// Most communicators on one set of connections. A communicator counts from when the first member has opened it until
+/// all members have left it.
 pub(crate) const CONTEXTS_MAX: usize = 4096;
 
 /// State of this member in a communicator.
@@ -80,8 +80,8 @@ impl Protocol {
         is_new
     }
 
-    /// Ends this member's part in a communicator. `gives_up`: in the middle of something, so that no member waits for
-    /// it.
+    /// Ends this member's part in a communicator. `gives_up`: it leaves in the middle of an operation, and no other
+    /// member has to wait for it.
     pub(crate) fn leave(&mut self, context: u64, gives_up: bool) {
         if self.has_finished {
             return;

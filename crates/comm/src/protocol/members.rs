@@ -1,8 +1,8 @@
 //! Failures of members, and members that finish.
 //!
-//! A link finds a failure, and this member tells it to all others. So all members learn of it, with its cause, even
-//! those that could still reach the failed member. It ends all operations that involve that member: sends to it,
-//! receives from it or from any rank, and every collective of a communicator that it belongs to. What had come from it
+//! A link finds a failure, and this member tells all others. So all members learn of the failure and its cause, even
+//! those that could still reach the failed member. A failure ends all operations that involve the failed member: sends
+//! to it, receives from it or from any rank, and every collective of its communicators. Messages that had come from it
 //! before can still be received.
 
 use super::{Action, Membership, Owner, PeerState, Protocol};
@@ -249,8 +249,8 @@ impl Protocol {
         }
     }
 
-    /// Tells all others which failures this member knows of. A member that goes does so first: others that have not
-    /// heard of them would take its going for the cause.
+    /// Tells all others which failures this member knows of. A member does so before it leaves: others that have not
+    /// heard of the failures would take its leaving for the cause.
     fn tell_causes(&mut self) {
         let lost = self.peers.iter().enumerate();
         let lost = lost.filter_map(|(rank, peer)| Some((rank as Rank, peer.lost?)));

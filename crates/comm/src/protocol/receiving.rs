@@ -296,8 +296,8 @@ impl Protocol {
         }
     }
 
-    /// Whether a message is for a receive with this pattern that is not posted, because everything that is posted or
-    /// kept does not match.
+    /// Whether a message may go directly to a receive with this pattern that is not posted: the message matches the
+    /// pattern, and neither a posted receive nor a kept message comes first.
     pub(crate) fn is_direct(&self, from: Rank, to: &MessageAddress, pattern: Pattern) -> bool {
         let envelope = MessageEnvelope {
             source: from,
@@ -310,8 +310,8 @@ impl Protocol {
         })
     }
 
-    /// Whether a small message that has come completely is for such a receive with this much room. If so, it counts as
-    /// received.
+    /// Whether a small message that has come completely may go directly to a receive that is not posted (see
+    /// [`is_direct`](Self::is_direct)), with this much room. If so, it counts as received.
     pub(crate) fn take_direct(
         &mut self,
         from: Rank,

@@ -27,10 +27,10 @@ use hotlease_wire::comm::frame::{ENTRY_COST, MessageAddress, MessageClass};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Messages of one sender that are asked for at a time.
+/// Most messages of one sender that are asked for at a time.
 const ASKED_MAX: u64 = 32;
 
-/// Messages of one member in one communicator.
+/// Messages from one member to this one in one communicator, by their numbers.
 #[derive(Default)]
 struct MessageStream {
     /// Number of the next message to ask for.
@@ -69,15 +69,17 @@ enum PendingGet {
 pub(super) struct StoreState {
     /// Number of messages sent, by communicator and receiver.
     sent: HashMap<(u64, Rank), u64>,
-    channels: HashMap<(u64, Rank), MessageStream>,
+    /// Messages received, by communicator and sender.
+    streams: HashMap<(u64, Rank), MessageStream>,
     gets: Arena<PendingGet>,
-    /// Size of messages that no receive has asked for.
+    /// Bytes that are kept here of messages that no receive has asked for.
     kept_bytes: u64,
+    /// Final counts of members that have finished.
     partings: HashMap<Rank, FinalCounts>,
-    /// Number of messages that a member has sent to this one in a communicator that it has left, and of collectives
-    /// that it took part in.
+    /// Final counts of a communicator that a member has left, by communicator and member: messages sent to this member,
+    /// and collectives that the other took part in.
     quits: HashMap<(u64, Rank), (u64, u32)>,
-    /// A thread waits for something else than at the last look.
+    /// Receives have changed since messages were last asked for.
     is_changed: bool,
 }
 
@@ -90,7 +92,7 @@ impl StoreState {
             (sent, parting.done.get(&context).copied().unwrap_or(0))
         };
         let parting = || self.partings.get(&from).map(of);
-        // A member that finishes says no more of communicators that it had left before.
+        // The counts of a member that has finished do not cover communicators that it had left before.
         let quit = self.quits.get(&(context, from)).copied();
         quit.or_else(parting)
     }
@@ -198,13 +200,14 @@ impl Protocol {
         let Some((sent, _)) = stored.final_counts_of(context, from) else {
             return false;
         };
-        let taken = stored.channels.get(&(context, from)).map_or(0, |channel| channel.taken);
+        let taken = stored.streams.get(&(context, from)).map_or(0, |stream| stream.taken);
         self.severed.is_none() && self.peers[from as usize].lost.is_none() && taken < sent
     }
 
+    /// Whether the next message of a member may be asked for.
     fn can_ask(&self, context: u64, from: Rank) -> bool {
         let Some(stored) = &self.stored else { return false };
-        let asked = stored.channels.get(&(context, from)).map_or(0, |channel| channel.asked);
+        let asked = stored.streams.get(&(context, from)).map_or(0, |stream| stream.asked);
         let all = stored.final_counts_of(context, from).map_or(u64::MAX, |(sent, _)| sent);
         from != self.me
             && self.severed.is_none()
@@ -213,12 +216,13 @@ impl Protocol {
             && stored.kept_bytes < self.bounds.early_bytes
     }
 
+    /// Asks for the next message of a member.
     fn ask(&mut self, context: u64, from: Rank) {
         let to = self.me;
         let Some(stored) = &mut self.stored else { return };
-        let channel = stored.channels.entry((context, from)).or_default();
-        let number = channel.asked;
-        channel.asked += 1;
+        let stream = stored.streams.entry((context, from)).or_default();
+        let number = stream.asked;
+        stream.asked += 1;
         let name = ObjectName::Message {
             context,
             from,
@@ -228,15 +232,16 @@ impl Protocol {
         self.get(name, PendingGet::Message { context, from, number });
     }
 
+    /// Number of messages of a member that were asked for, and that no receive could take yet.
     fn asked(&self, context: u64, from: Rank) -> u64 {
-        let channel = self
+        let stream = self
             .stored
             .as_ref()
-            .and_then(|stored| stored.channels.get(&(context, from)));
-        channel.map_or(0, |channel| channel.asked - channel.taken)
+            .and_then(|stored| stored.streams.get(&(context, from)));
+        stream.map_or(0, |stream| stream.asked - stream.taken)
     }
 
-    /// Notes that a thread waits for something else.
+    /// Notes that receives have changed, so that [`request_awaited`](Self::request_awaited) looks at them again.
     pub(super) fn note_change(&mut self) {
         if let Some(stored) = &mut self.stored {
             stored.is_changed = true;
@@ -262,7 +267,7 @@ impl Protocol {
         }
     }
 
-    /// Asks for the next message of each possible sender, because a thread waits for one without receiving it.
+    /// Asks for the next message of each possible sender, because a thread probes for one.
     pub(crate) fn expect(&mut self, context: u64, pattern: Pattern) {
         if self.stored.is_none() {
             return;
@@ -278,13 +283,13 @@ impl Protocol {
         }
     }
 
-    /// Takes in an object that was asked for: its head, and its first bytes.
+    /// Handles an object that was asked for: its head, and its first bytes.
     pub(crate) fn object(&mut self, get: Key, head: ObjectHead, first: Vec<u8>) {
         let Some(stored) = &mut self.stored else { return };
         match stored.gets.remove(get) {
             Some(PendingGet::Message { context, from, number }) => {
-                let channel = stored.channels.entry((context, from)).or_default();
-                channel.come.insert(number, (head, first));
+                let stream = stored.streams.entry((context, from)).or_default();
+                stream.come.insert(number, (head, first));
                 self.take_in(context, from);
             }
             Some(PendingGet::Fetch {
@@ -316,18 +321,18 @@ impl Protocol {
         }
     }
 
-    /// Gives the messages that have come from a member to the receives that wait for them, in the order in which they
-    /// were sent.
+    /// Passes the messages that have come from a member to the receives that wait for them, in the order in which they
+    /// were sent; keeps those that no receive waits for.
     fn take_in(&mut self, context: u64, from: Rank) {
         let class = MessageClass::Message;
         loop {
             let Some(stored) = &mut self.stored else { return };
-            let channel = stored.channels.entry((context, from)).or_default();
-            let number = channel.taken;
-            let Some((head, first)) = channel.come.remove(&number) else {
+            let stream = stored.streams.entry((context, from)).or_default();
+            let number = stream.taken;
+            let Some((head, first)) = stream.come.remove(&number) else {
                 break;
             };
-            channel.taken += 1;
+            stream.taken += 1;
             stored.is_changed = true;
             let envelope = MessageEnvelope {
                 source: from,
@@ -379,7 +384,7 @@ impl Protocol {
         self.keep_bytes(kept, u64::saturating_sub);
     }
 
-    /// Gives an object to a receive, whose memory it fits.
+    /// Moves an object into the memory of a receive, which is long enough.
     pub(super) fn hand(
         &mut self,
         name: ObjectName,
@@ -397,6 +402,7 @@ impl Protocol {
         self.fill(name, first, into.part(0..length as usize), owner, during, status);
     }
 
+    /// Writes the first bytes of an object into its memory, and asks for the rest if there is one.
     fn fill(
         &mut self,
         name: ObjectName,
@@ -421,7 +427,7 @@ impl Protocol {
             .push_back(Action::Store(StoreOrder::Rest { name, first, into, get }));
     }
 
-    /// Ends an operation whose object was read completely; it was not written if its memory was taken back.
+    /// Ends an operation whose object was read completely. `is_written`: false if its memory was taken back before.
     pub(crate) fn end_rest(&mut self, get: Key, is_written: bool) {
         let getting = self.stored.as_mut().and_then(|stored| stored.gets.remove(get));
         if let Some(PendingGet::Rest { owner, during, status }) = getting {

@@ -76,7 +76,7 @@ impl Protocol {
     pub(in crate::protocol) fn forget_stored(&mut self, context: u64) {
         if let Some(stored) = &mut self.stored {
             stored.sent.retain(|(of, _), _| *of != context);
-            stored.channels.retain(|(of, _), _| *of != context);
+            stored.streams.retain(|(of, _), _| *of != context);
             stored.quits.retain(|(of, _), _| *of != context);
             self.actions.push_back(Action::Store(StoreOrder::Over { context }));
         }
