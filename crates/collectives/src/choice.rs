@@ -1,4 +1,4 @@
-//! Choice of an algorithm: a table of rules, of which the first that fits is followed.
+//! Choice of an algorithm by a table of rules: the first rule that fits is followed.
 
 mod rule;
 mod tuning;
@@ -82,8 +82,9 @@ pub struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Makes a question about a call that has passed [`CollectiveCall::check`], where each member has a processor of its own.
-    /// Counts the nodes: a caller that asks often should count them once.
+    /// Makes a question about a call that has passed [`CollectiveCall::check`]. Assumes that each member has a
+    /// processor of its own. Counts the nodes each time: a caller that asks often counts them once, and makes the
+    /// question from its fields.
     pub fn new(call: &'a CollectiveCall<'a>, link: LinkKind) -> Self {
         let nodes = call.nodes.map_or(0, |nodes| nodes.iter().collect::<HashSet<_>>().len());
         Question {
@@ -149,7 +150,7 @@ const BYTES_MAX: usize = 1 << 20;
 const RULES_MAX: usize = 10_000;
 
 impl Table {
-    /// Table that is used unless there is a measured one.
+    /// Table that is used unless a measured table was made for the site.
     pub fn built_in() -> &'static Table {
         static TABLE: OnceLock<Table> = OnceLock::new();
         TABLE.get_or_init(|| Table::parse(include_str!("choice/built_in.toml")).expect("a test reads it"))
@@ -159,7 +160,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`Error::Table`] if the text is not TOML, has an unknown field or value, has a rule that can never be followed,
+    /// [`Error::Table`] if the text is not TOML, has an unknown field or value, has a rule that fits no call,
     /// or is longer than 1 MiB or 10,000 rules.
     pub fn parse(text: &str) -> Result<Table, Error> {
         let error = |why: String| Error::Table { why };
@@ -177,7 +178,7 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`Error::Table`] if a rule can never be followed, or there are more than 10,000 rules.
+    /// [`Error::Table`] if a rule fits no call, or there are more than 10,000 rules.
     pub fn of(mut rules: Vec<Rule>) -> Result<Table, Error> {
         if rules.len() > RULES_MAX {
             return Err(Error::Table {
@@ -194,7 +195,7 @@ impl Table {
         Ok(Table { rules })
     }
 
-    /// All rules; those of one operation follow each other.
+    /// All rules, ordered by operation.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
@@ -302,7 +303,7 @@ pub struct Explanation {
     pub recipe: Recipe,
     /// The choice in words.
     pub summary: String,
-    /// Rules up to the one that is followed, with the reason why each of the others is not.
+    /// Rules of the operation up to the one that is followed, with the reason why each earlier one does not fit.
     pub lines: Vec<String>,
 }
 

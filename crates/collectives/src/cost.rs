@@ -37,15 +37,15 @@ pub struct StoreCost {
     pub read_s: f64,
     /// Time for each byte that one rank writes or reads.
     pub byte_s: f64,
-    /// Time for each byte that all ranks together write: a store of one server has one port. This is a lower bound of
-    /// the whole collective.
+    /// Time for each byte that all ranks together write: a store of one server has one port. Their sum is a lower bound
+    /// of the time of the whole collective.
     pub shared_write_byte_s: f64,
-    /// Time for each byte that all ranks together read; a lower bound too.
+    /// Time for each byte that all ranks together read; their sum is a lower bound as well.
     pub shared_read_byte_s: f64,
-    /// Time for each object that all ranks together write: a store accepts a limited number in a second. A lower bound
-    /// too.
+    /// Time for each object that all ranks together write: a store accepts a limited number in a second. Their sum is a
+    /// lower bound as well.
     pub shared_write_s: f64,
-    /// Time for each read of all ranks together, successful or not; a lower bound too.
+    /// Time for each read of all ranks together, successful or not; their sum is a lower bound as well.
     pub shared_read_s: f64,
     /// Sleep of a reader before it asks again for an object that does not exist yet; doubled each time. 0: the store
     /// lets the reader wait.
@@ -67,7 +67,8 @@ impl StoreCost {
         self.write_s + self.read_s + ports.into_iter().fold(0.0, f64::max)
     }
 
-    /// Number of failed reads of an object that will exist after `wait`, and the time of the successful read.
+    /// Number of failed reads of an object that will exist after `wait` seconds, and the time at which the successful
+    /// read starts.
     fn polls(&self, wait: f64) -> (u64, f64) {
         let (mut polls, mut asked_at, mut sleep) = (0, 0.0, self.poll_first_s);
         if self.poll_first_s <= 0.0 {
@@ -124,7 +125,7 @@ pub struct SimulationResult {
     pub rounds_max: usize,
 }
 
-/// Rounds of all ranks that are in memory at a time: about 200 MB.
+/// Most rounds, of all ranks together, that are in memory at a time: about 200 MB.
 const ROUNDS_AT_ONCE: usize = 2_000_000;
 
 /// Runs the schedules of all ranks on a model; an element has `element` bytes.
@@ -173,24 +174,36 @@ enum Event {
 
 #[derive(Clone, Copy)]
 struct StoredObject {
+    /// Time from which on it can be read, seconds.
     readable: f64,
     bytes: u64,
+    /// Number of reads that are still to come.
     readers: u32,
 }
 
+/// State of a rank. All times are seconds from the common start.
 #[derive(Default)]
 struct RankState {
+    /// Start of the current round.
     now: f64,
+    /// Time from which on the output port is free.
     out_free: f64,
+    /// Time from which on the input port is free.
     in_free: f64,
+    /// Events of rounds that were built and not processed.
     events: VecDeque<Event>,
+    /// Index of the next round to build.
     built: usize,
+    /// Whether there are rounds after `built`.
     more: bool,
+    /// Number of rounds that were built.
     rounds: usize,
     finished: bool,
     /// Arrivals of the current round.
     arrivals: Vec<Arrival>,
+    /// Time at which everything that the rank has sent or written is out.
     out_done: f64,
+    /// Bytes sent and written.
     bytes: u64,
     /// The sender, or the publisher and key, that the rank waits for.
     waits: Option<(Rank, Option<u32>)>,
@@ -200,6 +213,7 @@ struct Simulation<'a, B> {
     element: usize,
     costs: &'a Costs<'a>,
     build: B,
+    /// Number of rounds of a rank that are built at a time.
     window: usize,
     states: Vec<RankState>,
     under_way: Transit,
@@ -365,7 +379,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<SchedulePart, Error>> Simulation
         true
     }
 
-    /// Adds the next rounds of a rank as events; returns `false` if there are no more.
+    /// Builds the next rounds of a rank, and adds their events; returns `false` if there are no more.
     fn refill(&mut self, rank: Rank) -> Result<bool, Error> {
         while self.states[rank as usize].more {
             let begin = self.states[rank as usize].built;

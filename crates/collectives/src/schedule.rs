@@ -161,13 +161,13 @@ pub struct Schedule {
 impl Schedule {
     /// Checks that the schedule keeps its own rules: peers are ranks of the communicator and not `rank` itself, spans
     /// are inside their areas, the input is not written, and other transfers of a round do not touch the memory that
-    /// the round receives into.
+    /// the round receives into. `input`, `output`: numbers of elements in these areas.
     ///
     /// # Errors
     ///
     /// The first broken rule, in words.
     pub fn check(&self, rank: Rank, ranks: Rank, input: usize, output: usize) -> Result<(), String> {
-        let bounds = ScheduleChecker {
+        let checker = ScheduleChecker {
             rank,
             ranks,
             input,
@@ -175,7 +175,7 @@ impl Schedule {
             scratch: self.scratch,
         };
         for (number, round) in self.rounds.iter().enumerate() {
-            bounds
+            checker
                 .round(round)
                 .map_err(|why| format!("round {number} of rank {rank}: {why}"))?;
         }
@@ -183,9 +183,12 @@ impl Schedule {
     }
 }
 
+/// Facts that a schedule is checked against.
 struct ScheduleChecker {
     rank: Rank,
+    /// Number of ranks.
     ranks: Rank,
+    /// Number of elements of each area.
     input: usize,
     output: usize,
     scratch: usize,
@@ -194,7 +197,7 @@ struct ScheduleChecker {
 impl ScheduleChecker {
     fn round(&self, round: &Round) -> Result<(), String> {
         if round.transfers.is_empty() && round.local.is_empty() {
-            return Err("there is nothing in it".into());
+            return Err("the round is empty".into());
         }
         let mut written: Vec<AreaSpan> = Vec::new();
         let mut read: Vec<AreaSpan> = Vec::new();
@@ -271,7 +274,7 @@ impl ScheduleChecker {
         match span.offset.checked_add(span.count) {
             _ if span.count == 0 => Err(format!("{span} is empty")),
             Some(end) if end <= length => Ok(()),
-            _ => Err(format!("{span}, where there are {length} elements")),
+            _ => Err(format!("{span} of an area of {length} elements")),
         }
     }
 

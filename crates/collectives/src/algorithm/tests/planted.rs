@@ -121,14 +121,14 @@ fn rules_of_schedules_are_checked() {
                 to: 1,
                 from: scratch(3, 2),
             }]),
-            "where there are 4 elements",
+            "of an area of 4 elements",
         ),
         (
             round(&[Step::Send {
                 to: 1,
                 from: scratch(usize::MAX, 2),
             }]),
-            "where there are 4 elements",
+            "of an area of 4 elements",
         ),
         (
             round(&[Step::Send {
