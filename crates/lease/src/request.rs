@@ -1,7 +1,7 @@
-//! The request for a lease: what it asks for, and every bound of it.
+//! Request for a lease, and all limits on it.
 //!
-//! Manager, agent, simulator and benchmarks pass the same [`LeaseRequest`] on. Its texts of errors name the options of
-//! clients, which check their options by it too.
+//! Manager, agent, simulator and benchmarks pass the same [`LeaseRequest`] on. Clients check their options by it, too,
+//! so its errors name the clients' options.
 
 use hotlease_wire::Rejection;
 use hotlease_wire::control::PollingPolicy;
@@ -37,7 +37,7 @@ pub struct LeaseRequest {
     pub ttl: Duration,
     /// Time for which slots poll before they sleep, nanoseconds; `u64::MAX`: no limit.
     pub hot_budget_ns: u64,
-    /// Name of the state that the single worker of the lease keeps for the next lease.
+    /// Name of the state that the lease's only worker restores at its start, and saves for the next lease.
     pub state: Option<String>,
 }
 
@@ -71,15 +71,16 @@ pub enum CoreUse {
 pub enum PlacementSpread {
     /// All workers on one agent.
     OneAgent,
-    /// Over as many as needed; with fewer workers than `least` the request is refused. Not for shared cores.
+    /// Over as many agents as are needed. The request is refused if fewer than `least` workers are found. Not for
+    /// shared cores.
     Several {
-        /// Fewest workers that are enough; equal to the number wanted: all or nothing.
+        /// Fewest workers that are enough. If it equals the number of workers requested: all or nothing.
         least: u32,
     },
 }
 
 impl LeaseRequest {
-    /// Request for these resources on one agent, without anything that is optional.
+    /// Request for these resources on one agent, with all options off.
     pub fn new(tenant: impl Into<String>, spec: LeaseSpec, ttl: Duration) -> Self {
         Self {
             tenant: tenant.into(),
@@ -94,7 +95,7 @@ impl LeaseRequest {
         }
     }
 
-    /// Part of the request for which one agent is asked.
+    /// Part of the request that one agent is asked for: this number of workers.
     #[must_use]
     pub fn part(self, workers: u32) -> Self {
         Self {
@@ -128,11 +129,11 @@ impl LeaseRequest {
         }
         if let PlacementSpread::Several { least } = self.spread {
             if sharing == CoreUse::Shared {
-                return bad("spread needs cores of one's own: shared ones are found on one agent".into());
+                return bad("spread needs exclusive cores: a lease has shared cores on one agent only".into());
             }
             if !(1..=workers).contains(&least) {
                 return bad(format!(
-                    "spread must be at least 1 to {workers} workers, as many as are asked for, not {least}"
+                    "spread must be 1 to {workers} workers, the number of workers that are asked for, not {least}"
                 ));
             }
         }
@@ -150,7 +151,7 @@ impl LeaseRequest {
                 ));
             }
             if (workers, slots) != (1, 1) {
-                return bad("state is that of one worker with one slot: ask for one".into());
+                return bad("state needs exactly one worker with one slot".into());
             }
         }
         for (name, text) in [("label", &self.label), ("job", &self.job)] {
@@ -167,7 +168,8 @@ impl LeaseRequest {
 
 #[cfg(feature = "grpc")]
 impl LeaseRequest {
-    /// Makes the request of a message, and refuses one that no agent could grant. `ttl`: for a message that names none.
+    /// Makes the request of a message; refuses one that no agent could grant. `ttl`: time to live if the message names
+    /// none.
     pub fn of(message: &hotlease_wire::grpc::AcquireRequest, ttl: Duration) -> Result<Self, Rejection> {
         use hotlease_wire::grpc::{Polling, Sharing};
         let bad = |what: &str| Rejection::BadRequest { what: what.into() };

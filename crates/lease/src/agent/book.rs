@@ -1,4 +1,4 @@
-//! The book of leases: one step for each event.
+//! Book of a node's leases: grants, attaches, renews and ends leases, one step for each event.
 
 mod cores;
 mod delegations;
@@ -33,18 +33,22 @@ pub struct LeaseBook {
     usable: BTreeSet<u32>,
     cores: Cores,
     gpus: Gpus,
+    /// Memory that all leases together may ask for, bytes.
     memory_bytes: u64,
+    /// Leases that hold cores.
     leases: BTreeMap<LeaseId, CoreLease>,
+    /// The last leases that have ended, oldest first.
     ended: VecDeque<EndedLease>,
+    /// The latest epoch given out.
     epoch: Epoch,
     availability: Availability,
-    /// When a drain ends the remaining leases.
+    /// Time at which a drain ends the remaining leases.
     drained_by: Option<Duration>,
 }
 
 impl LeaseBook {
-    /// A node that offers these cores and this much memory, all free. It shares no core, see
-    /// [`with_places`](Self::with_places).
+    /// Makes the book of a node that offers these cores and this much memory, all free. The node shares no core unless
+    /// [`with_places`](Self::with_places) is called.
     pub fn new(cores: impl IntoIterator<Item = u32>, memory_bytes: u64) -> Self {
         let offered: BTreeSet<u32> = cores.into_iter().collect();
         Self {
@@ -74,10 +78,11 @@ impl LeaseBook {
         self
     }
 
-    /// Applies an event that happened at `now` (which never goes back), and returns the actions to carry out.
+    /// Applies an event that happened at `now` (which never goes back), and returns the actions to carry out. Ends
+    /// leases that have expired first. If the step has a refusal, the event itself changed nothing.
     pub fn step(&mut self, event: BookEvent, now: Duration) -> BookStep {
         let mut step = BookStep::default();
-        // Comes first, so that no event finds a lease alive that is past its expiry.
+        // First, so that no event finds a lease active that is past its expiry.
         self.expire(now, &mut step.actions);
         step.refusal = self.apply(event, now, &mut step.actions).err();
         self.note_drained(&mut step.actions);
@@ -128,7 +133,7 @@ impl LeaseBook {
         ending.map(|lease| lease.cores().len() as u32).sum()
     }
 
-    /// Whether a lease may find cores and GPUs once the leases that are ending now are over.
+    /// Whether a lease of this size may fit once the leases that are ending now have ended.
     pub fn can_soon_fit(&self, spec: &LeaseSpec) -> bool {
         let ending = self.leases.values().filter(|lease| !lease.is_active());
         let ending_gpus: usize = ending.map(|lease| lease.gpus().len()).sum();
@@ -159,7 +164,7 @@ impl LeaseBook {
         self.leases.values()
     }
 
-    /// The lease of this name, if it holds cores.
+    /// The lease of this id, if it holds cores.
     pub fn lease(&self, id: LeaseId) -> Option<&CoreLease> {
         self.leases.get(&id)
     }
@@ -296,6 +301,7 @@ impl LeaseBook {
                 limit: memory_left,
             });
         }
+        // Refused before anything is taken.
         if self.epoch.0 == u32::MAX {
             self.next_epoch()?;
         }
@@ -305,8 +311,8 @@ impl LeaseBook {
             offered: self.offered_gpus(),
         };
         let gpus = self.gpus.take(spec.workers, spec.gpus).ok_or(no_gpus)?;
-        let homes = match self.take_cores(&spec) {
-            Ok(homes) => homes,
+        let cores = match self.take_cores(&spec) {
+            Ok(cores) => cores,
             Err(refusal) => {
                 self.gpus.give_back(gpus.into_iter().flatten());
                 return Err(refusal);
@@ -314,7 +320,7 @@ impl LeaseBook {
         };
         let epoch = self.next_epoch()?;
         let mut workers = Vec::with_capacity(spec.workers as usize);
-        for (index, (cores, gpus)) in homes.into_iter().zip(gpus).enumerate() {
+        for (index, (cores, gpus)) in cores.into_iter().zip(gpus).enumerate() {
             actions.push(BookAction::StartWorker {
                 lease: id,
                 worker: WorkerIndex(index as u16),
@@ -349,7 +355,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// Takes the core of each slot of each worker. Refuses and takes nothing if they are not available.
+    /// Takes cores, and returns the core of each slot, by worker. Takes nothing if there are too few.
     fn take_cores(&mut self, spec: &LeaseSpec) -> Result<Vec<Vec<u32>>, Rejection> {
         let (workers, slots) = (spec.workers, spec.slots_per_worker);
         let asked = spec.all_slots();
@@ -398,6 +404,7 @@ impl LeaseBook {
         Ok(lease)
     }
 
+    /// Adds a session to the lease of a token. `until`: time after which the token cannot be attached to any more.
     fn attach(
         &mut self,
         session: SessionId,
@@ -418,6 +425,7 @@ impl LeaseBook {
         Ok(())
     }
 
+    /// Removes a session, and ends the lease if the holder has no other. Sessions of peers keep no lease.
     fn on_session_closed(&mut self, session: SessionId, id: LeaseId, now: Duration, actions: &mut Vec<BookAction>) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;

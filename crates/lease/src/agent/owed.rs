@@ -55,7 +55,7 @@ impl FinalTotal {
         }
     }
 
-    /// The total as an entry of a report.
+    /// Entry of a report with this total.
     pub fn report(&self) -> LeaseReport {
         LeaseReport {
             lease: self.lease,
@@ -90,7 +90,7 @@ pub struct OwedTotals {
 }
 
 impl OwedTotals {
-    /// Nothing is owed yet; at most `totals_max` totals are kept.
+    /// Makes an empty set that keeps at most `totals_max` totals.
     pub fn new(totals_max: usize) -> Self {
         Self {
             owed: BTreeMap::new(),
@@ -98,8 +98,8 @@ impl OwedTotals {
         }
     }
 
-    /// Adds the total of a lease that has ended, or a total of an earlier run that was found. Returns the total
-    /// that was given up to make room, if any.
+    /// Adds the total of a lease that has ended, or a total that an earlier run has left. Returns the total that was
+    /// given up to make room, if any.
     pub fn owe(&mut self, total: FinalTotal) -> Option<FinalTotal> {
         let key = (total.boot, total.lease);
         self.owed.insert(key, OwedTotal { total, sent: None });

@@ -1,4 +1,4 @@
-//! Acquisition of a lease, with patience.
+//! Acquisition of a lease: which party a client asks, how long it waits, and when it gives up.
 //!
 //! *Managed*: the client asks the manager, which asks the agents. *Direct*: the client asks the agents themselves,
 //! in a random order of its own, so that clients which begin at the same moment do not all queue at the same agent.
@@ -26,7 +26,7 @@ use std::time::Duration;
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause after all have refused.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How long further agents are tried after others could not serve the lease, even if the patience is shorter.
+/// Time for which further agents are tried after others could not serve the lease, even if the patience is shorter.
 const TRIED_FOR: Duration = Duration::from_secs(5);
 
 /// The party that the client asks for a lease.
@@ -42,7 +42,7 @@ pub enum GrantSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience(pub Duration);
 
-/// Event that the acquisition is told.
+/// Event of an acquisition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcquisitionEvent {
     /// Time passed.
@@ -99,13 +99,16 @@ pub struct Acquisition {
     state: AcquisitionState,
     /// Agents that are still to be asked in this round.
     round: VecDeque<AgentId>,
+    /// Agents that have announced to be full.
     full: BTreeSet<AgentId>,
     /// Agents that are not asked again.
     without: BTreeSet<AgentId>,
     /// Why these agents are not asked again.
     objections: Objections,
+    /// Longest pause before the next round.
     pause: Duration,
     begun: Duration,
+    /// Time at which the patience ends.
     give_up: Duration,
     /// The latest refusal that may pass, if there was one.
     last: Option<Rejection>,
@@ -130,7 +133,7 @@ impl Acquisition {
         }
     }
 
-    /// When to call [`step`](Self::step) at the latest.
+    /// Time at which to call [`step`](Self::step) at the latest; none: only with an event.
     pub fn due(&self) -> Option<Duration> {
         match self.state {
             AcquisitionState::Waiting { until } => Some(until),
@@ -138,7 +141,7 @@ impl Acquisition {
         }
     }
 
-    /// Whether there is a lease, or there will be none.
+    /// Whether the acquisition has ended, with a lease or without one.
     pub fn is_over(&self) -> bool {
         self.state == AcquisitionState::Over
     }
@@ -244,7 +247,7 @@ impl Acquisition {
             let last = self.last.take().unwrap_or_else(|| match self.objections.is_empty() {
                 true => Rejection::NoAgent,
                 false => Rejection::Unavailable {
-                    what: "any agent that could serve the lease: they have said that they are full".into(),
+                    what: "every agent that could serve the lease: each has announced that it is full".into(),
                 },
             });
             return self.give_up(last);

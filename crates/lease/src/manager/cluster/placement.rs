@@ -25,22 +25,27 @@ use std::time::Duration;
 pub const PARTS_MAX: usize = 64;
 /// Most questions for one request that is spread.
 const ASKS_MAX: usize = 2 * PARTS_MAX;
-/// How long agents are asked for one request: the client that waits for the answer gives up at 10 s, and the parts
-/// granted first are held meanwhile.
+/// Longest time for which agents are asked for one request: the client that waits for the answer gives up after 10 s,
+/// and the parts granted first hold their cores meanwhile.
 const ASKING_MAX: Duration = Duration::from_secs(8);
 
 /// A request for a lease while agents are asked.
 #[derive(Debug)]
 pub(super) struct Placement {
     wanted: LeaseRequest,
+    /// Of a request for one agent: the agents that are still to be asked, best first.
     candidates: VecDeque<AgentId>,
-    anybody: bool,
+    /// Whether any agent is reachable.
+    reachable: bool,
     /// Whether any agent grants leases at all.
     serving: bool,
-    against: Rejections,
-    /// Of a spread request: the agents that were asked, and how many workers each has room for if it said so.
+    rejections: Rejections,
+    /// Of a spread request: the agents that were asked, and for how many workers each has room if its rejection told
+    /// that.
     asked: BTreeMap<AgentId, Option<u32>>,
+    /// Number of questions to agents.
     asks: usize,
+    /// Time after which no further agent is asked.
     until: Duration,
     /// The parts granted so far.
     parts: Vec<GrantedPart>,
@@ -75,8 +80,8 @@ impl Placement {
             Rejection::NoGpus { .. } => self.wanted.spec.gpus,
             _ => self.wanted.spec.slots_per_worker,
         };
-        // The agent may have room for some workers: it is asked for them, once.
-        if let Some(free) = self.against.add(agent, name, refusal)
+        // The agent may have room for fewer workers: it is asked once more, for that number.
+        if let Some(free) = self.rejections.add(agent, name, refusal)
             && let Some(room @ None) = self.asked.get_mut(&agent)
         {
             *room = Some(free / each.max(1));
@@ -106,14 +111,14 @@ impl Cluster {
             PlacementSpread::Several { .. } => Vec::new(),
         };
         let any = Need::Cores(0);
-        let against = Rejections::new(wanted.without.clone());
+        let rejections = Rejections::new(wanted.without.clone());
         let candidates = candidates.into_iter().filter(takes);
         let placement = Placement {
             wanted,
-            candidates: candidates.filter(|agent| !against.is_never(agent)).collect(),
+            candidates: candidates.filter(|agent| !rejections.is_never(agent)).collect(),
             serving: self.registry.candidates(any).iter().any(takes),
-            anybody: self.reachable().next().is_some(),
-            against,
+            reachable: self.reachable().next().is_some(),
+            rejections,
             asked: BTreeMap::new(),
             asks: 0,
             until: now + ASKING_MAX,
@@ -123,6 +128,7 @@ impl Cluster {
         self.ask_next(request, now, actions);
     }
 
+    /// Asks the next agent for workers that are missing; settles the request if there is none to ask.
     fn ask_next(&mut self, request: RequestId, now: Duration, actions: &mut Vec<ClusterAction>) {
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
@@ -146,8 +152,8 @@ impl Cluster {
                     && placement.parts.len() < PARTS_MAX
                     && placement.asks < ASKS_MAX
                     && now < placement.until;
-                let Placement { asked, against, .. } = &*placement;
-                let serves = |agent: &AgentId| serves(agent) && !against.is_never(agent);
+                let Placement { asked, rejections, .. } = &*placement;
+                let serves = |agent: &AgentId| serves(agent) && !rejections.is_never(agent);
                 let share = || self.registry.share(missing, spec.with_workers(1), asked, serves);
                 goes_on.then(share).flatten()
             }
@@ -156,7 +162,7 @@ impl Cluster {
             return self.settle(request, actions);
         };
         placement.asks += 1;
-        // The second question to an agent is the last.
+        // An agent is asked at most twice: without room it gets no further share.
         let room = placement.asked.contains_key(&agent).then_some(0);
         placement.asked.insert(agent, room);
         let ask = self.ask(Question::Grant {
@@ -211,9 +217,9 @@ impl Cluster {
         else {
             return;
         };
-        // A run that is over cannot keep what it granted. If the run has not registered, the manager cannot tell
-        // whether it is the present one, and a late message of the registered run would end its leases. So such a
-        // run's grant is given back.
+        // A grant of an earlier run of the agent is void, because the leases of a run end with it. A grant of a run
+        // that has not registered is given back: the manager cannot tell whether that run is the present one, and a
+        // late message of the registered run would end the other's leases.
         let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
         let is_over = self.is_replaced(agent, granted.boot);
         if is_over || registered != Some(granted.boot) {
@@ -240,7 +246,7 @@ impl Cluster {
         self.settle(request, actions);
     }
 
-    /// Hands out the granted parts or gives them back: no agent is left to ask.
+    /// Ends the asking: hands out the granted parts, or gives them back if they are too few.
     fn settle(&mut self, request: RequestId, actions: &mut Vec<ClusterAction>) {
         let Some(placement) = self.placements.get(&request) else {
             return;
@@ -271,14 +277,14 @@ impl Cluster {
     /// The reason why there is no lease.
     fn sum_up(&self, placement: &Placement) -> Rejection {
         match placement {
-            Placement { anybody: false, .. } => Rejection::NoAgent,
+            Placement { reachable: false, .. } => Rejection::NoAgent,
             Placement { serving: false, .. } => Rejection::Unavailable {
                 what: "every node is being given back, or offers no cores; see `hotlease agents`".into(),
             },
             placement => {
                 let asked = (&placement.wanted, placement.granted_workers());
                 let serves = |agent: &AgentId| self.may_serve(*agent);
-                placement.against.sum_up(asked, &self.registry, serves)
+                placement.rejections.sum_up(asked, &self.registry, serves)
             }
         }
     }
