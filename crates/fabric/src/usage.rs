@@ -68,6 +68,7 @@ struct FailureLog {
     last: [FailureCells; FAILURES_KEPT],
 }
 
+/// Head of the block: reference times, the crash record, and the agent's flag.
 #[repr(C, align(128))]
 struct UsageHead {
     tick_hz: AtomicU64,
@@ -76,7 +77,7 @@ struct UsageHead {
     /// Signal + 1, or `CRASH_EXITED`; written last.
     crash: AtomicU64,
     crash_slot: AtomicU64,
-    /// Value of the slot's `running`.
+    /// Value of `SlotCells::running` of the slot that crashed.
     crash_function: AtomicU64,
     /// Capacity of the overrun output + 1; 0: no overrun.
     crash_overrun: AtomicU64,
@@ -221,7 +222,7 @@ impl UsageBlock {
     }
 
     fn head(&self) -> &UsageHead {
-        // SAFETY: the block starts with a Head of atomics, for which any bytes are valid, and stays mapped.
+        // SAFETY: the block starts with a `UsageHead` of atomics, for which any bytes are valid, and stays mapped.
         unsafe { self.memory.start().cast::<UsageHead>().as_ref() }
     }
 
@@ -288,8 +289,9 @@ impl UsageBlock {
         failures.count.store(number.wrapping_add(1), Release);
     }
 
-    /// Agent: the failures of a slot since it had `seen` of them, and their total now. Only the last ones are available
-    /// (`FAILURES_KEPT`). An invocation that fails meanwhile may be returned instead of the oldest.
+    /// Agent: the number of failures of a slot so far, and the failures after the first `seen`, oldest first. Only the
+    /// last ones (`FAILURES_KEPT`) are available. A failure that is recorded during the call may be returned instead of
+    /// the oldest.
     pub fn failures_since(&self, slot: u16, seen: u64) -> (u64, Vec<InvocationFailure>) {
         let failures = self.failures(slot);
         let count = failures.count.load(Acquire);
@@ -446,8 +448,8 @@ impl UsageBlock {
         })
     }
 
-    /// Worker: records why it dies. Async-signal-safe. `slot` is the thread's slot, `address` the faulting address. The
-    /// first crash stays.
+    /// Worker: records why it dies. Async-signal-safe. `slot` is the thread's slot, `address` the faulting address,
+    /// `guard_bytes` the size of the guard behind an output. The first crash stays.
     pub fn record_crash(&self, slot: Option<u16>, signal: i32, address: u64, guard_bytes: u64) {
         let overrun = slot.filter(|slot| *slot < self.slots).and_then(|slot| {
             let cells = self.cells(slot);
@@ -458,8 +460,8 @@ impl UsageBlock {
         self.record_end(slot, signal, overrun);
     }
 
-    /// Records the end of a worker that this one speaks for (in a virtual machine): `overrun` is the capacity that a
-    /// function wrote past, if it did.
+    /// Monitor: records the end of the worker in its virtual machine. `signal`: 0 if the worker exited; `overrun`:
+    /// capacity of the output that a function wrote past, if it did. The first record stays.
     pub fn record_end(&self, slot: Option<u16>, signal: i32, overrun: Option<u64>) {
         let head = self.head();
         if head.crash.load(Relaxed) != 0 {

@@ -1,4 +1,4 @@
-//! The client's end of a channel.
+//! Client's end of a channel: publishes requests, polls for replies.
 
 use crate::doorbell::Doorbell;
 use crate::memory::MemoryError;
@@ -11,7 +11,7 @@ use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// The client's own ring, made before the channel is opened.
+/// Ring for replies, in the client's memory; made before the channel is opened.
 pub struct ReplyRing(NearRing);
 
 impl ReplyRing {
@@ -42,7 +42,7 @@ pub struct CallParameters {
     pub flags: Flags,
     /// Time limit in microseconds; 0: unlimited.
     pub timeout_us: u32,
-    /// Most output bytes wanted in the ring (reduced to the reply ring's entry size).
+    /// Most output bytes that the caller wants in the ring; reduced to the reply ring's entry size.
     pub output_capacity: u32,
 }
 
@@ -84,8 +84,8 @@ impl ClientChannel {
 }
 
 impl<F: FarRing> ClientChannel<F> {
-    /// Client's end over any transport: `requests` is the worker's ring as that transport writes it, `generation` is
-    /// the worker's.
+    /// Makes the client's end over any transport. `requests`: the worker's ring, written through the transport;
+    /// `generation`: the channel's, from the worker.
     pub fn over(reply: ReplyRing, generation: u32, requests: F) -> Self {
         Self {
             requests,
@@ -114,13 +114,13 @@ impl<F: FarRing> ClientChannel<F> {
         self.replies.layout().depth()
     }
 
-    /// Payload bytes of a request, at most.
+    /// Most payload bytes of a request.
     #[inline]
     pub fn request_bytes(&self) -> usize {
         self.requests.payload_bytes()
     }
 
-    /// Payload bytes of a reply, at most.
+    /// Most payload bytes of a reply.
     #[inline]
     pub fn reply_bytes(&self) -> usize {
         self.replies.layout().entry_bytes()
@@ -198,10 +198,10 @@ impl<F: FarRing> ClientChannel<F> {
         self.requests.ring();
     }
 
-    /// Payload of a request that still stands in its entry, for sending it again after a worker died without starting
-    /// it. The caller has not reused the entry. `None` if the payload cannot be read back, or if the entry holds
-    /// another request. A hostile worker may have changed it: the bytes are its own tenant's, and their number is
-    /// checked.
+    /// Reads the payload of a request back from its entry, so that it can be sent again after a worker died without
+    /// starting it. The caller must not have reused the entry. `None` if the transport cannot read it back, or if the
+    /// entry holds another request. A hostile worker may have changed the bytes, which are its own tenant's; their
+    /// number is checked.
     pub fn recall(&self, number: u64) -> Option<Vec<u8>> {
         let entry = self.entry_of(number);
         let (line, payload) = self.requests.published(entry)?;
@@ -271,8 +271,8 @@ impl<F: FarRing> ClientChannel<F> {
     }
 }
 
-/// The entry beside the ring, for one invocation at a time that the client waits for. It counts its invocations apart
-/// from the ring's. Its methods do what the channel's methods of the same names do.
+/// Express entry of a channel: holds one invocation at a time, for which the client waits. Its invocations have numbers
+/// of their own. Each method does what the channel's method of the same name does.
 pub struct ExpressEntry<'a, F: FarRing = ShmRing>(&'a ClientChannel<F>);
 
 impl<'a, F: FarRing> ExpressEntry<'a, F> {

@@ -1,4 +1,4 @@
-//! The two ends of a lane.
+//! Ends of a lane: the writer, which makes the lane's memory, and the reader, which opens it.
 
 use super::progress::{LaneControl, LaneError, LaneRoom, ReaderProgress};
 use super::{LINES, PIECE_ALIGN};
@@ -10,29 +10,32 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Size of a message's head.
+/// Size of a message's head, bytes.
 pub const HEAD_BYTES: usize = 32;
-/// Longest body that stands in the line of its head.
+/// Longest body that travels in the line of its head, bytes.
 pub const INLINE_BYTES: usize = 24;
 /// Least capacity of a lane for longer bodies; capacities are powers of two.
 pub const LANE_BYTES_MIN: usize = 8 * 1024;
 /// Greatest capacity of a lane for longer bodies.
 pub const LANE_BYTES_MAX: usize = 1 << 20;
 
-/// The longest piece of a body: the reader copies one while the writer copies the next.
+/// Longest piece of a body, bytes: the reader copies one piece while the writer copies the next.
 const PIECE_BYTES: usize = 8 * 1024;
-/// Room that a longer body needs to begin (less if the body is shorter).
+/// Free bytes that a longer body needs before its first piece is written; a body that is shorter than this needs room
+/// for all of it.
 const FIRST_BYTES: usize = 4 * 1024;
+/// Offset of the lines in the memory.
 const LINES_AT: usize = 512;
+/// Offset of the bytes of longer bodies in the memory.
 const BYTES_AT: usize = (LINES_AT + LINES as usize * size_of::<Line>()).next_multiple_of(PAGE_BYTES);
 const HEAD_WORDS: usize = HEAD_BYTES / 8;
 
 const _: () = assert!(size_of::<LaneControl>() <= LINES_AT && FIRST_BYTES <= LANE_BYTES_MIN / 2);
 
-/// The memory of a lane.
+/// Memory of a lane: control words, lines, and bytes of longer bodies.
 struct LaneMemory {
     start: NonNull<u8>,
-    /// Bytes for longer bodies.
+    /// Number of bytes for longer bodies, a power of two.
     capacity: usize,
     /// Keeps the memory mapped.
     _owner: Arc<dyn Send + Sync>,
@@ -69,8 +72,8 @@ impl LaneMemory {
         unsafe { self.start.add(at).cast::<Line>().as_ref() }
     }
 
-    /// The two contiguous runs of the bytes from a position on: as many as fit before the end, and the rest from the
-    /// beginning. At most the capacity.
+    /// The two contiguous runs of `bytes` bytes from a position on: those before the end of the memory, and the rest
+    /// from its beginning. At most the capacity.
     fn runs(&self, position: u64, bytes: usize) -> [(NonNull<u8>, usize); 2] {
         let bytes = bytes.min(self.capacity);
         let at = position as usize & (self.capacity - 1);
@@ -103,7 +106,7 @@ fn rounded(bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(PIECE_ALIGN)
 }
 
-/// The end that writes, and that made the memory.
+/// Writing end of a lane; it has made the memory.
 pub struct LaneWriter {
     space: LaneMemory,
     room: LaneRoom,
@@ -112,8 +115,8 @@ pub struct LaneWriter {
 }
 
 impl LaneWriter {
-    /// Creates a lane with this capacity for longer bodies. Its memory is freed when both ends are gone, however they
-    /// end.
+    /// Creates a lane with `capacity` bytes for longer bodies. The reader opens it with the same `key`. The memory is
+    /// freed when both ends are gone, even if their processes were killed.
     pub fn create(capacity: usize, key: u64) -> Result<Self, MemoryError> {
         let size = check(capacity)?;
         let memory = sealed_memfd("hotlease-lane", size as u64)?;
@@ -144,9 +147,9 @@ impl LaneWriter {
         self.memory = None;
     }
 
-    /// Writes a head and the beginning of its body, or nothing (`None`) if there is no room; returns how much of the
-    /// body was written. Bodies of up to [`INLINE_BYTES`] go whole; the rest of a longer body follows by
-    /// [`continue_body`](Self::continue_body), before any other head.
+    /// Writes a head and the beginning of its body; returns the number of bytes of the body that were written, or
+    /// `None` if there was no room and nothing was written. Bodies of up to [`INLINE_BYTES`] are written whole; the
+    /// caller writes the rest of a longer body by [`continue_body`](Self::continue_body) before any other head.
     #[inline]
     pub fn begin(&mut self, head: &[u8; HEAD_BYTES], body: &[u8]) -> Result<Option<usize>, LaneError> {
         let mut words = [0; 8];
@@ -173,7 +176,7 @@ impl LaneWriter {
         Ok(Some(piece))
     }
 
-    /// Writes more of the body that was begun; returns how much. Zero if there is no room.
+    /// Writes more of the body that was begun; returns the number of bytes that were written, 0 if there is no room.
     pub fn continue_body(&mut self, body: &[u8]) -> Result<usize, LaneError> {
         let mut gone = 0;
         while gone < body.len() && self.room.check_room(self.space.control(), PIECE_ALIGN)? {
@@ -184,13 +187,13 @@ impl LaneWriter {
         Ok(gone)
     }
 
-    /// Announces that the writer waits for room; returns whether there is some by now. If not, the reader reports when
-    /// there is ([`LaneReader::release`]).
+    /// Announces that the writer waits for room; returns whether there is room after all. If not, the reader learns
+    /// that it must wake the writer ([`LaneReader::release`]).
     pub fn announce_stall(&mut self) -> Result<bool, LaneError> {
         self.room.stall(self.space.control(), rounded(FIRST_BYTES))
     }
 
-    /// Copies as much of a piece into the bytes as there is room for.
+    /// Copies the next piece of a body into the memory, as far as there is room; returns the piece's length.
     fn fill(&mut self, body: &[u8]) -> usize {
         // The room is a multiple of the alignment.
         let piece = body.len().min(PIECE_BYTES).min(self.room.bytes() as usize);
@@ -258,7 +261,7 @@ fn bytes_of<const N: usize>(words: &[u64]) -> [u8; N] {
     bytes
 }
 
-/// The end that reads.
+/// Reading end of a lane.
 pub struct LaneReader {
     space: LaneMemory,
     progress: ReaderProgress,
@@ -307,7 +310,8 @@ impl LaneReader {
         Some(LaneLine(words))
     }
 
-    /// Reads a piece; at most [`LANE_BYTES_MAX`], and never past the lane's capacity.
+    /// Reads a piece of the length of `into`, and skips it. Bytes of `into` beyond the lane's capacity stay as they
+    /// are.
     pub fn take(&mut self, into: &mut [u8]) {
         let length = into.len();
         let mut into = into;
