@@ -32,15 +32,17 @@ pub struct Launcher {
     nursery: PathBuf,
     container: Container,
     machine: Machine,
+    /// Nursery of each kind that needs one.
     namespaces: Arc<NurseryHandle>,
     containers: Arc<NurseryHandle>,
     machines: Arc<NurseryHandle>,
+    /// Number of processes that were started and are not reaped yet.
     living: watch::Sender<usize>,
     out_of_memory: Arc<OomWatch>,
 }
 
 impl fmt::Debug for Launcher {
-    // Leaves out the environment, which must not be in a log.
+    /// Leaves out the environment, which must not be in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Launcher({})", self.binary.display())
     }
@@ -84,20 +86,20 @@ impl Launcher {
         self.with_new_nurseries()
     }
 
-    /// Replaces the `hotlease-nursery` that is found by default: `$HOTLEASE_NURSERY`, else beside the worker's program
-    /// or the running one, else in `../libexec/hotlease` of that.
+    /// Replaces the path of `hotlease-nursery`. Default: `$HOTLEASE_NURSERY`, else beside the worker's program or the
+    /// running program, else in `../libexec/hotlease` beside the folder of either.
     pub fn with_nursery(mut self, nursery: impl Into<PathBuf>) -> Self {
         self.nursery = nursery.into();
         self.with_new_nurseries()
     }
 
-    /// Replaces the containers; the default are those of `crun`.
+    /// Replaces the settings of containers; by default `crun` makes them.
     pub fn with_container(mut self, container: Container) -> Self {
         self.container = container;
         self.with_new_nurseries()
     }
 
-    /// Replaces the virtual machines; by default they run the newest kernel.
+    /// Replaces the settings of virtual machines; by default they run the newest kernel of the host.
     pub fn with_machine(mut self, machine: Machine) -> Self {
         self.machine = machine;
         self.with_new_nurseries()
@@ -130,8 +132,8 @@ impl Launcher {
         &self.policy
     }
 
-    /// Makes sandboxes that start from now on see the current mounts of the host; running ones keep their view. To be
-    /// called after a mount or unmount that does not propagate to other mount namespaces.
+    /// Makes sandboxes that start from now on see the current mounts of the host; running sandboxes keep their view. To
+    /// be called after a mount or unmount that does not propagate to other mount namespaces.
     pub fn renew_mounts(&self) {
         self.namespaces.renew();
         self.machines.renew();
@@ -143,8 +145,8 @@ impl Launcher {
         self.find_lacking(kind).map(drop)
     }
 
-    /// Whether sandboxes of this kind are made for code of users who do not trust each other, or that the node does not
-    /// trust.
+    /// Whether sandboxes of this kind confine hostile code: of tenants who do not trust each other, or that the node
+    /// does not trust.
     pub fn is_confining(&self, kind: Kind) -> bool {
         match kind {
             Kind::Process => false,
@@ -153,8 +155,8 @@ impl Launcher {
         }
     }
 
-    /// Checks as [`check_available`](Self::check_available) does, and returns the parts of the policy that this node cannot
-    /// enforce.
+    /// Returns the parts of the policy that this node cannot enforce in sandboxes of this kind. Fails like
+    /// [`check_available`](Self::check_available) if the node cannot make them.
     pub fn find_lacking(&self, kind: Kind) -> Result<Vec<String>, String> {
         match kind {
             Kind::Process => Ok(Vec::new()),
@@ -165,7 +167,7 @@ impl Launcher {
     }
 
     /// Finds the worker's program: `$HOTLEASE_WORKER`, else beside the running program, else in `../libexec/hotlease`
-    /// of that.
+    /// beside its folder.
     pub fn find() -> Result<PathBuf, SandboxError> {
         if let Some(named) = std::env::var_os("HOTLEASE_WORKER").filter(|name| !name.is_empty()) {
             return Ok(named.into());
@@ -251,8 +253,10 @@ impl Launcher {
         self.attend(started)
     }
 
-    /// Starts a zygote: a program from which workers can be [forked](Self::fork), in kind `namespace` or `microvm`,
-    /// otherwise as [`start`](Self::start). Killing it leaves its workers alone; it counts as gone once they are.
+    /// Starts a zygote: a program from which workers can be [forked](Self::fork). It runs in a virtual machine for kind
+    /// `microvm`, and in a sandbox of kind `namespace` for any other kind; apart from that this works like
+    /// [`start`](Self::start). Its workers survive when it is killed, and it counts as gone only when the last of them
+    /// is gone.
     pub fn start_zygote(&self, kind: Kind, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
         let sandboxes = match kind {
             Kind::MicroVm => &self.machines,
@@ -262,8 +266,8 @@ impl Launcher {
         self.attend(sandboxes.start(zygote, &reach, &self.binary, &self.environment, control)?)
     }
 
-    /// Forks a worker from a zygote into its own sandbox of the zygote's kind, with `control` as its standard input.
-    /// From then on, neither sees what the other writes. Blocks as `start` does.
+    /// Forks a worker from a zygote into a sandbox of its own, of the zygote's kind, with `control` as its standard
+    /// input. Neither sees what the other writes to memory afterwards. Blocks as [`start`](Self::start) does.
     pub fn fork(&self, zygote: &Process, control: OwnedFd) -> Result<Process, SandboxError> {
         let begin = Instant::now();
         let mut process = self.attend(zygote.fork(control)?)?;
@@ -271,6 +275,7 @@ impl Launcher {
         Ok(process)
     }
 
+    /// Takes charge of a started sandbox: drains its output, counts it, reports its end.
     fn attend(&self, started: StartedSandbox) -> Result<Process, SandboxError> {
         Process::watch_sandbox(started, self.living.clone(), &self.out_of_memory)
             .map_err(|source| SandboxError::Start { what: "watch", source })
@@ -314,7 +319,7 @@ impl Launcher {
     }
 }
 
-/// Makes a nursery for each kind that needs one. None is started before it is needed.
+/// Makes the nurseries for namespaces, containers and machines. Each starts its program only when it is needed.
 fn nurseries(
     worker: &Path,
     nursery: &Path,

@@ -1,4 +1,4 @@
-//! A site's choice of virtual machines: QEMU, a kernel, memory.
+//! Settings of a site's virtual machines (QEMU, kernel, memory), and the search for their parts.
 
 use crate::container::find;
 use crate::workload::{Program, WORKER_BINARY, WorkerReach};
@@ -12,20 +12,21 @@ use std::path::{Path, PathBuf};
 /// File name of the program that is the monitor of a machine, and process 1 in it.
 pub const MACHINE_BINARY: &str = "hotlease-machine";
 
-/// Paths of that program, the kernel and its modules in the sandbox around a machine.
+/// Paths of [`MACHINE_BINARY`], the kernel and its modules in the sandbox around a machine.
 const MONITOR_INSIDE: &str = "/hotlease-machine";
 const KERNEL_INSIDE: &str = "/hotlease-kernel";
 const MODULES_INSIDE: &str = "/hotlease-modules";
 
 /// Memory that QEMU needs beyond that of its machine, bytes.
 const OWN_BYTES: u64 = 384 << 20;
-/// Open files that all processes of a machine together may have, beyond those of any worker: the monitor holds their
-/// descriptors.
+/// Number of open files that all processes of a machine together may have, in addition to the limit of any worker: the
+/// monitor holds a descriptor for each.
 const OPEN_FILES: u32 = 16 << 10;
 /// Least memory of a machine, bytes: a kernel does not start with less.
 const MEMORY_BYTES_MIN: u64 = 192 << 20;
 
-/// Names of QEMU in distributions; the second is for those where it is not meant to be run by hand.
+/// Names of QEMU in distributions. The second is that of distributions in which users are not meant to run QEMU by
+/// hand.
 const QEMU: [&str; 2] = [concat!("qemu-system-", "x86_64"), "/usr/libexec/qemu-kvm"];
 
 /// Virtual machines of a site.
@@ -51,7 +52,7 @@ impl Default for Machine {
     }
 }
 
-/// Paths of the parts of which machines are made.
+/// Paths of the parts that a machine is made of.
 #[derive(Debug, Clone)]
 pub struct MachinePaths {
     /// The QEMU program.

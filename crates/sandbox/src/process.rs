@@ -1,4 +1,4 @@
-//! A started process: its output, and how it ends.
+//! Started process: its output, its limits, and how it ends.
 
 use crate::error::SandboxError;
 use crate::memory::{OomWatch, resident_bytes};
@@ -22,8 +22,8 @@ use tokio::sync::watch;
 
 /// Size of one read from a process's output, bytes.
 const CHUNK_BYTES: usize = 4096;
-/// Most bytes read after a process's death: as many as fit into a pipe. A process that still writes was not killed with
-/// the group, and is not waited for.
+/// Most bytes of output read after a process's death: as many as fit into a pipe. If more come, a process that was not
+/// killed with the group still writes; it is not waited for.
 const REST_BYTES_MAX: usize = 64 * 1024;
 
 /// Way in which a process ended.
@@ -72,7 +72,9 @@ struct ProcessState {
     pidfd: AsyncFd<OwnedFd>,
     /// Access to the limits of its sandbox, if it has one.
     limits: Option<SandboxLimits>,
+    /// Whether the agent has killed it; then SIGKILL needs no other explanation.
     killed: AtomicBool,
+    /// The last of its output.
     tail: Mutex<Tail>,
 }
 
@@ -223,8 +225,8 @@ impl Process {
         }
     }
 
-    /// Limits its whole sandbox to this memory (0: as the policy says) and these processors (none: all), as far as the
-    /// node can. Without effect if it has no sandbox. Blocks for a moment.
+    /// Limits its whole sandbox to this memory (0: the policy's limit) and these processors (none: all), as far as the
+    /// node can. Without effect if it has no sandbox, or is gone. Blocks for a moment.
     ///
     /// # Errors
     /// The control group rejects the limits.
@@ -235,7 +237,7 @@ impl Process {
         }
     }
 
-    /// Forks a worker from it, if it is a zygote.
+    /// Forks a worker from it, with `control` as the worker's standard input. Fails if it is gone, or is no zygote.
     pub(crate) fn fork(&self, control: OwnedFd) -> Result<StartedSandbox, SandboxError> {
         let gone = || SandboxError::Sandbox {
             what: "the zygote is gone".into(),
@@ -279,8 +281,8 @@ impl Process {
         }
     }
 
-    /// Resolves when it is gone and reaped. Does not keep the process alive: if the process is dropped, it is killed,
-    /// and gone a moment later.
+    /// Resolves when it is gone and reaped. The future does not keep the process alive: dropping the [`Process`] kills
+    /// it.
     pub fn gone(&self) -> impl Future<Output = ()> + use<> {
         let mut exit = self.exit.clone();
         async move {
