@@ -20,22 +20,26 @@ const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpuset"];
 struct Hierarchy {
     folder: PathBuf,
     controllers: Vec<&'static str>,
+    /// Whether it is of version 2.
     unified: bool,
 }
 
 /// Hierarchies in which the groups of sandboxes are made.
 pub struct Groups {
     hierarchies: Vec<Hierarchy>,
+    /// Number of groups that were made; names the next one.
     next: u64,
 }
 
 /// Control group of one sandbox. Only [`ControlGroup::remove`] removes it.
 pub struct ControlGroup {
+    /// Folder in each hierarchy, its controllers, and whether the hierarchy is of version 2.
     folders: Vec<(PathBuf, Vec<&'static str>, bool)>,
 }
 
 impl Groups {
-    /// Makes folders for this nursery; returns the resources that cannot be limited, and why.
+    /// Makes this nursery's folders in the agent's groups; also returns the resources that cannot be limited, each with
+    /// the reason, in words.
     pub fn find() -> (Self, Vec<String>) {
         let mut groups = Self {
             hierarchies: Vec::new(),
@@ -53,9 +57,9 @@ impl Groups {
             .iter()
             .filter(|name| !groups.has(name))
             .map(|name| match *name {
-                "memory" => format!("memory of a sandbox, but of its files ({why})"),
-                "pids" => format!("processes of a sandbox, but by user ({why})"),
-                _ => format!("cores of a sandbox: its code may leave those of its lease ({why})"),
+                "memory" => format!("memory of a sandbox, except that of its files ({why})"),
+                "pids" => format!("processes of a sandbox, except together with all others of its user ({why})"),
+                _ => format!("cores of a sandbox: its code may use cores outside its lease ({why})"),
             });
         let missing = missing.collect();
         (groups, missing)
@@ -67,7 +71,8 @@ impl Groups {
             .any(|hierarchy| hierarchy.controllers.contains(&controller))
     }
 
-    /// Makes a group and puts this process into it.
+    /// Makes a group and moves the process `pid` into it. `processes`: most processes beside pid 1; `memory_bytes`: 0
+    /// is no limit. If it fails, no group is left.
     pub fn make(&mut self, pid: libc::pid_t, processes: u32, memory_bytes: u64) -> io::Result<ControlGroup> {
         self.next += 1;
         let mut group = ControlGroup::none();
@@ -83,7 +88,7 @@ impl Groups {
                     copy_cpuset(&hierarchy.folder, &folder)?;
                 }
                 if hierarchy.controllers.contains(&"pids") {
-                    // One more, for pid 1.
+                    // Pid 1 comes on top.
                     fs::write(folder.join("pids.max"), (u64::from(processes) + 1).to_string())?;
                 }
                 fs::write(folder.join("cgroup.procs"), pid.to_string())
@@ -151,7 +156,7 @@ impl ControlGroup {
         Ok(())
     }
 
-    /// Limits the group to these processors; none: all that the folder above has.
+    /// Limits the group to these processors; none: all processors of the group above.
     pub fn limit_cores(&self, cores: &[u32]) -> io::Result<()> {
         let list: Vec<String> = cores.iter().map(u32::to_string).collect();
         let sets = self.folders.iter().filter(|(_, with, _)| with.contains(&"cpuset"));
@@ -166,8 +171,8 @@ impl ControlGroup {
         Ok(())
     }
 
-    /// Whether the kernel has killed a process of the group for lack of memory; `None`: it does not count such kills
-    /// here.
+    /// Whether the kernel has killed a process of the group for lack of memory; `None`: the kernel does not report such
+    /// kills for this group.
     pub fn read_oom_kill(&self) -> Option<bool> {
         self.folders.iter().find_map(|(folder, _, unified)| {
             let file = if *unified {
@@ -181,7 +186,7 @@ impl ControlGroup {
         })
     }
 
-    /// Removes the folders that are empty; returns whether all are gone.
+    /// Removes the group's folders; returns whether all are gone. A folder stays while a process is in it.
     pub fn remove(&mut self) -> bool {
         self.folders.retain(|(folder, ..)| match fs::remove_dir(folder) {
             Ok(()) => false,
@@ -204,7 +209,7 @@ fn known_controllers(names: &str, separator: char) -> Vec<&'static str> {
     CONTROLLERS.into_iter().filter(|known| is_named(known)).collect()
 }
 
-/// Lists the agent's groups (the nursery is in the same ones), as far as their file systems are mounted.
+/// Lists the agent's groups, as far as their file systems are mounted. The nursery is in the same groups.
 fn candidates() -> Vec<Candidate> {
     let own = fs::read_to_string(Host::path("/proc/self/cgroup")).unwrap_or_default();
     let mounts = fs::read_to_string(Host::path("/proc/self/mountinfo")).unwrap_or_default();
@@ -255,6 +260,7 @@ fn candidates() -> Vec<Candidate> {
 }
 
 impl Candidate {
+    /// Makes the nursery's folder in the group, or beside it in version 2. Without controllers nothing is made.
     fn prepare(self) -> Result<Hierarchy, String> {
         if self.controllers.is_empty() {
             return Ok(Hierarchy {
@@ -370,6 +376,7 @@ fn sweep(place: &Path) {
     }
 }
 
+/// Removes a folder and the folders in it, as far as no process is left in them.
 fn remove_with_processes(folder: &Path) {
     if let Ok(entries) = fs::read_dir(folder) {
         let folders = entries.flatten().filter(|entry| entry.path().is_dir());

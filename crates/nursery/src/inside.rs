@@ -34,10 +34,11 @@ pub enum View {
     Container(Box<ContainerTemplate>),
 }
 
-/// Parameters of pid 1.
+/// Settings of a sandbox that its pid 1 carries out.
 pub struct SandboxInit<'a> {
     pub view: &'a View,
     pub policy: &'a Policy,
+    /// Filter of system calls for other programs.
     pub filter: &'a BpfProgram,
     /// Filter of programs with access to object storage.
     pub filter_with_storage: &'a BpfProgram,
@@ -76,19 +77,19 @@ impl SandboxInit<'_> {
     }
 
     fn prepare_and_start(&self, socket: &OwnedFd) -> Result<i32, StepError> {
-        match receive(socket).map_err(step("hearing of the nursery"))? {
+        match receive(socket).map_err(step("hearing from the nursery"))? {
             Some((Pid1Order::Prepare, _)) => self.prepare()?,
             _ => return Err(nursery_gone()),
         }
         let waiting = match self.view {
             View::Pieces(_) => None,
-            View::Container(common) => match receive(socket).map_err(step("hearing of the nursery"))? {
+            View::Container(common) => match receive(socket).map_err(step("hearing from the nursery"))? {
                 Some((Pid1Order::Grouped, _)) => Some(common.wait(self.network)?),
                 _ => return Err(nursery_gone()),
             },
         };
         send(socket, &Pid1Report::Prepared, &[]).map_err(step("telling the nursery"))?;
-        let (targets, storage, fds) = match receive(socket).map_err(step("hearing of the nursery"))? {
+        let (targets, storage, fds) = match receive(socket).map_err(step("hearing from the nursery"))? {
             Some((Pid1Order::Start { targets, storage }, fds)) => (targets, storage, fds),
             _ => return Err(nursery_gone()),
         };
@@ -120,6 +121,7 @@ impl SandboxInit<'_> {
         })
     }
 
+    /// Changes the user, makes the root, and sets limits: everything that needs no knowledge of the program.
     fn prepare(&self) -> Result<(), StepError> {
         set_keep_capabilities(true).map_err(step("keeping capabilities"))?;
         if self.by_root {
@@ -137,7 +139,8 @@ impl SandboxInit<'_> {
         confinement::forbid_capabilities().map_err(step("forbidding capabilities"))
     }
 
-    /// Sets what every pid 1 needs: death with the nursery, privacy, a session, a keyring, a host name.
+    /// Gives the process the properties of every pid 1: it dies with the nursery, cannot be inspected, and has a
+    /// session, a keyring and a host name of its own.
     pub fn be_pid_1(&self) -> Result<(), StepError> {
         // After the change of user, which resets it. If the nursery has ended before this call, its closed socket shows
         // that.
@@ -148,6 +151,7 @@ impl SandboxInit<'_> {
         rustix::system::sethostname(b"sandbox").map_err(step("naming the host"))
     }
 
+    /// Sets the resource limits of the policy, as far as the hard limits allow. Programs inherit them.
     pub fn limit(&self) -> rustix::io::Result<()> {
         let limits = [
             (Resource::Core, 0),
@@ -231,8 +235,8 @@ impl SandboxInit<'_> {
         if confinement::has_landlock() {
             confinement::limit_reach().map_err(step("setting up Landlock"))?;
         }
-        // Uses up pid 2. A zygote's workers have pid 2 in their namespaces; libraries compare pids to notice that they
-        // were forked.
+        // Uses up pid 2, so that the zygote has another pid than its workers, which are pid 2 in their namespaces:
+        // libraries compare pids to notice a fork.
         // SAFETY: this process has one thread.
         match unsafe { kernel::fork(0) }.map_err(step("starting a process"))? {
             // SAFETY: ends the process.
@@ -268,8 +272,8 @@ impl StartedProgram {
     }
 }
 
-/// Closes all descriptors of the nursery except the socket, among them its socket to the agent and those to other
-/// sandboxes.
+/// Closes all descriptors that were copied from the nursery, except `socket`: among them are the nursery's socket to
+/// the agent, and its sockets to other sandboxes. `null`: path of the null device, for the standard streams.
 pub fn only_socket(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
     let null = fs::File::options().read(true).write(true).open(null)?;
     nix::unistd::dup2_stdin(&null)?;
@@ -288,7 +292,7 @@ pub fn only_socket(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
 }
 
 fn nursery_gone() -> StepError {
-    step("hearing of the nursery")(io::Error::from(io::ErrorKind::UnexpectedEof))
+    step("hearing from the nursery")(io::Error::from(io::ErrorKind::UnexpectedEof))
 }
 
 /// Reaps every child that ends until this one has; returns its exit status or negative signal.

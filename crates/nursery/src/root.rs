@@ -72,7 +72,7 @@ const GROUP: &str = "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n";
 const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files\n";
 const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
 
-/// Most inodes of a file system in memory, whose bytes are limited apart from that.
+/// Most inodes of a file system in memory; its bytes have a limit of their own.
 const INODES: &str = "65536";
 
 /// An error, and the step in which it occurred.
@@ -140,7 +140,7 @@ pub fn make_pieces() -> Result<(), StepError> {
     .map_err(step("mounting a folder for pieces of the host"))
 }
 
-/// A path in that folder.
+/// Path of a piece in the folder of pieces.
 pub fn piece(name: &str) -> PathBuf {
     Path::new(PIECES).join(name)
 }
@@ -241,7 +241,7 @@ impl Template {
         })
     }
 
-    /// Leaves out the folders of the sandbox's own: the runtime mounts them.
+    /// Leaves out the folders of the sandbox's own (`/dev`, `/tmp`, `/proc`), which a container runtime mounts itself.
     pub fn without_own(mut self) -> Self {
         self.pieces.retain(|piece| !piece.devices);
         self.has_own = false;
@@ -315,7 +315,7 @@ impl Template {
         Ok(())
     }
 
-    /// Adds the hypervisor's device, which the sandbox's user may open, even if that user may not on the host.
+    /// Adds the device of KVM, which the sandbox's user may open, even if that user may not on the host.
     fn add_kvm(&mut self, host: &Host) -> io::Result<()> {
         let Some(dev) = self.pieces.iter().find(|piece| piece.devices) else {
             return Ok(());
@@ -332,8 +332,8 @@ impl Template {
         }
     }
 
-    /// Moves pid 1 of a sandbox, which has all its namespaces already, onto a root of its own. The root itself can
-    /// still be written.
+    /// Moves pid 1 of a sandbox onto a root of its own, which stays writable until it is sealed. Pid 1 must be in all
+    /// its namespaces already.
     pub fn enter(&self) -> Result<(), StepError> {
         self.assemble(Path::new(NEW), ProcMount::ReadOnly)?;
         leave_for(NEW)
@@ -363,7 +363,8 @@ impl Template {
         }
     }
 
-    /// Covers the own folders and `/proc` of another sandbox, of whose mounts this process has a copy, with its own.
+    /// Mounts `/tmp`, `/dev/shm` and `/proc` of this sandbox's own over those of another sandbox. To be called by a
+    /// process that has a copy of the other's mounts.
     pub fn cover_own(&self) -> Result<(), StepError> {
         self.place_own(Path::new("/"), ProcMount::ReadOnly)
     }

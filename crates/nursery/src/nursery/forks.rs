@@ -20,25 +20,26 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// The zygote's part of a sandbox: a program from which workers are forked.
+/// State of a sandbox whose program is a zygote, from which workers are forked.
 pub(super) struct Zygote {
     /// Socket for orders. The nursery never waits for it: a tenant's code is at the other end.
     orders: OwnedFd,
-    /// Paths of the mounts that the zygote's program got.
+    /// Paths of the zygote's mounts, which its workers get, too.
     targets: Vec<PathBuf>,
     /// Namespaces in which its workers' sandboxes are made; `None`: it has not started yet.
     parent: Option<ZygoteNamespaces>,
     /// Whether the zygote lives. If not, its sandbox ends with its last worker.
     lives: bool,
-    /// Whether it has forked on request. From then on the next fork is made ahead; before, it may still be busy with
-    /// its imports.
+    /// Whether a requested fork has succeeded. From then on the next fork is made ahead; before, the zygote may still
+    /// be busy with its imports.
     forks: bool,
 }
 
-/// A fork's part of a sandbox that is within a zygote's.
+/// State of a sandbox for one fork, nested in the sandbox of its zygote.
 pub(super) struct ForkedSandbox {
     /// Number of the zygote's sandbox.
     pub of: u64,
+    /// Namespaces that the fork enters; none once the fork was ordered.
     pub namespaces: Vec<OwnedFd>,
     /// Pid of the worker in the zygote's sandbox.
     worker: Option<i32>,
@@ -65,7 +66,7 @@ impl ForkedSandbox {
 }
 
 impl Zygote {
-    /// A zygote that is about to start, and its end of the socket.
+    /// Makes the state of a zygote that is about to start; also returns the zygote's end of the socket for orders.
     pub fn new(targets: Vec<PathBuf>) -> io::Result<(Self, OwnedFd)> {
         let kind = SockType::SeqPacket;
         let (orders, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
@@ -140,9 +141,9 @@ impl Sandbox {
     /// Moves a confined fork into its group, where it waits.
     pub(super) fn on_forked(&mut self, program: OwnedFd) -> Result<(), String> {
         let ZygoteRole::Nested(forked) = &mut self.role else {
-            return Err("a fork came to where none is expected".into());
+            return Err("a fork arrived in a sandbox that expects none".into());
         };
-        // Until now it was in the zygote's group, which has the same limits.
+        // Until now the fork was in the zygote's group, which has the same limits.
         if let Some(numbers) = numbers(&program).filter(|numbers| numbers.len() > 2) {
             forked.worker = numbers.get(numbers.len() - 2).copied();
             let joined = self.made.group.join(numbers[0]);
@@ -155,10 +156,10 @@ impl Sandbox {
     /// Tells the waiting fork to run, and gives it its input and output.
     fn release_fork(&mut self) -> Result<(), String> {
         let ZygoteRole::Nested(forked) = &mut self.role else {
-            return Err("nothing waits there".into());
+            return Err("no fork waits there".into());
         };
         let (Some(go), Some((input, output))) = (forked.go.take(), forked.streams.take()) else {
-            return Err("nothing waits there".into());
+            return Err("no fork waits there".into());
         };
         let told = send(&go, &zygote::ForkRequest::Go, &[input.as_fd(), output.as_fd()]);
         told.map_err(|error| format!("the fork that waited has died: {error}"))
@@ -201,6 +202,7 @@ fn numbers(pidfd: &OwnedFd) -> Option<Vec<i32>> {
 }
 
 impl Nursery {
+    /// Queues a requested fork; fails it at once if its zygote is gone, or there are too many sandboxes.
     pub(super) fn fork(&mut self, fork: PendingFork) {
         let what = if self.sandboxes.len() + self.forks.len() >= SANDBOXES_MAX {
             format!("there are {SANDBOXES_MAX} sandboxes already")
@@ -259,17 +261,17 @@ impl Nursery {
         spare.count()
     }
 
-    /// Makes a sandbox within one living zygote's that has no spare one; returns whether it made one.
+    /// Begins to make a spare nested sandbox for one zygote that is alive and has none; returns whether it did.
     pub(super) fn refill_nested(&mut self) -> bool {
         let lacking = self.sandboxes.iter().find_map(|sandbox| {
             let id = sandbox.id?;
             (sandbox.zygote(id)?.lives && self.is_alive(id) && self.spare_of(id) == 0).then_some(id)
         });
-        // After a failure, not tried again until a fork is requested: its reply carries the error.
+        // A failure is reported when a fork is requested: `serve_forks` tries again then, and its reply has the error.
         lacking.is_some_and(|zygote| self.sandboxes.len() < SANDBOXES_MAX && self.nest(zygote).is_ok())
     }
 
-    /// Begins to make a sandbox within that of a zygote.
+    /// Begins to make a sandbox nested in the sandbox of a zygote.
     fn nest(&mut self, id: u64) -> Result<(), String> {
         let inside = SandboxInit {
             view: &self.view,
@@ -306,7 +308,8 @@ impl Nursery {
         }
     }
 
-    /// Gives a requested fork to a prepared sandbox: the fork waits there already, or is ordered now.
+    /// Assigns a requested fork to a prepared sandbox. A fork that was made ahead is released; otherwise a fork is
+    /// ordered now.
     fn fork_into(&mut self, index: usize, fork: PendingFork) {
         let PendingFork {
             id,
@@ -383,7 +386,7 @@ impl Nursery {
         }
     }
 
-    /// Tells pid 1 of the sandbox that a fork comes, and the zygote to fork.
+    /// Orders the zygote to fork into a sandbox, and tells pid 1 of that sandbox to expect the fork.
     fn order_fork(&mut self, index: usize) -> io::Result<()> {
         let (report, reporting) = io::pipe()?;
         let kind = SockType::SeqPacket;
@@ -434,7 +437,7 @@ impl Nursery {
         self.end_zygotes();
     }
 
-    /// Handles the end of a worker, which the pid 1 of its zygote, its parent, has reported.
+    /// Handles the end of a worker, as reported by its parent: pid 1 of the zygote's sandbox.
     pub(super) fn on_worker_ended(&mut self, zygote: Option<u64>, pid: i32, status: i32) {
         for sandbox in &mut self.sandboxes {
             if let ZygoteRole::Nested(forked) = &sandbox.role

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 /// Step in which the nursery's end of the socket may fail.
-const HEARING: &str = "hearing of the nursery";
+const HEARING: &str = "hearing from the nursery";
 /// Pid of the fork in its namespace: the first after pid 1.
 const WORKER: libc::pid_t = 2;
 
