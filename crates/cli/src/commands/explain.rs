@@ -1,4 +1,4 @@
-//! `hotlease explain`: the start of a lease, step by step.
+//! `hotlease explain`: prints how a lease started, step by step, and what its functions reach.
 
 use clap::Args;
 use hotlease_terminal::exit::CommandError;
@@ -126,7 +126,7 @@ impl LeaseExplanation {
     }
 }
 
-/// Resources that functions of a lease may use outside their sandbox, in words.
+/// Resources outside their sandbox that functions of a lease may use, in words.
 fn reaches(start: &LeaseStart) -> Vec<String> {
     let reach = start.reach.clone().unwrap_or_default();
     let storage = reach.storage.into_iter();
@@ -171,11 +171,12 @@ fn steps(start: &LeaseStart) -> Vec<StepRow> {
     known.filter_map(step).collect()
 }
 
-/// The only lease whose id begins with this text, or the last lease, with the record of its start.
+/// Finds the only lease whose id begins with this text, or without a text the last lease; also returns the record of
+/// its start. Fails if several leases fit, none does, or the start is not known any more.
 fn find_lease_start(beginning: Option<&str>, leases: Vec<LeaseInfo>) -> anyhow::Result<(LeaseInfo, LeaseStart)> {
     let Some(beginning) = beginning else {
         let known = leases.into_iter().filter(|lease| lease.start.is_some());
-        // Each new worker has a higher epoch than all earlier ones.
+        // Epochs rise with each grant of an agent. They do not order the leases of different agents.
         let last = known.max_by_key(|lease| lease.epoch);
         let Some((lease, start)) = last.and_then(with_start) else {
             anyhow::bail!(

@@ -1,4 +1,4 @@
-//! `hotlease run`: calls of one function.
+//! `hotlease run`: leases workers, calls one function on them, and prints its output.
 
 use crate::commands::leases::usage_text;
 use anyhow::Context;
@@ -234,7 +234,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
         },
         timeout: args.timeout,
         patience: args.wait.unwrap_or_default(),
-        // One call at a time on each slot: few entries, and large enough that most data fits in them.
+        // Each slot has one call at a time: few entries, but large ones, so that most data fits in them.
         depth: 2,
         manager: args.site.manager.clone().filter(|manager| !manager.is_empty()),
         identity: args.site.identity.clone(),
@@ -246,7 +246,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
     }
 }
 
-/// Prints to stderr, because stdout is the function's.
+/// Prints durations and usage to stderr, because stdout has the function's output.
 fn tell(ran: &RunSummary) {
     let ns = quantity::nanoseconds;
     eprintln!(
@@ -296,8 +296,8 @@ struct CallResults {
 
 /// Zeroed memory for an output of the requested size.
 fn output_memory(bytes: usize) -> anyhow::Result<Vec<u8>> {
-    // Tries the reservation first: `vec!` gets zeroed memory that is not touched before use, but a failure there
-    // would end the process.
+    // Reserves memory once to see whether there is enough: a failure of `vec!` would end the process. `vec!` then gets
+    // zeroed memory that is not touched before use.
     let probe = Vec::<u8>::new().try_reserve_exact(bytes);
     probe.with_context(|| {
         let bytes = quantity::bytes(bytes as u64);
@@ -306,7 +306,8 @@ fn output_memory(bytes: usize) -> anyhow::Result<Vec<u8>> {
     Ok(vec![0; bytes])
 }
 
-/// Calls the function. Each slot is kept busy by a thread of its own; the first error stops all.
+/// Calls the function `args.repeat` times. Each slot is kept busy by a thread of its own; after the first error no
+/// thread begins another call.
 fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<CallResults> {
     let slots = u64::from(args.slots) * u64::from(args.workers);
     let left = AtomicU64::new(args.repeat);

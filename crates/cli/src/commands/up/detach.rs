@@ -1,4 +1,4 @@
-//! `up --detach`: this program as a background process in a session of its own.
+//! `up --detach`: starts this program again as a background process in a session of its own, and waits until it serves.
 //!
 //! ```text
 //! up --detach ──spawn──▶ up --background ──setsid, lock, log, serve──▶ one line on stdout ──▶ serves
@@ -31,7 +31,7 @@ use std::time::Duration;
 const SERVES_WITHIN: Duration = Duration::from_secs(30);
 /// Longest report, bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
-/// Time for another `up` that is ending before it counts as running.
+/// Longest wait for another `up` that is ending; after that it counts as running.
 const ENDING_GRACE: Duration = Duration::from_millis(300);
 
 /// Report of the background process to the process that started it.
@@ -93,20 +93,20 @@ fn runs_already(dir: &RuntimeDir) -> anyhow::Error {
     CommandError::RunsAlready { dir, pid }.into()
 }
 
-/// Report from the pipe, if it arrives in time.
+/// Reads the report from the pipe; none if it does not arrive in time, or cannot be read.
 fn report_of(pipe: ChildStdout) -> Option<StartReport> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut line = String::new();
         let read = BufReader::new(pipe.take(REPORT_BYTES_MAX)).read_line(&mut line);
         let report = read.ok().and_then(|_| serde_json::from_str(&line).ok());
-        // After the limit the receiver is gone.
+        // Fails after the time limit, when the receiver is gone.
         let _ = sender.send(report);
     });
     receiver.recv_timeout(SERVES_WITHIN).ok().flatten()
 }
 
-/// Error if there was no report: the process died without one, or hangs.
+/// Makes the error for a process without a report, which has died or hangs. Kills a process that hangs.
 fn ended(child: &mut Child, dir: &RuntimeDir) -> anyhow::Error {
     let log = log_path(dir);
     let how = match child.try_wait() {
@@ -129,7 +129,7 @@ pub(super) fn in_background(
     dir: &RuntimeDir,
     run: impl FnOnce(UpLock, &mut dyn FnMut(PlatformSummary)) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    // Fails only for a leader of a process group, which has left the session of its starter already.
+    // Fails only if this process leads a process group: then it was started in a session of its own already.
     let _ = nix::unistd::setsid();
     let mut reported = false;
     let serve = || {
@@ -166,7 +166,7 @@ fn report(report: &StartReport) {
         .open("/dev/null")
         .and_then(|null| nix::unistd::dup2_stdout(null).map_err(io::Error::from));
     if let Err(error) = told.and(closed) {
-        tracing::warn!(%error, "the program that started this was not told, or its pipe stays open");
+        tracing::warn!(%error, "the report could not be written, or its pipe could not be closed");
     }
 }
 
