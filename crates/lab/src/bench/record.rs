@@ -38,7 +38,7 @@ pub(super) struct Baseline {
     pub(super) figures: Figures,
 }
 
-/// Percentiles of times, or a rate.
+/// Percentiles of times, a rate, or a change.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(untagged)]
 pub(super) enum Figures {
@@ -92,7 +92,7 @@ impl Figures {
         }
     }
 
-    /// Bytes per second from the times of moving this many.
+    /// Bytes per second, from the times of transfers of `bytes` bytes.
     pub(super) fn of_transfers(bytes: usize, samples: &Samples) -> Self {
         Self::Rate {
             per_second: bytes as f64 * 1e9 / samples.quantile(0.5).max(1) as f64,

@@ -1,11 +1,11 @@
-//! Samples of durations.
+//! Samples of durations: the clock, blocks of consecutive samples, whole series, and pairs of series that alternate.
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
 use hotlease_fabric::clock::{TickClock, measure_tick_hz, median, ticks};
 use std::time::Duration;
 
-/// A cheap clock that counts nanoseconds.
+/// Clock that counts nanoseconds by the processor's ticks; a reading is cheap.
 #[derive(Clone, Copy)]
 pub(super) struct Clock(TickClock);
 
@@ -67,7 +67,7 @@ impl Block {
     }
 }
 
-/// Longest duration that is recorded: ten minutes.
+/// Longest duration that is recorded: ten minutes. Longer ones count as this.
 const LONGEST_NS: u64 = 600_000_000_000;
 
 /// All samples of one series.
@@ -81,7 +81,6 @@ impl Samples {
     }
 
     pub(super) fn add(&mut self, ns: u64) {
-        // Counts a longer duration as the longest one.
         self.0.saturating_record(ns);
     }
 

@@ -1,4 +1,4 @@
-//! One attempt in a sandbox, next to a fresh neighbour.
+//! Trial of one attempt to escape: makes the attempt in a sandbox, next to a fresh neighbour, and collects its effects.
 
 use super::judgement::{AttemptFacts, Judgement, judge};
 use super::leftover_processes::kill_outlived;
@@ -28,10 +28,10 @@ const TMP_BYTES: u64 = 16 << 20;
 const PROCESSES: u32 = 128;
 const DESCRIPTORS: u32 = 256;
 pub(super) const PROCESSORS: usize = 1;
-/// Bytes that the log flood prints, and bytes by which it may enlarge this process.
+/// Bytes that the log flood prints, and most bytes by which this process, which keeps a part of them, may grow.
 const LOG_BYTES: u64 = 64 << 20;
 const GROWTH_BYTES_MAX: u64 = 32 << 20;
-/// Duration of floods, and of measuring the neighbour's pace.
+/// Duration of a flood, and of a measurement of the neighbour's pace.
 pub(super) const FLOOD: Duration = Duration::from_millis(100);
 /// Time that an attempt waits for a connection from outside.
 const LISTEN: Duration = Duration::from_millis(150);
@@ -58,24 +58,31 @@ pub(super) fn policy() -> Policy {
     }
 }
 
-/// Everything that attempts are made with.
+/// Programs and settings that all attempts have in common.
 pub(super) struct TestSetup {
     pub(super) launcher: Launcher,
+    /// The program with the attempts and the neighbour.
     pub(super) program: PathBuf,
     /// Whether attempts are made in forks of a zygote.
     pub(super) zygote: bool,
+    /// Stands for the agent, which attempts try to harm.
     pub(super) agent: StandIn,
+    /// Text that no attempt may read.
     pub(super) secret: Arc<String>,
-    /// Memory of virtual machines.
+    /// Memory of virtual machines, bytes.
     pub(super) machine_bytes: u64,
 }
 
 /// Surroundings of the attempts in one sandbox, besides the neighbour.
 pub(super) struct Surroundings {
+    /// Token of the attempts: see [`token`].
     pub(super) token: String,
     neighbours_token: String,
+    /// Environment variables of the attempts, without their prefix.
     given: Vec<(String, String)>,
+    /// Tries to reach a listener of an attempt from outside.
     knocking: RepeatedConnector,
+    /// Memory of this process before the attempts, bytes.
     resident_bytes: u64,
 }
 
@@ -111,14 +118,14 @@ impl Trial {
     }
 }
 
-/// Text in the names of everything that an attempt or a neighbour makes. It begins with this process's id, by which
-/// left-overs can be found.
+/// Makes a text that is part of the name of everything that an attempt or a neighbour makes. It begins with this
+/// process's id, by which left-overs can be found.
 pub(super) fn token() -> String {
     format!("{:08x}{:016x}", std::process::id(), rand::random::<u64>())
 }
 
 impl TestSetup {
-    /// A neighbour as attempts meet it: on processors that are not granted to the attempts, if there are others.
+    /// Starts a neighbour, on processors other than those of the attempts if there are others; also returns its token.
     pub(super) fn neighbour(&self) -> anyhow::Result<(Neighbour, String)> {
         let token = token();
         let mut processors = processors()?;
@@ -131,7 +138,7 @@ impl TestSetup {
         Ok((neighbour.context("cannot start the neighbour")?, token))
     }
 
-    /// A neighbour, and the other surroundings of an attempt in a sandbox of this kind.
+    /// Makes a neighbour, and the other surroundings of attempts in a sandbox of this kind.
     pub(super) fn surround(&mut self, kind: Kind) -> anyhow::Result<(Neighbour, Surroundings)> {
         self.agent.restore()?;
         let (neighbour, neighbours_token) = self.neighbour()?;
@@ -159,9 +166,9 @@ impl TestSetup {
         let pulse_before = attempt.flood.then(|| alone(&mut neighbour)).flatten();
         let process = self.start(&[attempt.name], kind, &around, theirs)?;
         match kind {
-            // It begins by itself, as soon as its machine has booted.
+            // The attempt begins by itself, as soon as its machine has booted.
             Kind::MicroVm => machines::until_begun(&process).await,
-            // It waits for this message, so that everything is in place when it begins.
+            // The attempt waits for this message, so that everything is in place when it begins.
             _ => drop(send(ours.as_raw_fd(), b"go", MsgFlags::MSG_NOSIGNAL)?),
         }
         let is_flood = attempt.flood;
@@ -213,8 +220,8 @@ impl TestSetup {
         })
     }
 
-    /// Everything that is noticed outside, after the end of a sandbox whose program has printed `output`. `waits`:
-    /// also waits for delayed effects.
+    /// Collects the effects outside of a sandbox that has ended, whose program has printed `output`; each in words.
+    /// `waits`: if there are none, waits for delayed effects and collects again.
     pub(super) async fn collect_evidence(
         &self,
         around: &Surroundings,
@@ -243,7 +250,7 @@ impl TestSetup {
         noticed
     }
 
-    /// Effects of an attempt on processes outside, up to now.
+    /// Collects the effects of an attempt on processes outside so far; kills processes that outlived it.
     async fn collect_effects(&self, token: &str, neighbour: &mut Neighbour) -> Vec<String> {
         let mut noticed = Vec::new();
         match kill_outlived(token).await {
@@ -265,7 +272,7 @@ impl TestSetup {
     ) -> anyhow::Result<Process> {
         let mut mounts = vec![Mount::read_only(&self.program)];
         mounts.push(Mount::read_only(self.agent.image()));
-        // There are no zygotes outside of sandboxes.
+        // The fork of a zygote is tested in this kind only.
         let zygote = self.zygote && kind == Kind::Namespace;
         let variable =
             |(name, value): &(String, String)| (OsString::from(format!("{PREFIX}{name}")), OsString::from(value));
@@ -329,7 +336,7 @@ pub(super) fn processors() -> anyhow::Result<Vec<usize>> {
     Ok((0..CpuSet::count()).filter(is_ours).collect())
 }
 
-/// Runs `what` on these processors; processes that this thread starts in it begin there.
+/// Runs `what` with this thread on these processors. Processes that it starts inherit them.
 fn run_on<T>(processors: &[usize], what: impl FnOnce() -> T) -> anyhow::Result<T> {
     let all = sched_getaffinity(Pid::from_raw(0))?;
     let mut few = CpuSet::new();
@@ -360,14 +367,15 @@ fn grants(port: u16, memory_bytes: u64) -> Vec<(String, String)> {
         .collect()
 }
 
-/// End of an attempt, or `None` if it cannot be killed; and whether it was killed.
+/// Waits for the end of an attempt, and kills it at its time limit. Returns its end (`None`: it survived that), and
+/// whether it was killed.
 async fn until_end(attempt: &Attempt, process: &Process) -> (Option<Arc<Exit>>, bool) {
     let deadline = match attempt.endless {
         true => ENDLESS,
         false => DEADLINE,
     };
     if let Ok(exit) = tokio::time::timeout(deadline, process.exited()).await {
-        // A signal that reached this process before is delivered when the runtime waits the next time.
+        // Lets the runtime handle a signal that the attempt may have sent to this process: it does so when it waits.
         tokio::time::sleep(Duration::from_millis(1)).await;
         return (Some(exit), false);
     }

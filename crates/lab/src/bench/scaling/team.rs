@@ -1,4 +1,4 @@
-//! Workers and the clients that call them at the same time: a lease and a thread for each worker.
+//! Team of the scaling benchmark: workers, each with its lease, and client threads that call them at the same time.
 
 use super::super::bench_platform::BenchPlatform;
 use super::super::fabric::lease;
@@ -19,6 +19,7 @@ const WARM_UP: usize = 20;
 pub(super) struct Team {
     members: Vec<TeamMember>,
     clock: Clock,
+    /// Whether each client and each slot has a core of its own.
     cores_each: bool,
 }
 
@@ -118,8 +119,8 @@ impl Team {
         members.map(|member| Payload::new(&member.invoker, size)).collect()
     }
 
-    /// `count` calls by as many clients as there are payloads, all at the same time. A client that is done goes on
-    /// with unmeasured calls until all are done.
+    /// Runs `count` calls of each client, as many clients as there are payloads, all at the same time. A client that
+    /// has finished goes on with unmeasured calls until all have finished.
     pub(super) fn block(&self, payloads: &mut [Payload], count: usize) -> anyhow::Result<BlockResult> {
         let gate = ClientBarrier::new(payloads.len());
         let parts = thread::scope(|scope| {
@@ -209,7 +210,8 @@ fn run_client(
     Ok(ClientResult { times, per_second })
 }
 
-/// All parts, or the first cause of failure: not the error of a client that stopped because another one failed.
+/// Returns all results, or the first error that is a cause: errors of clients that only stopped because another client
+/// failed come last.
 fn first_cause(parts: Vec<anyhow::Result<ClientResult>>) -> anyhow::Result<Vec<ClientResult>> {
     let (mut whole, mut failures) = (Vec::new(), Vec::new());
     for part in parts {
@@ -275,9 +277,13 @@ impl Payload {
 
 /// Barrier for clients, which also tells them that another client has failed.
 struct ClientBarrier {
+    /// Number of clients.
     expected: usize,
+    /// Number of clients that have reached the barrier.
     ready: AtomicUsize,
+    /// Number of clients that have finished their measured calls.
     done: AtomicUsize,
+    /// Whether a client has failed.
     spoilt: AtomicBool,
 }
 
@@ -312,11 +318,12 @@ impl ClientBarrier {
         result
     }
 
+    /// Records that a client has failed.
     fn spoil(&self) {
         self.spoilt.store(true, Ordering::Release);
     }
 
-    /// Waits until all clients are here. Yields the core meanwhile, because other clients may need it.
+    /// Waits until all clients have reached the barrier. Yields the core meanwhile, because other clients may need it.
     fn pass(&self) -> Result<(), OtherClientFailed> {
         self.ready.fetch_add(1, Ordering::AcqRel);
         while self.ready.load(Ordering::Acquire) < self.expected {
