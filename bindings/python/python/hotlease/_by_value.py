@@ -16,7 +16,7 @@ from concurrent.futures import Future
 
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
-# Of the part of cloudpickle that decides what goes by name, and takes functions and classes apart.
+# The part of cloudpickle that decides what goes by name, and that takes functions and classes apart.
 from cloudpickle import cloudpickle as _internals
 
 from hotlease import _core, _known, _mapped, _modules, _source
@@ -73,7 +73,7 @@ def dumps(
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ignore]
-    """The common part: how functions, classes and modules are pickled that go by value."""
+    """Pickles functions, classes and modules by value: the part that values and definitions have in common."""
 
     # Names of the definition that this pickle is, and of those that it is a part of.
     _within: tuple[Name, ...] = ()
@@ -86,7 +86,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
 
     @abc.abstractmethod
     def _reference(self, name: Name) -> tuple[Any, ...]:
-        """Returns what stands in the pickle for a definition."""
+        """Returns the reduced form that stands for a definition in the pickle."""
 
     @abc.abstractmethod
     def _start(self, names: Iterable[Name]) -> tuple[Any, ...]:
@@ -126,7 +126,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         name = _own_name(function, function.__globals__)
         if name is not None and name not in self._within:
             return self._named(name, function)
-        # A class takes its own methods along.
+        # In a definition, methods are pickled with their class; elsewhere a method is found through its class.
         owner = None if self._within else _owner(function)
         if owner is not None:
             return getattr, (owner, function.__name__)
@@ -177,8 +177,8 @@ def _goes_by_name(object: Any) -> bool:
 
 
 def _own_name(function: Any, its: dict[str, Any]) -> Optional[Name]:
-    """Returns the name of a function that is a global: of its code's module, or of the one that it says it is of, though
-    the code is that of a decorator."""
+    """Returns the name of a function that is a global, or none. It may be a global of the module of its code, or, for
+    the wrapper that a decorator made, of the module in its `__module__`."""
     name = str(function.__qualname__)
     for each in (its, _globals_of_module(function.__module__)):
         if each.get(name) is function:
@@ -243,7 +243,7 @@ class _Values(_Pickler):
         return self._unsent(names), *self._flags
 
     def _unsent(self, names: Iterable[Name]) -> tuple[Definition, ...]:
-        """Returns the definitions of these, and of all that they need, which are not in this pickle yet."""
+        """Returns the definitions of these names and of all that they need, except those that are in this pickle."""
         unsent, need = [], list(names)
         for name in need:
             if name not in self._sent:
@@ -261,14 +261,15 @@ class _Definitions:
         self.found = found
         self.is_current = is_current
         self._made: dict[Name, Definition] = {}
-        # Globals that may be parts of others, by identity; for each namespace once.
+        # Names of globals that may be parts of other globals, by identity of their values.
+        # `_keys`: namespaces whose globals were added.
         self._shared: dict[int, Name] = {}
         self._keys: set[str] = set()
 
     def of(self, name: Name, within: tuple[Name, ...] = ()) -> Definition:
         made = self._made.get(name)
         if made is None and not self.is_current:
-            # As it arrived: what tasks have done to it stays here.
+            # As it arrived: changes that tasks have made to it stay here.
             made = _known.definition(name)
         if made is None:
             object = self.found[name]

@@ -32,7 +32,7 @@ _at_exit_registered = False
 _IMPORTS = "HOTLEASE_PYTHON_IMPORTS"
 # Environment variable with the number of tasks after which a worker ends.
 _TASKS_MAX = "HOTLEASE_PYTHON_TASKS_MAX"
-# Environment variable that asks a worker for the output of tasks.
+# Environment variable that tells a worker to send the output of tasks, and the level of its log records.
 _OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
 # Default level of the root logger.
 _WARNING = 30
@@ -41,7 +41,7 @@ _TIMED = 10_000
 # Default minimum of the workers, and of the seconds to wait for them.
 _AT_LEAST = 1
 _PATIENCE = 10.0
-# Parameters of an executor; all else that it can be asked for is in `ExecutorOptions`.
+# Parameters of an executor; all its other options are in `ExecutorOptions`.
 _PARAMETERS = frozenset(
     ("max_workers", "mp_context", "initializer", "initargs", "max_tasks_per_child", "manager", "environment", "timeout", "options")
 )
@@ -141,7 +141,7 @@ class Executor(_core.Client, _bases.Executor):
             from hotlease._options import misplaced_options
 
             raise misplaced_options("Executor", misplaced)
-        # Without `ExecutorOptions`, whose import takes longer than an executor needs, if none are given.
+        # `ExecutorOptions` is not imported here: that takes longer than the rest of making an executor.
         asked: dict[str, Any] = {} if options is None else dict(vars(options))
         at_least, patience = asked.pop("at_least", _AT_LEAST), asked.pop("patience", _PATIENCE)
         max_pending, output, progress = asked.get("max_pending"), asked.pop("output", True), asked.pop("progress", False)
@@ -172,7 +172,7 @@ class Executor(_core.Client, _bases.Executor):
         if progress:
             from hotlease import _progress
 
-            # Raised before there are workers.
+            # Raises without tqdm, before workers are leased.
             _progress.tqdm()
         if classes:
             from hotlease._guarded.reader import checked
@@ -234,7 +234,7 @@ class Executor(_core.Client, _bases.Executor):
         prepared: Optional[tuple[Callable[..., object], tuple[Any, ...]]],
         patience: float,
     ) -> None:
-        # With patience, it would also wait for a platform that does not run.
+        # Without patience first: with it, this would also wait for a platform that is not running.
         try:
             return self._open(self._future, {**options, "patience": 0.0}, prepared)
         except NotRunning:
@@ -270,11 +270,11 @@ class Executor(_core.Client, _bases.Executor):
         priority
             Higher priorities are sent to workers first. Default: 0.
         memo
-            True: a task with the same function and arguments as an earlier one gets that one's result. A function of
-            the program counts with its code and all of the program that it uses, another one with its own code only;
-            arguments count by their content. No place of code counts, and no order of sets. While such
-            a task is pending, equal tasks wait for its result, and for nothing else: they run themselves if it fails or
-            is cancelled. A string: a name of the computation, which counts instead.
+            True: a task with the same function and arguments as an earlier one gets that one's result. Functions of the
+            program are the same if their code is, and all code and globals of the program that they use; other
+            functions if their own code is. Arguments are the same if their content is. The place of code, and the order
+            of sets, make no difference. While such a task is pending, equal tasks wait for its result; they run
+            themselves if it fails or is cancelled. A string: a name that stands for function and arguments.
         idempotent
             Whether the task may run again after its worker died.
         """
@@ -284,10 +284,10 @@ class Executor(_core.Client, _bases.Executor):
     def empty(self, shape: Union[int, Iterable[int]], dtype: Any = float) -> Any:
         """Makes an uninitialised numpy array in memory that workers share: tasks get it without a copy.
 
-        This holds for an array of more than a few kilobytes that is the task's only large argument, as a whole or from
-        its beginning on, while no other task uses it; else it is copied like any array. The task cannot write to it,
-        and the program should not before the task has ended: the task would see the change. Only for tasks of this
-        executor; if a task may run again (`idempotent`, `retries`), each run gets a copy.
+        Such an array is not copied if it has more than a few kilobytes, is the task's only large argument (all of it,
+        or a part from its beginning on), and no other task uses it meanwhile. Otherwise it is copied like any array; so
+        it is for each run of a task that may run again (`idempotent`, `retries`), and for other executors. The task
+        cannot write to the array. The program should not before the task has ended: the task would see the change.
 
         The memory returns to the pool when the array and all views of it are gone. Each array holds a file descriptor,
         and is one of the 128 buffers that an executor has before it copies large results. Thread-safe.
@@ -367,7 +367,7 @@ class Executor(_core.Client, _bases.Executor):
         if progress:
             from hotlease import _progress
 
-            # Raised before anything is submitted.
+            # Raises without tqdm, before anything is submitted.
             bar, count = _progress.tqdm(), _progress.total(iterables)
         calls = zip(*iterables)
         results: Iterator[T]

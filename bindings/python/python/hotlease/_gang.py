@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# End of a rank: a future with a result, or the exception that it raised.
-Ended = Union["Future[Any]", BaseException]
+# End of a rank: a future with a result, or the exception that the rank raised.
+RankEnd = Union["Future[Any]", BaseException]
 
-# Seconds that ranks may go on after another one has failed: they learn of it within two seconds, unless they never
-# communicate.
+# Seconds that ranks may go on after another rank has failed. They learn of the failure within two seconds, unless they
+# do not communicate.
 _GRACE = 5.0
 # Seconds that ranks may wait for each other when a call starts.
 _JOIN = 15.0
@@ -41,7 +41,7 @@ _JOIN = 15.0
 _KILL = 30.0
 # Errors of a gang that has lost workers.
 _NOT_WHOLE = (WorkerDied, DeadlineExceeded, LeaseEnded, ExecutorBroken)
-# Kinds of `MPI.Exception` that follow from the failure of another rank, which has the reason.
+# Kinds of `MPI.Exception` that follow from the failure of another rank: the error of that rank has the reason.
 _OF_OTHERS = ("MemberLost", "MemberLeft", "Outcast", "CollectiveFailed")
 
 
@@ -154,7 +154,7 @@ class Gang:
         """
         fn = getattr(fn, "_hotlease_spmd", fn)
         if os.getpid() != self._process:
-            raise RuntimeError("this process was forked after the gang was made, which is its parent's: make one here")
+            raise RuntimeError("the gang belongs to the parent of this forked process: make another one here")
         with self._lock:
             if self._is_shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -256,7 +256,7 @@ class Gang:
 
     def _call(self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[R]:
         if not isinstance(fn, (types.FunctionType, types.BuiltinFunctionType)):
-            # The callable has a state of its own, of which each call gets a fresh copy.
+            # An object with state: sent as an argument, so that each call gets a fresh copy.
             fn, args = _remote.call, (fn, *args)
         if self._task is None or self._task.__wrapped__ is not fn:
             self._task = _seat.Task(fn)
@@ -273,7 +273,7 @@ class Gang:
                 self._executor = self._lease()
                 ended = self._run(self._executor, self._task, args, kwargs)
         except BaseException:
-            # Ranks that were started wait for the others, but not for ever.
+            # Ranks that were started would wait for the others for up to `_JOIN` seconds.
             with contextlib.suppress(TaskError):
                 self._kill()
             self._give_back(wait=False)
@@ -282,7 +282,7 @@ class Gang:
             with self._lock:
                 was_cancelled, self._is_cancelled, self._is_running = self._is_cancelled, False, False
         if any(isinstance(each, _NOT_WHOLE) for each in ended.values()) or was_cancelled:
-            # The next call gets a new, whole gang, instead of this one while workers are replaced.
+            # The next call gets a new lease of all workers, and does not wait until those of this one are replaced.
             self._give_back()
         if was_cancelled and any(isinstance(each, LeaseEnded) for each in ended.values()):
             from concurrent.futures import CancelledError
@@ -292,7 +292,7 @@ class Gang:
 
     def _run(
         self, executor: Executor, task: _seat.Task, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[int, Ended]:
+    ) -> dict[int, RankEnd]:
         """Runs a call; returns the end of each rank, in the order in which they ended.
 
         The workers are idle, and each task waits for the others before it starts: so each goes to a separate worker,
@@ -306,7 +306,7 @@ class Gang:
             seat = (self._label, name, self._size, rank, self._rendezvous.address, self._rendezvous.secret, _JOIN)
             futures.append(executor.submit(task, seat, *args, **kwargs))
             futures[rank].add_done_callback(functools.partial(_tell, told, rank))
-        ended: dict[int, Ended] = {}
+        ended: dict[int, RankEnd] = {}
         until = None
         while len(ended) < self._size:
             try:
@@ -327,7 +327,7 @@ def _tell(told: queue.SimpleQueue[int], rank: int, _: Future[Any]) -> None:
     told.put(rank)
 
 
-def _results(ended: dict[int, Ended], size: int) -> list[Any]:
+def _results(ended: dict[int, RankEnd], size: int) -> list[Any]:
     raised, results = [], {}
     for rank, each in ended.items():
         if isinstance(each, BaseException):
@@ -337,13 +337,13 @@ def _results(ended: dict[int, Ended], size: int) -> list[Any]:
     if not raised:
         return [results[rank] for rank in range(size)]
     # A rank that was killed is the reason why others raised an exception, even if another one ended first.
-    rank, error = min(raised, key=lambda each: _is_of_others(each[1]))
+    rank, error = min(raised, key=lambda each: _distance_to_cause(each[1]))
     _name(error, rank, size)
     raise error
 
 
-def _is_of_others(error: BaseException) -> int:
-    """Rank of an error by its origin: 0 for a cause, higher for a consequence of another error."""
+def _distance_to_cause(error: BaseException) -> int:
+    """Returns 0 for an error that is a cause, a higher number the more likely it is a consequence of another error."""
     if _is_of_comm(error, *_OF_OTHERS):
         return 2
     if isinstance(error, LeaseEnded):
@@ -466,7 +466,7 @@ def _kept_gang(ranks: int) -> Gang:
         if _kept is not None and (_kept[0] != os.getpid() or _kept[1].ranks != ranks):
             (process, other), _kept = _kept, None
             if process == os.getpid():
-                # The other gang's workers may be needed. Its calls end first.
+                # Frees workers that the new gang may need. The calls of the other gang end first.
                 other.shutdown()
         if _kept is None:
             _kept = os.getpid(), Gang(ranks)
@@ -482,7 +482,7 @@ def _at_exit() -> None:
 
 
 def _begin_anew() -> None:
-    """Leaves, in the child of a fork, its parent's gangs alone, and the lock that another thread may have held."""
+    """Forgets the parent's gangs in the child of a fork, and replaces the lock, which another thread may have held."""
     global _keeping
     _keeping = threading.Lock()
     _gangs.clear()

@@ -75,8 +75,8 @@ def definition(name: Name) -> Optional[Definition]:
 
 
 def define(definitions: tuple[Definition, ...], is_current: bool, of_function: bool) -> None:
-    """Adds definitions. `is_current`: they are the program's, which is the authority; `of_function`: a function that is
-    kept is loaded with them."""
+    """Adds definitions. `is_current`: they come from the program, and replace earlier ones; `of_function`: they belong
+    to a function that is kept, and that must be loaded again when they are replaced."""
     arrived, is_stale = [], False
     for each in definitions:
         name, version = each[:2]
@@ -98,7 +98,7 @@ def define(definitions: tuple[Definition, ...], is_current: bool, of_function: b
     try:
         _load_all(arrived)
     except BaseException:
-        # The next task that needs these gets the error, too.
+        # Forgotten, so that the next task that needs these loads them again, and gets the error, too.
         for name in arrived:
             if name in _pending:
                 _pending.discard(name)
@@ -113,7 +113,7 @@ def _load_all(names: list[Name]) -> None:
             try:
                 _load(name)
             except NameError:
-                # A class that is made runs code of its base classes, whose globals may not be here yet.
+                # Making a class runs code of its base classes, whose globals may not be loaded yet.
                 later.append(name)
     for name in later:
         if name in _pending:
@@ -121,7 +121,7 @@ def _load_all(names: list[Name]) -> None:
 
 
 def _is_own(each: Definition, is_current: bool) -> bool:
-    """Whether this process has a class or global by itself."""
+    """Whether this process has what a definition defines without it, so that the definition is not needed."""
     name, source = each[0], each[4]
     if is_current and is_worker():
         return False
@@ -142,7 +142,8 @@ def _class(identifier: str) -> Any:
 
 
 def _is_same_class(identifier: str, source: Source) -> bool:
-    """Whether the program has a class of this source, which an earlier run of it has sent; if so, that is the one."""
+    """Whether the program has a class of this source that an earlier run of the program sent. If so, the program's
+    class stands for the sent one from now on."""
     if source is None or is_worker():
         return False
     from hotlease import _source
@@ -171,7 +172,7 @@ def _load(name: Name) -> None:
 
 
 def _keep(name: Name) -> bool:
-    """Keeps a class for a while; false: it is gone."""
+    """Keeps a class alive for a while; returns false if it is gone already."""
     kind = _class(name[1])
     if kind is None:
         return False
@@ -194,7 +195,7 @@ def resolve(name: Name) -> Any:
     if name[0] == "class":
         found = _class(name[1])
         if found is None and name in _definitions:
-            # A base class has it in an attribute, while it waits for its base class.
+            # This class is being loaded, and waits for its base class, which refers to it: load it here first.
             _load(name)
             found = _class(name[1])
         if found is None:
@@ -215,7 +216,7 @@ def get(name: Name, definitions: tuple[Definition, ...], is_current: bool, of_fu
         from hotlease import _source
 
         if _source.source(found) != source:
-            # The program has another function under this name by now.
+            # The program now has a different function under this name.
             return _Unpickler(io.BytesIO(definitions[0][2])).load()
     return found
 

@@ -180,7 +180,7 @@ impl Opened {
                 }
                 Err(PlanRefusal::Encode(again)) => {
                     planned = again;
-                    // The task that waited for these is encoded anew.
+                    // Promises of the refused attempt: the task is encoded anew.
                     foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
                     let inputs;
                     (planned.payload, inputs) = encode::call((function, &target), args, kwargs, core)?;

@@ -22,7 +22,7 @@ const WASTED_MAX: usize = 8;
 /// Limit of the buffers in use for purposes that can do without one. Each buffer is a descriptor, and a process has
 /// about a thousand of them by default.
 const IN_USE_MAX: usize = 128;
-/// A process may have at least this many times as many descriptors.
+/// A pool has at most one buffer in use for this many descriptors that the process may have.
 const DESCRIPTORS_EACH: usize = 4;
 /// Results of at least this size may use the whole limit.
 const LARGE: usize = 1 << 20;

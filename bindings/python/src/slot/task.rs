@@ -1,4 +1,4 @@
-//! One task, from its request to its reply.
+//! Execution of a task in a worker, from its request to its reply.
 //!
 //! A task that does nothing costs about a microsecond here: the GIL, a table look-up, a tuple, the call. Pickled values
 //! go through `hotlease._slot`, whose functions are passed to [`prepare`].
@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// Results up to this size are tried as plain values; above it, a pickle costs no more.
+/// Longest encoding of a result as a plain value, bytes: above it, a pickle costs no more.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 /// Exit status of a process whose function kept memory of its request.
 const KEPT_MEMORY_STATUS: i32 = 71;
@@ -31,17 +31,21 @@ const KEPT_MEMORY_STATUS: i32 = 71;
 const INTERNAL_ERROR: i32 = 1;
 
 struct SlotState {
+    /// Function of `hotlease._slot` that unpickles.
     load: Py<PyAny>,
+    /// Function of `hotlease._slot` that pickles; returns the pickle and its large buffers.
     dump: Py<PyAny>,
+    /// Function of `hotlease._slot` that describes an exception.
     describe: Py<PyAny>,
     functions: Functions,
+    /// Results that did not fit into their replies, until the client fetches them.
     kept: KeptResults,
     scratch: Vec<u8>,
     /// Running time of the current task's function, if asked for.
     took: Option<Duration>,
-    /// Functions that have run.
+    /// Number of functions that have run.
     ran: u64,
-    /// Functions after which the process ends; 0: it does not.
+    /// Number of functions after which the process ends; 0: no limit.
     tasks_max: u64,
 }
 
@@ -50,8 +54,8 @@ thread_local! {
     static STATE: RefCell<Option<SlotState>> = const { RefCell::new(None) };
 }
 
-/// Sets the state. To be called once, on the thread that the slot will run on. `tasks_max`: functions after which the
-/// process ends; 0: it does not.
+/// Sets the state. To be called once, on the thread that the slot will run on. `tasks_max`: number of functions after
+/// which the process ends; 0: no limit.
 pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>, tasks_max: u64) {
     let state = SlotState {
         load,
@@ -71,7 +75,7 @@ pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>, tasks_max:
 ///
 /// # Safety
 /// As in the context interface: `input` has `size` bytes, and `output` has room for `capacity`, until the call returns.
-/// Only a process that could as well have sent other bytes may change them.
+/// Only a process that could have sent other input may change the input meanwhile.
 pub unsafe extern "C" fn call(
     context: *mut c_void,
     input: *const c_void,
@@ -168,7 +172,8 @@ impl SlotState {
         }
     }
 
-    /// Ends the process after the reply, if it has run as many functions as it may and no result is left here.
+    /// Ends the process after the reply, if it has run `tasks_max` functions and keeps no result that a client may
+    /// fetch.
     #[inline]
     fn end_if_spent(&self) {
         let is_spent = self.tasks_max > 0 && self.ran >= self.tasks_max;
@@ -201,7 +206,8 @@ impl SlotState {
         task: &TaskRequest,
         lent: &mut LentViews,
     ) -> Result<Bound<'py, PyAny>, TaskFailure> {
-        // Modules that are imported for them may change it: the function's first run is to compute as later ones.
+        // Unpickling may import modules that change the floating-point state: it is restored, so that the first run of
+        // a function computes like later runs.
         let unpickles = task.kind != request::PLAIN || task.blob.is_some() || !task.results.is_empty();
         let floats = unpickles.then(FloatState::current);
         let function = self.function(py, input, task)?;
@@ -276,7 +282,7 @@ impl SlotState {
         }?;
         let Ok((arguments, named)) = both.extract::<(Bound<'_, PyTuple>, Option<Bound<'_, PyDict>>)>() else {
             return Err(TaskFailure::Refused(
-                "the arguments are no pair of a tuple and a dict".into(),
+                "the arguments are not a pair of a tuple and a dict".into(),
             ));
         };
         Ok((arguments, named))
@@ -332,7 +338,7 @@ impl SlotState {
         load.call((pickle,), Some(&named))
     }
 
-    /// Results of other tasks that came with the request.
+    /// Decodes the results of other tasks that came with the request; fetches those that were left with other workers.
     fn results(
         &mut self,
         py: Python<'_>,
@@ -370,7 +376,7 @@ impl SlotState {
             reply if matches!(reply.kind, reply::PLAIN | reply::PICKLED) => reply,
             _ => {
                 return Err(TaskFailure::Refused(
-                    "what should be the result of another task is none".into(),
+                    "the request has no result where another task's should be".into(),
                 ));
             }
         };
@@ -387,12 +393,12 @@ impl SlotState {
         Ok(value.unbind())
     }
 
-    /// Writes the reply. `whose`: the request, and whether the result may stay in its memory.
+    /// Writes the reply. `source`: the request, and whether the result may stay in its memory.
     fn reply(
         &mut self,
         py: Python<'_>,
         value: &Bound<'_, PyAny>,
-        whose: (&RequestBytes, bool),
+        source: (&RequestBytes, bool),
         output: &mut ReplyDestination<'_>,
     ) {
         self.scratch.clear();
@@ -466,13 +472,13 @@ impl SlotState {
     }
 }
 
-/// Handles a release request: drops these results.
+/// Handles a release request: drops the results of the tickets in it.
 fn release(input: &RequestBytes, task: &TaskRequest, output: &mut ReplyDestination<'_>) {
     let mut tickets = vec![0; task.arguments.pickle_bytes];
     input.copy(task.arguments.pickle, &mut tickets);
     for ticket in tickets.chunks_exact(8) {
         let ticket = ticket.first_chunk().copied().map(u64::from_le_bytes);
-        // Gone already, if the client fetched it meanwhile.
+        // None if the client has fetched the result meanwhile.
         drop(ticket.and_then(shelf::take));
     }
     // A plain reply with the value `None`.
@@ -480,7 +486,8 @@ fn release(input: &RequestBytes, task: &TaskRequest, output: &mut ReplyDestinati
     output.write(&mut KeptResults::default(), &told, &[]);
 }
 
-/// Decodes a tuple, and pairs of names and values.
+/// Decodes plain arguments: a tuple, then pairs of names and values. `results`: results of other tasks that they refer
+/// to.
 fn plain_arguments<'py>(py: Python<'py>, bytes: &[u8], results: &[Py<PyAny>]) -> Result<Arguments<'py>, TaskFailure> {
     let mut reader = plain::ValueReader::with_results(bytes, results);
     let arguments = reader.value(py)?.cast_into::<PyTuple>();

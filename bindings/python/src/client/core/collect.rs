@@ -75,7 +75,7 @@ impl ExecutorCore {
                     Some(popped) => popped.map(ArrivedResult::Bytes),
                 }
             } else if is_closed {
-                // These may have to wait for another worker, which is not done here.
+                // Flights outside the ring may have to wait for another worker: left to the thread that replaces it.
                 self.replace_worker(state, at, scratch);
                 return taken;
             } else {

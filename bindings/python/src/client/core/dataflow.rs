@@ -1,5 +1,5 @@
-//! Tasks that depend on others, are retried, or are memoised, as the core carries them through the dataflow kernel
-//! ([`crate::client::dataflow`]), under its `state` lock and without the GIL.
+//! Tasks that depend on others, are retried, or are memoised: the core's calls to the dataflow kernel
+//! ([`crate::client::dataflow`]), and the execution of its actions. All under the `state` lock and without the GIL.
 
 use super::{Closed, CoreState, ExecutorCore};
 use crate::client::dataflow::graph::{EndCause, GraphAction, done};
@@ -31,7 +31,7 @@ pub enum PlanRefusal {
     Encode(Box<PlannedTask>),
 }
 
-/// Location of these results.
+/// Location of these results: all in this process, or some with workers.
 fn place_of(state: &CoreState, results: &[Arc<TaskOutcome>]) -> InputPlace {
     let away = || results.iter().filter_map(|result| result.away());
     if away().all(|away| away.here().is_some()) {
@@ -44,7 +44,8 @@ fn place_of(state: &CoreState, results: &[Arc<TaskOutcome>]) -> InputPlace {
 }
 
 impl ExecutorCore {
-    /// Accepts a task that depends on others, or needs more than one run. No other thread knows its cell yet.
+    /// Accepts a task that depends on others, or may need more than one run. `sources`: the futures among its
+    /// arguments. No other thread knows the task's cell yet.
     pub fn plan(&self, py: Python<'_>, planned: Box<PlannedTask>, sources: &[PlannedInput]) -> Result<(), PlanRefusal> {
         self.with_state(py, |state| self.plan_into(state, planned, sources))
     }
@@ -92,7 +93,7 @@ impl ExecutorCore {
             self.act(state);
             return Ok(());
         }
-        // At most `RESULTS_MAX`.
+        // There are at most `RESULTS_MAX` sources.
         (planned.inputs, planned.done) = (sources.len() as u32, done.into());
         if nodes.is_empty() && self.finish_memoised(state, &mut planned) {
             return Ok(());
@@ -121,7 +122,7 @@ impl ExecutorCore {
         Ok(())
     }
 
-    /// Finishes a task at once if its result is memoised. False: it is not.
+    /// Finishes a task at once if its result is memoised; returns whether it was.
     fn finish_memoised(&self, state: &mut CoreState, planned: &mut Box<PlannedTask>) -> bool {
         let results: Vec<_> = planned.done.iter().map(|(_, outcome)| outcome.clone()).collect();
         if planned.is_key_unknown_yet(&results) {
@@ -139,7 +140,7 @@ impl ExecutorCore {
         false
     }
 
-    /// Makes a promise for a foreign future, which `end_foreign` resolves.
+    /// Makes a promise for a foreign future, which `end_foreign` resolves; none if there are too many tasks.
     pub fn promise(&self) -> Option<TaskId> {
         self.state().graph.flow.promise(0).ok()
     }
@@ -165,7 +166,7 @@ impl ExecutorCore {
     ) {
         use hotlease_flow::RunOutcome as End;
         let end = match outcome {
-            // No other reference stays here: a result without other holders may be passed on in place.
+            // Moved, so that no reference stays here: a result with one holder may be passed on without a copy.
             Some(outcome) if outcome.is_result() => done(outcome),
             outcome => {
                 state.graph.causes.insert(task, (target, outcome.clone()));
@@ -213,7 +214,7 @@ impl ExecutorCore {
         flow.pending().filter_map(known).collect()
     }
 
-    /// Ends all tasks that wait, because no worker is left.
+    /// Ends all waiting tasks with this outcome, because no worker is left.
     pub fn end_planned(&self, state: &mut CoreState, outcome: TaskOutcome) {
         let outcome = outcome.share();
         state.graph.ended_by = Some(outcome.clone());
@@ -232,7 +233,7 @@ impl ExecutorCore {
     /// Carries out the kernel's actions.
     pub fn act(&self, state: &mut CoreState) {
         if std::mem::replace(&mut state.graph.is_acting, true) {
-            // The active call goes on until nothing is left.
+            // Called while it is running: that call carries these actions out, too.
             return;
         }
         while !state.graph.actions.is_empty() {
@@ -301,6 +302,7 @@ impl ExecutorCore {
         }
     }
 
+    /// Outcome of a task that failed: its own error, or the chain that leads to the error that it follows from.
     fn failure(&self, state: &CoreState, task: TaskId, root: TaskId, target: &Arc<Target>) -> Arc<TaskOutcome> {
         let graph = &state.graph;
         if task == root
@@ -321,7 +323,7 @@ impl ExecutorCore {
         Arc::new(TaskOutcome::Dependency(Box::new(chain)))
     }
 
-    /// Gives a task that the kernel has ended its outcome, unless it was cancelled.
+    /// Sets the outcome of a task that has ended in the kernel, unless the task was cancelled.
     fn end_task(&self, state: &mut CoreState, planned: &PlannedTask, outcome: TaskOutcome) {
         state.pending -= 1;
         state.graph.bytes -= planned.size();
@@ -367,7 +369,8 @@ impl ExecutorCore {
         self.start(state, (task, attempt), &results, alone);
     }
 
-    /// Handles the end of a task that has a key; starts an equal one that waited, if it is to run.
+    /// Handles the end of a task that others with the same key may wait for; starts one of them if it has to run
+    /// itself.
     fn end_computation(
         &self,
         state: &mut CoreState,

@@ -16,9 +16,10 @@ use hotlease_wire::task::{FunctionKey, request};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Limit of the results under way that have their own memory; each holds a descriptor.
+/// Most results under way that have memory of their own; each holds a descriptor.
 const PLACES_MAX: usize = 32;
-/// Functions that a worker is taken to know; over this it forgets some, and then says so.
+/// Most functions that a worker is assumed to know. A worker that was sent more may have forgotten some, and reports
+/// that when it is asked for one.
 const KNOWN_MAX: usize = 512;
 
 /// Path by which a task was sent.
@@ -111,7 +112,7 @@ impl Flight {
         }
     }
 
-    /// Whether the flight prepares its worker.
+    /// Whether the flight runs an initializer.
     #[inline]
     pub fn prepares(&self) -> bool {
         match self {
@@ -140,9 +141,9 @@ impl Flight {
 pub struct Lane {
     /// `None` while its worker is being replaced.
     pub pipeline: Option<Pipeline>,
-    /// The slot's function, for tasks that do not go through the pipeline. The slot's deadlines apply to both. Tasks
-    /// that the worker did not run come back: the executor counts the workers that die of a task, and prepares the next
-    /// one first.
+    /// The slot's function, for tasks that do not go through the pipeline; the slot's deadlines apply to both. It
+    /// submits a task only once. A task that the worker did not run returns to the executor, which counts the workers
+    /// that die of a task, and runs the initializer on the next worker first.
     function: Function,
     pub flights: VecDeque<Flight>,
     /// Number of flights that have memory for their results.
@@ -153,13 +154,13 @@ pub struct Lane {
     known: HashSet<FunctionKey>,
     request_bytes: usize,
     reply_bytes: usize,
-    /// Rate at which its results come.
+    /// Pace at which its results come.
     pub beat: SlotPace,
-    /// Whether its worker uses memory of this process in place, not over a fabric.
+    /// Whether its worker uses this process's memory in place; false over a fabric.
     pub shares_memory: bool,
     /// Number of workers that the slot had before this one.
     pub worker: u64,
-    /// No further worker was available.
+    /// Whether its worker died and no other was available.
     pub is_dead: bool,
 }
 
@@ -195,7 +196,7 @@ impl Lane {
         pipeline.is_some_and(|pipeline| !pipeline.is_closed())
     }
 
-    /// Sends a task. Returns it if that is impossible now, with the reason if it never will be possible.
+    /// Sends a task. If that is impossible now, returns the task; if it never will be possible, also the reason.
     pub fn send(
         &mut self,
         mut job: TaskJob,
@@ -220,15 +221,15 @@ impl Lane {
             // Over a fabric, result memory costs something even if nothing is written to it.
             expected = job.target.expected.of(0);
         }
-        // Whether only tasks need the result is known when the task has ended. A result that may be large is fetched
-        // then, if the program needs it.
+        // Only when the task has ended is it known whether the program needs the result. A result that may be large
+        // stays with its worker until then, and is fetched if the program needs it.
         let stays = !self.shares_memory
             && job.waiter.lets_result_stay()
             && (expected <= self.reply_bytes || expected >= LEFT_BYTES_MIN);
         let place = match expected > self.reply_bytes && !stays {
-            // While the results of others hold all the memory, one task at a time goes on.
+            // While results of other tasks hold all memory, the slot gets one task at a time.
             true if self.places > 0 && pool.is_full_for(expected) => return Err((job, None)),
-            // Without memory, the worker keeps a result that does not fit.
+            // Without memory here, the worker keeps a result that does not fit into the ring.
             true => pool.take(invoker, expected).ok(),
             false => None,
         };
@@ -293,7 +294,7 @@ impl Lane {
                 return extent.put_before(from, &front).ok_or(None);
             }
         }
-        // While the results of others hold all the memory, one task at a time goes on.
+        // While results of other tasks hold all memory, the slot gets one task at a time.
         if pool.is_full() && !self.flights.is_empty() {
             return Err(None);
         }
@@ -331,12 +332,12 @@ impl Lane {
                 self.places += 1;
                 return Ok(SendPath::Placed(invocation, extent, place));
             }
-            // Perhaps only because no more memory can be registered.
+            // Perhaps only because no more memory can be registered: sent without memory for the result.
         }
         if let Some(extent) = extent {
             let invocation = match self.function.submit_from_buffer(extent.slice()) {
                 Ok(invocation) => invocation,
-                // The worker has died since: collecting finds out.
+                // The worker has died: noticed when results are collected.
                 Err(_) if !self.is_usable() => return Err(None),
                 Err(error) => return Err(Some(Box::new(error))),
             };
@@ -348,12 +349,12 @@ impl Lane {
         };
         match pipeline.push(bytes) {
             Ok(()) => {
-                // A push wakes the slot only sometimes, and no other push follows soon.
+                // A push does not always wake the slot, and no other push may follow soon.
                 pipeline.flush();
                 Ok(SendPath::Ring)
             }
             Err(Error::NoCredit) => Err(None),
-            // The worker has died since: collecting finds out.
+            // The worker has died: noticed when results are collected.
             Err(_) if pipeline.is_closed() => Err(None),
             Err(error) => Err(Some(Box::new(error))),
         }
@@ -388,7 +389,7 @@ impl Lane {
 
     /// Asks for kept results, as many as may be fetched now. Returns the first one that cannot be fetched.
     pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<BufferPool>) -> Result<(), Box<(Recipient, Error)>> {
-        // Only the worker that keeps a result is asked for it: tickets mean something only there.
+        // Tickets are valid only at the worker that keeps the results, so it must be alive.
         while self.places < PLACES_MAX && self.is_usable() && (self.places == 0 || !pool.is_full()) {
             let Some(KeptResult { to, ticket, bytes }) = self.kept.pop_front() else {
                 return Ok(());
@@ -404,7 +405,7 @@ impl Lane {
                     self.places += 1;
                     self.flights.push_back(Flight::Fetch(to, invocation, place));
                 }
-                // The worker has died since: collecting finds out.
+                // The worker has died: noticed when results are collected.
                 Err(_) if !self.is_usable() => self.kept.push_front(KeptResult { to, ticket, bytes }),
                 // Fetched once another place is free.
                 Err(error) if error.lacks_descriptors() && self.places > 0 => {
@@ -427,7 +428,7 @@ impl Lane {
         self.places -= 1;
     }
 
-    /// The oldest flight, to see whether something has ended.
+    /// Returns the call of the oldest flight, to wait for its end.
     pub fn oldest(&self) -> Option<AwaitedCall> {
         match self.flights.front()? {
             Flight::Task(_, SendPath::Ring) | Flight::Release => self.pipeline.as_ref()?.oldest(),
@@ -438,7 +439,7 @@ impl Lane {
         }
     }
 
-    /// Starts with another worker.
+    /// Continues with another worker.
     pub fn restart(&mut self, pipeline: Pipeline) {
         self.shares_memory = pipeline.shares_memory();
         self.pipeline = Some(pipeline);

@@ -57,7 +57,7 @@ pub struct SlotPace {
 }
 
 impl SlotPace {
-    /// Beat of a slot that has ended nothing.
+    /// Pace of a slot that has not ended any task.
     pub fn new() -> Self {
         Self {
             last_seconds: 0.0,
