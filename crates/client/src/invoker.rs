@@ -107,7 +107,7 @@ impl Invoker {
     /// thread asks at a time.
     ///
     /// # Errors
-    /// Those of [`Invoker::allocate`]; [`Error::LeaseEnded`] if the invoker is deallocated meanwhile. Present slots
+    /// Errors of [`Invoker::allocate`]; [`Error::LeaseEnded`] if the invoker is deallocated meanwhile. Present slots
     /// stay.
     pub fn complete(&self, within: Duration) -> Result<(), Error> {
         self.inner.check_own()?;
@@ -181,7 +181,7 @@ impl Invoker {
     /// this invoker, and its invocations in flight, fail from now on with [`Error::LeaseEnded`].
     ///
     /// # Errors
-    /// Those of the connection to the agent; the lease then ends by itself, unbilled beyond its TTL. A lease
+    /// Errors of the connection to the agent; the lease then ends by itself, unbilled beyond its TTL. A lease
     /// that ended without being renewed gives [`Error::LeaseEnded`].
     pub fn deallocate(self) -> Result<UsageTotals, Error> {
         self.inner.check_own()?;

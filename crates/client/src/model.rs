@@ -90,7 +90,7 @@ impl Model {
     /// function (see [`Function::on_slot`]) for some 100 ms.
     ///
     /// # Errors
-    /// Those of the invocations.
+    /// Errors of the invocations.
     pub fn measure(
         function: &Function,
         largest: usize,

@@ -150,7 +150,7 @@ impl Offer {
     /// [`EndReason::TakenBack`](crate::EndReason::TakenBack).
     ///
     /// # Errors
-    /// Those of the connection to the agent. If the lease is over, its slots are taken back already, which is no
+    /// Errors of the connection to the agent. If the lease is over, its slots are taken back already, which is no
     /// error.
     pub fn revoke(self) -> Result<(), Error> {
         let Some(holder) = self.holder.upgrade() else {

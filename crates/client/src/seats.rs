@@ -30,7 +30,7 @@ impl Invoker {
     /// worker that replaces one of these is not told.
     ///
     /// # Errors
-    /// Those of a worker that does not answer, or is gone; some workers may have been told then.
+    /// Errors of a worker that does not answer, or is gone; some workers may have been told then.
     pub fn seat(&self, seats: Vec<Seat>) -> Result<SeatedWorkers, Error> {
         let slots = self.slots();
         if seats.len() != slots {

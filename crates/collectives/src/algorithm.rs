@@ -131,7 +131,7 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// Those of [`Recipe::build`].
+    /// Errors of [`Recipe::build`].
     pub fn build_part(&self, call: &CollectiveCall, rounds: Range<usize>) -> Result<SchedulePart, Error> {
         call.check()?;
         self.check(call)?;

@@ -257,7 +257,7 @@ impl FromStr for Criterion {
 ///
 /// # Errors
 ///
-/// Those of [`estimate`], for the first link that fails; also [`Error::Model`] if none of the links has prices.
+/// Errors of [`estimate`], for the first link that fails; also [`Error::Model`] if none of the links has prices.
 pub fn choose(
     scenario: &Scenario,
     by: Criterion,
@@ -291,7 +291,7 @@ pub fn estimate(scenario: &Scenario, link: LinkKind, table: &Table, prices: &Lin
 ///
 /// # Errors
 ///
-/// Those of [`estimate`], and [`Error::UnsupportedAlgorithm`] if the algorithm cannot do the call.
+/// Errors of [`estimate`], and [`Error::UnsupportedAlgorithm`] if the algorithm cannot do the call.
 pub fn estimate_by(
     scenario: &Scenario,
     link: LinkKind,

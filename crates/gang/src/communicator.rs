@@ -30,7 +30,7 @@ pub fn communicator(context: &FunctionContext) -> Result<&Communicator, Error> {
 /// up.
 ///
 /// # Errors
-/// Those of [`communicator`].
+/// Errors of [`communicator`].
 pub fn communicator_in<T: SeatValue>(
     context: &FunctionContext,
     of: impl FnOnce(Communicator) -> T,

@@ -125,7 +125,7 @@ impl Gang {
     /// Calls a function at all ranks with the same input, and returns their outputs in rank order.
     ///
     /// # Errors
-    /// Those of [`call_with`](Self::call_with).
+    /// Errors of [`call_with`](Self::call_with).
     pub fn call(&self, function: &str, input: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.call_with(GangCall {
             function,

@@ -59,7 +59,7 @@ impl Function {
     /// A pipeline of invocations on one slot: the cheapest way to make many small ones.
     ///
     /// # Errors
-    /// Those of repairing the slot, if its worker is dead.
+    /// Errors of repairing the slot, if its worker is dead: see [`Pipeline::repair`].
     pub fn pipeline(&self) -> Result<Pipeline, Error> {
         Pipeline::new(self.clone())
     }

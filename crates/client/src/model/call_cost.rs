@@ -28,7 +28,7 @@ impl Function {
     /// as 16 calls. Other calls on that slot meanwhile spoil the measurement.
     ///
     /// # Errors
-    /// Those of the calls.
+    /// Errors of the calls.
     pub fn learn(&self, input: &[u8]) -> Result<CallCost, Error> {
         let slots = self.slot.map_or_else(|| self.inner.slots(), |_| 1);
         let function = self.clone().on_slot(self.slot.unwrap_or(0))?;

@@ -31,7 +31,7 @@ impl RecipeCandidate {
 ///
 /// # Errors
 ///
-/// Those of [`estimate`](super::estimate), except that a recipe too large to simulate has its error in its own
+/// Errors of [`estimate`](super::estimate), except that a recipe too large to simulate has its error in its own
 /// candidate.
 pub fn candidates(
     scenario: &Scenario,

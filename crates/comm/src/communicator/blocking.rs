@@ -8,15 +8,15 @@ use hotlease_collectives::{Blocks, Collective, Element, Operation, Operator, Ran
 /// Blocking collectives: all members must call the same ones, in the same order; each member waits until it has its
 /// part. Input memory is never written.
 ///
-/// Errors of all of these are [`Error::Arguments`] and [`Error::Operator`]: nothing was sent, and the other members
-/// still wait for this member's call; [`Error::Mismatch`] and [`Error::OperatorPanicked`], after which every
-/// collective of the communicator ends with [`Error::CollectiveFailed`]; [`Error::MemberLost`] and [`Error::MemberLeft`] of any
-/// member; and, in checked mode, [`Error::CallMismatch`].
+/// Errors of all blocking collectives: [`Error::Arguments`] and [`Error::Operator`], with which nothing was sent, and
+/// the other members still wait for this member's call; [`Error::Mismatch`] and [`Error::OperatorPanicked`], after
+/// which every collective of the communicator ends with [`Error::CollectiveFailed`]; [`Error::MemberLost`] and
+/// [`Error::MemberLeft`] for any member; and, in checked mode, [`Error::CallMismatch`].
 impl Communicator {
     /// Waits until all members have arrived.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn barrier(&self) -> Result<(), Error> {
         self.run_typed::<u8>(Collective::Barrier, false, &[], &mut [])
@@ -25,7 +25,7 @@ impl Communicator {
     /// Copies the root's elements to all members.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: Rank) -> Result<(), Error> {
         let count = buffer.len();
@@ -41,7 +41,7 @@ impl Communicator {
     /// times as many, and may be empty at members other than the root.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn gather<'a, T: Element>(
         &self,
@@ -71,7 +71,7 @@ impl Communicator {
     /// ignored.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn gatherv<'a, T: Element>(
         &self,
@@ -94,7 +94,7 @@ impl Communicator {
     /// `mine` is empty at the root, the root's own part stays where it is. `all` may be empty at other members.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn scatter<T: Element>(&self, all: &[T], mine: &mut [T], root: Rank) -> Result<(), Error> {
         let (mut count, mut stays) = (mine.len(), false);
@@ -114,7 +114,7 @@ impl Communicator {
     /// members, `blocks` and `all` are ignored.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn scatterv<T: Element>(&self, all: &[T], blocks: Blocks<'_>, mine: &mut [T], root: Rank) -> Result<(), Error> {
         let own = count_of(&blocks, self.rank());
@@ -133,7 +133,7 @@ impl Communicator {
     /// `size` times as many.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn allgather<'a, T: Element>(&self, mine: impl Into<Contribution<'a, T>>, all: &mut [T]) -> Result<(), Error> {
         let mine = mine.into();
@@ -154,7 +154,7 @@ impl Communicator {
     /// Collects blocks of any length at every member. All members know the lengths.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn allgatherv<'a, T: Element>(
         &self,
@@ -174,7 +174,7 @@ impl Communicator {
     /// empty at other members.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn reduce<'a, T: Element>(
         &self,
@@ -200,7 +200,7 @@ impl Communicator {
     /// identical bits.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn allreduce<'a, T: Element>(
         &self,
@@ -217,7 +217,7 @@ impl Communicator {
     /// of the result.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn reduce_scatter<'a, T: Element>(
         &self,
@@ -238,7 +238,7 @@ impl Communicator {
     /// Gives each member its part of the result of an [`allreduce`](Self::allreduce); all parts have the same length.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn reduce_scatter_block<'a, T: Element>(
         &self,
@@ -263,7 +263,7 @@ impl Communicator {
     /// Gives each member the sum (or another result) of the elements of the members up to and including itself.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn scan<'a, T: Element>(
         &self,
@@ -279,7 +279,7 @@ impl Communicator {
     /// unchanged.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn exscan<'a, T: Element>(
         &self,
@@ -295,7 +295,7 @@ impl Communicator {
     /// same length.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn alltoall<'a, T: Element>(&self, mine: impl Into<Contribution<'a, T>>, all: &mut [T]) -> Result<(), Error> {
         let mine = mine.into();
@@ -309,7 +309,7 @@ impl Communicator {
     /// this member sends, `received` the parts that it receives. In place, `received` describes both.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn alltoallv<'a, T: Element>(
         &self,

@@ -39,7 +39,7 @@ impl Communicator {
     /// sent.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send).
+    /// Errors of [`send`](Self::send).
     pub fn try_send(&self, bytes: &[u8], to: Rank, tag: u32) -> Result<bool, Error> {
         let outer = self.group.rank_on_connections(to)?;
         let sent = self.group.engine.send_now(outer, self.address(tag), bytes);
@@ -62,7 +62,7 @@ impl Communicator {
     /// Sends and receives at the same time, so that two members, or all members in a ring, can exchange messages.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send) and [`receive`](Self::receive).
+    /// Errors of [`send`](Self::send) and [`receive`](Self::receive).
     pub fn sendrecv(
         &self,
         bytes: &[u8],
@@ -198,7 +198,7 @@ impl Communicator {
     /// Waits for a message without receiving it.
     ///
     /// # Errors
-    /// Those of [`receive`](Self::receive).
+    /// Errors of [`receive`](Self::receive).
     pub fn probe(&self, pattern: Pattern) -> Result<MessageStatus, Error> {
         // Without a deadline, the wait always ends with an answer.
         self.probed(pattern, None)?.ok_or(Error::Finished)
@@ -207,7 +207,7 @@ impl Communicator {
     /// Waits for a message without receiving it, for this long at most; `None`: no message came.
     ///
     /// # Errors
-    /// Those of [`receive`](Self::receive).
+    /// Errors of [`receive`](Self::receive).
     pub fn probe_for(&self, pattern: Pattern, at_most: Duration) -> Result<Option<MessageStatus>, Error> {
         self.probed(pattern, Some(Instant::now() + at_most))
     }

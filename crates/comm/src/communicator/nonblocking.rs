@@ -27,7 +27,7 @@ impl Communicator {
     /// Non-blocking [`barrier`](Self::barrier).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn ibarrier(&self) -> Result<Request, Error> {
         let empty = || TransferMemory::of(Vec::new());
@@ -38,7 +38,7 @@ impl Communicator {
     /// Non-blocking [`broadcast`](Self::broadcast): returns the root's elements, at the root too.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn ibroadcast<T: Element>(&self, buffer: Vec<T>, root: Rank) -> Result<CollectiveRequest<T>, Error> {
         let count = buffer.len();
@@ -56,7 +56,7 @@ impl Communicator {
     /// Non-blocking [`gather`](Self::gather): returns the elements of all members at the root, none elsewhere.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn igather<T: Element>(&self, mine: Vec<T>, root: Rank) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(mine.len());
@@ -66,7 +66,7 @@ impl Communicator {
     /// Non-blocking [`gatherv`](Self::gatherv).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn igatherv<T: Element>(
         &self,
@@ -86,7 +86,7 @@ impl Communicator {
     /// root.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn iscatter<T: Element>(&self, all: Vec<T>, count: usize, root: Rank) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(count);
@@ -96,7 +96,7 @@ impl Communicator {
     /// Non-blocking [`scatterv`](Self::scatterv): returns `count` elements.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn iscatterv<T: Element>(
         &self,
@@ -116,7 +116,7 @@ impl Communicator {
     /// Non-blocking [`allgather`](Self::allgather).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn iallgather<T: Element>(&self, mine: Vec<T>) -> Result<CollectiveRequest<T>, Error> {
         let blocks = Blocks::Equal(mine.len());
@@ -126,7 +126,7 @@ impl Communicator {
     /// Non-blocking [`allgatherv`](Self::allgatherv).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn iallgatherv<T: Element>(&self, mine: Vec<T>, blocks: Blocks<'_>) -> Result<CollectiveRequest<T>, Error> {
         let own = count_of(&blocks, self.rank());
@@ -143,7 +143,7 @@ impl Communicator {
     /// Non-blocking [`reduce`](Self::reduce): returns the result at the root, nothing elsewhere.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn ireduce<T: Element>(
         &self,
@@ -158,7 +158,7 @@ impl Communicator {
     /// Non-blocking [`allreduce`](Self::allreduce).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn iallreduce<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
@@ -168,7 +168,7 @@ impl Communicator {
     /// Non-blocking [`reduce_scatter`](Self::reduce_scatter).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn ireduce_scatter<T: Element>(
         &self,
@@ -187,7 +187,7 @@ impl Communicator {
     /// Non-blocking [`reduce_scatter_block`](Self::reduce_scatter_block).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn ireduce_scatter_block<T: Element>(
         &self,
@@ -201,7 +201,7 @@ impl Communicator {
     /// Non-blocking [`scan`](Self::scan).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn iscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
@@ -211,7 +211,7 @@ impl Communicator {
     /// Non-blocking [`exscan`](Self::exscan): rank 0 gets its own elements back.
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn iexscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
         let count = mine.len();
@@ -221,7 +221,7 @@ impl Communicator {
     /// Non-blocking [`alltoall`](Self::alltoall).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn ialltoall<T: Element>(&self, mine: Vec<T>) -> Result<CollectiveRequest<T>, Error> {
         let count = self.share(Operation::Alltoall, mine.len())?;
@@ -231,7 +231,7 @@ impl Communicator {
     /// Non-blocking [`alltoallv`](Self::alltoallv).
     ///
     /// # Errors
-    /// Those of all collectives.
+    /// Errors of all blocking collectives, listed above.
     #[track_caller]
     pub fn ialltoallv<T: Element>(
         &self,

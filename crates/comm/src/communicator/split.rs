@@ -24,7 +24,7 @@ impl Communicator {
     /// left it.
     ///
     /// # Errors
-    /// Those of a collective; [`Error::TooManyCommunicators`] at all members if one has reached its maximum.
+    /// Errors of a collective; [`Error::TooManyCommunicators`] at all members if one has reached its maximum.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, Error> {
         let site = CallSite::rust(Location::caller()).named("split");
@@ -40,7 +40,7 @@ impl Communicator {
     /// other. All members must call it.
     ///
     /// # Errors
-    /// Those of [`split`](Self::split).
+    /// Errors of [`split`](Self::split).
     #[track_caller]
     pub fn dup(&self) -> Result<Self, Error> {
         let made = self.split(Some(0), 0)?;

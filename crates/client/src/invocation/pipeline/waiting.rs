@@ -55,7 +55,7 @@ impl Pipeline {
     /// invocations; none may be in flight. Does nothing while the worker lives.
     ///
     /// # Errors
-    /// Those of taking a new lease, and the error of the oldest invocation in flight, if there is one.
+    /// Errors of taking a new lease, and the error of the oldest invocation in flight, if there is one.
     pub fn repair(&mut self) -> Result<(), Error> {
         if self.channel.is_closed() {
             self.reopen(None)?;
