@@ -406,7 +406,7 @@ impl SlotState {
         if plain::encode(value, &mut self.scratch, PLAIN_BYTES_MAX) {
             return output.write(&mut self.kept, &self.scratch, &[]);
         }
-        if let Err(error) = self.reply_pickle(py, value, whose, output) {
+        if let Err(error) = self.reply_pickle(py, value, source, output) {
             let error = harmless(py, error, "the function ran, but its result does not pickle", true);
             self.reply_error(py, error, output);
         }

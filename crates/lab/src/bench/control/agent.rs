@@ -208,6 +208,7 @@ impl SimulatedAgent {
             endpoint: self.0.address.clone(),
             boot: self.0.boot.to_string(),
             node: "simulated".into(),
+            sandbox: String::new(),
             places_per_core: 0,
             workers: message.workers,
             others: Vec::new(),
