@@ -264,6 +264,31 @@ try {
 
     CHECK(failure_of([&] { hotlease::invoker{code, {.transport = "carrier pigeon"}}; }).kind() ==
           hotlease::kind::unavailable);
+    // No negative time becomes the default.
+    for (const auto& [negative, name] : std::initializer_list<std::pair<hotlease::options, const char*>>{
+             {{.hot_budget = -1us}, "hot_budget"},
+             {{.ttl = -1ms}, "ttl"},
+             {{.timeout = -1us}, "timeout"},
+             {{.move_within = -1ms}, "move_within"},
+             {{.patience = -1ms}, "patience"}}) {
+        const auto refused = failure_of([&] { hotlease::invoker{code, negative}; });
+        CHECK(refused.kind() == hotlease::kind::invalid_argument);
+        CHECK(std::string(refused.what()).find(name) != std::string::npos);
+    }
+    {
+        hotlease::invoker brief{code, {.ttl = 300ms, .renew_lease = false, .patience = 20s}};
+        const hotlease::function echo = brief.function("echo");
+        auto kind = hotlease::kind::internal;
+        for (const auto until = std::chrono::steady_clock::now() + 20s;
+             kind != hotlease::kind::lease_ended && std::chrono::steady_clock::now() < until;) {
+            try {
+                CHECK(echo.call<char>(std::string_view("x")) == std::vector{'x'});
+            } catch (const hotlease::error& error) {
+                kind = error.kind();
+            }
+        }
+        CHECK(kind == hotlease::kind::lease_ended);
+    }
     for (const std::uint64_t time : {1, 2}) {
         hotlease::invoker kept{code, {.patience = 20s, .state = "visits-cpp"}};
         CHECK(kept.function("visits").call_value<std::uint64_t>(0) == time);

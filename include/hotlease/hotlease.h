@@ -218,6 +218,7 @@ typedef struct hotlease_options {
     const char* state;           /* name of the state that functions leave in the lease's one worker and slot: saved
                                     when the lease ends, and restored by the next lease of this name. The library
                                     declares how (HOTLEASE_STATE_SAVE in function.h); "" or NULL: no state is kept */
+    uint32_t no_renewal;         /* 1: the lease ends after ttl_ms, and calls fail then; 0: the library renews it */
 } hotlease_options;
 
 /* Usage of a lease so far, in total. */

@@ -104,7 +104,8 @@ struct options {
     std::uint32_t request_bytes = 8128;
     std::uint32_t reply_bytes = 8128;
     std::uint32_t retries = 1;
-    bool renew_lease = true;
+    bool renew_lease = true;   // false: the lease ends after `ttl`, and calls fail then
+    bool replace_lease = true; // false: calls fail when the lease has ended; else they take a new one
     std::string label = {};       // empty: program and process
     std::string runtime_dir = {}; // empty: from the environment
     std::string manager = {};     // of another host, https://HOST:PORT; empty: from the environment
@@ -129,10 +130,14 @@ struct options {
 
 namespace detail {
 
+// Number of a time's units, for the options of C; a negative time is refused with the option's name.
 template <class Time>
-std::uint64_t at_least_0(Time time)
+std::uint64_t at_least_0(Time time, const char* name)
 {
-    return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
+    if (time.count() < 0)
+        throw error(kind::invalid_argument, ran::no,
+                    "options." + std::string(name) + " must not be negative, as " + std::to_string(time.count()) + " is");
+    return static_cast<std::uint64_t>(time.count());
 }
 
 // Converts to the options of C; the texts are those of `options`.
@@ -144,15 +149,16 @@ inline hotlease_options asked(const options& options)
     in_c.slots = options.slots;
     in_c.polling = static_cast<std::uint32_t>(options.polling);
     in_c.completion = static_cast<std::uint32_t>(options.completion);
-    in_c.hot_budget_us = at_least_0(options.hot_budget);
-    in_c.ttl_ms = at_least_0(options.ttl);
+    in_c.hot_budget_us = at_least_0(options.hot_budget, "hot_budget");
+    in_c.ttl_ms = at_least_0(options.ttl, "ttl");
     in_c.memory_bytes = options.memory_bytes;
-    in_c.timeout_us = at_least_0(options.timeout);
+    in_c.timeout_us = at_least_0(options.timeout, "timeout");
     in_c.depth = options.depth;
     in_c.request_bytes = options.request_bytes;
     in_c.reply_bytes = options.reply_bytes;
     in_c.retries = options.retries > 0 ? static_cast<std::int32_t>(options.retries) : -1;
-    in_c.no_new_lease = options.renew_lease ? 0 : 1;
+    in_c.no_new_lease = options.replace_lease ? 0 : 1;
+    in_c.no_renewal = options.renew_lease ? 0 : 1;
     in_c.shared = options.shared ? 1 : 0;
     in_c.no_core_wait = options.wait_for_core ? 0 : 1;
     in_c.label = options.label.empty() ? nullptr : options.label.c_str();
@@ -165,8 +171,8 @@ inline hotlease_options asked(const options& options)
     in_c.registered_buffers = options.registered_buffers;
     in_c.spread_least = options.spread_least;
     in_c.direct = options.direct ? 1 : 0;
-    in_c.move_within_ms = at_least_0(options.move_within);
-    in_c.patience_ms = at_least_0(options.patience);
+    in_c.move_within_ms = at_least_0(options.move_within, "move_within");
+    in_c.patience_ms = at_least_0(options.patience, "patience");
     in_c.gpus = options.gpus;
     in_c.mounts = options.mounts.empty() ? nullptr : options.mounts.c_str();
     in_c.network = options.network ? 1 : 0;
@@ -204,7 +210,7 @@ public:
     {
         hotlease_function_options how{};
         how.struct_size = sizeof how;
-        how.timeout_us = detail::at_least_0(options.timeout);
+        how.timeout_us = detail::at_least_0(options.timeout, "timeout");
         how.output_bytes = options.output_bytes;
         how.idempotent = !options.idempotent ? 0 : *options.idempotent ? 1 : -1;
         hotlease_function* found = nullptr;

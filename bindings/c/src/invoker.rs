@@ -54,6 +54,7 @@ pub struct Options {
     mounts: *const c_char,
     storage: *const c_char,
     state: *const c_char,
+    no_renewal: u32,
 }
 
 /// `hotlease_usage`.
@@ -169,10 +170,15 @@ impl Options {
             -1 => 0,
             retries => u32::try_from(retries).map_err(|_| unknown("retries", retries))?,
         };
-        options.renew_lease = match self.no_new_lease {
+        options.replace_lease = match self.no_new_lease {
             0 => true,
             1 => false,
             other => return Err(unknown("no_new_lease", other)),
+        };
+        options.renew_lease = match self.no_renewal {
+            0 => true,
+            1 => false,
+            other => return Err(unknown("no_renewal", other)),
         };
         options.sharing = match self.shared {
             0 => Sharing::Exclusive,

@@ -156,6 +156,9 @@ def test_options_that_make_no_sense_are_refused(platform):
         hotlease.ExecutorOptions(no_such_option=1)
     with pytest.raises(TypeError):
         hotlease.Executor(1, initializer=5)
+    for name in ("hot_budget", "ttl", "patience"):
+        with pytest.raises(ValueError, match=f"{name} must be a number of seconds from 0 on, not -1"):
+            hotlease.Executor(1, options=hotlease.ExecutorOptions(**{name: -1}))
     with pytest.raises(TypeError, match="Python workers have cores of their own"):
         hotlease.Executor(1, shared=True)
 

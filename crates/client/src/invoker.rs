@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Cheap to clone, `Send + Sync`: clones share the lease. Several invokers are several leases. The lease is
 /// released by [`Invoker::deallocate`], or when the last of its invokers, functions and unresolved invocations is
 /// dropped. When a worker dies, the next call starts another; when the lease ends, the next call takes a new one
-/// (unless [`LeaseOptions::renew_lease`] is off).
+/// (unless [`LeaseOptions::replace_lease`] is off).
 ///
 /// A forked process must allocate its own. Invokers that it has from its parent are of no use there, and dropping them
 /// there leaves the parent's leases alone.

@@ -221,7 +221,7 @@ impl Invoker {
         let options = LeaseOptions {
             workers: 1,
             slots: 1,
-            renew_lease: false,
+            replace_lease: false,
             spread: Spread::OneAgent,
             placement: Placement::Managed,
             ..options

@@ -133,6 +133,9 @@ pub struct LeaseOptions {
     /// Whether another lease is taken when one was lost: its node was given back, its agent died or fell silent, or
     /// it expired. Invocations that had not run, and those that may run again, are then sent to the new lease.
     /// Default: true.
+    pub replace_lease: bool,
+    /// Whether the library renews the lease until it is released. Otherwise the lease ends after its `ttl`, counted
+    /// from when its workers are ready, and is not replaced: calls fail with [`Error::LeaseEnded`]. Default: true.
     pub renew_lease: bool,
     /// How long another lease is searched then, with pauses that grow; an invocation waits for it no longer than
     /// its own timeout. 0: one attempt. Default: 5 s.
@@ -222,6 +225,7 @@ impl Default for LeaseOptions {
             registered_bytes: REGISTERED_BYTES_DEFAULT,
             completion: Completion::default(),
             retries: 1,
+            replace_lease: true,
             renew_lease: true,
             placement: Placement::Managed,
             spread: Spread::OneAgent,
@@ -305,6 +309,11 @@ impl LeaseOptions {
             return fail("manager and runtime_dir name two platforms; set one of them".into());
         }
         Ok(())
+    }
+
+    /// Whether a lost lease is replaced: one that is not renewed ends for good.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replace_lease && self.renew_lease
     }
 
     pub(crate) fn request_shape(&self) -> RingShape {

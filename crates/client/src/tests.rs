@@ -12,7 +12,7 @@ use crate::{Function, Invocation, LeaseOptions};
 fn start(change: impl FnOnce(&mut LeaseOptions)) -> (FakePlatform, Function) {
     let mut options = LeaseOptions {
         depth: 4,
-        renew_lease: false,
+        replace_lease: false,
         ..LeaseOptions::default()
     };
     change(&mut options);

@@ -77,7 +77,7 @@ pub struct GangCall<'a> {
 
 impl Gang {
     /// Leases all workers of a gang, or none, and loads the code into them. The ranks are the slots of the workers.
-    /// The gang sets [`LeaseOptions::spread`], `renew_lease` and `retries` itself. `address` is the address of this
+    /// The gang sets [`LeaseOptions::spread`], `replace_lease` and `retries` itself. `address` is the address of this
     /// host at which the hosts of the workers reach this program, whose rendezvous admits only these ranks (default:
     /// [`LeaseOptions::own_address`]).
     ///
@@ -103,7 +103,7 @@ impl Gang {
             Placement::Direct => Spread::OneAgent,
             _ => Spread::AllOrNothing,
         };
-        (options.renew_lease, options.retries) = (false, 0);
+        (options.replace_lease, options.retries) = (false, 0);
         let gang = Self {
             code: code.clone(),
             ranks,

@@ -81,7 +81,7 @@ fn what_the_journal_says_is_what_is_billed_whenever_the_agent_is_killed() {
         let invoker = platform.invoker_with(
             "behaved",
             LeaseOptions {
-                renew_lease: false,
+                replace_lease: false,
                 ..platform.lease_options()
             },
         );

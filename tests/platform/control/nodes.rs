@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// A call that never returns, and has begun, on a lease that is not replaced.
 fn looping(platform: &Platform) -> (Invoker, hotlease_client::Invocation) {
     let options = LeaseOptions {
-        renew_lease: false,
+        replace_lease: false,
         ..platform.lease_options()
     };
     let invoker = platform.invoker_with("misbehaved", options);

@@ -68,7 +68,7 @@ fn json(host: &Host, arguments: &[&str]) -> Vec<Value> {
 fn invoker(host: &Host, name: &str) -> Invoker {
     let options = LeaseOptions {
         runtime_dir: Some(host.runtime_dir().to_owned()),
-        renew_lease: false,
+        replace_lease: false,
         ..LeaseOptions::default()
     };
     let code = Code::open(library(name)).expect("a library");

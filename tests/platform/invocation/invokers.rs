@@ -77,7 +77,7 @@ fn new_lease_is_taken_by_the_next_call_when_one_has_ended() {
     assert_ne!(invoker.lease(), lease, "another lease");
 
     let options = LeaseOptions {
-        renew_lease: false,
+        replace_lease: false,
         ..platform.lease_options()
     };
     let invoker = platform.invoker_with("behaved", options);

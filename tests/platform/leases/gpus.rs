@@ -85,7 +85,7 @@ fn node_that_takes_gpus_back_ends_who_holds_them() {
     let nodes = Nodes::start_with(1, &["--gpus", "2"]);
     let first = nodes.invoker("behaved", with_gpus(&nodes, 1));
     let keeps = LeaseOptions {
-        renew_lease: false,
+        replace_lease: false,
         ..with_gpus(&nodes, 1)
     };
     let second = nodes.invoker("behaved", keeps);

@@ -211,7 +211,7 @@ fn invocation_waits_for_another_lease_no_longer_than_its_timeout() {
 fn lease_that_shall_not_move_says_why_it_ended() {
     let mut nodes = Nodes::start(2);
     let options = LeaseOptions {
-        renew_lease: false,
+        replace_lease: false,
         ..nodes.lease_options()
     };
     let invoker = nodes.invoker("misbehaved", options);

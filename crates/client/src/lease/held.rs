@@ -194,7 +194,10 @@ impl Lease {
         plan.note_sandbox(&grant.sandbox);
         let attached = async {
             let reach = plan.options.reach.granted(grant.reach.as_ref())?;
-            let expected = Expectations::of(usize::from(workers), &plan.options.sandbox);
+            let expected = Expectations {
+                renewal: plan.options.renew_lease,
+                ..Expectations::of(usize::from(workers), &plan.options.sandbox)
+            };
             let session = Session::attach(&grant, manager.site(), expected).await?;
             Ok((session, reach))
         };

@@ -270,7 +270,7 @@ impl LeasedSlots {
             match &*holding {
                 PartState::Replaced => continue,
                 PartState::Deallocated => return Err(ended_error(EndReason::Released)),
-                PartState::Ended(reason) if !self.plan.options.renew_lease => {
+                PartState::Ended(reason) if !self.plan.options.is_replaced() => {
                     return Err(ended_error(*reason));
                 }
                 PartState::Ended(_) | PartState::Lease(_) => {}

@@ -201,6 +201,10 @@ impl Session {
         // counts from the answer.
         let now = start.elapsed();
         let renewal = Renewal::new(Duration::from_millis(ttl_ms), now, now);
+        let renewal = match expected.renewal {
+            true => renewal,
+            false => renewal.without_asking(),
+        };
         let mut tasks = vec![reader];
         // The holder keeps a lent lease; its end is reported, and an agent that is gone closes the session.
         if attached.lent.is_none() {

@@ -14,6 +14,8 @@ pub(crate) struct Expectations {
     pub workers: usize,
     /// How long a worker may take to start.
     pub start_limit: Duration,
+    /// Whether the lease is to be renewed.
+    pub renewal: bool,
 }
 
 impl Expectations {
@@ -26,6 +28,7 @@ impl Expectations {
         Self {
             workers,
             start_limit: START_LIMIT + boot,
+            renewal: true,
         }
     }
 }

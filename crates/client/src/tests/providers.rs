@@ -24,7 +24,7 @@ pub(super) fn candidates() -> Vec<&'static str> {
 fn over_fabrics(welcomes: &[LinkBehaviour]) -> Result<FakePlatform, Error> {
     let options = LeaseOptions {
         transport: Some("ofi".into()),
-        renew_lease: false,
+        replace_lease: false,
         depth: 4,
         ..LeaseOptions::default()
     };

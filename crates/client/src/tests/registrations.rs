@@ -141,7 +141,7 @@ fn over_a_fabric_what_is_registered_stays_within_bytes_and_goes_with_the_buffers
     }
     let options = LeaseOptions {
         transport: Some("ofi".into()),
-        renew_lease: false,
+        replace_lease: false,
         depth: 4,
         registered_bytes: 5 * SIZE as u64 - 1,
         ..LeaseOptions::default()

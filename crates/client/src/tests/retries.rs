@@ -45,7 +45,7 @@ fn what_did_not_run_is_submitted_again_even_if_not_idempotent() {
 fn the_loss_of_an_agent_costs_an_invocation_one_retry() {
     let options = LeaseOptions {
         depth: 4,
-        renew_lease: false,
+        replace_lease: false,
         ..LeaseOptions::default()
     };
     let platform = FakePlatform::start_on(options, &[2, 1]);

@@ -100,7 +100,7 @@ pub(super) fn lease_options_on(host: &BenchPlatform, options: LeaseOptions) -> L
         runtime_dir: Some(host.runtime_dir().to_owned()),
         label: "hotlease bench".into(),
         // A replaced worker would hide that one was lost.
-        renew_lease: false,
+        replace_lease: false,
         ..options
     }
 }

@@ -49,6 +49,8 @@ pub struct Renewal {
     /// When the last question was sent.
     sent: Duration,
     lost: bool,
+    /// Whether the agent is asked to renew at all.
+    asks: bool,
 }
 
 impl Renewal {
@@ -60,9 +62,20 @@ impl Renewal {
             next: None,
             sent,
             lost: false,
+            asks: true,
         };
         renewal.ask_again(now);
         renewal
+    }
+
+    /// Asks the agent for nothing: the lease is to end after its time to live.
+    #[must_use]
+    pub fn without_asking(self) -> Self {
+        Self {
+            asks: false,
+            next: None,
+            ..self
+        }
     }
 
     /// When to call [`step`](Self::step) at the latest.
@@ -119,7 +132,7 @@ impl Renewal {
 
     /// Schedules the next question: three times as often as needed.
     fn ask_again(&mut self, now: Duration) {
-        self.next = Some(now + (self.ttl / 3).max(PAUSE_MIN));
+        self.next = self.asks.then(|| now + (self.ttl / 3).max(PAUSE_MIN));
     }
 }
 
@@ -162,6 +175,16 @@ mod tests {
             assert_eq!(renewal.step(RenewalEvent::KeptByAgent, second * SECOND), None);
         }
         assert_eq!(renewal.fenced_at(), 59 * SECOND + TTL + FENCED_AFTER);
+    }
+
+    #[test]
+    fn a_lease_that_is_not_to_be_renewed_is_lost_after_its_time() {
+        let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO).without_asking();
+        assert_eq!(renewal.due(), Some(TTL + FENCED_AFTER));
+        assert_eq!(renewal.step(RenewalEvent::KeptByAgent, SECOND), None);
+        assert_eq!(renewal.step(RenewalEvent::Tick, TTL), None, "nothing is asked");
+        let lost = Some(RenewalAction::Lost);
+        assert_eq!(renewal.step(RenewalEvent::Tick, SECOND + TTL + FENCED_AFTER), lost);
     }
 
     #[test]

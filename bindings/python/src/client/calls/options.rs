@@ -96,11 +96,11 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
             }
             "network" => lease.reach.network = value.extract()?,
             "polling" => lease.polling = polling(value.extract()?)?,
-            "hot_budget" => lease.hot_budget = seconds(&value)?,
+            "hot_budget" => lease.hot_budget = seconds("hot_budget", &value)?,
             "depth" => lease.depth = value.extract()?,
-            "ttl" => lease.ttl = seconds(&value)?,
-            "timeout" => lease.timeout = Some(seconds(&value)?),
-            "patience" => lease.patience = seconds(&value)?,
+            "ttl" => lease.ttl = seconds("ttl", &value)?,
+            "timeout" => lease.timeout = Some(seconds("timeout", &value)?),
+            "patience" => lease.patience = seconds("patience", &value)?,
             "manager" => lease.manager = Some(value.extract()?),
             "identity" => lease.identity = Some(value.extract::<PathBuf>()?),
             "runtime_dir" => lease.runtime_dir = Some(value.extract::<PathBuf>()?),
@@ -140,9 +140,10 @@ fn python(of: &Bound<'_, PyDict>) -> PyResult<Python> {
     })
 }
 
-fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds: f64 = value.extract()?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(format!("{seconds} s: {error}")))
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("{name} must be a number of seconds from 0 on, not {seconds}")))
 }
 
 fn polling(name: &str) -> PyResult<Polling> {

@@ -152,7 +152,7 @@ fn try_out(args: &SiteArgs, code: &Code, transport: Option<&str>) -> Result<Tria
         credential: args.credential(),
         authority: args.ca_file.clone(),
         timeout: Some(CALL_LIMIT),
-        renew_lease: false,
+        replace_lease: false,
         label: "hotlease doctor".into(),
         ..LeaseOptions::default()
     };

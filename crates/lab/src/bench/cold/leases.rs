@@ -118,7 +118,7 @@ impl StartPlatforms {
             runtime_dir: Some(host.runtime_dir().to_owned()),
             label: "hotlease bench".into(),
             sandbox: kind.name().into(),
-            renew_lease: false,
+            replace_lease: false,
             ..LeaseOptions::default()
         }
     }
