@@ -4,14 +4,13 @@ use crate::data::images::Environments;
 use crate::data::swap::SwapOptions;
 use crate::isolation::reach::DirectoryGrant;
 use crate::workers::pool::POOL_MAX;
+use hotlease_lease::agent::CoreChoice;
 use hotlease_lease::{TTL_MAX, TTL_MIN};
 use hotlease_net::{Address, Identity, Limits};
 use hotlease_sandbox::{Container, Kind, Machine, Policy};
 use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,108 +182,6 @@ impl AgentConfig {
             direct_gpus: 0,
             network: None,
             state_dir: None,
-        }
-    }
-}
-
-/// Choice of cores to offer, among those that the agent may run on.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum CoreChoice {
-    /// All of them.
-    #[default]
-    All,
-    /// This many: the last ones, because most systems put their own work on the first.
-    Count(usize),
-    /// These cores.
-    List(Vec<u32>),
-    /// None, until its manager orders otherwise: standby.
-    Nothing,
-}
-
-/// Error: a text that is no [`CoreChoice`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} names no cores: write `all`, `none`, a count like `2`, or a list like `0,2-5`")]
-pub struct BadCoreChoice {
-    text: String,
-}
-
-/// More cores than any host has; a bound for lists like `0-4294967295`.
-const CORES_MAX: usize = 8192;
-
-impl FromStr for CoreChoice {
-    type Err = BadCoreChoice;
-
-    /// Parses `all`, `none`, a count (`2`), or a list of numbers and ranges (`0,2-5`; a list of one ends with a comma:
-    /// `3,`).
-    fn from_str(text: &str) -> Result<Self, BadCoreChoice> {
-        let bad = || BadCoreChoice { text: text.to_owned() };
-        if text == "all" {
-            return Ok(Self::All);
-        }
-        if text == "none" {
-            return Ok(Self::Nothing);
-        }
-        if let Ok(count) = text.parse::<usize>() {
-            return match count {
-                0 => Err(bad()),
-                count => Ok(Self::Count(count)),
-            };
-        }
-        let mut cores = Vec::new();
-        for part in text.trim_end_matches(',').split(',') {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let first: u32 = first.trim().parse().map_err(|_| bad())?;
-            let last: u32 = last.trim().parse().map_err(|_| bad())?;
-            if last < first || cores.len() + (last - first) as usize >= CORES_MAX {
-                return Err(bad());
-            }
-            cores.extend(first..=last);
-        }
-        cores.sort_unstable();
-        cores.dedup();
-        Ok(Self::List(cores))
-    }
-}
-
-impl fmt::Display for CoreChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("all"),
-            Self::Nothing => f.write_str("none"),
-            Self::Count(count) => count.fmt(f),
-            Self::List(cores) => {
-                for (position, core) in cores.iter().enumerate() {
-                    let comma = if position > 0 && cores.len() > 1 { "," } else { "" };
-                    write!(f, "{comma}{core}")?;
-                }
-                if cores.len() == 1 {
-                    f.write_str(",")?;
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn core_choices_are_read_and_written_alike() {
-        for (text, choice) in [
-            ("all", CoreChoice::All),
-            ("none", CoreChoice::Nothing),
-            ("2", CoreChoice::Count(2)),
-            ("3,", CoreChoice::List(vec![3])),
-            ("0,2-4", CoreChoice::List(vec![0, 2, 3, 4])),
-            ("5,1,5", CoreChoice::List(vec![1, 5])),
-        ] {
-            assert_eq!(text.parse(), Ok(choice.clone()), "{text}");
-            assert_eq!(choice.to_string().parse(), Ok(choice.clone()), "{choice} from {text}");
-        }
-        for bad in ["", "0", "-1", "a", "1,,2", "5-2", "0-4294967295", "1-", ",", "1;2"] {
-            assert!(bad.parse::<CoreChoice>().is_err(), "{bad:?} was taken");
         }
     }
 }

@@ -35,12 +35,11 @@ mod node;
 mod socket;
 mod workers;
 
-pub use config::{
-    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, AgentNetwork, BadCoreChoice, CoreChoice, SESSION_SOCKET,
-};
+pub use config::{AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, AgentNetwork, SESSION_SOCKET};
 pub use control::agent::Agent;
 pub use data::images::Environments;
 pub use data::swap::SwapOptions;
 pub use data::swap::listing::{SavedState, list_states as saved_states, remove as remove_state};
 pub use error::AgentError;
+pub use hotlease_lease::agent::{BadCoreChoice, CoreChoice};
 pub use isolation::reach::{BadDirectoryGrant, DirectoryGrant};

@@ -32,6 +32,7 @@
 //! ```
 
 mod book;
+mod core_choice;
 mod event;
 mod fairness;
 mod membership;
@@ -39,6 +40,7 @@ mod owed;
 mod record;
 
 pub use book::LeaseBook;
+pub use core_choice::{BadCoreChoice, CoreChoice};
 pub use event::{BookAction, BookEvent, BookStep, NodeOffer, OfferedCores, SessionId};
 pub use membership::{
     ANSWER_LIMIT, BACKOFF_MAX, GOODBYE_LIMIT, HEARTBEAT, Membership, MembershipAction, MembershipEvent, QuestionId,

@@ -94,15 +94,24 @@ fn unit_ns(unit: &str) -> Result<u64, String> {
     })
 }
 
-/// Reads a size from the command line: `4096`, `64K`, `10M`, `2GiB`; units are powers of 1024.
+/// Reads a size from the command line: `4096`, `64K`, `10M`, `2GiB` are powers of 1024, `1MB` and the like of 1000.
 pub fn parse_bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = split(text)?;
     let bytes = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1,
         "k" | "ki" | "kib" => 1 << 10,
         "m" | "mi" | "mib" => 1 << 20,
-        "g" | "gi" | "gib" => 1_u64 << 30,
-        _ => return Err(format!("`{unit}` is no unit of size; K, M and G are")),
+        "g" | "gi" | "gib" => 1 << 30,
+        "t" | "ti" | "tib" => 1_u64 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => {
+            return Err(format!(
+                "`{unit}` is no unit of size; K, M, G and T are (powers of 1024), and KB, MB, GB and TB (of 1000)"
+            ));
+        }
     };
     let bytes = number.checked_mul(bytes).and_then(|bytes| usize::try_from(bytes).ok());
     bytes.ok_or_else(|| "it is more than can be counted".to_owned())
@@ -156,6 +165,8 @@ mod tests {
         assert_eq!(parse_bytes("4096"), Ok(4096));
         assert_eq!(parse_bytes("10G"), Ok(10 << 30));
         assert_eq!(parse_bytes("64 KiB"), Ok(64 << 10));
+        assert_eq!(parse_bytes("1MB"), Ok(1_000_000));
+        assert_eq!(parse_bytes("2T"), Ok(2 << 40));
         for bad in ["", "G", "1T5", "17179869184G"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
         }

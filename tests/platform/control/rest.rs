@@ -147,7 +147,7 @@ fn a_node_is_drained_removed_and_offered_again() {
     until_true("its lease has ended", Duration::from_secs(10), || {
         get(directory, &lease).json()["state"] == "ended"
     });
-    let shown = order("PUT", "/offer", "{\"cores\": 1}");
+    let shown = order("PUT", "/offer", "{\"cores\": \"1\"}");
     assert_eq!(shown["agent"]["cores"].as_array().map(Vec::len), Some(1), "{shown}");
     let shown = order("POST", "/resume", "");
     assert_eq!(shown["drained"], false, "{shown}");

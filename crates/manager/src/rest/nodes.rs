@@ -9,6 +9,7 @@ use crate::state::ManagerState as Shared;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use hotlease_lease::agent::{BadCoreChoice, CoreChoice};
 use hotlease_wire::grpc::{CoresWanted, NodeInfo, NodeOrder, OfferWanted, OrderNodeReply, OrderNodeRequest};
 use hotlease_wire::mirror;
 use serde::{Deserialize, Serialize};
@@ -52,21 +53,41 @@ pub(super) struct Ordered {
     done: bool,
 }
 
-/// Cores that a node is to offer: `"all"`, `"unchanged"`, a count, or a list of their numbers.
+/// Cores that a node is to offer: a count, a list of their numbers, or a text: `"unchanged"`, `"all"`, `"none"`, or
+/// numbers and ranges like `"0,2-5"`.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "cores must be a count, a list of numbers, or a text: \"unchanged\", \"all\", \"none\", or like \"0,2-5\""
+)]
 pub(super) enum Cores {
-    Word(CoresWord),
+    Text(String),
     Count(u32),
     These(Vec<u32>),
 }
 
-/// Choice of cores without a number.
-#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum CoresWord {
-    All,
-    Unchanged,
+impl Cores {
+    /// The cores in the words of an order; the error says what a text must be.
+    fn wanted(self) -> Result<(CoresWanted, u32, Vec<u32>), Problem> {
+        let count = |count: usize| match u32::try_from(count) {
+            Ok(count) if count <= CORES_MAX as u32 => Ok((CoresWanted::CoresCount, count, Vec::new())),
+            _ => Err(Problem::bad("more cores than any machine has")),
+        };
+        match self {
+            Self::Text(text) if text == "unchanged" => Ok((CoresWanted::CoresUnchanged, 0, Vec::new())),
+            Self::Text(text) => match text
+                .parse()
+                .map_err(|bad: BadCoreChoice| Problem::bad(bad.to_string()))?
+            {
+                CoreChoice::All => Ok((CoresWanted::CoresAll, 0, Vec::new())),
+                CoreChoice::Nothing => Ok((CoresWanted::CoresThese, 0, Vec::new())),
+                CoreChoice::Count(cores) => count(cores),
+                CoreChoice::List(cores) => Ok((CoresWanted::CoresThese, 0, cores)),
+            },
+            Self::Count(cores) => count(cores as usize),
+            Self::These(cores) => Ok((CoresWanted::CoresThese, 0, cores)),
+        }
+    }
 }
 
 /// Resources that a node is to offer from now on.
@@ -140,15 +161,8 @@ pub(super) async fn offer(
     PathParameter(node): PathParameter<String>,
     JsonBody(offer): JsonBody<Offer>,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
-    let (choice, count, cores) = match offer.cores {
-        None | Some(Cores::Word(CoresWord::Unchanged)) => (CoresWanted::CoresUnchanged, 0, Vec::new()),
-        Some(Cores::Word(CoresWord::All)) => (CoresWanted::CoresAll, 0, Vec::new()),
-        Some(Cores::Count(count)) if count > CORES_MAX as u32 => {
-            return Err(Problem::bad("more cores than any machine has"));
-        }
-        Some(Cores::Count(count)) => (CoresWanted::CoresCount, count, Vec::new()),
-        Some(Cores::These(cores)) => (CoresWanted::CoresThese, 0, cores),
-    };
+    let unchanged = (CoresWanted::CoresUnchanged, 0, Vec::new());
+    let (choice, count, cores) = offer.cores.map_or(Ok(unchanged), Cores::wanted)?;
     let request = OrderNodeRequest {
         node,
         order: NodeOrder::Add.into(),
@@ -242,4 +256,35 @@ async fn order(
         false => StatusCode::ACCEPTED,
     };
     Ok((status, Json(Ordered { agent, host, done })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_read_as_on_the_command_line_and_an_error_says_what_they_may_be() {
+        let read = |json: &str| serde_json::from_str::<Offer>(&format!("{{\"cores\": {json}}}"));
+        for (json, wanted) in [
+            ("\"unchanged\"", (CoresWanted::CoresUnchanged, 0, vec![])),
+            ("\"all\"", (CoresWanted::CoresAll, 0, vec![])),
+            ("\"none\"", (CoresWanted::CoresThese, 0, vec![])),
+            ("2", (CoresWanted::CoresCount, 2, vec![])),
+            ("\"2\"", (CoresWanted::CoresCount, 2, vec![])),
+            ("[0, 2]", (CoresWanted::CoresThese, 0, vec![0, 2])),
+            ("\"0-3\"", (CoresWanted::CoresThese, 0, vec![0, 1, 2, 3])),
+        ] {
+            let cores = read(json).ok().and_then(|offer| offer.cores).expect(json);
+            assert_eq!(cores.wanted().ok(), Some(wanted), "{json}");
+        }
+        for bad in ["\"some\"", "\"0\"", "\"8193\"", "8193"] {
+            let cores = read(bad).ok().and_then(|offer| offer.cores).expect(bad);
+            assert!(cores.wanted().is_err(), "{bad}");
+        }
+        let error = read("true").map(|_| ()).map_err(|error| error.to_string());
+        assert!(
+            error.as_ref().is_err_and(|error| error.contains("\"0,2-5\"")),
+            "{error:?}"
+        );
+    }
 }

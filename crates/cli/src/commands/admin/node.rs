@@ -208,7 +208,10 @@ fn offer(args: &AddArgs) -> OfferWanted {
     let (choice, count, cores) = match &args.cores {
         CoreChoice::All => (CoresWanted::CoresAll, 0, Vec::new()),
         CoreChoice::Nothing => (CoresWanted::CoresThese, 0, Vec::new()),
-        CoreChoice::Count(count) => (CoresWanted::CoresCount, *count as u32, Vec::new()),
+        CoreChoice::Count(count) => {
+            let count = u32::try_from(*count).unwrap_or(u32::MAX);
+            (CoresWanted::CoresCount, count, Vec::new())
+        }
         CoreChoice::List(cores) => (CoresWanted::CoresThese, 0, cores.clone()),
     };
     OfferWanted {
