@@ -21,10 +21,11 @@ const BESIDE_SOCKETS: &str = "state";
 /// Arguments of the state directory, shared by all daemons and by commands that work on their state.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct StateArgs {
-    /// Directory of the ledger and the usage journal, on a disk of this host [default: in HOTLEASE_RUNTIME_DIR if
-    /// that is set, else hotlease in XDG_STATE_HOME or ~/.local/state]
-    #[arg(long, value_name = "DIR", env = "HOTLEASE_STATE_DIR")]
-    pub(crate) state_dir: Option<PathBuf>,
+    /// Directory of the ledger and the usage journal, on a disk of this host [env: HOTLEASE_STATE_DIR=] [default: in
+    /// HOTLEASE_RUNTIME_DIR if that is set, else hotlease in XDG_STATE_HOME or ~/.local/state]
+    // The variable is read where the directory is used: an inherited one must not conflict with other options.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
 }
 
 /// Arguments of the state directory of daemons, which can also run without one.
@@ -63,11 +64,16 @@ fn nearest_existing(path: &Path) -> &Path {
 }
 
 impl StateArgs {
+    /// The directory that was named.
+    pub(crate) fn named(&self) -> Option<PathBuf> {
+        self.state_dir.clone().or_else(|| variable("HOTLEASE_STATE_DIR"))
+    }
+
     /// The state directory. If none was named and home directories are on a network file system, it is next to the
     /// sockets: files there survive the crash of a process, but perhaps not a reboot.
     fn root(&self, dir: &RuntimeDir) -> PathBuf {
-        if let Some(wished) = &self.state_dir {
-            return absolute(wished);
+        if let Some(wished) = self.named() {
+            return absolute(&wished);
         }
         let beside = absolute(&dir.path().join(BESIDE_SOCKETS));
         if variable("HOTLEASE_RUNTIME_DIR").is_some() {
@@ -101,8 +107,8 @@ impl StateArgs {
     /// # Errors
     /// If no state directory was named, and no runtime directory can be used either.
     pub(crate) fn ledger(&self) -> Result<PathBuf, RuntimeDirError> {
-        match &self.state_dir {
-            Some(wished) => Ok(absolute(wished).join(MANAGER)),
+        match self.named() {
+            Some(wished) => Ok(absolute(&wished).join(MANAGER)),
             None => Ok(self.of_manager(&RuntimeDir::resolve()?)),
         }
     }

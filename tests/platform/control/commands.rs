@@ -183,6 +183,21 @@ fn version_and_doctor_know_the_running_platform() {
 }
 
 #[test]
+fn an_inherited_state_directory_does_not_contradict_a_database() {
+    let platform = Platform::start();
+    let mut command = platform.hotlease(&["manager", "--database", "host=/nowhere dbname=x"]);
+    let output = command
+        .env("HOTLEASE_STATE_DIR", "/nowhere")
+        .output()
+        .expect("hotlease runs");
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && words.contains("PostgreSQL"), "{words}");
+    let named = platform.run(&["manager", "--database", "host=/nowhere", "--state-dir", "/nowhere"]);
+    let words = String::from_utf8_lossy(&named.stderr).into_owned();
+    assert!(words.contains("cannot be used with"), "{words}");
+}
+
+#[test]
 fn doctor_praises_only_transports_that_can_be_used() {
     let platform = Platform::start();
     let findings = platform.json(&["doctor", "--peer"]);
