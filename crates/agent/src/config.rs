@@ -100,6 +100,8 @@ pub struct AgentConfig {
     pub memory_bytes: Option<u64>,
     /// GPUs that it offers: counted devices, numbered from 0 (default: 0; at most 1024).
     pub gpus: u32,
+    /// Whether it offers so many GPUs even if the host shows fewer (default: no).
+    pub unseen_gpus: bool,
     /// Time to live of leases that ask for none (default: 5 s).
     pub ttl: Duration,
     /// Warm slots that it grants on one shared core; 0: it shares none (default: 4; at most 64).
@@ -173,6 +175,7 @@ impl AgentConfig {
             spares: 0,
             memory_bytes: None,
             gpus: 0,
+            unseen_gpus: false,
             ttl: Duration::from_secs(5),
             warm_slots_per_core: PLACES_PER_CORE_DEFAULT,
             shared_call_limit: Duration::from_secs(10),

@@ -45,7 +45,7 @@ fn refused(nodes: &Nodes, options: LeaseOptions) -> Rejection {
 
 #[test]
 fn gpus_are_never_granted_twice_and_come_back() {
-    let nodes = Nodes::start_with(2, &["--gpus", "2"]);
+    let nodes = Nodes::start_with(2, &["--unseen-gpus", "--gpus", "2"]);
     let both = nodes.invoker("behaved", with_gpus(&nodes, 2));
     assert_eq!(told(&both), ["0,1"]);
     let one = nodes.invoker("behaved", with_gpus(&nodes, 1));
@@ -82,7 +82,7 @@ fn gpus_are_never_granted_twice_and_come_back() {
 
 #[test]
 fn node_that_takes_gpus_back_ends_who_holds_them() {
-    let nodes = Nodes::start_with(1, &["--gpus", "2"]);
+    let nodes = Nodes::start_with(1, &["--unseen-gpus", "--gpus", "2"]);
     let first = nodes.invoker("behaved", with_gpus(&nodes, 1));
     let keeps = LeaseOptions {
         replace_lease: false,
@@ -104,7 +104,10 @@ fn node_that_takes_gpus_back_ends_who_holds_them() {
 
 #[test]
 fn gpus_without_the_manager_have_a_bound_of_their_own() {
-    let nodes = Nodes::start_with(1, &["--gpus", "2", "--direct", "2", "--direct-gpus", "1"]);
+    let nodes = Nodes::start_with(
+        1,
+        &["--unseen-gpus", "--gpus", "2", "--direct", "2", "--direct-gpus", "1"],
+    );
     let direct = |gpus| LeaseOptions {
         placement: Placement::Direct,
         ..with_gpus(&nodes, gpus)

@@ -96,6 +96,9 @@ impl Agent {
         }
         config.swap.as_ref().map_or(Ok(()), SwapOptions::check)?;
         let offered = cores::offered(&config.cores)?;
+        if !config.unseen_gpus {
+            cores::check_gpus(config.gpus)?;
+        }
         let launcher = match &config.worker_binary {
             Some(binary) => Launcher::new(binary)?,
             None => Launcher::new(&Launcher::find()?)?,

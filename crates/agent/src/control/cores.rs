@@ -55,6 +55,31 @@ pub(crate) fn memory_bytes() -> u64 {
     kilobytes.unwrap_or(0).saturating_mul(1024)
 }
 
+/// Refuses to offer more GPUs than the host shows.
+pub(crate) fn check_gpus(wanted: u32) -> Result<(), AgentError> {
+    let seen = gpus_seen();
+    if wanted <= seen {
+        return Ok(());
+    }
+    let what = format!(
+        "--gpus {wanted}: this node shows {seen} (/dev/nvidia*, /dev/dri/renderD*); --unseen-gpus offers other devices"
+    );
+    Err(AgentError::Config { what })
+}
+
+/// GPUs that the host shows: devices of NVIDIA's driver, or render nodes of others.
+fn gpus_seen() -> u32 {
+    let count = |directory: &str, name: &str| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let is_number = |rest: &str| rest.parse::<u32>().is_ok();
+        names
+            .filter(|file| file.strip_prefix(name).is_some_and(is_number))
+            .count() as u32
+    };
+    count("/dev", "nvidia").max(count("/dev/dri", "renderD"))
+}
+
 /// Name of the host, as its operator has set it; empty if it has none.
 pub(crate) fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -85,5 +110,12 @@ mod tests {
     fn the_machine_has_cores_and_memory() {
         assert!(!allowed().is_empty());
         assert!(memory_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn gpus_that_the_machine_does_not_show_are_not_offered() {
+        assert!(check_gpus(gpus_seen()).is_ok());
+        let refusal = check_gpus(gpus_seen() + 1).map_err(|error| error.to_string());
+        assert!(refusal.is_err_and(|refusal| refusal.contains("--unseen-gpus")));
     }
 }

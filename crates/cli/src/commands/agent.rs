@@ -116,6 +116,9 @@ pub(crate) struct OfferArgs {
     #[arg(long, value_name = "N", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(..=i64::from(GPUS_PER_AGENT_MAX)))]
     gpus: u32,
+    /// Lease out so many GPUs even if this node shows fewer: for other devices, counted in the same way
+    #[arg(long, requires = "gpus")]
+    unseen_gpus: bool,
     /// Also grant leases to clients that ask the agent directly, at most CORES cores to one tenant [default: only
     /// through the manager, which knows quotas]
     #[arg(long, value_name = "CORES")]
@@ -234,6 +237,7 @@ impl OfferArgs {
         config.direct = self.direct;
         config.direct_gpus = self.direct_gpus;
         config.gpus = self.gpus;
+        config.unseen_gpus = self.unseen_gpus;
         config.worker_binary = self.worker;
         self.sandbox.apply_to(&mut config);
         config.warm_slots_per_core = self.warm_slots_per_core;
@@ -264,6 +268,9 @@ impl OfferArgs {
             args.extend(["--direct-gpus".into(), self.direct_gpus.to_string().into()]);
         }
         args.extend(["--gpus".into(), self.gpus.to_string().into()]);
+        if self.unseen_gpus {
+            args.push("--unseen-gpus".into());
+        }
         if let Some(worker) = &self.worker {
             args.extend(["--worker".into(), absolute(worker).into()]);
         }
@@ -372,6 +379,7 @@ mod tests {
             "3s",
             "--gpus",
             "4",
+            "--unseen-gpus",
             "--direct",
             "2",
             "--direct-gpus",
