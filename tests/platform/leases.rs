@@ -1,5 +1,6 @@
 //! Promises of a lease: cores of its own, until it ends.
 
+mod bounds;
 mod clients;
 mod direct;
 mod gpus;

@@ -5,7 +5,7 @@ use crate::data::swap::SwapOptions;
 use crate::isolation::reach::DirectoryGrant;
 use crate::workers::pool::POOL_MAX;
 use hotlease_lease::agent::CoreChoice;
-use hotlease_lease::{TTL_MAX, TTL_MIN};
+use hotlease_lease::{LeaseBounds, TTL_MAX, TTL_MIN};
 use hotlease_net::{Address, Identity, Limits};
 use hotlease_sandbox::{Container, Kind, Machine, Policy};
 use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
@@ -104,6 +104,8 @@ pub struct AgentConfig {
     pub unseen_gpus: bool,
     /// Time to live of leases that ask for none (default: 5 s).
     pub ttl: Duration,
+    /// Bounds of leases: their time to live, duration and idle time (default: none).
+    pub bounds: LeaseBounds,
     /// Warm slots that it grants on one shared core; 0: it shares none (default: 4; at most 64).
     pub warm_slots_per_core: u32,
     /// Longest duration of an invocation on a shared core (default: 10 s; 1 ms to 1 h).
@@ -151,7 +153,7 @@ impl AgentConfig {
                 self.stopped_limit
             ))
         } else {
-            None
+            self.bounds.fault()
         }
     }
 
@@ -177,6 +179,7 @@ impl AgentConfig {
             gpus: 0,
             unseen_gpus: false,
             ttl: Duration::from_secs(5),
+            bounds: LeaseBounds::default(),
             warm_slots_per_core: PLACES_PER_CORE_DEFAULT,
             shared_call_limit: Duration::from_secs(10),
             stopped_limit: Duration::from_secs(10),

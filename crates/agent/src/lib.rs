@@ -41,5 +41,6 @@ pub use data::images::Environments;
 pub use data::swap::SwapOptions;
 pub use data::swap::listing::{SavedState, list_states as saved_states, remove as remove_state};
 pub use error::AgentError;
+pub use hotlease_lease::LeaseBounds;
 pub use hotlease_lease::agent::{BadCoreChoice, CoreChoice};
 pub use isolation::reach::{BadDirectoryGrant, DirectoryGrant};

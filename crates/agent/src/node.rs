@@ -7,6 +7,7 @@ pub(crate) mod direct;
 mod drain;
 pub(crate) mod eviction;
 mod identity;
+pub(crate) mod idleness;
 mod isolation;
 pub(crate) mod journalling;
 pub(crate) mod outbox;
@@ -101,7 +102,7 @@ impl Node {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
         let book = book.with_usable(identity.usable.iter().copied());
         let book = book.with_places(identity.sharing.places_per_core);
-        let book = book.with_gpus(identity.gpus);
+        let book = book.with_gpus(identity.gpus).with_longest(identity.bounds.duration);
         Self {
             identity,
             codes: CodeCache::new(),
@@ -302,7 +303,8 @@ impl Node {
     ) -> Result<Grant, Rejection> {
         let since = Instant::now();
         self.identity.tenants.admit(&message.tenant, origin)?;
-        let request = Arc::new(LeaseRequest::of(&message, self.identity.ttl)?);
+        let request = LeaseRequest::of(&message, self.identity.ttl)?;
+        let request = Arc::new(self.identity.bounds.cut(request));
         let isolation = self.isolation_of(&message, origin).await?;
         if request.spec.memory_bytes > 0 {
             // The book decides whether there is enough now.

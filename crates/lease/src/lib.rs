@@ -19,4 +19,4 @@ pub mod ledger;
 pub mod manager;
 mod request;
 
-pub use request::{CoreUse, EXCLUDED_MAX, LeaseRequest, LeaseSpec, PlacementSpread, TTL_MAX, TTL_MIN};
+pub use request::{CoreUse, EXCLUDED_MAX, LeaseBounds, LeaseRequest, LeaseSpec, PlacementSpread, TTL_MAX, TTL_MIN};

@@ -15,8 +15,45 @@ use std::time::Duration;
 pub const TTL_MIN: Duration = Duration::from_millis(100);
 /// Longest time to live that a lease may ask for.
 pub const TTL_MAX: Duration = Duration::from_secs(3600);
+/// Longest bound that an operator may set for durations and idle times: what is longer need not be bounded.
+const DURATION_BOUND_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Most agents that a request may leave out. Each has been tried in vain.
 pub const EXCLUDED_MAX: usize = 16;
+
+/// Bounds that the operator of a node sets for its leases; none: no other than those of all requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeaseBounds {
+    /// Longest time to live, and so the longest time between two renewals. A request for more gets this.
+    pub ttl: Option<Duration>,
+    /// Longest duration, renewals included. After that the lease ends.
+    pub duration: Option<Duration>,
+    /// Longest time for which nothing runs on a lease. After that it ends.
+    pub idle: Option<Duration>,
+}
+
+impl LeaseBounds {
+    /// Cuts a request to what the bounds allow.
+    #[must_use]
+    pub fn cut(&self, request: LeaseRequest) -> LeaseRequest {
+        LeaseRequest {
+            ttl: self.ttl.map_or(request.ttl, |most| most.min(request.ttl)),
+            ..request
+        }
+    }
+
+    /// Why no node can hold these bounds, if so.
+    pub fn fault(&self) -> Option<String> {
+        let fault = |name, bound: Option<Duration>, most| {
+            let bound = bound.filter(|bound| !(TTL_MIN..=most).contains(bound))?;
+            Some(format!(
+                "the bound of {name} must be {TTL_MIN:?} to {most:?}, not {bound:?}"
+            ))
+        };
+        fault("a lease's time to live", self.ttl, TTL_MAX)
+            .or_else(|| fault("a lease's duration", self.duration, DURATION_BOUND_MAX))
+            .or_else(|| fault("a lease's idle time", self.idle, DURATION_BOUND_MAX))
+    }
+}
 
 /// Request for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]

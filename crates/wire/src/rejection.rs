@@ -176,6 +176,10 @@ pub enum EndReason {
     /// No invocation ran on it, and its state was saved, so that the node can use its memory for other leases. Before
     /// that its worker had stopped accepting requests.
     SwappedOut,
+    /// It lasted as long as the operator of its node lets a lease last.
+    DurationOver,
+    /// Nothing ran on it for as long as the operator of its node lets a lease be idle.
+    Idle,
 }
 
 impl fmt::Display for EndReason {
@@ -190,6 +194,8 @@ impl fmt::Display for EndReason {
             Self::TakenBack => "its holder has taken back the slots that it had lent",
             Self::NoLongerLent => "the time is over for which its holder had lent the slots",
             Self::SwappedOut => "nothing ran on it, and its state was saved: the next lease of that name restores it",
+            Self::DurationOver => "it lasted as long as the operator of its node allows",
+            Self::Idle => "nothing ran on it for longer than the operator of its node allows",
         })
     }
 }

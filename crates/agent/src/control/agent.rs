@@ -21,6 +21,7 @@ use crate::isolation::sandboxes::{self, Sandboxes};
 use crate::leases::sharing::SharingTerms;
 use crate::leases::supply::WorkerSupply;
 use crate::node::eviction;
+use crate::node::idleness;
 use crate::node::journalling;
 use crate::node::{Node, NodeSettings};
 use crate::workers::borrowing::Borrowing;
@@ -167,6 +168,7 @@ impl Agent {
             memory_bytes: config.memory_bytes.unwrap_or_else(cores::memory_bytes),
             gpus: config.gpus.min(GPUS_PER_AGENT_MAX),
             ttl: config.ttl,
+            bounds: config.bounds,
             sharing: SharingTerms {
                 places_per_core: config.warm_slots_per_core,
                 call_limit: config.shared_call_limit,
@@ -368,6 +370,7 @@ impl AgentParts {
         background.spawn(watchdog::expire_leases(Arc::clone(&node)));
         background.spawn(watchdog::enforce_deadlines(Arc::clone(&node)));
         background.spawn(stops::replace_stopped(Arc::clone(&node), self.stopped_limit));
+        background.spawn(idleness::end_idle_leases(Arc::clone(&node)));
         background.spawn(turns::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(eviction::swap_out_idle_ones(Arc::clone(&node)));

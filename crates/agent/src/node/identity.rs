@@ -7,6 +7,7 @@ use crate::isolation::caller::Tenants;
 use crate::isolation::reach::Grants;
 use crate::isolation::sandboxes::Sandboxes;
 use crate::leases::sharing::SharingTerms;
+use hotlease_lease::LeaseBounds;
 use hotlease_net::Address;
 use hotlease_wire::ids::{AgentId, BootId};
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ pub(crate) struct NodeSettings {
     pub gpus: u32,
     /// Time to live of leases that ask for none.
     pub ttl: Duration,
+    /// Bounds of leases.
+    pub bounds: LeaseBounds,
     /// Terms of sharing cores.
     pub sharing: SharingTerms,
     /// Most cores that one tenant may hold by direct leases; `None`: direct leases are not allowed.

@@ -1,8 +1,10 @@
 //! `hotlease agent`: an agent in a process of its own.
 
+mod bounds;
 mod environments;
 mod swapping;
 
+use crate::commands::agent::bounds::BoundArgs;
 use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
 use crate::service;
@@ -135,6 +137,8 @@ pub(crate) struct OfferArgs {
     environments: EnvironmentArgs,
     #[command(flatten)]
     swap: SwapArgs,
+    #[command(flatten)]
+    bounds: BoundArgs,
     /// Warm slots to grant on one core to leases that share cores; 0: no core is shared
     #[arg(long, value_name = "N", default_value_t = PLACES_PER_CORE_DEFAULT,
           value_parser = clap::value_parser!(u32).range(..=i64::from(PLACES_PER_CORE_MAX)))]
@@ -240,6 +244,7 @@ impl OfferArgs {
         config.unseen_gpus = self.unseen_gpus;
         config.worker_binary = self.worker;
         self.sandbox.apply_to(&mut config);
+        config.bounds = self.bounds.bounds();
         config.warm_slots_per_core = self.warm_slots_per_core;
         config.shared_call_limit = self.shared_call_limit;
         config.stopped_limit = self.stopped_limit;
@@ -275,6 +280,7 @@ impl OfferArgs {
             args.extend(["--worker".into(), absolute(worker).into()]);
         }
         self.sandbox.add_args(&mut args);
+        self.bounds.add_to(&mut args);
         let places = self.warm_slots_per_core.to_string();
         args.extend(["--warm-slots-per-core".into(), places.into()]);
         for (name, limit) in [
@@ -371,6 +377,12 @@ mod tests {
             "3",
             "--worker",
             "/opt/hotlease-worker",
+            "--lease-ttl",
+            "2s",
+            "--lease-duration",
+            "12h",
+            "--lease-idle",
+            "90s",
             "--warm-slots-per-core",
             "7",
             "--shared-call-limit",

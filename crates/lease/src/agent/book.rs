@@ -44,6 +44,8 @@ pub struct LeaseBook {
     availability: Availability,
     /// Time at which a drain ends the remaining leases.
     drained_by: Option<Duration>,
+    /// Longest duration of a lease.
+    longest: Option<Duration>,
 }
 
 impl LeaseBook {
@@ -61,7 +63,15 @@ impl LeaseBook {
             epoch: Epoch(0),
             availability: Availability::Serving,
             drained_by: None,
+            longest: None,
         }
+    }
+
+    /// Ends each lease after this time, however often it is renewed; to be called before the first lease.
+    #[must_use]
+    pub fn with_longest(mut self, longest: Option<Duration>) -> Self {
+        self.longest = longest;
+        self
     }
 
     /// Gives each shared core places for `places_per_core` warm slots; to be called before the first lease.
@@ -341,7 +351,8 @@ impl LeaseBook {
             granted: now,
             expires: now + request.ttl.min(ATTACH_WITHIN),
             request,
-            cut: None,
+            cut: self.longest.map(|longest| now + longest),
+            longest: self.longest.map(|longest| now + longest),
             leaving: None,
             phase: LeasePhase::Starting,
             workers,

@@ -14,6 +14,27 @@ fn refusal(request: &LeaseRequest) -> String {
 }
 
 #[test]
+fn an_operators_bounds_cut_the_time_to_live_and_are_bounded_themselves() {
+    let bounds = LeaseBounds {
+        ttl: Some(SECOND / 2),
+        ..LeaseBounds::default()
+    };
+    assert_eq!(bounds.cut(good()).ttl, SECOND / 2);
+    assert_eq!(LeaseBounds::default().cut(good()), good());
+    assert_eq!(bounds.fault(), None);
+    let never = LeaseBounds {
+        idle: Some(Duration::ZERO),
+        ..bounds
+    };
+    assert!(never.fault().is_some_and(|fault| fault.contains("idle")));
+    let endless = LeaseBounds {
+        ttl: Some(TTL_MAX * 2),
+        ..bounds
+    };
+    assert!(endless.fault().is_some_and(|fault| fault.contains("time to live")));
+}
+
+#[test]
 fn each_bound_is_refused_by_the_name_of_its_option() {
     good().check().expect("good");
     let spec = |spec| LeaseRequest { spec, ..good() };

@@ -43,7 +43,8 @@ impl LeaseBook {
     /// Notes when each lease ends even if its holder renews it.
     pub(super) fn cut_leases(&mut self) {
         for lease in self.leases.values_mut() {
-            lease.cut = self.drained_by.into_iter().chain(lease.leaving).min();
+            let ends = self.drained_by.into_iter().chain(lease.leaving).chain(lease.longest);
+            lease.cut = ends.min();
         }
     }
 
@@ -86,9 +87,10 @@ impl LeaseBook {
 
     pub(super) fn expire(&mut self, now: Duration, actions: &mut Vec<BookAction>) {
         for lease in self.active_ids(|lease| lease.ends_at() <= now) {
-            let cut = self.leases.get(&lease).and_then(|lease| lease.cut);
-            let reason = match cut {
-                Some(cut) if cut <= now => EndReason::Reclaimed,
+            let ends = self.leases.get(&lease).map(|lease| (lease.cut, lease.longest));
+            let reason = match ends {
+                Some((Some(cut), longest)) if cut <= now && longest != Some(cut) => EndReason::Reclaimed,
+                Some((Some(cut), _)) if cut <= now => EndReason::DurationOver,
                 _ => EndReason::Expired,
             };
             self.end(lease, reason, now, actions);

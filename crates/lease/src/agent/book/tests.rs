@@ -111,6 +111,22 @@ fn cores_are_free_only_after_every_worker_is_gone() {
 }
 
 #[test]
+fn a_lease_lasts_no_longer_than_its_operator_allows_however_often_it_is_renewed() {
+    let mut book = LeaseBook::new(0..1, 0).with_longest(Some(8 * SECOND));
+    granted(&mut book, 1, request(1, 1), SECOND);
+    for second in 2..9 {
+        let renewed = book.step(BookEvent::Renew { lease: id(1) }, second * SECOND);
+        assert_eq!(renewed, BookStep::default(), "at {second} s");
+    }
+    assert_eq!(book.next_expiry(), Some(9 * SECOND));
+    // A drain that would end it later does not put that off.
+    let drain = BookEvent::Drain { until: 20 * SECOND };
+    assert_eq!(book.step(drain, 8 * SECOND).refusal, None);
+    let step = book.step(BookEvent::Renew { lease: id(1) }, 9 * SECOND);
+    assert_eq!(step.refusal, Some(Rejection::LeaseEnded(EndReason::DurationOver)));
+}
+
+#[test]
 fn a_lease_that_is_not_renewed_expires_at_its_ttl_and_not_before() {
     let mut book = LeaseBook::new(0..1, 0);
     let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);
