@@ -152,6 +152,13 @@ def operators(comm):
     values = [(each * 3) % 5 for each in range(size)]
     assert (least["value"][0], least["index"][0], least["index"][1]) == (min(values), values.index(min(values)), 0)
 
+    packed = np.zeros(2, [("value", "f8"), ("index", "i4")])
+    packed["value"], packed["index"] = pairs["value"], pairs["index"]
+    for given in (packed, [packed, MPI.DOUBLE_INT]):
+        got = np.zeros_like(packed)
+        comm.Allreduce(given, got, MPI.MINLOC)
+        assert got.tolist() == least.tolist(), "a packed array has no gaps between its pairs"
+
     def compose(a, b, datatype):
         # Composes functions x -> k x + d, which does not commute: b after a.
         first, second = np.frombuffer(a, "f8").reshape(-1, 2), np.frombuffer(b, "f8").reshape(-1, 2)

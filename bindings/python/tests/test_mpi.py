@@ -61,15 +61,26 @@ def test_programs_of_a_tutorial_run_unchanged_but_for_the_import(program, tmp_pa
         assert sorted(ours.splitlines()) == sorted(SAYS[program].splitlines())
     else:
         assert len(ours.splitlines()) == 4 and "'Reduced': [60.0, 64.0, 68.0" in ours
+    theirs = by_another_mpi(4, text, tmp_path)
+    assert theirs is None or sorted(theirs.splitlines()) == sorted(ours.splitlines())
+
+
+def by_another_mpi(ranks, text, folder):
+    """Runs a program with mpi4py and its MPI, and returns what it prints; None: there is none."""
     python = pathlib.Path(MPI4PY)
-    if python.exists():
-        theirs = tmp_path / "program.py"
-        theirs.write_text(text.replace("from hotlease import MPI", "from mpi4py import MPI"))
-        env = {**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        done = subprocess.run(
-            [python.parent / "mpiexec", "-n", "4", python, theirs], capture_output=True, text=True, env=env, timeout=120
-        )
-        assert sorted(good(done).splitlines()) == sorted(ours.splitlines())
+    if not python.exists():
+        return None
+    theirs = folder / "program.py"
+    theirs.write_text(text.replace("from hotlease import MPI", "from mpi4py import MPI"))
+    env = {**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [python.parent / "mpiexec", "-n", str(ranks), python, theirs]
+    return good(subprocess.run(command, capture_output=True, text=True, env=env, timeout=120))
+
+
+def test_other_calls_do_as_the_standard_says_and_as_another_mpi_does(tmp_path):
+    assert good(run(4, HERE / "mpi_standard.py")) == "as the standard says\n"
+    theirs = by_another_mpi(4, (HERE / "mpi_standard.py").read_text(), tmp_path)
+    assert theirs in (None, "as the standard says\n")
 
 
 def test_a_member_that_is_killed_is_told_to_all_with_its_rank_and_the_rest_goes_on():
@@ -134,6 +145,7 @@ except MPI.Exception as error:
 
 def test_alone_there_is_a_world_of_one_and_errors_say_what_to_do(run_alone):
     program = """
+import json
 import numpy as np
 from hotlease import MPI
 comm = MPI.COMM_WORLD
@@ -161,12 +173,23 @@ says(MPI.Exception, "no rank 5", lambda: comm.Isend(array, 5))
 says(MPI.Exception, "tag of -4", lambda: comm.Send(array, 0, -4))
 says(MPI.Exception, "the root is rank 3", lambda: comm.Bcast(array, 3))
 says(MPI.Exception, "no such reduction", lambda: comm.Allreduce(np.zeros(2, bool), np.zeros(2, bool)))
-says(AttributeError, "receive an answer", lambda: comm.Ssend(array, 0))
-says(AttributeError, "os.pwrite", lambda: MPI.File)
-says(AttributeError, "contiguous copy", lambda: MPI.INT.Create_vector(2, 1, 2))
+says(AttributeError, "MPI.join", lambda: MPI.Session)
+says(AttributeError, "MPI.Win.Allocate", lambda: MPI.Win.Create(array, comm=comm))
+says(AttributeError, "MODE_RDONLY", lambda: MPI.MODE_SOME)
+says(AttributeError, "Create_subarray", lambda: MPI.INT.Create_darray(1, 0))
+says(ValueError, "lie at bytes 32 to 64", lambda: comm.Send([array, 1, 1, MPI.DOUBLE.Create_vector(2, 1, 3)], 0))
+says(ValueError, "no multiple of the 40 bytes", lambda: comm.Send([array, MPI.DOUBLE.Create_vector(2, 1, 4)], 0))
+says(ValueError, "not inside an array", lambda: MPI.INT.Create_subarray([4], [2], [3]))
+says(ValueError, "give a list", lambda: MPI.Request.Waitall([comm.isend(1, MPI.PROC_NULL)], ()))
+says(TypeError, "DATATYPE_NULL", lambda: comm.Send([array, MPI.DATATYPE_NULL], 0))
+says(MPI.Exception, "OP_NULL", lambda: comm.Allreduce(array, np.zeros(4), MPI.OP_NULL))
+says(MPI.Exception, "GROUP_NULL", lambda: MPI.GROUP_NULL.Get_size())
+says(MPI.Exception, "No such file", lambda: MPI.File.Open(comm, "/no such file"))
 says(ValueError, "split type of 7", lambda: comm.Split_type(7))
 assert comm.Split_type(MPI.UNDEFINED) == MPI.COMM_NULL and comm.Split_type(MPI.COMM_TYPE_SHARED).size == 1
-assert not hasattr(MPI.INT, "Create_vector") and not hasattr(comm, "Spawn") and not hasattr(MPI, "Win")
+assert not hasattr(MPI.INT, "Create_darray") and not hasattr(comm, "Spawn") and not hasattr(MPI, "Session")
+MPI.pickle.__init__(json.dumps, json.loads)
+assert comm.bcast([1]) == [1] and comm.sendrecv({"a": 1}, 0, source=0) == {"a": 1}
 print("alone")
 """
     assert run_alone(program) == "alone\n"

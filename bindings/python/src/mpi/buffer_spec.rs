@@ -8,15 +8,18 @@
 //! | `[array, (count, displacement), type]`, `[array, count, displacement, type]` | this many elements from the displacement on |
 //! | `[array, counts, displacements, type]`, `[array, (counts, displacements), type]` | a block for each rank |
 //! | `[array, counts]` | a block for each rank, one after the other |
+//! | `[array, counts, displacements, types]` | a block for each rank, each of its type, at offsets in bytes (`Alltoallw`) |
 //! | `None` | nothing |
 //! | `MPI.IN_PLACE` | the caller's data is in the receive buffer |
 
-use super::datatype;
+use super::element::{self, ElementType};
+use super::packed::{PackedBuffer, Segment};
 use super::pinned_buffer::{BufferAccess, PinnedBuffer};
-use hotlease_comm::{Blocks, Datatype as Kind, LentBytes, LentBytesMut};
+use hotlease_comm::{Datatype as Kind, LentBytes, LentBytesMut};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
+use std::sync::Arc;
 
 /// Memory of one operation.
 pub struct BufferPart {
@@ -26,21 +29,18 @@ pub struct BufferPart {
     /// Number of elements; of blocks, in each.
     pub count: usize,
     pub kind: Kind,
-}
-
-/// A block of memory for each rank.
-pub struct BufferBlocks {
-    pub part: BufferPart,
-    counts: Vec<usize>,
-    displacements: Vec<usize>,
+    /// Type by which numpy reduces the elements ([`ElementType::reduced_as`]).
+    pub reduced_as: Option<&'static str>,
+    /// Copy of the elements that is used instead of them, if they have gaps; the offset is 0 then.
+    packed: Option<Box<PackedBuffer>>,
 }
 
 /// A parsed buffer argument.
-struct BufferSpec<'py> {
+pub struct BufferSpec<'py> {
     memory: Option<Bound<'py, PyAny>>,
-    count: Option<Bound<'py, PyAny>>,
-    displacement: Option<Bound<'py, PyAny>>,
-    kind: Option<Kind>,
+    pub count: Option<Bound<'py, PyAny>>,
+    pub displacement: Option<Bound<'py, PyAny>>,
+    element: Option<ElementType>,
 }
 
 impl<'py> BufferSpec<'py> {
@@ -49,12 +49,12 @@ impl<'py> BufferSpec<'py> {
             memory,
             count: None,
             displacement: None,
-            kind: None,
+            element: None,
         }
     }
 
     /// `is_pair`: whether the object in the place of a count is a pair of count and displacement.
-    fn of(spec: &Bound<'py, PyAny>, what: &str, is_pair: impl Fn(&Bound<'py, PyAny>) -> bool) -> PyResult<Self> {
+    pub fn of(spec: &Bound<'py, PyAny>, what: &str, is_pair: impl Fn(&Bound<'py, PyAny>) -> bool) -> PyResult<Self> {
         if spec.is_none() {
             return Ok(Self::whole(None));
         }
@@ -73,16 +73,16 @@ impl<'py> BufferSpec<'py> {
         let mut counts = None;
         match &items[1..] {
             [] => {}
-            [kind] if datatype::is_type(kind) => said.kind = Some(datatype::named(kind)?),
+            [kind] if element::is_type(kind) => said.element = Some(element::named(kind)?),
             [count] => counts = given(count),
             [count, kind] => {
                 counts = given(count);
-                said.kind = given(kind).map(|kind| datatype::named(&kind)).transpose()?;
+                said.element = given(kind).map(|kind| element::named(&kind)).transpose()?;
             }
             [count, displacement, kind] => {
                 counts = given(count);
                 said.displacement = given(displacement);
-                said.kind = given(kind).map(|kind| datatype::named(&kind)).transpose()?;
+                said.element = given(kind).map(|kind| element::named(&kind)).transpose()?;
             }
             _ => return Err(wrong_length(what)),
         }
@@ -102,13 +102,13 @@ impl<'py> BufferSpec<'py> {
     }
 
     /// Pins all of the memory; also returns the type of its elements.
-    fn pin(&self, access: BufferAccess, what: &str) -> PyResult<(Option<PinnedBuffer>, Kind)> {
+    pub fn pin(&mut self, access: BufferAccess, what: &str) -> PyResult<(Option<PinnedBuffer>, ElementType)> {
         let Some(memory) = &self.memory else {
-            return Ok((None, self.kind.unwrap_or(Kind::Bytes)));
+            return Ok((None, self.element.take().unwrap_or_else(|| Kind::Bytes.into())));
         };
         let pinned = PinnedBuffer::of(memory, access, what)?;
-        let own = || datatype::of_format(pinned.format(), pinned.element_bytes());
-        let Some(kind) = self.kind.or_else(own) else {
+        let own = element::of_format(pinned.format(), pinned.element_bytes());
+        let Some(element) = ElementType::chosen(self.element.take(), own) else {
             let format = String::from_utf8_lossy(pinned.format()).into_owned();
             let kind = memory.get_type().qualname()?;
             return Err(PyTypeError::new_err(format!(
@@ -117,7 +117,7 @@ impl<'py> BufferSpec<'py> {
                  [array, MPI.BYTE]"
             )));
         };
-        Ok((Some(pinned), kind))
+        Ok((Some(pinned), element))
     }
 }
 
@@ -127,7 +127,7 @@ fn wrong_length(what: &str) -> PyErr {
     ))
 }
 
-fn index(number: &Bound<'_, PyAny>, name: &str, what: &str) -> PyResult<usize> {
+pub fn index(number: &Bound<'_, PyAny>, name: &str, what: &str) -> PyResult<usize> {
     number.extract().map_err(|_| {
         let number = number.repr().map_or_else(|_| "?".into(), |text| text.to_string());
         PyValueError::new_err(format!(
@@ -136,15 +136,32 @@ fn index(number: &Bound<'_, PyAny>, name: &str, what: &str) -> PyResult<usize> {
     })
 }
 
+/// Elements with gaps from a place on; none if there are none.
+pub fn segment(element: &ElementType, count: usize, place: usize) -> Option<Segment> {
+    let layout = Arc::clone(element.gaps()?);
+    let at = i64::try_from(place)
+        .ok()
+        .and_then(|place| layout.extent.checked_mul(place));
+    Some(Segment {
+        // Out of bounds, as any buffer is too short for it.
+        at: at.unwrap_or(i64::MAX),
+        layout,
+        count,
+    })
+}
+
 /// Number of elements in some memory.
-fn elements(pinned: Option<&PinnedBuffer>, kind: Kind, what: &str) -> PyResult<usize> {
-    let (bytes, size) = (pinned.map_or(0, PinnedBuffer::bytes), kind.size());
-    if bytes.is_multiple_of(size) {
-        return Ok(bytes / size);
+pub fn elements(pinned: Option<&PinnedBuffer>, element: &ElementType, what: &str) -> PyResult<usize> {
+    let (bytes, extent) = (pinned.map_or(0, PinnedBuffer::bytes), element.extent());
+    match usize::try_from(extent) {
+        _ if bytes == 0 => Ok(0),
+        Ok(extent) if extent > 0 && bytes.is_multiple_of(extent) => Ok(bytes / extent),
+        _ => Err(PyValueError::new_err(format!(
+            "{what} has {bytes} bytes, which is no multiple of the {extent} bytes from one element of {} to the next; say how \
+             many: [array, count, type]",
+            element.kind
+        ))),
     }
-    Err(PyValueError::new_err(format!(
-        "{what} has {bytes} bytes, which is no multiple of the {size} bytes of {kind}"
-    )))
 }
 
 impl BufferPart {
@@ -155,6 +172,8 @@ impl BufferPart {
             offset: 0,
             count: 0,
             kind: Kind::Bytes,
+            reduced_as: None,
+            packed: None,
         }
     }
 
@@ -165,25 +184,30 @@ impl BufferPart {
 
     /// Reads as many runs as there are ranks, of one length, one after the other.
     pub fn of_blocks(spec: &Bound<'_, PyAny>, access: BufferAccess, ranks: usize, what: &str) -> PyResult<Self> {
-        let said = BufferSpec::of(spec, what, |count| {
+        let mut said = BufferSpec::of(spec, what, |count| {
             count.is_instance_of::<PyTuple>() || count.is_instance_of::<PyList>()
         })?;
-        let (pinned, kind) = said.pin(access, what)?;
+        let (pinned, element) = said.pin(access, what)?;
+        if element.gaps().is_some() {
+            return Self::packed(&said, pinned, &element, ranks, what);
+        }
+        let kind = element.kind;
         let all = match said.count {
             // If a count is given, a remainder at the end is no error.
             Some(_) => pinned.as_ref().map_or(0, PinnedBuffer::bytes) / kind.size(),
-            None => elements(pinned.as_ref(), kind, what)?,
+            None => elements(pinned.as_ref(), &element, what)? * element.kinds(),
         };
         let displacement = said
             .displacement
-            .map_or(Ok(0), |given| index(&given, "displacement", what))?;
+            .map_or(Ok(0), |given| index(&given, "displacement", what))?
+            .saturating_mul(element.kinds());
         let Some(room) = all.checked_sub(displacement) else {
             return Err(PyValueError::new_err(format!(
                 "{what} has {all} elements, and is to be used from {displacement} on"
             )));
         };
         let count = match said.count {
-            Some(given) => index(&given, "count", what)?,
+            Some(given) => index(&given, "count", what)?.saturating_mul(element.kinds()),
             None if room.is_multiple_of(ranks) => room / ranks,
             None => {
                 return Err(PyValueError::new_err(format!(
@@ -203,16 +227,55 @@ impl BufferPart {
             )));
         }
         Ok(Self {
-            pinned,
             offset: displacement * kind.size(),
             count,
-            kind,
+            ..Self::of_memory(pinned, None, &element)
         })
     }
 
-    /// Address of the first element, to see whether two parts are the same.
+    /// Packs as many runs of elements with gaps as there are ranks.
+    fn packed(
+        said: &BufferSpec<'_>,
+        pinned: Option<PinnedBuffer>,
+        element: &ElementType,
+        ranks: usize,
+        what: &str,
+    ) -> PyResult<Self> {
+        let place = said.displacement.as_ref();
+        let place = place.map_or(Ok(0), |given| index(given, "displacement", what))?;
+        let count = match &said.count {
+            Some(given) => index(given, "count", what)?.saturating_mul(ranks),
+            None => elements(pinned.as_ref(), element, what)?.saturating_sub(place),
+        };
+        if !count.is_multiple_of(ranks) {
+            return Err(PyValueError::new_err(format!(
+                "{what} has {count} elements, which are not {ranks} equal blocks, one for each rank"
+            )));
+        }
+        let segments = segment(element, count, place).into_iter().collect();
+        let packed = PackedBuffer::of(pinned.as_ref(), segments, what)?;
+        Ok(Self {
+            count: count / ranks * element.kinds(),
+            ..Self::of_memory(pinned, Some(packed), element)
+        })
+    }
+
+    /// Memory whose elements are counted elsewhere.
+    pub fn of_memory(pinned: Option<PinnedBuffer>, packed: Option<PackedBuffer>, element: &ElementType) -> Self {
+        Self {
+            packed: packed.map(Box::new),
+            pinned,
+            offset: 0,
+            count: 0,
+            kind: element.kind,
+            reduced_as: element.reduced_as,
+        }
+    }
+
+    /// Address of the first element, to see whether two parts are the same; of a copy, if there is one.
     pub fn address(&self) -> Option<usize> {
-        self.pinned.as_ref().map(|pinned| pinned.start() as usize + self.offset)
+        let packed = self.packed.as_ref().map(|packed| packed.bytes().as_ptr() as usize);
+        packed.or_else(|| self.pinned.as_ref().map(|pinned| pinned.start() as usize + self.offset))
     }
 
     /// Bytes of one run.
@@ -227,6 +290,9 @@ impl BufferPart {
 
     /// Bytes of the part, if it is one run.
     pub fn slice(&self) -> &[u8] {
+        if let Some(packed) = &self.packed {
+            return packed.bytes();
+        }
         match &self.pinned {
             // SAFETY: this many bytes were counted there, which stay as long as they are pinned.
             Some(pinned) if self.count > 0 => unsafe {
@@ -236,7 +302,12 @@ impl BufferPart {
         }
     }
 
-    fn start(&self, bytes: usize) -> *mut u8 {
+    /// Start of the first bytes.
+    pub fn start(&mut self, bytes: usize) -> *mut u8 {
+        if let Some(packed) = &mut self.packed {
+            assert!(bytes <= packed.bytes().len(), "elements were counted");
+            return packed.bytes_mut().as_mut_ptr();
+        }
         match &self.pinned {
             Some(pinned) if bytes > 0 => {
                 assert!(self.offset + bytes <= pinned.bytes(), "elements were counted");
@@ -249,120 +320,36 @@ impl BufferPart {
         }
     }
 
+    /// Puts elements that were received into a copy where they belong. The memory was pinned for writing.
+    pub fn unpack(&self) {
+        if let (Some(packed), Some(pinned)) = (&self.packed, &self.pinned) {
+            packed.unpack(pinned);
+        }
+    }
+
     /// Lends the first bytes for reading, until the loan is dropped.
-    pub fn lend(self, bytes: usize) -> Loan<LentBytes> {
+    pub fn lend(mut self, bytes: usize) -> Loan<LentBytes> {
         let start = self.start(bytes);
         // SAFETY: the loan holds the pin, and releases it after the memory was taken back.
         let lent = unsafe { LentBytes::from_raw(start, bytes) };
         Loan {
             lent,
-            _pinned: self.pinned,
+            packed: self.packed,
+            pinned: self.pinned,
         }
     }
 
     /// Lends the first bytes for writing, until the loan is dropped.
-    pub fn lend_mut(self, bytes: usize) -> Loan<LentBytesMut> {
+    pub fn lend_mut(mut self, bytes: usize) -> Loan<LentBytesMut> {
         let start = self.start(bytes);
         // SAFETY: the loan holds the pin, and releases it after the memory was taken back; it was pinned writable.
         let lent = unsafe { LentBytesMut::from_raw(start, bytes) };
         Loan {
             lent,
-            _pinned: self.pinned,
+            packed: self.packed,
+            pinned: self.pinned,
         }
     }
-}
-
-impl BufferBlocks {
-    /// No blocks.
-    pub const fn none() -> Self {
-        Self {
-            part: BufferPart::none(),
-            counts: Vec::new(),
-            displacements: Vec::new(),
-        }
-    }
-
-    /// Takes the memory; the blocks stay.
-    pub fn take_part(&mut self) -> BufferPart {
-        std::mem::replace(&mut self.part, BufferPart::none())
-    }
-
-    /// A block for each rank.
-    pub fn of(spec: &Bound<'_, PyAny>, access: BufferAccess, ranks: usize, what: &str) -> PyResult<Self> {
-        let said = BufferSpec::of(spec, what, |count| count.is_instance_of::<PyTuple>())?;
-        let (pinned, kind) = said.pin(access, what)?;
-        let room = pinned.as_ref().map_or(0, PinnedBuffer::bytes) / kind.size();
-        let counts = match &said.count {
-            None => {
-                let all = elements(pinned.as_ref(), kind, what)?;
-                (0..ranks)
-                    .map(|rank| all / ranks + usize::from(rank < all % ranks))
-                    .collect()
-            }
-            Some(given) => read_each(given, "count", ranks, what)?.unwrap_or_else(|count| vec![count; ranks]),
-        };
-        let displacements: Vec<usize> = match &said.displacement {
-            None => Blocks::consecutive_starts(&counts),
-            Some(given) => read_each(given, "displacement", ranks, what)?
-                .unwrap_or_else(|apart| (0..ranks).map(|rank| rank.saturating_mul(apart)).collect()),
-        };
-        for (rank, (count, place)) in counts.iter().zip(&displacements).enumerate() {
-            if *count > 0 && place.checked_add(*count).is_none_or(|end| end > room) {
-                return Err(PyValueError::new_err(format!(
-                    "{what} has {room} elements, and the block of rank {rank} is {count} from {place} on"
-                )));
-            }
-        }
-        let part = BufferPart {
-            pinned,
-            offset: 0,
-            count: 0,
-            kind,
-        };
-        Ok(Self {
-            part,
-            counts,
-            displacements,
-        })
-    }
-
-    /// The blocks in the library's form.
-    pub fn blocks(&self) -> Blocks<'_> {
-        Blocks::Each {
-            counts: &self.counts,
-            displacements: &self.displacements,
-        }
-    }
-
-    /// Counts the blocks in bytes.
-    pub fn into_bytes(mut self) -> Self {
-        let size = self.part.kind.size();
-        for number in self.counts.iter_mut().chain(&mut self.displacements) {
-            *number = number.saturating_mul(size);
-        }
-        self.part.kind = Kind::Bytes;
-        self
-    }
-}
-
-/// Reads one number for each rank, or (`Err`) one for all.
-fn read_each(given: &Bound<'_, PyAny>, name: &str, ranks: usize, what: &str) -> PyResult<Result<Vec<usize>, usize>> {
-    if let Ok(one) = given.extract::<i64>() {
-        return usize::try_from(one)
-            .map(Err)
-            .or_else(|_| index(given, name, what).map(Err));
-    }
-    let numbers = given
-        .try_iter()?
-        .map(|number| index(&number?, name, what))
-        .collect::<PyResult<Vec<_>>>()?;
-    if numbers.len() == ranks {
-        return Ok(Ok(numbers));
-    }
-    Err(PyValueError::new_err(format!(
-        "{what}: {} {name}s for {ranks} ranks; one for each, or one number for all",
-        numbers.len()
-    )))
 }
 
 /// Memory that can be taken back.
@@ -385,13 +372,24 @@ impl LoanHandle for LentBytesMut {
 /// Memory that an operation uses, lent until this is dropped.
 pub struct Loan<L: LoanHandle> {
     lent: L,
-    /// Released after the loan: fields are dropped after `drop`.
-    _pinned: Option<PinnedBuffer>,
+    /// Released after the loan, as `pinned` is: fields are dropped after `drop`.
+    packed: Option<Box<PackedBuffer>>,
+    pinned: Option<PinnedBuffer>,
 }
 
 impl<L: LoanHandle> Loan<L> {
     pub fn memory(&self) -> &L {
         &self.lent
+    }
+}
+
+impl Loan<LentBytesMut> {
+    /// Ends the loan of packed elements, and puts them where they belong.
+    pub fn unpack(&mut self) {
+        if let (Some(packed), Some(pinned)) = (self.packed.take(), &self.pinned) {
+            self.lent.take_back();
+            packed.unpack(pinned);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Preparation of collectives from the arguments of a call. Counts and types that do not match are rejected first.
 
-use super::buffer_spec::{BufferBlocks, BufferPart};
+use super::buffer_blocks::BufferBlocks;
+use super::buffer_spec::BufferPart;
 use super::failure;
 use super::member::{Member, SharedCommunicator, interruptible};
 use super::operator::{Op, RaisedError};
@@ -20,8 +21,12 @@ type Spec<'a, 'py> = &'a Bound<'py, PyAny>;
 /// `MPI.IN_PLACE`.
 static IN_PLACE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
+/// Whether the caller's data is where the result will be: as in mpi4py, None says so, too.
 fn check_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
     let py = spec.py();
+    if spec.is_none() {
+        return Ok(true);
+    }
     let it = IN_PLACE.get_or_try_init(py, || -> PyResult<_> {
         Ok(py.import("hotlease.MPI._constants")?.getattr("IN_PLACE")?.unbind())
     })?;
@@ -249,12 +254,19 @@ impl CommunicatorGuard {
         self.start(sent.py(), call, (part, into), None, start)
     }
 
-    pub fn alltoallv<R>(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, start: Start<R>) -> PyResult<R> {
-        let mut into = BufferBlocks::of(received, Write, self.size, RECEIVED)?;
+    /// Exchanges blocks, which `blocks` reads: of one type ([`BufferBlocks::of`]) or of any ([`BufferBlocks::of_types`]).
+    pub fn alltoallv<R>(
+        &self,
+        sent: Spec<'_, '_>,
+        received: Spec<'_, '_>,
+        blocks: fn(Spec<'_, '_>, BufferAccess, usize, &str) -> PyResult<BufferBlocks>,
+        start: Start<R>,
+    ) -> PyResult<R> {
+        let mut into = blocks(received, Write, self.size, RECEIVED)?;
         let is_in_place = check_in_place(sent)?;
         let mut from = BufferBlocks::none();
         if !is_in_place {
-            from = BufferBlocks::of(sent, Read, self.size, SENT)?;
+            from = blocks(sent, Read, self.size, SENT)?;
             if from.part.kind != into.part.kind {
                 (from, into) = (from.into_bytes(), into.into_bytes());
             }
@@ -302,13 +314,14 @@ impl CommunicatorGuard {
         start: Start<R>,
     ) -> PyResult<R> {
         let (root, is_root) = self.root(sent.py(), root)?;
-        let (operator, raised) = op.get().operator(sent.py())?;
         let (part, into, is_in_place) = match is_root {
             true => self.reduction_buffers(sent, received)?,
             false => (BufferPart::of(sent, Read, SENT)?, BufferPart::none(), false),
         };
         let given = if is_root { &into } else { &part };
         let (count, kind) = (given.count, given.kind);
+        let (operator, raised) = op.get().operator(sent.py(), given)?;
+        let operator = &operator;
         let call = (Collective::Reduce { root, count, operator }, kind, is_in_place);
         self.start(sent.py(), call, (part, into), raised, start)
     }
@@ -322,9 +335,9 @@ impl CommunicatorGuard {
         collective: for<'a> fn(usize, &'a Operator) -> Collective<'a>,
         start: Start<R>,
     ) -> PyResult<R> {
-        let (operator, raised) = op.get().operator(sent.py())?;
         let (part, into, is_in_place) = self.reduction_buffers(sent, received)?;
-        let call = (collective(into.count, operator), into.kind, is_in_place);
+        let (operator, raised) = op.get().operator(sent.py(), &into)?;
+        let call = (collective(into.count, &operator), into.kind, is_in_place);
         self.start(sent.py(), call, (part, into), raised, start)
     }
 
@@ -335,7 +348,6 @@ impl CommunicatorGuard {
         op: &Bound<'_, Op>,
         start: Start<R>,
     ) -> PyResult<R> {
-        let (operator, raised) = op.get().operator(sent.py())?;
         let is_in_place = check_in_place(sent)?;
         let (part, into) = if is_in_place {
             (
@@ -350,6 +362,8 @@ impl CommunicatorGuard {
             (part, into)
         };
         let blocks = Blocks::Equal(into.count);
+        let (operator, raised) = op.get().operator(sent.py(), &into)?;
+        let operator = &operator;
         let call = (Collective::ReduceScatter { blocks, operator }, into.kind, is_in_place);
         self.start(sent.py(), call, (part, into), raised, start)
     }
@@ -362,9 +376,10 @@ impl CommunicatorGuard {
         op: &Bound<'_, Op>,
         start: Start<R>,
     ) -> PyResult<R> {
-        let (operator, raised) = op.get().operator(sent.py())?;
         let is_in_place = check_in_place(sent)?;
         let into = BufferPart::of(received, Write, RECEIVED)?;
+        let (operator, raised) = op.get().operator(sent.py(), &into)?;
+        let operator = &operator;
         let counts = match counts {
             Some(counts) if counts.len() == self.size => counts,
             Some(counts) => {

@@ -1,6 +1,7 @@
 //! Collective methods of a communicator, which all members call in the same order: the second base of `MPI.Comm`.
 //! Methods whose name starts with `I` only start the operation, and return a request to wait for.
 
+use super::buffer_blocks::BufferBlocks;
 use super::collectives::CommunicatorGuard;
 use super::messages::Messages;
 use super::operator::Op;
@@ -199,13 +200,25 @@ impl Collectives {
     /// Sends block `i` of each rank to rank `i`; blocks have any length.
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Alltoallv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
-        group(slf)?.alltoallv(sendbuf, recvbuf, run)
+        group(slf)?.alltoallv(sendbuf, recvbuf, BufferBlocks::of, run)
     }
 
     /// Starts [`Alltoallv`](Self::Alltoallv).
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Ialltoallv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
-        group(slf)?.alltoallv(sendbuf, recvbuf, begin)
+        group(slf)?.alltoallv(sendbuf, recvbuf, BufferBlocks::of, begin)
+    }
+
+    /// Sends block `i` of each rank to rank `i`; blocks have any length and type.
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Alltoallw(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
+        group(slf)?.alltoallv(sendbuf, recvbuf, BufferBlocks::of_types, run)
+    }
+
+    /// Starts [`Alltoallw`](Self::Alltoallw).
+    #[pyo3(signature = (sendbuf, recvbuf))]
+    fn Ialltoallw(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
+        group(slf)?.alltoallv(sendbuf, recvbuf, BufferBlocks::of_types, begin)
     }
 
     /// Reduces the elements of all ranks with `op` (default: the sum) to the root.

@@ -1,16 +1,22 @@
-//! Datatypes: `MPI.Datatype`, and the meaning of buffer formats.
+//! Datatypes: `MPI.Datatype`, and those that a program derives from others.
 
+use super::element::{ElementType, code_of, of_code, record};
+use super::layout::{ElementLayout, Part};
+use super::packed;
 use hotlease_comm::Datatype as Kind;
 use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 use std::num::NonZeroU32;
+
+const NULL: &str = "MPI_DATATYPE_NULL";
+/// Order of the dimensions in memory in which the last index changes first; the other one is `ORDER_FORTRAN`.
+const ORDER_C: i64 = 0;
 
 /// Type of the elements of a buffer.
 #[pyclass(frozen, eq, hash, module = "hotlease.MPI", from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Datatype {
-    pub kind: Kind,
+    element: ElementType,
     name: String,
     code: Option<String>,
 }
@@ -19,11 +25,51 @@ impl Datatype {
     /// Datatype that is passed to a function of the program.
     pub fn of(kind: Kind) -> Self {
         Self {
-            kind,
+            element: kind.into(),
             name: String::new(),
             code: code_of(kind).map(Into::into),
         }
     }
+
+    /// Its element; an error for `MPI.DATATYPE_NULL`.
+    pub fn element(&self) -> PyResult<&ElementType> {
+        if self.name == NULL {
+            return Err(PyTypeError::new_err("MPI.DATATYPE_NULL is no datatype"));
+        }
+        Ok(&self.element)
+    }
+
+    fn derived(kind: Kind, layout: ElementLayout) -> Self {
+        Self {
+            element: ElementType::derived(kind, layout),
+            name: String::new(),
+            code: None,
+        }
+    }
+
+    /// A datatype of these blocks of elements of this one: counts and offsets.
+    fn of_blocks(&self, blocks: impl IntoIterator<Item = (usize, i64)>) -> PyResult<Self> {
+        let element = self.element()?;
+        let own = element.layout();
+        let parts = blocks.into_iter().map(|(count, offset)| (&*own, count, offset));
+        let layout = ElementLayout::of_parts(parts, false).map_err(PyValueError::new_err)?;
+        Ok(Self::derived(element.kind, layout))
+    }
+
+    /// An offset in elements, in bytes.
+    fn bytes_of(&self, elements: i64) -> PyResult<i64> {
+        let bytes = self.element.extent().checked_mul(elements);
+        bytes.ok_or_else(|| PyValueError::new_err(format!("an offset of {elements} elements is too large")))
+    }
+}
+
+fn check_equal(lengths: &[usize]) -> PyResult<()> {
+    if lengths.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "lists of {lengths:?} values that belong together"
+    )))
 }
 
 #[pymethods]
@@ -32,41 +78,154 @@ impl Datatype {
     #[new]
     #[pyo3(signature = (name, code, size=None))]
     fn new(name: &str, code: &str, size: Option<u32>) -> PyResult<Self> {
-        let kind = match size {
+        let element = match size {
             Some(size) => record(size as usize),
             None => of_code(code),
         };
-        let kind = kind.ok_or_else(|| PyValueError::new_err(format!("no datatype has the code {code:?}")))?;
+        let element = element.ok_or_else(|| PyValueError::new_err(format!("no datatype has the code {code:?}")))?;
         Ok(Self {
-            kind,
+            element,
             name: name.into(),
             code: (!code.is_empty()).then(|| code.into()),
         })
     }
 
-    /// Bytes of an element.
+    /// Bytes of data of an element.
     fn Get_size(&self) -> usize {
-        self.kind.size()
+        self.element.size()
     }
 
-    /// Lower bound, which is 0, and bytes from one element to the next.
-    fn Get_extent(&self) -> (usize, usize) {
-        (0, self.kind.size())
+    /// Lower bound, and bytes from one element to the next.
+    fn Get_extent(&self) -> (i64, i64) {
+        let layout = self.element.layout();
+        (layout.lower, layout.extent)
+    }
+
+    /// Offset of the first byte of data, and bytes from there to the end of the last.
+    fn Get_true_extent(&self) -> (i64, i64) {
+        let (low, high) = self.element.layout().true_bounds(1).unwrap_or((0, 0));
+        (low, high - low)
     }
 
     fn Get_name(&self) -> &str {
         &self.name
     }
 
-    /// Datatype for records of `count` elements of this type.
+    /// Datatype for `count` elements of this type as one, which an operator of the program gets whole.
     fn Create_contiguous(&self, count: u32) -> PyResult<Self> {
-        let size = count.checked_mul(self.kind.size() as u32).and_then(NonZeroU32::new);
-        let size = size.ok_or_else(|| PyValueError::new_err(format!("{count} elements make no record")))?;
-        Ok(Self {
-            kind: if count == 1 { self.kind } else { Kind::Record(size) },
-            name: String::new(),
-            code: None,
+        let made = self.of_blocks([(count as usize, 0)])?;
+        let size = u32::try_from(made.element.size()).ok().and_then(NonZeroU32::new);
+        Ok(match size {
+            Some(size) if count > 1 => Self::derived(Kind::Record(size), made.element.layout().into_owned()),
+            _ => made,
         })
+    }
+
+    /// Datatype for `count` blocks of elements, whose beginnings are `stride` elements apart.
+    fn Create_vector(&self, count: u32, blocklength: usize, stride: i64) -> PyResult<Self> {
+        self.Create_hvector(count, blocklength, self.bytes_of(stride)?)
+    }
+
+    /// Datatype for `count` blocks of elements, whose beginnings are `stride` bytes apart.
+    fn Create_hvector(&self, count: u32, blocklength: usize, stride: i64) -> PyResult<Self> {
+        let place = |index: u32| {
+            let offset = i64::from(index).checked_mul(stride);
+            offset.ok_or_else(|| PyValueError::new_err(format!("{count} blocks that are {stride} bytes apart")))
+        };
+        // The last place is the farthest one.
+        place(count)?;
+        self.of_blocks((0..count).map(|index| (blocklength, i64::from(index) * stride)))
+    }
+
+    /// Datatype for blocks of elements, at offsets in elements.
+    fn Create_indexed(&self, blocklengths: Vec<usize>, displacements: Vec<i64>) -> PyResult<Self> {
+        let offsets = displacements.into_iter().map(|place| self.bytes_of(place));
+        self.Create_hindexed(blocklengths, offsets.collect::<PyResult<_>>()?)
+    }
+
+    /// Datatype for blocks of elements, at offsets in bytes.
+    fn Create_hindexed(&self, blocklengths: Vec<usize>, displacements: Vec<i64>) -> PyResult<Self> {
+        check_equal(&[blocklengths.len(), displacements.len()])?;
+        self.of_blocks(blocklengths.into_iter().zip(displacements))
+    }
+
+    /// Datatype for blocks of one length, at offsets in elements.
+    fn Create_indexed_block(&self, blocklength: usize, displacements: Vec<i64>) -> PyResult<Self> {
+        self.Create_indexed(vec![blocklength; displacements.len()], displacements)
+    }
+
+    /// Datatype for blocks of one length, at offsets in bytes.
+    fn Create_hindexed_block(&self, blocklength: usize, displacements: Vec<i64>) -> PyResult<Self> {
+        self.Create_hindexed(vec![blocklength; displacements.len()], displacements)
+    }
+
+    /// Datatype for blocks of elements of several types, at offsets in bytes.
+    #[staticmethod]
+    fn Create_struct(
+        blocklengths: Vec<usize>,
+        displacements: Vec<i64>,
+        datatypes: Vec<Bound<'_, Self>>,
+    ) -> PyResult<Self> {
+        check_equal(&[blocklengths.len(), displacements.len(), datatypes.len()])?;
+        let elements = datatypes.iter().map(|datatype| datatype.get().element());
+        let elements = elements.collect::<PyResult<Vec<_>>>()?;
+        let layouts: Vec<_> = elements.iter().map(|element| element.layout()).collect();
+        let parts = layouts.iter().zip(blocklengths).zip(displacements);
+        let parts = parts.map(|((layout, count), offset)| -> Part<'_> { (layout, count, offset) });
+        let layout = ElementLayout::of_parts(parts, true).map_err(PyValueError::new_err)?;
+        let kind = elements.first().map_or(Kind::Bytes, |first| first.kind);
+        let is_one = elements.iter().all(|element| element.kind == kind);
+        Ok(Self::derived(if is_one { kind } else { Kind::Bytes }, layout))
+    }
+
+    /// Datatype for a part of an array; elements of the array are of this type.
+    #[pyo3(signature = (sizes, subsizes, starts, order=ORDER_C))]
+    fn Create_subarray(
+        &self,
+        mut sizes: Vec<usize>,
+        mut subsizes: Vec<usize>,
+        mut starts: Vec<usize>,
+        order: i64,
+    ) -> PyResult<Self> {
+        check_equal(&[sizes.len(), subsizes.len(), starts.len()])?;
+        let is_inside = |((size, part), start): ((&usize, &usize), &usize)| {
+            start.checked_add(*part).is_some_and(|end| end <= *size)
+        };
+        if sizes.is_empty() || !sizes.iter().zip(&subsizes).zip(&starts).all(is_inside) {
+            return Err(PyValueError::new_err(format!(
+                "a part of {subsizes:?} from {starts:?} on is not inside an array of {sizes:?}"
+            )));
+        }
+        if order == ORDER_C {
+            [&mut sizes, &mut subsizes, &mut starts]
+                .into_iter()
+                .for_each(|list| list.reverse());
+        }
+        // From the dimension whose elements are neighbours outwards.
+        let extent = self.element()?.extent();
+        let mut part = self.of_blocks([(1, 0)])?;
+        let (mut stride, mut offset) = (extent, 0);
+        let too_large = || PyValueError::new_err(format!("an array of {sizes:?} is too large"));
+        for ((size, length), start) in sizes.iter().zip(&subsizes).zip(&starts) {
+            let blocks = (0..*length as i64).map(|index| (1, index * stride));
+            part = part.of_blocks(blocks)?;
+            offset += *start as i64 * stride;
+            let next = i64::try_from(*size).ok().and_then(|size| stride.checked_mul(size));
+            stride = next.ok_or_else(too_large)?;
+        }
+        let moved = part.of_blocks([(1, offset)])?;
+        moved.Create_resized(0, stride)
+    }
+
+    /// Datatype for the same elements with other bounds.
+    fn Create_resized(&self, lb: i64, extent: i64) -> PyResult<Self> {
+        let element = self.element()?;
+        Ok(Self::derived(element.kind, element.layout().resized(lb, extent)))
+    }
+
+    fn Dup(&self) -> PyResult<Self> {
+        let name = String::new();
+        self.element().map(|_| Self { name, ..self.clone() })
     }
 
     /// Does nothing: a datatype is ready when it is made. For programs that call it.
@@ -76,14 +235,81 @@ impl Datatype {
 
     fn Free(&self) {}
 
-    #[getter]
-    fn size(&self) -> usize {
-        self.kind.size()
+    /// Packs elements behind what is in a buffer; returns where they end.
+    #[pyo3(signature = (inbuf, outbuf, position, comm=None))]
+    fn Pack(
+        &self,
+        inbuf: &Bound<'_, PyAny>,
+        outbuf: &Bound<'_, PyAny>,
+        position: usize,
+        comm: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let _ = comm;
+        packed::pack(self.element()?, inbuf, outbuf, position)
+    }
+
+    /// Unpacks elements from a place in a buffer; returns where they end.
+    #[pyo3(signature = (inbuf, position, outbuf, comm=None))]
+    fn Unpack(
+        &self,
+        inbuf: &Bound<'_, PyAny>,
+        position: usize,
+        outbuf: &Bound<'_, PyAny>,
+        comm: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let _ = comm;
+        packed::unpack(self.element()?, inbuf, position, outbuf)
+    }
+
+    /// Bytes that so many elements take when they are packed.
+    #[pyo3(signature = (count, comm=None))]
+    fn Pack_size(&self, count: usize, comm: Option<&Bound<'_, PyAny>>) -> usize {
+        let _ = comm;
+        count.saturating_mul(self.element.size())
+    }
+
+    /// Offset and length of the runs of bytes of so many elements from an offset on.
+    fn _runs(&self, count: usize, offset: i64) -> PyResult<Vec<(usize, usize)>> {
+        let layout = self.element()?.layout();
+        packed::check_bounds(&layout, count, offset, usize::MAX, "these elements")?;
+        let runs = layout.runs(count, offset);
+        Ok(runs.map(|run| (run.start, run.len())).collect())
     }
 
     #[getter]
-    fn extent(&self) -> usize {
-        self.kind.size()
+    fn size(&self) -> usize {
+        self.element.size()
+    }
+
+    #[getter]
+    fn extent(&self) -> i64 {
+        self.element.extent()
+    }
+
+    #[getter]
+    fn lb(&self) -> i64 {
+        self.element.layout().lower
+    }
+
+    #[getter]
+    fn ub(&self) -> i64 {
+        self.element.layout().upper()
+    }
+
+    #[getter]
+    fn true_lb(&self) -> i64 {
+        self.Get_true_extent().0
+    }
+
+    #[getter]
+    fn true_extent(&self) -> i64 {
+        self.Get_true_extent().1
+    }
+
+    #[getter]
+    fn true_ub(&self) -> i64 {
+        let (lower, extent) = self.Get_true_extent();
+        lower + extent
     }
 
     #[getter]
@@ -94,6 +320,11 @@ impl Datatype {
     #[getter]
     fn is_predefined(&self) -> bool {
         !self.name.is_empty()
+    }
+
+    #[getter]
+    fn is_named(&self) -> bool {
+        self.is_predefined()
     }
 
     /// Code of the type in `struct` and numpy.
@@ -113,12 +344,13 @@ impl Datatype {
         self.code.as_deref()
     }
 
+    fn __bool__(&self) -> bool {
+        self.name != NULL
+    }
+
     fn __getattr__(&self, name: &str) -> PyResult<()> {
         Err(PyAttributeError::new_err(if name.starts_with("Create_") {
-            format!(
-                "hotlease has no Datatype.{name}: send a contiguous copy (numpy.ascontiguousarray), or pickled objects by the \
-                 lower-case calls"
-            )
+            format!("hotlease has no Datatype.{name}: use Create_subarray, Create_struct, Create_hindexed")
         } else {
             format!("'Datatype' has no attribute {name:?}")
         }))
@@ -126,114 +358,8 @@ impl Datatype {
 
     fn __repr__(&self) -> String {
         match self.name.as_str() {
-            "" => format!("MPI.Datatype({})", self.kind),
+            "" => format!("MPI.Datatype({})", self.element.kind),
             name => name.replacen('_', ".", 1),
         }
     }
-}
-
-/// Reads a type from an `MPI.Datatype` or a code such as "d".
-pub fn named(object: &Bound<'_, PyAny>) -> PyResult<Kind> {
-    if let Ok(datatype) = object.cast::<Datatype>() {
-        return Ok(datatype.get().kind);
-    }
-    let text = object.cast::<PyString>().ok();
-    let kind = text.and_then(|text| of_code(text.to_str().ok()?));
-    kind.ok_or_else(|| {
-        PyTypeError::new_err(format!(
-            "{object:?} is no datatype: MPI.DOUBLE, MPI.INT, ..., or a code of numpy's such as \"d\""
-        ))
-    })
-}
-
-/// Whether the object names a type.
-pub fn is_type(object: &Bound<'_, PyAny>) -> bool {
-    object.is_instance_of::<Datatype>() || object.is_instance_of::<PyString>()
-}
-
-fn record(size: usize) -> Option<Kind> {
-    NonZeroU32::new(u32::try_from(size).ok()?).map(Kind::Record)
-}
-
-/// Type of one code of `struct` or numpy (its `char`, or kind and size).
-fn of_code(code: &str) -> Option<Kind> {
-    let kind = match code {
-        "b" | "c" | "i1" => Kind::I8,
-        "B" | "u1" => Kind::U8,
-        "h" | "i2" => Kind::I16,
-        "H" | "u2" => Kind::U16,
-        "i" | "i4" => Kind::I32,
-        "I" | "u4" => Kind::U32,
-        "l" | "q" | "p" | "n" | "i8" => Kind::I64,
-        "L" | "Q" | "P" | "N" | "u8" => Kind::U64,
-        "f" | "f4" => Kind::F32,
-        "d" | "f8" => Kind::F64,
-        "F" | "Zf" | "c8" => Kind::Complex64,
-        "D" | "Zd" | "c16" => Kind::Complex128,
-        "?" | "b1" => Kind::Bool,
-        "V" | "x" => Kind::Bytes,
-        "S" | "S1" => Kind::I8,
-        "ii" => Kind::I32Index,
-        "li" => Kind::I64Index,
-        "fi" => Kind::F32Index,
-        "di" => Kind::F64Index,
-        "e" | "f2" => return record(2),
-        "w" => return record(4),
-        "g" => return record(16),
-        "G" | "Zg" => return record(32),
-        _ => return None,
-    };
-    Some(kind)
-}
-
-fn code_of(kind: Kind) -> Option<&'static str> {
-    Some(match kind {
-        Kind::I8 => "b",
-        Kind::U8 | Kind::Bytes => "B",
-        Kind::I16 => "h",
-        Kind::U16 => "H",
-        Kind::I32 => "i",
-        Kind::U32 => "I",
-        Kind::I64 => "l",
-        Kind::U64 => "L",
-        Kind::F32 => "f",
-        Kind::F64 => "d",
-        Kind::Complex64 => "F",
-        Kind::Complex128 => "D",
-        Kind::Bool => "?",
-        _ => return None,
-    })
-}
-
-/// Type of the elements of a buffer; None if they are objects, or in the other byte order. Elements that are not
-/// numbers are records.
-pub fn of_format(format: &[u8], size: usize) -> Option<Kind> {
-    let (order, rest) = match format {
-        [order @ (b'@' | b'=' | b'<' | b'>' | b'!'), rest @ ..] => (*order, rest),
-        _ => (b'@', format),
-    };
-    if matches!(order, b'>' | b'!') && size > 1 {
-        return None;
-    }
-    let kind = match (rest, size) {
-        (b"?", 1) => Kind::Bool,
-        (b"c" | b"b", 1) => Kind::I8,
-        (b"B", 1) => Kind::U8,
-        (b"h" | b"i" | b"l" | b"q" | b"n", 2) => Kind::I16,
-        (b"h" | b"i" | b"l" | b"q" | b"n", 4) => Kind::I32,
-        (b"h" | b"i" | b"l" | b"q" | b"n", 8) => Kind::I64,
-        (b"H" | b"I" | b"L" | b"Q" | b"N", 2) => Kind::U16,
-        (b"H" | b"I" | b"L" | b"Q" | b"N", 4) => Kind::U32,
-        (b"H" | b"I" | b"L" | b"Q" | b"N", 8) => Kind::U64,
-        (b"f", 4) => Kind::F32,
-        (b"d" | b"g", 8) => Kind::F64,
-        (b"Zf" | b"F", 8) => Kind::Complex64,
-        (b"Zd" | b"D", 16) => Kind::Complex128,
-        // References to objects, also as a field. A format that has an `O` in a field name is rejected, too; only a
-        // copy helps there.
-        _ if rest.contains(&b'O') => return None,
-        _ if rest.contains(&b'>') && size > 1 => return None,
-        _ => return record(size),
-    };
-    Some(kind)
 }

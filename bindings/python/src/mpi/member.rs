@@ -202,7 +202,8 @@ pub fn end_all(py: Python<'_>, gives_up: bool) -> PyResult<()> {
     ended.into_iter().collect()
 }
 
-const ENDED: &str = "this communicator has finished (Free, MPI.Finalize, or the end of the program)";
+const ENDED: &str = "this communicator has finished (MPI.Finalize, or the end of the program)";
+const FREED: &str = "this communicator has finished (Free)";
 
 /// Handle that a `Comm` is made of.
 #[pyclass(frozen, module = "hotlease._core")]
@@ -273,7 +274,17 @@ impl Handle {
 
     /// Finishes, or aborts, which the other members learn at once.
     fn end(&self, py: Python<'_>, gives_up: bool) -> PyResult<()> {
-        self.0.end(py, ENDED, gives_up)
+        self.0.end(py, FREED, gives_up)
+    }
+
+    /// Whether this is no communicator: `MPI.COMM_NULL`, or one that was freed.
+    fn is_null(&self, py: Python<'_>) -> bool {
+        let state = self
+            .0
+            .state
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner);
+        matches!(&*state, MemberState::Absent(why) if *why != ENDED)
     }
 
     fn __eq__(&self, other: &Self) -> bool {

@@ -6,8 +6,8 @@ use super::member::{Handle, Member, SharedCommunicator, interruptible};
 use super::operation::{RunningOperation, wait};
 use super::pinned_buffer::BufferAccess;
 use super::request::{Bytes, Request};
-use super::status::{ANY_SOURCE, ANY_TAG, PROC_NULL, Status};
-use hotlease_comm::{MessageStatus as Known, Pattern};
+use super::status::{ANY_SOURCE, ANY_TAG, PROC_NULL, Status, fill_null_status, tell};
+use hotlease_comm::{Communicator, Error, LentBytes, MessageStatus as Known, Pattern};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -36,6 +36,9 @@ impl Messages {
         Ok(Self { member })
     }
 }
+
+/// Beginning of a send: [`Communicator::isend_lent`] or [`Communicator::issend_lent`].
+type Begin = fn(&Communicator, &LentBytes, u32, u32) -> Result<hotlease_comm::Request, Error>;
 
 /// Rank of the receiver; None: `MPI.PROC_NULL`.
 fn receiver(py: Python<'_>, shared: &SharedCommunicator, dest: i64) -> PyResult<Option<u32>> {
@@ -79,21 +82,20 @@ fn pattern(py: Python<'_>, shared: &SharedCommunicator, source: i64, wanted: i64
     }))
 }
 
-fn tell(status: Option<&Bound<'_, Status>>, known: &Known) {
-    if let Some(status) = status {
-        status.borrow_mut().fill(known);
-    }
-}
-
-fn fill_null_status(status: Option<&Bound<'_, Status>>) {
-    if let Some(status) = status {
-        status.borrow_mut().fill_empty(PROC_NULL);
-    }
-}
-
 impl Messages {
     fn shared(&self, py: Python<'_>) -> PyResult<Arc<SharedCommunicator>> {
         self.member.shared(py)
+    }
+
+    /// Makes another communicator of this one; Ctrl-C ends the wait.
+    fn made(
+        &self,
+        py: Python<'_>,
+        make: impl FnOnce(&SharedCommunicator) -> Result<Communicator, Error> + Send + 'static,
+    ) -> PyResult<Handle> {
+        let shared = self.shared(py)?;
+        let made = interruptible(py, move || make(&shared))?;
+        made.map(Handle::of).map_err(|error| failure::of(py, &error))
     }
 
     fn send(&self, py: Python<'_>, shared: &SharedCommunicator, part: BufferPart, dest: u32, tag: u32) -> PyResult<()> {
@@ -112,12 +114,29 @@ impl Messages {
         py: Python<'_>,
         shared: &SharedCommunicator,
         part: BufferPart,
-        dest: u32,
-        tag: u32,
+        (dest, tag): (u32, u32),
+        send: Begin,
     ) -> PyResult<RunningOperation> {
         let bytes = part.bytes();
-        let begin = |loan: &Loan<_>| shared.isend_lent(loan.memory(), dest, tag);
+        let begin = |loan: &Loan<_>| send(shared, loan.memory(), dest, tag);
         RunningOperation::begin(py, &self.member, part.lend(bytes), None, begin)
+    }
+
+    fn start_send(
+        &self,
+        py: Python<'_>,
+        buf: &Bound<'_, PyAny>,
+        (dest, tag): (i64, i64),
+        send: Begin,
+    ) -> PyResult<Request> {
+        let shared = self.shared(py)?;
+        let tag = self::tag(py, tag)?;
+        let Some(dest) = receiver(py, &shared, dest)? else {
+            return Ok(Request::of_nothing(&self.member, PROC_NULL));
+        };
+        let part = BufferPart::of(buf, BufferAccess::Read, SENT)?;
+        let work = self.begin_send(py, &shared, part, (dest, tag), send)?;
+        Ok(Request::of_work(&self.member, work))
     }
 
     fn begin_receive(
@@ -303,14 +322,13 @@ impl Messages {
     /// Starts to send. The buffer is kept until the send has ended, and must not be changed before.
     #[pyo3(signature = (buf, dest, tag=0))]
     fn Isend(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<Request> {
-        let shared = self.shared(py)?;
-        let tag = self::tag(py, tag)?;
-        let Some(dest) = receiver(py, &shared, dest)? else {
-            return Ok(Request::of_nothing(&self.member, PROC_NULL));
-        };
-        let part = BufferPart::of(buf, BufferAccess::Read, SENT)?;
-        let work = self.begin_send(py, &shared, part, dest, tag)?;
-        Ok(Request::of_work(&self.member, work))
+        self.start_send(py, buf, (dest, tag), Communicator::isend_lent)
+    }
+
+    /// Starts to send; the send ends when a receive has asked for the message.
+    #[pyo3(signature = (buf, dest, tag=0))]
+    fn Issend(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<Request> {
+        self.start_send(py, buf, (dest, tag), Communicator::issend_lent)
     }
 
     /// Starts to receive. The buffer is kept until the receive has ended.
@@ -350,7 +368,7 @@ impl Messages {
             .map(|pattern| self.begin_receive(py, &shared, into, pattern))
             .transpose()?;
         let send = dest
-            .map(|dest| self.begin_send(py, &shared, sent, dest, tag))
+            .map(|dest| self.begin_send(py, &shared, sent, (dest, tag), Communicator::isend_lent))
             .transpose()?;
         Ok(match (send, receive) {
             (Some(send), Some(receive)) => Request::of_both(&self.member, send, receive),
@@ -451,20 +469,26 @@ impl Messages {
     }
 
     fn _dup(&self, py: Python<'_>) -> PyResult<Handle> {
-        let shared = self.shared(py)?;
-        let made = interruptible(py, move || shared.dup())?;
-        made.map(Handle::of).map_err(|error| failure::of(py, &error))
+        self.made(py, |shared| shared.dup())
     }
 
     fn _shrink(&self, py: Python<'_>) -> PyResult<Handle> {
-        let shared = self.shared(py)?;
-        let made = interruptible(py, move || shared.shrink())?;
-        made.map(Handle::of).map_err(|error| failure::of(py, &error))
+        self.made(py, |shared| shared.shrink())
     }
 
     fn _grow(&self, py: Python<'_>, joining: u32) -> PyResult<Handle> {
+        self.made(py, move |shared| shared.grow(joining))
+    }
+
+    /// Makes a communicator of these ranks, which alone call it.
+    fn _create(&self, py: Python<'_>, ranks: Vec<u32>, tag: u32) -> PyResult<Handle> {
+        self.made(py, move |shared| shared.create_group(&ranks, tag))
+    }
+
+    /// Number of the group that has met, and each member's rank there: what tells a process from others.
+    fn _places(&self, py: Python<'_>) -> PyResult<([u8; 16], Vec<u32>)> {
         let shared = self.shared(py)?;
-        let made = interruptible(py, move || shared.grow(joining))?;
-        made.map(Handle::of).map_err(|error| failure::of(py, &error))
+        let (group, ranks) = shared.places();
+        Ok((group, ranks.to_vec()))
     }
 }

@@ -4,8 +4,11 @@
 //! | module | job |
 //! |---|---|
 //! | `pinned_buffer` | pinned memory of an object |
-//! | `buffer_spec` | buffer arguments: `array`, `[array, MPI.DOUBLE]`, `[array, counts, displacements, type]` |
+//! | `buffer_spec`, `buffer_blocks` | buffer arguments: `array`, `[array, MPI.DOUBLE]`; with a block for each rank |
+//! | `memory` | `MPI.memory`: memory as an object with an address |
 //! | `datatype`, `operator`, `status` | these objects |
+//! | `element`, `layout` | types of elements, and where the bytes of derived ones lie |
+//! | `packed` | copies without gaps, which are sent and received in place of elements with gaps |
 //! | `member` | a communicator that joins on first use, and is not used in a forked process |
 //! | `operation` | operations on pinned memory: waits that Ctrl-C interrupts, and abandoned operations |
 //! | `request`, `requests` | requests, one and several at a time |
@@ -17,15 +20,20 @@
 
 #![allow(non_snake_case, reason = "mpi4py's names")]
 
+mod buffer_blocks;
 mod buffer_spec;
 mod collectives;
 mod comm;
 mod datatype;
+mod element;
 mod failure;
+mod layout;
 mod member;
+mod memory;
 mod messages;
 mod operation;
 mod operator;
+mod packed;
 mod pinned_buffer;
 mod prepared;
 mod request;
@@ -45,6 +53,8 @@ pub fn _mpi(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     module.add_class::<request::Request>()?;
     module.add_class::<request::Bytes>()?;
     module.add_class::<member::Handle>()?;
+    module.add_class::<memory::MemoryObject>()?;
+    module.add_class::<memory::BufferBytes>()?;
     module.add_class::<messages::Messages>()?;
     module.add_class::<comm::Collectives>()?;
     module.add_function(wrap_pyfunction!(member::end_all, &module)?)?;

@@ -14,35 +14,36 @@ pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 /// An operation that was started, with the memory that it uses.
 pub struct RunningOperation {
     request: Request,
-    _memory: OperationMemory,
+    memory: OperationMemory,
     /// Store for the exception of a program's operator, if there is one.
     raised: Option<RaisedError>,
 }
 
-/// Memory of an operation, only kept alive here.
+/// Memory of an operation.
 pub struct OperationMemory {
+    /// Only kept alive here.
     _read: Option<Loan<LentBytes>>,
-    _written: Option<Loan<LentBytesMut>>,
+    written: Option<Loan<LentBytesMut>>,
 }
 
 impl From<Loan<LentBytes>> for OperationMemory {
     fn from(read: Loan<LentBytes>) -> Self {
-        let (_read, _written) = (Some(read), None);
-        Self { _read, _written }
+        let (_read, written) = (Some(read), None);
+        Self { _read, written }
     }
 }
 
 impl From<Loan<LentBytesMut>> for OperationMemory {
     fn from(written: Loan<LentBytesMut>) -> Self {
-        let (_read, _written) = (None, Some(written));
-        Self { _read, _written }
+        let (_read, written) = (None, Some(written));
+        Self { _read, written }
     }
 }
 
 impl From<(Loan<LentBytes>, Loan<LentBytesMut>)> for OperationMemory {
     fn from((read, written): (Loan<LentBytes>, Loan<LentBytesMut>)) -> Self {
-        let (_read, _written) = (Some(read), Some(written));
-        Self { _read, _written }
+        let (_read, written) = (Some(read), Some(written));
+        Self { _read, written }
     }
 }
 
@@ -82,7 +83,7 @@ impl RunningOperation {
         let request = py.detach(|| begin(&memory)).map_err(|error| failure::of(py, &error))?;
         Ok(Self {
             request,
-            _memory: memory.into(),
+            memory: memory.into(),
             raised,
         })
     }
@@ -101,9 +102,12 @@ impl RunningOperation {
             ended = request.wait_for(SIGNAL_INTERVAL);
             Ok(request)
         };
-        let work = Self::begin(py, member, memory, raised, begin)?;
+        let mut work = Self::begin(py, member, memory, raised, begin)?;
         match ended {
-            Some(Ok(status)) => Ok(status),
+            Some(Ok(status)) => {
+                work.unpack();
+                Ok(status)
+            }
             Some(Err(error)) => Err(work.failed(error).exception(py)),
             None => work.wait(py, member),
         }
@@ -125,7 +129,17 @@ impl RunningOperation {
     /// Returns the result, once, if the operation ends within `at_most`.
     pub fn poll(&mut self, at_most: Duration) -> Option<Result<MessageStatus, OperationError>> {
         let result = self.request.wait_for(at_most)?;
+        if result.is_ok() {
+            self.unpack();
+        }
         Some(result.map_err(|error| self.failed(error)))
+    }
+
+    /// Puts received elements where they belong, if they were received into a copy.
+    fn unpack(&mut self) {
+        if let Some(written) = &mut self.memory.written {
+            written.unpack();
+        }
     }
 
     /// Watch on the end.

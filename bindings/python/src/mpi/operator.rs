@@ -1,5 +1,6 @@
 //! Operators of reductions: `MPI.Op`, and functions of the program.
 
+use super::buffer_spec::BufferPart;
 use super::datatype::Datatype;
 use super::failure;
 use hotlease_comm::{Datatype as Kind, Operator};
@@ -35,16 +36,44 @@ pub struct Op {
 }
 
 impl Op {
-    /// The operator, and where its exceptions are stored if it is a function of the program.
-    pub fn operator(&self, py: Python<'_>) -> PyResult<(&Operator, Option<RaisedError>)> {
+    /// The operator for the elements of a buffer, and where its exceptions are stored if it is a function in Python.
+    pub fn operator(&self, py: Python<'_>, part: &BufferPart) -> PyResult<(Operator, Option<RaisedError>)> {
+        if let (None, Some(code)) = (&self.raised, part.reduced_as)
+            && let Some(by_numpy) = self.by_numpy(py, code)?
+        {
+            return Ok(by_numpy);
+        }
         match &self.operator {
-            Some(operator) => Ok((operator, self.raised.clone())),
+            Some(operator) => Ok((operator.clone(), self.raised.clone())),
             None => Err(failure::found(
                 py,
                 "Operator",
                 format!("{} is no operator of a reduction", self.name),
             )),
         }
+    }
+}
+
+impl Op {
+    /// This predefined operator as a function that numpy computes, if it has one for the type.
+    fn by_numpy(&self, py: Python<'_>, code: &str) -> PyResult<Option<(Operator, Option<RaisedError>)>> {
+        let functions = py.import("hotlease.MPI._reductions")?;
+        let function = functions.call_method1("function", (&*self.name, code))?;
+        if function.is_none() {
+            return Ok(None);
+        }
+        let raised = RaisedError::default();
+        Ok(Some((of_function(function.unbind(), &raised, true), Some(raised))))
+    }
+}
+
+/// Operator of a function in Python.
+fn of_function(function: Py<PyAny>, raised: &RaisedError, commutes: bool) -> Operator {
+    let raised = raised.clone();
+    let user = move |left: &[u8], right: &mut [u8], kind: Kind| reduce(&function, &raised, left, right, kind);
+    Operator::User {
+        function: Arc::new(user),
+        commutes,
     }
 }
 
@@ -87,15 +116,10 @@ impl Op {
     #[pyo3(signature = (function, commute=false))]
     fn Create(py: Python<'_>, function: Py<PyAny>, commute: bool) -> Self {
         let raised = RaisedError::default();
-        let (call, told) = (function.clone_ref(py), raised.clone());
-        let user = move |left: &[u8], right: &mut [u8], kind: Kind| reduce(&function, &told, left, right, kind);
         Self {
             name: String::new(),
-            operator: Some(Operator::User {
-                function: Arc::new(user),
-                commutes: commute,
-            }),
-            call,
+            call: function.clone_ref(py),
+            operator: Some(of_function(function, &raised, commute)),
             raised: Some(raised),
         }
     }
@@ -138,6 +162,10 @@ impl Op {
         }
         let name = self.name.trim_start_matches("MPI_");
         Ok(pyo3::types::PyString::new(py, name).into_any())
+    }
+
+    fn __bool__(&self) -> bool {
+        self.name != "MPI_OP_NULL"
     }
 
     fn __repr__(&self) -> String {

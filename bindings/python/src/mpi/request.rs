@@ -54,8 +54,9 @@ impl Bytes {
         if self.0.len() > room {
             return Ok(Some(room));
         }
-        let loan = part.lend_mut(self.0.len());
+        let mut loan = part.lend_mut(self.0.len());
         loan.memory().with(|into| into.copy_from_slice(&self.0));
+        loan.unpack();
         Ok(None)
     }
 }
@@ -84,6 +85,17 @@ enum OperationEnd {
     Received(ReceivedMessage, Option<Py<PyAny>>),
     Nothing { source: i64 },
     Cancelled,
+}
+
+impl OperationEnd {
+    fn tell(&self, status: &mut Status) {
+        match self {
+            Self::Known(known) => status.fill(known),
+            Self::Received(received, _) => status.fill(&received.status),
+            Self::Nothing { source } => status.fill_empty(*source),
+            Self::Cancelled => status.fill_cancelled(),
+        }
+    }
 }
 
 impl Operation {
@@ -224,9 +236,7 @@ impl Request {
                     return loads.bind(py).call1((bytes,)).map(Some);
                 }
             }
-            OperationEnd::Known(known) => fill(status, |status| status.fill(&known)),
-            OperationEnd::Nothing { source } => fill(status, |status| status.fill_empty(source)),
-            OperationEnd::Cancelled => fill(status, Status::fill_cancelled),
+            end => fill(status, |status| end.tell(status)),
         }
         Ok(Some(py.None().into_bound(py)))
     }
@@ -273,6 +283,15 @@ impl Request {
         }
     }
 
+    /// A request that has ended, for so many bytes.
+    #[staticmethod]
+    fn _ended(bytes: u64) -> Self {
+        let (source, tag, member) = (0, 0, None);
+        let end = OperationEnd::Known(Known { source, tag, bytes });
+        let task = Mutex::new(Some(Operation::Ended(Some(Ok(end)))));
+        Self { task, member }
+    }
+
     /// Waits for the end.
     #[pyo3(signature = (status=None))]
     fn Wait(&self, py: Python<'_>, status: Option<&Bound<'_, Status>>) -> PyResult<bool> {
@@ -283,6 +302,20 @@ impl Request {
     #[pyo3(signature = (status=None))]
     fn Test(&self, py: Python<'_>, status: Option<&Bound<'_, Status>>) -> PyResult<bool> {
         Ok(self.take(py, Duration::ZERO, status)?.is_some())
+    }
+
+    /// Whether the operation has ended; its end is reported again by later calls.
+    #[pyo3(signature = (status=None))]
+    fn Get_status(&self, py: Python<'_>, status: Option<&Bound<'_, Status>>) -> PyResult<bool> {
+        if !self.has_ended(py) {
+            return Ok(false);
+        }
+        match &*self.task(py) {
+            Some(Operation::Ended(Some(Ok(end)))) => fill(status, |status| end.tell(status)),
+            Some(Operation::Ended(Some(Err(failed)))) => return Err(failed.exception(py)),
+            _ => fill(status, |status| status.fill_empty(ANY_SOURCE)),
+        }
+        Ok(true)
     }
 
     /// Waits for the end; returns the object, if one is received.

@@ -4,24 +4,32 @@ use super::operation::SIGNAL_INTERVAL;
 use super::request::{Request, WaitResult};
 use super::status::{Status, UNDEFINED};
 use hotlease_comm::Watch;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::time::Duration;
 
 pub type Requests<'py> = Vec<Bound<'py, Request>>;
-/// List of statuses to fill, one for each request; missing ones are appended.
-pub type Statuses<'a, 'py> = Option<&'a Bound<'py, PyList>>;
+/// Statuses to fill, one for each request, or for each that has ended; to a list, missing ones are appended.
+pub type Statuses<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
 /// Indices of the requests that have ended, and their objects; None: all had ended before.
 pub type EndedRequests<'py> = Option<(Vec<i64>, Vec<WaitResult<'py>>)>;
 
 fn status_of<'py>(py: Python<'py>, statuses: Statuses<'_, 'py>, index: usize) -> PyResult<Option<Bound<'py, Status>>> {
-    let Some(list) = statuses else {
+    let Some(statuses) = statuses else {
         return Ok(None);
     };
-    while list.len() <= index {
-        list.append(Bound::new(py, Status::new())?)?;
+    if let Ok(list) = statuses.cast::<PyList>() {
+        while list.len() <= index {
+            list.append(Bound::new(py, Status::new())?)?;
+        }
+    } else if statuses.len()? <= index {
+        let has = statuses.len()?;
+        return Err(PyValueError::new_err(format!(
+            "{has} statuses for more requests: give a list, which gets longer"
+        )));
     }
-    Ok(Some(list.get_item(index)?.cast_into::<Status>()?))
+    Ok(Some(statuses.get_item(index)?.cast_into::<Status>()?))
 }
 
 pub fn wait_all<'py>(
@@ -58,6 +66,9 @@ fn report<'py>(
             continue;
         }
         is_any = true;
+        if !request.has_ended(py) {
+            continue;
+        }
         let status = status(indices.len())?;
         if let Some(got) = request.take(py, Duration::ZERO, status.as_ref())? {
             indices.push(index as i64);

@@ -1,6 +1,6 @@
 //! Status of a message: `MPI.Status`.
 
-use super::datatype;
+use super::element;
 use hotlease_comm::MessageStatus as Known;
 use pyo3::prelude::*;
 
@@ -50,6 +50,20 @@ impl Status {
     }
 }
 
+/// Fills the status of a call, if it has one, for a message.
+pub fn tell(status: Option<&Bound<'_, Status>>, known: &Known) {
+    if let Some(status) = status {
+        status.borrow_mut().fill(known);
+    }
+}
+
+/// Fills the status of a call, if it has one, for no message from `MPI.PROC_NULL`.
+pub fn fill_null_status(status: Option<&Bound<'_, Status>>) {
+    if let Some(status) = status {
+        status.borrow_mut().fill_empty(PROC_NULL);
+    }
+}
+
 #[pymethods]
 impl Status {
     #[new]
@@ -94,12 +108,19 @@ impl Status {
     /// Number of elements in the message; `MPI.UNDEFINED` if it is not a whole number of them.
     #[pyo3(signature = (datatype=None))]
     fn Get_count(&self, datatype: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
-        let size = datatype.map_or(Ok(1), |datatype| datatype::named(datatype).map(|kind| kind.size()))? as u64;
-        if self.bytes.is_multiple_of(size) {
-            Ok((self.bytes / size) as i64)
-        } else {
-            Ok(UNDEFINED)
-        }
+        let size = datatype.map_or(Ok(1), |datatype| element::named(datatype).map(|kind| kind.size()))? as u64;
+        Ok(match size {
+            0 if self.bytes == 0 => 0,
+            0 => UNDEFINED,
+            size if self.bytes.is_multiple_of(size) => (self.bytes / size) as i64,
+            _ => UNDEFINED,
+        })
+    }
+
+    /// Sets the number of elements in the message.
+    fn Set_elements(&mut self, datatype: &Bound<'_, PyAny>, count: u64) -> PyResult<()> {
+        self.bytes = count.saturating_mul(element::named(datatype)?.size() as u64);
+        Ok(())
     }
 
     fn Get_elements(&self, datatype: &Bound<'_, PyAny>) -> PyResult<i64> {

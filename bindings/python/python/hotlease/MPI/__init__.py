@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from typing import NoReturn, Optional, Union
+from typing import Any, NoReturn, Optional, Union
 
 from hotlease import _core
 from hotlease.MPI import _native
@@ -20,6 +20,8 @@ from hotlease.MPI._comm import COMM_SELF as COMM_SELF
 from hotlease.MPI._comm import COMM_WORLD as COMM_WORLD
 from hotlease.MPI._comm import Comm as Comm
 from hotlease.MPI._comm import Intracomm as Intracomm
+from hotlease.MPI._comm import MESSAGE_NO_PROC as MESSAGE_NO_PROC
+from hotlease.MPI._comm import MESSAGE_NULL as MESSAGE_NULL
 from hotlease.MPI._comm import Message as Message
 from hotlease.MPI._constants import *  # noqa: F403
 from hotlease.MPI._constants import IN_PLACE as IN_PLACE
@@ -27,51 +29,63 @@ from hotlease.MPI._constants import THREAD_MULTIPLE, _typedict
 from hotlease.MPI._errors import *  # noqa: F403
 from hotlease.MPI._errors import Exception as Exception
 from hotlease.MPI._errors import Missing as Missing
+from hotlease.MPI._files import FILE_NULL as FILE_NULL
+from hotlease.MPI._files import File as File
+from hotlease.MPI._groups import GROUP_EMPTY as GROUP_EMPTY
+from hotlease.MPI._groups import GROUP_NULL as GROUP_NULL
+from hotlease.MPI._groups import Group as Group
+from hotlease.MPI._handles import ERRHANDLER_NULL as ERRHANDLER_NULL
+from hotlease.MPI._handles import ERRORS_ABORT as ERRORS_ABORT
+from hotlease.MPI._handles import ERRORS_ARE_FATAL as ERRORS_ARE_FATAL
+from hotlease.MPI._handles import ERRORS_RETURN as ERRORS_RETURN
+from hotlease.MPI._handles import INFO_ENV as INFO_ENV
+from hotlease.MPI._handles import INFO_NULL as INFO_NULL
+from hotlease.MPI._handles import Errhandler as Errhandler
+from hotlease.MPI._handles import Info as Info
 from hotlease.MPI._native import Datatype as Datatype
 from hotlease.MPI._native import Op as Op
 from hotlease.MPI._native import Request as Request
 from hotlease.MPI._native import Status as Status
+from hotlease.MPI._native import memory as memory
 from hotlease.MPI._objects import Pickle as Pickle
 from hotlease.MPI._objects import pickle as pickle
+from hotlease.MPI._topology import Cartcomm as Cartcomm
+from hotlease.MPI._topology import Compute_dims as Compute_dims
+from hotlease.MPI._windows import WIN_NULL as WIN_NULL
+from hotlease.MPI._windows import Win as Win
 
 __TypeDict__ = _typedict
 REQUEST_NULL = Request()
+buffer = memory
 
 # Names of mpi4py that hotlease lacks, and what to use instead.
 _ELSEWHERE = {
-    "File": "files of the operating system, each rank its own part (os.pwrite, numpy.memmap)",
-    "Win": "messages: Isend and Irecv; there is no one-sided communication",
-    "Info": "the options of MPI.join",
-    "INFO_NULL": "the options of MPI.join",
-    "Group": "Comm.Split by a colour that the program computes",
+    "INTERCOMM_NULL": "one communicator of all, and Comm.Split",
     "Intercomm": "one communicator of all, and Comm.Split",
-    "Cartcomm": "arithmetic on ranks: numpy.unravel_index and numpy.ravel_multi_index",
     "Graphcomm": "Isend and Irecv with each neighbour",
     "Distgraphcomm": "Isend and Irecv with each neighbour",
     "Prequest": "Isend and Irecv each time",
     "Grequest": "concurrent.futures.Future",
-    "Errhandler": "except MPI.Exception: errors are always raised",
-    "ERRORS_RETURN": "except MPI.Exception: errors are always raised",
-    "ERRORS_ARE_FATAL": "except MPI.Exception: errors are always raised",
     "Session": "MPI.join",
-    "BOTTOM": "a buffer: addresses are no buffers here",
-    "Attach_buffer": "Bsend as it is: it copies by itself",
-    "Detach_buffer": "Bsend as it is: it copies by itself",
-    "Alloc_mem": "numpy.empty, or bytearray",
-    "Compute_dims": "the program's own arithmetic",
     "Open_port": "MPI.join under a name",
     "Publish_name": "MPI.join under a name",
     "Lookup_name": "MPI.join under a name",
-    "SHORT_INT": "MPI.INT_INT",
-    "LONG_DOUBLE_INT": "MPI.DOUBLE_INT",
-    "REPLACE": "messages: there is no one-sided communication",
-    "NO_OP": "messages: there is no one-sided communication",
+}
+# The same for names that begin so.
+_FAMILIES = {
+    ("DISTRIBUTE_", "COMBINER_", "TYPECLASS_"): "Datatype.Create_subarray, Create_struct, Create_hindexed",
+    ("COMM_TYPE_",): "COMM_TYPE_SHARED, or Comm.Split by any colour",
+    ("UNWEIGHTED", "WEIGHTS_EMPTY"): "Isend and Irecv with each neighbour",
+    ("MODE_",): "MODE_RDONLY, MODE_WRONLY, MODE_RDWR, with MODE_CREATE, MODE_EXCL, MODE_APPEND, MODE_DELETE_ON_CLOSE",
+    ("ERR_",): "except MPI.Exception, and its kind",
 }
 
 
 def __getattr__(name: str) -> NoReturn:
-    if name in _ELSEWHERE:
-        raise Missing(f"hotlease has no MPI.{name}: use {_ELSEWHERE[name]}")
+    families = (use for begin, use in _FAMILIES.items() if name.startswith(begin))
+    use = _ELSEWHERE.get(name) or next(families, None)
+    if use is not None:
+        raise Missing(f"hotlease has no MPI.{name}: use {use}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -165,6 +179,43 @@ def Query_thread() -> int:
 def Is_thread_main() -> bool:
     """Returns true: any thread may make any call."""
     return True
+
+
+def Alloc_mem(size: int, info: object = None) -> memory:
+    """Returns memory of so many bytes."""
+    return memory.allocate(size)
+
+
+def Free_mem(mem: memory) -> None:
+    """Gives memory of ``Alloc_mem`` up."""
+    mem.release()
+
+
+def Get_address(location: Any) -> int:
+    """Returns the address of an object's memory."""
+    return memory(location).address
+
+
+def Aint_add(base: int, disp: int) -> int:
+    """Returns an address so many bytes behind another one."""
+    return base + disp
+
+
+def Aint_diff(addr1: int, addr2: int) -> int:
+    """Returns the bytes from the second address to the first."""
+    return addr1 - addr2
+
+
+def Attach_buffer(buf: Any) -> None:
+    """Does nothing: ``Bsend`` needs no buffer."""
+
+
+def Detach_buffer() -> None:
+    """Does nothing, and returns no buffer."""
+
+
+def Pcontrol(level: int) -> None:
+    """Does nothing."""
 
 
 def Get_processor_name() -> str:

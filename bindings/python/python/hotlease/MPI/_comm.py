@@ -8,61 +8,67 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Optional, TypeVar, Union
 
-from hotlease.MPI import _objects
-from hotlease.MPI._constants import ANY_SOURCE, ANY_TAG, COMM_TYPE_SHARED, CONGRUENT, IDENT, TAG_UB, UNDEFINED, UNEQUAL
+from hotlease.MPI import _handles, _objects
+from hotlease.MPI._constants import ANY_SOURCE, ANY_TAG, CART, COMM_TYPE_SHARED, CONGRUENT, IDENT, PROC_NULL, SIMILAR
+from hotlease.MPI._constants import APPNUM, IO, TAG_UB, UNDEFINED, UNEQUAL, UNIVERSE_SIZE, WTIME_IS_GLOBAL
+from hotlease.MPI._constants import SUM as _SUM
 from hotlease.MPI._errors import Exception as Failure
 from hotlease.MPI._errors import Missing
+from hotlease.MPI._groups import Group, members_of
 from hotlease.MPI._native import Bytes, Collectives, Handle, Op, Request, Status
-from hotlease.MPI._constants import SUM as _SUM
 
 C = TypeVar("C", bound="Comm")
 Operator = Union[Op, Callable[[Any, Any], Any]]
 
 # Names of mpi4py that hotlease lacks, and what to use instead.
 _ELSEWHERE = {
-    "Ssend": "Send, and receive an answer: hotlease has no synchronous sends",
-    "ssend": "send, and receive an answer: hotlease has no synchronous sends",
-    "Issend": "Isend, and receive an answer: hotlease has no synchronous sends",
-    "issend": "isend, and receive an answer: hotlease has no synchronous sends",
-    "Alltoallw": "Alltoallv with a buffer of bytes, or alltoall",
-    "Ialltoallw": "Ialltoallv with a buffer of bytes",
     "Spawn": "`hotlease comm run` for more processes, and Comm.Grow to take them in",
     "Spawn_multiple": "`hotlease comm run` for more processes, and Comm.Grow to take them in",
     "Accept": "MPI.join under a name",
     "Connect": "MPI.join under a name",
     "Create_intercomm": "one communicator of all, and Split",
-    "Create_group": "Split",
-    "Create": "Split",
-    "Get_group": "Split by a colour that the program computes",
-    "Create_cart": "arithmetic on ranks: numpy.unravel_index and numpy.ravel_multi_index",
     "Create_graph": "Isend and Irecv with each neighbour",
     "Create_dist_graph": "Isend and Irecv with each neighbour",
     "Create_dist_graph_adjacent": "Isend and Irecv with each neighbour",
+    "Set_group": "Create_group",
     "Revoke": "Shrink, which works in every state of the communicator",
 }
+
+
+# Tag of communicators that `Idup` makes: a program's tags are lower.
+_IDUP = 1 << 31
 
 
 class Message:
     """A message that was matched by ``Mprobe``; only its holder can receive it."""
 
-    def __init__(self, data: Bytes, status: Status) -> None:
+    def __init__(self, data: Optional[Bytes], status: Status) -> None:
         self._data, self._status = data, status
+
+    def __bool__(self) -> bool:
+        return self is not MESSAGE_NULL
 
     def Recv(self, buf: Any, status: Optional[Status] = None) -> None:
         """Copies the message into a buffer."""
-        room = self._data._copy_to(buf)
-        if room is not None:
+        room = None if self._data is None else self._data._copy_to(buf)
+        if self._data is not None and room is not None:
             raise Failure(f"the message has {len(self._data)} bytes, the memory to receive it {room}", "Truncated")
         self._tell(status)
 
     def recv(self, status: Optional[Status] = None) -> Any:
         """Returns the object in the message."""
         self._tell(status)
-        return _objects.loads(self._data)
+        return None if self._data is None else _objects.loads(self._data)
 
     def _tell(self, status: Optional[Status]) -> None:
         if status is not None:
             status._copy_of(self._status)
+
+
+MESSAGE_NULL = Message(None, Status())
+MESSAGE_NO_PROC = Message(None, Status())
+MESSAGE_NO_PROC._status.source = PROC_NULL
+"""Message of ``PROC_NULL``."""
 
 
 class Comm(Collectives):
@@ -74,16 +80,19 @@ class Comm(Collectives):
     raise ``MPI.Exception`` within two seconds.
     """
 
-    __slots__ = ("_name",)
+    __slots__ = ("_attributes", "_errhandler", "_info", "_name")
+    _attributes: dict[int, Any]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Comm) and self._handle == other._handle
+        if not isinstance(other, Comm):
+            return False
+        return self._handle == other._handle or not self and not other
 
     def __hash__(self) -> int:
-        return hash(self._handle)
+        return hash(self._handle) if self else 0
 
     def __bool__(self) -> bool:
-        return self != COMM_NULL
+        return not self._handle.is_null()
 
     def __repr__(self) -> str:
         return "MPI.COMM_NULL" if not self else f"<{type(self).__name__} {self.Get_name()!r}>"
@@ -112,6 +121,18 @@ class Comm(Collectives):
         self.Send(_objects.pickle.dumps(obj), dest, tag)
 
     rsend = send
+
+    def Ssend(self, buf: Any, dest: int, tag: int = 0) -> None:
+        """Sends; returns when a receive has asked for the message."""
+        self.Issend(buf, dest, tag).Wait()
+
+    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        """Sends an object; returns when a receive has asked for it."""
+        self.issend(obj, dest, tag).Wait()
+
+    def issend(self, obj: Any, dest: int, tag: int = 0) -> Request:
+        """Starts to send an object; the send ends when a receive has asked for it."""
+        return self.Issend(_objects.pickle.dumps(obj), dest, tag)
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Sends an object, without waiting."""
@@ -154,17 +175,18 @@ class Comm(Collectives):
             raise
         return request.wait(status)
 
-    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None) -> Optional[Message]:
-        """Waits for a message and takes it, so that no other thread gets it; None if the source is
-        ``MPI.PROC_NULL``."""
+    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None) -> Message:
+        """Waits for a message and takes it, so that no other thread gets it."""
         known = Status()
         data = self._recv(source, tag, known)
         if status is not None:
             status._copy_of(known)
-        return None if data is None else Message(data, known)
+        return MESSAGE_NO_PROC if data is None else Message(data, known)
 
     def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None) -> Optional[Message]:
         """Takes a message as ``Mprobe`` does, if there is one."""
+        if source == PROC_NULL:
+            return self.Mprobe(source, tag, status)
         known = Status()
         data = self._recv_now(source, tag, known)
         if data is None:
@@ -236,9 +258,77 @@ class Comm(Collectives):
 
     def Dup(self, info: object = None) -> Intracomm:
         """Makes a communicator of the same members; it does not receive messages that were sent in this one."""
-        return Intracomm(self._dup())
+        return self._duplicate(self._dup())
 
-    Clone = Dup
+    Clone = Dup_with_info = Dup
+
+    def Idup(self, info: object = None) -> tuple[Intracomm, Request]:
+        """Makes a communicator as ``Dup`` does, without waiting for the other members; its request has ended."""
+        return self._duplicate(self._create(list(range(self.size)), _IDUP)), self.Isend(b"", PROC_NULL)
+
+    Idup_with_info = Idup
+
+    def _duplicate(self, handle: Handle) -> Intracomm:
+        made = (type(self) if isinstance(self, Intracomm) else Intracomm)(handle)
+        made._copy(self)
+        return made
+
+    def _copy(self, other: Comm) -> None:
+        """Takes over what a duplicate has from its original."""
+        self._errhandler, self._info = other.Get_errhandler(), other.Get_info()
+        self._attributes = _handles.copied(other, other._known_attributes())
+
+    def Get_group(self) -> Group:
+        """Returns the group of the members."""
+        return Group(members_of(self))
+
+    @property
+    def group(self) -> Group:
+        """Group of the members."""
+        return self.Get_group()
+
+    def Create(self, group: Group) -> Comm:
+        """Makes a communicator of a group's members. All members of this one call it, each with a group that it belongs
+        to, or with one that it does not belong to: it gets ``COMM_NULL`` then."""
+        rank = group.Get_rank()
+        first = group.Translate_ranks([0], self.Get_group())[0] if rank != UNDEFINED else 0
+        return self.Split(UNDEFINED if rank == UNDEFINED else first, rank)
+
+    def Create_group(self, group: Group, tag: int = 0) -> Comm:
+        """Makes a communicator of a group's members, who alone call it; ``COMM_NULL`` for others."""
+        if group.Get_rank() == UNDEFINED:
+            return COMM_NULL
+        ranks = group.Translate_ranks(None, self.Get_group())
+        if UNDEFINED in ranks:
+            raise Failure("the group has members that this communicator lacks", "Group")
+        return Intracomm(self._create(ranks, tag))
+
+    def Create_cart(self, dims: Sequence[int], periods: Any = None, reorder: bool = False) -> Any:
+        """Makes a communicator whose ranks are in a grid of these sizes; ``periods``: which dimensions go round. Ranks
+        beyond the grid get ``COMM_NULL``."""
+        from hotlease.MPI import _topology
+
+        return _topology.create_cart(self, dims, periods)
+
+    def Cart_map(self, dims: Sequence[int], periods: Any = None) -> int:
+        """Returns the rank that this one would have in a grid, or ``UNDEFINED``."""
+        from hotlease.MPI import _topology
+
+        return _topology.cart_map(self, dims)
+
+    def Get_topology(self) -> int:
+        """Returns ``CART`` for a grid, else ``UNDEFINED``."""
+        return UNDEFINED
+
+    @property
+    def topology(self) -> int:
+        """``CART`` for a grid, else ``UNDEFINED``."""
+        return self.Get_topology()
+
+    @property
+    def is_topo(self) -> bool:
+        """Whether the ranks are in a grid."""
+        return self.Get_topology() == CART
 
     def Shrink(self) -> Comm:
         """Makes a communicator of the remaining members, over new connections. All of them call it, also those without
@@ -256,7 +346,10 @@ class Comm(Collectives):
         return int(functools.reduce(lambda x, y: x & y, self.allgather(flag)))
 
     def Free(self) -> None:
-        """Finishes. The last communicator on its connections waits until others have read what was sent."""
+        """Finishes: this object is ``COMM_NULL`` then. The last communicator on its connections waits until others have
+        read what was sent."""
+        for keyval in list(self._known_attributes()):
+            self.Delete_attr(keyval)
         self._handle.end(False)
 
     Disconnect = free = Free
@@ -265,6 +358,11 @@ class Comm(Collectives):
         """Ends this process at once; the other members are told that it gave up."""
         self._handle.end(True)
         os._exit(errorcode & 0xFF)
+
+    @classmethod
+    def Get_parent(cls) -> Comm:
+        """Returns ``COMM_NULL``: no process was spawned by others."""
+        return COMM_NULL
 
     # Queries
 
@@ -289,10 +387,12 @@ class Comm(Collectives):
         self._name = name
 
     def Compare(self, comm: Comm) -> int:
-        """Returns ``IDENT`` for the same communicator, ``CONGRUENT`` for equal size and rank, else ``UNEQUAL``."""
+        """Returns ``IDENT`` for the same communicator, ``CONGRUENT`` for the same members in the same order, ``SIMILAR``
+        for another order, else ``UNEQUAL``."""
         if self == comm:
             return IDENT
-        return CONGRUENT if (self.size, self.rank) == (comm.size, comm.rank) else UNEQUAL
+        how = self.Get_group().Compare(comm.Get_group())
+        return {IDENT: CONGRUENT, SIMILAR: SIMILAR}.get(how, UNEQUAL)
 
     def Is_inter(self) -> bool:
         """Returns false: there are no communicators between two groups."""
@@ -305,9 +405,66 @@ class Comm(Collectives):
     is_inter = property(Is_inter)
     is_intra = property(Is_intra)
 
-    def Get_attr(self, keyval: int) -> Optional[int]:
-        """Returns the highest tag, for ``MPI.TAG_UB``."""
-        return 2**31 - 1 if keyval == TAG_UB else None
+    # Attributes, hints and handlers of errors
+
+    def _known_attributes(self) -> dict[int, Any]:
+        try:
+            return self._attributes
+        except AttributeError:
+            self._attributes = {}
+            return self._attributes
+
+    @classmethod
+    def Create_keyval(cls, copy_fn: Any = None, delete_fn: Any = None, nopython: bool = False) -> int:
+        """Returns a key for attributes. A duplicate gets the attribute if ``copy_fn`` is true, or what it returns for
+        the communicator, the key and the attribute; ``delete_fn`` is called when an attribute goes."""
+        return _handles.create_keyval(copy_fn, delete_fn)
+
+    @classmethod
+    def Free_keyval(cls, keyval: int) -> int:
+        """Gives a key up."""
+        return _handles.free_keyval(keyval)
+
+    def Set_attr(self, keyval: int, attrval: Any) -> None:
+        """Sets an attribute."""
+        _handles.keyval(keyval)
+        if keyval in self._known_attributes():
+            self.Delete_attr(keyval)
+        self._known_attributes()[keyval] = attrval
+
+    def Get_attr(self, keyval: int) -> Any:
+        """Returns an attribute, or None; for ``MPI.TAG_UB``, the highest tag."""
+        predefined = {TAG_UB: 2**31 - 1, IO: self.rank, WTIME_IS_GLOBAL: 0, UNIVERSE_SIZE: self.size, APPNUM: 0}
+        return predefined.get(keyval, self._known_attributes().get(keyval))
+
+    def Delete_attr(self, keyval: int) -> None:
+        """Removes an attribute."""
+        _handles.deleted(self, keyval, self._known_attributes().pop(keyval, None))
+
+    def Get_errhandler(self) -> _handles.Errhandler:
+        """Returns what was set."""
+        return getattr(self, "_errhandler", _handles.ERRORS_RETURN)
+
+    def Set_errhandler(self, errhandler: _handles.Errhandler) -> None:
+        """Notes what a program wants of errors. Errors are always raised as ``MPI.Exception``."""
+        self._errhandler = errhandler
+
+    def Get_info(self) -> _handles.Info:
+        """Returns the hints that were set."""
+        return _handles.Info(getattr(self, "_info", None))
+
+    def Set_info(self, info: _handles.Info) -> None:
+        """Notes hints."""
+        self._info = _handles.Info(info)
+
+    @property
+    def info(self) -> _handles.Info:
+        """Hints that were set."""
+        return self.Get_info()
+
+    @info.setter
+    def info(self, info: _handles.Info) -> None:
+        self.Set_info(info)
 
 
 class Intracomm(Comm):

@@ -11,11 +11,31 @@ UNDEFINED = -32766
 ANY_SOURCE = -1
 ANY_TAG = -1
 PROC_NULL = -2
-TAG_UB = 0
+ROOT = -3
+KEYVAL_INVALID = -1
+TAG_UB, HOST, IO, WTIME_IS_GLOBAL, UNIVERSE_SIZE, APPNUM, LASTUSEDCODE = range(7)
 IDENT, CONGRUENT, SIMILAR, UNEQUAL = range(4)
 COMM_TYPE_SHARED = 1
+CART, GRAPH, DIST_GRAPH = 1, 2, 3
+ORDER_C, ORDER_FORTRAN = 0, 1
+MODE_CREATE, MODE_RDONLY, MODE_WRONLY, MODE_RDWR, MODE_DELETE_ON_CLOSE = 1, 2, 4, 8, 16
+MODE_UNIQUE_OPEN, MODE_EXCL, MODE_APPEND, MODE_SEQUENTIAL = 32, 64, 128, 256
+LOCK_EXCLUSIVE, LOCK_SHARED = 1, 2
+MODE_NOCHECK, MODE_NOSTORE, MODE_NOPUT, MODE_NOPRECEDE, MODE_NOSUCCEED = 1024, 2048, 4096, 8192, 16384
+WIN_BASE, WIN_SIZE, WIN_DISP_UNIT, WIN_CREATE_FLAVOR, WIN_MODEL = range(7, 12)
+WIN_FLAVOR_CREATE, WIN_FLAVOR_ALLOCATE, WIN_FLAVOR_DYNAMIC, WIN_FLAVOR_SHARED = range(1, 5)
+WIN_SEPARATE, WIN_UNIFIED = 1, 2
+SEEK_SET, SEEK_CUR, SEEK_END = 0, 1, 2
+DISPLACEMENT_CURRENT = -54278278
 THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = range(4)
 MAX_PROCESSOR_NAME = 256
+MAX_ERROR_STRING = 1024
+MAX_OBJECT_NAME = 128
+MAX_LIBRARY_VERSION_STRING = 64
+MAX_INFO_KEY, MAX_INFO_VAL = 255, 1024
+MAX_PORT_NAME = 256
+MAX_DATAREP_STRING = 128
+BSEND_OVERHEAD = 0
 # hotlease implements a subset of MPI 3.1.
 VERSION, SUBVERSION = 3, 1
 
@@ -34,6 +54,24 @@ class InPlaceType:
 
 IN_PLACE = InPlaceType()
 """Given instead of a buffer: what this rank gives is where the result will be."""
+
+
+class BottomType:
+    """Type of ``BOTTOM``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MPI.BOTTOM"
+
+    def __reduce__(self) -> str:
+        return "BOTTOM"
+
+
+BOTTOM = BottomType()
+"""The beginning of all addresses. No call takes it for a buffer: offsets of a datatype are relative to a buffer."""
+
+DATATYPE_NULL = Datatype("MPI_DATATYPE_NULL", "V")
 
 BYTE = Datatype("MPI_BYTE", "V")
 CHAR = Datatype("MPI_CHAR", "S")
@@ -71,6 +109,8 @@ TWOINT = Datatype("MPI_2INT", "ii")
 LONG_INT = Datatype("MPI_LONG_INT", "li")
 FLOAT_INT = Datatype("MPI_FLOAT_INT", "fi")
 DOUBLE_INT = Datatype("MPI_DOUBLE_INT", "di")
+SHORT_INT = Datatype("MPI_SHORT_INT", "hi")
+LONG_DOUBLE_INT = Datatype("MPI_LONG_DOUBLE_INT", "gi")
 
 INT_INT = TWOINT
 C_COMPLEX = COMPLEX = COMPLEX8 = F_COMPLEX = C_FLOAT_COMPLEX
@@ -117,6 +157,7 @@ def _at_least(x: Any, y: Any) -> Any:
     return x if value < other else y
 
 
+OP_NULL = Op("MPI_OP_NULL", lambda x, y: NotImplemented)
 SUM = Op("MPI_SUM", operator.add)
 PROD = Op("MPI_PROD", operator.mul)
 MAX = Op("MPI_MAX", _greater)
@@ -129,3 +170,5 @@ LXOR = Op("MPI_LXOR", lambda x, y: bool(x) != bool(y))
 BXOR = Op("MPI_BXOR", operator.xor)
 MAXLOC = Op("MPI_MAXLOC", _at_greatest)
 MINLOC = Op("MPI_MINLOC", _at_least)
+REPLACE = Op("MPI_REPLACE", lambda x, y: y)
+NO_OP = Op("MPI_NO_OP", lambda x, y: x)

@@ -22,7 +22,23 @@ ERR_UNKNOWN = 14
 ERR_TRUNCATE = 15
 ERR_OTHER = 16
 ERR_INTERN = 17
+ERR_TOPOLOGY = 11
+ERR_DIMS = 12
+ERR_IN_STATUS = 18
 ERR_PENDING = 19
+ERR_ACCESS = 20
+ERR_AMODE = 21
+ERR_BAD_FILE = 22
+ERR_FILE_EXISTS = 25
+ERR_FILE = 27
+ERR_INFO = 28
+ERR_INFO_KEY = 29
+ERR_IO = 32
+ERR_KEYVAL = 33
+ERR_NO_SUCH_FILE = 37
+ERR_READ_ONLY = 40
+ERR_WIN = 45
+ERR_LASTCODE = 1 << 20
 ERR_PROC_FAILED = 75
 ERR_REVOKED = 77
 
@@ -35,6 +51,14 @@ _CLASSES = {
     "NoSuchRank": ERR_RANK,
     "Root": ERR_ROOT,
     "Tag": ERR_TAG,
+    "Group": ERR_GROUP,
+    "Window": ERR_WIN,
+    "NoSuchFile": ERR_NO_SUCH_FILE,
+    "FileExists": ERR_FILE_EXISTS,
+    "Access": ERR_ACCESS,
+    "Amode": ERR_AMODE,
+    "BadFile": ERR_FILE,
+    "Io": ERR_IO,
     "Operator": ERR_OP,
     "OperatorPanicked": ERR_OP,
     "Finished": ERR_COMM,

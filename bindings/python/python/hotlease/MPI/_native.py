@@ -3,6 +3,7 @@
 from hotlease import _core
 
 _classes = _core._mpi()
+BufferBytes = _classes.BufferBytes
 Bytes = _classes.Bytes
 Collectives = _classes.Collectives
 Datatype = _classes.Datatype
@@ -11,3 +12,4 @@ Op = _classes.Op
 Request = _classes.Request
 Status = _classes.Status
 end_all = _classes.end_all
+memory = _classes.memory

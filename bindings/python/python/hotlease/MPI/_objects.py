@@ -26,32 +26,36 @@ _LENGTH = 8
 class Pickle:
     """Pickling by lower-case calls: with pickle, in its protocol 5.
 
-    ``MPI.pickle.__init__(dumps, loads, protocol)`` replaces it, with cloudpickle or dill for instance.
+    ``MPI.pickle.__init__(dumps, loads, protocol)`` replaces it, with cloudpickle, dill or json for instance. Another
+    ``dumps`` gets a protocol only if one is given; what it returns may also be text.
     """
 
     def __init__(
         self,
-        dumps: Callable[..., bytes] = _pickle.dumps,
-        loads: Callable[..., Any] = _pickle.loads,
-        protocol: Optional[int] = 5,
+        dumps: Optional[Callable[..., Any]] = None,
+        loads: Optional[Callable[..., Any]] = None,
+        protocol: Optional[int] = None,
     ) -> None:
-        self._dumps, self._loads, self.PROTOCOL = dumps, loads, protocol
+        self._dumps, self._loads = dumps or _pickle.dumps, loads or _pickle.loads
+        self.PROTOCOL = 5 if protocol is None and self._dumps is _pickle.dumps else protocol
 
     def dumps(self, obj: Any) -> bytes:
         """Returns the bytes of an object."""
-        return self._dumps(obj) if self.PROTOCOL is None else self._dumps(obj, self.PROTOCOL)
+        data = self._dumps(obj) if self.PROTOCOL is None else self._dumps(obj, self.PROTOCOL)
+        return data.encode() if isinstance(data, str) else data
 
     def loads(self, data: Any) -> Any:
         """Returns the object of these bytes."""
-        return self._loads(data)
+        return self._loads(data if self._loads is _pickle.loads else bytes(data))
 
 
 pickle = Pickle()
 
 
 def loads(data: Any) -> Any:
-    """Unpickles with ``MPI.pickle`` as it is set when the message arrives."""
-    return pickle.loads(data)
+    """Unpickles with ``MPI.pickle`` as it is set when the message arrives. No pickle is empty: a message without bytes
+    is None."""
+    return pickle.loads(data) if len(data) else None
 
 
 class _Given:

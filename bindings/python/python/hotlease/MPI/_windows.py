@@ -1,0 +1,427 @@
+"""Windows: memory of each rank that the others of its node read and write without its help (``MPI.Win``).
+
+The memory is one anonymous file of the first rank, which all ranks map; it is opened through ``/proc``, where the kernel
+checks whether a process may, and has no name that could stay behind. Locks are those of the system on single bytes behind
+that file, so they end with the process that holds them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import mmap
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, Optional
+
+from hotlease.MPI import _handles
+from hotlease.MPI._comm import COMM_SELF, Comm, Intracomm
+from hotlease.MPI._constants import BAND, BOR, BXOR, LAND, LOCK_EXCLUSIVE, LOCK_SHARED, LOR, LXOR, MAX, MIN, NO_OP
+from hotlease.MPI._constants import PROC_NULL, PROD, REPLACE, SUM, WIN_BASE, WIN_CREATE_FLAVOR, WIN_DISP_UNIT
+from hotlease.MPI._constants import WIN_FLAVOR_ALLOCATE, WIN_FLAVOR_SHARED, WIN_MODEL, WIN_SIZE, WIN_UNIFIED
+from hotlease.MPI._errors import Exception as Failure
+from hotlease.MPI._errors import Missing
+from hotlease.MPI._groups import Group
+from hotlease.MPI._native import BufferBytes, Datatype, Op, Request, memory
+
+# Bytes between the parts of two ranks where they need not be neighbours: a cache line.
+_APART = 64
+# Place of the first lock: behind any memory.
+_LOCKS = 1 << 60
+_UFUNCS = {SUM: "add", PROD: "multiply", MAX: "maximum", MIN: "minimum", BAND: "bitwise_and", BOR: "bitwise_or",
+           BXOR: "bitwise_xor", LAND: "logical_and", LOR: "logical_or", LXOR: "logical_xor"}  # fmt: skip
+_ELSEWHERE = "MPI.Win.Allocate(nbytes, disp_unit, comm=comm), and numpy.frombuffer(win.tomemory()) for an array"
+
+
+def _wrong(text: str) -> Failure:
+    return Failure(text, "Arguments")
+
+
+def _mapped(comm: Intracomm, sizes: list[int], apart: int) -> tuple[int, mmap.mmap, list[int]]:
+    """Returns a descriptor of the memory of all ranks, the memory, and where the part of each rank begins."""
+    rooms = [-(-size // apart) * apart for size in sizes]
+    starts = [0, *itertools.accumulate(rooms)]
+    total = max(starts[-1], 1)
+    own, failed = -1, None
+    try:
+        if comm.rank == 0:
+            own = os.memfd_create("hotlease-window", os.MFD_CLOEXEC)
+            os.ftruncate(own, total)
+            os.posix_fallocate(own, 0, total)
+    except OSError as error:
+        failed = error
+    path, failed = comm.bcast((f"/proc/{os.getpid()}/fd/{own}", failed) if comm.rank == 0 else None)
+    descriptor, whole = -1, None
+    try:
+        if failed is None:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            whole = mmap.mmap(descriptor, total)
+    except OSError as error:
+        failed = error
+    errors = [error for error in comm.allgather(failed) if error is not None]
+    if own >= 0:
+        os.close(own)
+    if errors or whole is None:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise Failure(f"no memory of {total} bytes that these ranks share: {errors[0]}; a window is of one node and user", "LocalFailure")
+    return descriptor, whole, starts[:-1]
+
+
+class Win:
+    """Memory of each rank that all ranks access; ``Allocate`` and ``Allocate_shared`` make it.
+
+    All ranks call these two, ``Fence`` and ``Free``. Accesses are done when a call returns: an epoch (``Fence``, ``Lock``,
+    ``Start``) orders them among ranks.
+    """
+
+    def __init__(self, win: Optional[Win] = None) -> None:
+        """Makes another name of a window; without one, ``WIN_NULL``."""
+        self.__dict__ = win.__dict__ if win is not None else {"_comm": None}
+
+    # None: it is WIN_NULL.
+    _comm: Optional[Intracomm]
+    _descriptor: int
+    _parts: list[memory]
+    _units: list[int]
+    _flavor: int
+    _name: str
+    _mutex: threading.RLock
+    # Ranks of the epochs of `Post` and `Start`.
+    _posted: Sequence[int]
+    _started: Sequence[int]
+
+    @classmethod
+    def _made(cls, size: int, unit: int, comm: Comm, flavor: int) -> Win:
+        win = cls()
+        own = comm.Idup()[0]
+        given: list[Any] = own.allgather((size, unit))
+        try:
+            if any(size < 0 or unit < 1 for size, unit in given):
+                raise _wrong(f"sizes and units of {given}")
+            sizes = [size for size, _ in given]
+            apart = 1 if flavor == WIN_FLAVOR_SHARED else _APART
+            win._descriptor, whole, starts = _mapped(own, sizes, apart)
+        except BaseException:
+            own.Free()
+            raise
+        view = memoryview(whole)
+        win._parts = [memory(view[start : start + size]) for start, size in zip(starts, sizes)]
+        win._units = [unit for _, unit in given]
+        win._flavor, win._name, win._mutex = flavor, "", threading.RLock()
+        win._posted = win._started = ()
+        win._comm = own
+        return win
+
+    @classmethod
+    def Allocate(cls, size: int, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> Win:
+        """Makes a window with so many bytes at this rank; displacements count ``disp_unit`` bytes."""
+        return cls._made(size, disp_unit, comm, WIN_FLAVOR_ALLOCATE)
+
+    @classmethod
+    def Allocate_shared(cls, size: int, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> Win:
+        """Makes a window as ``Allocate`` does; the parts of the ranks are one after the other in memory."""
+        return cls._made(size, disp_unit, comm, WIN_FLAVOR_SHARED)
+
+    @classmethod
+    def Create(cls, memory: Any, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> NoReturn:
+        """Is missing: other processes cannot reach memory that was made before."""
+        raise Missing(f"hotlease has no Win.Create, since other processes cannot reach memory that is there: use {_ELSEWHERE}")
+
+    @property
+    def _ranks(self) -> Intracomm:
+        if self._comm is None:
+            raise Failure("this is MPI.WIN_NULL: no window, or one that was freed", "Window")
+        return self._comm
+
+    def Free(self) -> None:
+        """Gives the window up at all ranks: this object is ``WIN_NULL`` then. Arrays that were made of it stay."""
+        self._ranks.Barrier()
+        os.close(self._descriptor)
+        self._ranks.Free()
+        self._parts, self._comm = [], None
+
+    def __bool__(self) -> bool:
+        return self._comm is not None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Win) and (self.__dict__ is other.__dict__ or not self and not other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("Attach", "Detach", "Create_dynamic"):
+            raise Missing(f"hotlease has no Win.{name}: use {_ELSEWHERE}")
+        raise AttributeError(f"'Win' object has no attribute {name!r}")
+
+    # The memory
+
+    def tomemory(self) -> memory:
+        """Returns this rank's memory."""
+        return self._parts[self._ranks.rank]
+
+    def Shared_query(self, rank: int) -> tuple[memory, int]:
+        """Returns the memory of a rank, and its unit; of ``PROC_NULL``, that of the first rank that has any."""
+        if rank == PROC_NULL:
+            rank = next((rank for rank, part in enumerate(self._parts) if len(part)), 0)
+        return self._parts[self._at(rank)], self._units[rank]
+
+    def Get_attr(self, keyval: int) -> Any:
+        """Returns one of ``WIN_BASE``, ``WIN_SIZE``, ``WIN_DISP_UNIT``, ``WIN_CREATE_FLAVOR``, ``WIN_MODEL``."""
+        own = self.tomemory()
+        known = {WIN_BASE: own.address, WIN_SIZE: len(own), WIN_DISP_UNIT: self._units[self._ranks.rank]}
+        return {**known, WIN_CREATE_FLAVOR: self._flavor, WIN_MODEL: WIN_UNIFIED}.get(keyval)
+
+    @property
+    def attrs(self) -> tuple[int, int, int]:
+        """Address, size and unit of this rank's memory."""
+        return self.Get_attr(WIN_BASE), self.Get_attr(WIN_SIZE), self.Get_attr(WIN_DISP_UNIT)
+
+    @property
+    def flavor(self) -> int:
+        """``WIN_FLAVOR_ALLOCATE`` or ``WIN_FLAVOR_SHARED``."""
+        return self._flavor
+
+    @property
+    def model(self) -> int:
+        """``WIN_UNIFIED``: what other ranks write is in this rank's memory at once."""
+        return WIN_UNIFIED
+
+    def Get_group(self) -> Group:
+        """Returns the group of the ranks."""
+        return self._ranks.Get_group()
+
+    group = property(Get_group)
+
+    def Get_name(self) -> str:
+        """Returns the name that was set."""
+        return self._name
+
+    def Set_name(self, name: str) -> None:
+        """Sets a name."""
+        self._name = name
+
+    name = property(Get_name, Set_name)
+
+    def Get_info(self) -> _handles.Info:
+        """Returns no hints."""
+        return _handles.Info()
+
+    def Set_info(self, info: _handles.Info) -> None:
+        """Does nothing."""
+
+    def Get_errhandler(self) -> _handles.Errhandler:
+        """Returns ``ERRORS_RETURN``: errors are always raised."""
+        return _handles.ERRORS_RETURN
+
+    def Set_errhandler(self, errhandler: _handles.Errhandler) -> None:
+        """Does nothing: errors are always raised."""
+
+    # Epochs
+
+    def _at(self, rank: int) -> int:
+        if not 0 <= rank < self._ranks.size:
+            raise Failure(f"there is no rank {rank} in a window of {self._ranks.size}", "NoSuchRank")
+        return rank
+
+    def Fence(self, assertion: int = 0) -> None:
+        """Waits until all ranks have done what they did so far."""
+        self._ranks.Barrier()
+
+    def Lock(self, rank: int, lock_type: int = LOCK_EXCLUSIVE, assertion: int = 0) -> None:
+        """Waits until no other rank has locked that rank's memory: for itself, or, with ``LOCK_SHARED``, with others."""
+        how = fcntl.LOCK_SH if lock_type == LOCK_SHARED else fcntl.LOCK_EX
+        fcntl.lockf(self._descriptor, how, 1, _LOCKS + 2 * self._at(rank))
+
+    def Unlock(self, rank: int) -> None:
+        """Ends the epoch of ``Lock``."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _LOCKS + 2 * self._at(rank))
+
+    def Lock_all(self, assertion: int = 0) -> None:
+        """Locks the memory of all ranks, with others."""
+        for rank in range(self._ranks.size):
+            self.Lock(rank, LOCK_SHARED)
+
+    def Unlock_all(self) -> None:
+        """Ends the epoch of ``Lock_all``."""
+        for rank in range(self._ranks.size):
+            self.Unlock(rank)
+
+    def Post(self, group: Group, assertion: int = 0) -> None:
+        """Lets the ranks of a group access this rank's memory (``Start``), until ``Wait``."""
+        self._posted = self._others(group)
+        for rank in self._posted:
+            self._ranks.isend("post", rank, 0).Free()
+
+    def Start(self, group: Group, assertion: int = 0) -> None:
+        """Waits until the ranks of a group let this one access their memory."""
+        self._started = self._others(group)
+        for rank in self._started:
+            self._ranks.recv(source=rank, tag=0)
+
+    def Complete(self) -> None:
+        """Ends the epoch of ``Start``."""
+        started, self._started = self._started, ()
+        for rank in started:
+            self._ranks.isend("complete", rank, 1).Free()
+
+    def Wait(self) -> None:
+        """Waits until all ranks that ``Post`` let in have called ``Complete``."""
+        posted, self._posted = self._posted, ()
+        for rank in posted:
+            self._ranks.recv(source=rank, tag=1)
+
+    def Test(self) -> bool:
+        """Whether ``Wait`` would not wait; if so, it is done."""
+        if not all(self._ranks.iprobe(rank, 1) for rank in self._posted):
+            return False
+        self.Wait()
+        return True
+
+    def _others(self, group: Group) -> list[int]:
+        return [self._at(rank) for rank in group.Translate_ranks(None, self.Get_group())]
+
+    def Sync(self) -> None:
+        """Does nothing: memory is the same at all ranks."""
+
+    def Flush(self, rank: int) -> None:
+        """Does nothing: an access is done when its call returns."""
+
+    def Flush_all(self) -> None:
+        """Does nothing: an access is done when its call returns."""
+
+    Flush_local, Flush_local_all = Flush, Flush_all
+
+    # Accesses
+
+    @contextmanager
+    def _atomic(self, rank: int) -> Iterator[None]:
+        """Keeps other accumulating calls from a rank's memory."""
+        place = _LOCKS + 2 * rank + 1
+        with self._mutex:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, place)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, place)
+
+    def _places(self, length: int, rank: int, target: Any) -> list[tuple[int, int]]:
+        """Offset and length of the runs of bytes at the target of so many bytes."""
+        place, count, datatype = 0, None, None
+        if isinstance(target, (list, tuple)):
+            place, count, datatype = (*target, None, None, None)[:3]
+        elif target is not None:
+            place = target
+        start, room = int(place or 0) * self._units[rank], len(self._parts[rank])
+        if datatype is None:
+            runs = [(start, length)]
+        else:
+            kind = Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
+            runs = kind._runs(length // max(kind.size, 1) if count is None else int(count), start)
+        if sum(run for _, run in runs) != length or start < 0 or any(at + run > room for at, run in runs):
+            raise _wrong(f"{length} bytes at {target!r} of rank {rank}, which has {room} in the window")
+        return runs
+
+    def _moved(self, local: BufferBytes, rank: int, target: Any, is_put: bool) -> int:
+        view, part, done = memoryview(local), memoryview(self._parts[rank]), 0
+        for at, length in self._places(len(view), rank, target):
+            here, there = view[done : done + length], part[at : at + length]
+            if is_put:
+                there[:] = here
+            else:
+                here[:] = there
+            done += length
+        return done
+
+    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Writes to a rank's memory. ``target``: a displacement, or it with a count and a datatype."""
+        if target_rank != PROC_NULL:
+            self._moved(BufferBytes(origin, False), self._at(target_rank), target, True)
+
+    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Reads from a rank's memory."""
+        if target_rank != PROC_NULL:
+            local = BufferBytes(origin, True)
+            self._moved(local, self._at(target_rank), target, False)
+            local.unpack()
+
+    def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: Op = SUM) -> None:
+        """Reduces a rank's memory with this rank's elements, each at once."""
+        self.Get_accumulate(origin, None, target_rank, target, op)
+
+    def Get_accumulate(self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Op = SUM) -> None:
+        """Reads from a rank's memory, and reduces it with this rank's elements, at once."""
+        if target_rank == PROC_NULL:
+            return
+        rank = self._at(target_rank)
+        with self._atomic(rank):
+            if op is NO_OP:
+                return self.Get(result, rank, target)
+            given = memoryview(BufferBytes(origin, False))
+            before = bytearray(len(given))
+            self._moved(BufferBytes(before, True), rank, target, False)
+            after = given if op is REPLACE else _reduced(_dtype(origin), op, before, given)
+            self._moved(BufferBytes(after, False), rank, target, True)
+        if result is not None:
+            local = BufferBytes(result, True)
+            memoryview(local)[:] = before
+            local.unpack()
+
+    def Fetch_and_op(self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
+        """Reads one element of a rank's memory, and reduces it with one of this rank, at once."""
+        self.Get_accumulate(origin, result, target_rank, target_disp, op)
+
+    def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
+        """Reads one element of a rank's memory, and replaces it if it is ``compare``, at once."""
+        if target_rank == PROC_NULL:
+            return
+        rank = self._at(target_rank)
+        with self._atomic(rank):
+            self.Get(result, rank, target_disp)
+            if memoryview(BufferBytes(result, False)) == memoryview(BufferBytes(compare, False)):
+                self.Put(origin, rank, target_disp)
+
+    def Rput(self, origin: Any, target_rank: int, target: Any = None) -> Request:
+        """Writes to a rank's memory; the request has ended."""
+        self.Put(origin, target_rank, target)
+        return Request._ended(0)
+
+    def Rget(self, origin: Any, target_rank: int, target: Any = None) -> Request:
+        """Reads from a rank's memory; the request has ended."""
+        self.Get(origin, target_rank, target)
+        return Request._ended(0)
+
+    def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: Op = SUM) -> Request:
+        """Reduces a rank's memory with this rank's elements; the request has ended."""
+        self.Accumulate(origin, target_rank, target, op)
+        return Request._ended(0)
+
+    def Rget_accumulate(self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Op = SUM) -> Request:
+        """Reads from a rank's memory and reduces it; the request has ended."""
+        self.Get_accumulate(origin, result, target_rank, target, op)
+        return Request._ended(0)
+
+
+def _dtype(origin: Any) -> Any:
+    """Numpy's type of the elements of a buffer argument."""
+    import numpy
+
+    array, kind = (origin[0], origin[-1]) if isinstance(origin, (list, tuple)) else (origin, None)
+    if isinstance(kind, Datatype):
+        return numpy.dtype(kind.tocode())
+    return numpy.dtype(kind) if isinstance(kind, str) else numpy.asarray(array).dtype
+
+
+def _reduced(dtype: Any, op: Op, left: Any, right: Any) -> Any:
+    import numpy
+
+    if op not in _UFUNCS:
+        raise Failure(f"{op!r} reduces no memory of a window", "Operator")
+    ufunc = getattr(numpy, _UFUNCS[op])
+    result = ufunc(numpy.frombuffer(left, dtype), numpy.frombuffer(right, dtype))
+    return result.astype(dtype, copy=False)
+
+
+WIN_NULL = Win()
