@@ -144,6 +144,8 @@ class Executor(_core.Client, _bases.Executor):
         # `ExecutorOptions` is not imported here: that takes longer than the rest of making an executor.
         asked: dict[str, Any] = {} if options is None else dict(vars(options))
         at_least, patience = asked.pop("at_least", _AT_LEAST), asked.pop("patience", _PATIENCE)
+        if patience < 0:
+            raise ValueError(f"patience must be a number of seconds from 0 on, not {patience}")
         max_pending, output, progress = asked.get("max_pending"), asked.pop("output", True), asked.pop("progress", False)
         state, timing = asked.get("state"), asked.pop("timing", False)
         trusts, classes = asked.pop("trust_results", False), asked.pop("result_classes", ())
