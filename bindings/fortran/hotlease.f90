@@ -79,6 +79,7 @@ module hotlease
     integer(c_int64_t) :: move_within_ms = 0, patience_ms = 0
     integer(c_int32_t) :: gpus = 0, network = 0
     character(:), allocatable :: sandbox, mounts, storage, state
+    integer(c_int32_t) :: no_renewal = 0
   end type
 
   ! Usage of a lease so far, in total.
@@ -239,7 +240,8 @@ contains
       c_text(o%label, label), c_text(o%runtime_dir, runtime_dir), c_text(o%manager, manager), &
       c_text(o%identity, identity), c_text(o%transport, transport), o%registered_bytes, o%registered_buffers, &
       o%no_core_wait, o%spread_least, o%direct, o%move_within_ms, o%patience_ms, o%gpus, o%network, &
-      c_text(o%sandbox, sandbox), c_text(o%mounts, mounts), c_text(o%storage, storage), c_text(o%state, state))
+      c_text(o%sandbox, sandbox), c_text(o%mounts, mounts), c_text(o%storage, storage), c_text(o%state, state), &
+      o%no_renewal)
     call self%free()
     call settle(c_allocate(code%handle, c, self%handle, failure), failure, error)
   end subroutine
