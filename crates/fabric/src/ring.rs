@@ -16,7 +16,7 @@
 //! and harms only itself: the reader works on its private copy.
 
 use crate::atomics::{AtomicU64, Ordering};
-use hotlease_wire::frame::{LineWords, Seq};
+use hotlease_wire::frame::{LineWords, RequestClaim, RequestHeader, Seq};
 use std::ptr::NonNull;
 
 /// One cache line of a ring.
@@ -37,6 +37,21 @@ impl Line {
         }
         // Pairs with the acquire load in `poll`.
         self.0[0].store(words[0], Ordering::Release);
+    }
+
+    /// Claims the request `seq` in this line; false if it is another one, cannot be withdrawn, or was claimed before.
+    pub fn claim(&self, seq: Seq, claim: RequestClaim) -> bool {
+        // Pairs with the release store in `publish`.
+        if self.0[0].load(Ordering::Acquire) != seq.word() {
+            return false;
+        }
+        let word = &self.0[RequestHeader::CLAIM_WORD];
+        let open = word.load(Ordering::Relaxed);
+        // Acquire and release: the party that comes second sees what the first one did before its claim.
+        RequestHeader::claimed(open, claim).is_some_and(|claimed| {
+            word.compare_exchange(open, claimed, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+        })
     }
 
     /// A hint that this line will be read soon.
@@ -101,6 +116,11 @@ pub trait FarRing: Send + Sync {
     /// Private copy of the line last published in `entry`, and the address of its payload, for reading them back before
     /// the entry is used again. The peer may have changed them: the reader checks them. Does not wait.
     fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)>;
+    /// Withdraws the request `seq` in `entry`; false if the peer has begun it, or it cannot be withdrawn: false on
+    /// transports that copy lines.
+    fn withdraw(&self, _entry: u32, _seq: Seq) -> bool {
+        false
+    }
     /// Hints that `entry` will be published soon.
     fn prefetch(&self, _entry: u32) {}
     /// Drives a transport that makes no progress by itself; returns whether a new frame may have arrived. False on
@@ -198,6 +218,23 @@ mod loom_tests {
                 harvest(id);
             }
             worker.join().unwrap();
+        });
+    }
+
+    /// A worker that begins a request and a client that withdraws it, at the same time: one of them wins.
+    #[test]
+    fn one_claim_holds() {
+        loom::model(|| {
+            let seq = Seq::new(1, 0);
+            let line = Arc::new(Line::empty());
+            let flags = u64::from(1u16 << 7) << 48;
+            line.publish(&[seq.word(), flags, 0, 0, 0, 0, 0, 0]);
+            let worker = {
+                let line = line.clone();
+                loom::thread::spawn(move || line.claim(seq, RequestClaim::Begun))
+            };
+            let withdrawn = line.claim(seq, RequestClaim::Withdrawn);
+            assert_ne!(worker.join().unwrap(), withdrawn);
         });
     }
 

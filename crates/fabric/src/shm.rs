@@ -17,7 +17,7 @@ use crate::doorbell::Doorbell;
 use crate::memory::{AddressMapping, Memory, MemoryError, PAGE_BYTES, check_sealed};
 use crate::ring::{FarRing, Line};
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
+use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords, RequestClaim, Seq};
 use hotlease_wire::limits::{ENTRY_BYTES_MAX, RING_BYTES_MAX, RING_DEPTH_MAX};
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -288,6 +288,10 @@ impl FarRing for ShmRing {
 
     fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)> {
         Some((self.line(entry).read(), self.payload(entry)))
+    }
+
+    fn withdraw(&self, entry: u32, seq: Seq) -> bool {
+        self.line(entry).claim(seq, RequestClaim::Withdrawn)
     }
 
     #[inline]

@@ -6,7 +6,7 @@
 use crate::ofi::{OfiError, OfiRing, Port};
 use crate::ring::FarRing;
 use crate::shm::ShmRing;
-use hotlease_wire::frame::LineWords;
+use hotlease_wire::frame::{LineWords, Seq};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -74,6 +74,13 @@ impl FarRing for TransportRing {
         match self {
             Self::Shm(ring) => ring.published(entry),
             Self::Ofi(ring) => ring.published(entry),
+        }
+    }
+
+    fn withdraw(&self, entry: u32, seq: Seq) -> bool {
+        match self {
+            Self::Shm(ring) => ring.withdraw(entry, seq),
+            Self::Ofi(ring) => ring.withdraw(entry, seq),
         }
     }
 

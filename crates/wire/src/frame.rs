@@ -16,8 +16,10 @@
 //! A receiver copies the line to private memory first and decodes the copy: the sender may be hostile
 //! and go on writing.
 
+mod claim;
 mod invocation;
 
+pub use claim::RequestClaim;
 pub use invocation::InvocationId;
 
 use crate::DecodeError;
@@ -58,7 +60,8 @@ impl Seq {
 /// stand before the spans, where they are aligned. Several parts of an input are read one after the other, as if they
 /// were one; an output fills its parts in turn.
 ///
-/// Two numbers of 8 bits: parts of the input, parts of the output.
+/// Two numbers of 8 bits: parts of the input, parts of the output. The upper bits of the first say whether the client
+/// may withdraw the request, and which party has claimed it since ([`RequestClaim`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(u16);
 
@@ -83,7 +86,7 @@ impl Flags {
     /// Number of buffer parts that form the input; 0: the input is in the ring.
     #[inline]
     pub fn inputs(self) -> usize {
-        usize::from(self.0 & 0xff)
+        usize::from(self.0 & 0x1f)
     }
     /// Number of buffer parts that form the output; 0: the output comes through the ring.
     #[inline]
@@ -243,6 +246,8 @@ pub enum InvocationStatus {
     /// Did not run: the slot's core is shared, and another slot has it now. Worth trying on another slot at once, or on
     /// this one a little later.
     Busy = 24,
+    /// Did not run: its client has withdrawn it.
+    Withdrawn = 25,
 }
 
 impl InvocationStatus {
@@ -264,6 +269,7 @@ impl InvocationStatus {
             Draining,
             InputUnreachable,
             Busy,
+            Withdrawn,
         ]
         .into_iter()
         .find(|status| *status as u16 == number)
@@ -437,7 +443,7 @@ mod tests {
         words[1] = 0x1010 << 48;
         let most = RequestHeader::decode(&words).map(|header| header.flags);
         assert_eq!(most, Ok(Flags::of_parts(16, 16).unwrap()));
-        for number in [5, 15, 25, 0x1_0000, u64::from(u32::MAX)] {
+        for number in [5, 15, 26, 0x1_0000, u64::from(u32::MAX)] {
             words[1] = number;
             assert!(ReplyHeader::decode(&words).is_err(), "status {number} does not exist");
         }

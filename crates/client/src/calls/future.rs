@@ -55,6 +55,12 @@ impl Invocation {
         self.0.is_done()
     }
 
+    /// Withdraws it: it does not run, and uses no memory any more. Returns it if its slot has begun it, or if it cannot
+    /// be withdrawn: over a fabric, or without [`Function::withdrawable`](crate::Function::withdrawable).
+    pub fn withdraw(mut self) -> Result<(), Self> {
+        if self.0.in_flight.withdraw() { Ok(()) } else { Err(self) }
+    }
+
     /// The result, if it has arrived. (It can be taken once.)
     pub fn try_take(&mut self) -> Option<Result<Vec<u8>, Error>> {
         let mut output = Vec::new();
@@ -101,6 +107,11 @@ impl BufferInvocation {
     /// Whether it has resolved.
     pub fn is_done(&self) -> bool {
         self.0.is_done()
+    }
+
+    /// Withdraws it as [`Invocation::withdraw`] does; no worker writes to its output then.
+    pub fn withdraw(mut self) -> Result<(), Self> {
+        if self.0.in_flight.withdraw() { Ok(()) } else { Err(self) }
     }
 
     /// The result, if it has arrived. (It can be taken once.)

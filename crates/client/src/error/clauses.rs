@@ -69,6 +69,7 @@ pub(super) fn refused(status: InvocationStatus) -> &'static str {
         InvocationStatus::BadSpan => "a range reaches past its buffer",
         InvocationStatus::BadHeader => "the request is malformed",
         InvocationStatus::Draining | InvocationStatus::Busy => "the worker is draining, or busy",
+        InvocationStatus::Withdrawn => "its client has withdrawn it",
         InvocationStatus::InputUnreachable => "it could not read the input over the fabric",
         InvocationStatus::Ok
         | InvocationStatus::FunctionError

@@ -109,6 +109,14 @@ impl Function {
         self
     }
 
+    /// Lets the caller withdraw submitted invocations that their slot has not begun ([`crate::Pipeline::withdraw_last`],
+    /// [`crate::Invocation::withdraw`]). Each then costs the slot an atomic exchange.
+    #[must_use]
+    pub fn withdrawable(mut self) -> Self {
+        self.target.flags = Flags::WITHDRAWABLE;
+        self
+    }
+
     /// Uses only this slot. Default: the first idle one, beginning with the one that the thread used last.
     ///
     /// # Errors

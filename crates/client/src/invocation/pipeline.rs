@@ -169,6 +169,19 @@ impl Pipeline {
         }
     }
 
+    /// Withdraws the latest invocation in flight: it does not run, and gives no result. False if its slot has begun it,
+    /// or if it cannot be withdrawn: over a fabric, or without [`Function::withdrawable`].
+    pub fn withdraw_last(&mut self) -> bool {
+        let last = self.in_flight.back().copied();
+        let Some(seq) = last.filter(|seq| self.channel.ring.withdraw(*seq)) else {
+            return false;
+        };
+        self.in_flight.pop_back();
+        self.since.pop_back();
+        self.channel.abandon_owned(seq);
+        true
+    }
+
     #[cold]
     fn wait(&mut self, seq: u64, output: &mut [u8]) -> Result<usize, Error> {
         if self.quiet > 0 {

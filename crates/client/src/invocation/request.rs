@@ -118,7 +118,7 @@ impl ChannelRequest {
             Input::Parts(parts) => parts.len(),
             _ => usize::from(!input_in_ring),
         };
-        target.flags = flags(inputs, outputs, request_bytes)?;
+        target.flags = target.flags.with(flags(inputs, outputs, request_bytes)?);
 
         match input {
             Input::Bytes(_) if input_in_ring => {}

@@ -358,6 +358,16 @@ impl InFlight {
         (self.call.channel.clone(), self.call.seq, self.give_up_at())
     }
 
+    /// Withdraws it, if its slot has not begun it; it then has no result.
+    pub(crate) fn withdraw(&mut self) -> bool {
+        let waits = !self.resolved && self.parked.is_none();
+        let is_withdrawn = waits && self.call.channel.ring.withdraw(self.call.seq);
+        if is_withdrawn {
+            self.abandon();
+        }
+        is_withdrawn
+    }
+
     /// Gives the result up. Memory that the invocation uses is kept until its worker is done with it.
     fn abandon(&mut self) {
         self.resolved = true;

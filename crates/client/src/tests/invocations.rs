@@ -80,6 +80,35 @@ fn without_credit_submit_waits_and_try_submit_does_not() {
 }
 
 #[test]
+fn withdrawn_invocations_have_no_result_and_give_their_credits_back() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    let withdrawable = echo.clone().withdrawable();
+    let kept = withdrawable.submit(b"kept").unwrap();
+    let withdrawn = withdrawable.submit(b"withdrawn").unwrap();
+    let mut pipeline = withdrawable.pipeline().unwrap();
+    pipeline.push(b"kept").unwrap();
+    pipeline.push(b"withdrawn").unwrap();
+    assert!(pipeline.withdraw_last());
+    assert_eq!(pipeline.len(), 1);
+    assert!(withdrawn.withdraw().is_ok());
+    assert!(
+        matches!(echo.try_submit(b"x"), Err(Error::NoCredit)),
+        "the slot answers first"
+    );
+    platform.allow(u64::MAX);
+    assert!(pipeline.pop(&mut [0; 8]).unwrap().is_some() && pipeline.is_empty());
+    assert!(kept.wait().is_ok());
+    for number in 0..8 {
+        let published = echo.submit(&echo_of(number)).unwrap().withdraw();
+        let Err(for_good) = published else {
+            panic!("it was not published as withdrawable");
+        };
+        assert_eq!(for_good.wait().unwrap(), echo_of(number));
+    }
+}
+
+#[test]
 fn a_function_error_carries_number_and_output() {
     let (platform, _) = start(|_| {});
     let fail = platform.invoker.function("fail").unwrap();

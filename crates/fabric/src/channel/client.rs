@@ -221,6 +221,14 @@ impl<F: FarRing> ClientChannel<F> {
         Some(bytes)
     }
 
+    /// Withdraws the request `number` of the ring, to which no reply was harvested. True: it does not run, and the worker
+    /// touches none of its memory; the reply that says so comes in its turn. False: it has begun, or cannot be withdrawn
+    /// (without [`Flags::WITHDRAWABLE`], or over a fabric).
+    pub fn withdraw(&self, number: u64) -> bool {
+        let seq = Seq::new(self.generation, number);
+        self.requests.withdraw(self.entry_of(number), seq)
+    }
+
     /// Private copy of the reply to `number`, if it has arrived.
     #[inline]
     pub fn poll(&self, number: u64) -> Option<Result<ReplyHeader, DecodeError>> {

@@ -154,6 +154,35 @@ fn a_request_is_read_back_from_its_entry_until_that_is_used_again() {
 }
 
 #[test]
+fn a_request_is_begun_by_its_worker_or_withdrawn_by_its_client_and_never_both() {
+    let (client, mut worker) = pair(4, 100);
+    let withdrawable = CallParameters {
+        flags: Flags::WITHDRAWABLE,
+        ..CALL
+    };
+    let input = [7; 100];
+    for number in 0..2 {
+        client.publish(number, &withdrawable, &[&input]).unwrap();
+    }
+    client.publish(2, &CALL, &[&input]).unwrap();
+    assert!(client.withdraw(1) && !client.withdraw(1), "once");
+    assert!(!client.withdraw(2), "it was published for good");
+    assert!(!client.withdraw(3), "it was not published");
+    let request = worker.take().expect("the first one");
+    assert!(!client.withdraw(0), "the worker has begun it");
+    worker.reply(&request, InvocationStatus::Ok, 0, 0);
+    assert!(!client.withdraw(0), "it has ended");
+    assert!(worker.take().is_none(), "a withdrawn request is answered, and not run");
+    let reply = client.poll(1).expect("an answer").unwrap();
+    assert_eq!(
+        (reply.status, reply.status.has_run()),
+        (InvocationStatus::Withdrawn, false)
+    );
+    echo(&mut worker);
+    assert!(client.poll(2).is_some());
+}
+
+#[test]
 fn ring_and_express_entry_count_apart() {
     let (client, mut worker) = pair(4, 100);
     let mut output = [0; 100];

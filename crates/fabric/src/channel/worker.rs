@@ -5,7 +5,9 @@ use crate::memory::MemoryError;
 use crate::ring::FarRing;
 use crate::shm::{NearRing, ShmRing};
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::frame::{EXPRESS_ENTRY, Inline, InvocationStatus, LineWords, ReplyHeader, RequestHeader, Seq};
+use hotlease_wire::frame::{
+    EXPRESS_ENTRY, Inline, InvocationStatus, LineWords, ReplyHeader, RequestClaim, RequestHeader, Seq,
+};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -147,7 +149,7 @@ impl<F: FarRing> WorkerChannel<F> {
         self.peek_line().is_some()
     }
 
-    /// Takes the next request, if there is one. Answers and skips a malformed one.
+    /// Takes the next request, if there is one. Answers and skips a malformed one, and one that its client has withdrawn.
     #[inline]
     pub fn take(&mut self) -> Option<CheckedRequest> {
         let (entry, words) = self.peek_line()?;
@@ -168,6 +170,11 @@ impl<F: FarRing> WorkerChannel<F> {
                     || header.output_capacity as usize > self.replies.payload_bytes() =>
             {
                 InvocationStatus::BadLength
+            }
+            Ok(header)
+                if header.flags.is_withdrawable() && !self.requests.line(entry).claim(seq, RequestClaim::Begun) =>
+            {
+                InvocationStatus::Withdrawn
             }
             Ok(header) => {
                 return Some(CheckedRequest { header, entry });
