@@ -32,6 +32,18 @@ def wait_for(path):
     return path
 
 
+def wait_until(path):
+    """Waits until a file exists, if one is named."""
+    return path is None or bool(wait_for(path))
+
+
+def note_run(folder, number, seconds, data):
+    """Records in a file of this number that it ran."""
+    mark(os.path.join(folder, str(number)))
+    time.sleep(seconds)
+    return number, data
+
+
 def mark(path):
     """Records in a file that it ran."""
     with open(path, "a") as file:

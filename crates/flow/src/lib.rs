@@ -27,6 +27,8 @@
 //!   [`FlowAction::Room`] says when to try again.
 //! * **Memoisation**: tasks with the same [`MemoKey`] are one computation, pending or done.
 //!
+//! Beside the kernel, [`pace`] decides how many tasks a driver sends to a worker ahead.
+//!
 //! ```
 //! use hotlease_flow::{FlowAction, FlowEvent, Flow, FlowLimits, RunOutcome, ResultPlace, FlowTask, WorkerIndex};
 //!
@@ -89,6 +91,7 @@ mod flow;
 mod id;
 mod memo;
 mod nodes;
+pub mod pace;
 mod ready;
 mod workers;
 

@@ -36,7 +36,7 @@ class Timing(NamedTuple):
     worker: Optional[int]
     """Which of the executor's workers had it: 0, 1, ..."""
     runs: int
-    """How often it was sent."""
+    """How often it was sent to run; once if it was taken back for an idle worker before it ran."""
     ending: str
     """``pending``, ``returned``, ``raised``, ``failed`` (without an answer of its own) or ``cancelled``."""
 

@@ -11,14 +11,14 @@ pub mod dataflow;
 pub mod keeper;
 pub mod lane;
 mod output;
-pub mod pace;
 mod remote_results;
+mod replies;
+mod take_back;
 mod transitions;
 pub mod wait;
 
 use crate::client::core::keeper::KeeperHandle;
 use crate::client::core::lane::Lane;
-use crate::client::core::pace::Pace;
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
 use crate::client::memory::BufferPool;
@@ -57,7 +57,6 @@ pub enum Closed {
 pub struct CoreState {
     pub queue: Queue,
     pub lanes: Vec<Lane>,
-    pub pace: Pace,
     pub closed: Option<Closed>,
     /// Number of tasks without an outcome.
     pub pending: usize,
@@ -72,7 +71,7 @@ impl CoreState {
     fn lane_with_room(&self, near: Option<usize>) -> Option<usize> {
         let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_usable());
         let least = usable().map(|(_, lane)| lane.flights.len()).min()?;
-        let fits = |lane: &Lane| lane.has_room(&self.pace) && lane.flights.len() <= 2 * least + LEAD;
+        let fits = |lane: &Lane| lane.has_room() && lane.flights.len() <= 2 * least + LEAD;
         let fitting = usable().filter(|(_, lane)| fits(lane));
         fitting
             .min_by_key(|(at, lane)| (lane.flights.len(), near.is_some_and(|near| near != *at)))
@@ -132,8 +131,13 @@ pub struct ExecutorCore {
 
 /// Makes the lanes of the slots from `first` on.
 fn lanes_from(invoker: &Invoker, first: usize) -> Result<Vec<Lane>, Error> {
-    let function = invoker.function(super::FUNCTION)?;
     let options = invoker.options();
+    let function = invoker.function(super::FUNCTION)?;
+    let function = match options.workers {
+        // There is no other slot that could take over its tasks.
+        1 => function,
+        _ => function.withdrawable(),
+    };
     let lane = |slot| Lane::new(function.clone().on_slot(slot)?, options);
     (first..invoker.slots()).map(lane).collect()
 }
@@ -150,13 +154,11 @@ impl ExecutorCore {
         let lanes = lanes_from(&invoker, 0)?;
         let slots = lanes.len();
         let scratch = vec![0; invoker.options().reply_bytes as usize];
-        let pace = Pace::new(invoker.options().depth as usize);
         let core = Arc::new(Self {
             invoker,
             state: Mutex::new(CoreState {
                 queue: Queue::default(),
                 lanes,
-                pace,
                 closed: None,
                 pending: 0,
                 unprepared: 0,

@@ -13,14 +13,13 @@ use crate::client::futures::inputs::{self, FutureInput};
 use crate::client::growth;
 use crate::client::memory::ResultView;
 use crate::client::output::OutputQueue;
-use crate::client::tasks::expected::Expected;
 use crate::client::tasks::hint::Hint;
 use crate::client::tasks::job::{TaskJob, Waiter};
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::planned_tasks::PlannedTask;
 use crate::client::tasks::request::TaskPayload;
 use crate::client::tasks::state::TaskCell;
-use crate::client::tasks::target::{Blob, MemoChoice, Rerun, Target, TaskPlan};
+use crate::client::tasks::target::{Blob, Estimates, MemoChoice, Rerun, Target, TaskPlan};
 use crate::client::tasks::task_times::{TaskTimes, TimesRecorder, TimesRow};
 use crate::locks::locked;
 use hotlease_client::{Code, Invoker, LeaseOptions};
@@ -493,7 +492,7 @@ fn prepare(functions: &Functions, function: &Bound<'_, PyAny>, args: &Bound<'_, 
         rerun: Rerun::Forbidden,
         plan: TaskPlan::default(),
         content: OnceLock::new(),
-        expected: Expected::default(),
+        estimates: Estimates::default(),
     };
     Ok((Arc::new(named), request))
 }

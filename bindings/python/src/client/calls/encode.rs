@@ -6,9 +6,8 @@ use crate::client::core::ExecutorCore;
 use crate::client::futures::decode::{called, exception};
 use crate::client::futures::inputs::{FutureInput, Gather};
 use crate::client::memory::{BufferPool, Extent, PoolBuffer};
-use crate::client::tasks::expected::Expected;
 use crate::client::tasks::request::TaskPayload;
-use crate::client::tasks::target::{Blob, MemoChoice, Rerun, Target, TaskPlan};
+use crate::client::tasks::target::{Blob, Estimates, MemoChoice, Rerun, Target, TaskPlan};
 use crate::locks::locked;
 use crate::native::Native;
 use crate::pickled::{PickledBody, PickledObject};
@@ -160,7 +159,7 @@ impl Functions {
             name: name.into(),
             plan,
             content: OnceLock::new(),
-            expected: Expected::default(),
+            estimates: Estimates::default(),
         });
         if kind == 0 {
             remember(target.clone());

@@ -4,9 +4,8 @@
 use crate::client::calls::encode::put;
 use crate::client::core::ExecutorCore;
 use crate::client::futures::inputs::Gather;
-use crate::client::tasks::expected::Expected;
 use crate::client::tasks::request::TaskPayload;
-use crate::client::tasks::target::{Blob, Rerun, Target, TaskPlan};
+use crate::client::tasks::target::{Blob, Estimates, Rerun, Target, TaskPlan};
 use crate::native::{InputView, Native, NativeResult};
 use crate::pickled::PickledBody;
 use crate::plain::Replacement;
@@ -32,7 +31,7 @@ pub fn target(function: &Native, plan: TaskPlan, rerun: Rerun) -> Target {
         plan,
         // The name of the function is in its requests.
         content: OnceLock::from(function.code.hash().0),
-        expected: Expected::default(),
+        estimates: Estimates::default(),
     }
 }
 

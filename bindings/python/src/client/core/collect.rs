@@ -2,16 +2,18 @@
 
 use crate::client::core::lane::{ArrivedResult, Flight, Recipient, SendPath};
 use crate::client::core::output::ReplyOwner;
+use crate::client::core::replies::{in_request, initializer_error, refusal, word};
 use crate::client::core::{Closed, CoreState, ExecutorCore};
 use crate::client::memory::{Extent, PoolBuffer};
 use crate::client::tasks::job::{TaskJob, is_loss};
 use crate::client::tasks::outcome::{TaskOutcome, is_result, named};
+use crate::client::tasks::target::Target;
 use crate::locks::locked;
-use crate::pickled::PickledBody;
 use hotlease_client::{Error, Pipeline, RunCertainty};
-use hotlease_wire::task::{TaskReply, reply};
+use hotlease_wire::task::reply;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 /// Results collected from one slot before other threads get the lock.
 const BATCH: usize = 64;
@@ -19,8 +21,25 @@ const BATCH: usize = 64;
 const COPIED_BELOW: usize = 128 << 10;
 /// Workers in a row that may end before they start the initializer.
 const UNPREPARED_MAX: u8 = 8;
-/// Bytes of an initializer's exception that are reported.
-const TOLD_BYTES: usize = 2000;
+
+/// Function whose tasks have ended at once. Times of several are not told apart.
+enum EndedFunction {
+    None,
+    One(Arc<Target>),
+    Several,
+}
+
+impl EndedFunction {
+    #[inline]
+    fn add(&mut self, flight: &Flight) {
+        let Flight::Task(job, ..) = flight else { return };
+        match self {
+            Self::None => *self = Self::One(job.target.clone()),
+            Self::One(target) if !Arc::ptr_eq(target, &job.target) => *self = Self::Several,
+            Self::One(_) | Self::Several => {}
+        }
+    }
+}
 
 impl ExecutorCore {
     /// Collects the results that have arrived, up to a limit, and sends the tasks that wait. Returns the number of
@@ -30,13 +49,12 @@ impl ExecutorCore {
         let state = &mut *guard;
         let mut results = 0;
         for at in 0..state.lanes.len() {
-            let taken = self.drain(state, at, scratch);
-            state.pace.learn(&mut state.lanes[at].beat, taken);
-            results += taken;
+            results += self.drain(state, at, scratch);
         }
         if !state.queue.is_empty() {
             self.refill(state);
         }
+        self.take_back(state);
         self.release_left(state);
         drop(guard);
         if results > 0 && self.has_to_finish.load(Ordering::Acquire) {
@@ -55,7 +73,26 @@ impl ExecutorCore {
         self.progress.1.notify_all();
     }
 
+    /// Collects the results of one slot, and learns how long its tasks took.
     fn drain(self: &Arc<Self>, state: &mut CoreState, at: usize, scratch: &mut [u8]) -> usize {
+        let mut whose = EndedFunction::None;
+        let taken = self.draw(state, at, scratch, &mut whose);
+        if taken > 0
+            && let Some(took) = state.lanes[at].beat.end_tasks(taken, Instant::now())
+            && let EndedFunction::One(target) = whose
+        {
+            target.estimates.pace.learn(took);
+        }
+        taken
+    }
+
+    fn draw(
+        self: &Arc<Self>,
+        state: &mut CoreState,
+        at: usize,
+        scratch: &mut [u8],
+        whose: &mut EndedFunction,
+    ) -> usize {
         let mut taken = 0;
         while taken < BATCH {
             let lane = &mut state.lanes[at];
@@ -88,6 +125,8 @@ impl ExecutorCore {
                 return taken;
             };
             taken += 1;
+            lane.work_ns -= flight.work_ns();
+            whose.add(&flight);
             self.land(state, at, flight, result, scratch);
         }
         taken
@@ -112,7 +151,7 @@ impl ExecutorCore {
             state.lanes[at].beat.skip_reply();
         }
         match flight {
-            Flight::Task(job, path) => self.land_task(state, at, job, path, result, scratch),
+            Flight::Task(job, path, _) => self.land_task(state, at, job, path, result, scratch),
             Flight::Fetch(to, _, place) => self.land_fetched(state, at, to, place, result),
             Flight::Release => state.pending -= 1,
         }
@@ -168,7 +207,7 @@ impl ExecutorCore {
             },
             kind => {
                 if may_teach && is_result(kind) {
-                    job.target.expected.learn(bytes.len());
+                    job.target.estimates.size.learn(bytes.len());
                 }
                 self.resolve(state, job, reply);
             }
@@ -266,7 +305,7 @@ impl ExecutorCore {
             return self.resolve(state, job, TaskOutcome::Reply(bytes.into()));
         };
         let length = usize::try_from(size).unwrap_or(usize::MAX);
-        job.target.expected.learn(length);
+        job.target.estimates.size.learn(length);
         let lane = &mut state.lanes[at];
         if lane.is_usable() {
             lane.keep(Recipient::Task(job), ticket, length);
@@ -340,6 +379,7 @@ impl ExecutorCore {
             return;
         };
         let mut flights = Vec::new();
+        lane.work_ns = 0;
         for flight in std::mem::take(&mut lane.flights) {
             if !flight.is_in_ring() {
                 flights.push(flight);
@@ -374,7 +414,7 @@ impl ExecutorCore {
             let left = locked(&taken).take();
             for flight in left.into_iter().flat_map(|(_, flights)| flights) {
                 match flight {
-                    Flight::Task(job, _) => self.fail(state, job, error.clone()),
+                    Flight::Task(job, ..) => self.fail(state, job, error.clone()),
                     Flight::Fetch(to, ..) => self.fail_fetch(state, to, error.clone()),
                     Flight::Release => state.pending -= 1,
                 }
@@ -428,50 +468,5 @@ impl ExecutorCore {
 fn unanswered() -> Error {
     Error::OutcomeUnknown {
         why: "its worker is gone, and the slot does not know of it".into(),
-    }
-}
-
-/// A result that stayed in the memory of its request, laid out as a reply: its head and pickle are put before it.
-/// `None` if that is impossible.
-fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
-    let number = |at: usize| usize::try_from(word(bytes, at)?).ok();
-    let (at, length) = (number(0)?, number(8)?);
-    let is_inside = at.checked_add(length)? <= extent.bytes().len();
-    if !is_inside || extent.memory().is_given() {
-        return None;
-    }
-    let pickle = bytes.get(reply::HEAD_BYTES + reply::IN_REQUEST_BYTES..)?;
-    let reply = PickledBody::reply(pickle, &[length])?;
-    Some(extent.put_before(at, &reply.front()?)?.truncated(reply.layout.end))
-}
-
-/// Number at an offset behind the head of a reply.
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    let word = bytes.get(reply::HEAD_BYTES + at..)?.first_chunk()?;
-    Some(u64::from_le_bytes(*word))
-}
-
-/// Reason why a worker refused to hand out a result.
-fn refusal(bytes: &[u8]) -> Option<String> {
-    let reply = TaskReply::decode(bytes).ok()?;
-    let text = || bytes.get(reply.body.pickle..)?.get(..reply.body.pickle_bytes);
-    (reply.kind == reply::REFUSED).then(|| String::from_utf8_lossy(text().unwrap_or_default()).into_owned())
-}
-
-/// Error text in an initializer's reply.
-fn initializer_error(bytes: &[u8]) -> Option<String> {
-    let text = |from: usize, length: usize| {
-        let bytes = bytes.get(from..)?.get(..length)?;
-        Some(String::from_utf8_lossy(&bytes[length.saturating_sub(TOLD_BYTES)..]).into_owned())
-    };
-    match TaskReply::decode(bytes) {
-        Ok(reply) => match reply.kind {
-            reply::EXCEPTION | reply::EXCEPTION_TEXT => {
-                text(reply.body.pickle - reply.traceback_bytes, reply.traceback_bytes)
-            }
-            reply::REFUSED => text(reply.body.pickle, reply.body.pickle_bytes),
-            _ => None,
-        },
-        Err(error) => Some(error.to_string()),
     }
 }

@@ -1,7 +1,6 @@
 //! Lane: the executor's state of one slot, with the tasks that were sent there and the limits on them.
 
 use crate::client::core::output::ReplyOwner;
-use crate::client::core::pace::{Pace, SlotPace};
 use crate::client::memory::{BufferPool, Extent, PoolBuffer};
 use crate::client::tasks::job::TaskJob;
 use crate::client::tasks::remote_results::RemoteResult;
@@ -11,10 +10,12 @@ use crate::native;
 use hotlease_client::{
     AwaitedCall, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
 };
+use hotlease_flow::pace::SlotPace;
 use hotlease_wire::task::left_results::LEFT_BYTES_MIN;
 use hotlease_wire::task::{FunctionKey, request};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Most results under way that have memory of their own; each holds a descriptor.
 const PLACES_MAX: usize = 32;
@@ -45,7 +46,8 @@ impl SendPath {
 
 /// A request under way.
 pub enum Flight {
-    Task(TaskJob, SendPath),
+    /// A task, and the work that it is counted as, nanoseconds.
+    Task(TaskJob, SendPath, u32),
     /// Fetches a result that the worker keeps into this memory.
     Fetch(Recipient, BufferInvocation, PoolBuffer),
     /// Releases results that stayed with the worker; sent through the ring.
@@ -96,17 +98,17 @@ impl Flight {
     /// Whether its reply comes through the ring.
     #[inline]
     pub fn is_in_ring(&self) -> bool {
-        matches!(self, Self::Task(_, SendPath::Ring) | Self::Release)
+        matches!(self, Self::Task(_, SendPath::Ring, _) | Self::Release)
     }
 
     /// Takes the result, if it has arrived outside of the ring.
     pub fn try_take(&mut self) -> Option<Result<ArrivedResult, Error>> {
         match self {
-            Self::Task(_, SendPath::Ring) | Self::Release => None,
-            Self::Task(_, SendPath::Shared(invocation, _)) => {
+            Self::Task(_, SendPath::Ring, _) | Self::Release => None,
+            Self::Task(_, SendPath::Shared(invocation, _), _) => {
                 invocation.try_take().map(|taken| taken.map(ArrivedResult::Owned))
             }
-            Self::Task(_, SendPath::Placed(invocation, ..)) | Self::Fetch(_, invocation, _) => {
+            Self::Task(_, SendPath::Placed(invocation, ..), _) | Self::Fetch(_, invocation, _) => {
                 invocation.try_take().map(|taken| taken.map(ArrivedResult::InPlace))
             }
         }
@@ -116,9 +118,18 @@ impl Flight {
     #[inline]
     pub fn prepares(&self) -> bool {
         match self {
-            Self::Task(job, _) => job.prepares(),
+            Self::Task(job, ..) => job.prepares(),
             Self::Fetch(to, ..) => to.prepares(),
             Self::Release => false,
+        }
+    }
+
+    /// Work that it is counted as, nanoseconds.
+    #[inline]
+    pub fn work_ns(&self) -> u64 {
+        match self {
+            Self::Task(_, _, work_ns) => u64::from(*work_ns),
+            Self::Fetch(..) | Self::Release => 0,
         }
     }
 
@@ -126,9 +137,9 @@ impl Flight {
     #[inline]
     pub fn return_memory(&self) {
         match self {
-            Self::Task(_, SendPath::Ring) | Self::Release => {}
-            Self::Task(_, SendPath::Shared(_, extent)) => extent.memory().set_returned(),
-            Self::Task(_, SendPath::Placed(_, extent, place)) => {
+            Self::Task(_, SendPath::Ring, _) | Self::Release => {}
+            Self::Task(_, SendPath::Shared(_, extent), _) => extent.memory().set_returned(),
+            Self::Task(_, SendPath::Placed(_, extent, place), _) => {
                 extent.iter().for_each(|extent| extent.memory().set_returned());
                 place.set_returned();
             }
@@ -146,14 +157,17 @@ pub struct Lane {
     /// that die of a task, and runs the initializer on the next worker first.
     function: Function,
     pub flights: VecDeque<Flight>,
+    /// Sum of the work of the flights, nanoseconds.
+    pub work_ns: u64,
     /// Number of flights that have memory for their results.
-    places: usize,
+    pub(super) places: usize,
     /// Results that the worker keeps until others have been fetched.
     kept: VecDeque<KeptResult>,
     /// Functions that the worker was sent.
     known: HashSet<FunctionKey>,
     request_bytes: usize,
     reply_bytes: usize,
+    depth: usize,
     /// Pace at which its results come.
     pub beat: SlotPace,
     /// Whether its worker uses this process's memory in place; false over a fabric.
@@ -173,21 +187,23 @@ impl Lane {
             pipeline: Some(pipeline),
             function: function.ended_by_its_slot().submitted_once(),
             flights: VecDeque::new(),
+            work_ns: 0,
             places: 0,
             kept: VecDeque::new(),
             known: HashSet::new(),
             request_bytes: options.request_bytes as usize,
             reply_bytes: options.reply_bytes as usize,
-            beat: SlotPace::new(),
+            beat: SlotPace::new(options.depth as usize, Instant::now()),
+            depth: options.depth as usize,
             worker: 0,
             is_dead: false,
         })
     }
 
     /// Whether the slot may be sent another task.
-    pub fn has_room(&self, pace: &Pace) -> bool {
+    pub fn has_room(&self) -> bool {
         let under_way = self.flights.len() + self.kept.len();
-        self.places < PLACES_MAX && self.is_usable() && pace.can_send(&self.beat, under_way)
+        self.places < PLACES_MAX && self.is_usable() && self.beat.can_send(under_way, self.work_ns, Instant::now)
     }
 
     /// Whether the slot has a live worker.
@@ -216,10 +232,10 @@ impl Lane {
         };
         let size = whole.as_ref().map_or(job.size(), Assembly::len);
         let told = native::reply_bytes(job.payload.bytes());
-        let mut expected = told.unwrap_or_else(|| job.target.expected.of(job.size()));
+        let mut expected = told.unwrap_or_else(|| job.target.estimates.size.of(job.size()));
         if expected > self.reply_bytes && !self.shares_memory && told.is_none() {
             // Over a fabric, result memory costs something even if nothing is written to it.
-            expected = job.target.expected.of(0);
+            expected = job.target.estimates.size.of(0);
         }
         // Only when the task has ended is it known whether the program needs the result. A result that may be large
         // stays with its worker until then, and is fetched if the program needs it.
@@ -270,7 +286,8 @@ impl Lane {
             }
             self.known.insert(job.target.key);
         }
-        self.take_off(Flight::Task(job, sent));
+        let work_ns = job.target.estimates.pace.work_ns();
+        self.take_off(Flight::Task(job, sent, work_ns));
         Ok(())
     }
 
@@ -377,8 +394,9 @@ impl Lane {
     #[inline]
     fn take_off(&mut self, flight: Flight) {
         if self.flights.is_empty() {
-            self.beat.begins();
+            self.beat.begins(Instant::now());
         }
+        self.work_ns += flight.work_ns();
         self.flights.push_back(flight);
     }
 
@@ -431,9 +449,9 @@ impl Lane {
     /// Returns the call of the oldest flight, to wait for its end.
     pub fn oldest(&self) -> Option<AwaitedCall> {
         match self.flights.front()? {
-            Flight::Task(_, SendPath::Ring) | Flight::Release => self.pipeline.as_ref()?.oldest(),
-            Flight::Task(_, SendPath::Shared(invocation, _)) => Some(invocation.awaited()),
-            Flight::Task(_, SendPath::Placed(invocation, ..)) | Flight::Fetch(_, invocation, _) => {
+            Flight::Task(_, SendPath::Ring, _) | Flight::Release => self.pipeline.as_ref()?.oldest(),
+            Flight::Task(_, SendPath::Shared(invocation, _), _) => Some(invocation.awaited()),
+            Flight::Task(_, SendPath::Placed(invocation, ..), _) | Flight::Fetch(_, invocation, _) => {
                 Some(invocation.awaited())
             }
         }
@@ -445,7 +463,7 @@ impl Lane {
         self.pipeline = Some(pipeline);
         self.worker += 1;
         self.known.clear();
-        self.beat = SlotPace::new();
+        self.beat = SlotPace::new(self.depth, Instant::now());
     }
 
     /// Marks a function as unknown to the worker.

@@ -41,7 +41,7 @@ impl ExecutorCore {
             _ => return self.lose_result(state, job, "its reply does not say where its result is"),
         };
         let bytes = usize::try_from(left.bytes).unwrap_or(usize::MAX);
-        job.target.expected.learn(bytes);
+        job.target.estimates.size.learn(bytes);
         let again = match job.rerun {
             Rerun::Allowed => again(state, &job),
             Rerun::Forbidden => None,

@@ -2,11 +2,11 @@
 //! caller.
 
 use crate::client::core::lane::Lane;
-use crate::client::core::pace::ResultWait;
 use crate::client::core::{CoreState, ExecutorCore};
 use crate::client::tasks::state::TaskCell;
 use crate::locks::locked;
 use hotlease_client::AwaitedCall;
+use hotlease_flow::pace::{LATE, ResultWait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -32,8 +32,9 @@ impl CoreState {
         if busy().filter(|lane| lane.shares_memory).count() < cores {
             return ResultWait::Spin;
         }
-        let least = busy().map(|lane| lane.flights.len()).min().unwrap_or_default();
-        self.pace.patience(least)
+        let least = busy().min_by_key(|lane| lane.flights.len());
+        let (tasks, work_ns) = least.map_or((0, 0), |lane| (lane.flights.len(), lane.work_ns));
+        ResultWait::on_busy_core(tasks, Duration::from_nanos(work_ns))
     }
 }
 
@@ -115,7 +116,10 @@ impl ExecutorCore {
                 std::thread::yield_now();
             }
         }
-        let limit = until.saturating_duration_since(Instant::now());
+        let mut limit = until.saturating_duration_since(Instant::now());
+        if self.state().is_uneven() {
+            limit = limit.min(LATE);
+        }
         if !limit.is_zero() {
             self.invoker.sleep(awaited, limit, changed);
         }

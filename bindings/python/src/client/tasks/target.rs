@@ -2,6 +2,7 @@
 
 use super::expected::Expected;
 use hotlease_client::Code;
+use hotlease_flow::pace::FunctionPace;
 use hotlease_wire::task::FunctionKey;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -19,8 +20,17 @@ pub struct Target {
     pub plan: TaskPlan,
     /// Hash of the function's content, for memoisation; computed on first use.
     pub content: OnceLock<[u8; 32]>,
-    /// Prediction of its next result size.
-    pub expected: Expected,
+    /// Estimates for its next tasks.
+    pub estimates: Estimates,
+}
+
+/// Estimates for the next tasks of a function, changed under the core's `state` only.
+#[derive(Default)]
+pub struct Estimates {
+    /// Size of the next result.
+    pub size: Expected,
+    /// Time that the next task takes.
+    pub pace: FunctionPace,
 }
 
 /// Whether a task may run again after its worker died.

@@ -82,6 +82,11 @@ impl TaskTimes {
         self.running.store(0, Ordering::Relaxed);
     }
 
+    /// Records that the task was taken back from its slot before it ran.
+    pub fn taken_back(&self) {
+        self.runs.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Records the running time of the function.
     pub fn set_running(&self, ns: u64) {
         self.running.store(ns, Ordering::Relaxed);
