@@ -107,11 +107,12 @@ impl RawSession {
         self.socket.send_bytes(bytes, fds)
     }
 
-    /// Waits for the next message of any kind, except the notice that the lease is being ended: the end itself follows.
+    /// Waits for the next message of any kind, except notices: that the lease is being ended (the end itself follows), and
+    /// that others want room.
     pub fn next(&self, limit: Duration) -> Result<(SessionReply, Vec<OwnedFd>), NoAnswer> {
         self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
         match self.socket.receive() {
-            Ok(Some((SessionReply::LeaseEnding { .. }, _))) => self.next(limit),
+            Ok(Some((SessionReply::LeaseEnding { .. } | SessionReply::RoomWanted, _))) => self.next(limit),
             Ok(Some(message)) => Ok(message),
             Ok(None) => Err(NoAnswer::Closed),
             Err(error) if error.would_block() => Err(NoAnswer::Silent),

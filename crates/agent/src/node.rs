@@ -330,7 +330,9 @@ impl Node {
             if !std::mem::take(&mut first) {
                 return Err(refusal);
             }
-            // The end of a session that its client closed just before this request may not have been read yet.
+            self.tell_room_wanted();
+            // The end of a session that its client closed just before this request may not have been read yet, and a
+            // client that does not use its lease may release it.
             sleep(UNREAD_LIMIT).await;
         }
     }

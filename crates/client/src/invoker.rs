@@ -114,6 +114,25 @@ impl Invoker {
         Control::get()?.run(self.inner.clone().complete(within))
     }
 
+    /// Calls `receiver` whenever another client finds no room on a node where this invoker has workers. A holder that does
+    /// not need its workers now can give them up ([`Invoker::suspend`]). The call is made on the library's control
+    /// thread and should be brief; only the first receiver has an effect.
+    pub fn on_room_wanted(&self, receiver: impl Fn() + Send + Sync + 'static) {
+        self.inner.plan.wanted.set(Box::new(receiver));
+    }
+
+    /// Releases all leases, and waits until the workers are gone. The invoker stays: it has no slots until
+    /// [`Invoker::complete`] has taken other leases. Calls fail until then, and those in flight with
+    /// [`Error::LeaseEnded`].
+    ///
+    /// # Errors
+    /// Those of the connection to an agent; its lease then ends by itself.
+    pub fn suspend(&self) -> Result<(), Error> {
+        self.inner.check_own()?;
+        cache::forget(self.inner.id);
+        Control::get()?.run(self.inner.clone().suspend())
+    }
+
     /// Name of the transport to the first worker: `shm`, or a libfabric provider.
     pub fn transport(&self) -> &'static str {
         let channel = self.inner.last_channel(0);
@@ -126,9 +145,9 @@ impl Invoker {
         self.inner.open_channel(slot).expect("open").connection().clone()
     }
 
-    /// The lease that the invoker holds, or held last; of several parts, the first part's.
+    /// The lease that the invoker holds, or held last; of several parts, the first part's. 0 while it is suspended.
     pub fn lease(&self) -> LeaseId {
-        self.leases()[0]
+        self.leases().first().copied().unwrap_or(LeaseId([0; 8]))
     }
 
     /// The lease of each part, in the order of their slots: one for each agent that has workers of this invoker.

@@ -7,7 +7,9 @@ mod expectations;
 pub(crate) mod region;
 pub(crate) mod registrations;
 mod request_socket;
+mod room_notice;
 pub(crate) mod transport;
 
 pub(crate) use agent_session::{Session, SessionEnd, SessionState};
 pub(crate) use expectations::Expectations;
+pub(crate) use room_notice::RoomNotice;

@@ -141,6 +141,9 @@ pub enum SessionReply {
         /// Reason of the end.
         reason: EndReason,
     },
+    /// Event for the holder: another request for a lease finds no room on the node. A holder that does not use its lease
+    /// may release it. The event may be lost; it comes again with the next such request.
+    RoomWanted,
 }
 
 /// The last invocation that a slot of a dead worker began, from the record that the worker wrote before it called the

@@ -194,6 +194,7 @@ class Executor(_core.Client, _bases.Executor):
             asked[name] = list(asked.get(name, ()))
         asked.update(manager=manager, timeout=timeout, patience=patience, result_classes=self._result_classes)
         asked.update(workers=max_workers or len(os.sched_getaffinity(0)), at_least=at_least)
+        asked["lends"] = asked.get("lends", True) and at_least == 1
         asked["timing"] = _TIMED if timing is True else int(timing)
         image = None if environment is None else _platform.image(environment)
         if output:

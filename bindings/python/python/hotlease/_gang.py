@@ -115,7 +115,7 @@ class Gang:
         self._identity, self._runtime_dir = options.identity, options.runtime_dir
         # Identifies its lease, which `_kill` has to find.
         self._label = f"{options.label or 'gang'} {uuid.uuid4().hex[:12]}"
-        self._options = replace(options, label=self._label, at_least=ranks)
+        self._options = replace(options, label=self._label, at_least=ranks, lends=False)
         self._given_manager, self._environment, self._timeout = manager, environment, timeout
         self._lock = threading.Lock()
         self._is_running = self._is_cancelled = self._is_shut_down = False

@@ -42,6 +42,11 @@ class ExecutorOptions:
         Minimum of the workers: with as many as `max_workers`, the executor gets all of them or none. Default: 1.
     patience
         Seconds to wait until that many workers are free. Default: 10.
+    lends
+        Whether other programs get the workers' cores when they find no others and this executor has had no task for a
+        second. Its workers then end, with what tasks have left in them; for its next tasks it takes others, runs the
+        initializer in them, and waits for room if need be. Not over a fabric, nor with an `at_least` of more than one.
+        Default: true.
     progress
         Shows a bar of tqdm: tasks that have ended, of those that were submitted (``pip install hotlease[progress]``).
         Default: false.
@@ -117,6 +122,7 @@ class ExecutorOptions:
     gpus: Optional[int] = None
     at_least: int = _AT_LEAST
     patience: float = _PATIENCE
+    lends: bool = True
     progress: bool = False
     timing: Union[bool, int] = False
     output: Union[bool, Callable[[Part], object]] = True

@@ -10,6 +10,7 @@ pub mod collect;
 pub mod dataflow;
 pub mod keeper;
 pub mod lane;
+pub mod lending;
 mod output;
 mod remote_results;
 mod replies;
@@ -19,6 +20,7 @@ pub mod wait;
 
 use crate::client::core::keeper::KeeperHandle;
 use crate::client::core::lane::Lane;
+use crate::client::core::lending::LendingPhase;
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
 use crate::client::memory::BufferPool;
@@ -58,6 +60,8 @@ pub struct CoreState {
     pub queue: Queue,
     pub lanes: Vec<Lane>,
     pub closed: Option<Closed>,
+    /// Phase of the leases behind the lanes.
+    pub lease: LendingPhase,
     /// Number of tasks without an outcome.
     pub pending: usize,
     /// Workers in a row that ended before they were prepared.
@@ -123,6 +127,8 @@ pub struct ExecutorCore {
     pub slots: AtomicUsize,
     /// In a fork of that process the core shows its parent's state, and its threads do not exist.
     made_by: ProcessMark,
+    /// Another program has found no room for a lease, and the core was idle since.
+    pub room_wanted: AtomicBool,
     /// The lease was released.
     pub ended: AtomicBool,
     /// Classes that results from sandboxes may contain; `None`: results are trusted.
@@ -160,6 +166,7 @@ impl ExecutorCore {
                 queue: Queue::default(),
                 lanes,
                 closed: None,
+                lease: LendingPhase::Held,
                 pending: 0,
                 unprepared: 0,
                 graph,
@@ -184,6 +191,7 @@ impl ExecutorCore {
             releases: Arc::default(),
             slots: AtomicUsize::new(slots),
             made_by: ProcessMark::here(),
+            room_wanted: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             classes,
         });
@@ -198,7 +206,8 @@ impl ExecutorCore {
         let lanes = lanes_from(&self.invoker, first)?;
         let mut guard = self.state();
         let state = &mut *guard;
-        if state.closed.is_some() {
+        let runs_the_rest = matches!(state.closed, Some(Closed::ShutDown)) && state.pending > 0;
+        if state.closed.is_some() && !runs_the_rest {
             return Ok(());
         }
         for lane in lanes {

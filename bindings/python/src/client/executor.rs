@@ -234,7 +234,6 @@ impl Client {
         initializer: Option<(Bound<'_, PyAny>, Bound<'_, PyTuple>)>,
     ) -> PyResult<()> {
         let asked = options::read(options)?;
-        let workers = usize::from(asked.lease.workers);
         let invoker = allocate(py, asked.lease)?;
         let functions = Functions::default();
         let mut graph = Graph::new(asked.pending_max);
@@ -253,7 +252,10 @@ impl Client {
         let core = py.detach(|| ExecutorCore::new(invoker, bounds, (graph, memory), initializer, results));
         let core = core.map_err(|error| decode::exception(py, &error))?;
         keeper::start(&core, future::finish_all)?;
-        growth::start(&core, workers);
+        growth::start(&core);
+        if asked.lends {
+            core.lend_when_idle();
+        }
         let opened = Opened {
             core,
             functions,

@@ -105,6 +105,16 @@ impl Node {
         }
     }
 
+    /// Tells the holders of leases that a request finds no room.
+    pub(crate) fn tell_room_wanted(&self) {
+        let tables = self.tables();
+        for session in tables.book.leases().flat_map(|lease| &lease.sessions) {
+            if let Some(outbox) = tables.outboxes.get(session) {
+                outbox.hint(SessionReply::RoomWanted);
+            }
+        }
+    }
+
     /// Returns once sessions were told every end that has occurred.
     pub(crate) async fn all_told(&self) {
         let mut untold = self.untold.subscribe();

@@ -55,6 +55,15 @@ impl Outbox {
         self.put(reply, fds, false);
     }
 
+    /// Sends a message that may be lost: it is left out while others wait for the client to read.
+    pub fn hint(&self, reply: SessionReply) {
+        let queue = self.queue();
+        if !queue.closing && !queue.broken && queue.waiting.is_empty() {
+            // The socket is full: the client does not read.
+            let _ = self.send(&(reply, Vec::new()));
+        }
+    }
+
     /// Sends the last message; the session ends when it is sent.
     pub fn close(&self, reply: SessionReply) {
         self.put(reply, Vec::new(), true);

@@ -266,6 +266,7 @@ impl Lease {
     }
 
     async fn begin_at(plan: &LeasePlan, session: Session, homes: Vec<WorkerSlots>) -> Result<ReadyLease, Error> {
+        session.shared().report_wanted_room(plan.wanted.clone());
         let (opened, base, mut phases) = match Self::prepare(plan, &session, &homes).await {
             Ok(prepared) => prepared,
             Err(error) => {

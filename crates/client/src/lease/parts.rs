@@ -146,6 +146,20 @@ impl Parts {
     /// lease ended before, or its release fails; the other leases are released nevertheless.
     pub(crate) async fn release(&self, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
         self.stop_replacing();
+        self.end_all(close_channels).await
+    }
+
+    /// Releases all leases, and forgets them; others may be taken.
+    pub(crate) async fn suspend(&self, close_channels: impl Fn()) -> Result<(), Error> {
+        let ended = self.end_all(close_channels).await;
+        locked(&self.parts).clear();
+        match ended {
+            Ok(_) | Err(Error::LeaseEnded { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn end_all(&self, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
         let (mut releasing, mut last) = (JoinSet::new(), None);
         // Repeated until a pass finds no lease: others may have replaced a part while this task waited for it.
         loop {

@@ -2,6 +2,7 @@
 
 use crate::code::Code;
 use crate::options::LeaseOptions;
+use crate::session::RoomNotice;
 use hotlease_fabric::doorbell::Doorbell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,8 @@ pub(crate) struct LeasePlan {
     pub(crate) options: Arc<LeaseOptions>,
     /// Doorbell on which this client's threads sleep.
     pub(crate) doorbell: Arc<Doorbell>,
+    /// Called when another client wants the lease's cores.
+    pub(crate) wanted: Arc<RoomNotice>,
     /// Whether a lease so far had its workers in sandboxes that are to confine their code.
     confined: Arc<AtomicBool>,
 }
@@ -23,6 +26,7 @@ impl LeasePlan {
             code,
             options: Arc::new(options),
             doorbell: Arc::new(doorbell),
+            wanted: Arc::default(),
             confined: Arc::default(),
         }
     }

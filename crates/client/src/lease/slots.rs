@@ -9,9 +9,9 @@ use crate::channel::wait::{WaitEnd, give_up_at};
 use crate::control::Control;
 use crate::lease::LeasePlan;
 use crate::lease::acquire::ReadyLease;
-use crate::lease::parts::Parts;
+use crate::lease::parts::{Parts, ended_error};
 use hotlease_fabric::forks::ProcessMark;
-use hotlease_wire::RunCertainty;
+use hotlease_wire::{EndReason, RunCertainty};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -130,6 +130,13 @@ impl LeasedSlots {
         self.granted.store(end, Ordering::Release);
     }
 
+    /// Releases all leases, and forgets their slots; waits until nothing asks for missing workers.
+    pub(crate) async fn suspend(self: Arc<Self>) -> Result<(), Error> {
+        let _alone = self.completing.lock().await;
+        self.granted.store(0, Ordering::Release);
+        self.parts.suspend(|| self.close_slots()).await
+    }
+
     /// The channel of a slot, if it is open. A lost lease closes all its channels, but not at the same moment: so a
     /// channel of a doomed connection does not count as open.
     pub(crate) fn open_channel(&self, slot: usize) -> Option<Arc<Channel>> {
@@ -167,6 +174,9 @@ impl LeasedSlots {
     ) -> Result<(usize, Arc<Channel>), Error> {
         self.check_own()?;
         let count = self.slots();
+        if count == 0 {
+            return Err(ended_error(EndReason::Released));
+        }
         if let Some(slot) = slot.or((count == 1).then_some(0)) {
             return self.ready(slot, limit).map(|channel| (slot, channel));
         }

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::code::Code;
-use crate::session::Expectations;
+use crate::session::{Expectations, RoomNotice};
 use crate::session::death::{Death, DeathKind};
 use crate::session::request_socket::RequestSocket;
 use crate::session::transport::WorkerRoute;
@@ -83,6 +83,7 @@ pub(crate) struct SessionState {
     over: AtomicBool,
     /// Number of pending requests during which the agent renews the lease itself: load, connect.
     kept: AtomicUsize,
+    wanted: OnceLock<Arc<RoomNotice>>,
 }
 
 /// Counts one request in `SessionState::kept` while it lives.
@@ -164,6 +165,7 @@ impl Session {
             changed: watch::Sender::new(()),
             over: AtomicBool::new(false),
             kept: AtomicUsize::new(0),
+            wanted: OnceLock::new(),
         });
         let reader = tokio::spawn(shared.clone().read()).abort_handle();
         let attach = SessionRequest::Attach {
@@ -387,6 +389,12 @@ impl SessionState {
         self.news().ending
     }
 
+    /// Reports to this receiver that other clients find no room on the agent's node.
+    pub(crate) fn report_wanted_room(&self, to: Arc<RoomNotice>) {
+        // Set once for each session.
+        let _ = self.wanted.set(to);
+    }
+
     fn death_now(&self, worker: WorkerIndex, epoch: Epoch) -> Option<Death> {
         let news = self.news();
         if let Some((died, death)) = news.deaths.get(&worker)
@@ -428,6 +436,7 @@ impl SessionState {
                     self.changed.send_replace(());
                 }
                 SessionReply::LeaseEnding { reason } => self.news().ending = Some(reason),
+                SessionReply::RoomWanted => self.wanted.get().into_iter().for_each(|wanted| wanted.tell()),
                 SessionReply::LeaseEnded { reason, usage } => {
                     self.set_end(SessionEnd::Lease { reason, usage });
                     self.link.answer(reply, fds);

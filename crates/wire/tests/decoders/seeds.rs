@@ -227,6 +227,7 @@ pub fn session_reply() -> Vec<Vec<u8>> {
     replies.extend(END_REASONS.map(|reason| SessionReply::LeaseEnded { reason, usage }));
     replies.extend(END_REASONS.map(|reason| SessionReply::LeaseEnding { reason }));
     replies.extend(refusals().into_iter().map(SessionReply::Refused));
+    replies.push(SessionReply::RoomWanted);
     replies.iter().map(encode).collect()
 }
 

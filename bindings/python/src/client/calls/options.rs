@@ -25,6 +25,8 @@ pub struct ExecutorOptions {
     pub plan: TaskPlan,
     /// Checkpoint file for memoised results.
     pub checkpoint: Option<PathBuf>,
+    /// Whether other programs get its cores while it is idle.
+    pub lends: bool,
     /// Number of tasks whose times are kept.
     pub timing: u32,
     /// Callable that shows the output of tasks.
@@ -68,6 +70,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
         pending_max: PENDING_MAX,
         plan: TaskPlan::default(),
         checkpoint: None,
+        lends: false,
         timing: 0,
         show: None,
         classes: None,
@@ -113,6 +116,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
             "max_pending" => asked.pending_max = value.extract::<u32>()?.max(1),
             "retries" => asked.plan.retries = Some(value.extract()?),
             "memo" => asked.plan.memo = Some(memo_of(&value)?),
+            "lends" => asked.lends = value.extract()?,
             "timing" => asked.timing = value.extract()?,
             "output" => asked.show = Some(value.unbind()),
             "result_classes" => asked.classes = Some(value.unbind()),

@@ -119,6 +119,7 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
     let keeper = &core.keeper;
     let mut awaited = Vec::new();
     let mut naps = 0;
+    let mut idle_since = Instant::now();
     loop {
         finish_watched(core, finish_all);
         write_checkpoint(core, false);
@@ -134,16 +135,22 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
         let pending = || core.state().pending > 0;
         if !pending() {
             naps += 1;
+            if naps == 1 {
+                idle_since = Instant::now();
+            }
             let (mode, limit) = if naps < NAPS {
                 (NAPPING, Some(NAP))
             } else {
-                (PARKED, None)
+                (PARKED, core.lend(idle_since))
             };
-            let busy = || mode == PARKED && (pending() || core.is_finished());
+            let is_wanted = || limit.is_none() && core.room_wanted.load(Ordering::Acquire);
+            let busy = || mode == PARKED && (pending() || core.is_finished() || is_wanted());
             keeper.rest(mode, limit, busy);
             continue;
         }
         naps = 0;
+        core.room_wanted.store(false, Ordering::Relaxed);
+        core.take_lent();
         if core.waiters.load(Ordering::Acquire) > 0 {
             // The waiting threads collect results themselves.
             keeper.rest(NAPPING, Some(NAP), || core.has_to_finish.load(Ordering::Acquire));

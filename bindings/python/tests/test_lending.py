@@ -1,0 +1,51 @@
+"""Cores of an idle executor go to another program that finds none, and come back."""
+
+import concurrent.futures
+
+import hotlease
+import pytest
+import tasks
+from hotlease import ExecutorOptions
+
+
+def test_an_idle_executor_lends_its_cores_and_gets_others_for_its_next_tasks(platform):
+    with hotlease.Executor(initializer=tasks.set_state, initargs=("ready",)) as first:
+        _, worker = first.submit(tasks.state_and_pid, 0).result(60)
+        with hotlease.Executor() as second:
+            assert second.submit(abs, -1).result(60) == 1
+            assert len(list(first.map(abs, range(100)))) == 100, "the second one is idle now"
+            state, other = first.submit(tasks.state_and_pid, 0).result(60)
+            assert (state, other == worker) == ("ready", False)
+            assert second.submit(abs, -2).result(60) == 2
+    assert first._pending() == second._pending() == 0
+
+
+def test_an_executor_that_works_keeps_its_cores_and_so_does_one_that_does_not_lend(platform, tmp_path):
+    impatient = ExecutorOptions(patience=1.5)
+    gate = tmp_path / "gate"
+    with hotlease.Executor() as busy:
+        task = busy.submit(tasks.wait_for, str(gate))
+        with pytest.raises(hotlease.Refused):
+            hotlease.Executor(options=impatient)
+        gate.touch()
+        assert task.result(60) == str(gate)
+    with hotlease.Executor(options=ExecutorOptions(lends=False)) as idle:
+        workers = set(idle.map(tasks.sleep_and_tell_pid, [0.02] * 8))
+        with pytest.raises(hotlease.Refused):
+            hotlease.Executor(options=impatient)
+        assert workers & set(idle.map(tasks.sleep_and_tell_pid, [0.02] * 8))
+
+
+def test_tasks_wait_for_room_while_others_compute_on_the_cores_that_were_lent(platform, tmp_path):
+    gate = tmp_path / "gate"
+    with hotlease.Executor() as first:
+        assert first.submit(abs, -1).result(60) == 1
+        with hotlease.Executor() as second:
+            held = [second.submit(tasks.wait_for, str(gate)) for _ in range(second._slots())]
+            waiting = first.submit(abs, -2)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                # Longer than one attempt to get room.
+                waiting.result(3)
+            gate.touch()
+            assert waiting.result(60) == 2
+            assert [task.result(60) for task in held] == [str(gate)] * len(held)
