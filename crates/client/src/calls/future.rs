@@ -57,6 +57,7 @@ impl Invocation {
 
     /// Withdraws it: it does not run, and uses no memory any more. Returns it if its slot has begun it, or if it cannot
     /// be withdrawn: over a fabric, or without [`Function::withdrawable`](crate::Function::withdrawable).
+    #[allow(clippy::result_large_err, reason = "it is the invocation itself, which goes on")]
     pub fn withdraw(mut self) -> Result<(), Self> {
         if self.0.in_flight.withdraw() { Ok(()) } else { Err(self) }
     }
@@ -110,6 +111,7 @@ impl BufferInvocation {
     }
 
     /// Withdraws it as [`Invocation::withdraw`] does; no worker writes to its output then.
+    #[allow(clippy::result_large_err, reason = "it is the invocation itself, which goes on")]
     pub fn withdraw(mut self) -> Result<(), Self> {
         if self.0.in_flight.withdraw() { Ok(()) } else { Err(self) }
     }

@@ -2,10 +2,10 @@
 
 use crate::Error;
 use crate::code::Code;
-use crate::session::{Expectations, RoomNotice};
 use crate::session::death::{Death, DeathKind};
 use crate::session::request_socket::RequestSocket;
 use crate::session::transport::WorkerRoute;
+use crate::session::{Expectations, RoomNotice};
 use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::socket::Socket;
 use hotlease_lease::client::{Renewal, RenewalAction, RenewalEvent};

@@ -113,7 +113,7 @@ impl Functions {
                     name: name.clone(),
                     plan: target.plan.clone(),
                     content: OnceLock::new(),
-                    expected: Expected::default(),
+                    estimates: Estimates::default(),
                 })
             });
         Ok((named.clone(), sent))
