@@ -213,6 +213,20 @@ def test_a_death_names_the_function_and_shows_its_own_output(platform):
     assert "while running `_say_and_die`" in str(raised.value) and raised.value.output == "last\n", raised.value
 
 
+def _hold_a_memory_file(mebibytes):
+    file = os.memfd_create("of-the-task")
+    for _ in range(mebibytes):
+        os.write(file, bytes(1 << 20))
+    time.sleep(60)
+
+
+def test_a_limit_on_memory_bounds_memory_files_too(platform):
+    with hotlease.Executor(1, options=hotlease.ExecutorOptions(memory=256 << 20)) as executor:
+        with pytest.raises(hotlease.WorkerDied, match="ran out of memory"):
+            executor.submit(_hold_a_memory_file, 600).result(60)
+        assert works(executor)
+
+
 def test_the_death_of_an_initializer_names_it(platform):
     executor = hotlease.Executor(1, initializer=_say_and_die, initargs=("last",))
     with pytest.raises(hotlease.ExecutorBroken, match="while running `_say_and_die`"):

@@ -350,7 +350,12 @@ impl Node {
         let state = swap::state_request(self.identity.swap.as_deref(), (message, request), isolation.sandbox, at)?;
         let of_python = |python| self.program(python, &request.tenant, isolation);
         let program = message.python.clone().map(of_python).transpose()?;
+        let memory_bytes = match request.spec.memory_bytes {
+            0 => self.tables().book.memory_share(&request.spec),
+            asked => asked,
+        };
         let terms = Terms {
+            memory_bytes,
             request: Arc::clone(request),
             asked: since,
             image: isolation.waited(),
@@ -377,6 +382,7 @@ impl Node {
         if asker == Requester::Client {
             direct::admit(&self.identity, &tables, request)?;
         }
+        let all_memory_bytes = terms.all_memory_bytes();
         // Before the step, whose actions refer to it.
         tables
             .leases
@@ -393,10 +399,11 @@ impl Node {
             self.note_beginning(granted, request.spec.workers as usize);
         }
         let lease = tables.book.active(id)?;
-        tracing::info!(lease = %id, tenant = request.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), "lease granted");
+        tracing::info!(lease = %id, tenant = request.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), memory_bytes, "lease granted");
         Ok(Grant {
             reach: Some(isolation.reach_told.clone()),
             sandbox: isolation.sandbox.to_string(),
+            memory_bytes: all_memory_bytes,
             ..self.describe(lease)
         })
     }

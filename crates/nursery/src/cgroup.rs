@@ -1,20 +1,22 @@
-//! Control groups of sandboxes (version 1 or 2): limits on memory, processes and cores, where the agent may set them.
+//! Control groups of workers (version 1 or 2): limits on memory, processes and cores, where the agent may set them.
 //!
 //! ```text
-//! <the agent's own group>/hotlease-<pid>-<start>/<sandbox>      one for each controller in version 1
+//! <the agent's own group>/hotlease-<pid>-<start>/<worker>      one for each controller in version 1
 //! ```
 //!
-//! A nursery that was killed leaves its folders behind; the next nursery removes them.
+//! Nurseries make such groups for sandboxes, and the agent itself for workers without a sandbox. A maker that was killed
+//! leaves its folders behind; the next one removes them.
 
-use crate::root::Host;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "hotlease-";
 
-/// Controllers in use.
-const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpuset"];
+/// Controller of memory.
+pub const MEMORY: &str = "memory";
+/// Controllers of a sandbox's group.
+const OF_SANDBOX: &[&str] = &[MEMORY, "pids", "cpuset"];
 
 /// Folder in which sandboxes get their groups, and the controllers of its hierarchy.
 struct Hierarchy {
@@ -31,38 +33,42 @@ pub struct Groups {
     next: u64,
 }
 
-/// Control group of one sandbox. Only [`ControlGroup::remove`] removes it.
+/// Control group of one worker. Only [`ControlGroup::remove`] removes it.
 pub struct ControlGroup {
     /// Folder in each hierarchy, its controllers, and whether the hierarchy is of version 2.
     folders: Vec<(PathBuf, Vec<&'static str>, bool)>,
 }
 
 impl Groups {
-    /// Makes this nursery's folders in the agent's groups; also returns the resources that cannot be limited, each with
-    /// the reason, in words.
-    pub fn find() -> (Self, Vec<String>) {
+    /// Makes folders for this process, with these controllers; returns those that cannot be used, and why. `root`: the
+    /// host's root, as this process sees it.
+    pub fn find(root: &Path, wanted: &[&'static str]) -> (Self, Vec<(&'static str, String)>) {
         let mut groups = Self {
             hierarchies: Vec::new(),
             next: 0,
         };
         let mut why = String::from("the agent is in no control group");
-        for candidate in candidates() {
-            match candidate.prepare() {
+        for candidate in candidates(root, wanted) {
+            match candidate.prepare(root) {
                 Ok(made) if made.controllers.is_empty() => {}
                 Ok(made) => groups.hierarchies.push(made),
                 Err(error) => why = error,
             }
         }
-        let missing = CONTROLLERS
-            .iter()
-            .filter(|name| !groups.has(name))
-            .map(|name| match *name {
-                "memory" => format!("memory of a sandbox, except that of its files ({why})"),
-                "pids" => format!("processes of a sandbox, except together with all others of its user ({why})"),
-                _ => format!("cores of a sandbox: its code may use cores outside its lease ({why})"),
-            });
-        let missing = missing.collect();
+        let missing = wanted.iter().filter(|name| !groups.has(name));
+        let missing = missing.map(|name| (*name, why.clone())).collect();
         (groups, missing)
+    }
+
+    /// Makes folders for the groups of sandboxes; returns the resources that cannot be limited, and why.
+    pub(crate) fn of_sandboxes(root: &Path) -> (Self, Vec<String>) {
+        let (groups, missing) = Self::find(root, OF_SANDBOX);
+        let missing = missing.into_iter().map(|(name, why)| match name {
+            MEMORY => format!("memory of a sandbox by the kernel: the agent looks at it now and then ({why})"),
+            "pids" => format!("processes of a sandbox, but by user ({why})"),
+            _ => format!("cores of a sandbox: its code may leave those of its lease ({why})"),
+        });
+        (groups, missing.collect())
     }
 
     fn has(&self, controller: &str) -> bool {
@@ -71,8 +77,10 @@ impl Groups {
             .any(|hierarchy| hierarchy.controllers.contains(&controller))
     }
 
-    /// Makes a group and moves the process `pid` into it. `processes`: most processes beside pid 1; `memory_bytes`: 0
-    /// is no limit. If it fails, no group is left.
+    /// Makes a group and puts this process into it.
+    ///
+    /// # Errors
+    /// The kernel refuses; nothing of the group is left.
     pub fn make(&mut self, pid: libc::pid_t, processes: u32, memory_bytes: u64) -> io::Result<ControlGroup> {
         self.next += 1;
         let mut group = ControlGroup::none();
@@ -105,7 +113,7 @@ impl Groups {
         Ok(group)
     }
 
-    /// Removes the folders of this nursery, once all groups in them are gone.
+    /// Removes the folders of this process, once all groups in them are gone.
     pub fn close(&self) {
         for hierarchy in &self.hierarchies {
             remove_with_processes(&hierarchy.folder);
@@ -119,13 +127,21 @@ impl ControlGroup {
         Self { folders: Vec::new() }
     }
 
+    /// Whether the group has this controller.
+    pub fn has(&self, controller: &str) -> bool {
+        self.folders.iter().any(|(_, with, _)| with.contains(&controller))
+    }
+
     /// Moves a process, with all its threads, into the group.
-    pub fn join(&self, pid: libc::pid_t) -> io::Result<()> {
+    pub(crate) fn join(&self, pid: libc::pid_t) -> io::Result<()> {
         let mut folders = self.folders.iter();
         folders.try_for_each(|(folder, ..)| fs::write(folder.join("cgroup.procs"), pid.to_string()))
     }
 
     /// Limits the memory of all processes of the group together; 0: no limit.
+    ///
+    /// # Errors
+    /// The kernel refuses the limit.
     pub fn limit_memory(&self, bytes: u64) -> io::Result<()> {
         for (folder, controllers, unified) in &self.folders {
             if !controllers.contains(&"memory") {
@@ -156,8 +172,8 @@ impl ControlGroup {
         Ok(())
     }
 
-    /// Limits the group to these processors; none: all processors of the group above.
-    pub fn limit_cores(&self, cores: &[u32]) -> io::Result<()> {
+    /// Limits the group to these processors; none: all that the folder above has.
+    pub(crate) fn limit_cores(&self, cores: &[u32]) -> io::Result<()> {
         let list: Vec<String> = cores.iter().map(u32::to_string).collect();
         let sets = self.folders.iter().filter(|(_, with, _)| with.contains(&"cpuset"));
         for (folder, _, unified) in sets {
@@ -204,15 +220,15 @@ struct Candidate {
     unified: bool,
 }
 
-fn known_controllers(names: &str, separator: char) -> Vec<&'static str> {
-    let is_named = |known: &&str| names.split(separator).any(|name| name.trim() == *known);
-    CONTROLLERS.into_iter().filter(|known| is_named(known)).collect()
+fn known_controllers(wanted: &[&'static str], names: &str, separator: char) -> Vec<&'static str> {
+    let is_named = |known: &&&str| names.split(separator).any(|name| name.trim() == **known);
+    wanted.iter().filter(is_named).copied().collect()
 }
 
-/// Lists the agent's groups, as far as their file systems are mounted. The nursery is in the same groups.
-fn candidates() -> Vec<Candidate> {
-    let own = fs::read_to_string(Host::path("/proc/self/cgroup")).unwrap_or_default();
-    let mounts = fs::read_to_string(Host::path("/proc/self/mountinfo")).unwrap_or_default();
+/// Lists the agent's groups (the nursery is in the same ones), as far as their file systems are mounted.
+fn candidates(root: &Path, wanted: &[&'static str]) -> Vec<Candidate> {
+    let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
     let mounted = |wanted: &dyn Fn(&str, &str) -> bool| {
         mounts.lines().find_map(|line| {
             let (place, kind) = line.split_once(" - ")?;
@@ -245,10 +261,11 @@ fn candidates() -> Vec<Candidate> {
         let own = if below.as_os_str().is_empty() { at } else { own };
         let controllers = match unified {
             true => known_controllers(
+                wanted,
                 &fs::read_to_string(own.join("cgroup.controllers")).unwrap_or_default(),
                 ' ',
             ),
-            false => known_controllers(names, ','),
+            false => known_controllers(wanted, names, ','),
         };
         found.push(Candidate {
             own,
@@ -260,8 +277,7 @@ fn candidates() -> Vec<Candidate> {
 }
 
 impl Candidate {
-    /// Makes the nursery's folder in the group, or beside it in version 2. Without controllers nothing is made.
-    fn prepare(self) -> Result<Hierarchy, String> {
+    fn prepare(self, root: &Path) -> Result<Hierarchy, String> {
         if self.controllers.is_empty() {
             return Ok(Hierarchy {
                 folder: self.own,
@@ -277,7 +293,7 @@ impl Candidate {
                 let tried = [Some(self.own.as_path()), above];
                 let mut why = String::new();
                 for place in tried.into_iter().flatten() {
-                    match self.prepare_in(place) {
+                    match self.prepare_in(root, place) {
                         Ok(made) => return Ok(made),
                         Err(error) => why = format!("{}: {error}", display_path(place)),
                     }
@@ -285,14 +301,14 @@ impl Candidate {
                 Err(why)
             }
             false => self
-                .prepare_in(&self.own)
+                .prepare_in(root, &self.own)
                 .map_err(|error| format!("{}: {error}", display_path(&self.own))),
         }
     }
 
-    fn prepare_in(&self, place: &Path) -> io::Result<Hierarchy> {
-        sweep(place);
-        let folder = place.join(own_name());
+    fn prepare_in(&self, root: &Path, place: &Path) -> io::Result<Hierarchy> {
+        sweep(root, place);
+        let folder = place.join(own_name(root));
         fs::create_dir(&folder)?;
         let mut made = Hierarchy {
             folder,
@@ -345,19 +361,19 @@ fn copy_cpuset(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn own_name() -> String {
+fn own_name(root: &Path) -> String {
     let pid = std::process::id();
-    format!("{PREFIX}{pid}-{}", start_time(pid).unwrap_or(0))
+    format!("{PREFIX}{pid}-{}", start_time(root, pid).unwrap_or(0))
 }
 
 /// Start time of a process in the kernel's ticks. Together with the pid it makes a name that is never used again.
-fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(Host::path(format!("/proc/{pid}/stat"))).ok()?;
+fn start_time(root: &Path, pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(root.join(format!("proc/{pid}/stat"))).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Removes the folders of nurseries that have ended.
-fn sweep(place: &Path) {
+/// Removes the folders of makers that have ended.
+fn sweep(root: &Path, place: &Path) {
     let Ok(entries) = fs::read_dir(place) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -370,7 +386,7 @@ fn sweep(place: &Path) {
         let (Ok(pid), Ok(start)) = (pid.parse(), start.parse()) else {
             continue;
         };
-        if start_time(pid) != Some(start) {
+        if start_time(root, pid) != Some(start) {
             remove_with_processes(&entry.path());
         }
     }
@@ -382,7 +398,7 @@ fn remove_with_processes(folder: &Path) {
         let folders = entries.flatten().filter(|entry| entry.path().is_dir());
         folders.for_each(|entry| remove_with_processes(&entry.path()));
     }
-    // A nursery's sandboxes die with it. Processes that are still here are about to end; the next sweep finds the
+    // The sandboxes of a nursery die with it, and the workers of an agent end. Processes that are still here are about to end; the next sweep finds the
     // folder empty.
     let _ = fs::remove_dir(folder);
 }

@@ -16,16 +16,17 @@
 //! * [`system_calls`] is the table of system calls that code inside may make, each with its reason.
 //! * [`directory`] is a directory of the host that a lease has asked for, and how it is opened.
 //! * [`container`] makes sandboxes with a container runtime, where a site has one.
+//! * [`cgroup`] makes the control groups of workers.
 //! * [`zygote`] is a program from which workers are forked, each into a sandbox of its own.
 //! * `loopback` leads to object storage, for leases that have access to it.
 //! * `nursery` is the loop; `sandbox_process` makes a sandbox from outside; `inside` is pid 1; `root`, `filter`,
-//!   `cgroup`, `confinement` hold one mechanism each; `message` sends and receives; `kernel` has the system calls that no
+//!   `confinement` hold one mechanism each; `message` sends and receives; `kernel` has the system calls that no
 //!   library wraps.
 //!
 //! No part outlives the part that started it: the nursery ends when its agent's socket closes, the kernel kills every
 //! sandbox when the nursery ends, and everything in a sandbox when its pid 1 ends.
 
-mod cgroup;
+pub mod cgroup;
 mod confinement;
 pub mod container;
 pub mod directory;

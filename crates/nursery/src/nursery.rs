@@ -5,7 +5,7 @@ mod nesting;
 mod reports;
 mod starts;
 
-use crate::cgroup::{ControlGroup, Groups};
+use crate::cgroup::{self, ControlGroup, Groups};
 use crate::confinement;
 use crate::container::ContainerConfig;
 use crate::container::template::ContainerTemplate;
@@ -199,7 +199,7 @@ impl Nursery {
             None => View::Pieces(Template::gather(&host, &policy).map_err(failed)?),
             Some(containers) => View::Container(Box::new(ContainerTemplate::gather(&host, &policy, containers)?)),
         };
-        let (groups, mut lacking) = Groups::find();
+        let (groups, mut lacking) = Groups::of_sandboxes(&Host::path("/"));
         match lacks {
             Some(lacks) => lacking.extend(lacks.iter().map(|lack| (*lack).to_owned())),
             None if !confinement::has_landlock() => {
@@ -455,7 +455,7 @@ impl Nursery {
             } => {
                 let Some(reply) = fds.next() else { return false };
                 let word = match self.limit(id, memory_bytes, &cores) {
-                    Ok(()) => Reply::Done,
+                    Ok(memory) => Reply::Limited { memory },
                     Err(error) => Reply::Failed {
                         what: error.to_string(),
                     },
@@ -466,17 +466,19 @@ impl Nursery {
         true
     }
 
-    fn limit(&self, id: u64, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
+    /// Limits a sandbox; returns whether the kernel keeps its memory within the limit.
+    fn limit(&self, id: u64, memory_bytes: u64, cores: &[u32]) -> io::Result<bool> {
         let sandbox = self.sandboxes.iter().find(|sandbox| sandbox.id == Some(id));
         // A sandbox that is gone needs no limits.
-        let Some(sandbox) = sandbox else { return Ok(()) };
+        let Some(sandbox) = sandbox else { return Ok(true) };
         let most = self.policy.memory_bytes;
         let memory_bytes = match (memory_bytes, most) {
             (0, most) | (most, 0) => most,
             (asked, most) => asked.min(most),
         };
         sandbox.made.group.limit_memory(memory_bytes)?;
-        sandbox.made.group.limit_cores(cores)
+        sandbox.made.group.limit_cores(cores)?;
+        Ok(sandbox.made.group.has(cgroup::MEMORY))
     }
 }
 

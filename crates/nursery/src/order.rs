@@ -30,7 +30,7 @@ pub enum NurseryOrder {
         /// agent accepts.
         storage: bool,
     },
-    /// Limit a sandbox. Descriptor: the socket for the reply, [`Reply::Done`].
+    /// Limit a sandbox. Descriptor: the socket for the reply, [`Reply::Limited`].
     Limit {
         /// Number of the sandbox.
         id: u64,
@@ -63,8 +63,11 @@ pub enum Reply {
     /// was ordered. The process to kill is pid 1, with which the whole sandbox ends. For a zygote it is the program
     /// itself, because workers that were forked from it go on.
     Started,
-    /// The order was carried out.
-    Done,
+    /// The sandbox is limited.
+    Limited {
+        /// Whether the kernel keeps the memory of all its processes within the limit.
+        memory: bool,
+    },
     /// The order failed, and nothing is left of it.
     Failed {
         /// The step that failed, and why.

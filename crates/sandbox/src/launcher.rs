@@ -9,6 +9,7 @@ use crate::memory::OomWatch;
 use crate::nursery::{NURSERY_BINARY, NurseryHandle, SandboxContent, StartedSandbox};
 use crate::process::Process;
 use crate::programs::{candidate_paths, find_program};
+use crate::worker_group::WorkerGroups;
 use crate::workload::{Program, WORKER_BINARY, WorkerReach};
 use hotlease_nursery::policy::Policy;
 use nix::unistd::{AccessFlags, access};
@@ -39,6 +40,7 @@ pub struct Launcher {
     /// Number of processes that were started and are not reaped yet.
     living: watch::Sender<usize>,
     out_of_memory: Arc<OomWatch>,
+    groups: Arc<WorkerGroups>,
 }
 
 impl fmt::Debug for Launcher {
@@ -77,6 +79,7 @@ impl Launcher {
             policy,
             living: watch::Sender::new(0),
             out_of_memory: Arc::new(OomWatch::watch()),
+            groups: WorkerGroups::shared(),
         })
     }
 
@@ -114,6 +117,13 @@ impl Launcher {
             &self.container,
             &self.machine,
         );
+        self
+    }
+
+    /// Makes no control groups of its own.
+    #[cfg(test)]
+    pub(crate) fn without_groups(mut self) -> Self {
+        self.groups = WorkerGroups::none();
         self
     }
 
@@ -159,7 +169,7 @@ impl Launcher {
     /// [`check_available`](Self::check_available) if the node cannot make them.
     pub fn find_lacking(&self, kind: Kind) -> Result<Vec<String>, String> {
         match kind {
-            Kind::Process => Ok(Vec::new()),
+            Kind::Process => Ok(self.groups.lacking().into_iter().collect()),
             Kind::Namespace => self.namespaces.lacking(),
             Kind::Container => self.containers.lacking(),
             Kind::MicroVm => self.machines.lacking(),
@@ -304,7 +314,8 @@ impl Launcher {
             .stderr(stderr)
             .spawn()
             .map_err(failed("spawn"))?;
-        Process::watch_child(child, output.into(), self.living.clone(), &self.out_of_memory).map_err(failed("watch"))
+        let (groups, living) = (Arc::clone(&self.groups), self.living.clone());
+        Process::watch_child(child, output.into(), groups, living, &self.out_of_memory).map_err(failed("watch"))
     }
 
     /// Number of processes that were started and are not yet reaped.

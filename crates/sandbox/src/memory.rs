@@ -66,19 +66,6 @@ fn count(file: &Path) -> Option<u64> {
         .ok()
 }
 
-/// Resident memory of a process, bytes; `None` once it is gone.
-pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let kilobytes: u64 = text
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?
-        .trim()
-        .strip_suffix(" kB")?
-        .parse()
-        .ok()?;
-    Some(kilobytes * 1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,12 +109,5 @@ mod tests {
         let file = directory.path().join("memory.oom_control");
         fs::write(&file, "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n").expect("written");
         assert_eq!(count(&file), Some(5));
-    }
-
-    #[test]
-    fn resident_memory_of_this_process_is_known() {
-        let bytes = resident_bytes(std::process::id()).expect("a living process");
-        assert!(bytes > 100_000, "{bytes} bytes");
-        assert_eq!(resident_bytes(u32::MAX), None);
     }
 }

@@ -196,14 +196,16 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> SandboxError {
 }
 
 impl SandboxLimits {
-    pub fn set(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
+    /// Sets the limits; returns whether the kernel keeps the memory of all processes within them.
+    pub fn set(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<bool> {
         let order = NurseryOrder::Limit {
             id: self.id,
             memory_bytes: if self.is_machine { 0 } else { memory_bytes },
             cores: cores.to_vec(),
         };
         match self.nursery.ask(&order, &[])? {
-            (Reply::Done, _) => Ok(()),
+            // A machine has the memory that it was made with.
+            (Reply::Limited { memory }, _) => Ok(memory || self.is_machine),
             (Reply::Failed { what }, _) => Err(io::Error::other(what)),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }

@@ -1,10 +1,13 @@
 //! Started process: its output, its limits, and how it ends.
 
 use crate::error::SandboxError;
-use crate::memory::{OomWatch, resident_bytes};
+use crate::exit::{Exit, ProcessEnd};
+use crate::footprint;
+use crate::memory::OomWatch;
 use crate::nursery::{SandboxLimits, StartedSandbox};
 use crate::output::Tail;
 use crate::phases::Phases;
+use crate::worker_group::{WorkerGroup, WorkerGroups};
 use hotlease_nursery::order::EndReport;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -13,7 +16,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -26,59 +29,38 @@ const CHUNK_BYTES: usize = 4096;
 /// killed with the group still writes; it is not waited for.
 const REST_BYTES_MAX: usize = 64 * 1024;
 
-/// Way in which a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProcessEnd {
-    /// It exited with this status.
-    Exited(i32),
-    /// This signal killed it.
-    Signalled(i32),
-    /// The kernel's out-of-memory killer killed it.
-    OutOfMemory,
-}
-
-/// End of a process, and the last of its output.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exit {
-    /// Way in which it ended.
-    pub end: ProcessEnd,
-    /// The last of its output.
-    pub output: String,
-}
-
-impl Exit {
-    /// Whether the process itself caused its end: it was not killed from outside, for lack of memory or to stop it.
-    pub fn is_its_own(&self) -> bool {
-        !matches!(
-            self.end,
-            ProcessEnd::OutOfMemory | ProcessEnd::Signalled(libc::SIGKILL | libc::SIGTERM)
-        )
-    }
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.end {
-            ProcessEnd::Exited(status) => write!(f, "exited with status {status}"),
-            ProcessEnd::Signalled(signal) => write!(f, "killed by signal {signal}"),
-            ProcessEnd::OutOfMemory => f.write_str("killed by the out-of-memory killer"),
-        }
-    }
-}
-
 struct ProcessState {
     pid: u32,
     /// A pidfd of the process to kill.
     pidfd: AsyncFd<OwnedFd>,
-    /// Access to the limits of its sandbox, if it has one.
-    limits: Option<SandboxLimits>,
-    /// Whether the agent has killed it; then SIGKILL needs no other explanation.
+    limits: ProcessLimits,
+    /// Limit of its memory that no kernel enforces, bytes; 0: none.
+    watched_bytes: AtomicU64,
     killed: AtomicBool,
     /// The last of its output.
     tail: Mutex<Tail>,
 }
 
+/// Access to the limits of a process.
+enum ProcessLimits {
+    /// Its sandbox has them.
+    Sandbox(SandboxLimits),
+    /// Its control group has them, if it is in one.
+    Group(WorkerGroup),
+}
+
 impl ProcessState {
+    fn new((pid, pidfd): (u32, AsyncFd<OwnedFd>), limits: ProcessLimits) -> Self {
+        Self {
+            pid,
+            pidfd,
+            limits,
+            watched_bytes: AtomicU64::new(0),
+            killed: AtomicBool::new(false),
+            tail: Mutex::default(),
+        }
+    }
+
     fn tail(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,6 +102,7 @@ impl Process {
     pub(crate) fn watch_child(
         mut child: Child,
         output: OwnedFd,
+        groups: Arc<WorkerGroups>,
         living: watch::Sender<usize>,
         out_of_memory: &Arc<OomWatch>,
     ) -> io::Result<Self> {
@@ -139,19 +122,21 @@ impl Process {
                 return Err(error);
             }
         };
-        Ok(Self::watch(
-            ProcessState {
-                pid,
-                pidfd,
-                limits: None,
-                killed: AtomicBool::new(false),
-                tail: Mutex::default(),
-            },
+        let group = ProcessLimits::Group(WorkerGroup::new(groups, pid));
+        let watched = Self::watch(
+            ProcessState::new((pid, pidfd), group),
             EndSource::Child(child),
             output,
             living,
             out_of_memory,
-        ))
+        );
+        let joining = Arc::downgrade(&watched.shared);
+        tokio::task::spawn_blocking(move || {
+            if let Some(ProcessLimits::Group(group)) = joining.upgrade().as_deref().map(|shared| &shared.limits) {
+                group.join();
+            }
+        });
+        Ok(watched)
     }
 
     /// Takes charge of a program in a sandbox.
@@ -178,13 +163,7 @@ impl Process {
             Ok::<_, io::Error>((pidfd, output, end))
         };
         let (pidfd, output, end) = registered().inspect_err(|_| send_kill(&killer))?;
-        let shared = ProcessState {
-            pid,
-            pidfd,
-            limits: Some(limits),
-            killed: AtomicBool::new(false),
-            tail: Mutex::default(),
-        };
+        let shared = ProcessState::new((pid, pidfd), ProcessLimits::Sandbox(limits));
         let life = EndSource::Sandbox(end);
         let mut process = Self::watch(shared, life, output, living, out_of_memory);
         process.listener = listener;
@@ -225,15 +204,30 @@ impl Process {
         }
     }
 
-    /// Limits its whole sandbox to this memory (0: the policy's limit) and these processors (none: all), as far as the
-    /// node can. Without effect if it has no sandbox, or is gone. Blocks for a moment.
+    /// Limits it, with all processes that it starts, to this memory (0: as the policy of its sandbox says) and its
+    /// sandbox to these processors (none: all), as far as the node can. Blocks for a moment.
     ///
     /// # Errors
     /// The control group rejects the limits.
     pub fn limit(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
-        match &self.shared.limits {
-            Some(limits) if !self.is_gone() => limits.set(memory_bytes, cores),
-            _ => Ok(()),
+        if self.is_gone() {
+            return Ok(());
+        }
+        let by_kernel = match &self.shared.limits {
+            ProcessLimits::Sandbox(limits) => limits.set(memory_bytes, cores)?,
+            ProcessLimits::Group(group) => group.limit(memory_bytes)?,
+        };
+        let watched = if by_kernel { 0 } else { memory_bytes };
+        self.shared.watched_bytes.store(watched, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Compares its memory with a limit that no kernel enforces. `Ok`: it holds so many bytes, which are too many.
+    /// `Err`: so many are left, or all numbers if there is no such limit. Reads files, for milliseconds if it holds much.
+    pub fn memory_beyond_limit(&self) -> Result<u64, u64> {
+        match self.shared.watched_bytes.load(Ordering::Relaxed) {
+            limit @ 1.. if !self.is_gone() => footprint::held_beyond(self.pid(), limit),
+            _ => Err(u64::MAX),
         }
     }
 
@@ -242,8 +236,10 @@ impl Process {
         let gone = || SandboxError::Sandbox {
             what: "the zygote is gone".into(),
         };
-        let limits = self.shared.limits.as_ref().filter(|_| !self.is_gone());
-        limits.ok_or_else(gone)?.fork(control)
+        match &self.shared.limits {
+            ProcessLimits::Sandbox(limits) if !self.is_gone() => limits.fork(control),
+            _ => Err(gone()),
+        }
     }
 
     /// Durations of the steps of its start.
@@ -296,12 +292,12 @@ impl Process {
         self.shared.tail().text()
     }
 
-    /// Its resident memory, bytes; 0 once it is gone.
+    /// Resident memory of it and of the processes that it started, bytes; 0 once it is gone.
     pub fn resident_bytes(&self) -> u64 {
         if self.is_gone() {
             return 0;
         }
-        resident_bytes(self.shared.pid).unwrap_or(0)
+        footprint::resident_bytes(self.shared.pid).unwrap_or(0)
     }
 }
 
@@ -385,7 +381,10 @@ impl Attendant {
                 Some(match child.wait() {
                     Ok(status) => EndReport {
                         status: of_status(status),
-                        out_of_memory: None,
+                        out_of_memory: match &self.shared.limits {
+                            ProcessLimits::Group(group) => group.read_oom_kill(),
+                            ProcessLimits::Sandbox(_) => None,
+                        },
                     },
                     // Another part of the agent reaped the child; it is gone, and nothing else is known.
                     Err(_) => UNKNOWN,

@@ -243,6 +243,7 @@ impl ManagerNode {
                             boot: grant.boot,
                             epoch: grant.epoch,
                             cores: grant.cores.clone(),
+                            memory_bytes: 0,
                             granted_ms: 0,
                         };
                         process.grants.insert(ask, grant);

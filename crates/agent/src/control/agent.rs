@@ -370,6 +370,7 @@ impl AgentParts {
         background.spawn(watchdog::expire_leases(Arc::clone(&node)));
         background.spawn(watchdog::enforce_deadlines(Arc::clone(&node)));
         background.spawn(stops::replace_stopped(Arc::clone(&node), self.stopped_limit));
+        background.spawn(watchdog::enforce_memory(Arc::clone(&node)));
         background.spawn(idleness::end_idle_leases(Arc::clone(&node)));
         background.spawn(turns::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));

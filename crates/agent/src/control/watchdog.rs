@@ -1,13 +1,15 @@
-//! Periodic tasks: expiry of leases, the end of functions that ignore their deadline, and the log of failed
-//! invocations.
+//! Periodic tasks: expiry of leases, the end of functions that ignore their deadline and of workers that hold too much
+//! memory, and the log of failed invocations.
 
 use crate::leases::cause::KillReason;
-use crate::leases::incarnation::Incarnation;
+use crate::leases::incarnation::{Incarnation, IncarnationState};
 use crate::node::Node;
 use hotlease_fabric::clock::monotonic_ns;
 use hotlease_lease::agent::BookEvent;
+use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 /// Time that a function has to react to its cancel flag.
@@ -15,6 +17,11 @@ const GRACE: Duration = Duration::from_millis(50);
 /// Interval at which deadlines are checked while there are leases. A worker's slots show in memory what they run and
 /// report it to no process, because a report would cost each invocation time; so the memory must be polled.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// Shortest and longest time between two looks at the memory of a worker, where no control group limits it.
+const MEMORY_EVERY: Duration = Duration::from_millis(100);
+const MEMORY_AT_LEAST_EVERY: Duration = Duration::from_secs(2);
+/// Rate at which a program is expected to take memory at most: 4 bytes in a nanosecond.
+const MEMORY_BYTES_PER_NS: u64 = 4;
 
 /// Ends leases when they expire.
 pub(crate) async fn expire_leases(node: Arc<Node>) {
@@ -55,6 +62,56 @@ pub(crate) async fn enforce_deadlines(node: Arc<Node>) {
             }
         }
     }
+}
+
+/// Kills workers that hold more memory than their leases allow, where the kernel does not. A worker is looked at again
+/// before it could use up what it has left, at a rate that few programs reach.
+pub(crate) async fn enforce_memory(node: Arc<Node>) {
+    let mut active = node.active_leases();
+    let mut looks = interval(MEMORY_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut next: HashMap<(LeaseId, WorkerIndex, Epoch), Instant> = HashMap::new();
+    loop {
+        // Cannot fail, as above.
+        let _ = active.wait_for(|leases| *leases > 0).await;
+        looks.tick().await;
+        let leases: Vec<_> = node.tables().leases.values().cloned().collect();
+        let now = Instant::now();
+        let workers = leases.iter().flat_map(|lease| {
+            let name = |worker: &Incarnation| (lease.id, worker.index, worker.epoch);
+            lease
+                .incarnations()
+                .into_iter()
+                .map(move |worker| (name(&worker), worker))
+        });
+        let due: Vec<_> = workers
+            .filter(|(name, _)| next.get(name).is_none_or(|next| *next <= now))
+            .collect();
+        next.retain(|_, next| *next > now);
+        let looked = tokio::task::spawn_blocking(move || due.into_iter().map(look_at_memory).collect::<Vec<_>>());
+        next.extend(looked.await.unwrap_or_default());
+    }
+}
+
+/// Kills a worker that holds too much memory; returns when to look again.
+fn look_at_memory<Name>((name, worker): (Name, Arc<Incarnation>)) -> (Name, Instant) {
+    let left = match worker.state() {
+        IncarnationState::Up(process) => process.memory_beyond_limit(),
+        IncarnationState::Starting | IncarnationState::Gone { .. } => Err(0),
+    };
+    let pause = match left {
+        Ok(held) => {
+            tracing::warn!(
+                pid = worker.pid(),
+                held,
+                "a worker holds more memory than its lease allows: it is killed"
+            );
+            worker.kill(KillReason::Memory);
+            MEMORY_EVERY
+        }
+        Err(left) => Duration::from_nanos(left / MEMORY_BYTES_PER_NS).clamp(MEMORY_EVERY, MEMORY_AT_LEAST_EVERY),
+    };
+    (name, Instant::now() + pause)
 }
 
 fn overdue(incarnation: &Incarnation, now_ns: u64) -> Option<KillReason> {

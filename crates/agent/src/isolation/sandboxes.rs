@@ -140,9 +140,6 @@ pub(crate) async fn available(launcher: Launcher, kind: Kind) -> Result<Vec<Stri
 /// Checks the site's kind when the agent starts: without it all leases would be refused, so the agent does not start.
 /// Logs the parts of the policy that cannot be enforced.
 pub(crate) async fn check(launcher: &Launcher, default: Kind) -> Result<(), AgentError> {
-    if default == Kind::Process {
-        return Ok(());
-    }
     let lacking = available(launcher.clone(), default).await;
     let lacking = lacking.map_err(|refusal| AgentError::Config {
         what: refusal.to_string(),

@@ -19,6 +19,8 @@ pub(crate) enum KillReason {
         /// Time that it had, microseconds.
         timeout_us: u64,
     },
+    /// It holds more memory than its lease allows.
+    Memory,
     /// It does not carry out an order, or is in a state that its lease cannot use; the text says which.
     Unusable(&'static str),
 }
@@ -49,6 +51,7 @@ impl ExitEvidence<'_> {
                     let timeout_us = *timeout_us;
                     (Cause::Deadline { function, timeout_us }, output)
                 }
+                KillReason::Memory => (Cause::OutOfMemory, output),
                 KillReason::Unusable(why) => {
                     let function = self.running;
                     let cause = Cause::Signal {

@@ -21,6 +21,8 @@ pub(crate) struct Terms {
     pub image: Option<Duration>,
     /// Whether its client asked the agent itself for it, without the manager.
     pub direct: bool,
+    /// Limit on the memory of each worker, bytes: what was asked for, or the node's share; 0: none.
+    pub memory_bytes: u64,
     /// Kind of sandbox that isolates its workers.
     pub sandbox: Kind,
     /// Access of its workers beyond their sandboxes.
@@ -39,6 +41,14 @@ impl Terms {
     /// Whether its workers share their cores.
     pub fn is_shared(&self) -> bool {
         self.request.spec.sharing == CoreUse::Shared
+    }
+
+    /// Memory of all its workers, which is billed, bytes.
+    pub fn all_memory_bytes(&self) -> u64 {
+        self.request
+            .spec
+            .all_memory_bytes()
+            .max(self.memory_bytes.saturating_mul(self.request.spec.workers.into()))
     }
 
     /// Whether workers may wait for such a lease, and for the next one: without a lease no worker may have access to a

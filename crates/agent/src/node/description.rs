@@ -43,6 +43,7 @@ impl Node {
             reach: None,
             host: self.identity.host.clone(),
             sandbox: String::new(),
+            memory_bytes: lease.request.spec.all_memory_bytes(),
         }
     }
 }

@@ -135,7 +135,7 @@ fn entry(
         usage,
         functions,
         slots: slots as u32,
-        memory_bytes: request.spec.all_memory_bytes(),
+        memory_bytes: lease.terms.all_memory_bytes(),
         ended,
     }
 }

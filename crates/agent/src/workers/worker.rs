@@ -363,7 +363,12 @@ impl StartedWorker {
         self.process.pid()
     }
 
-    /// Its resident memory, bytes.
+    /// Compares its memory with a limit that no kernel enforces: see [`Process::memory_beyond_limit`].
+    pub fn memory_beyond_limit(&self) -> Result<u64, u64> {
+        self.process.memory_beyond_limit()
+    }
+
+    /// Resident memory of it and of the processes that it started, bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.process.resident_bytes()
     }

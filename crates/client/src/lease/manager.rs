@@ -155,7 +155,7 @@ impl ManagerConnection {
             cores: grant.cores.clone(),
             workers: grant.cores.len() as u32 / u32::from(options.slots).max(1),
             slots_per_worker: options.slots.into(),
-            memory_bytes: options.memory_bytes,
+            memory_bytes: grant.memory_bytes / u64::from(grant.workers.max(1)),
             gpus: options.gpus.into(),
             label: options.label.clone(),
             job: options.job.clone(),

@@ -83,6 +83,8 @@ pub struct GrantedLease {
     pub epoch: Epoch,
     /// The lease's cores.
     pub cores: Vec<u32>,
+    /// Memory of all its workers by the agent's word, bytes: what was asked for, or the node's share.
+    pub memory_bytes: u64,
     /// Time of the question, milliseconds since 1970: the agent bills no earlier time.
     pub granted_ms: u64,
 }

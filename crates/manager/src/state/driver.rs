@@ -183,6 +183,7 @@ impl ManagerState {
             boot: grant.boot.parse().or(known).map_err(|_| unusable("boot"))?,
             epoch: Epoch(grant.epoch),
             cores: grant.cores.clone(),
+            memory_bytes: grant.memory_bytes,
             granted_ms,
         })
     }

@@ -45,6 +45,79 @@ async fn a_flood_of_output_neither_blocks_the_process_nor_is_kept() {
     assert!(exit.output.ends_with("xthe end\n"));
 }
 
+/// A program that ends with `passed` if it may hold 200 MiB in a memory file.
+const MEMORY_FILE: &str = "import os
+file = os.memfd_create('x')
+for _ in range(200):
+    os.write(file, bytes(1 << 20))
+print('passed', flush=True)
+os.read(0, 1)
+";
+/// A program that ends with `passed` if five children may hold 30 MiB each.
+const CHILDREN: &str = "import os, sys, time
+there, ready = os.pipe()
+for _ in range(5):
+    if os.fork() == 0:
+        kept = bytearray(os.urandom(1 << 20)) * 30
+        os.write(ready, b'x')
+        time.sleep(60)
+        os._exit(0)
+os.set_blocking(there, False)
+held = 0
+while held < 5:
+    try:
+        held += len(os.read(there, 5))
+    except BlockingIOError:
+        pass
+    if os.waitpid(-1, os.WNOHANG)[0]:
+        sys.exit('a child was killed')
+    time.sleep(0.01)
+print('passed', flush=True)
+os.read(0, 1)
+";
+
+/// Runs a program within 96 MiB; kills it as an agent does when it holds more. Returns its output.
+async fn within_a_limit(launcher: &Launcher, program: &str) -> String {
+    let (input, mut end) = io::pipe().expect("a pipe");
+    let started = launcher.start(Kind::Process, None, &WorkerReach::default(), input.into());
+    let process = Arc::new(started.expect("started"));
+    let limited = Arc::clone(&process);
+    let limited = tokio::task::spawn_blocking(move || limited.limit(96 << 20, &[])).await;
+    limited.expect("no panic").expect("limited");
+    let script = format!("exec python3 -c \"{program}\"\n");
+    end.write_all(script.as_bytes()).expect("fits into the pipe");
+    let until = Instant::now() + Duration::from_secs(30);
+    while !process.is_gone() && Instant::now() < until {
+        // The program may be faster than a look, so there is one after its last word.
+        let has_passed = process.output().contains("passed");
+        if process.memory_beyond_limit().is_ok() {
+            process.kill();
+            return "killed by the agent".into();
+        }
+        if has_passed {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(end);
+    process.kill();
+    process.exited().await.output.clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_on_memory_bounds_memory_files_and_children_too() {
+    for launcher in [shell(), shell().without_groups()] {
+        for program in [MEMORY_FILE, CHILDREN] {
+            let output = within_a_limit(&launcher, program).await;
+            assert!(
+                !output.contains("passed"),
+                "{:?}: {output}",
+                launcher.find_lacking(Kind::Process)
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_environment_holds_only_the_short_list() {
     let exit = exit_of("cd /; pwd; tr '\\0' '\\n' < /proc/$$/environ").await;

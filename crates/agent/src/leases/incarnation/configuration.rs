@@ -36,14 +36,16 @@ impl Incarnation {
         };
         // Both at the same time: both end before it loads a library of the lease, and an interpreter imports within its
         // limits.
+        let limit_it = (lease.terms.memory_bytes, self.cores.clone());
         let limited = async {
             match lease.terms.sandbox {
-                Kind::Process => Ok(()),
-                _ => {
-                    worker
-                        .limit(lease.terms.request.spec.memory_bytes, self.cores.clone())
-                        .await
+                // A worker that was just started may still be joining its control group; the node's share can wait.
+                Kind::Process if lease.terms.request.spec.memory_bytes == 0 => {
+                    let worker = Arc::clone(worker);
+                    tokio::spawn(async move { worker.limit(limit_it.0, limit_it.1).await });
+                    Ok(())
                 }
+                _ => worker.limit(limit_it.0, limit_it.1).await,
             }
         };
         let (configured, limited) = tokio::join!(self.give_to(supply, lease, worker, limit), limited);

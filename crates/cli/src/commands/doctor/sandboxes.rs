@@ -7,7 +7,8 @@ use hotlease_sandbox::{Kind, Launcher};
 pub(super) const CHECKS: &[fn() -> Vec<Finding>] = &[kinds];
 
 /// Kinds that may lack a prerequisite.
-const KINDS: [(&str, Kind); 3] = [
+const KINDS: [(&str, Kind); 4] = [
+    ("process", Kind::Process),
     ("namespace", Kind::Namespace),
     ("container", Kind::Container),
     ("microvm", Kind::MicroVm),

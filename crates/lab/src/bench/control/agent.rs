@@ -198,6 +198,7 @@ impl SimulatedAgent {
         };
         self.step(&mut tables, attach)?;
         Ok(Grant {
+            memory_bytes: 0,
             lease: id.to_string(),
             agent: self.0.id.to_string(),
             token: vec![0; 128],

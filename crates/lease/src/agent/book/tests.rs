@@ -127,6 +127,20 @@ fn a_lease_lasts_no_longer_than_its_operator_allows_however_often_it_is_renewed(
 }
 
 #[test]
+fn a_worker_that_asks_for_no_memory_has_the_share_of_its_cores() {
+    let book = LeaseBook::new(0..4, 8000).with_places(4);
+    let shared = LeaseSpec {
+        sharing: CoreUse::Shared,
+        ..LeaseSpec::exclusive(3, 2)
+    };
+    assert_eq!(book.memory_share(&LeaseSpec::exclusive(3, 1)), 2000);
+    assert_eq!(book.memory_share(&LeaseSpec::exclusive(1, 2)), 4000);
+    assert_eq!(book.memory_share(&shared), 1000);
+    let unknown = LeaseBook::new(0..4, 0);
+    assert_eq!(unknown.memory_share(&LeaseSpec::exclusive(1, 1)), 0);
+}
+
+#[test]
 fn a_lease_that_is_not_renewed_expires_at_its_ttl_and_not_before() {
     let mut book = LeaseBook::new(0..1, 0);
     let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);

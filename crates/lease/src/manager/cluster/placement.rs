@@ -327,8 +327,11 @@ impl Cluster {
                 boot,
                 epoch,
                 cores,
+                memory_bytes,
                 granted_ms,
             } = granted;
+            // An agent bills no more than it offers, and no less than was asked for.
+            let offered = self.registry.agent(agent).map_or(0, |(record, ..)| record.memory_bytes);
             let note = LeaseNote {
                 agent,
                 boot,
@@ -338,7 +341,7 @@ impl Cluster {
                 epoch,
                 billable_cores: part.billable_cores(&cores),
                 cores,
-                memory_bytes: part.all_memory_bytes(),
+                memory_bytes: memory_bytes.min(offered).max(part.all_memory_bytes()),
                 gpus: part.all_gpus(),
                 granted_ms,
             };

@@ -46,6 +46,7 @@ fn granted(cluster: &mut Cluster, ask: AskId, lease: u8, cores: Vec<u32>) {
         boot: BOOT,
         epoch: Epoch(lease.into()),
         cores,
+        memory_bytes: 0,
         granted_ms: 7,
     };
     let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
@@ -142,6 +143,7 @@ fn a_grant_that_was_not_written_down_counts_no_more() {
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
+        memory_bytes: 0,
         granted_ms: 7,
     };
     let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);

@@ -111,6 +111,7 @@ pub(super) fn grants(ask: AskId, number: u8) -> ClusterEvent {
             boot: boot(number),
             epoch: Epoch(1),
             cores: vec![0],
+            memory_bytes: 0,
             granted_ms: 7,
         },
     }
@@ -294,6 +295,7 @@ fn no_agent_is_asked_for_ever() {
                     boot: boot(asked_agent.0[0]),
                     epoch: Epoch(1),
                     cores: vec![0],
+                    memory_bytes: 0,
                     granted_ms: 7,
                 },
             },

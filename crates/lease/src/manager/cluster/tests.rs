@@ -158,6 +158,7 @@ fn a_lease_is_billed_by_its_request_and_not_by_what_its_agent_grants() {
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0, 1, 2],
+        memory_bytes: 0,
         granted_ms: 9,
     };
     let (_, writes, _) = commit(cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO));
@@ -201,6 +202,7 @@ fn with_lease() -> Cluster {
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
+        memory_bytes: 0,
         granted_ms: 7,
     };
     let (id, _, rest) = commit(cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO));
@@ -279,6 +281,7 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
+        memory_bytes: 0,
         granted_ms: 7,
     };
     let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
@@ -368,6 +371,7 @@ fn a_grant_of_a_run_that_has_not_registered_is_given_back() {
         boot: BootId([2; 8]),
         epoch: Epoch(1),
         cores: vec![0],
+        memory_bytes: 0,
         granted_ms: 7,
     };
     let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
@@ -389,6 +393,7 @@ fn a_lease_that_cannot_be_written_down_is_given_back() {
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
+        memory_bytes: 0,
         granted_ms: 7,
     };
     let (id, ..) = commit(cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO));

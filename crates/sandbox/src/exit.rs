@@ -1,0 +1,43 @@
+//! How a process ended.
+
+use std::fmt;
+
+/// Way in which a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessEnd {
+    /// It exited with this status.
+    Exited(i32),
+    /// This signal killed it.
+    Signalled(i32),
+    /// The kernel's out-of-memory killer killed it.
+    OutOfMemory,
+}
+
+/// End of a process, and the last of its output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// Way in which it ended.
+    pub end: ProcessEnd,
+    /// The last of its output.
+    pub output: String,
+}
+
+impl Exit {
+    /// Whether the process itself caused its end: it was not killed from outside, for lack of memory or to stop it.
+    pub fn is_its_own(&self) -> bool {
+        !matches!(
+            self.end,
+            ProcessEnd::OutOfMemory | ProcessEnd::Signalled(libc::SIGKILL | libc::SIGTERM)
+        )
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.end {
+            ProcessEnd::Exited(status) => write!(f, "exited with status {status}"),
+            ProcessEnd::Signalled(signal) => write!(f, "killed by signal {signal}"),
+            ProcessEnd::OutOfMemory => f.write_str("killed by the out-of-memory killer"),
+        }
+    }
+}

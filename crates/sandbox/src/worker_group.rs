@@ -1,0 +1,149 @@
+//! Control groups of workers without a sandbox: a limit on the memory of a worker with all processes that it starts.
+//!
+//! Joining a group takes the kernel up to some 20 ms, so a worker joins while it starts, and a lease only sets the limit.
+
+use hotlease_nursery::cgroup::{ControlGroup, Groups, MEMORY};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Pause between attempts to remove the groups of ended workers, and the time for all of them, when the process ends.
+const REMOVE_AGAIN_AFTER: Duration = Duration::from_millis(5);
+const REMOVED_WITHIN: Duration = Duration::from_millis(200);
+
+/// The folder of this process for the groups of its workers. There is one, because its name is that of the process.
+pub(crate) struct WorkerGroups {
+    found: OnceLock<Result<Mutex<FoundGroups>, String>>,
+}
+
+struct FoundGroups {
+    groups: Groups,
+    /// Groups of ended workers that could not be removed yet.
+    dying: Vec<ControlGroup>,
+}
+
+impl FoundGroups {
+    /// Removes groups that were busy; returns whether none is left.
+    fn remove_dying(&mut self) -> bool {
+        self.dying.retain_mut(|group| !group.remove());
+        self.dying.is_empty()
+    }
+}
+
+static SHARED: Mutex<Weak<WorkerGroups>> = Mutex::new(Weak::new());
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl WorkerGroups {
+    /// The groups of this process. Nothing is made before the first worker.
+    pub fn shared() -> Arc<Self> {
+        let mut shared = locked(&SHARED);
+        shared.upgrade().unwrap_or_else(|| {
+            let groups = Arc::new(Self { found: OnceLock::new() });
+            *shared = Arc::downgrade(&groups);
+            groups
+        })
+    }
+
+    /// No groups, as on a host that has none.
+    #[cfg(test)]
+    pub fn none() -> Arc<Self> {
+        let found = OnceLock::from(Err("there are none in this test".to_owned()));
+        Arc::new(Self { found })
+    }
+
+    fn found(&self) -> Result<&Mutex<FoundGroups>, &str> {
+        let found = self.found.get_or_init(|| {
+            let (groups, missing) = Groups::find(Path::new("/"), &[MEMORY]);
+            match missing.into_iter().next() {
+                Some((_, why)) => Err(why),
+                None => Ok(Mutex::new(FoundGroups {
+                    groups,
+                    dying: Vec::new(),
+                })),
+            }
+        });
+        found.as_ref().map_err(String::as_str)
+    }
+
+    /// Why the kernel does not limit the memory of workers here, if it does not.
+    pub fn lacking(&self) -> Option<String> {
+        let why = self.found().err()?;
+        Some(format!(
+            "memory of a worker by the kernel: the agent looks at it now and then ({why})"
+        ))
+    }
+}
+
+impl Drop for WorkerGroups {
+    fn drop(&mut self) {
+        if let Some(Ok(found)) = self.found.get() {
+            let found = &mut *locked(found);
+            // Groups are busy for a moment after their last process.
+            let until = Instant::now() + REMOVED_WITHIN;
+            while !found.remove_dying() && Instant::now() < until {
+                std::thread::sleep(REMOVE_AGAIN_AFTER);
+            }
+            found.groups.close();
+        }
+    }
+}
+
+/// The group of one worker.
+pub(crate) struct WorkerGroup {
+    groups: Arc<WorkerGroups>,
+    pid: u32,
+    /// `None`: it has no group.
+    made: OnceLock<Option<Mutex<ControlGroup>>>,
+}
+
+impl WorkerGroup {
+    pub fn new(groups: Arc<WorkerGroups>, pid: u32) -> Self {
+        Self {
+            groups,
+            pid,
+            made: OnceLock::new(),
+        }
+    }
+
+    /// Puts the worker into a group of its own, unless it is in one or there are none here. Blocks for milliseconds.
+    pub fn join(&self) -> Option<&Mutex<ControlGroup>> {
+        let made = self.made.get_or_init(|| {
+            let mut found = locked(self.groups.found().ok()?);
+            // The limit on processes is not in use.
+            found.groups.make(self.pid as i32, 0, 0).ok().map(Mutex::new)
+        });
+        made.as_ref()
+    }
+
+    /// Limits the memory of the worker and of all processes that it starts; returns whether the kernel does so.
+    pub fn limit(&self, bytes: u64) -> io::Result<bool> {
+        match self.join() {
+            Some(group) => locked(group).limit_memory(bytes).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the kernel has killed a process of the group for lack of memory; `None`: it does not count such kills.
+    pub fn read_oom_kill(&self) -> Option<bool> {
+        locked(self.made.get()?.as_ref()?).read_oom_kill()
+    }
+}
+
+impl Drop for WorkerGroup {
+    fn drop(&mut self) {
+        let Some(Some(made)) = self.made.take() else { return };
+        let mut group = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Ok(found) = self.groups.found() else { return };
+        let mut found = locked(found);
+        found.remove_dying();
+        if !group.remove() {
+            // Processes that have left the worker's process group go on, without its limit.
+            let _ = group.limit_memory(0);
+            found.dying.push(group);
+        }
+    }
+}
