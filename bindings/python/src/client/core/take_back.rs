@@ -93,6 +93,7 @@ impl Lane {
 
 impl SendPath {
     /// Withdraws the request, so that no worker uses its memory; returns the path of one that has begun.
+    #[allow(clippy::result_large_err, reason = "it is the path itself, which goes on")]
     fn withdraw(self, pipeline: &mut Pipeline) -> Result<(), Self> {
         match self {
             Self::Ring if pipeline.withdraw_last() => Ok(()),
