@@ -241,7 +241,9 @@ impl Node {
                 tracing::info!(%lease, %reason, invocations = usage.invocations, "lease ended");
                 let outboxes = sessions.iter().filter_map(|session| tables.outboxes.remove(session));
                 let outboxes: Vec<_> = outboxes.collect();
-                self.owe(tables, lease);
+                if !tables.leases.get(&lease).is_some_and(|lease| lease.is_unused()) {
+                    self.owe(tables, lease);
+                }
                 if let Some(lease) = tables.leases.remove(&lease) {
                     lease.close_storage();
                     self.note_end(&lease, tables, usage);
@@ -306,7 +308,9 @@ impl Node {
         let request = LeaseRequest::of(&message, self.identity.ttl)?;
         let request = Arc::new(self.identity.bounds.cut(request));
         let isolation = self.isolation_of(&message, origin).await?;
-        if request.spec.memory_bytes > 0 {
+        // A manager asks for more than is offered to learn how much is free.
+        let is_count = self.tables().book.offers_less_than(&request.spec);
+        if request.spec.memory_bytes > 0 && !is_count {
             // The book decides whether there is enough now.
             eviction::make_room(self, request.spec.all_memory_bytes()).await;
         }
@@ -320,8 +324,8 @@ impl Node {
                 ) => refusal,
                 done => return done,
             };
-            let may_soon_fit = self.tables().book.can_soon_fit(&request.spec);
-            if may_soon_fit {
+            // Also if the request would not fit then: a manager that asks several agents adds up what each has free.
+            if self.tables().book.ending_cores() > 0 {
                 match timeout_at(until, active.changed()).await {
                     Ok(Ok(())) => continue,
                     Ok(Err(_)) | Err(_) => return Err(refusal),

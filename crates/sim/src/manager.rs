@@ -218,6 +218,7 @@ impl ManagerNode {
                             lease,
                             tenant: String::new(),
                             reason: EndReason::Released,
+                            unused: false,
                         },
                         known: self.durable.lease(lease),
                     },

@@ -5,15 +5,15 @@ use hotlease_tests::library::library;
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::{LIMIT, SOON};
 use hotlease_tests::wait::{until, until_true};
-use hotlease_wire::grpc::AcquireRequest;
 use hotlease_wire::grpc::agent_client::AgentClient;
+use hotlease_wire::grpc::{AcquireRequest, ReleaseRequest};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 
 fn direct(nodes: &Nodes) -> LeaseOptions {
     LeaseOptions {
@@ -171,18 +171,53 @@ fn tenant_of_a_direct_lease_is_what_the_credentials_say() {
     assert!(json(&nodes, &["bill", "--by", "lease"]).is_empty());
 }
 
-fn grant_direct(directory: &Path, tenant: &str) -> Result<String, tonic::Status> {
+#[test]
+fn lease_that_a_manager_did_not_hand_out_is_no_disputed_usage() {
+    let nodes = Nodes::start(1);
+    let ended = ["unused", "released"].map(|reason| {
+        ask_agent(nodes.nodes[0].directory(), async |agent| {
+            let granted = agent.grant(one_worker("uid:4242")).await.expect("granted").into_inner();
+            let lease = granted.lease.clone();
+            let end = ReleaseRequest {
+                lease,
+                reason: reason.into(),
+                ..ReleaseRequest::default()
+            };
+            agent.end_lease(end).await.expect("ended");
+            granted.lease
+        })
+    });
+    // The manager knows neither lease, and disputes what the agent wants to bill.
+    let disputes = || json(&nodes, &["bill", "verify"])[0].to_string();
+    until_true("the agent has reported both ends", LIMIT, || {
+        disputes().contains(&ended[1])
+    });
+    assert!(!disputes().contains(&ended[0]), "no party has used it: {}", disputes());
+}
+
+fn one_worker(tenant: &str) -> AcquireRequest {
+    AcquireRequest {
+        workers: 1,
+        slots_per_worker: 1,
+        tenant: tenant.into(),
+        ..AcquireRequest::default()
+    }
+}
+
+/// Asks an agent through its own socket, as managers and clients of its host do.
+fn ask_agent<T>(directory: &Path, ask: impl AsyncFnOnce(&mut AgentClient<Channel>) -> T) -> T {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let address = format!("unix:{}", directory.join("agent.sock").display());
         let endpoint = Endpoint::from_shared(address).expect("an address");
         let mut client = AgentClient::new(endpoint.connect().await.expect("the agent serves"));
-        let request = AcquireRequest {
-            workers: 1,
-            slots_per_worker: 1,
-            tenant: tenant.into(),
-            ..AcquireRequest::default()
-        };
-        client.grant_direct(request).await.map(|grant| grant.into_inner().lease)
+        ask(&mut client).await
+    })
+}
+
+fn grant_direct(directory: &Path, tenant: &str) -> Result<String, tonic::Status> {
+    ask_agent(directory, async |agent| {
+        let granted = agent.grant_direct(one_worker(tenant)).await;
+        granted.map(|grant| grant.into_inner().lease)
     })
 }

@@ -123,19 +123,24 @@ impl Service {
         let bad = |what: &str| Rejection::BadRequest { what: what.into() };
         let id: LeaseId = request.lease.parse().map_err(|_| bad("not a lease id"))?;
         let reason = match request.reason.as_str() {
-            "" | "released" => EndReason::Released,
+            "" | "released" | "unused" => EndReason::Released,
             "revoked" => EndReason::Revoked,
-            _ => return Err(bad("the reason is neither \"released\" nor \"revoked\"")),
+            _ => return Err(bad("the reason is not \"released\", \"revoked\" or \"unused\"")),
         };
         let lease = {
             let tables = self.node.tables();
-            let holder = &tables.book.active(id)?.request.tenant;
+            let booked = tables.book.active(id)?;
+            let holder = &booked.request.tenant;
             // An empty tenant means the manager itself.
             let permitted = request.tenant.is_empty() || request.tenant == ROOT || request.tenant == *holder;
             if !permitted {
                 return Err(Rejection::WrongTenant);
             }
-            tables.leases.get(&id).cloned().ok_or(Rejection::UnknownLease)?
+            let lease = tables.leases.get(&id).cloned().ok_or(Rejection::UnknownLease)?;
+            if request.reason == "unused" && booked.all_sessions().is_empty() {
+                lease.mark_unused();
+            }
+            lease
         };
         self.node.step(BookEvent::End { lease: id, reason })?;
         let (_, usage) = lease.wait_for_end().await;

@@ -34,6 +34,8 @@ pub(crate) struct ActiveLease {
     ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
     /// Set once the sessions of the lease are told that it is ending.
     ending: AtomicBool,
+    /// Whether the manager has taken it back before any client knew of it.
+    unused: AtomicBool,
 }
 
 impl ActiveLease {
@@ -47,6 +49,7 @@ impl ActiveLease {
             incarnations: Mutex::default(),
             ended: watch::Sender::new(None),
             ending: AtomicBool::new(false),
+            unused: AtomicBool::new(false),
         }
     }
 
@@ -70,6 +73,17 @@ impl ActiveLease {
     pub fn mark_ending(&self) -> bool {
         // Relaxed: the caller holds the node's lock, which orders the calls.
         !self.ending.swap(true, Ordering::Relaxed)
+    }
+
+    /// Marks a lease that the manager has not handed out: no tenant pays for it.
+    pub fn mark_unused(&self) {
+        // Relaxed, here and below: the caller holds the node's lock.
+        self.unused.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the lease was taken back before any client knew of it.
+    pub fn is_unused(&self) -> bool {
+        self.unused.load(Ordering::Relaxed)
     }
 
     fn places(&self) -> MutexGuard<'_, Vec<Arc<Incarnation>>> {

@@ -34,6 +34,10 @@ impl Node {
     /// Notes the last total of a lease.
     pub(crate) fn note_end(&self, lease: &ActiveLease, tables: &NodeState, usage: UsageTotals) {
         let Some(journal) = &self.journal else { return };
+        if lease.is_unused() {
+            // A note of it while it ran, if there is one, is not reported.
+            return journal.acknowledge(self.journal_key(lease.id), usage, true);
+        }
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease.id);
         let slots = ended.map_or(0, |ended| ended.cores.len());
         let functions = ended.map(|ended| ended.functions.clone()).unwrap_or_default();

@@ -143,20 +143,13 @@ impl LeaseBook {
         ending.map(|lease| lease.cores().len() as u32).sum()
     }
 
-    /// Whether a lease of this size may fit once the leases that are ending now have ended.
-    pub fn can_soon_fit(&self, spec: &LeaseSpec) -> bool {
-        let ending = self.leases.values().filter(|lease| !lease.is_active());
-        let ending_gpus: usize = ending.map(|lease| lease.gpus().len()).sum();
-        if self.free_gpus().saturating_add(ending_gpus as u32) < spec.all_gpus() {
-            return false;
-        }
-        match spec.sharing {
-            CoreUse::Exclusive(_) => self.free_cores() + self.ending_cores() >= spec.all_slots(),
-            CoreUse::Shared => {
-                let ending = self.ending_cores() * self.cores.places_per_core();
-                self.free_places() + ending >= spec.all_slots()
-            }
-        }
+    /// Whether the node does not offer so many cores or places, free or not.
+    pub fn offers_less_than(&self, spec: &LeaseSpec) -> bool {
+        let each = match spec.sharing {
+            CoreUse::Exclusive(_) => 1,
+            CoreUse::Shared => self.cores.places_per_core(),
+        };
+        spec.all_slots() > self.offered_cores() * each
     }
 
     /// Number of cores that the node offers.
@@ -305,7 +298,9 @@ impl LeaseBook {
         }
         let spec = request.spec;
         let memory_left = self.memory_left();
-        if spec.all_memory_bytes() > memory_left {
+        // Where cores are short, too, they are the reason that is given: managers need to know how many are free.
+        let lacks_cores = spec.sharing != CoreUse::Shared && spec.all_slots() > self.free_cores();
+        if spec.all_memory_bytes() > memory_left && !lacks_cores {
             return Err(Rejection::TooMany {
                 what: "bytes of memory asked for".into(),
                 limit: memory_left,

@@ -98,6 +98,8 @@ pub struct EndRequest {
     pub tenant: String,
     /// Why the lease ends: released by its holder, or revoked.
     pub reason: EndReason,
+    /// Whether it was never handed out: then no tenant pays for it, and no usage of it is reported.
+    pub unused: bool,
 }
 
 /// A lease as the durable state knows it: where it was granted, and for which tenant.

@@ -11,7 +11,6 @@ pub use capacity::Capacity;
 use hotlease_wire::ids::{AgentId, BootId};
 pub use need::{Demand, Need};
 use runs::AgentRuns;
-pub(super) use share::PartShare;
 pub use silence::{FORGOTTEN_AFTER, GONE_AFTER, REPORTS_PER_SECOND_MAX, SUSPECTED_AFTER};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -138,6 +138,7 @@ pub(crate) async fn release(
             false => request.tenant,
         },
         reason,
+        unused: false,
     };
     let known = known.map(lease_note);
     let ask = |request| ClusterEvent::Release {

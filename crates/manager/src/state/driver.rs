@@ -15,9 +15,10 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-/// Reasons in a [`ReleaseRequest`]: the holder releases the lease, or an operator revokes it.
+/// Reasons in a [`ReleaseRequest`]: the holder releases the lease, an operator revokes it, or it was never handed out.
 pub(crate) const RELEASED: &str = "released";
 pub(crate) const REVOKED: &str = "revoked";
+const UNUSED: &str = "unused";
 
 impl ManagerState {
     /// Sends a request to the state machine, and waits for its answer. `message`: the message for agents, if the
@@ -207,6 +208,7 @@ impl ManagerState {
             tenant: release.tenant,
             reason: match release.reason {
                 EndReason::Revoked => REVOKED.into(),
+                _ if release.unused => UNUSED.into(),
                 _ => RELEASED.into(),
             },
         };
@@ -230,6 +232,7 @@ impl ManagerState {
             // An empty name: the manager itself ends the lease.
             tenant: String::new(),
             reason: EndReason::Released,
+            unused: false,
         };
         if let Err(error) = self.end_at(agent, release, None).await {
             tracing::warn!(%lease, %error, "a lease that was not handed out has to expire");

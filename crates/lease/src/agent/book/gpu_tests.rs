@@ -52,13 +52,11 @@ fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
         "{again:?}"
     );
     let second = book.lease(id(1)).expect("granted").workers[1].epoch;
-    assert!(!book.can_soon_fit(&spec(1, 1, 3)));
     let end = BookEvent::End {
         lease: id(1),
         reason: EndReason::Reclaimed,
     };
     assert_eq!(book.step(end, SECOND).refusal, None);
-    assert!(book.can_soon_fit(&spec(1, 1, 3)));
     let _ = book.step(gone(id(1), 0, epoch), SECOND);
     assert_eq!(book.free_gpus(), 2, "GPUs wait for their workers");
     let _ = book.step(gone(id(1), 1, second), SECOND);

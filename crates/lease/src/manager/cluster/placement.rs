@@ -6,11 +6,14 @@
 //! A request may be spread over several agents, each of which grants a lease of its own, a *part*. To the client it
 //! is one request with one answer: nothing is written down or answered before the last part is granted. If there
 //! are too few parts, or one of them cannot be written down, all are given back.
+//!
+//! A part is held only if the request can be served. So where one agent alone has not enough room, each agent is
+//! first asked for more than it can grant: its refusal says for how many workers it has room, and it holds nothing
+//! meanwhile. Parts are requested once these words together are enough.
 
 use super::orders::WishRecord;
 use super::rejections::Rejections;
 use super::{Cluster, Continuation, Question, answer, refuse};
-use crate::manager::registry::PartShare;
 use crate::manager::{
     AskId, ClusterAction, ClusterAnswer, EndRequest, GrantedLease, LeaseNote, Need, RequestId, StateWrite,
 };
@@ -92,6 +95,12 @@ impl Placement {
     fn granted_workers(&self) -> u32 {
         self.parts.iter().map(|part| part.workers).sum()
     }
+
+    /// Number of workers for which the agents that were asked have room, by their own word.
+    fn said(&self) -> u32 {
+        let rooms = self.asked.values().flatten();
+        rooms.fold(0, |sum, room| sum.saturating_add(*room))
+    }
 }
 
 impl Cluster {
@@ -140,25 +149,35 @@ impl Cluster {
         let next = match placement.wanted.spread {
             PlacementSpread::OneAgent => {
                 placement.candidates.retain(serves);
-                let next = placement.candidates.pop_front();
-                next.map(|agent| PartShare {
-                    agent,
-                    workers: spec.workers,
-                })
+                placement.candidates.pop_front().map(|agent| (agent, spec.workers))
             }
-            PlacementSpread::Several { .. } => {
-                let missing = spec.workers - placement.granted_workers();
+            PlacementSpread::Several { least } => {
+                let held = placement.granted_workers();
+                let missing = spec.workers - held;
                 let goes_on = missing > 0
                     && placement.parts.len() < PARTS_MAX
                     && placement.asks < ASKS_MAX
                     && now < placement.until;
                 let Placement { asked, rejections, .. } = &*placement;
                 let serves = |agent: &AgentId| serves(agent) && !rejections.is_never(agent);
-                let share = || self.registry.share(missing, spec.with_workers(1), asked, serves);
-                goes_on.then(share).flatten()
+                let share = |serves: &dyn Fn(&AgentId) -> bool| {
+                    let each = spec.with_workers(1);
+                    self.registry.share(missing, each, asked, serves)
+                };
+                let next = || match share(&serves) {
+                    Some(next) if held > 0 || next.workers.max(placement.said()) >= least => {
+                        Some((next.agent, next.workers))
+                    }
+                    _ => {
+                        // More than it offers, or enough for the whole request.
+                        let next = share(&|agent: &AgentId| serves(agent) && !asked.contains_key(agent))?;
+                        Some((next.agent, least.min(next.offered + 1)))
+                    }
+                };
+                goes_on.then(next).flatten()
             }
         };
-        let Some(PartShare { agent, workers }) = next else {
+        let Some((agent, workers)) = next else {
             return self.settle(request, actions);
         };
         placement.asks += 1;
@@ -282,7 +301,7 @@ impl Cluster {
                 what: "every node is being given back, or offers no cores; see `hotlease agents`".into(),
             },
             placement => {
-                let asked = (&placement.wanted, placement.granted_workers());
+                let asked = (&placement.wanted, placement.granted_workers() + placement.said());
                 let serves = |agent: &AgentId| self.may_serve(*agent);
                 placement.rejections.sum_up(asked, &self.registry, serves)
             }
@@ -399,6 +418,7 @@ impl Cluster {
             lease,
             tenant,
             reason: EndReason::Released,
+            unused: true,
         };
         actions.push(ClusterAction::AskEnd { ask, agent, release });
     }

@@ -163,14 +163,57 @@ fn one_agent_with_room_for_all_gets_all() {
     );
 }
 
+/// Lets agents say that all they offer is free, until one is asked for a part; returns the actions with that question.
+fn count(cluster: &mut Cluster, mut actions: Vec<ClusterAction>, each: u32) -> Vec<ClusterAction> {
+    loop {
+        let (ask, agent, workers) = asked(&actions);
+        let (record, ..) = cluster.registry().agent(agent).expect("it is registered");
+        let offered = record.cores.len() as u32;
+        if workers * each <= offered {
+            return actions;
+        }
+        actions = cluster.step(full(ask, offered), Duration::ZERO);
+    }
+}
+
+#[test]
+fn nothing_is_held_before_all_have_said_for_how_many_they_have_room() {
+    let mut cluster = cluster(&[4, 2, 2]);
+    let mut actions = acquire(&mut cluster, 4, 2, 4);
+    for free in [4, 2, 0] {
+        let (ask, asked_agent, workers) = asked(&actions);
+        let offered = if asked_agent == agent(0) { 4 } else { 2 };
+        assert!(workers * 2 > offered, "{workers} workers of two cores could be granted");
+        actions = cluster.step(full(ask, free), Duration::ZERO);
+    }
+    let (given_back, refusal) = refused(&actions);
+    assert_eq!(given_back, BTreeSet::new(), "nothing was granted");
+    assert_eq!(refusal, Rejection::NotTogether { asked: 4, found: 3 });
+    assert_eq!(cluster.requests(), 0);
+}
+
+#[test]
+fn one_agent_is_asked_for_no_part_of_what_only_all_of_it_would_be() {
+    let mut cluster = cluster(&[4]);
+    // The manager believes that two of the four cores are free; a third one was released just now.
+    let (ask, ..) = asked(&acquire(&mut cluster, 2, 1, 2));
+    settle_commits(&mut cluster, grants(ask, 0), false);
+    let (ask, _, workers) = asked(&acquire(&mut cluster, 4, 1, 4));
+    assert_eq!(workers, 4);
+    let (given_back, refusal) = refused(&cluster.step(full(ask, 3), Duration::ZERO));
+    assert_eq!(given_back, BTreeSet::new());
+    assert_eq!(refusal, Rejection::NotTogether { asked: 4, found: 3 });
+}
+
 #[test]
 fn parts_are_handed_out_together_once_all_are_written_down() {
     let mut cluster = cluster(&[4, 2, 2]);
-    let (first, asked_agent, workers) = asked(&acquire(&mut cluster, 3, 2, 3));
+    let actions = acquire(&mut cluster, 3, 2, 3);
+    let (first, asked_agent, workers) = asked(&count(&mut cluster, actions, 2));
     assert_eq!((asked_agent, workers), (agent(0), 2), "who has most is asked first");
-    let (second, _, workers) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
+    let (second, other, workers) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
     assert_eq!(workers, 1);
-    let actions = cluster.step(grants(second, 1), Duration::ZERO);
+    let actions = cluster.step(grants(second, other.0[0]), Duration::ZERO);
     let commits: Vec<_> = actions
         .iter()
         .map(|action| match action {
@@ -192,11 +235,14 @@ fn parts_are_handed_out_together_once_all_are_written_down() {
 }
 
 #[test]
-fn refused_request_leaves_nothing_granted() {
+fn room_that_another_lease_took_meanwhile_ends_the_request_and_its_parts_are_not_billed() {
     let mut cluster = cluster(&[4, 2]);
-    let (first, ..) = asked(&acquire(&mut cluster, 3, 2, 3));
+    let actions = acquire(&mut cluster, 3, 2, 3);
+    let (first, ..) = asked(&count(&mut cluster, actions, 2));
     let (second, ..) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
     let actions = settle_commits(&mut cluster, full(second, 1), false);
+    let unused = |action: &ClusterAction| matches!(action, ClusterAction::AskEnd { release, .. } if release.unused);
+    assert!(actions.iter().any(unused), "{actions:?}");
     let (given_back, refusal) = refused(&actions);
     assert_eq!(given_back, BTreeSet::from([lease(0)]), "what was granted is given back");
     assert_eq!(refusal, Rejection::NotTogether { asked: 3, found: 2 });
@@ -261,7 +307,8 @@ fn parts_of_which_one_cannot_be_written_down_are_all_given_back() {
 #[test]
 fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
     let mut cluster = cluster(&[2, 2]);
-    let (first, asked_agent, _) = asked(&acquire(&mut cluster, 2, 2, 2));
+    let actions = acquire(&mut cluster, 2, 2, 2);
+    let (first, asked_agent, _) = asked(&count(&mut cluster, actions, 2));
     let (one, other) = (asked_agent.0[0], 1 - asked_agent.0[0]);
     let (second, ..) = asked(&cluster.step(grants(first, one), Duration::ZERO));
     let again = AgentProfile {
@@ -279,29 +326,13 @@ fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
 fn no_agent_is_asked_for_ever() {
     let mut cluster = cluster(&[2; 40]);
     let mut actions = acquire(&mut cluster, 40, 2, 40);
-    let mut granted = 0;
+    let mut answers = 0;
     // Each answer takes a second: after eight seconds the request is refused.
-    for second in 1..20 {
-        let (ask, asked_agent, _) = match &actions[..] {
-            [ClusterAction::AskGrant { .. }] => asked(&actions),
-            _ => break,
-        };
-        granted += 1;
-        actions = cluster.step(
-            ClusterEvent::Granted {
-                ask,
-                granted: GrantedLease {
-                    lease: lease(second),
-                    boot: boot(asked_agent.0[0]),
-                    epoch: Epoch(1),
-                    cores: vec![0],
-                    memory_bytes: 0,
-                    granted_ms: 7,
-                },
-            },
-            Duration::from_secs(second.into()),
-        );
+    while let [ClusterAction::AskGrant { .. }] = actions[..] {
+        answers += 1;
+        let (ask, ..) = asked(&actions);
+        actions = cluster.step(full(ask, 2), Duration::from_secs(answers));
     }
     let (given_back, _) = refused(&actions);
-    assert_eq!((granted, given_back.len()), (8, 8));
+    assert_eq!((answers, given_back.len()), (8, 0));
 }

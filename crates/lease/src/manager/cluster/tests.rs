@@ -430,6 +430,7 @@ fn a_lease_that_is_not_recorded_is_looked_for_everywhere() {
             lease: LEASE,
             tenant: "uid:1".into(),
             reason: EndReason::Released,
+            unused: false,
         },
         known: None,
     };

@@ -12,6 +12,8 @@ pub(in crate::manager) struct PartShare {
     pub agent: AgentId,
     /// Number of workers.
     pub workers: u32,
+    /// Number of workers for which the agent offers enough, free or not.
+    pub offered: u32,
 }
 
 impl Registry {
@@ -54,14 +56,14 @@ impl Registry {
             let room = match asked.get(&record.id) {
                 None if hoped => offered,
                 None => free,
-                // The record holds the agent's answer too, but also what other leases have given back since then.
-                Some(Some(room)) if gpus > 0 => free.min(*room),
+                // Newer than the record, which does not have what was released since the agent's last report.
                 Some(Some(room)) => *room,
                 Some(None) => 0,
             };
             (room > 0).then(|| PartShare {
                 agent: record.id,
                 workers: room.min(offered).min(workers),
+                offered,
             })
         };
         let heard = [AgentState::Serving, AgentState::Suspected];
