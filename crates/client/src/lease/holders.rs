@@ -1,5 +1,5 @@
-//! Who holds what a refused request lacks, for the text of the refusal: what listings show to this client's user, at the
-//! time of the refusal.
+//! Holders of what a refused request lacks, for the text of the refusal: those that listings show to this client's user,
+//! at the time of the refusal.
 
 use crate::Error;
 use crate::lease::direct;

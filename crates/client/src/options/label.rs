@@ -76,7 +76,7 @@ mod tests {
         for none in ["python3", "python3 -", "python3 -c print(1) x", "/opt/train.py x", ""] {
             assert_eq!(of(none), None, "{none}");
         }
-        assert_eq!(label("/home/ann/train.py", 4242), "train.py (pid 4242)");
+        assert_eq!(label("work/train.py", 4242), "train.py (pid 4242)");
         let long = label(&"ä".repeat(100), u32::MAX);
         assert!(
             long.len() <= LABEL_BYTES_MAX && long.ends_with("ä (pid 4294967295)"),
