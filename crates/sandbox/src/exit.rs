@@ -1,4 +1,4 @@
-//! How a process ended.
+//! End of a process, with the last of its output.
 
 use std::fmt;
 

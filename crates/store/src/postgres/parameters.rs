@@ -79,10 +79,10 @@ fn split(text: &str) -> Result<(String, OwnParameters), StoreError> {
     {
         let (mut rest, mut own) = (String::new(), Vec::new());
         for (name, value) in words(text)? {
-            match take(&name, &value) {
-                Taken::Own(name) => own.push((name, value)),
-                Taken::Implied => {}
-                Taken::Other => {
+            match kind_of(&name, &value) {
+                ParameterKind::Own(name) => own.push((name, value)),
+                ParameterKind::Implied => {}
+                ParameterKind::Other => {
                     let quoted = value.replace('\\', "\\\\").replace('\'', "\\'");
                     rest.push_str(&format!("{name}='{quoted}' "));
                 }
@@ -95,10 +95,10 @@ fn split(text: &str) -> Result<(String, OwnParameters), StoreError> {
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = decoded(value).ok_or_else(|| unusable(format!("{name} has a % without two digits")))?;
-        match take(name, &value) {
-            Taken::Own(name) => own.push((name, value)),
-            Taken::Implied => {}
-            Taken::Other => rest.push(pair),
+        match kind_of(name, &value) {
+            ParameterKind::Own(name) => own.push((name, value)),
+            ParameterKind::Implied => {}
+            ParameterKind::Other => rest.push(pair),
         }
     }
     Ok((
@@ -107,7 +107,8 @@ fn split(text: &str) -> Result<(String, OwnParameters), StoreError> {
     ))
 }
 
-enum Taken {
+/// Reader of a parameter.
+enum ParameterKind {
     /// One of our own parameters.
     Own(&'static str),
     /// What it asks for is so anyway.
@@ -116,12 +117,12 @@ enum Taken {
     Other,
 }
 
-fn take(name: &str, value: &str) -> Taken {
+fn kind_of(name: &str, value: &str) -> ParameterKind {
     if name == "sslmode" && CHECKED.contains(&value) {
-        return Taken::Implied;
+        return ParameterKind::Implied;
     }
     let own = OWN.into_iter().find(|own| *own == name);
-    own.map_or(Taken::Other, Taken::Own)
+    own.map_or(ParameterKind::Other, ParameterKind::Own)
 }
 
 /// The pairs of `name=value`, where a value may stand in single quotes and a backslash takes the next character as it is.
