@@ -189,7 +189,7 @@ fn rules_of_schedules_are_checked() {
             }]),
             "for 3 readers of 3 ranks",
         ),
-        (Round::default(), "nothing in it"),
+        (Round::default(), "the round is empty"),
     ];
     for (round, expected) in broken {
         let schedule = Schedule {
