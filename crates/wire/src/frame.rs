@@ -196,7 +196,7 @@ impl RequestHeader {
     #[inline]
     pub fn decode(words: &LineWords) -> Result<Self, DecodeError> {
         let flags = Flags((words[1] >> 48) as u16);
-        if flags.inputs() > PARTS_MAX || flags.outputs() > PARTS_MAX {
+        if flags.inputs() > PARTS_MAX || flags.outputs() > PARTS_MAX || flags.has_stray_claim() {
             return Err(DecodeError::Malformed { what: "request flags" });
         }
         Ok(Self {
@@ -435,9 +435,10 @@ mod tests {
     #[test]
     fn unknown_flags_and_statuses_are_refused() {
         let mut words = [0; 8];
-        for parts in [17, 17 << 8, 0xffff] {
-            words[1] = parts << 48;
-            assert!(RequestHeader::decode(&words).is_err(), "{parts:x} parts");
+        // Too many parts; claims on requests that cannot be withdrawn.
+        for flags in [17, 17 << 8, 0xffff, 1 << 5, 1 << 6, 3 << 5] {
+            words[1] = flags << 48;
+            assert!(RequestHeader::decode(&words).is_err(), "flags {flags:x}");
         }
         assert_eq!((Flags::of_parts(17, 0), Flags::of_parts(0, 17)), (None, None));
         words[1] = 0x1010 << 48;

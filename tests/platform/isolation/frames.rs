@@ -125,13 +125,21 @@ fn forged_reply_entry_or_flags_are_refused() {
             },
         );
     }
-    // Each of these requests announces more parts than there may be.
-    for bit in [5, 6, 7, 13, 14, 15] {
+    let mut status_with = |flags: u64| {
         let request = lease.channel.request(lease.epoch, lease.functions.index("echo"), b"x");
         let mut words = request.encode();
-        words[1] |= 1 << (48 + bit);
-        let reply = lease.channel.send(&words);
-        assert_eq!(reply.status, InvocationStatus::BadHeader, "unknown flag {bit}");
+        words[1] |= flags << 48;
+        lease.channel.send(&words).status
+    };
+    // More parts than there may be; claims on a request that cannot be withdrawn.
+    for bit in [13, 14, 15, 5, 6] {
+        assert_eq!(status_with(1 << bit), InvocationStatus::BadHeader, "flag {bit}");
+    }
+    // One that can be withdrawn, unclaimed, and claimed before it is there.
+    assert_eq!(status_with(1 << 7), InvocationStatus::Ok);
+    for claims in [1, 2, 3] {
+        let status = status_with(1 << 7 | claims << 5);
+        assert_eq!(status, InvocationStatus::Withdrawn, "claims {claims}");
     }
     lease.echo();
 }

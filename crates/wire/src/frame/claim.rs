@@ -23,6 +23,12 @@ impl Flags {
     pub fn is_withdrawable(self) -> bool {
         self.0 & Self::WITHDRAWABLE.0 != 0
     }
+
+    /// Whether it has a claim although it cannot be withdrawn.
+    #[inline]
+    pub(super) fn has_stray_claim(self) -> bool {
+        self.0 & Self::CLAIMS != 0 && !self.is_withdrawable()
+    }
 }
 
 impl RequestHeader {
