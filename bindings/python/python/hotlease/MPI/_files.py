@@ -144,8 +144,11 @@ class File:
         os.close(self._open)
         self._descriptor = None
         self._comm.Barrier()
-        if self._amode & MODE_DELETE_ON_CLOSE and self._comm.rank == 0:
-            self.Delete(self._name)
+        if self._amode & MODE_DELETE_ON_CLOSE:
+            if self._comm.rank == 0:
+                self.Delete(self._name)
+            # It is gone for all ranks once their calls have returned.
+            self._comm.Barrier()
         self._comm.Free()
 
     @classmethod
