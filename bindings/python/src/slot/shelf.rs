@@ -6,9 +6,12 @@
 //! off after [`PROVING`].
 
 use crate::locks::locked;
+use crate::slot::output::{KeptResults, ReplyDestination};
+use crate::slot::request::RequestBytes;
 use hotlease_wire::task::left_results::{
     CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_MAX, LeftResult, Nonce, ResultSecret,
 };
+use hotlease_wire::task::{TaskRequest, reply};
 use hotlease_worker::address_for_clients;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -73,6 +76,20 @@ pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<LeftResult, Vec<u8>> {
         secret,
         address: shelf.address,
     })
+}
+
+/// Handles a release request: drops the results of the tickets in it.
+pub fn release(input: &RequestBytes, task: &TaskRequest, output: &mut ReplyDestination<'_>) {
+    let mut tickets = vec![0; task.arguments.pickle_bytes];
+    input.copy(task.arguments.pickle, &mut tickets);
+    for ticket in tickets.chunks_exact(8) {
+        let ticket = ticket.first_chunk().copied().map(u64::from_le_bytes);
+        // None if the client has fetched the result meanwhile.
+        drop(ticket.and_then(take));
+    }
+    // A plain reply with the value `None`.
+    let told = [0; reply::HEAD_BYTES + 1];
+    output.write(&mut KeptResults::default(), &told, &[]);
 }
 
 /// Removes a reply, if it is here.

@@ -129,7 +129,7 @@ impl SlotState {
             return self.kept.take(u64::from_le_bytes(ticket), output);
         }
         if task.kind == request::RELEASE {
-            return release(input, &task, output);
+            return shelf::release(input, &task, output);
         }
         output.stays = task.stays;
         invocation::set_guarded(task.guarded);
@@ -470,20 +470,6 @@ impl SlotState {
         head[4..].copy_from_slice(&(traceback.as_bytes().len() as u32).to_le_bytes());
         output.write(&mut self.kept, &head, &[traceback.as_bytes(), last.as_bytes()]);
     }
-}
-
-/// Handles a release request: drops the results of the tickets in it.
-fn release(input: &RequestBytes, task: &TaskRequest, output: &mut ReplyDestination<'_>) {
-    let mut tickets = vec![0; task.arguments.pickle_bytes];
-    input.copy(task.arguments.pickle, &mut tickets);
-    for ticket in tickets.chunks_exact(8) {
-        let ticket = ticket.first_chunk().copied().map(u64::from_le_bytes);
-        // None if the client has fetched the result meanwhile.
-        drop(ticket.and_then(shelf::take));
-    }
-    // A plain reply with the value `None`.
-    let told = [0; reply::HEAD_BYTES + 1];
-    output.write(&mut KeptResults::default(), &told, &[]);
 }
 
 /// Decodes plain arguments: a tuple, then pairs of names and values. `results`: results of other tasks that they refer

@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::code::Code;
 use crate::session::death::{Death, DeathKind};
+use crate::session::keep_guard::KeepGuard;
 use crate::session::request_socket::RequestSocket;
 use crate::session::transport::WorkerRoute;
 use crate::session::{Expectations, RoomNotice};
@@ -84,22 +85,6 @@ pub(crate) struct SessionState {
     /// Number of pending requests during which the agent renews the lease itself: load, connect.
     kept: AtomicUsize,
     wanted: OnceLock<Arc<RoomNotice>>,
-}
-
-/// Counts one request in `SessionState::kept` while it lives.
-struct KeepGuard<'a>(&'a AtomicUsize);
-
-impl<'a> KeepGuard<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for KeepGuard<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Session {
