@@ -22,7 +22,7 @@ for _signal in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(_signal, signal.SIG_DFL)
 
 import hotlease  # noqa: E402
-from hotlease import _executor, _kept, _programs  # noqa: E402
+from hotlease import _kept, _open, _programs  # noqa: E402
 
 # Executors that do not end. Kept, because the program would wait for one that was dropped.
 _stuck = []
@@ -66,7 +66,7 @@ def end(executor, seconds=15):
     ending.join(seconds)
     if ending.is_alive():
         _stuck.append(executor)
-        _executor._executors.discard(executor)
+        _open.executors.discard(executor)
         pytest.fail(f"{executor!r} does not end within {seconds} s")
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-import threading
 import time
-import weakref
 
-from hotlease import _bases, _core, _platform
+from hotlease import _bases, _core, _open, _platform
 from hotlease.errors import NotRunning, Refused
 
 # Every program that makes an executor waits for these imports: rare ones are inside of functions.
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-_at_exit_registered = False
 # Environment variable with the modules that workers import before they run tasks.
 _IMPORTS = "HOTLEASE_PYTHON_IMPORTS"
 # Environment variable with the number of tasks after which a worker ends.
@@ -223,7 +219,7 @@ class Executor(_core.Client, _bases.Executor):
             text = "trust_results=True: results of this sandbox may run code of the sandbox here, with all rights of this program"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._bar = _progress.Bar(self) if progress else None
-        _remember(self)
+        _open.remember(self)
 
     def _warn(self) -> None:
         for text in self._warnings():
@@ -490,24 +486,6 @@ def _shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int
         _showing.show(output, function, worker, pieces)
 
     return show
-
-
-def _remember(executor: Executor) -> None:
-    global _at_exit_registered
-    if not _at_exit_registered:
-        _at_exit_registered = True
-        # As concurrent.futures does: before the interpreter waits for its threads, while threads can still be started.
-        threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
-        # A child has no part in its parent's executors, nor in their progress bars.
-        os.register_at_fork(after_in_child=_executors.clear)
-    _executors.add(executor)
-
-
-def _at_exit() -> None:
-    for executor in list(_executors):
-        executor._shutdown(True, False)
-        executor._close_bar()
-    _core._await_dropped()
 
 
 _bases.settle()

@@ -16,8 +16,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, Optional, ParamSpec, TypeVar, Union, overload
 
-from hotlease import _core, _programs, _remote, _seat
-from hotlease._executor import Executor, _executors
+from hotlease import _core, _open, _programs, _remote, _seat
+from hotlease._executor import Executor
 from hotlease._names import counted
 from hotlease.errors import DeadlineExceeded, ExecutorBroken, LeaseEnded, TaskError, WorkerDied
 
@@ -220,7 +220,7 @@ class Gang:
                 "or lease workers of kind process (ExecutorOptions(sandbox=\"process\"))"
             )
         # At the end of the program the gang shuts it down, after its last call.
-        _executors.discard(executor)
+        _open.executors.discard(executor)
         return executor
 
     def _give_back(self, wait: bool = True) -> None:

@@ -1,5 +1,5 @@
 """What a result from a sandbox may name, apart from classes of the program: what makes plain data, and has no other
-effect whatever its arguments are."""
+effect with any arguments."""
 
 from __future__ import annotations
 
