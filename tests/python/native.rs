@@ -112,7 +112,7 @@ fn damaged_native_requests_are_refused_and_the_worker_goes_on() {
     for (at, byte) in [
         (1, 1),
         (1, 2),
-        (1, 32),
+        (1, 64),
         (2, 0),
         (2, 2),
         (3, 255),

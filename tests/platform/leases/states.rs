@@ -364,7 +364,7 @@ fn an_agent_holds_clients_to_what_its_workers_rely_on() {
     let mut session = RawSession::attached(&grant);
     let early = session.worker(0).err().expect("nothing is restored yet");
     assert!(
-        matches!(&early, Rejection::BadRequest { what } if what.contains("load that before connecting")),
+        matches!(&early, Rejection::BadRequest { what } if what.contains("load the library before connecting")),
         "{early}"
     );
     // A constructor that ran would have ended the worker.
