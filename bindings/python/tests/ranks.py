@@ -32,6 +32,8 @@ def array_total(array):
 
 def fail_at(rank, path):
     """Fails at one rank. The others wait for it, and write the error that they get to a file."""
+    # None has begun before all have joined: a rank that joins later learns of the failure outside of this function.
+    MPI.COMM_WORLD.Barrier()
     if MPI.COMM_WORLD.rank == rank:
         raise ValueError(f"not on {rank}")
     try:
