@@ -172,7 +172,7 @@ def test_importing_is_cheap_and_does_nothing_that_can_be_seen(tmp_path):
 def test_an_executor_and_its_first_task_import_no_more_than_they_need(tmp_path):
     # Counted, not timed. `typing`, `hashlib` or `concurrent.futures` would take as long as all of it.
     needed = _modules_of("import collections, importlib.machinery, threading, warnings, weakref", tmp_path)
-    ours = {"", "._bases", "._core", "._executor", "._hook", "._modules", "._platform", "._versions", ".errors"}
+    ours = {"", "._bases", "._core", "._executor", "._hook", "._modules", "._open", "._platform", "._versions", ".errors"}
     executor = _modules_of("from hotlease import Executor", tmp_path)
     assert executor - needed - {"__future__"} == {f"hotlease{name}" for name in ours}
     # Imported while the lease is taken.
