@@ -43,10 +43,10 @@ demo: build ## Start the platform and show it on real input, with measured laten
 check: setup-tests ## Check format, clippy, and the unit tests of what changed: before each commit, minutes when built
 	@scripts/check
 
-test: setup-tests ## Test every kind of promise once, as CI does: 10 minutes when built; ends with `N passed, N failed`
+test: setup-tests ## Test every kind of promise once, as CI does: 10 to 13 minutes when built; ends with `N passed, N failed`
 	@scripts/test
 
-test-all: setup-tests ## Test everything: also a second Python, planted bugs, fault counts, virtual machines, REST fuzzing: an hour
+test-all: setup-tests ## Test everything: also a second Python, planted bugs, fault counts, virtual machines, REST fuzzing: aims at an hour
 	@scripts/test --all
 
 bench: build ## Run every benchmark, over shared memory and libfabric, into bench/results
