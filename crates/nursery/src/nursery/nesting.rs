@@ -50,28 +50,31 @@ pub fn nest(
     // SAFETY: the nursery has one thread.
     let forked = unsafe { kernel::fork(0) };
     match forked.map_err(step("starting a process"))? {
-        ForkSide::Child => {
-            let done = help(&NestedSandbox { inside, targets }, parent, &theirs);
-            ended(&theirs, done)
-        }
+        ForkSide::Child => match help(&NestedSandbox { inside, targets }, parent, &theirs) {
+            Ok(()) => {
+                // Only what it has started holds the socket now: the socket closes as soon as that dies.
+                drop(theirs);
+                wait_to_be_killed()
+            }
+            Err(error) => fail(&theirs, &error),
+        },
         ForkSide::Parent { pid, pidfd } => Ok(SandboxProcess::of_helper(pidfd, socket, pid, user)),
     }
 }
 
-/// Ends the helper, or a process that it started: waits to be killed, or reports its error and exits.
-fn ended(socket: &OwnedFd, done: Result<(), StepError>) -> ! {
-    match done {
-        Ok(()) => loop {
-            // SAFETY: waits.
-            unsafe { libc::pause() };
-        },
-        Err(error) => {
-            let what = format!("making namespaces in those of a zygote: {error}");
-            let _ = send(socket, &Pid1Report::Failed { what }, &[]);
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(1) }
-        }
+fn wait_to_be_killed() -> ! {
+    loop {
+        // SAFETY: waits.
+        unsafe { libc::pause() };
     }
+}
+
+/// Ends the helper, or a process that it started: reports its error and exits.
+fn fail(socket: &OwnedFd, error: &StepError) -> ! {
+    let what = format!("making namespaces in those of a zygote: {error}");
+    let _ = send(socket, &Pid1Report::Failed { what }, &[]);
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(1) }
 }
 
 /// Runs in the helper.
@@ -107,11 +110,11 @@ fn help(nested: &NestedSandbox<'_>, parent: &ZygoteNamespaces, socket: &OwnedFd)
     match started() {
         Ok(ForkSide::Child) => match socket.try_clone() {
             Ok(socket) => nested.live(socket),
-            Err(error) => ended(socket, Err(step("keeping a socket")(error))),
+            Err(error) => fail(socket, &step("keeping a socket")(error)),
         },
         // SAFETY: ends the process.
         Ok(ForkSide::Parent { .. }) => unsafe { libc::_exit(0) },
-        Err(error) => ended(socket, Err(error)),
+        Err(error) => fail(socket, &error),
     }
 }
 

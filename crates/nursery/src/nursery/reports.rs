@@ -84,7 +84,10 @@ impl Nursery {
             SandboxStage::Starting(reply, _) => answer(&reply, &Reply::Failed { what: why() }, &[]),
             // The request that has waited longest may have waited for this sandbox.
             SandboxStage::Preparing(_) => match &sandbox.role {
-                ZygoteRole::Nested(forked) => self.fail_fork(forked.of, &why()),
+                ZygoteRole::Nested(forked) => {
+                    self.fail_fork(forked.of, &why());
+                    self.refill_at.get_or_insert(Instant::now() + STEP_LIMIT);
+                }
                 ZygoteRole::Plain | ZygoteRole::Zygote(_) => {
                     let network = sandbox.made.network;
                     let first = self.waiting.iter().position(|start| start.network == network);

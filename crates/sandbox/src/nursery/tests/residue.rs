@@ -52,7 +52,7 @@ pub fn groups(nursery: u32) -> Vec<PathBuf> {
     found
 }
 
-/// Waits until it holds. A start that died between two steps costs the step's limit of ten seconds, and several may.
+/// Waits until it holds. After the death of a spare sandbox, the nursery waits ten seconds before it makes another.
 pub fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(100);
     while !holds() {
