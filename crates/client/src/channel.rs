@@ -14,7 +14,7 @@ use crate::channel::entries::{Entries, EntryState, OccupiedEntry};
 use crate::channel::express::Express;
 use crate::code::Code;
 use crate::options::Completion;
-use crate::session::connection::{NEWS_LIMIT, Rings, WorkerConnection};
+use crate::session::connection::{Rings, WorkerConnection};
 use crate::session::death::{Death, DeathKind};
 use hotlease_fabric::channel::CallParameters;
 use hotlease_fabric::doorbell::Doorbell;
@@ -185,12 +185,8 @@ impl Channel {
         let Some(why) = self.ring.far().break_reason() else {
             return;
         };
-        if self.broken_since.get_or_init(Instant::now).elapsed() >= NEWS_LIMIT {
-            self.connection.close(Death {
-                kind: DeathKind::Unreachable(why.to_string()),
-                gone: false,
-            });
-        }
+        let since = *self.broken_since.get_or_init(Instant::now);
+        self.connection.close_unreachable(&why, since);
     }
 
     /// Whether the channel is closed, but the worker is not known to have ended.

@@ -7,7 +7,7 @@ use crate::lease::acquire::{AcquireError, ReadyLease};
 use crate::lease::direct;
 use crate::lease::manager::ManagerConnection;
 use crate::options::reach::Reach;
-use crate::session::connection::{ConnectionGuard, NEWS_LIMIT, Rings};
+use crate::session::connection::{self, ConnectionGuard, Rings};
 use crate::session::registrations::RegistrationLimits;
 use crate::session::transport::{self, Transport};
 use crate::session::{Expectations, Session, SessionEnd, SessionState};
@@ -423,9 +423,9 @@ impl Lease {
 
     /// Drops a lost lease once all its connections have noticed how they ended: closed earlier, they would report
     /// to their invocations that the lease was released. On the control thread.
-    pub(crate) fn abandon(self) {
+    pub(crate) fn abandon(mut self) {
         tokio::spawn(async move {
-            tokio::time::sleep(2 * NEWS_LIMIT).await;
+            connection::await_ends(self.workers.drain(..).flatten()).await;
             drop(self);
         });
     }
