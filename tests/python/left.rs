@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const NONCE: [u8; 32] = [5; 32];
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A lease of one worker that is reached over a fabric, as on another host; `None` if there is no fabric here.
 fn over_a_fabric(scene: &Scene) -> Option<(Invoker, Function)> {

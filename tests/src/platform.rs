@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Limit for all waits that are not measured: only a broken program needs as long.
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Time for events that happen at once: more than a busy machine stops for, and less than the wait where the event does
 /// not happen (5 s until a lease ends to which no client attaches, a time to live of minutes).
