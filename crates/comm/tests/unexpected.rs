@@ -1,6 +1,7 @@
 //! Test of messages without a receive. It is alone in its file, and so in its process, whose memory it measures.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
+#[path = "members/group/mod.rs"]
 mod group;
 
 use group::each;

@@ -1,13 +1,13 @@
 //! Tests of members that communicate through stores, with the real servers.
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
-#[path = "../../../comm/tests/group/mod.rs"]
+#[path = "../../../comm/tests/members/group/mod.rs"]
 mod group;
 
-#[path = "../../../comm/tests/typed/mod.rs"]
+#[path = "../../../comm/tests/members/typed/mod.rs"]
 mod typed;
 
-#[path = "../../../comm/tests/struck/mod.rs"]
+#[path = "../../../comm/tests/members/struck/mod.rs"]
 mod struck;
 
 mod auto;

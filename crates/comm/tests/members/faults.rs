@@ -2,11 +2,8 @@
 //!
 //! The victim is a process of its own: this test program, started again to run `victim`.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-mod struck;
-
-use group::{links, options, rendezvous, until};
+use crate::group::{self, links, options, rendezvous, until};
+use crate::struck;
 use hotlease_comm::rendezvous::Server;
 use hotlease_comm::{
     Area, AreaSpan, Communicator, Error, LinkChoice, Loss, Options, Pattern, Rank, Round, Schedule, Step,
@@ -154,7 +151,7 @@ fn victim() {
 fn start_victim(server: &Server, scene: Workload, link: &LinkChoice) -> Child {
     let number = SCENES.iter().position(|other| *other == scene).expect("one of them");
     Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "victim", "--ignored", "--nocapture"])
+        .args(["--exact", "faults::victim", "--ignored", "--nocapture"])
         .env("HOTLEASE_TEST_RENDEZVOUS", server.address().to_string())
         .env("HOTLEASE_TEST_SCENE", number.to_string())
         .env("HOTLEASE_TEST_LINK", link.to_string())
@@ -261,7 +258,7 @@ fn victim_of_collectives() {
 /// Runs the test over every link, and over the relay of the rendezvous, at once: most of the time is spent waiting.
 fn hold_in_every_collective(signal: Signal, losses: &[Loss]) {
     let hold = |link: &LinkChoice, change: &(dyn Fn(&mut Options) + Sync)| {
-        struck::hold("victim_of_collectives", signal, link, change, 3000, losses);
+        struck::hold("faults::victim_of_collectives", signal, link, change, 3000, losses);
     };
     scope(|scope| {
         for link in links() {

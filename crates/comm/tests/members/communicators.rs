@@ -1,9 +1,6 @@
 //! Tests of communicators of some members, over the connections of all: messages in one do not affect another.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{each, until};
+use crate::group::{each, until};
 use hotlease_comm::{Communicator, Error, Operator, Pattern};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,13 +1,9 @@
 //! Tests of every collective over shared memory, over TCP and through the rendezvous, for one to nine members.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-mod typed;
-
-use group::{each, each_over, hidden};
+use crate::group::{each, each_over, hidden};
+use crate::typed::{LENGTHS, all_operations};
 use hotlease_comm::{Algorithm, Collective, Datatype, LinkChoice, Operator, Route, Table};
 use std::sync::Arc;
-use typed::{LENGTHS, all_operations};
 
 #[test]
 fn every_collective_gives_what_a_plain_program_computes() {

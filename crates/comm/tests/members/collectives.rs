@@ -1,9 +1,6 @@
 //! Tests of schedules over shared memory and over TCP: a few plain ones, to show that they run.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{each, each_over, links, seal};
+use crate::group::{each, each_over, links, seal};
 use hotlease_comm::{
     Area, AreaSpan, Communicator, Datatype, Error, Operator, Pattern, Rank, Reduction, Request, Round, Schedule, Step,
     lend, lend_mut,

@@ -1,9 +1,6 @@
 //! Tests of members that share a node: shared memory inside the node, TCP between nodes, both in one group.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{each, each_over, pattern};
+use crate::group::{each, each_over, pattern};
 use hotlease_comm::{Collective, Datatype, LinkChoice, Pattern};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::time::Duration;
@@ -104,7 +101,7 @@ fn members_know_that_they_share_processors_over_any_link() {
 #[test]
 fn nothing_is_left_of_a_group_that_has_ended() {
     if std::env::var_os("HOTLEASE_TEST_ALONE").is_none() {
-        let test = "nothing_is_left_of_a_group_that_has_ended";
+        let test = "near::nothing_is_left_of_a_group_that_has_ended";
         let status = std::process::Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", test, "--nocapture"])
             .env("HOTLEASE_TEST_ALONE", "1")

@@ -1,9 +1,6 @@
 //! Tests of the rendezvous: names, sizes, ranks, strangers, and missing members.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{each, options, rendezvous, secret};
+use crate::group::{self, each, options, rendezvous, secret};
 use hotlease_comm::rendezvous::{Limits, Server};
 use hotlease_comm::{Communicator, Error, JoinRejection, LinkChoice, Operator, Options, Pattern, Rank, Secret};
 use std::io::{Read, Write};
@@ -88,7 +85,7 @@ fn first_collectives() {
 /// Runs a test that is ignored here in a process of its own.
 fn passes_alone(name: &str) {
     let mut program = Command::new(std::env::current_exe().expect("this program"));
-    program.args(["--exact", name, "--ignored"]);
+    program.args(["--exact", &format!("rendezvous::{name}"), "--ignored"]);
     let output = program.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");

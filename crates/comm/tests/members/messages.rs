@@ -1,9 +1,6 @@
 //! Tests of messages between members, over shared memory and over TCP.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{PATIENCE, each, pattern, seal};
+use crate::group::{self, PATIENCE, each, pattern, seal};
 use hotlease_comm::{Communicator, Error, Options, Pattern, ReceiveRequest, wait_all, wait_any};
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,6 @@
 //! Tests of checked mode: if calls do not match, all members are told the members, the calls and their places.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{each, each_over};
+use crate::group::{each, each_over};
 use hotlease_comm::{Collective, Communicator, Datatype, Error, LinkChoice, MemberCall, Operator, Rank};
 use std::sync::Arc;
 
@@ -32,7 +29,7 @@ fn told(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) ->
         Error::CallMismatch { first, other } => {
             assert_eq!((first.rank, other.rank), (0, 1));
             for caller in [first, other] {
-                assert!(caller.site.contains("tests/checked.rs:"), "{caller}");
+                assert!(caller.site.contains("tests/members/checked.rs:"), "{caller}");
             }
             (*first.clone(), *other.clone())
         }

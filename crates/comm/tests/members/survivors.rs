@@ -3,10 +3,7 @@
 //!
 //! The victim is a process of its own: this test program, started again to run `victim`.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{each, options, rendezvous, until};
+use crate::group::{self, each, options, rendezvous, until};
 use hotlease_comm::rendezvous::Server;
 use hotlease_comm::{Blocks, Communicator, Error, Operator, Options, Pattern, Rank};
 use std::process::{Child, Command, Stdio};
@@ -103,7 +100,7 @@ fn victim() {
 
 fn start_victim(server: &Server, name: &str) -> Child {
     Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "victim", "--ignored", "--nocapture"])
+        .args(["--exact", "survivors::victim", "--ignored", "--nocapture"])
         .env("HOTLEASE_TEST_RENDEZVOUS", server.address().to_string())
         .env("HOTLEASE_TEST_NAME", name)
         .stdout(Stdio::null())

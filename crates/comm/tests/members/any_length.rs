@@ -1,9 +1,6 @@
 //! Tests of messages of any length, waits with a time limit, and communicators of one process.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{each, pattern, until};
+use crate::group::{self, each, pattern, until};
 use hotlease_comm::{Communicator, Error, Loss, Operator, Options, Pattern};
 use std::time::Duration;
 

@@ -1,9 +1,6 @@
 //! Tests of members that let the model choose their link. Choices with a store: crates/stores/tests/stores.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{each_over, options, rendezvous, until};
+use crate::group::{each_over, options, rendezvous, until};
 use hotlease_comm::link::StoreOpener;
 use hotlease_comm::model::{Criterion, LinkPrices, Scenario, choose, collective_of_bytes};
 use hotlease_comm::{

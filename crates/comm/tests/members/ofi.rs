@@ -1,9 +1,6 @@
 //! Tests of members that use libfabric: by each of its providers, and the errors if they cannot.
 
-#[allow(dead_code, reason = "each test file uses a part of it")]
-mod group;
-
-use group::{each_over, options, pattern, rendezvous, until};
+use crate::group::{self, each_over, options, pattern, rendezvous, until};
 use hotlease_comm::{Communicator, Error, JoinRejection, LinkChoice, Operator, Pattern, Route};
 use hotlease_fabric::ofi::providers::named;
 use hotlease_fabric::ofi::{Libfabric, OfiError};
@@ -146,7 +143,7 @@ fn a_provider_that_cannot_be_is_an_error_before_others_wait() {
 fn with_library(path: &str, test: &str) {
     let program = std::env::current_exe().expect("this program");
     let done = Command::new(program)
-        .args(["--exact", test, "--include-ignored"])
+        .args(["--exact", &format!("ofi::{test}"), "--include-ignored"])
         .env(LIBRARY, path)
         .output()
         .expect("it starts");
