@@ -155,21 +155,26 @@ impl FakePlatform {
 
     /// Kills a worker; with news, as the agent sends them after reaping.
     pub(crate) fn kill(&self, index: u16, with_news: bool) {
-        let worker = self.worker(index);
-        worker.dead.store(true, Ordering::SeqCst);
+        self.worker(index).dead.store(true, Ordering::SeqCst);
         if with_news {
-            let died = SessionReply::WorkerDied {
-                worker: worker.index,
-                epoch: worker.epoch,
-                cause: Cause::Signal {
-                    signal: 11,
-                    function: Some(0),
-                },
-                output: "last words\n".into(),
-                begun: worker.begun.lock().unwrap().clone(),
-            };
-            self.shared.session.send(&died, &[]).unwrap();
+            self.report_death(index);
         }
+    }
+
+    /// Reports the death of a worker, as the agent does.
+    pub(crate) fn report_death(&self, index: u16) {
+        let worker = self.worker(index);
+        let died = SessionReply::WorkerDied {
+            worker: worker.index,
+            epoch: worker.epoch,
+            cause: Cause::Signal {
+                signal: 11,
+                function: Some(0),
+            },
+            output: "last words\n".into(),
+            begun: worker.begun.lock().unwrap().clone(),
+        };
+        self.shared.session.send(&died, &[]).unwrap();
     }
 
     /// Ends the agent, but none of its workers: each ends some time later.

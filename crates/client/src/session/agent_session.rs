@@ -369,9 +369,16 @@ impl SessionState {
         }
     }
 
-    /// Why the agent is ending the lease, if the agent has announced an end.
-    pub(crate) fn ending(&self) -> Option<EndReason> {
-        self.news().ending
+    /// Waits until the agent announces that it ends the lease; returns the reason.
+    pub(crate) async fn announced_end(&self) -> EndReason {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(reason) = self.news().ending {
+                return reason;
+            }
+            // The sender is a field of self, so this never fails.
+            let _ = changed.changed().await;
+        }
     }
 
     /// Reports to this receiver that other clients find no room on the agent's node.
@@ -420,7 +427,10 @@ impl SessionState {
                     }
                     self.changed.send_replace(());
                 }
-                SessionReply::LeaseEnding { reason } => self.news().ending = Some(reason),
+                SessionReply::LeaseEnding { reason } => {
+                    self.news().ending = Some(reason);
+                    self.changed.send_replace(());
+                }
                 SessionReply::RoomWanted => self.wanted.get().into_iter().for_each(|wanted| wanted.tell()),
                 SessionReply::LeaseEnded { reason, usage } => {
                     self.set_end(SessionEnd::Lease { reason, usage });

@@ -32,6 +32,8 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// of it. The second one usually follows within a millisecond; on a node whose cores are all busy, the agent's report
 /// takes some hundred, and a report that is not waited for is a call whose outcome is unknown.
 const NEWS_LIMIT: Duration = Duration::from_secs(1);
+/// How long to wait for the report of an end that the agent has announced.
+const END_LIMIT: Duration = Duration::from_millis(100);
 /// How long the last replies of a dead worker may take.
 const REPLIES_LIMIT: Duration = Duration::from_millis(50);
 /// Pause between two looks for them.
@@ -380,18 +382,31 @@ impl WorkerConnection {
                     Death { kind, gone }
                 }
             },
-            () = &mut end_of_file => match tokio::time::timeout(NEWS_LIMIT, &mut news).await {
-                Ok(death @ Death { kind: DeathKind::Worker { .. }, .. }) => death,
-                Ok(Death { kind, .. }) => Death { gone: self.is_end_proof(&kind), kind },
-                Err(_) => Death {
-                    kind: self.session.ending().map_or(DeathKind::Silent, DeathKind::Lease),
-                    gone: false,
-                },
-            },
+            () = &mut end_of_file => self.find_reason(news).await,
         };
         tracing::debug!(worker = self.worker.0, epoch = self.epoch.0, ?death, "worker lost");
         self.await_replies(&death).await;
         self.close(death);
+    }
+
+    /// Waits for the reason of an end of file: from the agent's report, or from its announcement that the lease ends.
+    async fn find_reason(&self, news: impl Future<Output = Death>) -> Death {
+        let unproven = |kind| Death { kind, gone: false };
+        let announced = async {
+            let reason = self.session.announced_end().await;
+            // Its report of the end, which proves more, may take long to become durable.
+            tokio::time::sleep(END_LIMIT).await;
+            reason
+        };
+        tokio::select! {
+            biased;
+            death = news => match death.kind {
+                DeathKind::Worker { .. } => death,
+                kind => Death { gone: self.is_end_proof(&kind), kind },
+            },
+            reason = announced => unproven(DeathKind::Lease(reason)),
+            () = tokio::time::sleep(NEWS_LIMIT) => unproven(DeathKind::Silent),
+        }
     }
 
     /// Waits for late replies: over a fabric the news of a death may arrive before replies that the worker sent

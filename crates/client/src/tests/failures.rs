@@ -170,17 +170,27 @@ fn beside_a_waiting_call_only_the_first_of_the_ring_may_have_run_and_the_next_mo
 
 #[test]
 fn a_worker_that_vanishes_without_news_leaves_an_unknown_outcome() {
-    in_time(|| {
-        let (platform, echo) = start(|_| {});
-        platform.allow(0);
-        let held = echo.submit(b"x").unwrap();
-        let killed = Instant::now();
-        platform.kill(0, false);
-        let error = held.wait().unwrap_err();
-        let took = killed.elapsed();
-        assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error:?}");
-        took
-    });
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    let held = echo.submit(b"x").unwrap();
+    let killed = Instant::now();
+    platform.kill(0, false);
+    let error = held.wait().unwrap_err();
+    let took = killed.elapsed();
+    assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error:?}");
+    assert!(took < 10 * Duration::from_secs(1), "an agent gets a second: {took:?}");
+}
+
+#[test]
+fn the_report_of_an_agent_that_is_slow_is_waited_for() {
+    let (platform, echo) = start(|_| {});
+    platform.allow(0);
+    let held = echo.submit(b"x").unwrap();
+    platform.kill(0, false);
+    std::thread::sleep(PROMISED);
+    platform.report_death(0);
+    let error = held.wait().unwrap_err().to_string();
+    assert!(error.contains("signal 11") && error.contains("last words"), "{error}");
 }
 
 #[test]
