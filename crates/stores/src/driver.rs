@@ -151,6 +151,8 @@ pub(crate) struct Driver {
     pub(crate) shared: Arc<Shared>,
     turn: Mutex<DriverState>,
     changed: Condvar,
+    /// Held while requests are begun: several threads may be in the runtime, and the order of requests counts.
+    beginning: Mutex<()>,
 }
 
 /// State of driving: which threads do it.
@@ -211,8 +213,9 @@ impl Driver {
         self.shared.wake_drivers();
     }
 
-    /// Begins the requests that wait.
+    /// Begins the requests that wait, in the order in which they were made.
     pub(crate) fn begin(&self, takes: &Arc<dyn RequestReceiver>) {
+        let _in_order = lock(&self.beginning);
         let requests = std::mem::take(&mut *lock(&self.shared.requests));
         if !requests.is_empty() {
             Arc::clone(takes).begin(requests);
@@ -344,5 +347,57 @@ impl Sleeper for Driver {
 
     fn wake(&self) {
         self.shared.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_comm::link::StoreOrder;
+
+    /// Time in which a second thread would overtake the first one.
+    const OVERTAKING: Duration = Duration::from_millis(200);
+
+    /// Notes the numbers of collectives in the order in which their requests are begun. The first batch takes long.
+    #[derive(Default)]
+    struct Recorder {
+        batches: AtomicUsize,
+        begun: Mutex<Vec<u32>>,
+    }
+
+    impl RequestReceiver for Recorder {
+        fn begin(self: Arc<Self>, requests: VecDeque<CourierRequest>) {
+            if self.batches.fetch_add(1, Ordering::SeqCst) == 0 {
+                let since = Instant::now();
+                while lock(&self.begun).is_empty() && since.elapsed() < OVERTAKING {
+                    std::thread::yield_now();
+                }
+            }
+            let numbers = requests.iter().filter_map(|request| match request {
+                CourierRequest::Order(StoreOrder::Done { collective, .. }) => Some(*collective),
+                _ => None,
+            });
+            lock(&self.begun).extend(numbers);
+        }
+    }
+
+    #[test]
+    fn a_second_thread_does_not_begin_requests_before_those_of_the_first() {
+        let (driver, recorder) = (Driver::default(), Arc::new(Recorder::default()));
+        let takes: Arc<dyn RequestReceiver> = Arc::clone(&recorder) as Arc<dyn RequestReceiver>;
+        let request = |collective| {
+            let done = StoreOrder::Done { context: 0, collective };
+            driver.shared.request(CourierRequest::Order(done));
+        };
+        request(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| driver.begin(&takes));
+            while recorder.batches.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            request(1);
+            scope.spawn(|| driver.begin(&takes));
+        });
+        assert_eq!(*lock(&recorder.begun), [0, 1]);
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Longer than requests are repeated for other reasons.
 const THROTTLED: Duration = Duration::from_secs(2);
-const BOUND: Duration = Duration::from_secs(6);
+const BOUND: Duration = Duration::from_secs(30);
 /// More messages than are removed at a time.
 const MESSAGES: u32 = 60;
 
