@@ -33,10 +33,12 @@ pub use directory::{TenantDirectory, TenantPolicy};
 pub(crate) use gate::{Gate, GateConnection, caller_of, connection_of};
 use hotlease_wire::Rejection;
 pub use hotlease_wire::munge::payload as munge_payload;
+pub(crate) use jwt::ISSUER_BYTES_MAX;
 pub use jwt::{Issuers, IssuersError};
 pub use munge::MungeConfig;
 pub use operation::{CallerGroup, ManagerOperation};
 pub(crate) use sessions::LIFETIME_MS as SESSION_MS;
+pub(crate) use subject::ISSUER_END;
 use subject::Subject;
 
 fn not_authenticated(why: impl Into<String>) -> Rejection {

@@ -98,6 +98,7 @@ impl Manager {
             ClusterDriver::new(cluster, commits),
             directory,
         ));
+        state.authenticator.warn_of_members_without_issuer();
         let writing = tokio::spawn(commits::write(Arc::clone(&state), writes));
         let (stop, stopping) = watch::channel(false);
         let stop = Arc::new(stop);

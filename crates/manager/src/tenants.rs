@@ -1,6 +1,6 @@
 //! Requests of operators about tenants and keys, and the task that keeps the manager's copy of both fresh.
 
-use crate::identity::{Caller, keys};
+use crate::identity::{Caller, ISSUER_BYTES_MAX, ISSUER_END, keys};
 use crate::records::bad_request;
 use crate::state::ManagerState;
 use crate::state::agent_connections::answer;
@@ -29,16 +29,20 @@ fn is_uid(text: &str) -> bool {
     text.parse::<u32>().is_ok_and(|uid| uid.to_string() == text)
 }
 
-/// Whether this is a member's name: `uid:N`, `cert:NAME` or `jwt:SUBJECT`.
+/// Whether this is a member's name: `uid:N`, `cert:NAME`, `jwt:SUBJECT` or `jwt:ISSUER#SUBJECT`.
 fn is_member(member: &str) -> bool {
-    let printable = |text: &str| !text.is_empty() && !text.chars().any(|c| c.is_control() || c.is_whitespace());
-    member.len() <= NAME_BYTES_MAX
-        && match member.split_once(':') {
-            Some(("uid", uid)) => is_uid(uid),
-            Some(("cert", name)) => is_tenant_name(name),
-            Some(("jwt", subject)) => printable(subject),
-            _ => false,
-        }
+    let printable = |text: &str, bytes_max: usize| {
+        !text.is_empty() && text.len() <= bytes_max && !text.chars().any(|c| c.is_control() || c.is_whitespace())
+    };
+    match member.split_once(':') {
+        Some(("uid", uid)) => is_uid(uid),
+        Some(("cert", name)) => is_tenant_name(name),
+        Some(("jwt", subject)) => match subject.split_once(ISSUER_END) {
+            Some((issuer, subject)) => printable(issuer, ISSUER_BYTES_MAX) && printable(subject, NAME_BYTES_MAX),
+            None => printable(subject, NAME_BYTES_MAX),
+        },
+        _ => false,
+    }
 }
 
 fn record(tenant: Tenant) -> Result<TenantRecord, Rejection> {
@@ -50,7 +54,7 @@ fn record(tenant: Tenant) -> Result<TenantRecord, Rejection> {
     if let Some(member) = tenant.members.iter().find(|member| !is_member(member)) {
         let shown: String = member.chars().take(NAME_BYTES_MAX).collect();
         return Err(bad_request(format!(
-            "{shown:?} names no member: write uid:N, cert:NAME or jwt:SUBJECT"
+            "{shown:?} names no member: write uid:N, cert:NAME, jwt:SUBJECT or jwt:ISSUER#SUBJECT"
         )));
     }
     if tenant.window_hours == Some(0) || tenant.window_hours.is_some_and(|hours| hours > 24 * 366) {
@@ -127,6 +131,11 @@ pub(crate) async fn put_tenant(
         (false, false) => return Err(no_tenant(&name)),
         _ => {}
     }
+    let known = state.directory.tenant(&name).map(|known| known.members);
+    // Those that are there may be of an issuer that the site has no more.
+    let known = known.unwrap_or_default();
+    let mut new = tenant.members.iter().filter(|member| !known.contains(member));
+    new.try_for_each(|member| state.authenticator.check_member(member))?;
     let put = tenant.clone();
     state.change_people(move |store| store.put_tenant(put)).await?;
     tracing::info!(tenant = %name, by = %by.name, "a tenant was changed");
@@ -310,7 +319,12 @@ mod tests {
         ] {
             assert!(!is_name(name), "{name:?} would be taken for a tenant");
         }
-        for member in ["uid:7", "cert:alice", "jwt:auth0|77"] {
+        for member in [
+            "uid:7",
+            "cert:alice",
+            "jwt:auth0|77",
+            "jwt:https://login.example.org/#auth0|77",
+        ] {
             assert!(is_member(member), "{member}");
         }
         for member in [
@@ -323,10 +337,14 @@ mod tests {
             "jwt:",
             "jwt:a b",
             "jwt:a\nb",
+            "jwt:#a",
+            "jwt:https://login.example.org/#",
+            "jwt:https://login.example.org/#a b",
             "key:1",
         ] {
             assert!(!is_member(member), "{member:?} would be taken for a member");
         }
-        assert!(!is_member(&format!("jwt:{}", "x".repeat(NAME_BYTES_MAX))));
+        assert!(!is_member(&format!("jwt:{}", "x".repeat(NAME_BYTES_MAX + 1))));
+        assert!(!is_member(&format!("jwt:{}#a", "x".repeat(ISSUER_BYTES_MAX + 1))));
     }
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// Limit of members of one tenant.
 pub const MEMBERS_MAX: usize = 1024;
-/// Longest name of a member or tenant, bytes.
+/// Longest name of a member, without its issuer, or of a tenant, bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// Position of a tenant's members, or of a key's bearer, in the site; set by an operator.
@@ -65,7 +65,7 @@ pub struct TenantRecord {
     pub quota: Quota,
     /// Window, in hours up to now, in which core-seconds count against the quota; `None`: all time.
     pub window_hours: Option<u32>,
-    /// Members, sorted: `uid:1000`, `cert:NAME`, `jwt:SUBJECT`. Each member belongs to one tenant only.
+    /// Members, sorted: `uid:1000`, `cert:NAME`, `jwt:SUBJECT`, `jwt:ISSUER#SUBJECT`. Each member belongs to one tenant only.
     pub members: Vec<String>,
 }
 

@@ -110,8 +110,33 @@ impl Authenticator {
             return self.of_key(credential, now_ms);
         }
         match &self.issuers {
-            Some(issuers) => self.of_subject(issuers.check(credential)?, CallerProof::Token),
+            Some(issuers) => {
+                let subject = issuers.check(credential)?;
+                let caller = self.of_subject(subject.clone(), CallerProof::Token)?;
+                issuers.check_tenant(&subject, caller.tenant()?)?;
+                Ok(caller)
+            }
             None => Err(not_authenticated("credentials of this kind are not taken here")),
+        }
+    }
+
+    /// Fails if a new member is the subject of a token and the site's issuers do not say whose.
+    pub(crate) fn check_member(&self, member: &str) -> Result<(), Rejection> {
+        self.issuers
+            .as_ref()
+            .map_or(Ok(()), |issuers| issuers.check_member(member))
+    }
+
+    /// Warns of members that count for no issuer, because the site has several and they name none.
+    pub(crate) fn warn_of_members_without_issuer(&self) {
+        if self.issuers.as_ref().is_none_or(|issuers| issuers.count() < 2) {
+            return;
+        }
+        for member in self.directory.members_without_issuer() {
+            tracing::warn!(
+                member,
+                "a member without an issuer is admitted no longer: the site has several issuers"
+            );
         }
     }
 

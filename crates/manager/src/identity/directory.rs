@@ -1,6 +1,7 @@
 //! Directory of tenants, members and keys: a copy of the durable state in memory. It is read again every two seconds
 //! (another manager may have changed the state) and after each change by this manager.
 
+use super::subject::ISSUER_END;
 use super::{Role, Subject};
 use hotlease_lease::manager::Allowance;
 use hotlease_store::{BillGrouping, BillQuery, KeyRecord, Position, Store, StoreError, TenantRecord};
@@ -76,6 +77,13 @@ pub struct TenantDirectory {
     used: RwLock<BTreeMap<String, u64>>,
     /// Times at which keys were used, until they are written to the store.
     key_uses: Mutex<BTreeMap<String, u64>>,
+}
+
+/// Whether a member is the subject of a token without its issuer.
+pub(crate) fn is_bare(member: &str) -> bool {
+    member
+        .strip_prefix("jwt:")
+        .is_some_and(|subject| !subject.contains(ISSUER_END))
 }
 
 fn refused(why: String) -> Rejection {
@@ -192,16 +200,32 @@ impl TenantDirectory {
     pub(super) fn find_member(&self, subject: &Subject) -> Result<(String, Role), Rejection> {
         let known = self.known();
         let member = subject.member();
-        let listed = known.members.get(&member);
+        let listed = subject.members().into_iter().find_map(|name| known.members.get(&name));
         let name = listed.cloned().unwrap_or_else(|| subject.tenant());
         match known.tenants.get(&name) {
             Some(tenant) if !tenant.enabled => Err(refused(format!("tenant {name} is disabled"))),
             Some(tenant) => Ok((name, tenant.position.into())),
             None if subject.may_be_unlisted() && self.policy == TenantPolicy::Open => Ok((name, Role::User)),
+            None if subject
+                .ambiguous()
+                .is_some_and(|bare| known.members.contains_key(&bare)) =>
+            {
+                Err(refused(format!(
+                    "{member} belongs to no tenant of this site; a member without an issuer counts for none, as the site has \
+                     several: an operator names this one with `hotlease admin tenant set TENANT --member '{member}'`"
+                )))
+            }
             None => Err(refused(format!(
                 "{member} belongs to no tenant of this site; an operator names it with `hotlease admin tenant`"
             ))),
         }
+    }
+
+    /// Members of tenants that are named without an issuer, and therefore count for none at a site with several.
+    pub(crate) fn members_without_issuer(&self) -> Vec<String> {
+        let known = self.known();
+        let bare = known.members.keys().filter(|member| is_bare(member));
+        bare.cloned().collect()
     }
 
     /// Quota of a tenant and its use.

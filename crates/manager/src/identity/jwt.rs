@@ -1,13 +1,15 @@
 //! JSON web tokens of issuers that the site trusts: an identity provider of the organisation, or the site's own.
 //!
 //! Accepted are RS256, ES256 and EdDSA, as far as the site's file allows them. The keys are in a file that is read
-//! again when it changes. Issuer, audience, subject and expiry must be present and right, with 30 s for clocks that
+//! again when it changes. A subject belongs to its issuer: the same subject of another issuer is another member. An issuer
+//! names members only of the tenants that the file allows it. Issuer, audience, subject and expiry must be present and right, with 30 s for clocks that
 //! differ. A file with a shared secret among its keys is refused, so that no public key can be mistaken for a secret.
 
 mod ring_verifier;
 
 use super::Subject;
 use super::not_authenticated;
+use super::subject::ISSUER_END;
 use hotlease_net::peer::is_tenant_name;
 use hotlease_store::NAME_BYTES_MAX;
 use hotlease_wire::Rejection;
@@ -15,6 +17,7 @@ use jsonwebtoken::jwk::{AlgorithmParameters, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -24,6 +27,8 @@ use std::time::SystemTime;
 const LEEWAY_S: u64 = 30;
 /// Longest file of issuers or of keys, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Longest name of an issuer, bytes.
+pub(crate) const ISSUER_BYTES_MAX: usize = 256;
 /// Limit of keys of an issuer.
 const KEYS_MAX: usize = 64;
 
@@ -76,6 +81,8 @@ struct IssuerFile {
     keys: PathBuf,
     #[serde(default = "all")]
     algorithms: Vec<AllowedAlgorithm>,
+    /// Tenants whose members its tokens may be; absent: all.
+    tenants: Option<Vec<String>>,
     tenant_claim: Option<String>,
     #[serde(default)]
     map: Vec<Mapping>,
@@ -97,6 +104,8 @@ struct IssuerKeys {
 
 struct Issuer {
     config: IssuerFile,
+    /// Whether the site has no other.
+    is_only: bool,
     keys: Mutex<IssuerKeys>,
 }
 
@@ -149,14 +158,13 @@ impl Issuers {
         };
         ring_verifier::install();
         let file: File = toml::from_str(&read(path)?).map_err(|error| failed(error.to_string()))?;
+        let is_only = file.issuer.len() == 1;
+        let mut names = HashSet::new();
+        if let Some(twice) = file.issuer.iter().find(|told| !names.insert(&told.issuer)) {
+            return Err(failed(format!("the issuer {:?} is there twice", twice.issuer)));
+        }
         let issuers = file.issuer.into_iter().map(|mut told| {
-            let tenants = told.map.iter().map(|mapping| &mapping.tenant);
-            if let Some(tenant) = tenants.into_iter().find(|tenant| !is_tenant_name(tenant)) {
-                return Err(failed(format!("{tenant:?} is no name of a tenant")));
-            }
-            if told.issuer.is_empty() || told.audience.is_empty() || told.algorithms.is_empty() {
-                return Err(failed("an issuer needs a name, an audience and algorithms".into()));
-            }
+            told.check(is_only).map_err(failed)?;
             // A relative path is relative to the file that names it.
             told.keys = path.parent().unwrap_or(Path::new("")).join(&told.keys);
             let keys = IssuerKeys {
@@ -165,6 +173,7 @@ impl Issuers {
             };
             Ok(Issuer {
                 config: told,
+                is_only,
                 keys: Mutex::new(keys),
             })
         });
@@ -183,6 +192,87 @@ impl Issuers {
         let named: Named = jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(|_| bad())?;
         let issuer = self.0.iter().find(|issuer| issuer.config.issuer == named.iss);
         issuer.ok_or_else(bad)?.check(token)
+    }
+
+    /// Fails if a subject's issuer may not name members of this tenant.
+    pub(super) fn check_tenant(&self, subject: &Subject, tenant: &str) -> Result<(), Rejection> {
+        let Subject::Claimed { issuer: name, .. } = subject else {
+            return Ok(());
+        };
+        let issuer = self.0.iter().find(|issuer| issuer.config.issuer == *name);
+        match issuer.is_some_and(|issuer| issuer.config.may_name(tenant)) {
+            true => Ok(()),
+            false => Err(Rejection::NotPermitted {
+                what: format!(
+                    "the issuer {name} has no members of tenant {tenant}: its `tenants` in the file of issuers"
+                ),
+            }),
+        }
+    }
+
+    /// Fails if a new member is the subject of a token and none of the site's issuers could have it.
+    pub(super) fn check_member(&self, member: &str) -> Result<(), Rejection> {
+        let Some(subject) = member.strip_prefix("jwt:") else {
+            return Ok(());
+        };
+        let names = || self.0.iter().map(|issuer| issuer.config.issuer.as_str());
+        let what = match subject.split_once(ISSUER_END) {
+            None if self.0.len() > 1 => format!(
+                "{member:?} could be a subject of several issuers; write jwt:ISSUER{ISSUER_END}SUBJECT, with one of {}",
+                names().collect::<Vec<_>>().join(", ")
+            ),
+            Some((issuer, _)) if !names().any(|name| name == issuer) => format!(
+                "{issuer:?} in {member:?} is no issuer of this site; it has {}",
+                names().collect::<Vec<_>>().join(", ")
+            ),
+            _ => return Ok(()),
+        };
+        Err(Rejection::BadRequest { what })
+    }
+
+    /// Number of issuers.
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl IssuerFile {
+    /// Checks an entry of the file; the error says what is wrong with it.
+    fn check(&self, is_only: bool) -> Result<(), String> {
+        let mapped = self.map.iter().map(|mapping| &mapping.tenant);
+        let mut tenants = mapped.clone().chain(self.tenants.iter().flatten());
+        if let Some(tenant) = tenants.find(|tenant| !is_tenant_name(tenant)) {
+            return Err(format!("{tenant:?} is no name of a tenant"));
+        }
+        if self.issuer.is_empty() || self.audience.is_empty() || self.algorithms.is_empty() {
+            return Err("an issuer needs a name, an audience and algorithms".into());
+        }
+        let is_name = |c: char| c != ISSUER_END && !c.is_control() && !c.is_whitespace();
+        if self.issuer.len() > ISSUER_BYTES_MAX || !self.issuer.chars().all(is_name) {
+            return Err(format!(
+                "the name of an issuer has at most {ISSUER_BYTES_MAX} bytes, without spaces and {ISSUER_END}: {:?}",
+                self.issuer
+            ));
+        }
+        if let Some(tenant) = mapped.into_iter().find(|tenant| !self.may_name(tenant)) {
+            return Err(format!(
+                "{} maps to {tenant:?}, which is not in its `tenants`",
+                self.issuer
+            ));
+        }
+        if !is_only && self.tenant_claim.is_some() && self.tenants.is_none() {
+            return Err(format!(
+                "{} names tenants by a claim, and is not the only issuer: say which in `tenants = [...]`",
+                self.issuer
+            ));
+        }
+        Ok(())
+    }
+
+    fn may_name(&self, tenant: &str) -> bool {
+        self.tenants
+            .as_ref()
+            .is_none_or(|tenants| tenants.iter().any(|own| own == tenant))
     }
 }
 
@@ -261,8 +351,11 @@ impl Issuer {
             .tenant_claim
             .as_ref()
             .and_then(|claim| claims.get(claim)?.as_str());
-        let claimed = claimed.filter(|tenant| is_tenant_name(tenant)).map(str::to_owned);
+        let claimed = claimed.filter(|tenant| is_tenant_name(tenant) && self.config.may_name(tenant));
+        let claimed = claimed.map(str::to_owned);
         is_usable.then(|| Subject::Claimed {
+            issuer: self.config.issuer.clone(),
+            is_only_issuer: self.is_only,
             subject: subject.to_owned(),
             tenant: mapped.or(claimed).unwrap_or_default(),
         })

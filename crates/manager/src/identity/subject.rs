@@ -20,11 +20,23 @@ pub(super) enum Subject {
     },
     /// The subject of an issuer's token.
     Claimed {
+        /// The issuer, which has no `#` in its name.
+        issuer: String,
+        /// Whether the site has no other issuer, so that members may be named without theirs.
+        is_only_issuer: bool,
         /// The token's subject.
         subject: String,
         /// Tenant that the site's mapping derives from the token's claims; empty: none.
         tenant: String,
     },
+}
+
+/// What separates an issuer from its subject in a member's name. Names of issuers do not contain it, as OpenID Connect
+/// demands, so a subject that contains it passes for no subject of another issuer.
+pub(crate) const ISSUER_END: char = '#';
+
+fn qualified(issuer: &str, subject: &str) -> String {
+    format!("jwt:{issuer}{ISSUER_END}{subject}")
 }
 
 impl Subject {
@@ -33,7 +45,42 @@ impl Subject {
         match self {
             Self::Local { uid } | Self::Munge { uid } => format!("uid:{uid}"),
             Self::Certified { tenant } => format!("cert:{tenant}"),
-            Self::Claimed { subject, .. } => format!("jwt:{subject}"),
+            Self::Claimed { issuer, subject, .. } => self.bare().unwrap_or_else(|| qualified(issuer, subject)),
+        }
+    }
+
+    /// Names among a tenant's members, the first that is listed counts.
+    pub fn members(&self) -> Vec<String> {
+        match self {
+            Self::Claimed { issuer, subject, .. } => {
+                let own = qualified(issuer, subject);
+                std::iter::once(own).chain(self.bare()).collect()
+            }
+            _ => vec![self.member()],
+        }
+    }
+
+    /// Name without the issuer: only of the site's only issuer, and only if it is not read as one with an issuer.
+    fn bare(&self) -> Option<String> {
+        match self {
+            Self::Claimed {
+                is_only_issuer: true,
+                subject,
+                ..
+            } if !subject.contains(ISSUER_END) => Some(format!("jwt:{subject}")),
+            _ => None,
+        }
+    }
+
+    /// Name without an issuer under which several issuers could have this subject, if it is one of such a site.
+    pub fn ambiguous(&self) -> Option<String> {
+        match self {
+            Self::Claimed {
+                is_only_issuer: false,
+                subject,
+                ..
+            } => Some(format!("jwt:{subject}")),
+            _ => None,
         }
     }
 

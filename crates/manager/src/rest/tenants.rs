@@ -82,7 +82,7 @@ mirror! {
             core_seconds: tenant.core_seconds,
             window_hours: tenant.window_hours,
         },
-        /// Members: `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
+        /// Members: `uid:N`, `cert:NAME`, `jwt:SUBJECT` or `jwt:ISSUER#SUBJECT`.
         members: Vec<String>,
         held: Held = Held {
             leases: tenant.held_leases,
@@ -113,7 +113,7 @@ pub(super) struct Wanted {
     /// Quota (default: no limits).
     #[serde(default, deserialize_with = "deserialize_object")]
     quota: Quota,
-    /// Members: `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
+    /// Members: `uid:N`, `cert:NAME`, `jwt:SUBJECT` or `jwt:ISSUER#SUBJECT`.
     #[serde(default)]
     members: Vec<String>,
 }

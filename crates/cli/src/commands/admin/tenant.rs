@@ -13,7 +13,8 @@ use std::str::FromStr;
 /// Manage tenants, their members and quotas
 ///
 /// Members are users of the manager's host and of a MUNGE cluster (uid:1000), tenants of certificates (cert:alice)
-/// and subjects of tokens (jwt:alice@example.org). With `--json`, prints an object for each tenant: name, enabled,
+/// and subjects of tokens (jwt:alice@example.org; at a site with several issuers
+/// jwt:https://login.example.org/#alice@example.org). With `--json`, prints an object for each tenant: name, enabled,
 /// role, quotas (cores, leases, memory_bytes, gpus, core_seconds, window_hours; null: no bound), members, and the
 /// current use: held_leases, held_cores, held_memory_bytes, held_gpus, used_core_seconds.
 #[derive(Debug, Args)]
@@ -98,7 +99,7 @@ struct QuotaArgs {
     /// Hours up to now over which core-seconds are counted; none: since the beginning
     #[arg(long, value_name = "N")]
     window_hours: Option<Bound<u32>>,
-    /// Member of the tenant: uid:N, cert:NAME or jwt:SUBJECT; may be given more than once
+    /// Member of the tenant: uid:N, cert:NAME, jwt:SUBJECT or jwt:ISSUER#SUBJECT; may be given more than once
     #[arg(long = "member", value_name = "WHO")]
     members: Vec<String>,
     #[command(flatten)]

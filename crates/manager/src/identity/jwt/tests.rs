@@ -1,6 +1,8 @@
 use super::*;
+use crate::identity::{TenantDirectory, TenantPolicy};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use hotlease_store::{MemoryStore, Position, TenantRecord, TenantStore};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use serde_json::json;
@@ -11,7 +13,7 @@ const ISSUER: &str = "https://login.example.org/";
 
 /// An issuer with two keys, loaded from a file of issuers.
 struct Scene {
-    _dir: TempDir,
+    dir: TempDir,
     issuers: Issuers,
     ed: Ed25519KeyPair,
     es: EcdsaKeyPair,
@@ -41,12 +43,7 @@ impl Scene {
             format!("[[issuer]]\nissuer = \"{ISSUER}\"\naudience = \"hotlease\"\nkeys = \"jwks.json\"\n{further}");
         fs::write(&file, text).unwrap();
         let issuers = Issuers::load(&file).unwrap();
-        Self {
-            _dir: dir,
-            issuers,
-            ed,
-            es,
-        }
+        Self { dir, issuers, ed, es }
     }
 
     fn signed(&self, header: &Value, claims: &Value) -> String {
@@ -85,6 +82,8 @@ fn changed(change: impl FnOnce(&mut Map<String, Value>)) -> Value {
 
 fn claimed(tenant: &str) -> Subject {
     Subject::Claimed {
+        issuer: ISSUER.into(),
+        is_only_issuer: true,
         subject: "alice@example.org".into(),
         tenant: tenant.into(),
     }
@@ -110,6 +109,129 @@ fn a_token_speaks_of_its_subject_and_its_claims_name_the_tenant() {
         Ok(claimed("")),
         "a claim passed for a local user"
     );
+}
+
+/// A second issuer, of another organisation, with the same keys.
+const OTHER: &str = "https://partner.example.com/";
+
+fn of_other() -> Value {
+    changed(|claims| drop(claims.insert("iss".into(), json!(OTHER))))
+}
+
+fn second(further: &str) -> String {
+    format!("[[issuer]]\nissuer = \"{OTHER}\"\naudience = \"hotlease\"\nkeys = \"jwks.json\"\n{further}")
+}
+
+fn directory(tenants: &[(&str, &[&str])]) -> TenantDirectory {
+    let store = MemoryStore::default();
+    for (name, members) in tenants {
+        let tenant = TenantRecord {
+            name: (*name).into(),
+            enabled: true,
+            position: Position::Operator,
+            members: members.iter().map(|member| (*member).into()).collect(),
+            ..TenantRecord::default()
+        };
+        store.put_tenant(tenant).expect("put");
+    }
+    let directory = TenantDirectory::new(TenantPolicy::Listed);
+    directory.refresh(&store).expect("read");
+    directory
+}
+
+#[test]
+fn the_same_subject_of_another_issuer_is_another_member() {
+    let scene = Scene::new(&second(""));
+    let own = scene.issuers.check(&scene.ed(&claims())).expect("good");
+    let other = scene.issuers.check(&scene.ed(&of_other())).expect("good");
+    let member = format!("jwt:{ISSUER}#alice@example.org");
+    let known = directory(&[("ops", &[&member])]);
+    assert_eq!(known.find_member(&own).expect("listed").0, "ops");
+    assert!(
+        known.find_member(&other).is_err(),
+        "one issuer's subject passed for another's"
+    );
+    // A name without an issuer is no member's, and the refusal says what to write.
+    let known = directory(&[("ops", &["jwt:alice@example.org"])]);
+    for subject in [own, other] {
+        let refused = known.find_member(&subject).expect_err("whose is it?").to_string();
+        assert!(
+            refused.contains(&format!("--member '{}'", subject.member())),
+            "{refused}"
+        );
+    }
+    let refused = scene.issuers.check_member("jwt:alice@example.org").expect_err("whose?");
+    assert!(refused.to_string().contains(OTHER), "{refused}");
+    assert!(
+        scene.issuers.check_member("jwt:https://login.example.org#a").is_err(),
+        "no such issuer"
+    );
+    assert_eq!(scene.issuers.check_member(&member), Ok(()));
+    assert_eq!(scene.issuers.check_member("uid:7"), Ok(()));
+}
+
+#[test]
+fn a_subject_without_an_issuer_is_that_of_the_only_one() {
+    let scene = Scene::new("");
+    let subject = scene.issuers.check(&scene.ed(&claims())).expect("good");
+    let qualified = format!("jwt:{ISSUER}#alice@example.org");
+    for member in ["jwt:alice@example.org", &qualified] {
+        assert_eq!(scene.issuers.check_member(member), Ok(()));
+        let known = directory(&[("chem", &[member])]);
+        assert_eq!(known.find_member(&subject).expect(member).0, "chem");
+    }
+    // A subject that reads like another issuer's is not that.
+    let forged = changed(|claims| drop(claims.insert("sub".into(), json!(format!("{OTHER}#boss")))));
+    let forged = scene.issuers.check(&scene.ed(&forged)).expect("good");
+    let known = directory(&[("ops", &[&format!("jwt:{OTHER}#boss")])]);
+    assert!(
+        known.find_member(&forged).is_err(),
+        "{forged:?} passed for a subject of {OTHER}"
+    );
+}
+
+#[test]
+fn an_issuer_names_members_of_its_tenants_only() {
+    let scene = Scene::new(&second("tenants = [\"partner\"]\ntenant_claim = \"project\"\n"));
+    let claiming = |tenant: &str| {
+        let mut claims = of_other();
+        claims["project"] = json!(tenant);
+        scene.issuers.check(&scene.ed(&claims)).expect("good")
+    };
+    let known = directory(&[("partner", &[]), ("ops", &[&format!("jwt:{OTHER}#alice@example.org")])]);
+    let listed = claiming("partner");
+    assert_eq!(known.find_member(&listed).expect("listed").0, "ops");
+    assert!(scene.issuers.check_tenant(&listed, "ops").is_err(), "not in its list");
+    assert_eq!(scene.issuers.check_tenant(&listed, "partner"), Ok(()));
+    let known = directory(&[("partner", &[]), ("ops", &[])]);
+    assert_eq!(known.find_member(&claiming("partner")).expect("claimed").0, "partner");
+    assert!(
+        known.find_member(&claiming("ops")).is_err(),
+        "a claim named a tenant that is not the issuer's"
+    );
+}
+
+#[test]
+fn each_of_several_issuers_has_tenants_of_its_own() {
+    let scene = Scene::new("");
+    let file = scene.dir.path().join("issuers.toml");
+    let first = fs::read_to_string(&file).expect("read");
+    let loaded = |further: &str| {
+        fs::write(&file, format!("{first}{further}")).expect("written");
+        Issuers::load(&file).map(|issuers| issuers.count())
+    };
+    assert_eq!(loaded(&second("")).expect("two"), 2);
+    let mapped = "tenants = [\"partner\"]\n[[issuer.map]]\nclaim = \"g\"\nvalue = \"v\"\ntenant = \"ops\"\n";
+    for bad in [
+        first.clone(),
+        second("tenant_claim = \"project\"\n"),
+        second("tenants = [\"uid:0\"]\n"),
+        second(mapped),
+        second("").replace(OTHER, "https://partner.example.com/#x"),
+        second("").replace(OTHER, "a partner"),
+    ] {
+        assert!(loaded(&bad).is_err(), "{bad} was taken");
+    }
 }
 
 #[test]
