@@ -49,6 +49,44 @@ def test_tasks_run_and_see_a_root_of_their_own(sandboxed):
     assert list(sandboxed.map(pow, range(5), [2] * 5)) == [0, 1, 4, 9, 16]
 
 
+@pytest.mark.parametrize("place", ["ann", "ann/project"])
+def test_a_sandbox_shows_the_programs_folder_but_no_home_folder(sandboxed, output, tmp_path, place):
+    end(sandboxed)
+    home, folder = tmp_path / "ann", tmp_path / place
+    (home / ".ssh").mkdir(parents=True)
+    key = home / ".ssh" / "id_ed25519"
+    key.write_text("private")
+    folder.mkdir(exist_ok=True)
+    (folder / "beside.py").write_text("import os\n\ndef seen(*paths):\n    return [os.path.exists(path) for path in paths]\n")
+    is_home = folder == home
+    lines = output(
+        """
+        import json, os, subprocess, warnings
+        import beside, hotlease
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            executor = hotlease.Executor(1, options=hotlease.ExecutorOptions(sandbox="namespace"))
+        here = os.path.dirname(os.path.abspath(__file__))
+        with executor:
+            print(executor.submit(beside.seen, os.environ["KEY"], here).result(60))
+            explain = [os.path.join(os.environ["HOTLEASE_PROGRAMS"], "hotlease"), "explain", "--json"]
+            explained = json.loads(subprocess.run(explain, capture_output=True, text=True, check=True).stdout)
+        print([here in str(each.message) for each in caught if "home folder" in str(each.message)])
+        print(here in explained["shows"], here in explained["hides"])
+        """,
+        folder,
+        KEY=str(key),
+    )
+    assert lines[0] == str([False, not is_home]), "the key, and the program's folder"
+    assert lines[1] == str([True] if is_home else [])
+    assert lines[2] == f"{not is_home} {is_home}"
+    # A lease that declares the folder has it, and its program is not warned.
+    if is_home:
+        with _in_sandbox(mounts=[str(home)]) as executor:
+            assert executor.submit(os.path.exists, str(home / "beside.py")).result(60)
+
+
 def test_a_task_that_dies_is_told_and_the_next_one_runs(sandboxed):
     with pytest.raises(hotlease.Error, match="signal 11"):
         sandboxed.submit(lambda: os.kill(os.getpid(), signal.SIGSEGV)).result(60)

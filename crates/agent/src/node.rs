@@ -353,7 +353,8 @@ impl Node {
         let at = (id, self.identity.host.as_str());
         let state = swap::state_request(self.identity.swap.as_deref(), (message, request), isolation.sandbox, at)?;
         let of_python = |python| self.program(python, &request.tenant, isolation);
-        let program = message.python.clone().map(of_python).transpose()?;
+        let (program, hidden) = message.python.clone().map(of_python).transpose()?.unzip();
+        let told = self.told(isolation, program.as_deref(), &hidden.unwrap_or_default());
         let memory_bytes = match request.spec.memory_bytes {
             0 => self.tables().book.memory_share(&request.spec),
             asked => asked,
@@ -366,7 +367,7 @@ impl Node {
             direct: asker == Requester::Client,
             sandbox: isolation.sandbox,
             reach: isolation.reach.clone(),
-            reach_told: isolation.reach_told.clone(),
+            reach_told: told.clone(),
             storage: isolation.storage.clone(),
             state,
             program,
@@ -405,7 +406,7 @@ impl Node {
         let lease = tables.book.active(id)?;
         tracing::info!(lease = %id, tenant = request.tenant, cores = ?lease.cores(), gpus = ?lease.gpus(), memory_bytes, "lease granted");
         Ok(Grant {
-            reach: Some(isolation.reach_told.clone()),
+            reach: Some(told),
             sandbox: isolation.sandbox.to_string(),
             memory_bytes: all_memory_bytes,
             ..self.describe(lease)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from hotlease import _bases, _core, _open, _platform
+from hotlease import _bases, _core, _modules, _open, _platform
 from hotlease.errors import NotRunning, Refused
 
 # Every program that makes an executor waits for these imports: rare ones are inside of functions.
@@ -212,7 +212,7 @@ class Executor(_core.Client, _bases.Executor):
             self._open_here(asked, prepared, patience)
         else:
             self._open(self._future, asked, prepared)
-        self._warn()
+        self._warn(_modules.hide(_core._hidden(self)))
         if trusts and _core._is_confined(self):
             import warnings
 
@@ -221,8 +221,8 @@ class Executor(_core.Client, _bases.Executor):
         self._bar = _progress.Bar(self) if progress else None
         _open.remember(self)
 
-    def _warn(self) -> None:
-        for text in self._warnings():
+    def _warn(self, *texts: Optional[str]) -> None:
+        for text in filter(None, [*texts, *self._warnings()]):
             import warnings
 
             warnings.warn(text, RuntimeWarning, stacklevel=3)

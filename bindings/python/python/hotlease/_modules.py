@@ -8,6 +8,7 @@ import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, Optional
 
 _MAINS = ("__main__", "__mp_main__")
@@ -22,6 +23,8 @@ registered: set[str] = set()
 # Import path that all workers were started with; None: there are none, or they were started with several.
 given: Optional[list[str]] = None
 _is_any_given = False
+# Folders of the import path that sandboxes do not show.
+_hidden: set[str] = set()
 
 
 def absent() -> set[str]:
@@ -89,6 +92,8 @@ def _is_importable(name: str, module: Any) -> bool:
     folder = os.path.dirname(origin)
     if spec.submodule_search_locations is not None:
         folder = os.path.dirname(folder)
+    if folder in _hidden:
+        return False
     if folder in sys.path or folder in _absolute_path():
         return True
     return _is_found(name, origin)
@@ -104,6 +109,29 @@ def _is_found(name: str, origin: str) -> bool:
         if found is not None:
             return found.origin == origin
     return False
+
+
+def hide(folders: Iterable[str]) -> Optional[str]:
+    """Notes folders of the import path that workers do not see: functions and classes of modules there go by value.
+    Returns a warning for the program, if it imports from there."""
+    global looked
+    new = set(folders) - _hidden
+    if not new:
+        return None
+    _hidden.update(new)
+    _looked.clear()
+    absent_names.clear()
+    looked = 0
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    used = {os.path.dirname(file) for file in files if isinstance(file, str)} | set(_absolute_path()[:1])
+    named = sorted(new & used)
+    if not named:
+        return None
+    return (
+        f"functions do not see {', '.join(named)}: sandboxes show no home folder, none that contains one, and none of all users. "
+        "Functions and classes of modules there are sent by value; modules that only tasks import from there are not found. "
+        "Move the program to a folder of its own, or let the lease declare the folder: ExecutorOptions(mounts=[...])"
+    )
 
 
 def give_path() -> list[str]:

@@ -51,6 +51,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     futures::inputs::add_to(module)?;
     module.add_function(wrap_pyfunction!(start_phases::_cold_start, module)?)?;
     module.add_function(wrap_pyfunction!(start_phases::_has_network, module)?)?;
+    module.add_function(wrap_pyfunction!(start_phases::_hidden, module)?)?;
     module.add_function(wrap_pyfunction!(start_phases::_is_confined, module)?)?;
     module.add_function(wrap_pyfunction!(futures::check::_check_pickle, module)?)?;
     module.add_function(wrap_pyfunction!(executor::_await_dropped, module)?)?;

@@ -39,3 +39,9 @@ pub fn _is_confined(client: PyRef<'_, Client>) -> PyResult<bool> {
 pub fn _has_network(client: PyRef<'_, Client>) -> PyResult<bool> {
     Ok(client.opened()?.core.invoker.phases().reach.network)
 }
+
+/// Folders of the import path that its workers do not see.
+#[pyfunction]
+pub fn _hidden(client: PyRef<'_, Client>) -> PyResult<Vec<String>> {
+    Ok(client.opened()?.core.invoker.phases().hidden)
+}

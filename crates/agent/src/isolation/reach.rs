@@ -300,7 +300,7 @@ pub(crate) fn client_reach(reach: &WorkerReach, asked: &grpc::Reach) -> grpc::Re
     grpc::Reach {
         directories: asked.directories.clone(),
         network: reach.network,
-        storage: Vec::new(),
+        ..grpc::Reach::default()
     }
 }
 

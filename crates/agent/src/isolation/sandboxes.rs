@@ -5,13 +5,13 @@
 //! sandbox, so that user may ask for any kind. For other tenants the site's kind is the weakest: a lease that names
 //! none gets it, and a lease that names a weaker one is refused. Other tenants also cannot choose what they see of the
 //! host: their interpreters and packages must be in folders that the site's policy shows, or in the system's own
-//! folders.
+//! folders. Of its own user's folders the agent shows those that a program imports from, but no home folder: a user
+//! who asks for a sandbox does not trust the code in it with the keys there.
 
 use crate::error::AgentError;
 use crate::isolation::caller::RequestOrigin;
-use hotlease_sandbox::{Kind, Launcher, Mount};
+use hotlease_sandbox::{DeclaredDirectory, HomeFolders, ImportFolders, Kind, Launcher, Mount};
 use hotlease_wire::Rejection;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The system's folders, which every sandbox sees.
@@ -71,24 +71,27 @@ impl Sandboxes {
         Ok(kind)
     }
 
-    /// Mounts beyond the policy for workers with this interpreter and import path; a refusal names the path that may
-    /// not be shown.
+    /// Mounts beyond the policy for workers with this interpreter and import path, and the folders of both that are not
+    /// shown. For other tenants a refusal names the path that may not be shown. Reads folders of the host.
     pub fn mounts(
         &self,
         interpreter: Option<&Path>,
         path: &[PathBuf],
         tenant: &str,
         (kind, origin): (Kind, RequestOrigin),
-        shown: &[Mount],
-    ) -> Result<Vec<Mount>, Rejection> {
-        let mut mounts = Vec::new();
-        for needed in needed_folders(interpreter, path) {
-            let seen = SYSTEM.iter().any(|system| needed.starts_with(system))
-                || shown.iter().any(|mount| needed.starts_with(&mount.target));
-            if seen {
-                continue;
-            }
-            if !self.is_own(tenant, origin) {
+        seen: &VisibleFolders<'_>,
+    ) -> Result<ImportMounts, Rejection> {
+        let is_own = self.is_own(tenant, origin);
+        // What other tenants see is the operator's choice, also if it is a home folder.
+        let homes = match is_own {
+            true => HomeFolders::of_host(),
+            false => HomeFolders::default(),
+        };
+        let path: Vec<PathBuf> = path.iter().filter(|folder| !seen.has(folder)).cloned().collect();
+        let needed = ImportFolders::find(interpreter, &path, &homes);
+        let mut found = ImportMounts::default();
+        for needed in needed.shown.into_iter().filter(|needed| !seen.has(needed)) {
+            if !is_own {
                 return Err(Rejection::NoSandbox {
                     kind: kind.to_string(),
                     why: format!(
@@ -99,10 +102,39 @@ impl Sandboxes {
                     ),
                 });
             }
-            mounts.push(Mount::read_only(needed));
+            found.mounts.push(Mount::read_only(needed));
         }
-        Ok(mounts)
+        found.hidden.extend(needed.hidden);
+        Ok(found)
     }
+}
+
+/// Folders that workers see without mounts of their program.
+pub(crate) struct VisibleFolders<'a> {
+    /// Mounts of the site's policy.
+    pub shown: &'a [Mount],
+    /// Directories that the lease declares.
+    pub declared: &'a [DeclaredDirectory],
+}
+
+impl VisibleFolders<'_> {
+    fn has(&self, folder: &Path) -> bool {
+        SYSTEM.iter().any(|system| folder.starts_with(system))
+            || self.shown.iter().any(|mount| folder.starts_with(&mount.target))
+            || self
+                .declared
+                .iter()
+                .any(|declared| folder.starts_with(&declared.target))
+    }
+}
+
+/// Mounts of an interpreter and its import path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ImportMounts {
+    /// Folders that are shown.
+    pub mounts: Vec<Mount>,
+    /// Folders that are not, because they are home folders, contain some, or belong to all users.
+    pub hidden: Vec<PathBuf>,
 }
 
 /// Refuses workers that their client could not reach: a client on another host comes over the network. Also refuses a
@@ -150,31 +182,6 @@ pub(crate) async fn check(launcher: &Launcher, default: Kind) -> Result<(), Agen
     Ok(())
 }
 
-/// Folders in which an interpreter is found and from which it imports, as far as they exist; none lies within another.
-fn needed_folders(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<PathBuf> {
-    let mut folders = BTreeSet::new();
-    let mut add = |folder: &Path| {
-        let can_be = Mount::read_only(folder).fault().is_none();
-        if can_be && folder.exists() {
-            folders.insert(folder.to_owned());
-        }
-    };
-    // PREFIX/bin/python, and the prefix of what that links to: a virtual environment links to its base interpreter.
-    let mut interpreter = interpreter.map(Path::to_owned).unwrap_or_default();
-    for _ in 0..LINKS_MAX {
-        if let Some(prefix) = interpreter.parent().and_then(Path::parent) {
-            add(prefix);
-        }
-        match std::fs::read_link(&interpreter) {
-            Ok(to) => interpreter = normal(&interpreter.parent().unwrap_or(Path::new("/")).join(to)),
-            Err(_) => break,
-        }
-    }
-    path.iter().for_each(|folder| add(folder));
-    let within = |folder: &PathBuf| folder.ancestors().skip(1).any(|above| folders.contains(above));
-    folders.iter().filter(|folder| !within(folder)).cloned().collect()
-}
-
 /// Path at which a sandbox sees an environment: the path where it was made, because some packages contain that path. If
 /// the sandbox's own folders, or mounts of the host (`others`), occupy or surround that path (`prefix`), the
 /// environment's path on the host (`at`) is used.
@@ -194,27 +201,9 @@ fn is_free_path<'a>(prefix: &Path, mut others: impl Iterator<Item = &'a Mount>) 
     Mount::read_only(prefix).fault().is_none() && !own && !others.any(is_covered)
 }
 
-/// Most links to follow, as in the kernel: more are a loop.
-const LINKS_MAX: usize = 40;
-
-/// Removes `.` and `..` from a path, without looking at the disk.
-fn normal(path: &Path) -> PathBuf {
-    use std::path::Component;
-    let mut normal = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(normal.pop()),
-            Component::CurDir => {}
-            part => normal.push(part),
-        }
-    }
-    normal
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hotlease_sandbox::Policy;
 
     fn site(default: Kind) -> Sandboxes {
         Sandboxes { default, own_user: 7 }
@@ -307,42 +296,54 @@ mod tests {
             "relative".into(),
         ];
         let site = site(Kind::Namespace);
-        let own = site.mounts(
-            interpreter,
-            &path,
-            "uid:7",
-            (Kind::Namespace, RequestOrigin::Local),
-            &[],
-        );
+        let kind = (Kind::Namespace, RequestOrigin::Local);
+        let mounts = |tenant, shown: &[Mount]| {
+            let seen = VisibleFolders { shown, declared: &[] };
+            site.mounts(interpreter, &path, tenant, kind, &seen)
+        };
+        let own = mounts("uid:7", &[]).expect("its own");
         assert_eq!(
-            own,
-            Ok(vec![Mount::read_only(&prefix)]),
+            own.mounts,
+            [Mount::read_only(&prefix)],
             "what is within it comes with it"
         );
-        let refused = site.mounts(
-            interpreter,
-            &path,
-            "alice",
-            (Kind::Namespace, RequestOrigin::Local),
-            &[],
-        );
+        assert_eq!(own.hidden, [PathBuf::from("/")]);
+        let refused = mounts("alice", &[]);
         assert!(
             matches!(&refused, Err(Rejection::NoSandbox { why, .. }) if why.contains("--sandbox-show")),
             "{refused:?}"
         );
-        let policy = Policy {
-            mounts: vec![Mount::read_only(folder.path())],
-            ..Policy::default()
-        };
-        let shown = site.mounts(
-            interpreter,
-            &path,
-            "alice",
-            (Kind::Namespace, RequestOrigin::Local),
-            &policy.mounts,
-        );
-        assert_eq!(shown, Ok(Vec::new()), "the site shows it to all");
+        let shown = mounts("alice", &[Mount::read_only(folder.path())]).expect("the site shows it to all");
+        assert_eq!(shown.mounts, []);
     }
+
+    #[test]
+    fn a_home_folder_in_the_import_path_is_hidden_unless_the_lease_declares_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let home = folder.path().join("ann");
+        std::fs::create_dir_all(home.join(".ssh")).expect("made");
+        std::fs::create_dir_all(home.join("project")).expect("made");
+        let path = [home.clone(), home.join("project")];
+        let found = |declared: &[DeclaredDirectory]| {
+            let seen = VisibleFolders { shown: &[], declared };
+            let kind = (Kind::Namespace, RequestOrigin::Local);
+            let found = site(Kind::Namespace).mounts(None, &path, "uid:7", kind, &seen);
+            found.expect("its own")
+        };
+        let found_now = found(&[]);
+        assert_eq!(found_now.hidden, [home.clone()]);
+        assert_eq!(found_now.mounts, [Mount::read_only(home.join("project"))]);
+        let declared = DeclaredDirectory {
+            trusted: home.clone(),
+            own: PathBuf::new(),
+            beneath: PathBuf::new(),
+            target: home,
+            writable: false,
+            as_owner: true,
+        };
+        assert_eq!(found(&[declared]), ImportMounts::default(), "the lease has it already");
+    }
+
     #[test]
     fn an_environment_stands_where_it_was_made_unless_something_else_does() {
         let folder = tempfile::tempdir().expect("a folder");

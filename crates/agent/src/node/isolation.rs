@@ -4,6 +4,7 @@ use super::Node;
 use crate::data::images::Image;
 use crate::data::storage::{LeaseStorage, StorageRequester};
 use crate::isolation::caller::RequestOrigin;
+use crate::isolation::sandboxes::{ImportMounts, VisibleFolders};
 use crate::isolation::{reach, sandboxes};
 use crate::workers::python;
 use hotlease_sandbox::{KeepAlive, Kind, Mount, Program, WorkerReach};
@@ -127,29 +128,36 @@ impl Node {
         Ok(image)
     }
 
-    /// Program of a lease's Python workers, with the mounts that it needs in its sandbox.
+    /// Program of a lease's Python workers, with the mounts that it needs in its sandbox, and the folders of its import
+    /// path that it does not see there. Reads folders of the host.
     pub(super) fn program(
         &self,
         python: PythonRuntime,
         tenant: &str,
         isolation: &Isolation,
-    ) -> Result<Arc<Program>, Rejection> {
+    ) -> Result<(Arc<Program>, Vec<PathBuf>), Rejection> {
         let (sandboxes, origin) = (&self.identity.sandboxes, isolation.origin);
         let shown = &self.supply.launcher.policy().mounts;
+        let seen = VisibleFolders {
+            shown,
+            declared: &isolation.reach.directories,
+        };
         let path: Vec<PathBuf> = python.path.iter().map(|folder| decode_path(folder).into()).collect();
         let mounts = |interpreter: Option<&Path>, path: &[PathBuf]| match isolation.sandbox {
-            Kind::Process => Ok(Vec::new()),
-            kind => sandboxes.mounts(interpreter, path, tenant, (kind, origin), shown),
+            Kind::Process => Ok(ImportMounts::default()),
+            kind => sandboxes.mounts(interpreter, path, tenant, (kind, origin), &seen),
         };
         let Some((image, _)) = &isolation.image else {
             let mut program = python::program(python, None)?;
-            program.mounts = mounts(Some(&program.path), &path)?;
-            return Ok(Arc::new(program));
+            let found = mounts(Some(&program.path), &path)?;
+            program.mounts = found.mounts;
+            return Ok((Arc::new(program), found.hidden));
         };
         // An image needs at most one interpreter of the host. Of the client's own folders, workers see those that they
         // may.
-        let mut needed = mounts(image.manifest().interpreter().as_deref(), &[])?;
-        needed.extend(mounts(None, &path).unwrap_or_default());
+        let mut needed = mounts(image.manifest().interpreter().as_deref(), &[])?.mounts;
+        let of_client = mounts(None, &path).unwrap_or_default();
+        needed.extend(of_client.mounts);
         let place = match isolation.sandbox {
             Kind::Process => image.at().to_owned(),
             _ => sandboxes::place_of(image.manifest().prefix(), image.at(), needed.iter().chain(shown)),
@@ -170,6 +178,33 @@ impl Node {
             program.environment.push((name.into(), value));
         }
         program.held = KeepAlive::new(Arc::clone(image) as _);
-        Ok(Arc::new(program))
+        Ok((Arc::new(program), of_client.hidden))
     }
+
+    /// Access of a lease in the form that its client is told, with what its sandbox shows of the host.
+    pub(super) fn told(&self, isolation: &Isolation, program: Option<&Program>, hidden: &[PathBuf]) -> grpc::Reach {
+        let own = program.map_or(&[][..], |program| &program.mounts);
+        let shown = self.supply.launcher.policy().mounts.iter().chain(own);
+        grpc::Reach {
+            shown: match isolation.sandbox {
+                Kind::Process => Vec::new(),
+                _ => shown.map(shown_text).collect(),
+            },
+            hidden: hidden
+                .iter()
+                .map(|folder| folder.to_string_lossy().into_owned())
+                .collect(),
+            ..isolation.reach_told.clone()
+        }
+    }
+}
+
+/// A mount, in the words in which a person is told it.
+fn shown_text(mount: &Mount) -> String {
+    let place = match mount.source == mount.target {
+        true => String::new(),
+        false => format!(" as {}", mount.target.display()),
+    };
+    let how = if mount.writable { " to read and write" } else { "" };
+    format!("{}{place}{how}", mount.source.display())
 }

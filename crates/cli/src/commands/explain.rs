@@ -11,9 +11,10 @@ use serde::Serialize;
 /// Show how the time of a lease's start was spent, and why no worker was waiting for it
 ///
 /// With several workers, each step shows the slowest one. With `--json`, prints one object: lease, agent, tenant,
-/// label, state, sandbox, reaches (resources outside the sandbox that its functions may use, in words), warm and
-/// cold (workers that were waiting, and workers that had to be started), why (the reason for cold workers, or
-/// empty), phases (an object with the nanoseconds of each step that took place: grant, image, sandbox, boot,
+/// label, state, sandbox, reaches (resources outside the sandbox that its functions may use, in words), shows (what
+/// the sandbox shows of the host's files, to read), hides (folders of a Python program's import path that it does
+/// not show), warm and cold (workers that were waiting, and workers that had to be started), why (the reason for
+/// cold workers, or empty), phases (an object with the nanoseconds of each step that took place: grant, image, sandbox, boot,
 /// interpreter, imports, restore, connect, first_call), and kept (what happened to its state; empty if it has
 /// none).
 #[derive(Debug, Args)]
@@ -53,6 +54,8 @@ struct LeaseExplanation {
     state: String,
     sandbox: String,
     reaches: Vec<String>,
+    shows: Vec<String>,
+    hides: Vec<String>,
     warm: u32,
     cold: u32,
     why: String,
@@ -79,6 +82,12 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
         label: lease.label,
         state: lease.state,
         reaches: reaches(&start),
+        shows: shows(&start),
+        hides: start
+            .reach
+            .as_ref()
+            .map(|reach| reach.hidden.clone())
+            .unwrap_or_default(),
         sandbox: start.sandbox,
         warm: start.warm,
         cold: start.cold,
@@ -100,6 +109,18 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
             false => explained.reaches.join(", "),
         }
     )))?;
+    if !explained.shows.is_empty() {
+        output.line(&printable(&format!(
+            "they see of the host, to read: {}",
+            explained.shows.join(", ")
+        )))?;
+    }
+    if !explained.hides.is_empty() {
+        output.line(&printable(&format!(
+            "folders of the import path that they do not see (home folders, or such as contain some): {}",
+            explained.hides.join(", ")
+        )))?;
+    }
     if !explained.kept.is_empty() {
         output.line(&printable(&explained.kept))?;
     }
@@ -151,6 +172,19 @@ fn reaches(start: &LeaseStart) -> Vec<String> {
         .chain(storage)
         .chain(network)
         .collect()
+}
+
+/// What a sandbox shows of the host's files, apart from directories that the lease declares.
+fn shows(start: &LeaseStart) -> Vec<String> {
+    let shown = start.reach.clone().unwrap_or_default().shown;
+    match start.sandbox.as_str() {
+        "process" => Vec::new(),
+        // A container may have an image's system folders in their place.
+        "container" => shown,
+        _ => std::iter::once("the system's folders".to_owned())
+            .chain(shown)
+            .collect(),
+    }
 }
 
 fn steps(start: &LeaseStart) -> Vec<StepRow> {
@@ -260,7 +294,10 @@ mod tests {
             }],
             network: true,
             storage: vec!["s3://data/ann:rw".into()],
+            shown: vec!["/data/ann/project".into()],
+            hidden: Vec::new(),
         });
+        assert_eq!(shows(&start), ["the system's folders", "/data/ann/project"]);
         assert_eq!(
             reaches(&start),
             [
@@ -271,6 +308,7 @@ mod tests {
         );
         start.sandbox = "process".into();
         assert_eq!(reaches(&start), ["all that the agent's user does", "s3://data/ann:rw"]);
+        assert!(shows(&start).is_empty());
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub struct ColdPhases {
     /// Resources that the functions may use, as the grant states them. In a sandbox of kind `process` that includes
     /// the network and everything else that the agent's user may use.
     pub reach: Reach,
+    /// Folders of a Python program's import path that its workers do not see: home folders, and folders that contain
+    /// some or belong to all users.
+    pub hidden: Vec<String>,
 }
 
 impl ColdPhases {
@@ -212,6 +215,7 @@ impl Lease {
             }
         };
         let attach = lap();
+        let hidden = grant.reach.clone().unwrap_or_default().hidden;
         let (mut lease, channels, rest) = Self::begin(plan, session, workers).await?;
         lease.at.way = Grant {
             token: Vec::new(),
@@ -222,6 +226,7 @@ impl Lease {
             acquire,
             attach,
             reach,
+            hidden,
             ..rest
         };
         Ok((lease, channels, phases))

@@ -396,9 +396,14 @@ fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     }
 }
 
-/// Phases of the slower of two cold starts, with the access that both grants have in common.
+/// Phases of the slower of two cold starts, with the access that both grants have in common, and what either hides.
 fn slower(one: ColdPhases, other: ColdPhases) -> ColdPhases {
     let reach = one.reach.clone().of_both(&other.reach);
+    let hidden = [&one.hidden[..], &other.hidden].concat();
     let slower = if other.total() > one.total() { other } else { one };
-    ColdPhases { reach, ..slower }
+    ColdPhases {
+        reach,
+        hidden,
+        ..slower
+    }
 }

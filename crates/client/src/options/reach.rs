@@ -141,6 +141,7 @@ impl Reach {
             directories: self.directories.iter().map(directory).collect(),
             network: self.network,
             storage: self.storage.iter().map(StoragePlace::to_string).collect(),
+            ..grpc::Reach::default()
         })
     }
 

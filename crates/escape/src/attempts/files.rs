@@ -25,6 +25,8 @@ pub(super) const THEME: Threat = Threat {
         "file-by-handle", "open a file by its handle, which passes by all folders (open_by_handle_at)",
             file_by_handle, with_capability(Capability::DacReadSearch);
         "home-list", "list the home folder of the agent's user", home_list, needs("files in it");
+        "home-keys", "read keys and settings in the home folder, in which its Python program stands",
+            home_keys, needs("such files in it");
         "shadow-read", "read the system's password hashes",
             shadow_read, with_capability(Capability::DacReadSearch), needs("/etc/shadow");
         "system-create", "create a file in a folder of the system",
@@ -152,6 +154,19 @@ fn home_list() -> AttemptResult {
         Some(entry) => Ok(format!("sees {}", entry.path().display())),
         None => denied("nothing in it"),
     }
+}
+
+/// The trial shows what an interpreter needs of an import path that begins with the home folder.
+fn home_keys() -> AttemptResult {
+    let home = path("AGENT_HOME")?;
+    let mut stopped = StopReason::Denied("nothing of it is there".into());
+    for name in [".ssh", ".aws", ".config", ".netrc", ".gitconfig", ".bash_history", ".bashrc", ".profile"] {
+        match fs::metadata(home.join(name)) {
+            Ok(_) => return Ok(format!("sees {}", home.join(name).display())),
+            Err(error) => stopped = with_place("stat")(error),
+        }
+    }
+    Err(stopped)
 }
 
 fn shadow_read() -> AttemptResult {

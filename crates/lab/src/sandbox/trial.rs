@@ -8,7 +8,7 @@ use super::stand_in::{StandIn, resident_bytes};
 use anyhow::Context;
 use hotlease_escape::{Attempt, AttemptOutcome, Evidence, Neighbour, PREFIX, Residue, names_for};
 use hotlease_sandbox::{
-    Exit, KeepAlive, Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program, SandboxError, WorkerReach,
+    Exit, HomeFolders, ImportFolders, KeepAlive, Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program, SandboxError, WorkerReach,
 };
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
@@ -272,6 +272,10 @@ impl TestSetup {
     ) -> anyhow::Result<Process> {
         let mut mounts = vec![Mount::read_only(&self.program)];
         mounts.push(Mount::read_only(self.agent.image()));
+        // As for a Python program that stands in the home folder, whose import path begins with it.
+        let path: Vec<PathBuf> = std::env::home_dir().into_iter().collect();
+        let imports = ImportFolders::find(None, &path, &HomeFolders::of_host());
+        mounts.extend(imports.shown.into_iter().map(Mount::read_only));
         // The fork of a zygote is tested in this kind only.
         let zygote = self.zygote && kind == Kind::Namespace;
         let variable =
