@@ -460,3 +460,10 @@ def returns_mapped():
 
 def token():
     return os.urandom(8)
+
+
+def fails_as_bash(status):
+    """Raises what Parsl raises for a bash app that ends with this status."""
+    from parsl.app.errors import BashExitFailure
+
+    raise BashExitFailure("app", status)

@@ -44,6 +44,10 @@ class Colour(enum.Enum):
     RED = "red"
 
 
+class Hue(enum.Enum):
+    BLUE = "blue"
+
+
 class Side(enum.Flag):
     LEFT = 1
     RIGHT = 2
@@ -111,6 +115,13 @@ def test_exceptions_are_read_with_what_they_carry():
         result = read(each)
         assert type(result) is type(each) and vars(result) == vars(each) and str(result) == str(each)
     assert read(error).number == 3
+    within = OSError(1, "no", "name")
+    within.filename = ValueError(KeyError("k"))
+    assert type(read(within).filename.args[0]) is KeyError
+    for many in ([RuntimeError(OSError(number)) for number in range(5000)], collections.defaultdict(list)):
+        if type(many) is not list:
+            many.update((number, collections.defaultdict(list, a=[number])) for number in range(5000))
+        assert repr(read(many)) == repr(many)
 
 
 def test_arrays_are_read_in_every_form():
@@ -221,6 +232,58 @@ def crafted(path):
     for description, shape in [("|O8", (1,)), ("O", (1,)), ("<f8", (2,)), ("<f8", (-1, -1)), ("<i4", (2**62, 4)), ("f8, O", (1,))]:
         yield b"\x80\x04" + _name(arrays, "array") + _arguments(b"12345678", description, shape, "C") + b"R."
     yield b"\x80\x04" + _name(arrays, "made_dtype") + _arguments(("fields", ("a",), ("<f8",), (8,), 8)) + b"R."
+    yield from crafted_to_exhaust(arrays)
+    # Special attributes of an exception, by a dict of another kind, by a text that is an object, and by a dict in a tuple.
+    error, cause = _name("builtins", "ValueError") + b")R", _text("__cause__")
+    yield b"\x80\x04" + error + _name("collections", "OrderedDict") + b")R" + cause + b"Nsb."
+    text = _name(arrays, "scalar") + _arguments("__cause__".encode("utf-32-le"), "<U9") + b"R"
+    yield b"\x80\x04" + error + b"}" + text + b"Nsb."
+    refusal = _name(__name__, "Refusal") + b")R"
+    yield b"\x80\x04" + refusal + b"N}\x94\x86\x940h\x00" + cause + b"Ns0h\x01b."
+
+
+def crafted_to_exhaust(arrays):
+    """Yields short pickles that take all of the time, the stack or the memory of a program that reads or frees them."""
+    chains = {
+        ("builtins", "OSError"): lambda before: b")R}" + _text("filename") + before + b"sb",
+        ("builtins", "SystemExit"): lambda before: before + b"\x85R",
+        ("builtins", "StopIteration"): lambda before: b")R}" + _text("value") + before + b"sb",
+        ("collections", "defaultdict"): lambda before: b")RN" + before + b"s",
+        ("collections", "deque"): lambda before: b")R" + before + b"a",
+    }
+    for name, grown in chains.items():
+        links = (_name(*name) + grown(_recalled(number)) + b"\x940" for number in range(50_000))
+        yield b"\x80\x04N\x940" + b"".join(links) + _recalled(50_000) + b"."
+    # Names of classes that came by value.
+    get, deep, doubled = _name("hotlease._known", "get"), b"N" + b"\x85" * 200_000, _doubled(60)
+    own = _text("class") + _text("id") + b"\x86"
+    for name in (deep, doubled):
+        yield b"\x80\x04" + get + b"(" + name + b")\x89\x89tR."
+        yield b"\x80\x04" + get + b"((" + name + b"t)\x89\x89tR."
+        definition = b"(" + name + b"NN)Nt"
+        yield b"\x80\x04" + get + b"(" + own + b"(" + definition + b"t\x89\x89tR."
+        definition = b"(" + own + b"NN)(" + name + name + b"Ntt"
+        yield b"\x80\x04" + get + b"(" + own + b"(" + definition + b"t\x89\x89tR."
+    # The same long key again and again; types in types; shapes; fractions.
+    yield b"\x80\x04(" + b"N" * 5000 + b"t\x94}(" + b"h\x00N" * 200_000 + b"u\x86."
+    levels = (
+        b"(" + _text("fields") + _text("a") + _text("b") + b"\x86" + _recalled(number) * 2 + b"\x86K\x00K\x00\x86K\x08t\x94"
+        for number in range(40)
+    )
+    yield b"\x80\x04" + _text("<f8") + b"\x940" + b"0".join(levels) + _name(arrays, "made_dtype") + _recalled(40) + b"\x85R."
+    number = b"\x8a\xf8" + b"\x01" * 248
+    yield b"\x80\x04" + number + b"\x940" + _name(arrays, "array") + b"(C\x00" + _text("<f8") + b"(" + b"h\x00" * 200_000 + b"tNtR."
+    number = b"\x8b" + struct.pack("<I", 1_000_000) + b"\x01" * 1_000_000
+    yield b"\x80\x04" + _name("fractions", "Fraction") + number + number[:-1] + b"\x03\x86R."
+
+
+def _recalled(number):
+    return b"j" + struct.pack("<I", number)
+
+
+def _doubled(levels):
+    """A tuple of two tuples, which are one, and so on."""
+    return b")\x94" + b"".join(bytes([ord("h"), level, 0x86, 0x94]) for level in range(levels))
 
 
 def _arguments(*arguments):
@@ -264,10 +327,16 @@ def test_a_member_of_an_enum_is_the_programs_own_and_stays_as_it_is():
     key = ("class", _tracked(Colour))
     by_value = b"\x80\x04" + _name("hotlease._known", "get") + _arguments(key, (), False, False) + b"R" + _text("red") + b"\x85R"
     assert reader.read_result(by_value + b".", [], "made", OWN) is Colour.RED
-    for attack in (made, by_value + state):
+    # A value that cannot be compared, one that is too deep to be compared, and the class itself.
+    array = _name("hotlease._guarded.arrays", "array") + _arguments(b"12345678", "<i4", (2,), "C") + b"R"
+    incomparable = b"}" + _text("_value_") + array + b"sb."
+    deep = b"}" + _text("_value_") + b"]" * 10_000 + b"a" * 9_999 + b"sb."
+    other = b"N}" + _text("__class__") + _name(__name__, "Hue") + b"s\x86b."
+    states = (state, incomparable, deep, other)
+    for attack in (made, *(by_value + each for each in states)):
         with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
-            reader.read_result(attack, [], "made", OWN)
-        assert Colour.RED.value == "red"
+            reader.read_result(attack, [], "made", (*OWN, Hue))
+        assert type(Colour.RED) is Colour and Colour.RED.value == "red" and Colour("red") is Colour.RED
 
 
 def _tracked(kind):

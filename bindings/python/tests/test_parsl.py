@@ -13,7 +13,7 @@ parsl = pytest.importorskip("parsl")
 
 import hotlease.parsl  # noqa: E402
 from parsl import bash_app, join_app, python_app  # noqa: E402
-from parsl.app.errors import AppTimeout, BashExitFailure  # noqa: E402
+from parsl.app.errors import AppTimeout, BashExitFailure, wrap_error  # noqa: E402
 from parsl.config import Config  # noqa: E402
 from parsl.dataflow.errors import DependencyError  # noqa: E402
 from parsl.executors.errors import BadStateException, InvalidResourceSpecification  # noqa: E402
@@ -178,3 +178,25 @@ def test_an_executor_can_be_used_on_its_own(platform, kernel):
         assert executor.submit(tasks.add, {}, 1, c=2).result(300) == 3
     with pytest.raises(RuntimeError, match="shut down"):
         executor.submit(tasks.add, {}, 1)
+
+
+def test_what_an_app_raises_in_a_sandbox_is_what_the_program_gets(platform, tmp_path):
+    if os.environ.get("HOTLEASE_TRANSPORT"):
+        pytest.skip("a worker without a network is reached through shared memory only")
+    executor = hotlease.parsl.HotleaseExecutor("confined", 1, sandbox="namespace")
+    try:
+        executor.start()
+    except hotlease.Error as error:
+        if "no sandbox of kind" not in str(error):
+            raise
+        pytest.skip(str(error))
+    try:
+        returned = wrap_error(tasks.fail)
+        with pytest.raises(ValueError, match="on purpose"):
+            executor.submit(returned, {}, "on purpose").result(300)
+        with pytest.raises(BashExitFailure) as raised:
+            executor.submit(wrap_error(tasks.fails_as_bash), {}, 3).result(300)
+        assert raised.value.exitcode == 3
+        assert executor.submit(wrap_error(pow), {}, 2, 3).result(300) == 8
+    finally:
+        executor.shutdown()

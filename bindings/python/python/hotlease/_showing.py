@@ -135,7 +135,8 @@ def _record(
     import logging
 
     filename = pathname.rpartition("/")[2]
-    fields: dict[str, Any] = dict(extras)
+    # A sandbox may name its attributes like the methods of records.
+    fields: dict[str, Any] = {name: value for name, value in extras if not hasattr(logging.LogRecord, name)}
     fields.update(name=name, levelno=levelno, levelname=levelname, msg=message, args=(), created=created)
     fields.update(msecs=created % 1 * 1000, pathname=pathname, filename=filename, module=filename.rpartition(".")[0] or filename)
     fields.update(lineno=lineno, funcName=caller, process=process, processName=_label(function, worker), threadName=thread)

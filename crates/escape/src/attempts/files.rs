@@ -160,7 +160,16 @@ fn home_list() -> AttemptResult {
 fn home_keys() -> AttemptResult {
     let home = path("AGENT_HOME")?;
     let mut stopped = StopReason::Denied("nothing of it is there".into());
-    for name in [".ssh", ".aws", ".config", ".netrc", ".gitconfig", ".bash_history", ".bashrc", ".profile"] {
+    for name in [
+        ".ssh",
+        ".aws",
+        ".config",
+        ".netrc",
+        ".gitconfig",
+        ".bash_history",
+        ".bashrc",
+        ".profile",
+    ] {
         match fs::metadata(home.join(name)) {
             Ok(_) => return Ok(format!("sees {}", home.join(name).display())),
             Err(error) => stopped = with_place("stat")(error),

@@ -8,7 +8,8 @@ use super::stand_in::{StandIn, resident_bytes};
 use anyhow::Context;
 use hotlease_escape::{Attempt, AttemptOutcome, Evidence, Neighbour, PREFIX, Residue, names_for};
 use hotlease_sandbox::{
-    Exit, HomeFolders, ImportFolders, KeepAlive, Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program, SandboxError, WorkerReach,
+    Exit, HomeFolders, ImportFolders, KeepAlive, Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program,
+    SandboxError, WorkerReach,
 };
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};

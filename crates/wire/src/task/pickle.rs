@@ -6,9 +6,15 @@
 //! - consists of the operations by which Python's own pickler writes protocols 4 and 5;
 //! - names only what its receiver admits, and calls, fills or changes only what the receiver admits for that;
 //! - changes objects that it has made, and never a class;
-//! - needs memory in proportion to its length, and has no keys whose hash would exhaust the stack of the C code.
+//! - needs memory in proportion to its length, hashes keys in proportion to it, and has no keys whose hash would exhaust
+//!   the stack of the C code;
+//! - puts objects of C code into each other only as deep as that code can free them, which it does by recursion.
 //!
 //! Python's unpickler then makes the values. It resolves names by the receiver's list, too.
+
+mod values;
+
+use values::{DictParts, Made, TupleParts, Value};
 
 /// What a pickle may do with a name.
 pub mod uses {
@@ -24,12 +30,21 @@ pub mod uses {
     pub const ITEMS: u8 = 16;
     /// Call it to get a class of the receiver, with which all of the above may be done.
     pub const CLASS: u8 = 32;
+    /// Its objects are freed by recursion, without the limit that lists, dicts and objects of Python classes have.
+    pub const FRAIL: u8 = 64;
     /// Uses of a class of the receiver.
     pub const OF_CLASS: u8 = VALUE | CALL | STATE | ITEMS;
 }
 
 /// Limit of the values in a key of a dict, or an item of a set: counted once for each time that the hash visits them.
 const KEY_VALUES_MAX: u32 = 10_000;
+/// Limits of the values that the hashes of all keys visit: for each byte of the pickle, and beyond that.
+const HASHED_PER_BYTE_MAX: u64 = 64;
+const HASHED_MAX: u64 = 1_000_000;
+/// Most frail objects that are in each other, one directly in the other.
+const FRAIL_HEIGHT_MAX: u16 = 200;
+/// Most frail objects that get another one while they are in one themselves, as in a cycle: each may double the height.
+const FRAIL_LATE_MAX: u16 = 20;
 
 /// Reason why a pickle is refused. `E`: the receiver's reason to refuse a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,25 +53,6 @@ pub enum PickleRefusal<E> {
     Name(E),
     /// Fault of the operation at this offset.
     Operation(usize, &'static str),
-}
-
-/// What is known of a value.
-#[derive(Debug, Clone, Copy)]
-enum Value {
-    /// Number, bytes, or a long text.
-    Plain,
-    /// Text of at most 64 KiB, by its offset and length.
-    Text(usize, u16),
-    List,
-    Set,
-    /// By its number in `Check::dicts`.
-    Dict(u32),
-    /// Tuple or frozen set: how many values its hash visits, and whether one of its parts is a dict with a special key.
-    Tuple(u32, bool),
-    /// Name, with its uses.
-    Name(u8),
-    /// Object that a name has made, by its number in `Check::objects`.
-    Object(u32),
 }
 
 /// A refused operation.
@@ -69,11 +65,14 @@ struct Check<'a> {
     /// Lengths of the stack at its marks.
     marks: Vec<usize>,
     memo: Vec<Value>,
-    /// For each object, the uses of the name that made it; without states and items once its state is set. A second state
-    /// would go through methods that the first one has replaced.
-    objects: Vec<u8>,
-    /// For each dict, whether it has a key named `__x__`, except `__notes__`.
-    dicts: Vec<bool>,
+    objects: Vec<Made>,
+    dicts: Vec<DictParts>,
+    /// Number of values that hashes have visited.
+    hashed: u64,
+    /// Whether a dict got a special key when it was in a tuple.
+    is_late_special: bool,
+    /// Number of frail objects that got another one when they were in one.
+    late_links: u16,
 }
 
 /// Checks a pickle; `look` returns the [`uses`] of a name in a module.
@@ -86,6 +85,9 @@ pub fn check<E>(pickle: &[u8], look: impl FnMut(&str, &str) -> Result<u8, E>) ->
         memo: Vec::new(),
         objects: Vec::new(),
         dicts: Vec::new(),
+        hashed: 0,
+        is_late_special: false,
+        late_links: 0,
     };
     check.run(look)
 }
@@ -135,10 +137,10 @@ impl<'a> Check<'a> {
             0x8f => self.push(Value::Set),
             b'}' => {
                 let number = u32::try_from(self.dicts.len()).map_err(|_| "it has too many dicts")?;
-                self.dicts.push(false);
+                self.dicts.push(DictParts::default());
                 self.push(Value::Dict(number))
             }
-            b')' => self.push(Value::Tuple(1, false)),
+            b')' => self.tuple(0),
             0x85..=0x87 => self.tuple(usize::from(operation - 0x84)),
             b't' => {
                 let number = self.above_mark()?;
@@ -173,9 +175,9 @@ impl<'a> Check<'a> {
                 self.stack.truncate(self.stack.len() - number);
                 Ok(())
             }
-            b'R' | 0x81 => self.call(),
+            b'R' | 0x81 => self.call(0),
             0x92 => match self.pop()? {
-                Value::Dict(_) => self.call(),
+                Value::Dict(named) => self.call(self.dicts[named as usize].height),
                 _ => Err("the named arguments of a call are no dict"),
             },
             b'b' => self.build(),
@@ -283,50 +285,97 @@ impl<'a> Check<'a> {
     /// Number of values that the hash of this one visits.
     fn weight(value: Value) -> u32 {
         match value {
-            Value::Tuple(weight, _) => weight,
+            Value::Tuple(parts) => parts.weight,
             _ => 1,
         }
     }
 
     fn tuple(&mut self, number: usize) -> Result<(), Refused> {
-        let (mut weight, mut is_special) = (1_u32, false);
-        for &part in self.last(number)? {
+        let mut parts = TupleParts {
+            weight: 1,
+            ..TupleParts::default()
+        };
+        let start = self.stack.len() - self.last(number)?.len();
+        for at in start..self.stack.len() {
+            let part = self.stack[at];
             Self::admit(part)?;
-            weight = weight.saturating_add(Self::weight(part));
-            is_special |= matches!(part, Value::Dict(dict) if self.dicts[dict as usize]);
+            parts.weight = parts.weight.saturating_add(Self::weight(part));
+            if let Value::Dict(dict) = part {
+                let dict = &mut self.dicts[dict as usize];
+                dict.is_in_tuple = true;
+                parts.is_special |= dict.is_special;
+            }
+            parts.height = parts.height.max(self.part_height(part));
         }
-        self.stack.truncate(self.stack.len() - number);
-        self.push(Value::Tuple(weight, is_special))
+        self.stack.truncate(start);
+        self.push(Value::Tuple(parts))
+    }
+
+    /// Height of a frail object that becomes a part of another value; 0: it is not frail.
+    fn part_height(&mut self, part: Value) -> u16 {
+        match part {
+            Value::Object(object) => {
+                let object = &mut self.objects[object as usize];
+                object.is_part |= object.height > 0;
+                object.height
+            }
+            _ => 0,
+        }
+    }
+
+    /// Puts a frail object of this height directly into another one.
+    fn link(&mut self, to: u32, height: u16) -> Result<(), Refused> {
+        let to = &mut self.objects[to as usize];
+        if to.height == 0 || height == 0 {
+            return Ok(());
+        }
+        self.late_links += u16::from(to.is_part);
+        to.height = to.height.max(height + 1);
+        match to.height <= FRAIL_HEIGHT_MAX && self.late_links <= FRAIL_LATE_MAX {
+            true => Ok(()),
+            false => Err("its objects are too deep in each other"),
+        }
     }
 
     /// Checks every `step`th of the last values as keys.
-    fn keys(&self, number: usize, step: usize) -> Result<(), Refused> {
+    fn keys(&mut self, number: usize, step: usize) -> Result<(), Refused> {
         let keys = self.last(number)?.iter().step_by(step);
-        match keys.copied().map(Self::weight).all(|weight| weight <= KEY_VALUES_MAX) {
+        let (mut heaviest, mut all) = (0, 0);
+        for weight in keys.copied().map(Self::weight) {
+            heaviest = heaviest.max(weight);
+            all += u64::from(weight);
+        }
+        self.hashed += all;
+        match heaviest <= KEY_VALUES_MAX && self.hashed <= HASHED_MAX + HASHED_PER_BYTE_MAX * self.pickle.len() as u64 {
             true => Ok(()),
             false => Err("a key has too many parts"),
         }
     }
 
-    /// Removes items; returns the object below them, which stays.
-    fn items(&mut self, number: usize) -> Result<Value, Refused> {
-        self.last(number)?.iter().try_for_each(|item| Self::admit(*item))?;
-        self.stack.truncate(self.stack.len() - number);
-        self.top()
+    /// Removes items; returns the object below them, which stays, and the height of the highest frail one among them.
+    fn items(&mut self, number: usize) -> Result<(Value, u16), Refused> {
+        let start = self.stack.len() - self.last(number)?.len();
+        let mut height = 0;
+        for at in start..self.stack.len() {
+            Self::admit(self.stack[at])?;
+            height = height.max(self.part_height(self.stack[at]));
+        }
+        self.stack.truncate(start);
+        Ok((self.top()?, height))
     }
 
     fn append(&mut self, number: usize) -> Result<(), Refused> {
         match self.items(number)? {
-            Value::List => Ok(()),
-            to => self.takes_items(to),
+            (Value::List, _) => Ok(()),
+            (to, height) => self.takes_items(to, height),
         }
     }
 
     fn add(&mut self, number: usize) -> Result<(), Refused> {
         self.keys(number, 1)?;
         match self.items(number)? {
-            Value::Set => Ok(()),
-            to => self.takes_items(to),
+            (Value::Set, _) => Ok(()),
+            (to, height) => self.takes_items(to, height),
         }
     }
 
@@ -336,28 +385,41 @@ impl<'a> Check<'a> {
         }
         self.keys(number, 2)?;
         let keys = self.last(number)?.iter().step_by(2);
-        let is_special = keys.filter_map(|key| self.text_of(*key)).any(is_special);
+        let is_special = keys.copied().any(|key| self.may_be_special(key));
         match self.items(number)? {
-            Value::Dict(dict) => {
-                self.dicts[dict as usize] |= is_special;
+            (Value::Dict(dict), height) => {
+                let dict = &mut self.dicts[dict as usize];
+                dict.is_special |= is_special;
+                dict.height = dict.height.max(height);
+                self.is_late_special |= is_special && dict.is_in_tuple;
                 Ok(())
             }
-            to => self.takes_items(to),
+            (to, height) => self.takes_items(to, height),
         }
     }
 
-    fn takes_items(&self, to: Value) -> Result<(), Refused> {
+    /// Whether a key may be the name of a special attribute. Objects may be texts, too: numpy has a kind of them.
+    fn may_be_special(&self, key: Value) -> bool {
+        match key {
+            Value::Text(..) => self.text_of(key).is_some_and(is_special),
+            Value::Object(_) | Value::Name(_) => true,
+            _ => false,
+        }
+    }
+
+    fn takes_items(&mut self, to: Value, height: u16) -> Result<(), Refused> {
         match to {
-            Value::Object(object) if self.objects[object as usize] & uses::ITEMS != 0 => Ok(()),
+            Value::Object(object) if self.objects[object as usize].uses & uses::ITEMS != 0 => self.link(object, height),
             _ => Err("it adds items to what takes none"),
         }
     }
 
-    fn call(&mut self) -> Result<(), Refused> {
+    /// `named`: height of the highest frail object among the named arguments.
+    fn call(&mut self, named: u16) -> Result<(), Refused> {
         let (arguments, callable) = (self.pop()?, self.pop()?);
-        if !matches!(arguments, Value::Tuple(..)) {
+        let Value::Tuple(arguments) = arguments else {
             return Err("the arguments of a call are no tuple");
-        }
+        };
         let Value::Name(uses) = callable else {
             return Err("it calls a value");
         };
@@ -368,22 +430,32 @@ impl<'a> Check<'a> {
             return Err("it calls a class that is only a value");
         }
         let object = u32::try_from(self.objects.len()).map_err(|_| "it has too many objects")?;
-        self.objects.push(uses);
+        self.objects.push(Made {
+            uses,
+            height: u16::from(uses & uses::FRAIL != 0),
+            is_part: false,
+        });
+        self.link(object, arguments.height.max(named))?;
         self.push(Value::Object(object))
     }
 
     fn build(&mut self) -> Result<(), Refused> {
         let state = self.pop()?;
         Self::admit(state)?;
-        let is_special = match state {
-            Value::Dict(dict) => self.dicts[dict as usize],
-            Value::Tuple(_, is_special) => is_special,
-            _ => false,
-        };
         let Value::Object(object) = self.top()? else {
             return Err("it sets the state of what it did not make");
         };
-        let uses = &mut self.objects[object as usize];
+        let (is_special, height) = match state {
+            Value::Dict(dict) => {
+                let dict = self.dicts[dict as usize];
+                (dict.is_special, dict.height)
+            }
+            Value::Tuple(parts) => (parts.is_special || self.is_late_special, parts.height),
+            // It may be a dict of another kind.
+            Value::Object(_) => (true, self.part_height(state)),
+            _ => (false, 0),
+        };
+        let uses = &mut self.objects[object as usize].uses;
         if *uses & uses::STATE == 0 {
             return Err("it sets the state of an object that has none, or has it already");
         }
@@ -391,7 +463,7 @@ impl<'a> Check<'a> {
             return Err("it sets a special attribute of an exception");
         }
         *uses &= !(uses::STATE | uses::ITEMS);
-        Ok(())
+        self.link(object, height)
     }
 
     fn recall(&mut self, bytes: usize) -> Result<(), Refused> {

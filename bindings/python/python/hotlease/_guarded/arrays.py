@@ -9,13 +9,18 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any, Optional, Union
 
     # A type string, or ("fields", names, descriptions, offsets, bytes), or ("shape", description, shape).
     Description = Union[str, tuple[Any, ...]]
 
 # Type strings of numpy whose items have no references to objects.
-_PLAIN_TYPE = re.compile(r"[<>|][biufcSUVmM]\d+(\[\d*[A-Za-z]+\])?")
+_PLAIN_TYPE = re.compile(r"[<>|][biufcSUVmM][0-9]{1,10}(\[[0-9]{0,9}[A-Za-z]+\])?")
+# Limits of dimensions (numpy has 64 at most) and of the types in a type. A description has parts that are parts of
+# several others, and could have 2 ** 40 of them in all.
+_DIMENSIONS_MAX = 64
+_TYPES_MAX = 10_000
 
 
 def described(dtype: Any) -> Optional[Description]:
@@ -40,8 +45,14 @@ def described(dtype: Any) -> Optional[Description]:
 
 def made_dtype(description: Description) -> Any:
     """Makes a dtype, without objects."""
+    return _made(description, iter(range(_TYPES_MAX)))
+
+
+def _made(description: Description, left: Iterator[int]) -> Any:
     import numpy
 
+    if next(left, None) is None:
+        raise ValueError(f"a type of numpy from a sandbox has at most {_TYPES_MAX} parts")
     # Types are checked here, too: a range in place of a tuple could be too long for any memory.
     if isinstance(description, str):
         if not _PLAIN_TYPE.fullmatch(description):
@@ -52,20 +63,26 @@ def made_dtype(description: Description) -> Any:
     kind, *parts = description
     if kind == "shape":
         base, shape = parts
-        return numpy.dtype((made_dtype(base), sizes(shape)))
+        return numpy.dtype((_made(base, left), sizes(shape)))
     names, formats, offsets, size = parts
     if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names) or not isinstance(formats, tuple):
         raise ValueError("no description of a type of numpy")
-    fields: Any = {"names": list(names), "formats": list(map(made_dtype, formats)), "offsets": list(sizes(offsets))}
-    fields["itemsize"] = sizes((size,))[0]
+    if not len(names) == len(formats) <= _TYPES_MAX or type(offsets) is not tuple or not all(map(_is_size, (*offsets, size))):
+        raise ValueError("no description of a type of numpy")
+    fields: Any = {"names": list(names), "formats": [_made(each, left) for each in formats]}
+    fields.update(offsets=list(offsets), itemsize=size)
     return numpy.dtype(fields)
 
 
 def sizes(numbers: Any) -> tuple[int, ...]:
-    """Checks sizes or offsets."""
-    if not isinstance(numbers, tuple) or not all(type(number) is int and number >= 0 for number in numbers):
-        raise ValueError("sizes and offsets are a tuple of numbers")
+    """Checks the sizes of dimensions."""
+    if type(numbers) is not tuple or len(numbers) > _DIMENSIONS_MAX or not all(map(_is_size, numbers)):
+        raise ValueError(f"sizes are a tuple of at most {_DIMENSIONS_MAX} numbers")
     return numbers
+
+
+def _is_size(number: Any) -> bool:
+    return type(number) is int and 0 <= number < 2**63
 
 
 def array(data: Any, description: Description, shape: tuple[int, ...], order: Any) -> Any:

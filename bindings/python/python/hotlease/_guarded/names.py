@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     Use = tuple[Any, int]
 
 # Uses, as the check of pickles defines them: hotlease_wire::task::pickle::uses.
-VALUE, CALL, STATE, USUAL_STATE, ITEMS, CLASS = 1, 2, 4, 8, 16, 32
+VALUE, CALL, STATE, USUAL_STATE, ITEMS, CLASS, FRAIL = 1, 2, 4, 8, 16, 32, 64
 OF_CLASS = VALUE | CALL | STATE | ITEMS
+# Of an exception that Python code defines.
+OF_EXCEPTION = OF_CLASS | USUAL_STATE
 
 _RANGE_MAX = 1_000_000
+# Python reduces fractions, which takes the square of the time for numbers twice as long, and cannot be interrupted.
+_FRACTION_BITS_MAX = 100_000
 # Types that are values only: the pickler has operations for their objects.
 _TYPES = frozenset("bool int float str bytes bytearray list tuple dict set frozenset object Ellipsis NotImplemented".split())
 
@@ -83,6 +87,10 @@ def _fraction(numerator: Any, denominator: Any = None) -> Any:
     parts = [part for part in (numerator, denominator) if type(part) is not int and part is not None]
     if parts and not (parts == [numerator] and isinstance(numerator, str) and re.fullmatch(r"-?\d+(/\d+)?", numerator)):
         raise ValueError(f"no fraction: {numerator!r:.60}")
+    for part in (numerator, 1 if denominator is None else denominator):
+        # A digit has more than 3 bits.
+        if (3 * len(part) if isinstance(part, str) else part.bit_length()) > _FRACTION_BITS_MAX:
+            raise ValueError(f"the numbers of a fraction from a sandbox have at most {_FRACTION_BITS_MAX} bits")
     return Fraction(numerator, denominator)
 
 
@@ -101,8 +109,8 @@ _OTHERS: dict[tuple[str, str], tuple[int, Optional[Callable[..., Any]]]] = {
     ("builtins", "slice"): (CALL, _slice),
     ("collections", "Counter"): (CALL, _counter),
     ("collections", "OrderedDict"): (CALL | ITEMS, _ordered),
-    ("collections", "defaultdict"): (CALL | ITEMS, _defaultdict),
-    ("collections", "deque"): (CALL | ITEMS, _deque),
+    ("collections", "defaultdict"): (CALL | ITEMS | FRAIL, _defaultdict),
+    ("collections", "deque"): (CALL | ITEMS | FRAIL, _deque),
     ("datetime", "date"): (VALUE | CALL, None),
     ("datetime", "datetime"): (VALUE | CALL, None),
     ("datetime", "time"): (VALUE | CALL, None),
@@ -116,15 +124,15 @@ _OTHERS: dict[tuple[str, str], tuple[int, Optional[Callable[..., Any]]]] = {
         for module in ("pathlib", "pathlib._local")
         for name in ("PosixPath", "PurePosixPath", "PureWindowsPath")
     },
-    ("concurrent.futures._base", "CancelledError"): (OF_CLASS, None),
-    ("concurrent.futures._base", "TimeoutError"): (OF_CLASS, None),
-    ("hotlease", "Error"): (OF_CLASS, None),
-    ("hotlease.MPI._errors", "Exception"): (OF_CLASS, None),
-    ("hotlease._guarded.arrays", "array"): (CALL, arrays.array),
+    ("concurrent.futures._base", "CancelledError"): (OF_EXCEPTION, None),
+    ("concurrent.futures._base", "TimeoutError"): (OF_EXCEPTION, None),
+    ("hotlease", "Error"): (OF_EXCEPTION, None),
+    ("hotlease.MPI._errors", "Exception"): (OF_EXCEPTION, None),
+    ("hotlease._guarded.arrays", "array"): (CALL | FRAIL, arrays.array),
     ("hotlease._guarded.arrays", "made_dtype"): (CALL, arrays.made_dtype),
-    ("hotlease._guarded.arrays", "scalar"): (CALL, arrays.scalar),
+    ("hotlease._guarded.arrays", "scalar"): (CALL | FRAIL, arrays.scalar),
     ("hotlease._guarded.arrays", "zone"): (CALL, arrays.zone),
-    ("hotlease._native_results", "value"): (CALL, _native),
+    ("hotlease._native_results", "value"): (CALL | FRAIL, _native),
 }
 
 
@@ -137,11 +145,11 @@ def find(module: str, name: str) -> Optional[Use]:
         uses, stand_in = known
         return stand_in or getattr(importlib.import_module(module), name), uses
     if module == "builtins":
-        return _exception(builtins, name, VALUE | CALL | STATE | USUAL_STATE)
+        return _exception(builtins, name, VALUE | CALL | STATE | USUAL_STATE | FRAIL)
     if module == "hotlease.errors":
         from hotlease import errors
 
-        return _exception(errors, name, OF_CLASS)
+        return _exception(errors, name, OF_EXCEPTION)
     return None
 
 

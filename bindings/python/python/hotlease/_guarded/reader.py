@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Longest name of a result that is shown.
 _SHOWN_MAX = 200
+# Parts of a name of a class or function.
+_NAME_PARTS_MAX = 8
 
 
 class NotAdmitted(pickle.UnpicklingError):
@@ -87,16 +89,17 @@ class Reader:
         try:
             return _Unpickler(self, data, buffers).load()
         finally:
-            # These are the program's own objects, and not copies as all others are.
-            for member, state in before:
-                if vars(member) != state:
-                    vars(member).clear()
-                    vars(member).update(state)
-                    raise NotAdmitted(f"it changes {type(member).__qualname__}, which is the program's")
+            # These are the program's own objects, and not copies as all others are. All are as they were before the first
+            # one is reported, and values are not compared: that would run their code.
+            changed = [kind for member, kind, state in before if _is_restored(member, kind, state)]
+            if changed:
+                raise NotAdmitted(f"it changes {changed[0].__qualname__}, which is the program's")
 
-    def _members(self) -> list[tuple[Any, dict[str, Any]]]:
-        members = [member for kind in self._enums for member in kind._value2member_map_.values()]
-        return [(member, dict(vars(member))) for member in members]
+    def _members(self) -> list[tuple[Any, type, dict[str, Any]]]:
+        # By name as well: members whose values have no hash are not listed by value.
+        tables = [table for kind in self._enums for table in (kind._value2member_map_, kind._member_map_)]
+        members = {id(member): member for table in tables for member in table.values()}
+        return [(member, type(member), dict(vars(member))) for member in members.values()]
 
     def _uses(self, module: str, name: str) -> int:
         return self.find(module, name)[1]
@@ -105,6 +108,8 @@ class Reader:
         """Returns what a name stands for, and what may be done with it."""
         own = self.classes.get((module, name))
         if own is not None:
+            if isinstance(own, type) and issubclass(own, BaseException):
+                return own, names.OF_EXCEPTION
             return own, names.VALUE | names.CALL if own in self._enums else names.OF_CLASS
         if (module, name) == ("hotlease._known", "get"):
             return _known.get, names.CALL | names.CLASS
@@ -129,8 +134,8 @@ class _Unpickler(pickle.Unpickler):
     def _own(self, name: Name, definitions: tuple[Definition, ...], *_: Any) -> Any:
         """Returns the program's own class, or function, in place of one that came by value."""
         for each in definitions:
-            self._sources[each[0]] = each[4]
-        source = self._sources.get(name)
+            self._sources[_checked(each[0])] = None if each[4] is None else (*_checked(each[4][:2]), each[4][2])
+        source = self._sources.get(_checked(name))
         found = None
         if name[0] == "class":
             found = _known._class(name[1])
@@ -143,6 +148,23 @@ class _Unpickler(pickle.Unpickler):
             return own
         shown = "a class or function that its task defined" if found is None else ".".join(_key(found))
         raise _not_admitted(shown if source is None else ".".join(map(str, source[:2])))
+
+
+def _checked(name: Any) -> Any:
+    """Returns a name of a class or function, checked: the hash of any other tuple may take for ever, or all of the stack."""
+    if type(name) is not tuple or not 1 <= len(name) <= _NAME_PARTS_MAX or not all(type(part) is str for part in name):
+        raise NotAdmitted("it has a class or function without a name")
+    return name
+
+
+def _is_restored(member: Any, kind: type, state: dict[str, Any]) -> bool:
+    """Makes a member of an enum what it was. Returns whether it was not."""
+    now = vars(member)
+    is_same = type(member) is kind and now.keys() == state.keys() and all(now[name] is value for name, value in state.items())
+    if not is_same:
+        object.__setattr__(member, "__class__", kind)
+        object.__setattr__(member, "__dict__", dict(state))
+    return not is_same
 
 
 def _is_same(own: Any, source: Source) -> bool:

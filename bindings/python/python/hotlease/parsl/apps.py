@@ -6,12 +6,33 @@ import pickle
 from collections.abc import Callable
 from typing import Any, Optional
 
+from parsl.app import errors
 from parsl.app.errors import RemoteExceptionWrapper
 from parsl.app.python import timeout
 
 from hotlease import _by_value, _core
 from hotlease._outcomes import is_of_signal
 from hotlease.errors import TaskError
+
+
+# Exceptions of Parsl that an app raises, which a program takes from a sandbox: texts and numbers.
+RAISED = (
+    errors.AppBadFormatting,
+    errors.AppException,
+    errors.AppTimeout,
+    errors.BadStdStreamFile,
+    errors.BashAppNoReturn,
+    errors.BashExitFailure,
+)
+
+
+def raising(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls an app's function, and raises the exception that it returns: in a sandbox the wrapper that Parsl puts around an
+    exception is more than a program reads from there."""
+    result = function(*args, **kwargs)
+    if isinstance(result, RemoteExceptionWrapper):
+        raise _raised(result)
+    return result
 
 
 class App:
@@ -32,10 +53,7 @@ class App:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = timeout(self.function, kwargs["walltime"]) if self.is_timed else self.function
-        result = function(*args, **kwargs)
-        if isinstance(result, RemoteExceptionWrapper):
-            raise _raised(result)
-        return result
+        return raising(function, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _loaded, (self._pickled, self.is_timed)

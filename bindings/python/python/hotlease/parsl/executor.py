@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
+from dataclasses import replace
 from typing import Any, Optional
 
 from parsl.executors.base import ParslExecutor
 from parsl.executors.errors import BadStateException, InvalidResourceSpecification
 from parsl.monitoring.radios.filesystem import FilesystemRadio
 
+from hotlease import _core
 from hotlease._executor import Executor
-from hotlease._options import arguments
+from hotlease._options import ExecutorOptions, arguments
 from hotlease._outcomes import was_not_sent
 from hotlease.errors import WorkerDied
+from hotlease.parsl.apps import RAISED, raising
 from hotlease.parsl.futures import not_serialized
 
 _log = logging.getLogger(__name__)
@@ -79,7 +82,11 @@ class HotleaseExecutor(ParslExecutor):
             return
         super().start()
         self._bad_state = None
-        self._executor = self.kind(self.max_workers, **arguments(self._options))
+        given = arguments(self._options)
+        options = given.get("options") or ExecutorOptions()
+        if not options.trust_results:
+            given["options"] = replace(options, result_classes=[*options.result_classes, *RAISED])
+        self._executor = self.kind(self.max_workers, **given)
 
     @property
     def started(self) -> Optional[Executor]:
@@ -110,7 +117,10 @@ class HotleaseExecutor(ParslExecutor):
         if self._executor is None:
             raise RuntimeError(f"the executor {self.label} was not started, or has been shut down")
         try:
-            future = self._executor.submit(func, *args, **kwargs)
+            if self._executor._result_classes is not None and _core._is_confined(self._executor):
+                future: Future[Any] = self._executor.submit(raising, func, *args, **kwargs)
+            else:
+                future = self._executor.submit(func, *args, **kwargs)
         except BrokenExecutor as error:
             self._remember(error)
             raise BadStateException(self, error) from error  # type: ignore[no-untyped-call,unused-ignore]

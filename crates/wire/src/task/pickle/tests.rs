@@ -64,6 +64,74 @@ fn special_attributes_of_exceptions_are_refused_whichever_way_they_get_into_the_
     // The dict is changed by another reference to it.
     let aliased = with_name(b")R}\x94h\x00\x8c\x09__cause__Ns0b.");
     assert!(refusal(&aliased, uses).contains("special"));
+    // By a text that is an object, by a dict that is one, and by a dict that gets the key when it is in a tuple.
+    let object = with_name(b")R\x94}h\x00Nsb.");
+    assert!(refusal(&object, uses).contains("special"));
+    let dict = with_name(b")R\x8c\x01m\x8c\x01d\x93)R\x8c\x09__cause__Nsb.");
+    assert!(refusal(&dict, uses | uses::ITEMS).contains("special"));
+    let late = with_name(b")RN}\x94\x86\x940h\x00\x8c\x09__cause__Ns0h\x01b.");
+    assert!(refusal(&late, uses).contains("special"));
+    let usual = with_name(b")RN}\x8c\x01aNs\x86b.");
+    assert_eq!(checked(&usual, uses), Ok(()));
+}
+
+/// `count` objects, each directly in the next one's `place`, with the value that the memo has last.
+fn chain(count: u32, place: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let mut made = b"N\x940".to_vec();
+    for number in 0..count {
+        let before = [&b"j"[..], &number.to_le_bytes()].concat();
+        made.extend([NAME, &place(&before), b"\x940"].concat());
+    }
+    [&made[..], b"j", &count.to_le_bytes(), b"."].concat()
+}
+
+#[test]
+fn objects_that_are_freed_by_recursion_are_not_deep_in_each_other() {
+    let frail = uses::OF_CLASS | uses::FRAIL;
+    let places: [fn(&[u8]) -> Vec<u8>; 4] = [
+        |before| [before, b"\x85R"].concat(),
+        |before| [b")R}\x8c\x01a", before, b"sb"].concat(),
+        |before| [b")R", before, b"a"].concat(),
+        |before| [b")}\x8c\x01a", before, b"s\x92"].concat(),
+    ];
+    for (number, place) in places.into_iter().enumerate() {
+        assert_eq!(checked(&chain(100, place), frail), Ok(()), "place {number}");
+        assert!(
+            refusal(&chain(1000, place), frail).contains("too deep"),
+            "place {number}"
+        );
+        assert_eq!(
+            checked(&chain(1000, place), uses::OF_CLASS),
+            Ok(()),
+            "objects of Python classes are no danger"
+        );
+    }
+    // Python frees lists with a limit, so objects in lists are no danger either.
+    assert_eq!(
+        checked(&chain(1000, |before| [b"]", before, b"a\x85R"].concat()), frail),
+        Ok(())
+    );
+    // From the outermost to the innermost: each is in another one when it gets its own.
+    let mut late = Vec::new();
+    for _ in 0..1000 {
+        late.extend(with_name(b")R\x940"));
+    }
+    for number in 0..999_u32 {
+        let (outer, inner) = (number.to_le_bytes(), (number + 1).to_le_bytes());
+        late.extend([&b"j"[..], &outer, b"j", &inner, b"a0"].concat());
+    }
+    late.extend(b"N.");
+    assert!(refusal(&late, frail).contains("too deep"));
+    // A cycle.
+    assert_eq!(checked(&with_name(b")R\x94h\x00a."), frail), Ok(()));
+}
+
+#[test]
+fn keys_are_hashed_in_proportion_to_the_pickle() {
+    let key = [&b"("[..], &b"N".repeat(5000), b"t\x940"].concat();
+    let with_keys = |count| [&key[..], b"}(", &b"h\x00N".repeat(count), b"u."].concat();
+    assert_eq!(checked(&with_keys(100), 0), Ok(()));
+    assert_eq!(refusal(&with_keys(10_000), 0), "a key has too many parts");
 }
 
 #[test]
