@@ -11,6 +11,7 @@ use boot::MachineParts;
 use clap::Parser;
 use files::FileServer;
 use guest_connection::{GuestConnection, StartMessage};
+use hotlease_nursery::program::inner_environment;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::machine::{MachineLimits, ToGuest, WorkerStart};
 use hotlease_worker::Worker;
@@ -186,7 +187,8 @@ fn start_worker(
     let run = WorkerStart {
         path: arguments.program[0].clone().into_vec(),
         arguments: arguments.program[1..].iter().cloned().map(OsString::into_vec).collect(),
-        environment: std::env::vars_os()
+        environment: inner_environment::unwrap(std::env::vars_os())
+            .into_iter()
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
             .collect(),
         directory: arguments.directory.clone().into_vec(),

@@ -16,8 +16,11 @@ pub mod bundle;
 pub(crate) mod runtime_process;
 pub(crate) mod template;
 
+use crate::program::inner_environment::numbered;
+use hotlease_wire::limits::variables::is_name;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Runtime of a node's containers, and their image.
@@ -172,9 +175,12 @@ impl Runtime {
                 all.set("--cd=", told.directory);
                 // Otherwise ch-run would make a passwd file up, which needs writable files.
                 all.add("--no-passwd");
-                // ch-run sets HOME itself unless it is told.
-                for (name, value) in told.environment.iter().filter(|(name, _)| name == "HOME") {
-                    all.add(joined([name, OsStr::new("="), value], "--set-env="));
+                // ch-run replaces a value that is `$NAME` by that of NAME, just before it runs the container's program.
+                for (number, (name, _)) in told.environment.iter().enumerate() {
+                    all.add(joined([name, OsStr::new("=$"), &numbered(number)], "--set-env="));
+                }
+                for number in 0..told.environment.len() {
+                    all.set("--unset-env=", numbered(number));
                 }
                 for bind in told.binds {
                     all.add(joined(
@@ -217,8 +223,8 @@ impl Runtime {
                 all.add("--security-opt=no-new-privileges");
                 all.add("--preserve-fds=1");
                 all.set("--workdir=", told.directory);
-                for (name, _) in told.environment {
-                    all.set("--env=", name);
+                for (number, _) in told.exportable() {
+                    all.set("--env=", numbered(number));
                 }
                 for bind in told.binds {
                     all.add(joined(
@@ -233,40 +239,68 @@ impl Runtime {
                 }
                 all.add("--entrypoint=/bin/sh");
                 all.add(told.image);
-                for word in ["-c", "exec \"$@\" <&3 3<&-", "sh"] {
-                    all.add(word);
-                }
+                all.add("-c");
+                all.add(told.exports() + "exec \"$@\" <&3 3<&-");
+                all.add("sh");
             }
         }
         all.0.extend(told.command.iter().cloned());
         all.0
     }
 
-    /// Environment of the runtime, which also carries the environment of the container's program.
+    /// Environment of the runtime. It carries that of the container's program under names that mean nothing to the
+    /// runtime, its loader or what it starts: a tenant chooses variables, and the runtime is outside of the container.
     pub(crate) fn environment(self, told: &ContainerSpec<'_>) -> Vec<(OsString, OsString)> {
-        let prefix = match self {
+        let prefixed = |prefix: &str| -> Vec<(OsString, OsString)> {
+            let all = told.environment.iter();
+            all.map(|(name, value)| (joined([name.as_os_str()], prefix), value.clone()))
+                .collect()
+        };
+        let mut all = match self {
             // crun's program gets its environment from the bundle. This PATH hides `newuidmap` and `newgidmap`: crun
             // would run them first to map more users than its own, and they refuse.
             Self::Crun => return vec![("PATH".into(), "/proc/empty".into())],
-            Self::ChRun | Self::PodmanHpc => "",
-            Self::Apptainer => "APPTAINERENV_",
-            Self::Singularity => "SINGULARITYENV_",
+            Self::ChRun => {
+                let all = told.environment.iter().enumerate();
+                all.map(|(number, (_, value))| (numbered(number), value.clone()))
+                    .collect()
+            }
+            Self::PodmanHpc => {
+                let pair = |name: &OsStr, value: &OsStr| joined([name, OsStr::new("="), value], "");
+                told.exportable()
+                    .map(|(number, (name, value))| (numbered(number), pair(name, value)))
+                    .collect()
+            }
+            Self::Apptainer => prefixed("APPTAINERENV_"),
+            Self::Singularity => prefixed("SINGULARITYENV_"),
         };
-        let mut all: Vec<(OsString, OsString)> = Vec::new();
-        for (name, value) in told.environment {
-            all.push((joined([name.as_os_str()], prefix), value.clone()));
-        }
         // Each runtime expects some of these variables.
         for (name, value) in [
             ("HOME", "/tmp"),
             ("USER", "user"),
             ("PATH", "/usr/bin:/bin:/usr/sbin:/sbin"),
         ] {
-            if !all.iter().any(|(known, _)| known == name) {
-                all.push((name.into(), value.into()));
-            }
+            all.push((name.into(), value.into()));
         }
         all
+    }
+}
+
+impl ContainerSpec<'_> {
+    /// Variables that a shell can export, with their numbers: it drops others from an environment, too.
+    fn exportable(&self) -> impl Iterator<Item = (usize, &(OsString, OsString))> {
+        let all = self.environment.iter().enumerate();
+        all.filter(|(_, (name, _))| is_name(name.as_bytes()))
+    }
+
+    /// Commands by which a shell in the container gives variables, each passed as `NAME=VALUE`, their own names. A
+    /// variable that the shell keeps for itself stays as it is.
+    fn exports(&self) -> String {
+        let commands = self.exportable().map(|(number, _)| {
+            let outside = numbered(number).to_string_lossy().into_owned();
+            format!("command export \"${outside}\" 2>/dev/null; unset {outside}; ")
+        });
+        commands.collect()
     }
 }
 

@@ -16,6 +16,7 @@
 //! * [`system_calls`] is the table of system calls that code inside may make, each with its reason.
 //! * [`directory`] is a directory of the host that a lease has asked for, and how it is opened.
 //! * [`container`] makes sandboxes with a container runtime, where a site has one.
+//! * [`program::inner_environment`] carries a worker's variables through the environment of a process outside.
 //! * [`cgroup`] makes the control groups of workers.
 //! * [`zygote`] is a program from which workers are forked, each into a sandbox of its own.
 //! * `loopback` leads to object storage, for leases that have access to it.

@@ -1,5 +1,7 @@
 //! Program of a sandbox: its description, and its start.
 
+pub mod inner_environment;
+
 use crate::confinement;
 use crate::directory::DeclaredDirectory;
 use crate::kernel::{self, ForkSide};

@@ -201,7 +201,8 @@ impl MachineSetup {
         Program {
             path: MONITOR_INSIDE.into(),
             arguments,
-            environment: program.environment.clone(),
+            // Those of the worker are wrapped: the monitor is outside of the machine.
+            environment: Vec::new(),
             directory: "/".into(),
             mounts: program.mounts.iter().cloned().chain(own).collect(),
             held: program.held.clone(),

@@ -8,6 +8,7 @@ use crate::workload::{Program, WorkerReach};
 use hotlease_nursery::order::{NurseryOrder, Reply, WORKER_INSIDE};
 use hotlease_nursery::policy::{Mount, Policy};
 use hotlease_nursery::program::ProgramDescription;
+use hotlease_nursery::program::inner_environment;
 use hotlease_nursery::{receive, send};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::sockopt::ReceiveTimeout;
@@ -160,9 +161,8 @@ impl NurseryHandle {
             }
             _ => None,
         };
-        let program = monitor.as_ref().or(program);
-        let described =
-            described((program, zygote), reach, binary, environment).map_err(failed("describing the program"))?;
+        let described = described((program, zygote), monitor.as_ref(), (reach, binary), environment)
+            .map_err(failed("describing the program"))?;
         // A nursery that died since is noticed when it is asked.
         for _ in 0..2 {
             let nursery = self.nursery().map_err(unavailable)?;
@@ -334,59 +334,78 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
+/// Describes the program of a sandbox: `monitor`, which makes a machine for it, or else itself.
 fn described(
     (program, zygote): (Option<&Program>, bool),
-    reach: &WorkerReach,
-    binary: &Path,
-    environment: &[(OsString, OsString)],
+    monitor: Option<&Program>,
+    (reach, binary): (&WorkerReach, &Path),
+    inherited: &[(OsString, OsString)],
 ) -> io::Result<File> {
-    // These name folders of the host that do not exist in the sandbox.
-    let replaced = ["HOME", "TMPDIR"];
-    let inherited = environment
-        .iter()
-        .filter(|(name, _)| !replaced.iter().any(|replaced| name == replaced));
-    let own = replaced.map(|name| (OsString::from(name), OsString::from("/tmp")));
-    let mut environment: Vec<(OsString, OsString)> = inherited.cloned().chain(own).collect();
-    let declared = reach.directories.clone();
-    let mut described = match program {
-        None => ProgramDescription {
-            path: WORKER_INSIDE.into(),
-            arguments: vec![crate::WORKER_BINARY.into()],
-            environment,
-            directory: "/".into(),
-            mounts: vec![Mount {
+    let inherited = inherited_inside(inherited);
+    let inside = environment_of(program, reach, inherited.clone());
+    let (run, environment) = match monitor {
+        // The lease's variables must not be those of the monitor, which is outside of the machine.
+        Some(_) => (monitor, [inherited, inner_environment::wrap(&inside)].concat()),
+        None => (program, inside),
+    };
+    let (path, directory) = match run {
+        None => (WORKER_INSIDE.into(), "/".into()),
+        Some(run) => (
+            run.path.clone().into_os_string(),
+            run.directory.clone().into_os_string(),
+        ),
+    };
+    let name = match run {
+        None => crate::WORKER_BINARY.into(),
+        Some(_) => path.clone(),
+    };
+    let arguments = run.map_or(&[][..], |run| &run.arguments);
+    let described = ProgramDescription {
+        arguments: std::iter::once(name).chain(arguments.iter().cloned()).collect(),
+        path,
+        environment,
+        directory,
+        mounts: match run {
+            None => vec![Mount {
                 source: binary.to_owned(),
                 target: WORKER_INSIDE.into(),
                 writable: false,
             }],
-            declared,
-            zygote: false,
+            Some(run) => run.mounts.clone(),
         },
-        Some(program) => {
-            // The program's own variables replace inherited ones of the same name.
-            environment.retain(|(name, _)| !program.environment.iter().any(|(own, _)| own == name));
-            environment.extend(program.environment.iter().cloned());
-            let name = program.path.clone().into_os_string();
-            ProgramDescription {
-                path: name.clone(),
-                arguments: std::iter::once(name).chain(program.arguments.iter().cloned()).collect(),
-                environment,
-                directory: program.directory.clone().into_os_string(),
-                mounts: program.mounts.clone(),
-                declared,
-                zygote,
-            }
-        }
+        declared: reach.directories.clone(),
+        zygote: zygote && run.is_some(),
     };
-    let own = reach.environment();
-    described
-        .environment
-        .retain(|(name, _)| !own.iter().any(|(own, _)| own == name));
-    described.environment.extend_from_slice(own);
-    crate::environment::add_team_sizes(&mut described.environment);
     let mut file = File::from(memfd_create(c"hotlease-program", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(&hotlease_wire::encode(&described))?;
     Ok(file)
+}
+
+/// The variables that workers inherit from the agent, except for folders of the host that do not exist in a sandbox.
+fn inherited_inside(inherited: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
+    let replaced = ["HOME", "TMPDIR"];
+    let kept = inherited
+        .iter()
+        .filter(|(name, _)| !replaced.iter().any(|replaced| name == replaced));
+    let own = replaced.map(|name| (OsString::from(name), OsString::from("/tmp")));
+    kept.cloned().chain(own).collect()
+}
+
+/// Environment of a worker in a sandbox. Variables of its program replace inherited ones of the same name, and those of
+/// its access replace both.
+fn environment_of(
+    program: Option<&Program>,
+    reach: &WorkerReach,
+    inherited: Vec<(OsString, OsString)>,
+) -> Vec<(OsString, OsString)> {
+    let mut environment = inherited;
+    let of_program = program.map_or(&[][..], |program| &program.environment);
+    for further in [of_program, reach.environment()] {
+        environment.retain(|(name, _)| !further.iter().any(|(own, _)| own == name));
+        environment.extend_from_slice(further);
+    }
+    crate::environment::add_team_sizes(&mut environment);
+    environment
 }
 
 /// Pid of a pidfd's process, in this namespace.

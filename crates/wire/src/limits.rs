@@ -1,5 +1,7 @@
 //! Every limit that both ends of a boundary must agree on, in one place.
 
+pub mod variables;
+
 /// Longest control message (session, control and connection sockets), bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Most file descriptors in one control message.
@@ -71,6 +73,10 @@ pub const DIRECTORIES_MAX: usize = 16;
 pub const STORAGE_MAX: usize = 16;
 /// Longest path that a lease declares, bytes.
 pub const PATH_BYTES_MAX: usize = 1024;
+/// Most environment variables that a lease may give its workers.
+pub const VARIABLES_MAX: usize = 256;
+/// Most bytes of all these variables together.
+pub const VARIABLES_BYTES_MAX: usize = 64 * 1024;
 /// Longest label of a lease, bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
 /// Largest seat, bytes: a name, an address and a secret.

@@ -2,6 +2,7 @@
 
 use crate::guest::root;
 use hotlease_fabric::socket::Socket;
+use hotlease_nursery::program::inner_environment;
 use hotlease_nursery::zygote::fork_here;
 use hotlease_wire::machine::WorkerStart;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -56,16 +57,16 @@ impl GuestProgram {
         };
         hotlease_nursery::forbid_capabilities()?;
         nix::sys::prctl::set_no_new_privs()?;
+        let environment = run.environment.into_iter();
+        let environment: Vec<(OsString, OsString)> =
+            environment.map(|(name, value)| (text(name), text(value))).collect();
         let child = Command::new("/proc/self/exe")
             .arg(how)
             .arg(text(run.path))
             .args(run.arguments.into_iter().map(text))
             .env_clear()
-            .envs(
-                run.environment
-                    .into_iter()
-                    .map(|(name, value)| (text(name), text(value))),
-            )
+            // Until its system calls are limited, it must not run the tenant's code.
+            .envs(inner_environment::wrap(&environment))
             .current_dir(match directory.is_dir() {
                 true => directory.as_path(),
                 false => Path::new("/"),
@@ -150,7 +151,8 @@ pub fn confinement(arguments: &[OsString]) -> Option<(bool, &[OsString])> {
     (zygote || how == OsStr::new(CONFINED)).then_some((zygote, program))
 }
 
-/// Becomes a program (its path, its name, its arguments), with the system calls that code in a sandbox may make.
+/// Becomes a program (its path, its name, its arguments), with the system calls that code in a sandbox may make, and the
+/// environment that was wrapped for it.
 pub fn run_confined(zygote: bool, arguments: &[OsString]) -> ExitCode {
     let [path, name, arguments @ ..] = arguments else {
         return ExitCode::from(2);
@@ -165,7 +167,13 @@ pub fn run_confined(zygote: bool, arguments: &[OsString]) -> ExitCode {
             }
         }
         hotlease_nursery::limit_system_calls(zygote)?;
-        Err(Command::new(path).arg0(name).args(arguments).exec())
+        let environment = inner_environment::unwrap(std::env::vars_os());
+        Err(Command::new(path)
+            .arg0(name)
+            .args(arguments)
+            .env_clear()
+            .envs(environment)
+            .exec())
     };
     let became: io::Result<()> = became();
     if let Err(error) = became {

@@ -129,7 +129,10 @@ fn charliecloud_is_told_by_options_and_its_environment() {
     let expected = [
         "--cd=/data",
         "--no-passwd",
-        "--set-env=HOME=/tmp",
+        "--set-env=HOME=$HOTLEASE_INSIDE_0",
+        "--set-env=OWN=$HOTLEASE_INSIDE_1",
+        "--unset-env=HOTLEASE_INSIDE_0",
+        "--unset-env=HOTLEASE_INSIDE_1",
         "--bind=/media/mounts/0:/opt/python",
         "--bind=/media/mounts/1:/data",
         "/images/env",
@@ -137,7 +140,7 @@ fn charliecloud_is_told_by_options_and_its_environment() {
     ];
     assert_eq!(arguments(Runtime::ChRun), [&expected[..], &COMMAND].concat());
     let own = environment(Runtime::ChRun);
-    assert!(own.contains(&("OWN".into(), "a, $b".into())), "{own:?}");
+    assert!(own.contains(&("HOTLEASE_INSIDE_1".into(), "a, $b".into())), "{own:?}");
     assert!(own.contains(&("USER".into(), "user".into())), "{own:?}");
 }
 
@@ -176,21 +179,103 @@ fn podman_passes_the_control_channel_on_as_a_descriptor() {
         "--security-opt=no-new-privileges",
         "--preserve-fds=1",
         "--workdir=/data",
-        "--env=HOME",
-        "--env=OWN",
+        "--env=HOTLEASE_INSIDE_0",
+        "--env=HOTLEASE_INSIDE_1",
         "--mount=type=bind,source=/media/mounts/0,destination=/opt/python,readonly",
         "--mount=type=bind,source=/media/mounts/1,destination=/data",
         "--entrypoint=/bin/sh",
         "/images/env",
         "-c",
-        "exec \"$@\" <&3 3<&-",
+        "command export \"$HOTLEASE_INSIDE_0\" 2>/dev/null; unset HOTLEASE_INSIDE_0; command export \"$HOTLEASE_INSIDE_1\" 2>/dev/null; \
+         unset HOTLEASE_INSIDE_1; exec \"$@\" <&3 3<&-",
         "sh",
     ];
     assert_eq!(arguments(Runtime::PodmanHpc), [&expected[..], &COMMAND].concat());
     assert_eq!(Runtime::PodmanHpc.input_at(), 3);
     // Values must not show in a list of processes.
     let own = environment(Runtime::PodmanHpc);
-    assert!(own.contains(&("OWN".into(), "a, $b".into())), "{own:?}");
+    assert!(
+        own.contains(&("HOTLEASE_INSIDE_1".into(), "OWN=a, $b".into())),
+        "{own:?}"
+    );
+}
+
+#[test]
+fn no_variable_of_a_tenant_is_one_of_the_runtime() {
+    let chosen = [
+        "LD_PRELOAD",
+        "GLIBC_TUNABLES",
+        "PATH",
+        "HOME",
+        "PYTHONPATH",
+        "CONTAINERS_CONF",
+        "A",
+    ];
+    let told: Vec<(OsString, OsString)> = chosen.iter().map(|name| (name.into(), "hostile".into())).collect();
+    for runtime in Runtime::ALL {
+        let spec = ContainerSpec {
+            image: Path::new("/images/env"),
+            binds: &[],
+            environment: &told,
+            directory: Path::new("/"),
+            command: &["/bin/true".into()],
+        };
+        let all = runtime.environment(&spec);
+        for (name, value) in &all {
+            let is_carried = value.to_string_lossy().contains("hostile");
+            let is_chosen = chosen.iter().any(|chosen| name == chosen);
+            assert!(!is_carried || !is_chosen, "{runtime:?} itself has {name:?}={value:?}");
+        }
+        let names: std::collections::BTreeSet<_> = all.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), all.len(), "{runtime:?} has one variable twice: {all:?}");
+        let values = runtime.arguments(&spec, Path::new("/media"));
+        assert!(
+            !values.iter().any(|word| word.to_string_lossy().contains("hostile")),
+            "values show in a list of processes: {values:?}"
+        );
+    }
+}
+
+#[test]
+fn a_shell_in_a_container_of_podman_gives_variables_their_own_names() {
+    let variables = [
+        ("PLAIN", "a, $b `c` \"d\"\nnext"),
+        ("EMPTY", ""),
+        ("PPID", "kept by some shells"),
+        ("odd.name", "dropped"),
+        ("LAST", "='"),
+    ];
+    let told: Vec<(OsString, OsString)> = variables
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect();
+    let spec = ContainerSpec {
+        image: Path::new("/images/env"),
+        binds: &[],
+        environment: &told,
+        directory: Path::new("/"),
+        command: &["/usr/bin/env".into(), "-0".into()],
+    };
+    let arguments = Runtime::PodmanHpc.arguments(&spec, Path::new("/media"));
+    let shell = arguments
+        .iter()
+        .position(|word| word == "-c")
+        .expect("a shell's command");
+    // Podman starts the container's shell with descriptor 3.
+    let ran = std::process::Command::new("/bin/sh")
+        .args(["-c", "exec \"$@\" 3</dev/null", "sh", "/bin/sh"])
+        .args(&arguments[shell..])
+        .env_clear()
+        .envs(Runtime::PodmanHpc.environment(&spec))
+        .output()
+        .expect("a shell");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let seen = String::from_utf8(ran.stdout).expect("text");
+    let seen: Vec<&str> = seen.split('\0').collect();
+    for (name, value) in [variables[0], variables[1], variables[4]] {
+        assert!(seen.contains(&format!("{name}={value}").as_str()), "{name} of {seen:?}");
+    }
+    assert!(!seen.iter().any(|one| one.starts_with("HOTLEASE_INSIDE")), "{seen:?}");
 }
 
 #[test]

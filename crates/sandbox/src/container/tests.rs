@@ -136,6 +136,30 @@ async fn a_program_sees_its_own_root_and_its_ends_are_told_as_outside() {
 }
 
 #[tokio::test]
+async fn variables_reach_the_program_as_they_are_and_never_the_runtime() {
+    let value = "a, $b:$HOME\n'c' \"d\" = %";
+    for (runtime, launcher) in launchers(&Policy::default()) {
+        let program = |script: &str, variables: &[(&str, &str)]| Program {
+            environment: variables
+                .iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
+            ..shell(script, Vec::new())
+        };
+        let script = "printf '%s|' \"$VALUE\" \"${EMPTY-unset}\"; env | grep -c HOTLEASE_INSIDE";
+        let plain = program(script, &[("VALUE", value), ("EMPTY", "")]);
+        let exit = exit_of(&start(&launcher, &plain).expect("started")).await;
+        assert_eq!(exit.output, format!("{value}||0\n"), "{runtime}");
+        // The loader of each program that has this variable prints the program's path.
+        let loaded = program("echo ran", &[("LD_SHOW_AUXV", "1")]);
+        let exit = exit_of(&start(&launcher, &loaded).expect("started")).await;
+        let paths = exit.output.lines().filter_map(|line| line.strip_prefix("AT_EXECFN:"));
+        let paths: Vec<&str> = paths.map(str::trim).collect();
+        assert_eq!(paths, ["/bin/sh"], "{runtime}: {}", exit.output);
+    }
+}
+
+#[tokio::test]
 async fn a_worker_takes_orders_over_its_standard_input() {
     let worker = nursery().with_file_name(crate::WORKER_BINARY);
     for (runtime, _) in launchers(&Policy::default()) {

@@ -407,3 +407,54 @@ async fn a_machine_that_cannot_make_them_says_what_is_missing() {
         .expect_err("not in this version");
     assert!(matches!(error, SandboxError::Unavailable { .. }), "{error}");
 }
+
+#[test]
+fn a_monitor_has_no_variable_of_the_lease_and_hands_all_of_them_on() {
+    let variables = |names: &[&str]| -> Vec<(OsString, OsString)> {
+        let names = names.iter();
+        names.map(|name| (name.into(), "the lease's".into())).collect()
+    };
+    let chosen = ["LD_PRELOAD", "PATH", "HOTLEASE_LIBFABRIC", "OMP_NUM_THREADS"];
+    let program = Program {
+        environment: variables(&chosen),
+        ..shell("true", Vec::new())
+    };
+    let reach = WorkerReach {
+        storage: Some(crate::WorkerStorage {
+            environment: variables(&["AWS_SECRET_ACCESS_KEY"]),
+            inside: true,
+        }),
+        ..WorkerReach::default()
+    };
+    let inherited = [("PATH".into(), "/usr/bin".into()), ("HOME".into(), "/elsewhere".into())];
+    let of = |monitor: Option<&Program>| {
+        let own = (Some(&program), false);
+        let mut file = described(own, monitor, (&reach, Path::new("/bin/worker")), &inherited).expect("described");
+        let mut bytes = Vec::new();
+        io::Seek::rewind(&mut file).expect("a file");
+        io::Read::read_to_end(&mut file, &mut bytes).expect("read");
+        hotlease_wire::decode::<ProgramDescription>(&bytes).expect("a program")
+    };
+    let without = of(None);
+    let monitor = Program {
+        path: "/monitor".into(),
+        environment: Vec::new(),
+        ..shell("", Vec::new())
+    };
+    let with = of(Some(&monitor));
+    assert_eq!(with.path, "/monitor");
+    let sorted = |mut all: Vec<(OsString, OsString)>| {
+        all.sort();
+        all
+    };
+    let inside = inner_environment::unwrap(with.environment.clone());
+    assert_eq!(sorted(inside), sorted(without.environment), "what the worker gets");
+    let own = with.environment.iter().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        !name.starts_with("HOTLEASE_INSIDE_")
+    });
+    let own = sorted(own.cloned().collect());
+    let expected = [("HOME", "/tmp"), ("PATH", "/usr/bin"), ("TMPDIR", "/tmp")];
+    let expected: [(OsString, OsString); 3] = expected.map(|(name, value)| (name.into(), value.into()));
+    assert_eq!(own, expected);
+}
