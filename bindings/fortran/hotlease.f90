@@ -80,6 +80,7 @@ module hotlease
     integer(c_int32_t) :: gpus = 0, network = 0
     character(:), allocatable :: sandbox, mounts, storage, state
     integer(c_int32_t) :: no_renewal = 0
+    character(:), allocatable :: variables
   end type
 
   ! Usage of a lease so far, in total.
@@ -231,6 +232,7 @@ contains
     type(hotlease_options), intent(in), optional :: options
     type(hotlease_error), intent(out), optional :: error
     character(:), allocatable, target :: label, runtime_dir, manager, identity, transport, sandbox, mounts, storage, state
+    character(:), allocatable, target :: variables
     type(hotlease_options) :: o
     type(c_options) :: c
     type(c_ptr) :: failure
@@ -241,7 +243,7 @@ contains
       c_text(o%identity, identity), c_text(o%transport, transport), o%registered_bytes, o%registered_buffers, &
       o%no_core_wait, o%spread_least, o%direct, o%move_within_ms, o%patience_ms, o%gpus, o%network, &
       c_text(o%sandbox, sandbox), c_text(o%mounts, mounts), c_text(o%storage, storage), c_text(o%state, state), &
-      o%no_renewal)
+      o%no_renewal, c_text(o%variables, variables))
     call self%free()
     call settle(c_allocate(code%handle, c, self%handle, failure), failure, error)
   end subroutine

@@ -402,6 +402,46 @@ static void states(const hotlease_code* code)
     hotlease_error_free(error);
 }
 
+/* Whether a lease with these options has this value of TEST_VARIABLE when its library is loaded. */
+static int has_variable(const hotlease_code* code, const hotlease_options* options, const char* value)
+{
+    hotlease_invoker* leased = NULL;
+    hotlease_function* function = NULL;
+    char out[64];
+    size_t size = 0;
+    CHECK(hotlease_allocate(code, options, &leased, NULL) == HOTLEASE_OK);
+    if (leased == NULL)
+        return 0;
+    CHECK(hotlease_function_find(leased, "variable", NULL, &function, NULL) == HOTLEASE_OK);
+    CHECK(hotlease_invoke(function, NULL, 0, out, sizeof out, &size, NULL) == HOTLEASE_OK);
+    hotlease_function_free(function);
+    CHECK(hotlease_deallocate(leased, NULL, NULL) == HOTLEASE_OK);
+    hotlease_invoker_free(leased);
+    return size == strlen(value) && memcmp(out, value, size) == 0;
+}
+
+static void variables(const hotlease_code* code)
+{
+    hotlease_options options = {.struct_size = sizeof options, .patience_ms = 20 * 1000};
+    options.variables = "OTHER=\n\nTEST_VARIABLE=a = b\n";
+    CHECK(has_variable(code, &options, "a = b"));
+    /* A program from before this option behaves as before. */
+    options.struct_size = offsetof(hotlease_options, variables);
+    CHECK(has_variable(code, &options, ""));
+    options.struct_size = sizeof options;
+    options.variables = NULL;
+    CHECK(has_variable(code, &options, ""));
+
+    const char* refused[][2] = {{"TEST_VARIABLE", "NAME=VALUE"}, {"=x", "variables"}, {"HOTLEASE_LOG=x", "HOTLEASE_LOG"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        hotlease_error* error = NULL;
+        options.variables = refused[i][0];
+        CHECK(hotlease_allocate(code, &options, &invoker, &error) == HOTLEASE_INVALID_ARGUMENT);
+        CHECK(strstr(hotlease_error_message(error), refused[i][1]) != NULL);
+        hotlease_error_free(error);
+    }
+}
+
 int main(int argc, char** argv)
 {
     hotlease_code* code = NULL;
@@ -410,9 +450,9 @@ int main(int argc, char** argv)
         printf("    cannot open the functions: %s\n", hotlease_error_message(error));
         return 1;
     }
-    CHECK(hotlease_code_function_count(code) == 8);
+    CHECK(hotlease_code_function_count(code) == 9);
     CHECK(strcmp(hotlease_code_function_name(code, 0), "alignment") == 0);
-    CHECK(hotlease_code_function_name(code, 8) == NULL);
+    CHECK(hotlease_code_function_name(code, 9) == NULL);
 
     /* Impossible options are rejected before any request is sent. */
     hotlease_options odd = {.struct_size = sizeof odd, .depth = 63};
@@ -429,6 +469,7 @@ int main(int argc, char** argv)
     unsetenv("HOTLEASE_TRANSPORT");
     transports(code);
     states(code);
+    variables(code);
     hotlease_options options = {.struct_size = sizeof options, .slots = 1, .label = "test in C"};
     if (hotlease_allocate(code, &options, &invoker, &error) != HOTLEASE_OK) {
         printf("    cannot allocate: %s\n", hotlease_error_message(error));

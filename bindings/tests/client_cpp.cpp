@@ -257,7 +257,7 @@ static void plans(const hotlease::invoker& invoker)
 int main(int, char** argv)
 try {
     const hotlease::code code{argv[1]};
-    CHECK(code.functions().size() == 8 && code.functions().front() == "alignment");
+    CHECK(code.functions().size() == 9 && code.functions().front() == "alignment");
     CHECK(failure_of([] { hotlease::code{"/etc/hostname"}; }).kind() == hotlease::kind::code_rejected);
     CHECK(failure_of([&] { hotlease::invoker{code, {.depth = 63}}; }).kind() ==
           hotlease::kind::invalid_argument);
@@ -294,6 +294,13 @@ try {
         CHECK(kept.function("visits").call_value<std::uint64_t>(0) == time);
         kept.deallocate();
     }
+    {
+        hotlease::invoker with{code, {.patience = 20s, .variables = "TEST_VARIABLE=from C++\nOTHER=1"}};
+        const auto value = with.function("variable").call<char>(std::string_view());
+        CHECK(std::string(value.begin(), value.end()) == "from C++");
+    }
+    const auto own = failure_of([&] { hotlease::invoker{code, {.variables = "HOTLEASE_LOG=debug"}}; });
+    CHECK(own.kind() == hotlease::kind::invalid_argument);
     hotlease::invoker invoker{code, {.slots = 1, .label = "test in C++", .registered_buffers = 100}};
     CHECK(invoker.slots() == 1 && invoker.transport() == "shm");
     calls(invoker);

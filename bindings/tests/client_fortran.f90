@@ -26,23 +26,32 @@ program client_fortran
   end type
   type(hotlease_code) :: code
   type(hotlease_invoker) :: invoker
-  type(hotlease_function) :: echo, increment, fail
+  type(hotlease_function) :: echo, increment, fail, variable
   type(hotlease_error) :: error
   type(hotlease_usage) :: usage
   character(1000) :: library, functions
+  character(64) :: value
+  integer(c_size_t) :: value_size
 
   call get_command_argument(1, library)
   call get_command_argument(2, functions)
   call code%open(library)
-  call check(code%function_count() == 8 .and. code%function_name(1) == "alignment", "the functions are listed")
-  call check(code%function_name(9) == "" .and. code%function_name(0) == "", "no function beyond the last")
+  call check(code%function_count() == 9 .and. code%function_name(1) == "alignment", "the functions are listed")
+  call check(code%function_name(10) == "" .and. code%function_name(0) == "", "no function beyond the last")
   call check(hotlease_version() == "0.1.0", "the version")
   call invoker%lease(code, hotlease_options(depth=63), error)
   call check(error%status == HOTLEASE_INVALID_ARGUMENT .and. index(error%message, "depth") > 0, "odd depths are refused")
   call invoker%lease(code, hotlease_options(transport="carrier pigeon"), error)
   call check(index(error%message, "no way to the worker") > 0, "text in options arrives")
 
-  call invoker%lease(code, hotlease_options(label="fortran   "))
+  call invoker%lease(code, hotlease_options(variables="TEST_VARIABLE=from Fortran", patience_ms=20000))
+  call variable%find(invoker, "variable")
+  call variable%invoke_text("", value, value_size)
+  call check(value(:value_size) == "from Fortran", "variables of a lease are there when its library is loaded")
+  call variable%free()
+  call invoker%release()
+
+  call invoker%lease(code, hotlease_options(label="fortran   ", patience_ms=20000))
   call check(invoker%slots() == 1 .and. invoker%transport() == "shm", "a lease")
   call echo%find(invoker, "echo ")
   call increment%find(invoker, "increment")

@@ -3,7 +3,9 @@
 #include <hotlease/function.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
 
 // Returns its input.
@@ -100,6 +102,21 @@ HOTLEASE_FUNCTION(check_context)
     if (wrong != nullptr)
         return hotlease_fail(1, wrong, out, capacity, produced);
     std::memset(context->scratch, 1, context->scratch_bytes);
+    return 0;
+}
+
+static const std::string at_load = [] {
+    const char* value = std::getenv("TEST_VARIABLE");
+    return std::string(value == nullptr ? "" : value);
+}();
+
+// Returns the value that TEST_VARIABLE had when this library was loaded.
+HOTLEASE_FUNCTION(variable)
+{
+    (void)context, (void)in, (void)size;
+    if (at_load.size() <= capacity)
+        std::memcpy(out, at_load.data(), at_load.size());
+    *produced = at_load.size();
     return 0;
 }
 

@@ -219,6 +219,9 @@ typedef struct hotlease_options {
                                     when the lease ends, and restored by the next lease of this name. The library
                                     declares how (HOTLEASE_STATE_SAVE in function.h); "" or NULL: no state is kept */
     uint32_t no_renewal;         /* 1: the lease ends after ttl_ms, and calls fail then; 0: the library renews it */
+    const char* variables;       /* environment variables of the workers, which have them before `code` is loaded, one per
+                                    line: NAME=VALUE; names do not begin with HOTLEASE_; not for secrets; "" or NULL:
+                                    none beyond those that every worker has */
 } hotlease_options;
 
 /* Usage of a lease so far, in total. */

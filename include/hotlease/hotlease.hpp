@@ -126,6 +126,7 @@ struct options {
     bool network = false;     // whether sandboxes have the host's network
     std::string storage = {}; // object storage for functions, one place per line: s3://BUCKET[/PREFIX][:ro|:rw]
     std::string state = {};   // name of the state that functions leave for the next lease; empty: not kept
+    std::string variables = {}; // environment variables of the workers, one per line: NAME=VALUE
 };
 
 namespace detail {
@@ -177,6 +178,7 @@ inline hotlease_options asked(const options& options)
     in_c.mounts = options.mounts.empty() ? nullptr : options.mounts.c_str();
     in_c.network = options.network ? 1 : 0;
     in_c.storage = options.storage.empty() ? nullptr : options.storage.c_str();
+    in_c.variables = options.variables.empty() ? nullptr : options.variables.c_str();
     in_c.state = options.state.empty() ? nullptr : options.state.c_str();
     return in_c;
 }

@@ -137,6 +137,45 @@ fn functions_run_in_a_machine_of_their_own_and_die_there() {
     });
 }
 
+#[test]
+fn variables_of_a_lease_act_on_its_worker_alone_once_it_is_confined() {
+    let Some(machines) = Machines::take() else {
+        return;
+    };
+    let platform = Platform::start_with(PlatformOptions {
+        pool: 0,
+        alone: true,
+        further: machines.arguments.clone(),
+        ..PlatformOptions::default()
+    });
+    let code = Code::open(library("inside")).expect("a library");
+    let folders = Folders::new();
+    // Monitor and machine see it at the same path.
+    fs::copy(library("preloaded"), folders.path("written").join("preloaded.so")).expect("copied");
+    let variables = [("LD_PRELOAD", "/data/preloaded.so"), ("PRELOADED_MARK", "/data/mark")];
+    let options = LeaseOptions {
+        sandbox: "microvm".into(),
+        reach: folders.reach(),
+        variables: variables
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        retries: 0,
+        move_within: BOOT,
+        ..platform.lease_options()
+    };
+    let invoker = Invoker::allocate(&code, options).unwrap_or_else(|error| panic!("no lease: {error}"));
+    assert_eq!(
+        invoker.function("echo").expect("found").call(b"x").expect("it runs"),
+        b"x"
+    );
+    let marks = fs::read_to_string(folders.path("written").join("mark")).expect("the worker has loaded it");
+    assert_eq!(
+        marks, "hotlease-worker limited\n",
+        "programs that obeyed the lease's variables"
+    );
+    invoker.deallocate().expect("given back");
+}
+
 fn carries_any_size(invoker: &Invoker) {
     for size in [0usize, 1, 4097, (1 << 20) - 32, (1 << 20) + 5, 64 << 20] {
         let input: Vec<u8> = (0..size).map(|at| (at * 31 + size) as u8).collect();

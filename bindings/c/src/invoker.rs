@@ -55,6 +55,7 @@ pub struct Options {
     storage: *const c_char,
     state: *const c_char,
     no_renewal: u32,
+    variables: *const c_char,
 }
 
 /// `hotlease_usage`.
@@ -218,6 +219,10 @@ impl Options {
             let mounts = mounts.lines().filter(|line| !line.is_empty()).map(str::parse);
             options.reach.directories = mounts.collect::<Result<_, _>>()?;
         }
+        if let Some(variables) = text(self.variables, "options->variables")? {
+            let lines = variables.split('\n').filter(|line| !line.is_empty());
+            options.variables = lines.map(variable).collect::<Result<_, _>>()?;
+        }
         if let Some(storage) = text(self.storage, "options->storage")? {
             let places = storage.lines().filter(|line| !line.is_empty()).map(str::parse);
             let read = places.collect::<Result<_, StoragePlaceError>>();
@@ -242,6 +247,16 @@ impl Options {
             }
         }
         Ok(options)
+    }
+}
+
+/// Reads a line `NAME=VALUE`.
+fn variable(line: &str) -> Result<(String, String), Failure> {
+    match line.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(Failure::Argument(format!(
+            "options->variables: {line:?} is not NAME=VALUE"
+        ))),
     }
 }
 

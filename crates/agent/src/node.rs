@@ -353,7 +353,11 @@ impl Node {
         let at = (id, self.identity.host.as_str());
         let state = swap::state_request(self.identity.swap.as_deref(), (message, request), isolation.sandbox, at)?;
         let of_python = |python| self.program(python, &request.tenant, isolation);
-        let (program, hidden) = message.python.clone().map(of_python).transpose()?.unzip();
+        let python = message.python.clone().map(|mut python| {
+            python.environment.extend(message.variables.clone());
+            python
+        });
+        let (program, hidden) = python.map(of_python).transpose()?.unzip();
         let told = self.told(isolation, program.as_deref(), &hidden.unwrap_or_default());
         let memory_bytes = match request.spec.memory_bytes {
             0 => self.tables().book.memory_share(&request.spec),

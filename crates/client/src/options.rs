@@ -18,6 +18,7 @@ use hotlease_wire::limits::{
     ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX, LABEL_BYTES_MAX, REGIONS_MAX, RING_BYTES_MAX, RING_DEPTH_DEFAULT,
     RING_DEPTH_MAX,
 };
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -89,6 +90,10 @@ pub struct LeaseOptions {
     pub sandbox: String,
     /// Resources beyond the sandbox that the functions may use. Default: none.
     pub reach: Reach,
+    /// Environment variables of the workers, by name. They are there before a library is loaded, and replace inherited
+    /// ones of the same name; `LD_PRELOAD` and the like act on the worker alone, in its sandbox. Names are letters,
+    /// digits and `_`, and do not begin with `HOTLEASE_`; at most 256, and 64 KiB. Not for secrets. Default: none.
+    pub variables: BTreeMap<String, String>,
     /// A name for the state that functions leave in the lease's one worker and slot. It is saved when the lease
     /// ends, and restored by the next lease of this tenant, program and name, on any node with the same swap
     /// directory. The library (`HOTLEASE_STATE_SAVE` in `hotlease/function.h`) or a Python module defines how.
@@ -211,6 +216,7 @@ impl Default for LeaseOptions {
             gpus: 0,
             sandbox: String::new(),
             reach: Reach::default(),
+            variables: BTreeMap::new(),
             state: String::new(),
             sharing: Sharing::default(),
             wait_for_core: true,
@@ -373,6 +379,7 @@ impl LeaseOptions {
             state: self.state.clone(),
             without: Vec::new(),
             state_format,
+            variables: self.variables.clone().into_iter().collect(),
         }
     }
 }

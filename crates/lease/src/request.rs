@@ -231,6 +231,7 @@ impl LeaseRequest {
                 message.slots_per_worker
             )));
         }
+        hotlease_wire::limits::variables::check(&message.variables).map_err(|what| bad(&what))?;
         let without = message.without.iter();
         let without = without.map(|agent| agent.parse().map_err(|_| bad("not an agent's id")));
         let request = Self {

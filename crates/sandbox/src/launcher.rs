@@ -300,7 +300,8 @@ impl Launcher {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (output, stdout) = io::pipe().map_err(failed("pipe"))?;
         let stderr = stdout.try_clone().map_err(failed("pipe"))?;
-        let whole = self.environment.iter().chain(own).chain(reach.environment());
+        let further = reach.environment().into_iter().flatten();
+        let whole = self.environment.iter().chain(own).chain(further);
         let mut whole: Vec<(OsString, OsString)> = whole.cloned().collect();
         environment::add_team_sizes(&mut whole);
         // Without pre_exec and the like, so that the standard library uses posix_spawn: copying the page tables of a

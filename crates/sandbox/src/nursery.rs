@@ -391,8 +391,8 @@ fn inherited_inside(inherited: &[(OsString, OsString)]) -> Vec<(OsString, OsStri
     kept.cloned().chain(own).collect()
 }
 
-/// Environment of a worker in a sandbox. Variables of its program replace inherited ones of the same name, and those of
-/// its access replace both.
+/// Environment of a worker in a sandbox. Variables of its program replace inherited ones of the same name, those of its
+/// lease replace both, and those of its access replace all.
 fn environment_of(
     program: Option<&Program>,
     reach: &WorkerReach,
@@ -400,7 +400,7 @@ fn environment_of(
 ) -> Vec<(OsString, OsString)> {
     let mut environment = inherited;
     let of_program = program.map_or(&[][..], |program| &program.environment);
-    for further in [of_program, reach.environment()] {
+    for further in std::iter::once(of_program).chain(reach.environment()) {
         environment.retain(|(name, _)| !further.iter().any(|(own, _)| own == name));
         environment.extend_from_slice(further);
     }

@@ -61,8 +61,8 @@ pub struct Program {
     pub held: KeepAlive,
 }
 
-/// Access of a worker beyond its sandbox, as its lease has it. Except for storage, without effect in kind `process`,
-/// which has the access of the agent.
+/// Access of a worker beyond its sandbox, and its variables, as its lease has them. Except for storage and variables,
+/// without effect in kind `process`, which has the access of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerReach {
     /// Directories of the host that the worker sees.
@@ -71,6 +71,8 @@ pub struct WorkerReach {
     pub network: bool,
     /// Access to object storage, also in kind `process`.
     pub storage: Option<WorkerStorage>,
+    /// Environment variables that the lease gives its workers. They replace inherited ones of the same name.
+    pub variables: Vec<(OsString, OsString)>,
 }
 
 /// Access of a worker to object storage, through a listener that the agent serves. Its debug output shows nothing,
@@ -91,13 +93,14 @@ impl fmt::Debug for WorkerStorage {
 }
 
 impl WorkerReach {
-    /// Whether there is no access beyond the sandbox.
+    /// Whether the worker is as one without a lease: it has no access beyond its sandbox, and no variables of its own.
     pub fn is_nothing(&self) -> bool {
-        self.directories.is_empty() && !self.network && self.storage.is_none()
+        self.directories.is_empty() && !self.network && self.storage.is_none() && self.variables.is_empty()
     }
 
-    /// Environment variables that describe the access.
-    pub(crate) fn environment(&self) -> &[(OsString, OsString)] {
-        self.storage.as_ref().map_or(&[], |storage| &storage.environment)
+    /// Variables of the lease, then those that describe its access. Later ones of the same name count.
+    pub(crate) fn environment(&self) -> [&[(OsString, OsString)]; 2] {
+        let of_access = self.storage.as_ref().map_or(&[][..], |storage| &storage.environment);
+        [&self.variables, of_access]
     }
 }

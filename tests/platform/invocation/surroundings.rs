@@ -1,13 +1,24 @@
 //! Surroundings of functions in their thread and process: arithmetic as usual, and teams of threads of the size of their slot.
 
-use hotlease_client::{Code, Invoker};
+use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_tests::library;
 use hotlease_tests::platform::Platform;
+use hotlease_wire::Rejection;
+use hotlease_wire::limits::VARIABLES_MAX;
+use std::collections::BTreeMap;
 
 fn surroundings(platform: &Platform) -> Invoker {
+    leased(platform, "", &BTreeMap::new()).unwrap()
+}
+
+fn leased(platform: &Platform, sandbox: &str, variables: &BTreeMap<String, String>) -> Result<Invoker, Error> {
     let path = library::compile("surroundings", &["-fopenmp", "-lm"]);
-    let code = Code::open(path).unwrap();
-    Invoker::allocate(&code, platform.lease_options()).unwrap()
+    let options = LeaseOptions {
+        sandbox: sandbox.into(),
+        variables: variables.clone(),
+        ..platform.lease_options()
+    };
+    Invoker::allocate(&Code::open(path).unwrap(), options)
 }
 
 #[test]
@@ -38,5 +49,77 @@ fn a_parallel_loop_has_one_thread_for_each_core_of_its_slot() {
         // Who runs these tests may have set it for the agent.
         let expected = std::env::var(name).unwrap_or_else(|_| "1".to_owned());
         assert_eq!(value, expected.as_bytes(), "{name}");
+    }
+}
+
+#[test]
+fn variables_of_a_lease_are_there_before_its_library_and_in_no_other_lease() {
+    let platform = Platform::start();
+    let text = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    };
+    let chosen = text(&[("AT_LOAD", "a=b, $c\nd"), ("OMP_NUM_THREADS", "3"), ("LANG", "x")]);
+    for sandbox in ["process", "namespace", "container"] {
+        let invoker = match leased(&platform, sandbox, &chosen) {
+            Ok(invoker) => invoker,
+            Err(Error::Refused(Rejection::NoSandbox { why, .. })) => {
+                eprintln!("skipped: {why}");
+                continue;
+            }
+            Err(error) => panic!("no lease of kind {sandbox}: {error}"),
+        };
+        let call = |invoker: &Invoker, function: &str, input: &str| {
+            let output = invoker.function(function).unwrap().call(input.as_bytes()).unwrap();
+            String::from_utf8(output).unwrap()
+        };
+        for (name, value) in &chosen {
+            assert_eq!(call(&invoker, "variable", name), *value, "{sandbox}: {name}");
+        }
+        assert_eq!(call(&invoker, "variable_at_load", ""), chosen["AT_LOAD"], "{sandbox}");
+        assert_eq!(call(&invoker, "team_size", ""), "\u{3}", "{sandbox}");
+        assert_ne!(call(&invoker, "variable", "PATH"), "", "{sandbox}: others stay");
+        invoker.deallocate().unwrap();
+        // Its cores, and all that waits, are free for the next ones.
+        let plain = leased(&platform, sandbox, &BTreeMap::new()).unwrap();
+        assert_eq!(call(&plain, "variable", "AT_LOAD"), "", "{sandbox}: of another lease");
+        plain.deallocate().unwrap();
+        let other = leased(&platform, sandbox, &text(&[("AT_LOAD", "other")])).unwrap();
+        assert_eq!(call(&other, "variable_at_load", ""), "other", "{sandbox}");
+        other.deallocate().unwrap();
+    }
+}
+
+#[test]
+fn variables_that_no_lease_may_have_are_refused_by_client_and_platform() {
+    let platform = Platform::start();
+    let many = (0..=VARIABLES_MAX).map(|number| (format!("V{number}"), String::new()));
+    let one = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+    for (variables, word) in [
+        (one("HOTLEASE_LIBFABRIC", "/tmp/x.so"), "HOTLEASE_LIBFABRIC"),
+        (one("A=B", ""), "A=B"),
+        (one("A", "a\0b"), "value of A"),
+        (one("A", &"x".repeat(1 << 16)), "64 KiB"),
+        (many.collect(), "256"),
+    ] {
+        let error = leased(&platform, "", &variables).expect_err("refused");
+        assert!(
+            matches!(&error, Error::Options { what } if what.contains(word)),
+            "{error}"
+        );
+        // From a client that does not check them.
+        let refused = platform.manager().acquire(hotlease_wire::grpc::AcquireRequest {
+            workers: 1,
+            slots_per_worker: 1,
+            variables: variables.into_iter().collect(),
+            ..Default::default()
+        });
+        let refusal = refused.expect_err("refused");
+        assert!(
+            matches!(&refusal, Rejection::BadRequest { what } if what.contains(word)),
+            "{refusal}"
+        );
     }
 }

@@ -122,7 +122,7 @@ impl Grants {
             return Ok(WorkerReach {
                 directories: Vec::new(),
                 network: true,
-                storage: None,
+                ..WorkerReach::default()
             });
         }
         if asked.network && !self.network {
@@ -150,7 +150,7 @@ impl Grants {
         Ok(WorkerReach {
             directories,
             network: asked.network,
-            storage: None,
+            ..WorkerReach::default()
         })
     }
 

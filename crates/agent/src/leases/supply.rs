@@ -69,6 +69,10 @@ impl WorkerSupply {
     pub fn waiting_worker(&self, terms: &Terms) -> (Option<StartedWorker>, WorkerOrigin) {
         let (tenant, sandbox) = (&terms.request.tenant, terms.sandbox);
         let (taken, why) = match &terms.program {
+            _ if !terms.reach.variables.is_empty() => (
+                None,
+                "it has variables of its own, which no waiting worker has: its workers are started for it".into(),
+            ),
             _ if !terms.can_wait() => (
                 None,
                 "it reaches directories, storage or the network, which no waiting worker does: its workers are started for it".into(),

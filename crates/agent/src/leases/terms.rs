@@ -25,7 +25,7 @@ pub(crate) struct Terms {
     pub memory_bytes: u64,
     /// Kind of sandbox that isolates its workers.
     pub sandbox: Kind,
-    /// Access of its workers beyond their sandboxes.
+    /// Access of its workers beyond their sandboxes, and the variables of native ones.
     pub reach: Arc<WorkerReach>,
     /// The access, in the form that its client is told.
     pub reach_told: grpc::Reach,
@@ -52,9 +52,10 @@ impl Terms {
     }
 
     /// Whether workers may wait for such a lease, and for the next one: without a lease no worker may have access to a
-    /// tenant's directories, the network or storage.
+    /// tenant's directories, the network or storage, nor variables of a lease.
     pub fn can_wait(&self) -> bool {
-        self.storage.is_none() && (self.sandbox == Kind::Process || self.reach.is_nothing())
+        let is_plain = self.storage.is_none() && self.reach.variables.is_empty();
+        is_plain && (self.sandbox == Kind::Process || self.reach.is_nothing())
     }
 }
 

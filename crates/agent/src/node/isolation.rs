@@ -11,6 +11,7 @@ use hotlease_sandbox::{KeepAlive, Kind, Mount, Program, WorkerReach};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{self, AcquireRequest, PythonRuntime};
 use hotlease_wire::python::decode_path;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Isolation {
     /// Kind of sandbox, which this node can make.
     pub sandbox: Kind,
-    /// Access of its workers beyond their sandboxes, and the form that its client is told.
+    /// Access of its workers beyond their sandboxes, with the variables of native ones, and the form that its client is
+    /// told.
     pub reach: Arc<WorkerReach>,
     pub reach_told: grpc::Reach,
     /// Its keys and prefixes in object storage.
@@ -34,6 +36,14 @@ impl Isolation {
     pub(super) fn waited(&self) -> Option<Duration> {
         self.image.as_ref().map(|(_, took)| *took)
     }
+}
+
+/// Variables that a lease gives its workers, sorted by name; they were checked with the request.
+fn variables_of(request: &AcquireRequest) -> Vec<(OsString, OsString)> {
+    let variables = request.variables.iter();
+    let mut variables: Vec<(OsString, OsString)> = variables.map(|(name, value)| (name.into(), value.into())).collect();
+    variables.sort();
+    variables
 }
 
 impl Node {
@@ -53,6 +63,9 @@ impl Node {
         if let Some(storage) = &storage {
             reach.storage = Some(storage.access());
             reach_told.storage = storage.client_places();
+        }
+        if request.python.is_none() {
+            reach.variables = variables_of(request);
         }
         let python = request.python.as_ref().filter(|python| !python.image.is_empty());
         let image = match python {

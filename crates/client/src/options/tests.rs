@@ -17,6 +17,13 @@ fn defaults_are_valid_and_nonsense_is_named() {
         "slots",
     );
     bad(LeaseOptions { gpus: 65, ..base() }, "gpus");
+    let with = |name: &str| LeaseOptions {
+        variables: [(name.to_owned(), "1".to_owned())].into(),
+        ..base()
+    };
+    with("LD_PRELOAD").check().unwrap();
+    bad(with("A=B"), "variables");
+    bad(with("HOTLEASE_LOG"), "HOTLEASE_LOG");
     let kept = |workers, slots| LeaseOptions {
         state: "words".into(),
         workers,

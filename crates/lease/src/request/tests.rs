@@ -234,6 +234,10 @@ mod message {
                 ..message()
             },
             AcquireRequest {
+                variables: [("HOTLEASE_LOG".to_owned(), String::new())].into(),
+                ..message()
+            },
+            AcquireRequest {
                 slots_per_worker: 2,
                 python: Some(PythonRuntime::default()),
                 ..message()
