@@ -203,7 +203,7 @@ pub enum Spread {
     /// On as few agents as have room, at most 64; all of the workers, or none.
     AllOrNothing,
     /// On as few agents as have room, at most 64; this many of the workers are enough. [`crate::Invoker::slots`]
-    /// says how many there are.
+    /// says how many there are. A lost part is replaced by as many workers as it had.
     AtLeast(u16),
 }
 
@@ -370,9 +370,7 @@ impl LeaseOptions {
             spread_least: match self.spread {
                 Spread::OneAgent => 0,
                 Spread::AllOrNothing => workers.into(),
-                // The replacement of a lost part must have all of its workers.
-                Spread::AtLeast(least) if workers == self.workers => least.into(),
-                Spread::AtLeast(_) => workers.into(),
+                Spread::AtLeast(least) => least.into(),
             },
             python: self.python.as_ref().map(Python::request),
             reach: self.reach.request(),

@@ -162,6 +162,40 @@ fn losing_one_part_moves_that_part_only() {
 }
 
 #[test]
+fn a_lost_part_is_replaced_by_as_many_workers_or_by_none() {
+    let nodes = Nodes::start(1);
+    let options = LeaseOptions {
+        move_within: Duration::ZERO,
+        ..spread(&nodes, 2, Spread::AtLeast(1))
+    };
+    let invoker = nodes.invoker("behaved", options);
+    assert_eq!(invoker.slots(), 2);
+    let echo = invoker.function("echo").unwrap();
+    let lease = invoker.lease().to_string();
+    nodes.manager().revoke(&lease).expect("it is revoked");
+    let patient = LeaseOptions {
+        patience: LIMIT,
+        ..nodes.lease_options()
+    };
+    let other = nodes.invoker("behaved", patient);
+    let on = |slot| echo.clone().on_slot(slot).unwrap();
+    for slot in [0, 1, 0] {
+        // The client may hear of the end only now.
+        until_true("it is refused for lack of room", LIMIT, || match on(slot).call(b"x") {
+            Ok(_) => panic!("there is room for one worker, and the lost lease had two"),
+            Err(error) => matches!(error.refusal(), Some(refusal) if refusal.may_pass()),
+        });
+    }
+    drop(other);
+    for slot in [1, 0, 1] {
+        until_true("its slot is repaired", LIMIT, || {
+            on(slot).call(b"back").is_ok_and(|output| output == b"back")
+        });
+    }
+    assert_eq!((invoker.slots(), invoker.leases().len()), (2, 1));
+}
+
+#[test]
 fn part_moves_to_several_agents_if_none_has_room_for_it() {
     let mut nodes = Nodes::start(3);
     let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AllOrNothing));

@@ -378,13 +378,20 @@ impl Lease {
 
     /// Connects to a worker again, which restarts it if it is dead, and opens all its slots.
     pub(crate) async fn reconnect(&mut self, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
+        let at = usize::from(worker);
+        let (Some(old), Some(home)) = (self.workers.get_mut(at), self.at.homes.get(at).cloned()) else {
+            return Err(Rejection::UnknownWorker {
+                index: worker,
+                workers: self.workers(),
+            }
+            .into());
+        };
         // Closes the old connection first, so that it does not count against the worker's limit.
-        self.workers[usize::from(worker)] = None;
-        let home = self.at.homes[usize::from(worker)].clone();
+        *old = None;
         let OpenedWorker { watched, rings, .. } =
             Self::open(self.session.shared().clone(), self.plan.clone(), home).await?;
         let channels = self.channels(&watched, rings);
-        self.workers[usize::from(worker)] = Some(watched);
+        self.workers[at] = Some(watched);
         Ok(channels)
     }
 

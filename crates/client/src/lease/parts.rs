@@ -325,9 +325,15 @@ impl LeasedSlots {
         holding: &mut PartState,
         slot: usize,
     ) -> Result<Arc<Channel>, Error> {
-        let options = &self.plan.options;
+        let mut options = LeaseOptions::clone(&self.plan.options);
+        options.workers = part.workers;
+        if let Spread::AtLeast(_) = options.spread {
+            // Its slots keep their numbers: with fewer workers, some would belong to no lease.
+            options.spread = Spread::AllOrNothing;
+        }
+        let plan = self.plan.with_options(options);
         let mut closing = self.parts.closing.subscribe();
-        let taking = acquire::take(&self.plan, part.workers, options.move_within);
+        let taking = acquire::take(&plan, part.workers, plan.options.move_within);
         let taken = tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => return Err(ended_error(EndReason::Released)),
@@ -343,6 +349,17 @@ impl LeasedSlots {
             news.push(next);
         }
         match <[LeasePart; 1]>::try_from(news) {
+        let workers: u32 = taken.iter().map(|(lease, ..)| u32::from(lease.workers())).sum();
+        if workers != u32::from(part.workers) {
+            for (lease, ..) in taken {
+                if let Err(error) = lease.release().await {
+                    tracing::debug!(%error, "a lease of the wrong size was not released");
+                }
+            }
+            return Err(Error::protocol(
+                "the manager granted another number of workers than was asked for",
+            ));
+        }
             Ok(
                 [
                     LeasePart {
