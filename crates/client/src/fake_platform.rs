@@ -69,6 +69,8 @@ struct Shared {
     welcomes: Mutex<VecDeque<LinkBehaviour>>,
     /// Whether a renewal is refused before the answer to an earlier release.
     overtaken_release: AtomicBool,
+    /// Number of the next requests for a channel at which the worker closes the connection instead.
+    closed_opens: AtomicU64,
 }
 
 pub(crate) struct FakePlatform {
@@ -108,6 +110,7 @@ impl FakePlatform {
                 invocations: AtomicU64::new(0),
                 welcomes: Mutex::new(welcomes.iter().copied().collect()),
                 overtaken_release: AtomicBool::new(false),
+                closed_opens: AtomicU64::new(0),
             });
             let (serving, slots) = (shared.clone(), options.slots);
             thread::spawn(move || serving.serve(workers, slots));
@@ -186,6 +189,11 @@ impl FakePlatform {
     /// From now on refuses a renewal before it answers the release ahead of it.
     pub(crate) fn overtake_release(&self) {
         self.shared.overtaken_release.store(true, Ordering::SeqCst);
+    }
+
+    /// The next connections are closed by their worker, so many of them, when the client asks for a channel.
+    pub(crate) fn close_opens(&self, count: u64) {
+        self.shared.closed_opens.store(count, Ordering::SeqCst);
     }
 
     /// Begins to end the lease as an agent with a slow disk does: sends its reason, kills the workers, and sends no
@@ -308,7 +316,15 @@ impl FakeWorker {
                 Err(SocketError::Io(_)) => continue,
                 Err(error) => panic!("the client sent nonsense: {error}"),
             };
+            let close = |left: u64| left.checked_sub(1);
             match request {
+                ConnectionRequest::Open { .. }
+                    if (shared.closed_opens)
+                        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, close)
+                        .is_ok() =>
+                {
+                    break;
+                }
                 ConnectionRequest::Open { request, reply, .. } => {
                     let requests = NearRing::create("fake", request).unwrap();
                     let bell = Doorbell::create().unwrap();

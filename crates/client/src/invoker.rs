@@ -147,6 +147,12 @@ impl Invoker {
 
     /// The lease that the invoker holds, or held last; of several parts, the first part's. 0 while it is suspended.
     pub fn lease(&self) -> LeaseId {
+    /// Whether the channel of a slot is open.
+    #[cfg(test)]
+    pub(crate) fn is_open(&self, slot: usize) -> bool {
+        self.inner.open_channel(slot).is_some()
+    }
+
         self.leases().first().copied().unwrap_or(LeaseId([0; 8]))
     }
 

@@ -433,6 +433,11 @@ impl Lease {
         self.session.end()
     }
 
+    /// How the lease ended, if it has or does within a time.
+    pub(crate) async fn end_within(&self, limit: Duration) -> Option<SessionEnd> {
+        self.session.end_within(limit).await
+    }
+
     /// Drops a lost lease once all its connections have noticed how they ended: closed earlier, they would report
     /// to their invocations that the lease was released. On the control thread.
     pub(crate) fn abandon(mut self) {

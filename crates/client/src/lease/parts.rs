@@ -7,6 +7,7 @@ use crate::lease::slots::LeasedSlots;
 use crate::lease::{ColdPhases, Lease, locked};
 use crate::options::{LeaseOptions, Spread};
 use crate::session::SessionEnd;
+use crate::session::connection::NEWS_LIMIT;
 use crate::{Error, LeaseId};
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::session::UsageTotals;
@@ -265,17 +266,17 @@ impl LeasedSlots {
                 return Ok(channel);
             }
             if let PartState::Lease(lease) = &mut *holding {
-                let mut over = lease.end();
-                if over.is_none() {
-                    match lease.reconnect(worker - part.first).await {
+                let over = match lease.end() {
+                    Some(end) => end,
+                    None => match reconnect(lease, worker - part.first).await {
                         Ok(channels) => return self.put_all(worker, channels, slot),
-                        Err(error) => over = Some(end_by_refusal(&error, lease).ok_or(error)?),
-                    }
-                }
+                        Err(error) => end_by_refusal(&error, lease).await.ok_or(error)?,
+                    },
+                };
                 let reason = match over {
-                    Some(SessionEnd::Lease { reason, .. }) => reason,
+                    SessionEnd::Lease { reason, .. } => reason,
                     // The agent is gone, and the lease with it; an agent that comes back has another boot.
-                    Some(SessionEnd::Lost) | None => EndReason::AgentStopping,
+                    SessionEnd::Lost => EndReason::AgentStopping,
                 };
                 if let PartState::Lease(lease) = std::mem::replace(&mut *holding, PartState::Ended(reason)) {
                     lease.abandon();
@@ -394,10 +395,19 @@ impl LeasedSlots {
     }
 }
 
-/// End of the session that an agent's refusal implies, if it implies one; the event that reports it is still to come.
-fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
+/// Connects to a worker again; once more if that worker closed the connection: it may have died meanwhile.
+async fn reconnect(lease: &mut Lease, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
+    match lease.reconnect(worker).await {
+        Err(Error::Refused(Rejection::Unavailable { .. })) if lease.end().is_none() => lease.reconnect(worker).await,
+        done => done,
+    }
+}
+
+/// End of the session that a failure to reconnect implies, if it implies one; the event that reports it may be still to
+/// come.
+async fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
     match error {
-        Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease | Rejection::Unavailable { .. }) => {
+        Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease) => {
             Some(lease.end().unwrap_or(SessionEnd::Lost))
         }
         _ => None,
@@ -409,6 +419,8 @@ fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
         allocated_ns: one.allocated_ns.saturating_add(other.allocated_ns),
         hot_ns: one.hot_ns.saturating_add(other.hot_ns),
         compute_ns: one.compute_ns.saturating_add(other.compute_ns),
+        // Of the agent, or of one worker: the lease and its other workers may live.
+        Error::Refused(Rejection::Unavailable { .. }) => lease.end_within(NEWS_LIMIT).await,
         invocations: one.invocations.saturating_add(other.invocations),
     }
 }

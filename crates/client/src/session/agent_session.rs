@@ -214,13 +214,20 @@ impl Session {
         self.shared.news().end
     }
 
+    /// How the session ended, if it has or does within a time.
+    pub(crate) async fn end_within(&self, limit: Duration) -> Option<SessionEnd> {
+        let mut changed = self.shared.changed.subscribe();
+        let ended = async { while self.end().is_none() && changed.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(limit, ended).await;
+        self.end()
+    }
+
     /// Ends the lease; returns its usage. A session of a peer returns no usage, as its lease goes on.
     pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
         if self.attached.lent.is_some() {
             // The usage is reported to the holder.
             return Ok(UsageTotals::default());
         }
-        let mut changed = self.shared.changed.subscribe();
         let answer = self
             .shared
             .link
@@ -229,9 +236,8 @@ impl Session {
         // The agent answers requests in their order, but a release only once its end is recorded. A renewal that was
         // requested after the release is refused before that, and its refusal is taken for the answer to the release.
         if matches!(&answer, Ok((SessionReply::Refused(Rejection::LeaseEnded(_)), _))) {
-            let ended = async { while self.end().is_none() && changed.changed().await.is_ok() {} };
             // If the lease does not end in time, the refusal stands.
-            let _ = tokio::time::timeout(RELEASE_LIMIT, ended).await;
+            self.end_within(RELEASE_LIMIT).await;
         }
         // The event of the end holds the total as well, and may have come first: a lease that had ended counts as
         // released.

@@ -31,7 +31,7 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// How long to wait for the second of two signals after the first: the worker's end of file and the agent's report
 /// of it. The second one usually follows within a millisecond; on a node whose cores are all busy, the agent's report
 /// takes some hundred, and a report that is not waited for is a call whose outcome is unknown.
-const NEWS_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const NEWS_LIMIT: Duration = Duration::from_secs(1);
 /// How long to wait for the report of an end that the agent has announced.
 const END_LIMIT: Duration = Duration::from_millis(100);
 /// How long the last replies of a dead worker may take.

@@ -2,7 +2,7 @@
 
 use super::providers::candidates;
 use super::{echo_of, start, submit_all};
-use crate::{EndReason, Error, Invocation, RunCertainty};
+use crate::{EndReason, Error, Invocation, Rejection, RunCertainty};
 use hotlease_wire::frame::InvocationStatus;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -84,6 +84,38 @@ fn what_is_submitted_once_comes_back_with_its_worker_and_whether_it_ran() {
     assert_eq!(ran, Err(RunCertainty::No));
     echo.pipeline().unwrap().repair().unwrap();
     assert_eq!(once.submit(b"again").unwrap().wait().unwrap(), b"again");
+}
+
+/// A worker that closes the connection ends no lease: the other workers go on, and so do their invocations.
+#[test]
+fn a_worker_that_does_not_open_costs_no_other_worker_its_invocation() {
+    for closed in [1, 2] {
+        let (platform, echo) = start(|options| options.workers = 2);
+        let [first, second] = [0, 1].map(|slot| echo.clone().on_slot(slot).unwrap());
+        let leases = platform.invoker.leases();
+        platform.allow(0);
+        let held = second.submit(b"held").unwrap();
+        platform.allow_future();
+        platform.close_opens(closed);
+        platform.kill(0, true);
+        while platform.invoker.is_open(0) {
+            std::thread::yield_now();
+        }
+        let called = first.call(b"first");
+        if closed == 1 {
+            assert_eq!(called.unwrap(), b"first", "it is asked once more");
+        } else {
+            let error = called.unwrap_err();
+            assert!(
+                matches!(error.refusal(), Some(Rejection::Unavailable { .. })),
+                "{error:?}"
+            );
+            assert_eq!(first.call(b"again").unwrap(), b"again");
+        }
+        platform.worker(1).allowed.store(1, Ordering::SeqCst);
+        assert_eq!(held.wait().unwrap(), b"held", "its worker lives");
+        assert_eq!(platform.invoker.leases(), leases);
+    }
 }
 
 #[test]
