@@ -1,7 +1,9 @@
 //! Processes that functions fork: they start as if hotlease were not there.
 
 use hotlease_client::{Cause, Error};
-use hotlease_tests::platform::Platform;
+use hotlease_tests::marks::Marks;
+use hotlease_tests::platform::{LIMIT, Platform};
+use hotlease_tests::wait::until_true;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -96,4 +98,38 @@ fn the_child_of_a_program_takes_no_results_of_its_parent_s_invocations() {
     assert_eq!(future.wait().unwrap(), [1]);
     assert_eq!((pipeline.pop(&mut output).unwrap(), output), (Some(1), [1]));
     assert!(pipeline.is_empty());
+}
+
+#[test]
+fn the_child_of_a_program_withdraws_none_of_its_parent_s_invocations() {
+    let platform = Platform::start();
+    let invoker = platform.invoker("misbehaved");
+    let (started, queued) = (Marks::new(), Marks::new());
+    let naps = invoker.function("marks_and_naps").unwrap();
+    let marks = invoker.function("marks").unwrap().withdrawable();
+    // The others wait behind it.
+    let running = naps.submit(&started.input()).unwrap();
+    let future = marks.submit(&queued.input()).unwrap();
+    let mut pipeline = marks.pipeline().unwrap();
+    pipeline.push(&queued.input()).unwrap();
+    until_true("the first runs", LIMIT, || started.count() == 1);
+    // SAFETY: the child allocates, which the C library allows after a fork, and ends.
+    match unsafe { fork() }.expect("another process") {
+        ForkResult::Child => {
+            // SAFETY: ends a child that hangs.
+            unsafe { libc::alarm(30) };
+            let status = match (future.withdraw(), pipeline.withdraw_last()) {
+                (Err(_), false) => 0,
+                (Ok(()), _) => 1,
+                (Err(_), true) => 2,
+            };
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(status) }
+        }
+        ForkResult::Parent { child } => assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0))),
+    }
+    running.wait().unwrap();
+    future.wait().unwrap();
+    assert!(pipeline.pop(&mut [0; 64]).unwrap().is_some());
+    assert_eq!(queued.count(), 2);
 }

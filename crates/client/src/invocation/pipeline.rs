@@ -170,8 +170,12 @@ impl Pipeline {
     }
 
     /// Withdraws the latest invocation in flight: it does not run, and gives no result. False if its slot has begun it,
-    /// or if it cannot be withdrawn: over a fabric, or without [`Function::withdrawable`].
+    /// or if it cannot be withdrawn: over a fabric, without [`Function::withdrawable`], or in a fork of the process that
+    /// made it.
     pub fn withdraw_last(&mut self) -> bool {
+        if self.made_by.is_foreign() {
+            return false;
+        }
         let last = self.in_flight.back().copied();
         let Some(seq) = last.filter(|seq| self.channel.ring.withdraw(*seq)) else {
             return false;
