@@ -128,15 +128,29 @@ impl Invoker {
     /// # Errors
     /// Those of the connection to an agent; its lease then ends by itself.
     pub fn suspend(&self) -> Result<(), Error> {
+        self.suspend_from(0)
+    }
+
+    /// Releases the leases whose slots are all from this one on, as [`Invoker::suspend`] does; the others stay.
+    ///
+    /// # Errors
+    /// Those of the connection to an agent; its lease then ends by itself.
+    pub fn suspend_from(&self, first: usize) -> Result<(), Error> {
         self.inner.check_own()?;
         cache::forget(self.inner.id);
-        Control::get()?.run(self.inner.clone().suspend())
+        Control::get()?.run(self.inner.clone().suspend(first))
     }
 
     /// Name of the transport to the first worker: `shm`, or a libfabric provider.
     pub fn transport(&self) -> &'static str {
         let channel = self.inner.last_channel(0);
         channel.map_or("", |channel| channel.connection().transport())
+    }
+
+    /// Whether the channel of a slot is open.
+    #[cfg(test)]
+    pub(crate) fn is_open(&self, slot: usize) -> bool {
+        self.inner.open_channel(slot).is_some()
     }
 
     /// The connection to the worker of a slot.
@@ -147,12 +161,6 @@ impl Invoker {
 
     /// The lease that the invoker holds, or held last; of several parts, the first part's. 0 while it is suspended.
     pub fn lease(&self) -> LeaseId {
-    /// Whether the channel of a slot is open.
-    #[cfg(test)]
-    pub(crate) fn is_open(&self, slot: usize) -> bool {
-        self.inner.open_channel(slot).is_some()
-    }
-
         self.leases().first().copied().unwrap_or(LeaseId([0; 8]))
     }
 
@@ -213,7 +221,7 @@ impl Invoker {
         cache::forget(self.inner.id);
         let inner = self.inner.clone();
         inner.parts.stop_replacing();
-        Control::get()?.run(async move { inner.parts.release(|| inner.close_slots()).await })
+        Control::get()?.run(async move { inner.parts.release(|| inner.close_slots(0)).await })
     }
 }
 

@@ -196,6 +196,24 @@ fn a_lost_part_is_replaced_by_as_many_workers_or_by_none() {
 }
 
 #[test]
+fn later_workers_are_given_back_alone() {
+    let nodes = Nodes::start(1);
+    let other = nodes.invoker("behaved", nodes.lease_options());
+    let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AtLeast(1)));
+    let (first, echo) = (invoker.lease(), invoker.function("echo").unwrap());
+    drop(other);
+    for _ in 0..2 {
+        invoker.complete(LIMIT).expect("the other core is free now");
+        assert_eq!((invoker.slots(), nodes.manager().free_cores()), (2, 0));
+        assert_eq!(echo.clone().on_slot(1).unwrap().call(b"later").unwrap(), b"later");
+        invoker.suspend_from(1).expect("the later lease is given back");
+        assert_eq!((invoker.slots(), invoker.leases()), (1, vec![first]));
+        assert_eq!(nodes.manager().free_cores(), 1);
+        assert_eq!(echo.clone().on_slot(0).unwrap().call(b"first").unwrap(), b"first");
+    }
+}
+
+#[test]
 fn part_moves_to_several_agents_if_none_has_room_for_it() {
     let mut nodes = Nodes::start(3);
     let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AllOrNothing));

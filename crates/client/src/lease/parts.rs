@@ -101,6 +101,14 @@ impl Parts {
         locked(&self.parts).iter().find(|part| part.has(worker)).cloned()
     }
 
+    /// The first worker, from this one on, that begins a part; the number of workers if none does.
+    pub(crate) fn first_from(&self, worker: usize) -> u16 {
+        let parts = locked(&self.parts);
+        let next = parts.iter().find(|part| usize::from(part.first) >= worker);
+        let end = || parts.last().map_or(0, |last| last.first + last.workers);
+        next.map_or_else(end, |next| next.first)
+    }
+
     /// The lease of each part, in the order of their workers.
     pub(crate) fn leases(&self) -> Vec<LeaseId> {
         let parts = locked(&self.parts);
@@ -147,25 +155,26 @@ impl Parts {
     /// lease ended before, or its release fails; the other leases are released nevertheless.
     pub(crate) async fn release(&self, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
         self.stop_replacing();
-        self.end_all(close_channels).await
+        self.end_from(0, close_channels).await
     }
 
-    /// Releases all leases, and forgets them; others may be taken.
-    pub(crate) async fn suspend(&self, close_channels: impl Fn()) -> Result<(), Error> {
-        let ended = self.end_all(close_channels).await;
-        locked(&self.parts).clear();
+    /// Releases the leases of the workers from `first` on, and forgets them; others may be taken.
+    pub(crate) async fn suspend(&self, first: u16, close_channels: impl Fn()) -> Result<(), Error> {
+        let ended = self.end_from(first, close_channels).await;
+        locked(&self.parts).retain(|part| part.first < first);
         match ended {
             Ok(_) | Err(Error::LeaseEnded { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    async fn end_all(&self, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
+    /// Ends the parts of the workers from `first` on.
+    async fn end_from(&self, first: u16, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
         let (mut releasing, mut last) = (JoinSet::new(), None);
         // Repeated until a pass finds no lease: others may have replaced a part while this task waited for it.
         loop {
             let mut any = false;
-            for part in self.all() {
+            for part in self.all().iter().filter(|part| part.first >= first) {
                 let mut holding = part.holding.lock().await;
                 match std::mem::replace(&mut *holding, PartState::Deallocated) {
                     PartState::Lease(lease) => {
@@ -340,16 +349,6 @@ impl LeasedSlots {
             _ = closing.wait_for(|closing| *closing) => return Err(ended_error(EndReason::Released)),
             taken = taking => taken?,
         };
-        let mut news = Vec::with_capacity(taken.len());
-        let mut first = part.first;
-        for (lease, channels, phases) in taken {
-            *locked(&self.parts.phases) = phases;
-            let next = LeasePart::new(first, lease);
-            self.put_all(first, channels, slot).ok();
-            first += next.workers;
-            news.push(next);
-        }
-        match <[LeasePart; 1]>::try_from(news) {
         let workers: u32 = taken.iter().map(|(lease, ..)| u32::from(lease.workers())).sum();
         if workers != u32::from(part.workers) {
             for (lease, ..) in taken {
@@ -361,6 +360,16 @@ impl LeasedSlots {
                 "the manager granted another number of workers than was asked for",
             ));
         }
+        let mut news = Vec::with_capacity(taken.len());
+        let mut first = part.first;
+        for (lease, channels, phases) in taken {
+            *locked(&self.parts.phases) = phases;
+            let next = LeasePart::new(first, lease);
+            self.put_all(first, channels, slot).ok();
+            first += next.workers;
+            news.push(next);
+        }
+        match <[LeasePart; 1]>::try_from(news) {
             Ok(
                 [
                     LeasePart {
@@ -410,6 +419,8 @@ async fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
         Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease) => {
             Some(lease.end().unwrap_or(SessionEnd::Lost))
         }
+        // Of the agent, or of one worker: the lease and its other workers may live.
+        Error::Refused(Rejection::Unavailable { .. }) => lease.end_within(NEWS_LIMIT).await,
         _ => None,
     }
 }
@@ -419,8 +430,6 @@ fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
         allocated_ns: one.allocated_ns.saturating_add(other.allocated_ns),
         hot_ns: one.hot_ns.saturating_add(other.hot_ns),
         compute_ns: one.compute_ns.saturating_add(other.compute_ns),
-        // Of the agent, or of one worker: the lease and its other workers may live.
-        Error::Refused(Rejection::Unavailable { .. }) => lease.end_within(NEWS_LIMIT).await,
         invocations: one.invocations.saturating_add(other.invocations),
     }
 }

@@ -130,11 +130,15 @@ impl LeasedSlots {
         self.granted.store(end, Ordering::Release);
     }
 
-    /// Releases all leases, and forgets their slots; waits until nothing asks for missing workers.
-    pub(crate) async fn suspend(self: Arc<Self>) -> Result<(), Error> {
+    /// Releases the leases whose slots are all from this one on, and forgets their slots; waits until nothing asks for
+    /// missing workers.
+    pub(crate) async fn suspend(self: Arc<Self>, first: usize) -> Result<(), Error> {
         let _alone = self.completing.lock().await;
-        self.granted.store(0, Ordering::Release);
-        self.parts.suspend(|| self.close_slots()).await
+        let slots = usize::from(self.plan.options.slots);
+        let worker = self.parts.first_from(first.div_ceil(slots));
+        let first = usize::from(worker) * slots;
+        self.granted.store(first, Ordering::Release);
+        self.parts.suspend(worker, || self.close_slots(first)).await
     }
 
     /// The channel of a slot, if it is open. A lost lease closes all its channels, but not at the same moment: so a
@@ -155,8 +159,9 @@ impl LeasedSlots {
         *self.slots[slot].channel.write().unwrap_or_else(PoisonError::into_inner) = Some(channel);
     }
 
-    pub(crate) fn close_slots(&self) {
-        for slot in &self.slots {
+    /// Closes the channels of the slots from this one on.
+    pub(crate) fn close_slots(&self, first: usize) {
+        for slot in &self.slots[first..] {
             let channel = slot.channel.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(channel) = &*channel {
                 channel.connection().deallocate();
