@@ -2,7 +2,7 @@
 
 use crate::client::core::lane::{ArrivedResult, Flight, Recipient, SendPath};
 use crate::client::core::output::ReplyOwner;
-use crate::client::core::replies::{in_request, initializer_error, refusal, word};
+use crate::client::core::replies::{in_request, initializer_error, lacks_something, refusal, word};
 use crate::client::core::{Closed, CoreState, ExecutorCore};
 use crate::client::memory::{Extent, PoolBuffer};
 use crate::client::tasks::job::{TaskJob, is_loss};
@@ -145,7 +145,7 @@ impl ExecutorCore {
         if result.is_ok() || did_not_run {
             flight.return_memory();
         }
-        if did_not_run || flight.prepares() {
+        if did_not_run || flight.prepares() || !matches!(flight, Flight::Task(..)) {
             // Initializers are ignored by the pace: after a quick one, the first task may still be long, and no other
             // may wait behind it.
             state.lanes[at].beat.skip_reply();
@@ -189,6 +189,10 @@ impl ExecutorCore {
             (Some(reply::IN_REQUEST), Some(extent)) if state.lanes[at].shares_memory => in_request(&extent, bytes),
             _ => None,
         };
+        if kind.is_some_and(lacks_something) && !job.prepares() {
+            // The task did not run, so the reply came sooner than its end.
+            state.lanes[at].beat.skip_reply();
+        }
         match kind {
             Some(reply::UNKNOWN_FUNCTION) => {
                 state.lanes[at].forget(&job.target.key);

@@ -21,6 +21,11 @@ pub(super) fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
     Some(extent.put_before(at, &reply.front()?)?.truncated(reply.layout.end))
 }
 
+/// Whether a reply of this kind says that the worker lacked something, and did not run the task.
+pub(super) fn lacks_something(kind: u8) -> bool {
+    matches!(kind, reply::UNKNOWN_FUNCTION | reply::NOT_HAD)
+}
+
 /// Number at an offset behind the head of a reply.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u64> {
     let word = bytes.get(reply::HEAD_BYTES + at..)?.first_chunk()?;
@@ -49,5 +54,22 @@ pub(super) fn initializer_error(bytes: &[u8]) -> Option<String> {
             _ => None,
         },
         Err(error) => Some(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_lacked_something_did_not_run_the_task() {
+        let kinds = [
+            reply::UNKNOWN_FUNCTION,
+            reply::EXCEPTION,
+            reply::KEPT,
+            reply::LEFT,
+            reply::NOT_HAD,
+        ];
+        assert_eq!(kinds.map(lacks_something), [true, false, false, false, true]);
     }
 }
