@@ -1,6 +1,9 @@
 """Cores of an idle executor go to another program that finds none, and come back."""
 
 import concurrent.futures
+import os
+import threading
+import time
 
 import hotlease
 import pytest
@@ -49,3 +52,39 @@ def test_tasks_wait_for_room_while_others_compute_on_the_cores_that_were_lent(pl
             gate.touch()
             assert waiting.result(60) == 2
             assert [task.result(60) for task in held] == [str(gate)] * len(held)
+
+
+def test_an_executor_that_runs_a_short_task_now_and_then_keeps_its_cores(platform, eventually):
+    cores = len(os.sched_getaffinity(0))
+    with hotlease.Executor(cores) as first:
+        eventually(lambda: first._slots() == cores, "no core is left")
+        longest = 0.0
+        for _ in range(5):
+            workers = set(first.map(tasks.sleep_and_tell_pid, [0.02] * 8))
+            gaps, ended = [0.0], threading.Event()
+
+            def work(gaps=gaps, ended=ended):
+                last = time.monotonic()
+                while not ended.is_set():
+                    first.submit(abs, -1).result(60)
+                    now = time.monotonic()
+                    gaps.append(now - last)
+                    last = now
+                    time.sleep(0.05)
+
+            worker = threading.Thread(target=work)
+            worker.start()
+            try:
+                hotlease.Executor(options=ExecutorOptions(patience=1.5)).shutdown()
+                is_refused = False
+            except hotlease.Refused:
+                is_refused = True
+            finally:
+                ended.set()
+                worker.join()
+            if is_refused and workers & set(first.map(tasks.sleep_and_tell_pid, [0.02] * 8)):
+                return
+            longest = max(gaps)
+            # On a node that stands still, the executor was idle.
+            assert longest > 0.5, "no task took long, and the cores were given away"
+        pytest.skip(f"a short task takes {longest:.1f} s here")

@@ -5,6 +5,7 @@
 //! wakes it.
 
 use crate::client::core::lane::Lane;
+use crate::client::core::lending::IdleSpan;
 use crate::client::core::{Closed, ExecutorCore};
 use hotlease_client::Invoker;
 use pyo3::prelude::*;
@@ -119,7 +120,7 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
     let keeper = &core.keeper;
     let mut awaited = Vec::new();
     let mut naps = 0;
-    let mut idle_since = Instant::now();
+    let mut idle = IdleSpan::begin(core);
     loop {
         finish_watched(core, finish_all);
         write_checkpoint(core, false);
@@ -135,13 +136,14 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
         let pending = || core.state().pending > 0;
         if !pending() {
             naps += 1;
-            if naps == 1 {
-                idle_since = Instant::now();
+            match naps {
+                1 => idle = IdleSpan::begin(core),
+                _ => idle.follow(core),
             }
             let (mode, limit) = if naps < NAPS {
                 (NAPPING, Some(NAP))
             } else {
-                (PARKED, core.lend(idle_since))
+                (PARKED, core.lend(&idle))
             };
             let is_wanted = || limit.is_none() && core.room_wanted.load(Ordering::Acquire);
             let busy = || mode == PARKED && (pending() || core.is_finished() || is_wanted());

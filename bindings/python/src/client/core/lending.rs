@@ -23,6 +23,34 @@ pub enum LendingPhase {
     Returning,
 }
 
+/// Time for which an executor has had no task.
+pub struct IdleSpan {
+    since: Instant,
+    /// Number of tasks that it had been given by then.
+    submitted: u64,
+}
+
+impl IdleSpan {
+    /// Begins now.
+    pub fn begin(core: &ExecutorCore) -> Self {
+        Self {
+            since: Instant::now(),
+            submitted: core.submitted.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Begins anew if the executor was given tasks since: short ones may have ended unseen.
+    pub fn follow(&mut self, core: &ExecutorCore) {
+        if self.is_interrupted(core) {
+            *self = Self::begin(core);
+        }
+    }
+
+    fn is_interrupted(&self, core: &ExecutorCore) -> bool {
+        core.submitted.load(Ordering::Relaxed) != self.submitted
+    }
+}
+
 impl ExecutorCore {
     /// Lets other programs have the cores while the executor is idle.
     pub fn lend_when_idle(self: &Arc<Self>) {
@@ -36,18 +64,18 @@ impl ExecutorCore {
     }
 
     /// Gives up the leases if they are wanted, after the executor was idle for a while. Returns the time to look again.
-    pub fn lend(&self, idle_since: Instant) -> Option<Duration> {
+    pub fn lend(&self, idle: &IdleSpan) -> Option<Duration> {
         if !self.room_wanted.load(Ordering::Acquire) {
             return None;
         }
-        let left = IDLE.saturating_sub(idle_since.elapsed());
+        let left = IDLE.saturating_sub(idle.since.elapsed());
         if !left.is_zero() {
             return Some(left);
         }
         self.room_wanted.store(false, Ordering::Release);
         let lanes = {
             let mut state = self.state();
-            if !state.can_lend() {
+            if !state.can_lend() || idle.is_interrupted(self) {
                 return None;
             }
             state.lease = LendingPhase::Lent;
