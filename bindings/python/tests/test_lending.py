@@ -88,3 +88,19 @@ def test_an_executor_that_runs_a_short_task_now_and_then_keeps_its_cores(platfor
             # On a node that stands still, the executor was idle.
             assert longest > 0.5, "no task took long, and the cores were given away"
         pytest.skip(f"a short task takes {longest:.1f} s here")
+
+
+def test_an_executor_keeps_the_cores_that_its_own_requests_have_freed(platform, eventually):
+    cores = len(os.sched_getaffinity(0))
+    if cores < 2:
+        pytest.skip("needs two cores")
+    with hotlease.Executor(1) as first:
+        assert first.submit(abs, -1).result(60) == 1
+        # An idle executor gives its core to the second one at once.
+        time.sleep(1.5)
+        with hotlease.Executor(cores) as second:
+            eventually(lambda: second._slots() == cores, "the first one gives up its core")
+            # Longer than an executor is idle before it lends.
+            time.sleep(3)
+            with pytest.raises(hotlease.Refused):
+                hotlease.Executor(1, options=ExecutorOptions(patience=0.0))

@@ -20,7 +20,7 @@ pub mod wait;
 
 use crate::client::core::keeper::KeeperHandle;
 use crate::client::core::lane::Lane;
-use crate::client::core::lending::LendingPhase;
+use crate::client::core::lending::{LendingPhase, RoomNotices};
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
 use crate::client::memory::BufferPool;
@@ -127,8 +127,8 @@ pub struct ExecutorCore {
     pub slots: AtomicUsize,
     /// In a fork of that process the core shows its parent's state, and its threads do not exist.
     made_by: ProcessMark,
-    /// Another program has found no room for a lease, and the core was idle since.
-    pub room_wanted: AtomicBool,
+    /// Notices that other programs find no room.
+    pub room_notices: RoomNotices,
     /// The lease was released.
     pub ended: AtomicBool,
     /// Classes that results from sandboxes may contain; `None`: results are trusted.
@@ -191,7 +191,7 @@ impl ExecutorCore {
             releases: Arc::default(),
             slots: AtomicUsize::new(slots),
             made_by: ProcessMark::here(),
-            room_wanted: AtomicBool::new(false),
+            room_notices: RoomNotices::default(),
             ended: AtomicBool::new(false),
             classes,
         });

@@ -24,7 +24,7 @@ pub fn start(core: &Arc<ExecutorCore>) {
     let thread = std::thread::Builder::new().name("hotlease-growth".into());
     if thread.spawn(move || ask_for_the_rest(&asking)).is_err() {
         // It goes on with the workers it has.
-        core.state().lease = LendingPhase::Held;
+        core.hold();
     }
 }
 
@@ -37,7 +37,7 @@ fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
     let more = |left| core.invoker.complete(left).and_then(|()| core.adopt());
     // If there are no more workers, or the executor has ended, it goes on with those it has.
     while core.invoker.slots() < wanted(core) && more(end.saturating_duration_since(Instant::now())).is_ok() {}
-    core.state().lease = LendingPhase::Held;
+    core.hold();
 }
 
 /// Starts a thread that takes workers for an executor without any, as soon as there is room.

@@ -145,13 +145,13 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
             } else {
                 (PARKED, core.lend(&idle))
             };
-            let is_wanted = || limit.is_none() && core.room_wanted.load(Ordering::Acquire);
+            let is_wanted = || limit.is_none() && core.is_room_wanted();
             let busy = || mode == PARKED && (pending() || core.is_finished() || is_wanted());
             keeper.rest(mode, limit, busy);
             continue;
         }
         naps = 0;
-        core.room_wanted.store(false, Ordering::Relaxed);
+        core.room_notices.forget();
         core.take_lent();
         if core.waiters.load(Ordering::Acquire) > 0 {
             // The waiting threads collect results themselves.

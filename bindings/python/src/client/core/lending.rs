@@ -3,12 +3,17 @@
 
 use super::{CoreState, ExecutorCore};
 use crate::client::growth;
-use std::sync::atomic::Ordering;
+use hotlease_fabric::clock::monotonic_ns;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Time without a task after which an executor gives up its leases. Programs that compute in turns keep theirs.
 const IDLE: Duration = Duration::from_secs(1);
+/// Time for which a notice counts. A program that waits for room asks at least every second, and each refusal is noticed.
+const NOTICE_LASTS: Duration = Duration::from_millis(1200);
+/// Time within which the notices of the executor's own requests have arrived.
+const OWN_NOTICES: Duration = Duration::from_millis(500);
 
 /// Phase of an executor's leases.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,6 +26,43 @@ pub enum LendingPhase {
     Lent,
     /// It has no slots, and a thread takes leases for its tasks.
     Returning,
+}
+
+/// Notices of agents that a request found no room. They do not name the request, and go to all holders of leases, so that
+/// an executor which asks for more workers also gets those of its own requests. Times are of the monotonic clock.
+#[derive(Default)]
+pub struct RoomNotices {
+    /// Time of the latest notice; 0: none counts.
+    latest_ns: AtomicU64,
+    /// Notices up to this time may be those of the executor's own requests.
+    own_until_ns: AtomicU64,
+}
+
+impl RoomNotices {
+    /// Notes a notice.
+    fn note(&self, now_ns: u64) {
+        if now_ns > self.own_until_ns.load(Ordering::Acquire) {
+            self.latest_ns.store(now_ns, Ordering::Release);
+        }
+    }
+
+    /// Makes all notices so far count no more.
+    pub fn forget(&self) {
+        self.latest_ns.store(0, Ordering::Release);
+    }
+
+    /// Marks that the executor has made its last request for workers, for now.
+    pub fn end_own(&self, now_ns: u64) {
+        self.own_until_ns
+            .store(now_ns + OWN_NOTICES.as_nanos() as u64, Ordering::Release);
+        self.forget();
+    }
+
+    /// Whether another program waits for room.
+    pub fn count(&self, now_ns: u64) -> bool {
+        let latest = self.latest_ns.load(Ordering::Acquire);
+        latest > 0 && now_ns.saturating_sub(latest) < NOTICE_LASTS.as_nanos() as u64
+    }
 }
 
 /// Time for which an executor has had no task.
@@ -57,22 +99,27 @@ impl ExecutorCore {
         let core: Weak<Self> = Arc::downgrade(self);
         self.invoker.on_room_wanted(move || {
             if let Some(core) = core.upgrade() {
-                core.room_wanted.store(true, Ordering::Release);
+                core.room_notices.note(monotonic_ns());
                 core.keeper.attend();
             }
         });
     }
 
+    /// Whether another program waits for room.
+    pub fn is_room_wanted(&self) -> bool {
+        self.room_notices.count(monotonic_ns())
+    }
+
     /// Gives up the leases if they are wanted, after the executor was idle for a while. Returns the time to look again.
     pub fn lend(&self, idle: &IdleSpan) -> Option<Duration> {
-        if !self.room_wanted.load(Ordering::Acquire) {
+        if !self.is_room_wanted() {
             return None;
         }
         let left = IDLE.saturating_sub(idle.since.elapsed());
         if !left.is_zero() {
             return Some(left);
         }
-        self.room_wanted.store(false, Ordering::Release);
+        self.room_notices.forget();
         let lanes = {
             let mut state = self.state();
             if !state.can_lend() || idle.is_interrupted(self) {
@@ -96,6 +143,12 @@ impl ExecutorCore {
             growth::start_again(self);
         }
     }
+
+    /// Marks that the executor goes on with the workers that it has.
+    pub fn hold(&self) {
+        self.room_notices.end_own(monotonic_ns());
+        self.state().lease = LendingPhase::Held;
+    }
 }
 
 impl CoreState {
@@ -103,5 +156,39 @@ impl CoreState {
     fn can_lend(&self) -> bool {
         let is_idle = self.pending == 0 && self.closed.is_none() && self.lease == LendingPhase::Held;
         is_idle && self.lanes.iter().all(|lane| lane.is_idle() && lane.shares_memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_notice_counts_for_little_longer_than_the_pause_of_a_program_that_waits() {
+        let notices = RoomNotices::default();
+        assert!(!notices.count(SECOND / 2), "there was none");
+        notices.note(5 * SECOND);
+        assert!(notices.count(5 * SECOND) && notices.count(6 * SECOND));
+        assert!(!notices.count(7 * SECOND), "its program has what it needs, or is gone");
+        notices.note(8 * SECOND);
+        notices.forget();
+        assert!(!notices.count(8 * SECOND));
+    }
+
+    #[test]
+    fn notices_of_the_executor_s_own_requests_do_not_count() {
+        let notices = RoomNotices::default();
+        notices.note(5 * SECOND);
+        notices.end_own(5 * SECOND);
+        assert!(!notices.count(5 * SECOND));
+        notices.note(5 * SECOND + 1);
+        assert!(
+            !notices.count(5 * SECOND + 1),
+            "it came a little later than the refusal"
+        );
+        notices.note(6 * SECOND);
+        assert!(notices.count(6 * SECOND), "of another program");
     }
 }
