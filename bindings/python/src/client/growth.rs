@@ -32,12 +32,34 @@ fn wanted(core: &ExecutorCore) -> usize {
     usize::from(core.invoker.options().workers)
 }
 
+/// Takes workers, as many as are available now, and makes them slots of the executor.
+fn take_workers(core: &ExecutorCore, within: Duration) -> Result<(), Error> {
+    core.invoker.complete(within)?;
+    core.adopt().inspect_err(|_| {
+        // Leases of which no task knows would be paid for nothing. One whose agent does not answer ends by itself.
+        let slots = core.state().lanes.len();
+        drop(core.invoker.suspend_from(slots));
+    })
+}
+
 fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
     let end = Instant::now() + WITHIN;
-    let more = |left| core.invoker.complete(left).and_then(|()| core.adopt());
-    // If there are no more workers, or the executor has ended, it goes on with those it has.
-    while core.invoker.slots() < wanted(core) && more(end.saturating_duration_since(Instant::now())).is_ok() {}
+    while core.invoker.slots() < wanted(core) {
+        let left = end.saturating_duration_since(Instant::now());
+        match take_workers(core, left) {
+            Ok(()) => {}
+            // New workers were lost at once.
+            Err(error) if may_pass(&error) && !left.is_zero() => {}
+            // If there are no more workers, or the executor has ended, it goes on with those it has.
+            Err(_) => break,
+        }
+    }
     core.hold();
+}
+
+/// Whether the next attempt may succeed: a party comes back, or other workers live longer.
+fn may_pass(error: &Error) -> bool {
+    error.retryable() || matches!(error, Error::OutcomeUnknown { .. })
 }
 
 /// Starts a thread that takes workers for an executor without any, as soon as there is room.
@@ -46,7 +68,7 @@ pub fn start_again(core: &Arc<ExecutorCore>) {
     let take = move || {
         let core = taking;
         loop {
-            match core.invoker.complete(WITHIN).and_then(|()| core.adopt()) {
+            match take_workers(&core, WITHIN) {
                 Ok(()) => return ask_for_the_rest(&core),
                 // All cores compute for others: its tasks wait.
                 Err(Error::Refused(refusal)) if refusal.may_pass() && core.state().pending > 0 => {}
