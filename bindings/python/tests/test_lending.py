@@ -2,13 +2,14 @@
 
 import concurrent.futures
 import os
+import subprocess
 import threading
 import time
 
 import hotlease
 import pytest
 import tasks
-from hotlease import ExecutorOptions
+from hotlease import ExecutorOptions, _programs
 
 
 def test_an_idle_executor_lends_its_cores_and_gets_others_for_its_next_tasks(platform):
@@ -104,3 +105,53 @@ def test_an_executor_keeps_the_cores_that_its_own_requests_have_freed(platform, 
             time.sleep(3)
             with pytest.raises(hotlease.Refused):
                 hotlease.Executor(1, options=ExecutorOptions(patience=0.0))
+
+
+_OUTLIVES_ITS_PLATFORM = """
+import os, time
+import hotlease
+with hotlease.Executor() as first:
+    assert first.submit(abs, -1).result(60) == 1
+    with hotlease.Executor() as second:
+        assert second.submit(abs, -2).result(60) == 2
+    end = time.monotonic() + 60
+    while os.path.exists(os.environ["HOTLEASE_RUNTIME_DIR"] + "/up.pid"):
+        assert time.monotonic() < end, "the platform runs on"
+        time.sleep(0.05)
+    print(first.submit(abs, -3).result(120))
+"""
+
+
+def test_an_executor_that_has_lent_its_cores_starts_a_platform_that_has_ended_meanwhile(run, tmp_path):
+    directory = str(tmp_path / "run")
+    done = run(_OUTLIVES_ITS_PLATFORM, HOTLEASE_RUNTIME_DIR=directory, HOTLEASE_IDLE_LIMIT="2s")
+    subprocess.run(
+        [_programs.find("hotlease"), "down"], env={**os.environ, "HOTLEASE_RUNTIME_DIR": directory}, capture_output=True, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("3\n", 0), done.stderr
+    assert done.stderr.count("started the platform") == 2, done.stderr
+
+
+def test_tasks_wait_for_a_platform_that_is_restarted(tmp_path):
+    directory = str(tmp_path / "run")
+    environment = {**os.environ, "HOTLEASE_RUNTIME_DIR": directory}
+
+    def command(*arguments):
+        subprocess.run([_programs.find("hotlease"), *arguments], env=environment, capture_output=True, timeout=60, check=True)
+
+    command("up", "--detach")
+    try:
+        # Names the directory: so it starts no platform itself.
+        with hotlease.Executor(options=ExecutorOptions(runtime_dir=directory)) as first:
+            assert first.submit(abs, -1).result(60) == 1
+            with hotlease.Executor(options=ExecutorOptions(runtime_dir=directory)) as second:
+                assert second.submit(abs, -2).result(60) == 2
+            command("down")
+            waiting = first.submit(abs, -3)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                # Longer than one attempt to get room.
+                waiting.result(4)
+            command("up", "--detach")
+            assert waiting.result(60) == 3
+    finally:
+        subprocess.run([_programs.find("hotlease"), "down"], env=environment, capture_output=True, timeout=60)

@@ -7,12 +7,21 @@
 
 use crate::client::core::lending::LendingPhase;
 use crate::client::core::{Closed, ExecutorCore};
-use hotlease_client::Error;
+use hotlease_client::{Error, Rejection};
+use pyo3::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time limit of asking for the missing workers: agents report every half second, thousands of them every two seconds.
 const WITHIN: Duration = Duration::from_millis(2500);
+/// First and longest pause after an attempt that was refused at once.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Time for which a platform of this machine may be away before it is started anew: one that is restarted is back by then.
+const RESTART_AFTER: Duration = Duration::from_secs(4);
+/// Quota that other leases use up for good.
+const CORE_TIME: &str = "core-seconds";
+/// Time for which tasks wait for workers that cannot be had for another reason than lack of room.
+const TROUBLE_MAX: Duration = Duration::from_secs(60);
 
 /// Starts a thread that asks for the workers that are missing out of those that the executor was made with.
 pub fn start(core: &Arc<ExecutorCore>) {
@@ -57,30 +66,92 @@ fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
     core.hold();
 }
 
+/// Starts a thread that takes workers for an executor without any, as soon as there is room.
+pub fn start_again(core: &Arc<ExecutorCore>) {
+    let taking = core.clone();
+    let thread = std::thread::Builder::new().name("hotlease-growth".into());
+    if let Err(error) = thread.spawn(move || take_again(&taking)) {
+        let what = format!("there is no thread to take workers: {error}");
+        lose(core, Error::Options { what });
+    }
+}
+
+fn take_again(core: &Arc<ExecutorCore>) {
+    let mut pause = PAUSE.0;
+    // Begin of the attempts that have failed for another reason than lack of room, and whether a platform was started.
+    let mut trouble: Option<(Instant, bool)> = None;
+    loop {
+        let begun = Instant::now();
+        let error = match take_workers(core, WITHIN) {
+            Ok(()) => return ask_for_the_rest(core),
+            Err(error) => error,
+        };
+        if lacks_room(&error) {
+            // All cores compute for others: its tasks wait.
+            trouble = None;
+        } else {
+            let (since, is_started) = trouble.get_or_insert((begun, false));
+            if !may_pass(&error) || since.elapsed() >= TROUBLE_MAX {
+                return lose(core, error);
+            }
+            let is_away = matches!(error, Error::NotRunning { .. }) && since.elapsed() >= RESTART_AFTER;
+            if is_away && !std::mem::replace(is_started, true) {
+                start_platform(core);
+            }
+        }
+        if give_up_idle(core) {
+            return;
+        }
+        if begun.elapsed() < WITHIN {
+            std::thread::sleep(pause);
+            pause = PAUSE.1.min(2 * pause);
+        }
+    }
+}
+
+/// Whether other leases hold what is missing: those of others, or of this program's tenant.
+fn lacks_room(error: &Error) -> bool {
+    let is_held = |refusal: &Rejection| match refusal {
+        // A budget of core time does not come back while others work.
+        Rejection::QuotaExceeded { what, used, .. } => *used > 0 && what != CORE_TIME,
+        refusal => refusal.may_pass(),
+    };
+    error.refusal().is_some_and(is_held)
+}
+
 /// Whether the next attempt may succeed: a party comes back, or other workers live longer.
 fn may_pass(error: &Error) -> bool {
     error.retryable() || matches!(error, Error::OutcomeUnknown { .. })
 }
 
-/// Starts a thread that takes workers for an executor without any, as soon as there is room.
-pub fn start_again(core: &Arc<ExecutorCore>) {
-    let taking = core.clone();
-    let take = move || {
-        let core = taking;
-        loop {
-            match take_workers(&core, WITHIN) {
-                Ok(()) => return ask_for_the_rest(&core),
-                // All cores compute for others: its tasks wait.
-                Err(Error::Refused(refusal)) if refusal.may_pass() && core.state().pending > 0 => {}
-                Err(error) => return lose(&core, error),
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("hotlease-growth".into());
-    if let Err(error) = thread.spawn(take) {
-        let what = format!("there is no thread to take workers: {error}");
-        lose(core, Error::Options { what });
+/// Starts the platform of this machine, unless the executor uses another one. A platform that programs start ends without
+/// leases, also while an executor has lent its cores.
+fn start_platform(core: &ExecutorCore) {
+    let options = core.invoker.options();
+    if options.manager.is_some() || options.runtime_dir.is_some() {
+        return;
     }
+    let start = |py: Python<'_>| {
+        let platform = py.import("hotlease._platform")?;
+        if platform.call_method0("may_start")?.is_truthy()? {
+            platform.call_method0("start")?;
+        }
+        PyResult::Ok(())
+    };
+    // `None` while the interpreter ends. A platform that does not start is not running, which the next attempt tells.
+    drop(Python::try_attach(start));
+}
+
+/// Ends the search for workers if no task waits for them any more.
+fn give_up_idle(core: &Arc<ExecutorCore>) -> bool {
+    let mut state = core.state();
+    let is_idle = state.pending == 0;
+    if is_idle {
+        state.lease = LendingPhase::Lent;
+        drop(state);
+        core.keeper.rouse(&core.invoker);
+    }
+    is_idle
 }
 
 /// Ends the tasks of an executor that gets no workers; without tasks it may try again.
