@@ -12,6 +12,7 @@ import pytest
 import tasks
 
 import hotlease
+from hotlease._options import OptionArguments
 
 
 def works(executor):
@@ -148,10 +149,14 @@ def test_options_that_make_no_sense_are_refused(platform):
         with pytest.raises(ValueError):
             hotlease.Executor(bad)
     for of in (hotlease.Executor, hotlease.Gang):
-        with pytest.raises(TypeError, match=f"{of.__name__} has no option 'no_such_option'"):
-            of(1, no_such_option=1)
-        with pytest.raises(TypeError, match=r"pass it in options=hotlease\.ExecutorOptions\(ttl=\.\.\.\)"):
-            of(1, ttl=1)
+        with pytest.raises(TypeError, match=f"{of.__name__} has no option 'no_such_thing': help"):
+            of(1, no_such_thing=1)
+        for name, meant in (("chekpoint", "checkpoint"), ("time_out", "timeout"), ("initialiser", "initializer")):
+            if of is hotlease.Executor or name != "initialiser":
+                with pytest.raises(TypeError, match=f"{of.__name__} has no option '{name}': did you mean '{meant}'"):
+                    of(1, **{name: 1})
+        with pytest.raises(TypeError, match=f"{of.__name__} got the option ttl twice"):
+            of(1, ttl=1, options=hotlease.ExecutorOptions(ttl=2))
     with pytest.raises(TypeError, match="no_such_option"):
         hotlease.ExecutorOptions(no_such_option=1)
     with pytest.raises(TypeError):
@@ -159,6 +164,8 @@ def test_options_that_make_no_sense_are_refused(platform):
     for name in ("hot_budget", "ttl", "patience"):
         with pytest.raises(ValueError, match=f"{name} must be a number of seconds from 0 on, not -1"):
             hotlease.Executor(1, options=hotlease.ExecutorOptions(**{name: -1}))
+        with pytest.raises(ValueError, match=f"{name} must be a number of seconds from 0 on, not -1"):
+            hotlease.Executor(1, **{name: -1})
     with pytest.raises(TypeError, match="Python workers have cores of their own"):
         hotlease.Executor(1, shared=True)
 
@@ -171,6 +178,22 @@ def test_options_have_one_value_each_that_stays():
     with pytest.raises(TypeError):
         hotlease.ExecutorOptions(True)
     assert dataclasses.replace(options, gpus=2) == hotlease.ExecutorOptions(gpus=2)
+
+
+def test_each_option_may_be_given_by_name_beside_those_of_an_object(platform, tmp_path):
+    seen = []
+    common = hotlease.ExecutorOptions(memo=True, output=seen.append)
+    for _ in range(2):
+        with hotlease.Executor(1, checkpoint=tmp_path / "kept", options=common) as executor:
+            assert executor.submit(tasks.mark_and_return, str(tmp_path / "ran"), 5).result(60) == 5
+    assert len((tmp_path / "ran").read_text()) == 1, "the checkpoint knows the second run"
+    with hotlease.Gang(1, variables={"OF_THE_PROGRAM": "5"}, options=common) as gang:
+        assert gang.run(os.getenv, "OF_THE_PROGRAM") == ["5"]
+
+
+def test_names_of_options_are_typed_as_the_fields_of_the_object():
+    by_name = {name: getattr(kind, "__forward_arg__", kind) for name, kind in OptionArguments.__annotations__.items()}
+    assert by_name == hotlease.ExecutorOptions.__annotations__
 
 
 def test_without_a_platform_a_manager_that_was_named_is_not_replaced_by_another(tmp_path):

@@ -15,9 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from multiprocessing.context import BaseContext
-    from typing import Any, NoReturn, Optional, TypeVar, Union
+    from typing import Any, Optional, TypeVar, Union
 
-    from hotlease._options import ExecutorOptions
+    from typing_extensions import Unpack
+
+    from hotlease._options import ExecutorOptions, OptionArguments
     from hotlease._showing import Part, Pieces
     from hotlease._starting import ColdStart
     from hotlease._timing import Timing
@@ -37,10 +39,6 @@ _TIMED = 10_000
 # Default minimum of the workers, and of the seconds to wait for them.
 _AT_LEAST = 1
 _PATIENCE = 10.0
-# Parameters of an executor; all its other options are in `ExecutorOptions`.
-_PARAMETERS = frozenset(
-    ("max_workers", "mp_context", "initializer", "initargs", "max_tasks_per_child", "manager", "environment", "timeout", "options")
-)
 
 
 class Future(_core.Task, _bases.Future["T"]):
@@ -60,7 +58,7 @@ class Future(_core.Task, _bases.Future["T"]):
 
     @property
     def timing(self) -> Optional[Timing]:
-        """Seconds of each phase so far; `None` unless its executor times tasks: ``ExecutorOptions(timing=True)``."""
+        """Seconds of each phase so far; `None` unless its executor times tasks: ``Executor(timing=True)``."""
         from hotlease import _timing
 
         row = self._times()
@@ -102,7 +100,10 @@ class Executor(_core.Client, _bases.Executor):
     timeout
         Seconds for each task. After that its worker is killed and its future raises `DeadlineExceeded`.
     options
-        All other options: `ExecutorOptions`.
+        Options in one object, for several executors: `ExecutorOptions`.
+    named
+        The same options by name: ``Executor(memo=True, checkpoint="results")``. One that the object has, too, is an
+        error.
 
     Raises
     ------
@@ -131,13 +132,13 @@ class Executor(_core.Client, _bases.Executor):
         environment: Union[str, os.PathLike[str], None] = None,
         timeout: Optional[float] = None,
         options: Optional[ExecutorOptions] = None,
-        **misplaced: NoReturn,
+        **named: Unpack[OptionArguments],
     ) -> None:
-        if misplaced:
-            from hotlease._options import misplaced_options
+        if named:
+            # Imported if needed: that takes longer than the rest of making an executor.
+            from hotlease._options import collected
 
-            raise misplaced_options("Executor", misplaced)
-        # `ExecutorOptions` is not imported here: that takes longer than the rest of making an executor.
+            options = collected(type(self), options, named)
         asked: dict[str, Any] = {} if options is None else dict(vars(options))
         at_least, patience = asked.pop("at_least", _AT_LEAST), asked.pop("patience", _PATIENCE)
         if patience < 0:
@@ -450,7 +451,7 @@ class Executor(_core.Client, _bases.Executor):
 
     def report(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes an HTML page about the last tasks that were submitted: what ran when on which worker, how long each
-        phase took, how busy the workers were. It needs no network, and ``ExecutorOptions(timing=True)``.
+        phase took, how busy the workers were. It needs no network, and ``Executor(timing=True)``.
 
         Raises
         ------
@@ -461,7 +462,7 @@ class Executor(_core.Client, _bases.Executor):
 
         records = self._records()
         if records is None:
-            raise RuntimeError("this executor does not time its tasks: Executor(options=hotlease.ExecutorOptions(timing=True))")
+            raise RuntimeError("this executor does not time its tasks: Executor(timing=True)")
         _report.write(path, records, self._slots(), self._submitted())
 
 

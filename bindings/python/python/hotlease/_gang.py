@@ -14,7 +14,7 @@ import types
 import uuid
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, NoReturn, Optional, ParamSpec, TypeVar, Union, overload
+from typing import Any, Generic, Optional, ParamSpec, TypeVar, Union, overload
 
 from hotlease import _core, _open, _programs, _remote, _seat
 from hotlease._executor import Executor
@@ -25,7 +25,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from hotlease._options import ExecutorOptions
+    from typing_extensions import Unpack
+
+    from hotlease._options import ExecutorOptions, OptionArguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,8 +67,8 @@ class Gang:
         127.0.0.1 on the platform of this node.
     manager, environment
         As for `Executor`.
-    options
-        `ExecutorOptions`. ``patience``: seconds to wait until all workers are free at once; no part of them is held
+    options, named
+        As for `Executor`. ``patience``: seconds to wait until all workers are free at once; no part of them is held
         meanwhile. ``at_least`` is the number of ranks.
 
     Raises
@@ -94,24 +96,20 @@ class Gang:
         manager: Optional[str] = None,
         environment: Union[str, os.PathLike[str], None] = None,
         options: Optional[ExecutorOptions] = None,
-        **misplaced: NoReturn,
+        **named: Unpack[OptionArguments],
     ) -> None:
-        if misplaced:
-            from hotlease._options import misplaced_options
-
-            raise misplaced_options("Gang", misplaced)
         # These imports take longer than all of this package, and only a gang needs them.
         from concurrent.futures import ThreadPoolExecutor
         from dataclasses import replace
 
-        from hotlease._options import ExecutorOptions
+        from hotlease._options import collected
         from hotlease._rendezvous import Rendezvous, own_address
 
         if ranks <= 0:
             raise ValueError("ranks must be greater than 0")
         self._process = os.getpid()
         self._size, self._manager = ranks, manager or os.environ.get("HOTLEASE_MANAGER")
-        options = options or ExecutorOptions()
+        options = collected(type(self), options, named)
         self._identity, self._runtime_dir = options.identity, options.runtime_dir
         # Identifies its lease, which `_kill` has to find.
         self._label = f"{options.label or 'gang'} {uuid.uuid4().hex[:12]}"
@@ -216,8 +214,8 @@ class Gang:
         if not _core._has_network(executor):
             executor.shutdown()
             raise ValueError(
-                "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (ExecutorOptions(network=True)), "
-                "or lease workers of kind process (ExecutorOptions(sandbox=\"process\"))"
+                "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (network=True), "
+                "or lease workers of kind process (sandbox=\"process\")"
             )
         # At the end of the program the gang shuts it down, after its last call.
         _open.executors.discard(executor)

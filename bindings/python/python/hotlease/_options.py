@@ -1,13 +1,14 @@
-"""`hotlease.ExecutorOptions`. Imported on first use: `dataclasses` takes longer to import than an executor needs."""
+"""`hotlease.ExecutorOptions`, and options by name. Imported on first use: `dataclasses` takes longer to import than an executor
+needs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypedDict, Union
 
-from hotlease._executor import _AT_LEAST, _PARAMETERS, _PATIENCE
+from hotlease._executor import _AT_LEAST, _PATIENCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorOptions:
-    """Options of an executor: ``hotlease.Executor(options=hotlease.ExecutorOptions(gpus=1))``.
+    """Options of an executor: ``hotlease.Executor(gpus=1)``, or ``hotlease.Executor(options=hotlease.ExecutorOptions(gpus=1))``.
 
     An object can be used for any number of executors. `dataclasses.replace` makes another one that differs.
 
@@ -145,26 +146,74 @@ class ExecutorOptions:
     job: Optional[str] = None
 
 
-def arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `Executor` for parameters and options that were given by name."""
-    own = {name: value for name, value in given.items() if name in _PARAMETERS}
-    others = {name: value for name, value in given.items() if name not in _PARAMETERS}
-    if others:
-        own["options"] = replace(own.get("options") or ExecutorOptions(), **others)
-    return own
+class OptionArguments(TypedDict, total=False):
+    """Fields of `ExecutorOptions`, as arguments by name."""
+
+    idempotent: bool
+    retries: int
+    memo: bool
+    checkpoint: Union[str, os.PathLike[str], None]
+    max_pending: Optional[int]
+    queue_bytes: Optional[int]
+    memory: Optional[int]
+    gpus: Optional[int]
+    at_least: int
+    patience: float
+    lends: bool
+    progress: bool
+    timing: Union[bool, int]
+    output: Union[bool, Callable[[Part], object]]
+    variables: Optional[dict[str, str]]
+    mounts: Sequence[str]
+    network: bool
+    storage: Sequence[str]
+    imports: Sequence[str]
+    state: Optional[str]
+    sandbox: Optional[str]
+    result_classes: Sequence[Any]
+    trust_results: bool
+    polling: Optional[str]
+    hot_budget: Optional[float]
+    ttl: Optional[float]
+    identity: Union[str, os.PathLike[str], None]
+    runtime_dir: Union[str, os.PathLike[str], None]
+    transport: Optional[str]
+    label: Optional[str]
+    job: Optional[str]
 
 
-def misplaced_options(of: str, names: Iterable[str]) -> TypeError:
-    """Error that says where options belong that were given to an executor or gang itself."""
-    names = list(names)
-    known = {field.name for field in fields(ExecutorOptions)}
-    if "shared" in names:
+def collected(maker: type, options: Optional[ExecutorOptions], named: Mapping[str, Any]) -> ExecutorOptions:
+    """Returns the options of an object, with those that were given to an executor or gang by name.
+
+    Raises
+    ------
+    TypeError
+        If there is no option of a name, or if the object has another value than the default for it.
+    """
+    options = options or ExecutorOptions()
+    defaults = {field.name: field.default for field in fields(ExecutorOptions)}
+    for name in named:
+        if name not in defaults:
+            raise _unknown(maker, name, list(defaults))
+        if getattr(options, name) != defaults[name]:
+            raise TypeError(f"{_public(maker)} got the option {name} twice: by name, and in options=")
+    return replace(options, **named)
+
+
+def _unknown(maker: type, name: str, options: list[str]) -> TypeError:
+    if name == "shared":
         return TypeError(
             "shared: Python workers have cores of their own; ask for fewer workers (max_workers=), or call native functions on "
             "shared cores (hotlease run --shared, LeaseOptions::sharing, `shared` in C and C++)"
         )
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        return TypeError(f"{of} has no option {unknown[0]!r}")
-    given = ", ".join(f"{name}=..." for name in names)
-    return TypeError(f"{of} takes no {names[0]!r} itself: pass it in options=hotlease.ExecutorOptions({given})")
+    import difflib
+    import inspect
+
+    parameters = [each for each in inspect.signature(maker).parameters.values() if each.kind != inspect.Parameter.VAR_KEYWORD]
+    near = difflib.get_close_matches(name, [*(each.name for each in parameters), *options], 1)
+    meant = f"did you mean {near[0]!r}?" if near else "help(hotlease.ExecutorOptions) lists them"
+    return TypeError(f"{_public(maker)} has no option {name!r}: {meant}")
+
+
+def _public(maker: type) -> str:
+    return next(each.__name__ for each in maker.__mro__ if not each.__name__.startswith("_"))

@@ -14,7 +14,7 @@ from parsl.monitoring.radios.filesystem import FilesystemRadio
 
 from hotlease import _core
 from hotlease._executor import Executor
-from hotlease._options import ExecutorOptions, arguments
+from hotlease._options import OptionArguments, collected
 from hotlease._outcomes import was_not_sent
 from hotlease.errors import WorkerDied
 from hotlease.parsl.apps import RAISED, raising
@@ -82,11 +82,12 @@ class HotleaseExecutor(ParslExecutor):
             return
         super().start()
         self._bad_state = None
-        given = arguments(self._options)
-        options = given.get("options") or ExecutorOptions()
+        given = dict(self._options)
+        named = {name: given.pop(name) for name in self._options if name in OptionArguments.__annotations__}
+        options = collected(self.kind, given.pop("options", None), named)
         if not options.trust_results:
-            given["options"] = replace(options, result_classes=[*options.result_classes, *RAISED])
-        self._executor = self.kind(self.max_workers, **given)
+            options = replace(options, result_classes=[*options.result_classes, *RAISED])
+        self._executor = self.kind(self.max_workers, options=options, **given)
 
     @property
     def started(self) -> Optional[Executor]:
