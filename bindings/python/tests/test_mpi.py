@@ -77,9 +77,11 @@ def by_another_mpi(ranks, text, folder):
     return good(subprocess.run(command, capture_output=True, text=True, env=env, timeout=120))
 
 
-def test_other_calls_do_as_the_standard_says_and_as_another_mpi_does(tmp_path):
-    assert good(run(4, HERE / "mpi_standard.py")) == "as the standard says\n"
-    theirs = by_another_mpi(4, (HERE / "mpi_standard.py").read_text(), tmp_path)
+@pytest.mark.parametrize("program", ["mpi_standard", "mpi_neighbours"])
+def test_other_calls_do_as_the_standard_says_and_as_another_mpi_does(program, tmp_path):
+    program = HERE / f"{program}.py"
+    assert good(run(4, program)) == "as the standard says\n"
+    theirs = by_another_mpi(4, program.read_text(), tmp_path)
     assert theirs in (None, "as the standard says\n")
 
 
@@ -175,6 +177,7 @@ says(MPI.Exception, "the root is rank 3", lambda: comm.Bcast(array, 3))
 says(MPI.Exception, "no such reduction", lambda: comm.Allreduce(np.zeros(2, bool), np.zeros(2, bool)))
 says(AttributeError, "MPI.join", lambda: MPI.Session)
 says(AttributeError, "MPI.Win.Allocate", lambda: MPI.Win.Create(array, comm=comm))
+says(AttributeError, "Neighbor_allgather", lambda: comm.Create_cart([1]).Ineighbor_allgather(array, array))
 says(AttributeError, "MODE_RDONLY", lambda: MPI.MODE_SOME)
 says(AttributeError, "Create_subarray", lambda: MPI.INT.Create_darray(1, 0))
 says(ValueError, "lie at bytes 32 to 64", lambda: comm.Send([array, 1, 1, MPI.DOUBLE.Create_vector(2, 1, 3)], 0))

@@ -31,6 +31,8 @@ from hotlease.MPI._errors import Exception as Exception
 from hotlease.MPI._errors import Missing as Missing
 from hotlease.MPI._files import FILE_NULL as FILE_NULL
 from hotlease.MPI._files import File as File
+from hotlease.MPI._graphs import Distgraphcomm as Distgraphcomm
+from hotlease.MPI._graphs import Graphcomm as Graphcomm
 from hotlease.MPI._groups import GROUP_EMPTY as GROUP_EMPTY
 from hotlease.MPI._groups import GROUP_NULL as GROUP_NULL
 from hotlease.MPI._groups import Group as Group
@@ -47,6 +49,7 @@ from hotlease.MPI._native import Op as Op
 from hotlease.MPI._native import Request as Request
 from hotlease.MPI._native import Status as Status
 from hotlease.MPI._native import memory as memory
+from hotlease.MPI._neighbours import Topocomm as Topocomm
 from hotlease.MPI._objects import Pickle as Pickle
 from hotlease.MPI._objects import pickle as pickle
 from hotlease.MPI._topology import Cartcomm as Cartcomm
@@ -62,8 +65,6 @@ buffer = memory
 _ELSEWHERE = {
     "INTERCOMM_NULL": "one communicator of all, and Comm.Split",
     "Intercomm": "one communicator of all, and Comm.Split",
-    "Graphcomm": "Isend and Irecv with each neighbour",
-    "Distgraphcomm": "Isend and Irecv with each neighbour",
     "Prequest": "Isend and Irecv each time",
     "Grequest": "concurrent.futures.Future",
     "Session": "MPI.join",
@@ -75,7 +76,6 @@ _ELSEWHERE = {
 _FAMILIES = {
     ("DISTRIBUTE_", "COMBINER_", "TYPECLASS_"): "Datatype.Create_subarray, Create_struct, Create_hindexed",
     ("COMM_TYPE_",): "COMM_TYPE_SHARED, or Comm.Split by any colour",
-    ("UNWEIGHTED", "WEIGHTS_EMPTY"): "Isend and Irecv with each neighbour",
     ("MODE_",): "MODE_RDONLY, MODE_WRONLY, MODE_RDWR, with MODE_CREATE, MODE_EXCL, MODE_APPEND, MODE_DELETE_ON_CLOSE",
     ("ERR_",): "except MPI.Exception, and its kind",
 }

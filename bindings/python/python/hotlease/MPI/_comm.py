@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Optional, TypeVar, Union
 
 from hotlease.MPI import _handles, _objects
-from hotlease.MPI._constants import ANY_SOURCE, ANY_TAG, CART, COMM_TYPE_SHARED, CONGRUENT, IDENT, PROC_NULL, SIMILAR
+from hotlease.MPI._constants import ANY_SOURCE, ANY_TAG, COMM_TYPE_SHARED, CONGRUENT, IDENT, PROC_NULL, SIMILAR
 from hotlease.MPI._constants import APPNUM, IO, TAG_UB, UNDEFINED, UNEQUAL, UNIVERSE_SIZE, WTIME_IS_GLOBAL
 from hotlease.MPI._constants import SUM as _SUM
 from hotlease.MPI._errors import Exception as Failure
 from hotlease.MPI._errors import Missing
 from hotlease.MPI._groups import Group, members_of
 from hotlease.MPI._native import Bytes, Collectives, Handle, Op, Request, Status
+from hotlease.MPI._topology_calls import TopologyCalls
 
 C = TypeVar("C", bound="Comm")
 Operator = Union[Op, Callable[[Any, Any], Any]]
@@ -27,16 +28,13 @@ _ELSEWHERE = {
     "Accept": "MPI.join under a name",
     "Connect": "MPI.join under a name",
     "Create_intercomm": "one communicator of all, and Split",
-    "Create_graph": "Isend and Irecv with each neighbour",
-    "Create_dist_graph": "Isend and Irecv with each neighbour",
-    "Create_dist_graph_adjacent": "Isend and Irecv with each neighbour",
     "Set_group": "Create_group",
     "Revoke": "Shrink, which works in every state of the communicator",
 }
 
 
 # Tag of communicators that `Idup` makes: a program's tags are lower.
-_IDUP = 1 << 31
+DUPLICATE = 1 << 31
 
 
 class Message:
@@ -71,7 +69,7 @@ MESSAGE_NO_PROC._status.source = PROC_NULL
 """Message of ``PROC_NULL``."""
 
 
-class Comm(Collectives):
+class Comm(TopologyCalls, Collectives):
     """A group of processes that send each other messages: each knows the others by their ranks, from 0.
 
     Upper-case calls send the memory of buffers without a copy: an array, ``[array, MPI.DOUBLE]``, ``[array, count,
@@ -264,7 +262,7 @@ class Comm(Collectives):
 
     def Idup(self, info: object = None) -> tuple[Intracomm, Request]:
         """Makes a communicator as ``Dup`` does, without waiting for the other members; its request has ended."""
-        return self._duplicate(self._create(list(range(self.size)), _IDUP)), self.Isend(b"", PROC_NULL)
+        return self._duplicate(self._create(list(range(self.size)), DUPLICATE)), self.Isend(b"", PROC_NULL)
 
     Idup_with_info = Idup
 
@@ -302,33 +300,6 @@ class Comm(Collectives):
         if UNDEFINED in ranks:
             raise Failure("the group has members that this communicator lacks", "Group")
         return Intracomm(self._create(ranks, tag))
-
-    def Create_cart(self, dims: Sequence[int], periods: Any = None, reorder: bool = False) -> Any:
-        """Makes a communicator whose ranks are in a grid of these sizes; ``periods``: which dimensions go round. Ranks
-        beyond the grid get ``COMM_NULL``."""
-        from hotlease.MPI import _topology
-
-        return _topology.create_cart(self, dims, periods)
-
-    def Cart_map(self, dims: Sequence[int], periods: Any = None) -> int:
-        """Returns the rank that this one would have in a grid, or ``UNDEFINED``."""
-        from hotlease.MPI import _topology
-
-        return _topology.cart_map(self, dims)
-
-    def Get_topology(self) -> int:
-        """Returns ``CART`` for a grid, else ``UNDEFINED``."""
-        return UNDEFINED
-
-    @property
-    def topology(self) -> int:
-        """``CART`` for a grid, else ``UNDEFINED``."""
-        return self.Get_topology()
-
-    @property
-    def is_topo(self) -> bool:
-        """Whether the ranks are in a grid."""
-        return self.Get_topology() == CART
 
     def Shrink(self) -> Comm:
         """Makes a communicator of the remaining members, over new connections. All of them call it, also those without

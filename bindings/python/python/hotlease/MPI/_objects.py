@@ -58,7 +58,7 @@ def loads(data: Any) -> Any:
     return pickle.loads(data) if len(data) else None
 
 
-class _Given:
+class Given:
     """Objects of this rank, pickled."""
 
     def __init__(self, objects: Sequence[Any]) -> None:
@@ -90,7 +90,7 @@ def _taken(whole: bytearray, sizes: Sequence[int], ranks: Sequence[int]) -> list
 def bcast(comm: Collectives, obj: Any, root: int) -> Any:
     is_root = comm.rank == root
     head = bytearray(_HEAD)
-    given = _Given([obj] if is_root else [])
+    given = Given([obj] if is_root else [])
     data = given.parts[0] if is_root else b""
     if is_root:
         head[:_LENGTH] = len(data).to_bytes(_LENGTH, "little")
@@ -108,7 +108,7 @@ def bcast(comm: Collectives, obj: Any, root: int) -> Any:
 
 
 def gather(comm: Collectives, obj: Any, root: int) -> Optional[list[Any]]:
-    given = _Given([obj])
+    given = Given([obj])
     sizes = array("q", bytes(8 * comm.size)) if comm.rank == root else None
     comm.Gather(given.sizes, sizes, root)
     if sizes is None:
@@ -129,7 +129,7 @@ def scatter(comm: Collectives, objects: Optional[Sequence[Any]], root: int) -> A
         comm.Scatterv(None, whole, root)
         return _taken(whole, size, [root])[0]
     fits = objects is not None and len(objects) == comm.size
-    given = _Given(objects if objects is not None and fits else [None] * comm.size)
+    given = Given(objects if objects is not None and fits else [None] * comm.size)
     if not fits:
         has = "nothing" if objects is None else counted(len(objects), "object")
         given.error = ValueError(f"the root gives {has} to scatter to {counted(comm.size, 'rank')}")
@@ -143,7 +143,7 @@ def scatter(comm: Collectives, objects: Optional[Sequence[Any]], root: int) -> A
 
 
 def allgather(comm: Collectives, obj: Any) -> list[Any]:
-    given = _Given([obj])
+    given = Given([obj])
     sizes = array("q", bytes(8 * comm.size))
     comm.Allgather(given.sizes, sizes)
     whole = bytearray(sum(sizes))
@@ -155,7 +155,7 @@ def allgather(comm: Collectives, obj: Any) -> list[Any]:
 def alltoall(comm: Collectives, objects: Sequence[Any]) -> list[Any]:
     if len(objects) != comm.size:
         raise ValueError(f"{counted(len(objects), 'object')} for {counted(comm.size, 'rank')}")
-    given = _Given(objects)
+    given = Given(objects)
     sizes = array("q", bytes(8 * comm.size))
     comm.Alltoall(given.sizes, sizes)
     whole = bytearray(sum(sizes))

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
-from hotlease.MPI._comm import COMM_NULL, Comm, Intracomm
+from hotlease.MPI._comm import COMM_NULL, Comm
 from hotlease.MPI._constants import CART, PROC_NULL, UNDEFINED
 from hotlease.MPI._errors import Exception as Failure
+from hotlease.MPI._neighbours import Topocomm
 
 
 class Grid(NamedTuple):
@@ -39,7 +40,7 @@ def _wrong(text: str) -> Failure:
     return Failure(text, "Arguments")
 
 
-class Cartcomm(Intracomm):
+class Cartcomm(Topocomm):
     """A communicator whose ranks are in a grid; ``Create_cart`` makes it."""
 
     __slots__ = ("_grid",)
@@ -56,6 +57,16 @@ class Cartcomm(Intracomm):
         if isinstance(other, Cartcomm):
             self._grid = other._grid
         super()._copy(other)
+
+    @property
+    def inoutedges(self) -> tuple[list[int], list[int]]:
+        """Ranks before and behind this one in each dimension, twice; ``PROC_NULL`` beyond an end."""
+        edges = [rank for direction in range(self.Get_dim()) for rank in self.Shift(direction, 1)]
+        return edges, list(edges)
+
+    def _tags(self, count: int) -> tuple[list[int], list[int]]:
+        # What goes to the rank before this one arrives from the rank behind it, also if both are one.
+        return list(range(count)), [index ^ 1 for index in range(count)]
 
     def Get_topology(self) -> int:
         """Returns ``CART``."""

@@ -1,0 +1,229 @@
+"""Collectives with neighbours: each rank sends to some ranks and receives from some, as its communicator's topology says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn, Optional
+
+from hotlease._names import counted
+from hotlease.MPI import _objects
+from hotlease.MPI._comm import DUPLICATE, Intracomm
+from hotlease.MPI._constants import PROC_NULL
+from hotlease.MPI._errors import Exception as Failure
+from hotlease.MPI._errors import Missing
+from hotlease.MPI._native import BufferBytes, Datatype, Request, memory
+
+# Kinds of objects that name a datatype.
+_TYPES = (Datatype, str)
+
+
+class _Spec:
+    """A buffer argument in mpi4py's forms: memory, counts, displacements, datatypes."""
+
+    def __init__(self, given: Any) -> None:
+        items = list(given) if isinstance(given, (list, tuple)) else [given]
+        self.memory: Any = items.pop(0)
+        self.types: Any = None
+        self.counts: Any = None
+        self.places: Any = None
+        if len(items) > 1 or items and isinstance(items[0], _TYPES):
+            self.types = items.pop()
+        if len(items) == 1 and isinstance(items[0], tuple) and len(items[0]) == 2:
+            items = list(items[0])
+        if len(items) > 2:
+            raise ValueError("[array, type], [array, count, type] or [array, counts, displacements, type]")
+        if items:
+            self.counts, self.places = (*items, None)[:2]
+
+    def equal(self, blocks: int, is_written: bool) -> list[BufferBytes]:
+        """Blocks of one length, one after the other; a count is that of each."""
+        if self.memory is None or blocks == 0:
+            return [BufferBytes(None, is_written)] * blocks
+        if self.counts is not None:
+            each, first = int(self.counts), int(self.places or 0)
+        else:
+            each, rest = divmod(self._elements(), blocks)
+            first = 0
+            if rest:
+                raise ValueError(f"{counted(self._elements(), 'element')}, which are not {counted(blocks, 'equal block')}, one for each neighbour")
+        return self._blocks([each] * blocks, [first + each * index for index in range(blocks)], is_written)
+
+    def separate(self, blocks: int, is_written: bool) -> list[BufferBytes]:
+        """Blocks that have counts and displacements of their own; without displacements one follows the other."""
+        if self.memory is None:
+            return [BufferBytes(None, is_written)] * blocks
+        if self.counts is None:
+            each, rest = divmod(self._elements(), max(blocks, 1))
+            counts = [each + (index < rest) for index in range(blocks)]
+        else:
+            counts = self._each(self.counts, blocks, "count")
+        if self.places is None:
+            places = [sum(counts[:index]) for index in range(blocks)]
+        else:
+            places = self._each(self.places, blocks, "displacement")
+        return self._blocks(counts, places, is_written)
+
+    def typed(self, blocks: int, is_written: bool) -> list[BufferBytes]:
+        """Blocks that have datatypes of their own, at offsets in bytes."""
+        if self.memory is None:
+            return [BufferBytes(None, is_written)] * blocks
+        counts, places = self._each(self.counts, blocks, "count"), self._each(self.places, blocks, "displacement")
+        if self.types is None or isinstance(self.types, _TYPES) or len(self.types) != blocks:
+            raise ValueError(f"[array, counts, displacements, types], with {counted(blocks, 'type')}, one for each neighbour")
+        view = memoryview(memory(self.memory))
+        return [BufferBytes([view[place:], count, kind], is_written) for count, place, kind in zip(counts, places, self.types)]
+
+    def _elements(self) -> int:
+        whole = BufferBytes([self.memory, self.types] if self.types is not None else self.memory, False)
+        kind = Datatype.fromcode(self.types) if isinstance(self.types, str) else self.types
+        return len(memoryview(whole)) // max(memoryview(self.memory).itemsize if kind is None else kind.size, 1)
+
+    def _blocks(self, counts: list[int], places: list[int], is_written: bool) -> list[BufferBytes]:
+        return [BufferBytes([self.memory, (count, place), self.types], is_written) for count, place in zip(counts, places)]
+
+    @staticmethod
+    def _each(given: Any, blocks: int, what: str) -> list[int]:
+        numbers = [] if given is None else list(map(int, given))
+        if len(numbers) != blocks:
+            raise ValueError(f"{counted(len(numbers), what)} for {counted(blocks, 'neighbour')}")
+        return numbers
+
+
+class Topocomm(Intracomm):
+    """A communicator whose ranks have neighbours: those that each receives from, and those that it sends to."""
+
+    __slots__ = ("_line",)
+    # Communicator of these calls alone: a program's receives of any tag do not see their messages. Made at the first one.
+    _line: Intracomm
+
+    @property
+    def inoutedges(self) -> tuple[list[int], list[int]]:
+        """Ranks that this one receives from, and ranks that it sends to, in the order of blocks."""
+        raise NotImplementedError
+
+    @property
+    def inedges(self) -> list[int]:
+        """Ranks that this one receives from."""
+        return self.inoutedges[0]
+
+    @property
+    def outedges(self) -> list[int]:
+        """Ranks that this one sends to."""
+        return self.inoutedges[1]
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        """Number of ranks that this one receives from, and number of those that it sends to."""
+        sources, destinations = self.inoutedges
+        return len(sources), len(destinations)
+
+    @property
+    def indegree(self) -> int:
+        """Number of ranks that this one receives from."""
+        return self.degrees[0]
+
+    @property
+    def outdegree(self) -> int:
+        """Number of ranks that this one sends to."""
+        return self.degrees[1]
+
+    def _tags(self, count: int) -> tuple[list[int], list[int]]:
+        """Tags of the blocks that are received and sent. Several between two ranks arrive in the order of the lists."""
+        return [0] * count, [0] * count
+
+    def _connected(self) -> Intracomm:
+        try:
+            return self._line
+        except AttributeError:
+            # Made without waiting for the other members.
+            self._line = Intracomm(self._create(list(range(self.size)), DUPLICATE))
+            return self._line
+
+    def Free(self) -> None:
+        """Finishes: this object is ``COMM_NULL`` then."""
+        try:
+            line = self._line
+        except AttributeError:
+            pass
+        else:
+            del self._line
+            line.Free()
+        super().Free()
+
+    Disconnect = free = Free
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("Ineighbor_"):
+            raise Missing(f"hotlease has no Comm.{name}: use {name[1:].capitalize()}")
+        super().__getattr__(name)
+
+    def _exchange(self, given: Sequence[BufferBytes], room: Sequence[BufferBytes]) -> None:
+        """Sends a block to each neighbour, and receives one from each."""
+        sources, destinations = self.inoutedges
+        line = self._connected()
+        tags, sent_tags = self._tags(max(len(sources), len(destinations)))
+        requests = [
+            line.Irecv(block, source, tag) for block, source, tag in zip(room, sources, tags) if source != PROC_NULL
+        ]
+        requests += [
+            line.Isend(block, to, tag) for block, to, tag in zip(given, destinations, sent_tags) if to != PROC_NULL
+        ]
+        Request.Waitall(requests)
+        for block in room:
+            block.unpack()
+
+    def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Sends one block to all neighbours; receives one from each, one after the other."""
+        sources, destinations = self.degrees
+        self._exchange([BufferBytes(sendbuf, False)] * destinations, _Spec(recvbuf).equal(sources, True))
+
+    def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Sends one block to all neighbours; receives one of its own length from each."""
+        sources, destinations = self.degrees
+        self._exchange([BufferBytes(sendbuf, False)] * destinations, _Spec(recvbuf).separate(sources, True))
+
+    def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Sends another block to each neighbour, and receives one from each, all of one length."""
+        sources, destinations = self.degrees
+        self._exchange(_Spec(sendbuf).equal(destinations, False), _Spec(recvbuf).equal(sources, True))
+
+    def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Sends another block to each neighbour, and receives one from each, of any lengths."""
+        sources, destinations = self.degrees
+        self._exchange(_Spec(sendbuf).separate(destinations, False), _Spec(recvbuf).separate(sources, True))
+
+    def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Sends another block to each neighbour, and receives one from each, each of its own datatype at an offset in bytes."""
+        sources, destinations = self.degrees
+        self._exchange(_Spec(sendbuf).typed(destinations, False), _Spec(recvbuf).typed(sources, True))
+
+    def neighbor_allgather(self, sendobj: Any) -> list[Any]:
+        """Sends an object to all neighbours; returns those of all that send to this rank."""
+        return self._exchange_objects([sendobj] * self.outdegree)
+
+    def neighbor_alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        """Sends one object to each neighbour; returns those that neighbours send to this rank."""
+        objects = list(sendobj)
+        if len(objects) != self.outdegree:
+            raise ValueError(f"{counted(len(objects), 'object')} for {counted(self.outdegree, 'neighbour')}")
+        return self._exchange_objects(objects)
+
+    def _exchange_objects(self, objects: list[Any]) -> list[Any]:
+        sources, destinations = self.inoutedges
+        line = self._connected()
+        tags, sent_tags = self._tags(max(len(sources), len(destinations)))
+        given = _objects.Given(objects)
+        requests = [
+            line.Isend(part, to, tag) for part, to, tag in zip(given.parts, destinations, sent_tags) if to != PROC_NULL
+        ]
+        received = [self._object(line, source, tag) for source, tag in zip(sources, tags)]
+        Request.Waitall(requests)
+        given.check()
+        for source, data in zip(sources, received):
+            if data is not None and len(data) == 0:
+                raise Failure(f"rank {source} could not pickle what it gives; it has the exception", "Arguments")
+        return [None if data is None else _objects.loads(data) for data in received]
+
+    @staticmethod
+    def _object(line: Intracomm, source: int, tag: int) -> Optional[Any]:
+        return None if source == PROC_NULL else line._recv(source, tag, None)

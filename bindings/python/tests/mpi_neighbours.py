@@ -1,0 +1,139 @@
+"""Calls of MPI on neighbours: a
+program for four ranks that asserts what the standard says, and that runs with any MPI."""
+
+import sys
+
+import numpy as np
+
+from hotlease import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+right, left = (rank + 1) % size, (rank - 1) % size
+
+
+def neighbours_of_a_line():
+    line = comm.Create_cart([size], periods=[False])
+    before, behind = line.Shift(0, 1)
+    assert list(line.inedges) == list(line.outedges) == [before, behind] and line.indegree == line.outdegree == 2
+    got = np.full((2, 3), -1.0)
+    line.Neighbor_allgather(np.arange(3.0) + 10 * rank, got)
+    for block, source in zip(got, (before, behind)):
+        assert (block == (-1 if source == MPI.PROC_NULL else np.arange(3) + 10 * source)).all(), "beyond an end nothing is written"
+    got[:] = -1
+    line.Neighbor_alltoall(np.array([[rank, 0.0, 1.0], [rank, 2.0, 3.0]]), got)
+    assert before == MPI.PROC_NULL or got[0].tolist() == [before, 2, 3]
+    assert behind == MPI.PROC_NULL or got[1].tolist() == [behind, 0, 1]
+    assert line.neighbor_allgather({rank: "x"}) == [None if each == MPI.PROC_NULL else {each: "x"} for each in (before, behind)]
+    assert line.neighbor_alltoall([("before", rank), ("behind", rank)]) == [
+        None if before == MPI.PROC_NULL else ("behind", before),
+        None if behind == MPI.PROC_NULL else ("before", behind),
+    ]
+    line.Free()
+
+
+def neighbours_that_are_one_rank():
+    """Two ranks in a ring: each is before and behind the other; and one that is its own neighbour."""
+    ring = comm.Create_cart([2, 2], periods=[True, True])
+    row, column = ring.Get_coords(ring.rank)
+    vertical, horizontal = ring.Get_cart_rank([1 - row, column]), ring.Get_cart_rank([row, 1 - column])
+    assert list(ring.inedges) == [vertical, vertical, horizontal, horizontal]
+    got = np.zeros(4, "i4")
+    ring.Neighbor_alltoall(np.arange(4, dtype="i4") + 10 * ring.rank, got)
+    # What goes up comes from below, and the other way round.
+    assert got.tolist() == [10 * vertical + 1, 10 * vertical, 10 * horizontal + 3, 10 * horizontal + 2], got
+    assert ring.neighbor_alltoall([(ring.rank, n) for n in range(4)]) == [
+        (vertical, 1), (vertical, 0), (horizontal, 3), (horizontal, 2)
+    ]  # fmt: skip
+    twin = ring.Dup()
+    twin.Neighbor_allgather(np.array([ring.rank], "i4"), got)
+    assert got.tolist() == list(ring.inedges)
+    twin.Free(), ring.Free()
+
+
+def graphs():
+    # A star: rank 0 in the middle.
+    index, edges = [3, 4, 5, 6], [1, 2, 3, 0, 0, 0]
+    star = comm.Create_graph(index, edges)
+    assert star.Get_topology() == MPI.GRAPH and star.is_topo and isinstance(star, MPI.Graphcomm)
+    assert tuple(star.Get_dims()) == (4, 6) and [list(each) for each in star.Get_topo()] == [index, edges]
+    assert star.Get_neighbors_count(0) == 3 and list(star.Get_neighbors(2)) == [0] and star.nneighbors == (3 if rank == 0 else 1)
+    assert star.neighbor_allgather(rank) == list(star.neighbors)
+    fails(lambda: star.Get_neighbors(7))
+    got = np.zeros((star.nneighbors, 2))
+    star.Neighbor_allgather(np.array([rank, 0.5]), got)
+    assert got[:, 0].tolist() == list(star.neighbors) and (got[:, 1] == 0.5).all()
+    star.Free()
+    part = comm.Create_graph([0, 1, 2], [1, 0])
+    assert (part == MPI.COMM_NULL) == (rank > 1)
+    if part != MPI.COMM_NULL:
+        assert part.neighbor_alltoall([rank]) == [1 - rank]
+        part.Free()
+
+
+def distributed_graphs():
+    # To both next ranks, from both before.
+    second = (rank + 2) % size
+    ring = comm.Create_dist_graph_adjacent([left, second], [right, second])
+    assert ring.Get_topology() == MPI.DIST_GRAPH and isinstance(ring, MPI.Distgraphcomm)
+    assert tuple(ring.Get_dist_neighbors_count()) == (2, 2, False)
+    sources, destinations, weights = ring.Get_dist_neighbors()
+    assert (list(sources), list(destinations), weights) == ([left, second], [right, second], None)
+    assert ring.neighbor_allgather(rank) == [left, second]
+    assert ring.neighbor_alltoall(["to right", "to second"]) == ["to right", "to second"]
+    # Blocks of their own lengths: as many numbers as the rank that sends them says, plus one; twice as many to the second.
+    counts_out, counts_in = [rank + 1, 2 * (rank + 1)], [left + 1, 2 * (second + 1)]
+    given = np.arange(3.0 * (rank + 1)) + 100 * rank
+    got = np.full(sum(counts_in) + 1, -1.0)
+    ring.Neighbor_alltoallv([given, counts_out], [got, (counts_in, [0, counts_in[0] + 1]), MPI.DOUBLE])
+    assert (got[: left + 1] == np.arange(left + 1) + 100 * left).all() and got[left + 1] == -1
+    assert (got[left + 2 :] == np.arange(second + 1, 3 * (second + 1)) + 100 * second).all()
+    got = np.full(left + second + 2, -1.0)
+    ring.Neighbor_allgatherv(np.full(rank + 1, float(rank)), [got, [left + 1, second + 1]])
+    assert got.tolist() == [left] * (left + 1) + [second] * (second + 1)
+    # Counts of equal blocks, and columns of matrices.
+    two = np.zeros(5, "i4")
+    ring.Neighbor_alltoall([np.array([rank, rank, 7, 8], "i4"), 2, MPI.INT], [two, 2, MPI.INT])
+    assert two.tolist() == [left, left, 7, 8, 0]
+    column = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+    matrix, received = np.arange(4.0).reshape(2, 2) + 10 * rank, np.full((2, 2), -1.0)
+    ring.Neighbor_alltoallw([matrix, [1, 1], [0, 8], [column, column]], [received, [1, 1], [8, 0], [column, column]])
+    assert received[:, 1].tolist() == [10 * left, 10 * left + 2] and received[:, 0].tolist() == [10 * second + 1, 10 * second + 3]
+    column.Free()
+    # Messages of the program are not mixed up with those of neighbours.
+    request = ring.irecv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG)
+    assert ring.neighbor_allgather(("block", rank)) == [("block", left), ("block", second)]
+    ring.send("message", right, 0)
+    assert request.wait() == "message"
+    ring.Free()
+
+    weighted = comm.Create_dist_graph_adjacent([left], [right], [left + 1], [rank + 1])
+    sources, destinations, weights = weighted.Get_dist_neighbors()
+    assert weighted.Get_dist_neighbors_count()[2] and [list(each) for each in weights] == [[left + 1], [rank + 1]]
+    weighted.Free()
+    # Rank 0 knows all edges: of each rank to those behind it.
+    edges = [(one, other) for one in range(size) for other in range(one + 1, size)]
+    degrees = [size - 1 - one for one in range(size)]
+    given = (list(range(size)), degrees, [other for _, other in edges]) if rank == 0 else ([], [], [])
+    order = comm.Create_dist_graph(*given)
+    sources, destinations, _ = order.Get_dist_neighbors()
+    assert sorted(sources) == list(range(rank)) and sorted(destinations) == list(range(rank + 1, size))
+    assert order.neighbor_allgather(rank) == list(sources) and (order.indegree, order.outdegree) == (rank, size - 1 - rank)
+    order.Free()
+
+
+def fails(call):
+    try:
+        call()
+    except MPI.Exception:
+        return
+    raise AssertionError("no error")
+
+
+comm.Set_errhandler(MPI.ERRORS_RETURN)
+for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs):
+    if len(sys.argv) < 2 or test.__name__ in sys.argv[1:]:
+        test()
+        comm.Barrier()
+if rank == 0:
+    print("as the standard says")
