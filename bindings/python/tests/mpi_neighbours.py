@@ -1,7 +1,9 @@
-"""Calls of MPI on neighbours: a
+"""Calls of MPI on neighbours and positions of files that ranks share: a
 program for four ranks that asserts what the standard says, and that runs with any MPI."""
 
+import os
 import sys
+import tempfile
 
 import numpy as np
 
@@ -122,6 +124,61 @@ def distributed_graphs():
     order.Free()
 
 
+def shared_positions():
+    path = comm.bcast(os.path.join(tempfile.mkdtemp(), "file") if rank == 0 else None)
+    file = MPI.File.Open(comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR)
+    assert file.Get_position_shared() == 0
+    comm.Barrier()
+    # Records of several lengths, in any order, none over another.
+    for number in range(25):
+        file.Write_shared(f"<{rank} {number:0{1 + rank}}>".encode())
+    file.Sync(), comm.Barrier(), file.Sync()
+    end = file.Get_position_shared()
+    assert end == file.Get_size() and file.Get_position() == 0
+    text = bytearray(end)
+    file.Read_at(0, text)
+    records = [each.split() for each in text.decode().strip("<>").split("><")]
+    for of in range(size):
+        numbers = [int(number) for who, number in records if int(who) == of]
+        assert numbers == list(range(25)), "those of one rank are in their order"
+    # Each part comes to one rank.
+    file.Seek_shared(0)
+    assert file.Get_position_shared() == 0
+    comm.Barrier()
+    parts, part, status = [], bytearray(7), MPI.Status()
+    while True:
+        file.Read_shared(part, status)
+        if status.Get_count() == 0:
+            break
+        parts.append(bytes(part[: status.Get_count()]))
+    assert sorted(sum(comm.allgather(parts), [])) == sorted(bytes(text[at : at + 7]) for at in range(0, end, 7))
+    # In units of the view, and in the order of ranks.
+    file.Set_view(4, MPI.INT)
+    assert file.Get_position_shared() == 0
+    file.Write_ordered(np.full(rank + 1, rank, "i4"))
+    file.Sync(), comm.Barrier(), file.Sync()
+    assert file.Get_position_shared() == size * (size + 1) // 2
+    numbers = np.zeros(size * (size + 1) // 2, "i4")
+    file.Read_at_all(0, numbers)
+    assert numbers.tolist() == [of for of in range(size) for _ in range(of + 1)]
+    comm.Barrier()
+    file.Seek_shared(-2, MPI.SEEK_CUR)
+    own = np.zeros(1, "i4")
+    if rank < 2:
+        file.Read_shared(own)
+        assert own[0] == size - 1
+    comm.Barrier()
+    file.Seek_shared(1)
+    file.Read_ordered(own)
+    assert own[0] == numbers[1 + rank]
+    file.Close()
+    file = MPI.File.Open(comm, path, MPI.MODE_WRONLY | MPI.MODE_APPEND | MPI.MODE_DELETE_ON_CLOSE)
+    assert file.Get_position_shared() == file.Get_size()
+    file.Close()
+    if rank == 0:
+        os.rmdir(os.path.dirname(path))
+
+
 def fails(call):
     try:
         call()
@@ -131,7 +188,7 @@ def fails(call):
 
 
 comm.Set_errhandler(MPI.ERRORS_RETURN)
-for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs):
+for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs, shared_positions):
     if len(sys.argv) < 2 or test.__name__ in sys.argv[1:]:
         test()
         comm.Barrier()

@@ -308,3 +308,31 @@ def test_signals_to_the_launcher_reach_all_members():
 def test_importing_hotlease_makes_none_of_it():
     program = "import sys, hotlease; assert not [name for name in sys.modules if 'MPI' in name]; from hotlease import MPI; MPI.SUM"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_ranks_that_do_not_reach_the_memory_of_the_first_share_a_position_in_a_file(tmp_path):
+    program = """
+import os, sys
+from hotlease import MPI
+from hotlease.MPI import _files
+comm, folder = MPI.COMM_WORLD, sys.argv[-1]
+if comm.rank == 0:
+    made = _files.offered
+    # As a rank on another host would find there: no file, or any other one.
+    _files.offered = lambda first: ((__file__ if first else "/proc/self/no", *made(first)[0][1:]), None)
+for amode in (MPI.MODE_CREATE | MPI.MODE_RDWR, MPI.MODE_APPEND | MPI.MODE_RDWR):
+    file = MPI.File.Open(comm, os.path.join(folder, "lines"), amode)
+    for number in range(20):
+        file.Write_shared(b"%d %02d\\n" % (comm.rank, number))
+    comm.Barrier()
+    assert len(os.listdir(folder)) == 2, "the file, and the hidden one"
+    file.Close()
+lines = open(os.path.join(folder, "lines")).read().splitlines()
+assert sorted(lines) == sorted(2 * [f"{rank} {number:02}" for rank in range(3) for number in range(20)]), lines
+assert os.listdir(folder) == ["lines"]
+"""
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    (tmp_path / "files").mkdir()
+    command = [_programs.find("hotlease"), "comm", "run", "-n", "3", sys.executable, path, tmp_path / "files"]
+    good(subprocess.run(command, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, Optional
 
 from hotlease.MPI import _handles
@@ -16,10 +16,10 @@ from hotlease.MPI._errors import Exception as Failure
 from hotlease.MPI._errors import Missing
 from hotlease.MPI._groups import Group
 from hotlease.MPI._native import BufferBytes, Datatype, Request, Status
+from hotlease.MPI._shared_position import Offer, SharedPosition, offered
 
 _ACCESS = {MODE_RDONLY: os.O_RDONLY, MODE_WRONLY: os.O_WRONLY, MODE_RDWR: os.O_RDWR}
 _KINDS = {FileNotFoundError: "NoSuchFile", FileExistsError: "FileExists", PermissionError: "Access"}
-_SHARED = "Write_ordered and Read_ordered, or Write_at and Read_at at offsets that Exscan computes"
 
 
 class View(NamedTuple):
@@ -93,7 +93,7 @@ class File:
     _info: _handles.Info
     _view: View
     _position: int
-    _shared: int
+    _shared: SharedPosition
 
     # Opening and closing
 
@@ -112,18 +112,32 @@ class File:
         create = (os.O_CREAT if amode & MODE_CREATE else 0) | (os.O_EXCL if amode & MODE_EXCL else 0)
         # One rank makes the file, so that it is new for one only; then the others open it.
         failed = file._opened(_ACCESS[access] | create) if file._comm.rank == 0 else None
-        failed = file._comm.bcast(failed)
-        if failed is None and file._comm.rank != 0:
+        is_first = file._comm.rank == 0
+        offer: Optional[Offer] = None
+        kept = None
+        if is_first and failed is None:
+            offer, kept = offered(file.Get_size() if amode & MODE_APPEND else 0)
+        failed, offer = file._comm.bcast((failed, offer) if is_first else None)
+        if failed is None and not is_first:
             failed = file._opened(_ACCESS[access])
-        errors = [error for error in file._comm.allgather(failed) if error is not None]
+        if offer is not None:
+            file._shared = SharedPosition(name, offer)
+        told: list[Any] = file._comm.allgather((failed, offer is not None and file._shared.is_reached))
+        if kept is not None:
+            os.close(kept)
+        errors = [error for error, _ in told if error is not None]
         if errors:
+            if offer is not None:
+                file._shared.close()
             if file._descriptor is not None:
                 os.close(file._descriptor)
                 file._descriptor = None
             file._comm.Free()
             _raise(name, "open", errors[0])
         file._view = _view(0, BYTE, BYTE)
-        file._position = file._shared = file.Get_size() if amode & MODE_APPEND else 0
+        if not all(is_reached for _, is_reached in told):
+            file._shared.hide()
+        file._position = file._shared.first
         return file
 
     def _opened(self, flags: int) -> Optional[OSError]:
@@ -143,7 +157,10 @@ class File:
         """Closes the file at all ranks: this object is ``FILE_NULL`` then."""
         os.close(self._open)
         self._descriptor = None
+        self._shared.close()
         self._comm.Barrier()
+        if self._comm.rank == 0:
+            self._shared.delete()
         if self._amode & MODE_DELETE_ON_CLOSE:
             if self._comm.rank == 0:
                 self.Delete(self._name)
@@ -175,8 +192,6 @@ class File:
             self.Close()
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.lstrip("I").lower() in ("read_shared", "write_shared"):
-            raise Missing(f"hotlease has no File.{name}: use {_SHARED}")
         if "_begin" in name or name.endswith("_end"):
             raise Missing(f"hotlease has no File.{name}: use File.{name.replace('_begin', '').replace('_end', '')}")
         raise AttributeError(f"'File' object has no attribute {name!r}")
@@ -268,8 +283,8 @@ class File:
         if disp == DISPLACEMENT_CURRENT:
             disp = self.Get_byte_offset(self._position)
         self._view = _view(disp, etype, filetype or etype)
-        self._position = self._shared = 0
-        self._comm.Barrier()
+        self._position = 0
+        self._place_shared(0)
 
     def Get_view(self) -> tuple[int, Datatype, Datatype, str]:
         """Returns the beginning of the view, its ``etype`` and ``filetype``, and the data representation."""
@@ -292,13 +307,27 @@ class File:
         self._position = self._target(offset, whence, self._position)
 
     def Get_position_shared(self) -> int:
-        """Returns the position of ``_ordered`` calls in the view."""
-        return self._shared
+        """Returns the position in the view that all ranks share, of ``_shared`` and ``_ordered`` calls."""
+        self._open  # noqa: B018
+        return self._moved_shared(lambda position: position)
 
     def Seek_shared(self, offset: int, whence: int = SEEK_SET) -> None:
-        """Goes to a position for ``_ordered`` calls; at all ranks."""
-        self._shared = self._target(offset, whence, self._shared)
+        """Sets the position that all ranks share; at all ranks."""
         self._comm.Barrier()
+        self._place_shared(self._target(offset, whence, self.Get_position_shared()))
+
+    def _place_shared(self, position: int) -> None:
+        # After all have used the last position, and before any uses the next one.
+        self._comm.Barrier()
+        if self._comm.rank == 0:
+            self._moved_shared(lambda _: position)
+        self._comm.Barrier()
+
+    def _moved_shared(self, to: Callable[[int], int]) -> int:
+        try:
+            return self._shared.move(to)
+        except OSError as error:
+            _raise(self._name, "keep a position that ranks share beside", error)
 
     def _target(self, offset: int, whence: int, current: int) -> int:
         size = self._view.etype.size
@@ -364,9 +393,14 @@ class File:
         # Each rank has as much as its buffer takes, behind the ranks before it.
         own = -(-len(memoryview(BufferBytes(buf, is_read))) // self._view.etype.size)
         parts = self._comm.allgather(own)
-        offset = self._shared + sum(parts[: self._comm.rank])
-        self._shared += sum(parts)
+        begin = self._moved_shared(lambda position: position + sum(parts)) if self._comm.rank == 0 else None
+        offset = int(self._comm.bcast(begin)) + sum(parts[: self._comm.rank])
         return self._transfer(buf, offset, is_read, status)
+
+    def _at_shared(self, buf: Any, is_read: bool, status: Optional[Status]) -> int:
+        own = -(-len(memoryview(BufferBytes(buf, is_read))) // self._view.etype.size)
+        self._open  # noqa: B018
+        return self._transfer(buf, self._moved_shared(lambda position: position + own), is_read, status)
 
     def Read_at(self, offset: int, buf: Any, status: Optional[Status] = None) -> None:
         """Reads from an offset on: as much as the buffer takes, or there is."""
@@ -383,6 +417,22 @@ class File:
     def Write(self, buf: Any, status: Optional[Status] = None) -> None:
         """Writes from this rank's position on, and moves it."""
         self._at_position(buf, False, status)
+
+    def Read_shared(self, buf: Any, status: Optional[Status] = None) -> None:
+        """Reads from the position that all ranks share, and moves it: each part of the file comes to one rank."""
+        self._at_shared(buf, True, status)
+
+    def Write_shared(self, buf: Any, status: Optional[Status] = None) -> None:
+        """Writes to the position that all ranks share, and moves it: ranks write one behind the other, in any order."""
+        self._at_shared(buf, False, status)
+
+    def Iread_shared(self, buf: Any) -> Request:
+        """Reads as ``Read_shared`` does; the request has ended."""
+        return Request._ended(self._at_shared(buf, True, None))
+
+    def Iwrite_shared(self, buf: Any) -> Request:
+        """Writes as ``Write_shared`` does; the request has ended."""
+        return Request._ended(self._at_shared(buf, False, None))
 
     def Read_ordered(self, buf: Any, status: Optional[Status] = None) -> None:
         """Reads one rank after the other, in their order, from the shared position on; at all ranks."""
