@@ -1,4 +1,4 @@
-"""Calls of MPI on neighbours and positions of files that ranks share: a
+"""Calls of MPI on neighbours, positions of files that ranks share and windows over memory of the program: a
 program for four ranks that asserts what the standard says, and that runs with any MPI."""
 
 import os
@@ -179,6 +179,72 @@ def shared_positions():
         os.rmdir(os.path.dirname(path))
 
 
+def windows_over_memory_of_the_program():
+    numbers = np.full(size, -1.0)
+    win = MPI.Win.Create(numbers, 8, comm=comm)
+    assert win.flavor == MPI.WIN_FLAVOR_CREATE and win.Get_attr(MPI.WIN_BASE) == numbers.ctypes.data
+    assert win.Get_attr(MPI.WIN_SIZE) == 8 * size and len(win.tomemory()) == 8 * size
+    got = np.zeros(size)
+    win.Fence()
+    win.Get(got, right)
+    win.Fence()
+    assert (got == -1).all(), "what was there when it was made"
+    for to in range(size):
+        win.Put(np.array([10.0 * rank + to]), to, rank)
+    win.Fence()
+    assert (numbers == 10 * np.arange(size) + rank).all()
+    numbers[:] = rank
+    win.Fence()
+    win.Get(got, left)
+    win.Fence()
+    assert (got == left).all(), "what the owner has written since"
+    win.Accumulate(np.ones(size), 0)
+    win.Fence()
+    assert rank != 0 or (numbers == size).all()
+    # A counter of rank 1, whose owner only waits.
+    numbers[:] = 0
+    win.Fence()
+    seen = []
+    for _ in range(10):
+        before = np.zeros(1)
+        win.Lock(1, MPI.LOCK_SHARED)
+        win.Fetch_and_op(np.ones(1), before, 1, 2)
+        win.Unlock(1)
+        seen.append(before[0])
+    assert sorted(sum(comm.allgather(seen), [])) == list(range(10 * size))
+    if rank == 1:
+        win.Lock(1)
+        assert numbers.tolist() == [0, 0, 10 * size, 0]
+        numbers[3] = 5
+        win.Unlock(1)
+    comm.Barrier()
+    win.Lock(1)
+    win.Get(got, 1)
+    win.Unlock(1)
+    assert got.tolist() == [0, 0, 10 * size, 5]
+    comm.Barrier()
+    # An epoch between neighbours.
+    numbers[:] = 100 + rank
+    world = comm.Get_group()
+    win.Post(world.Incl([left]))
+    win.Start(world.Incl([right]))
+    win.Get(got[:1], right, 1)
+    win.Put(np.array([float(rank)]), right, 0)
+    win.Complete()
+    win.Wait()
+    assert got[0] == 100 + right and numbers.tolist() == [left] + [100 + rank] * (size - 1)
+    win.Free()
+    assert win == MPI.WIN_NULL and numbers[1] == 100 + rank
+    # Only rank 0 has memory.
+    shared = np.zeros(size, "i4") if rank == 0 else None
+    win = MPI.Win.Create(shared, 4, comm=comm)
+    win.Fence()
+    win.Put(np.array([rank + 1], "i4"), 0, rank)
+    win.Fence()
+    assert rank != 0 or shared.tolist() == list(range(1, size + 1))
+    win.Free()
+
+
 def fails(call):
     try:
         call()
@@ -188,7 +254,8 @@ def fails(call):
 
 
 comm.Set_errhandler(MPI.ERRORS_RETURN)
-for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs, shared_positions):
+for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs, shared_positions,
+             windows_over_memory_of_the_program):  # fmt: skip
     if len(sys.argv) < 2 or test.__name__ in sys.argv[1:]:
         test()
         comm.Barrier()

@@ -20,11 +20,13 @@ from hotlease.MPI import _handles
 from hotlease.MPI._comm import COMM_SELF, Comm, Intracomm
 from hotlease.MPI._constants import BAND, BOR, BXOR, LAND, LOCK_EXCLUSIVE, LOCK_SHARED, LOR, LXOR, MAX, MIN, NO_OP
 from hotlease.MPI._constants import PROC_NULL, PROD, REPLACE, SUM, WIN_BASE, WIN_CREATE_FLAVOR, WIN_DISP_UNIT
-from hotlease.MPI._constants import WIN_FLAVOR_ALLOCATE, WIN_FLAVOR_SHARED, WIN_MODEL, WIN_SIZE, WIN_UNIFIED
+from hotlease.MPI._constants import WIN_FLAVOR_ALLOCATE, WIN_FLAVOR_CREATE, WIN_FLAVOR_SHARED, WIN_MODEL, WIN_SEPARATE
+from hotlease.MPI._constants import WIN_SIZE, WIN_UNIFIED
 from hotlease.MPI._errors import Exception as Failure
 from hotlease.MPI._errors import Missing
 from hotlease.MPI._groups import Group
 from hotlease.MPI._native import BufferBytes, Datatype, Op, Request, memory
+from hotlease.MPI._window_copies import ProgramMemory
 
 # Bytes between the parts of two ranks where they need not be neighbours: a cache line.
 _APART = 64
@@ -71,10 +73,10 @@ def _mapped(comm: Intracomm, sizes: list[int], apart: int) -> tuple[int, mmap.mm
 
 
 class Win:
-    """Memory of each rank that all ranks access; ``Allocate`` and ``Allocate_shared`` make it.
+    """Memory of each rank that all ranks access; ``Allocate``, ``Allocate_shared`` and ``Create`` make it.
 
-    All ranks call these two, ``Fence`` and ``Free``. Accesses are done when a call returns: an epoch (``Fence``, ``Lock``,
-    ``Start``) orders them among ranks.
+    All ranks call these, ``Fence`` and ``Free``. Accesses are done when a call returns: an epoch (``Fence``, ``Lock``,
+    ``Start``) orders them among ranks. With ``Create``, they are accesses of a copy: see there.
     """
 
     def __init__(self, win: Optional[Win] = None) -> None:
@@ -87,6 +89,8 @@ class Win:
     _parts: list[memory]
     _units: list[int]
     _flavor: int
+    # Memory of the program that `Create` was given.
+    _own: Optional[ProgramMemory] = None
     _name: str
     _mutex: threading.RLock
     # Ranks of the epochs of `Post` and `Start`.
@@ -94,7 +98,7 @@ class Win:
     _started: Sequence[int]
 
     @classmethod
-    def _made(cls, size: int, unit: int, comm: Comm, flavor: int) -> Win:
+    def _made(cls, size: int, unit: int, comm: Comm, flavor: int, own_memory: Optional[ProgramMemory] = None) -> Win:
         win = cls()
         own = comm.Idup()[0]
         given: list[Any] = own.allgather((size, unit))
@@ -112,6 +116,11 @@ class Win:
         win._units = [unit for _, unit in given]
         win._flavor, win._name, win._mutex = flavor, "", threading.RLock()
         win._posted = win._started = ()
+        win._own = own_memory
+        if own_memory is not None:
+            own_memory.publish(win._parts[own.rank])
+            # Before that, others would read zeros.
+            own.Barrier()
         win._comm = own
         return win
 
@@ -126,9 +135,15 @@ class Win:
         return cls._made(size, disp_unit, comm, WIN_FLAVOR_SHARED)
 
     @classmethod
-    def Create(cls, memory: Any, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> NoReturn:
-        """Is missing: other processes cannot reach memory that was made before."""
-        raise Missing(f"hotlease has no Win.Create, since other processes cannot reach memory that is there: use {_ELSEWHERE}")
+    def Create(cls, memory: Any, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> Win:
+        """Makes a window over a buffer of the program; None for no memory.
+
+        Its model is ``WIN_SEPARATE``: other ranks access a copy. This rank sees what they wrote, and they what it wrote,
+        after its next ``Fence``, ``Post``, ``Wait``, ``Sync``, or ``Lock`` or ``Unlock`` of its own memory. Each of these
+        compares all of the memory: ``Allocate`` needs no copies.
+        """
+        given = ProgramMemory(memory)
+        return cls._made(len(given.own), disp_unit, comm, WIN_FLAVOR_CREATE, given)
 
     @property
     def _ranks(self) -> Intracomm:
@@ -139,9 +154,10 @@ class Win:
     def Free(self) -> None:
         """Gives the window up at all ranks: this object is ``WIN_NULL`` then. Arrays that were made of it stay."""
         self._ranks.Barrier()
+        self._settle()
         os.close(self._descriptor)
         self._ranks.Free()
-        self._parts, self._comm = [], None
+        self._parts, self._own, self._comm = [], None, None
 
     def __bool__(self) -> bool:
         return self._comm is not None
@@ -160,10 +176,13 @@ class Win:
 
     def tomemory(self) -> memory:
         """Returns this rank's memory."""
-        return self._parts[self._ranks.rank]
+        part = self._parts[self._ranks.rank]
+        return part if self._own is None else self._own.own
 
     def Shared_query(self, rank: int) -> tuple[memory, int]:
         """Returns the memory of a rank, and its unit; of ``PROC_NULL``, that of the first rank that has any."""
+        if self._own is not None:
+            raise _wrong("a window over memory of the program is shared by no other rank: MPI.Win.Allocate_shared makes one that is")
         if rank == PROC_NULL:
             rank = next((rank for rank, part in enumerate(self._parts) if len(part)), 0)
         return self._parts[self._at(rank)], self._units[rank]
@@ -172,7 +191,7 @@ class Win:
         """Returns one of ``WIN_BASE``, ``WIN_SIZE``, ``WIN_DISP_UNIT``, ``WIN_CREATE_FLAVOR``, ``WIN_MODEL``."""
         own = self.tomemory()
         known = {WIN_BASE: own.address, WIN_SIZE: len(own), WIN_DISP_UNIT: self._units[self._ranks.rank]}
-        return {**known, WIN_CREATE_FLAVOR: self._flavor, WIN_MODEL: WIN_UNIFIED}.get(keyval)
+        return {**known, WIN_CREATE_FLAVOR: self._flavor, WIN_MODEL: self.model}.get(keyval)
 
     @property
     def attrs(self) -> tuple[int, int, int]:
@@ -181,13 +200,13 @@ class Win:
 
     @property
     def flavor(self) -> int:
-        """``WIN_FLAVOR_ALLOCATE`` or ``WIN_FLAVOR_SHARED``."""
+        """``WIN_FLAVOR_ALLOCATE``, ``WIN_FLAVOR_SHARED`` or ``WIN_FLAVOR_CREATE``."""
         return self._flavor
 
     @property
     def model(self) -> int:
-        """``WIN_UNIFIED``: what other ranks write is in this rank's memory at once."""
-        return WIN_UNIFIED
+        """``WIN_UNIFIED``: what other ranks write is in this rank's memory at once; ``WIN_SEPARATE`` for ``Create``."""
+        return WIN_UNIFIED if self._own is None else WIN_SEPARATE
 
     def Get_group(self) -> Group:
         """Returns the group of the ranks."""
@@ -226,17 +245,28 @@ class Win:
             raise Failure(f"there is no rank {rank} in a window of {self._ranks.size}", "NoSuchRank")
         return rank
 
+    def _settle(self, rank: Optional[int] = None) -> None:
+        """Brings memory of the program in line with its copy; for `rank`: if that is this one."""
+        if self._own is not None and rank in (None, self._ranks.rank):
+            with self._atomic(self._ranks.rank):
+                self._own.settle()
+
     def Fence(self, assertion: int = 0) -> None:
         """Waits until all ranks have done what they did so far."""
         self._ranks.Barrier()
+        if self._own is not None:
+            self._settle()
+            self._ranks.Barrier()
 
     def Lock(self, rank: int, lock_type: int = LOCK_EXCLUSIVE, assertion: int = 0) -> None:
         """Waits until no other rank has locked that rank's memory: for itself, or, with ``LOCK_SHARED``, with others."""
         how = fcntl.LOCK_SH if lock_type == LOCK_SHARED else fcntl.LOCK_EX
         fcntl.lockf(self._descriptor, how, 1, _LOCKS + 2 * self._at(rank))
+        self._settle(rank)
 
     def Unlock(self, rank: int) -> None:
         """Ends the epoch of ``Lock``."""
+        self._settle(rank)
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _LOCKS + 2 * self._at(rank))
 
     def Lock_all(self, assertion: int = 0) -> None:
@@ -251,6 +281,7 @@ class Win:
 
     def Post(self, group: Group, assertion: int = 0) -> None:
         """Lets the ranks of a group access this rank's memory (``Start``), until ``Wait``."""
+        self._settle()
         self._posted = self._others(group)
         for rank in self._posted:
             self._ranks.isend("post", rank, 0).Free()
@@ -272,6 +303,7 @@ class Win:
         posted, self._posted = self._posted, ()
         for rank in posted:
             self._ranks.recv(source=rank, tag=1)
+        self._settle()
 
     def Test(self) -> bool:
         """Whether ``Wait`` would not wait; if so, it is done."""
@@ -284,13 +316,16 @@ class Win:
         return [self._at(rank) for rank in group.Translate_ranks(None, self.Get_group())]
 
     def Sync(self) -> None:
-        """Does nothing: memory is the same at all ranks."""
+        """Brings memory of the program (``Create``) in line with what other ranks see and write."""
+        self._settle()
 
     def Flush(self, rank: int) -> None:
-        """Does nothing: an access is done when its call returns."""
+        """Accesses are done when their calls return; brings this rank's own memory in line, as ``Sync`` does."""
+        self._settle(rank)
 
     def Flush_all(self) -> None:
-        """Does nothing: an access is done when its call returns."""
+        """Does what ``Flush`` does, for all ranks."""
+        self._settle()
 
     Flush_local, Flush_local_all = Flush, Flush_all
 

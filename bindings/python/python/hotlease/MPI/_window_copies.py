@@ -1,0 +1,42 @@
+"""Windows over memory that the program has made (``MPI.Win.Create``): MPI's separate memory model.
+
+Other processes cannot reach such memory, so they access a public copy of it, in memory that all ranks map. Calls that begin or
+end an epoch of the owner bring both in line: what the owner has changed since goes to the copy, what others have changed comes
+from it. The bytes at the last such call tell which is which.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotlease.MPI._constants import BOTTOM
+from hotlease.MPI._native import memory
+
+
+class ProgramMemory:
+    """Memory of the program."""
+
+    def __init__(self, given: Any) -> None:
+        is_nothing = given is None or given is BOTTOM
+        # Kept: the window uses it until it is freed.
+        self.own = memory.allocate(0) if is_nothing else memory.frombuffer(given)
+
+    def publish(self, public: memory) -> None:
+        """Copies it, for the first time."""
+        self._public = public
+        if len(self.own):
+            memoryview(public)[:] = memoryview(self.own)
+        self._before = bytearray(memoryview(self.own))
+
+    def settle(self) -> None:
+        """Brings memory and public copy in line. No accumulating call may run meanwhile."""
+        if not self._before:
+            return
+        import numpy
+
+        own, public, before = (numpy.frombuffer(each, "u1") for each in (self.own, self._public, self._before))
+        numpy.copyto(public, own, where=own != before)
+        # Of one moment: others may write to other places.
+        now = public.copy()
+        own[:] = now
+        before[:] = now
