@@ -1,4 +1,4 @@
-"""Calls of MPI on neighbours, positions of files that ranks share and windows over memory of the program: a
+"""Calls of MPI on neighbours, distributed arrays, positions of files that ranks share and windows over memory of the program: a
 program for four ranks that asserts what the standard says, and that runs with any MPI."""
 
 import os
@@ -122,6 +122,38 @@ def distributed_graphs():
     assert sorted(sources) == list(range(rank)) and sorted(destinations) == list(range(rank + 1, size))
     assert order.neighbor_allgather(rank) == list(sources) and (order.indegree, order.outdegree) == (rank, size - 1 - rank)
     order.Free()
+
+
+def distributed_arrays():
+    """Each rank's part, by its datatype, beside the indices that it should have."""
+    block, cyclic, none, default = MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_CYCLIC, MPI.DISTRIBUTE_NONE, MPI.DISTRIBUTE_DFLT_DARG
+
+    def owned(length, kind, argument, processes, place):
+        if kind == none:
+            return list(range(length))
+        width = argument if argument != default else -(-length // processes) if kind == block else 1
+        if kind == block:
+            return list(range(place * width, min((place + 1) * width, length)))
+        return [index for index in range(length) if index // width % processes == place]
+
+    for lengths, kinds, arguments, grid in (
+        ((10,), (block,), (default,), (4,)),
+        ((10,), (cyclic,), (3,), (4,)),
+        ((6, 7), (block, cyclic), (default, 2), (2, 2)),
+        ((5, 3, 4), (cyclic, none, block), (default, default, 3), (2, 1, 2)),
+        ((2, 3), (block, none), (default, default), (4, 1)),
+    ):
+        for order, letter in ((MPI.ORDER_C, "C"), (MPI.ORDER_FORTRAN, "F")):
+            kind = MPI.INT.Create_darray(size, rank, lengths, kinds, arguments, grid, order).Commit()
+            whole = np.arange(np.prod(lengths), dtype="i4").reshape(lengths, order=letter)
+            places = np.unravel_index(rank, grid)
+            indices = [owned(*each) for each in zip(lengths, kinds, arguments, grid, places)]
+            expected = whole[np.ix_(*indices)].flatten(order=letter)
+            assert kind.Get_size() == 4 * expected.size and kind.Get_extent() == (0, 4 * whole.size), (lengths, kinds)
+            got = np.full(expected.size, -1, "i4")
+            comm.Sendrecv([whole.flatten(order=letter), 1, kind], rank, 1, got, rank, 1)
+            assert (got == expected).all(), (lengths, kinds, letter, got, expected)
+            kind.Free()
 
 
 def shared_positions():
@@ -254,7 +286,7 @@ def fails(call):
 
 
 comm.Set_errhandler(MPI.ERRORS_RETURN)
-for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs, shared_positions,
+for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs, distributed_arrays, shared_positions,
              windows_over_memory_of_the_program):  # fmt: skip
     if len(sys.argv) < 2 or test.__name__ in sys.argv[1:]:
         test()

@@ -1,7 +1,7 @@
 //! Datatypes: `MPI.Datatype`, and those that a program derives from others.
 
 use super::element::{ElementType, code_of, of_code, record};
-use super::layout::{ElementLayout, Part};
+use super::layout::{Distribution, ElementLayout, Part};
 use super::packed;
 use hotlease_comm::Datatype as Kind;
 use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
@@ -215,6 +215,51 @@ impl Datatype {
         }
         let moved = part.of_blocks([(1, offset)])?;
         moved.Create_resized(0, stride)
+    }
+
+    /// Datatype for the part that one of `size` processes has of an array of `gsizes`, distributed over a grid of `psizes`.
+    #[pyo3(signature = (size, rank, gsizes, distribs, dargs, psizes, order=ORDER_C))]
+    #[allow(clippy::too_many_arguments, reason = "those of MPI")]
+    fn Create_darray(
+        &self,
+        size: usize,
+        rank: usize,
+        gsizes: Vec<usize>,
+        distribs: Vec<i64>,
+        dargs: Vec<i64>,
+        psizes: Vec<usize>,
+        order: i64,
+    ) -> PyResult<Self> {
+        check_equal(&[gsizes.len(), distribs.len(), dargs.len(), psizes.len()])?;
+        let processes = psizes.iter().try_fold(1, |all: usize, each| all.checked_mul(*each));
+        if gsizes.is_empty() || processes != Some(size) || rank >= size {
+            return Err(PyValueError::new_err(format!(
+                "rank {rank} of {size} processes in a grid of {psizes:?}"
+            )));
+        }
+        // The last dimension of the grid changes first, in either order in memory.
+        let (mut dimensions, mut rest) = (Vec::new(), rank);
+        for at in (0..gsizes.len()).rev() {
+            let place = rest % psizes[at];
+            rest /= psizes[at];
+            let made = Distribution::new(distribs[at], dargs[at], gsizes[at], psizes[at], place);
+            dimensions.push((gsizes[at], made.map_err(PyValueError::new_err)?));
+        }
+        if order != ORDER_C {
+            dimensions.reverse();
+        }
+        let too_large = || PyValueError::new_err(format!("an array of {gsizes:?} is too large"));
+        let mut part = self.of_blocks([(1, 0)])?;
+        let mut stride = self.element()?.extent();
+        for (size, distribution) in dimensions {
+            let next = i64::try_from(size).ok().and_then(|size| stride.checked_mul(size));
+            let next = next.ok_or_else(too_large)?;
+            let blocks = distribution.blocks();
+            let element = part.Create_resized(0, stride)?;
+            part = element.of_blocks(blocks.map(|(start, length)| (length, start as i64 * stride)))?;
+            stride = next;
+        }
+        part.Create_resized(0, stride)
     }
 
     /// Datatype for the same elements with other bounds.

@@ -164,6 +164,72 @@ impl ElementLayout {
     }
 }
 
+/// Way in which the indices of a dimension are distributed over processes; numbers as in `_constants.py`.
+#[derive(Debug, Clone, Copy)]
+pub struct Distribution {
+    /// Number of indices.
+    size: usize,
+    /// Number of processes in the dimension, and the place of one of them.
+    processes: usize,
+    place: usize,
+    /// Indices that are next to each other at one process.
+    block: usize,
+}
+
+impl Distribution {
+    const BLOCK: i64 = 0;
+    const CYCLIC: i64 = 1;
+    const NONE: i64 = 2;
+    const DEFAULT: i64 = -1;
+
+    /// Distribution of this kind, with its argument (`DISTRIBUTE_DFLT_DARG`: none).
+    pub fn new(kind: i64, argument: i64, size: usize, processes: usize, place: usize) -> Result<Self, String> {
+        let given = match argument {
+            Self::DEFAULT => None,
+            blocks => match usize::try_from(blocks) {
+                Ok(blocks) if blocks > 0 => Some(blocks),
+                _ => return Err(format!("an argument of {argument} for a distribution")),
+            },
+        };
+        let block = match kind {
+            Self::NONE if processes == 1 => size,
+            Self::NONE => {
+                return Err(format!(
+                    "a dimension that is not distributed, over {processes} processes"
+                ));
+            }
+            Self::BLOCK => given.unwrap_or(size.div_ceil(processes)),
+            Self::CYCLIC => given.unwrap_or(1),
+            _ => {
+                return Err(format!(
+                    "a distribution of {kind}: MPI.DISTRIBUTE_BLOCK, _CYCLIC or _NONE"
+                ));
+            }
+        };
+        if kind == Self::BLOCK && block.checked_mul(processes).is_some_and(|room| room < size) {
+            return Err(format!(
+                "blocks of {block} over {processes} processes, for {size} indices"
+            ));
+        }
+        Ok(Self {
+            size,
+            processes,
+            place,
+            block: block.max(1),
+        })
+    }
+
+    /// Blocks of the process, in order: first index and length of each.
+    pub fn blocks(self) -> impl Iterator<Item = (usize, usize)> {
+        let round = self.block.saturating_mul(self.processes);
+        let first = self.block.saturating_mul(self.place).min(self.size);
+        let length = move |start: usize| self.block.min(self.size - start);
+        (first..self.size)
+            .step_by(round)
+            .map(move |start| (start, length(start)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +256,31 @@ mod tests {
         let resized = both.resized(0, 9);
         let twice = ElementLayout::of_parts([(&resized, 2, 0)], true).expect("eighteen bytes");
         assert_eq!(twice.extent, 18, "the program has set it");
+    }
+
+    #[test]
+    fn each_index_of_a_distribution_is_at_one_process() {
+        let at = |kind, argument, size, processes, place| {
+            let blocks = Distribution::new(kind, argument, size, processes, place)?.blocks();
+            Ok::<_, String>(
+                blocks
+                    .flat_map(|(start, length)| start..start + length)
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(at(1, 2, 9, 2, 0).unwrap(), [0, 1, 4, 5, 8]);
+        assert_eq!(at(0, -1, 5, 3, 2).unwrap(), [4]);
+        assert!(at(0, 4, 5, 3, 2).unwrap().is_empty() && at(0, -1, 0, 3, 1).unwrap().is_empty());
+        for (kind, argument) in [(0, -1), (0, 7), (1, -1), (1, 3), (1, 100)] {
+            let mut all: Vec<usize> = (0..4)
+                .flat_map(|place| at(kind, argument, 25, 4, place).unwrap())
+                .collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..25).collect::<Vec<_>>());
+        }
+        for (kind, argument, processes) in [(2, -1, 2), (0, 1, 3), (1, 0, 2), (3, -1, 1)] {
+            assert!(at(kind, argument, 5, processes, 0).is_err(), "{kind} {argument}");
+        }
     }
 
     #[test]

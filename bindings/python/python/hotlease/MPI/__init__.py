@@ -74,7 +74,7 @@ _ELSEWHERE = {
 }
 # The same for names that begin so.
 _FAMILIES = {
-    ("DISTRIBUTE_", "COMBINER_", "TYPECLASS_"): "Datatype.Create_subarray, Create_struct, Create_hindexed",
+    ("COMBINER_", "TYPECLASS_"): "Datatype.Create_subarray, Create_struct, Create_hindexed",
     ("COMM_TYPE_",): "COMM_TYPE_SHARED, or Comm.Split by any colour",
     ("MODE_",): "MODE_RDONLY, MODE_WRONLY, MODE_RDWR, with MODE_CREATE, MODE_EXCL, MODE_APPEND, MODE_DELETE_ON_CLOSE",
     ("ERR_",): "except MPI.Exception, and its kind",

@@ -64,6 +64,16 @@ class Datatype:
     def Create_subarray(
         self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: int = 0
     ) -> Datatype: ...
+    def Create_darray(
+        self,
+        size: int,
+        rank: int,
+        gsizes: Sequence[int],
+        distribs: Sequence[int],
+        dargs: Sequence[int],
+        psizes: Sequence[int],
+        order: int = 0,
+    ) -> Datatype: ...
     def Create_resized(self, lb: int, extent: int) -> Datatype: ...
     def Dup(self) -> Datatype: ...
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: Any = None) -> int: ...
