@@ -35,8 +35,10 @@ use crate::locks::locked;
 use hotlease_client::{Error, Invoker};
 use hotlease_fabric::forks::ProcessMark;
 use pyo3::prelude::*;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::time::Instant;
 
 /// Tasks by which a slot may be ahead of another one, beyond twice as many. Without this limit, where long tasks follow
 /// short ones, a slot that has learned to take many tasks ahead would keep them all while other slots are idle.
@@ -72,10 +74,10 @@ pub struct CoreState {
 
 impl CoreState {
     /// The slot with the fewest tasks, among those with room. `near`: preferred slot among equals.
-    fn lane_with_room(&self, near: Option<usize>) -> Option<usize> {
+    fn lane_with_room(&self, near: Option<usize>, clock: &TurnClock) -> Option<usize> {
         let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_usable());
         let least = usable().map(|(_, lane)| lane.flights.len()).min()?;
-        let fits = |lane: &Lane| lane.has_room() && lane.flights.len() <= 2 * least + LEAD;
+        let fits = |lane: &Lane| lane.has_room(|| clock.now()) && lane.flights.len() <= 2 * least + LEAD;
         let fitting = usable().filter(|(_, lane)| fits(lane));
         fitting
             .min_by_key(|(at, lane)| (lane.flights.len(), near.is_some_and(|near| near != *at)))
@@ -85,6 +87,18 @@ impl CoreState {
     /// Whether a task may be sent again.
     pub fn can_resend(&self) -> bool {
         matches!(self.closed, None | Some(Closed::ShutDown)) && self.lanes.iter().any(|lane| !lane.is_dead)
+    }
+}
+
+/// Time of a turn, in which a thread sends one task or many: read once, when it is first needed.
+#[derive(Default)]
+pub struct TurnClock(Cell<Option<Instant>>);
+
+impl TurnClock {
+    fn now(&self) -> Instant {
+        let now = self.0.get().unwrap_or_else(Instant::now);
+        self.0.set(Some(now));
+        now
     }
 }
 

@@ -133,8 +133,7 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
         if core.has_released() {
             core.release_left(&mut core.state());
         }
-        let pending = || core.state().pending > 0;
-        if !pending() {
+        if !core.begin_turn() {
             naps += 1;
             match naps {
                 1 => idle = IdleSpan::begin(core),
@@ -146,7 +145,7 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
                 (PARKED, core.lend(&idle))
             };
             let is_wanted = || limit.is_none() && core.is_room_wanted();
-            let busy = || mode == PARKED && (pending() || core.is_finished() || is_wanted());
+            let busy = || mode == PARKED && (core.state().pending > 0 || core.is_finished() || is_wanted());
             keeper.rest(mode, limit, busy);
             continue;
         }

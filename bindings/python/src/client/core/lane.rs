@@ -201,9 +201,9 @@ impl Lane {
     }
 
     /// Whether the slot may be sent another task.
-    pub fn has_room(&self) -> bool {
+    pub fn has_room(&self, now: impl FnOnce() -> Instant) -> bool {
         let under_way = self.flights.len() + self.kept.len();
-        self.places < PLACES_MAX && self.is_usable() && self.beat.can_send(under_way, self.work_ns, Instant::now)
+        self.places < PLACES_MAX && self.is_usable() && self.beat.can_send(under_way, self.work_ns, now)
     }
 
     /// Whether the slot has a live worker.

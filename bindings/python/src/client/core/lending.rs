@@ -134,14 +134,16 @@ impl ExecutorCore {
         None
     }
 
-    /// Takes leases again for the tasks that wait.
-    pub fn take_lent(self: &Arc<Self>) {
+    /// Returns whether tasks are pending; takes leases again for those that wait.
+    pub fn begin_turn(self: &Arc<Self>) -> bool {
         let mut state = self.state();
-        if state.lease == LendingPhase::Lent && state.pending > 0 {
+        let is_busy = state.pending > 0;
+        if is_busy && state.lease == LendingPhase::Lent {
             state.lease = LendingPhase::Returning;
             drop(state);
             growth::start_again(self);
         }
+        is_busy
     }
 
     /// Marks that the executor goes on with the workers that it has.

@@ -13,7 +13,7 @@
 //! [`crate::client::tasks::state`]. A task is in one of the places at a time, and moved from one to the next; only the
 //! graph keeps its part until the task has ended.
 
-use super::{Closed, CoreState, ExecutorCore};
+use super::{Closed, CoreState, ExecutorCore, TurnClock};
 use crate::client::tasks::job::{GraphRun, TaskJob, Waiter};
 use crate::client::tasks::outcome::{Failed, TaskOutcome};
 use crate::client::tasks::state::{CancelNotices, Cancellation, TaskCell};
@@ -40,13 +40,18 @@ impl ExecutorCore {
         // Large arguments that need a copy are copied by the next thread that collects results, without the GIL.
         let is_large = job.size() > self.invoker.options().request_bytes as usize;
         let waits = !state.queue.is_empty() || is_large && job.is_copied();
-        let left = if waits { Some(job) } else { self.send(&mut state, job) };
+        let clock = TurnClock::default();
+        let left = if waits {
+            Some(job)
+        } else {
+            self.send(&mut state, job, &clock)
+        };
         let queued = left.is_some();
         if let Some(job) = left {
             state.queue.push_back(job);
         }
         // No result is pending that would cause the task to be sent.
-        let could_go = queued && state.lane_with_room(None).is_some();
+        let could_go = queued && state.lane_with_room(None, &clock).is_some();
         drop(state);
         self.keeper.tell(queued);
         if could_go {
@@ -68,8 +73,8 @@ impl ExecutorCore {
     }
 
     /// Sends the task to the slot with the fewest tasks; returns it if no slot has room.
-    fn send(&self, state: &mut CoreState, job: TaskJob) -> Option<TaskJob> {
-        let Some(at) = state.lane_with_room(job.waiter.nearest()) else {
+    fn send(&self, state: &mut CoreState, job: TaskJob, clock: &TurnClock) -> Option<TaskJob> {
+        let Some(at) = state.lane_with_room(job.waiter.nearest(), clock) else {
             return Some(job);
         };
         if state.graph.is_overtaken(job.waiter.run()) || !job.waiter.start() {
@@ -103,8 +108,9 @@ impl ExecutorCore {
 
     /// Sends queued tasks while there is room.
     pub fn refill(&self, state: &mut CoreState) {
+        let clock = TurnClock::default();
         while let Some(job) = state.queue.pop_front() {
-            if let Some(job) = self.send(state, job) {
+            if let Some(job) = self.send(state, job, &clock) {
                 state.queue.push_front(job);
                 return;
             }
