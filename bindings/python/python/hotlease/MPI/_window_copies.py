@@ -34,7 +34,7 @@ class ProgramMemory:
             return
         import numpy
 
-        own, public, before = (numpy.frombuffer(each, "u1") for each in (self.own, self._public, self._before))
+        own, public, before = (numpy.frombuffer(memoryview(each), "u1") for each in (self.own, self._public, self._before))
         numpy.copyto(public, own, where=own != before)
         # Of one moment: others may write to other places.
         now = public.copy()
