@@ -72,7 +72,9 @@ def by_another_mpi(ranks, text, folder):
         return None
     theirs = folder / "program.py"
     theirs.write_text(text.replace("from hotlease import MPI", "from mpi4py import MPI"))
-    env = {**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # More ranks than processors, which do not poll all the time.
+    for_open_mpi = ("ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe", "MCA_mpi_yield_when_idle")
+    env = {**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "", **{f"OMPI_{name}": "1" for name in for_open_mpi}}
     command = [python.parent / "mpiexec", "-n", str(ranks), python, theirs]
     return good(subprocess.run(command, capture_output=True, text=True, env=env, timeout=120))
 
