@@ -75,6 +75,7 @@ fn rules(table: impl Iterator<Item = &'static SystemCall>) -> Result<CallRules, 
         for &rule in call.rules {
             let (argument, operator, value) = match rule {
                 ArgumentRule::Is(argument, value) => (argument, SeccompCmpOp::Eq, value),
+                ArgumentRule::IsNot(argument, value) => (argument, SeccompCmpOp::Ne, value),
                 ArgumentRule::MaskedIs(argument, bits, value) => (argument, SeccompCmpOp::MaskedEq(bits), value),
                 ArgumentRule::HasNone(argument, bits) => (argument, SeccompCmpOp::MaskedEq(bits), 0),
             };

@@ -10,6 +10,8 @@
 pub enum ArgumentRule {
     /// The argument with this index, from 0, has this value.
     Is(u8, u64),
+    /// The argument with this index has another value.
+    IsNot(u8, u64),
     /// None of these bits are set in the argument.
     HasNone(u8, u64),
     /// Exactly the bits of the last number are set, of those in the mask.
@@ -76,6 +78,10 @@ pub fn lost_by_forks() -> impl Iterator<Item = &'static SystemCall> {
 /// Flags of clone(2) that make namespaces.
 const NAMESPACES: u64 = 0x7e02_0000;
 const UNIX: u64 = libc::AF_UNIX as u64;
+/// Bit of the commands of fcntl(2) that only Linux has. Among them are F_NOTIFY and F_SETLEASE, which tell what other
+/// processes do with a file or folder.
+const LINUX_FCNTL: u64 = 1024;
+const OUT_OF_BAND: u64 = libc::MSG_OOB as u64;
 
 macro_rules! calls {
     ($($constant:ident $([$($rule:expr),+])? $why:literal;)*) => {
@@ -88,7 +94,7 @@ macro_rules! calls {
     };
 }
 
-use ArgumentRule::{HasNone, Is, MaskedIs};
+use ArgumentRule::{HasNone, Is, IsNot, MaskedIs};
 
 const BASE_CALLS: &[SystemCall] = calls! {
     // Memory.
@@ -121,7 +127,9 @@ const BASE_CALLS: &[SystemCall] = calls! {
     SYS_close_range "many of them, before a program is run";
     SYS_dup "descriptors of a subprocess";
     SYS_dup3 "the same";
-    SYS_fcntl "flags and locks of descriptors: a shared core is claimed by a lock";
+    SYS_fcntl [HasNone(1, LINUX_FCNTL), Is(1, libc::F_DUPFD_CLOEXEC as u64), Is(1, libc::F_SETPIPE_SZ as u64),
+        Is(1, libc::F_GETPIPE_SZ as u64), Is(1, libc::F_ADD_SEALS as u64), Is(1, libc::F_GET_SEALS as u64)]
+        "flags and locks of descriptors: a shared core is claimed by a lock. No news of what others do with a file";
     SYS_flock "locks of files";
     SYS_lseek "places in files";
     SYS_fstat "what a descriptor is";
@@ -181,9 +189,6 @@ const BASE_CALLS: &[SystemCall] = calls! {
     SYS_timerfd_settime "the same";
     SYS_timerfd_gettime "the same";
     SYS_signalfd4 "signals in event loops";
-    SYS_inotify_init1 "files that change, in event loops";
-    SYS_inotify_add_watch "the same";
-    SYS_inotify_rm_watch "the same";
     SYS_futex "locks, and sleeping in shared memory until a client wakes a slot";
     SYS_nanosleep "sleeping";
     SYS_clock_nanosleep "the same";
@@ -196,17 +201,18 @@ const BASE_CALLS: &[SystemCall] = calls! {
     SYS_accept4 "the same";
     SYS_accept "the same";
     SYS_connect "the same";
-    SYS_sendto "messages";
-    SYS_recvfrom "the same";
-    SYS_sendmsg "answers to the agent";
-    SYS_recvmsg "its orders, and memory that comes with them";
-    SYS_sendmmsg "several messages";
-    SYS_recvmmsg "the same";
+    SYS_sendto [HasNone(3, OUT_OF_BAND)] "messages, none of them out of band";
+    SYS_recvfrom [HasNone(3, OUT_OF_BAND)] "the same";
+    SYS_sendmsg [HasNone(2, OUT_OF_BAND)] "answers to the agent";
+    SYS_recvmsg [HasNone(2, OUT_OF_BAND)] "its orders, and memory that comes with them";
+    SYS_sendmmsg [HasNone(3, OUT_OF_BAND)] "several messages";
+    SYS_recvmmsg [HasNone(3, OUT_OF_BAND)] "the same";
     SYS_shutdown "ends of connections";
     SYS_getsockname "who one is";
     SYS_getpeername "who the other is";
     SYS_getsockopt "options of sockets";
-    SYS_setsockopt "the same";
+    SYS_setsockopt [IsNot(1, libc::SOL_SOCKET as u64), IsNot(2, libc::SO_LINGER as u64)]
+        "the same, but no close that waits (SO_LINGER): the process that is sent such a socket would wait";
     // Processes and threads of its own sandbox.
     SYS_clone [HasNone(0, NAMESPACES)] "threads and subprocesses, but no namespaces";
     SYS_execve "programs: no right is to be gained by one";
@@ -338,7 +344,6 @@ const OLD: &[SystemCall] = calls! {
     SYS_epoll_wait "as epoll_pwait";
     SYS_eventfd "as eventfd2";
     SYS_signalfd "as signalfd4";
-    SYS_inotify_init "as inotify_init1";
     SYS_fork "as clone";
     SYS_vfork "the same";
     SYS_getpgrp "as getpgid";
@@ -443,6 +448,9 @@ mod tests {
             "modify_ldt",
             "acct",
             "syslog",
+            "inotify_init",
+            "inotify_init1",
+            "fanotify_init",
         ] {
             assert!(!names.contains(bad), "{bad} is allowed");
         }

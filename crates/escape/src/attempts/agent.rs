@@ -6,7 +6,9 @@ use crate::syscall::{judge_senseless_call, kernel};
 use crate::variables::{PREFIX, number, path, text};
 use nix::errno::Errno;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 pub(super) const THEME: Threat = Threat {
@@ -26,6 +28,8 @@ pub(super) const THEME: Threat = Threat {
             control_pidfd, by_effect(), needs("Linux 6.5");
         "control-descriptors", "send the agent thousands of descriptors over the control socket",
             control_descriptors, by_effect(), need_not_succeed();
+        "control-linger", "send the agent sockets whose close waits for their peer (SO_LINGER)",
+            control_linger, by_effect();
         "control-buffer", "make the control socket's buffer larger than the system allows (SO_SNDBUFFORCE)",
             control_buffer, with_capability(Capability::NetAdmin);
         "control-interfaces", "ask the control socket, which was made outside, for the network's interfaces there",
@@ -145,7 +149,7 @@ fn control_pidfd() -> AttemptResult {
 fn control_descriptors() -> AttemptResult {
     // As many descriptors as one message carries, in more messages than a socket buffers.
     let null = fs::File::open("/dev/null").map_err(with_place("/dev/null"))?;
-    let fds = vec![std::os::fd::AsRawFd::as_raw_fd(&null); 253];
+    let fds = vec![null.as_raw_fd(); 253];
     let mut sent = 0;
     for _ in 0..64 {
         let message = [nix::sys::socket::ControlMessage::ScmRights(&fds)];
@@ -157,6 +161,47 @@ fn control_descriptors() -> AttemptResult {
         }
     }
     Ok(format!("sent {sent} descriptors"))
+}
+
+/// Longer than the agent's stand-in waits for a close.
+const LINGER_SECONDS: libc::c_int = 60;
+
+fn control_linger() -> AttemptResult {
+    let linger = |socket: i32| {
+        let value = libc::linger {
+            l_onoff: 1,
+            l_linger: LINGER_SECONDS,
+        };
+        kernel!(
+            SYS_setsockopt,
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            &raw const value,
+            size_of_val(&value)
+        )
+    };
+    // Any socket shows whether the option exists here, also where there is no TCP.
+    linger(0)?;
+    let connection = || {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(with_place("bind"))?;
+        let mut full = TcpStream::connect(listener.local_addr()?).map_err(with_place("connect"))?;
+        let (unread, _) = listener.accept().map_err(with_place("accept"))?;
+        linger(full.as_raw_fd())?;
+        full.set_nonblocking(true)?;
+        while full.write(&[0; 1 << 16]).is_ok() {}
+        Ok::<_, StopReason>((full, unread))
+    };
+    // Each with its other end, so that none of them is closed earlier. The close of the full end waits if it comes before the
+    // other's, so the second pair has the other order.
+    let (first, second) = (connection()?, connection()?);
+    let ends = [&first.0, &first.1, &second.1, &second.0];
+    let fds = ends.map(AsRawFd::as_raw_fd);
+    let message = [nix::sys::socket::ControlMessage::ScmRights(&fds)];
+    let bytes = [std::io::IoSlice::new(b"x")];
+    let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT;
+    nix::sys::socket::sendmsg::<()>(0, &bytes, &message, flags, None).map_err(with_place("sendmsg"))?;
+    Ok("sent both ends of two connections".into())
 }
 
 fn control_buffer() -> AttemptResult {

@@ -1,9 +1,10 @@
 //! Attempts at parts of the kernel that no function needs, and that have had most of its vulnerabilities.
 
-use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, with_place};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, untried, with_place};
 use crate::syscall::{judge_senseless_call, kernel};
 use nix::errno::Errno;
 use std::fs;
+use std::os::fd::AsRawFd;
 
 pub(super) const THEME: Threat = Threat {
     threat: "call parts of the kernel that no function needs, or get round the filter of system calls",
@@ -22,6 +23,9 @@ pub(super) const THEME: Threat = Threat {
         "userfaultfd", "stop the kernel in the middle of a copy (userfaultfd)", userfaultfd, needs("userfaultfd");
         "fanotify", "watch what others do with files (fanotify)",
             fanotify, with_capability(Capability::SysAdmin), needs("fanotify");
+        "inotify", "be told when others run a program of the host (inotify)", inotify, needs("inotify");
+        "dnotify", "be told what others do in a folder of the host (F_NOTIFY)", dnotify, needs("dnotify");
+        "out-of-band", "send out of band over a Unix socket (MSG_OOB)", out_of_band, needs("MSG_OOB on Unix sockets");
         "ptrace-own", "trace a process of its own, to change its calls after the filter saw them", ptrace_own;
         "read-implies-exec", "make all readable memory executable (personality)", read_implies_exec;
         "no-randomisation", "switch the randomisation of addresses off (personality)", no_randomisation;
@@ -182,6 +186,41 @@ fn userfaultfd() -> AttemptResult {
 fn fanotify() -> AttemptResult {
     kernel!(SYS_fanotify_init, libc::FAN_CLASS_NOTIF, libc::O_RDONLY)?;
     Ok("may watch file systems".into())
+}
+
+fn inotify() -> AttemptResult {
+    let watch = kernel!(SYS_inotify_init1, 0)?;
+    kernel!(
+        SYS_inotify_add_watch,
+        watch,
+        c"/usr/bin".as_ptr(),
+        libc::IN_OPEN | libc::IN_ACCESS
+    )?;
+    Ok("is told what is opened in /usr/bin, which has the same inode for all".into())
+}
+
+fn dnotify() -> AttemptResult {
+    const F_SETSIG: libc::c_int = 10;
+    const DN_ACCESS: libc::c_int = 1;
+    let folder = fs::File::open("/usr/bin").map_err(with_place("/usr/bin"))?;
+    // A real-time signal, so that news would not end this process.
+    kernel!(SYS_fcntl, folder.as_raw_fd(), F_SETSIG, libc::SIGRTMIN())?;
+    match kernel!(SYS_fcntl, folder.as_raw_fd(), libc::F_NOTIFY, DN_ACCESS) {
+        // The kernel was built without it.
+        Err(StopReason::Denied(how)) if how.ends_with("EINVAL") => untried(how),
+        Err(stop) => Err(stop),
+        Ok(_) => Ok("is signalled what is read in /usr/bin".into()),
+    }
+}
+
+fn out_of_band() -> AttemptResult {
+    let (one, _other) = std::os::unix::net::UnixStream::pair()?;
+    let byte = b"x";
+    match kernel!(SYS_sendto, one.as_raw_fd(), byte.as_ptr(), 1, libc::MSG_OOB, 0, 0) {
+        Err(StopReason::Denied(how)) if how.ends_with("EOPNOTSUPP") => untried(how),
+        Err(stop) => Err(stop),
+        Ok(_) => Ok("sent a byte out of band".into()),
+    }
 }
 
 fn ptrace_own() -> AttemptResult {

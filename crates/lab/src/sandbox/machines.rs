@@ -6,7 +6,7 @@
 //! something behind, get machines of their own from the start.
 
 use super::judgement::{AttemptFacts, Judgement, judge};
-use super::trial::{AttemptExit, DEADLINE, DEATH, TestSetup, control_socket, drain};
+use super::trial::{AttemptExit, DEADLINE, DEATH, TestSetup, can_close, control_socket};
 use hotlease_escape::{Attempt, BEGUN, ENDED, themes};
 use hotlease_sandbox::{Exit, Kind, Process, ProcessEnd};
 use std::collections::BTreeMap;
@@ -158,7 +158,7 @@ impl TestSetup {
         }
         process.kill();
         let is_gone = tokio::time::timeout(DEATH, process.exited()).await.is_ok();
-        drain(&ours);
+        can_close(ours).await;
         let output = process.output();
         heard.add_output(&output);
         drop(process);

@@ -99,16 +99,13 @@ pub fn system_calls(network: bool) -> Value {
             always.push(call.name());
         }
         for rule in call.rules {
-            let (index, mask, value) = match *rule {
-                ArgumentRule::Is(index, value) => (index, INT, value),
-                ArgumentRule::HasNone(index, bits) => (index, bits, 0),
-                ArgumentRule::MaskedIs(index, bits, value) => (index, bits, value),
-            };
-            rows.push(json!({
-                "names": [call.name()],
-                "action": "SCMP_ACT_ALLOW",
-                "args": [{ "index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ" }],
-            }));
+            for (index, mask, value) in comparisons(*rule) {
+                rows.push(json!({
+                    "names": [call.name()],
+                    "action": "SCMP_ACT_ALLOW",
+                    "args": [{ "index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ" }],
+                }));
+            }
         }
     }
     rows.push(json!({ "names": always, "action": "SCMP_ACT_ALLOW" }));
@@ -119,6 +116,20 @@ pub fn system_calls(network: bool) -> Value {
         "architectures": [ARCHITECTURE],
         "syscalls": rows,
     })
+}
+
+/// Comparisons of an argument under a mask, of which one holds if the rule does. Only these compare 32 bits, which is what
+/// the kernel takes of an integer: a value is another one if any bit differs.
+fn comparisons(rule: ArgumentRule) -> Vec<(u8, u64, u64)> {
+    match rule {
+        ArgumentRule::Is(index, value) => vec![(index, INT, value)],
+        ArgumentRule::IsNot(index, value) => {
+            let bits = (0..u32::BITS).map(|bit| 1 << bit);
+            bits.map(|bit| (index, bit, !value & bit)).collect()
+        }
+        ArgumentRule::HasNone(index, bits) => vec![(index, bits, 0)],
+        ArgumentRule::MaskedIs(index, bits, value) => vec![(index, bits, value)],
+    }
 }
 
 fn text(word: &OsStr) -> io::Result<&str> {

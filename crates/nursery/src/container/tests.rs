@@ -2,6 +2,7 @@
 //! that are installed.
 
 use super::*;
+use crate::system_calls::ArgumentRule;
 use serde_json::json;
 
 fn words(list: &[OsString]) -> Vec<&str> {
@@ -117,10 +118,29 @@ fn the_list_of_system_calls_of_a_bundle_is_the_table() {
         let table: Vec<_> = crate::system_calls::table(network).collect();
         let named = |name: &&serde_json::Value| table.iter().any(|call| call.rules.is_empty() && *name == call.name());
         assert_eq!(always.iter().filter(named).count(), always.len());
-        let rules: usize = table.iter().map(|call| call.rules.len()).sum();
+        let comparisons = |rule: &ArgumentRule| match rule {
+            ArgumentRule::IsNot(..) => 32,
+            _ => 1,
+        };
+        let rules: usize = table.iter().flat_map(|call| call.rules).map(comparisons).sum();
         assert_eq!(conditions, rules);
         let free = table.iter().filter(|call| call.rules.is_empty()).count();
         assert_eq!(always.len(), free);
+        let allows = |call: &str, arguments: [u64; 3]| {
+            rows.iter().filter(|row| row["names"][0] == call).any(|row| {
+                let condition = &row["args"][0];
+                let number = |name: &str| condition[name].as_u64().expect("a number");
+                arguments[number("index") as usize] & number("value") == number("valueTwo")
+            })
+        };
+        let (level, option) = (libc::SOL_SOCKET as u64, libc::SO_LINGER as u64);
+        let high = 1 << 32;
+        assert!(!allows("setsockopt", [0, level, option]));
+        assert!(
+            !allows("setsockopt", [0, level | high, option | high]),
+            "the kernel takes 32 bits"
+        );
+        assert!(allows("setsockopt", [0, level, option + 1]) && allows("setsockopt", [0, level + 1, option]));
     }
 }
 

@@ -97,6 +97,26 @@ fn no_call_of_another_architecture_is_decided_on() {
 }
 
 #[test]
+fn no_socket_can_be_made_whose_close_waits() {
+    for calls in [table(true).collect::<Vec<_>>(), table_of_zygote().collect()] {
+        let tree = allowing(calls.into_iter()).unwrap();
+        let decided = |level: u64, option: u64| {
+            let arguments = [3, level, option, 0, 0, 0];
+            run(&tree, libc::SYS_setsockopt as u32, here(), arguments).0
+        };
+        let (level, option) = (libc::SOL_SOCKET as u64, libc::SO_LINGER as u64);
+        assert_eq!(decided(level, option), MISSING);
+        assert_eq!(
+            decided(level | 1 << 32, option | 1 << 32),
+            MISSING,
+            "the kernel takes 32 bits"
+        );
+        assert_eq!(decided(level, libc::SO_KEEPALIVE as u64), ALLOW);
+        assert_eq!(decided(libc::IPPROTO_TCP as u64, option), ALLOW);
+    }
+}
+
+#[test]
 fn a_decision_about_any_call_takes_few_steps() {
     let calls: Vec<_> = table(false).collect();
     let tree = allowing(calls.iter().copied()).unwrap();

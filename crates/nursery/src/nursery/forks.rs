@@ -13,7 +13,7 @@ use crate::root::Host;
 use crate::zygote;
 use crate::zygote::ZygoteNamespaces;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, shutdown, socketpair};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -71,6 +71,7 @@ impl Zygote {
         let kind = SockType::SeqPacket;
         let (orders, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
         fcntl(&orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        only_send(&orders)?;
         let zygote = Self {
             orders,
             targets,
@@ -190,6 +191,12 @@ impl Sandbox {
         let waits = matches!(self.stage, SandboxStage::Preparing(_) | SandboxStage::Prepared);
         self.is_of(zygote) && waits && self.failure.is_none()
     }
+}
+
+/// Has the kernel refuse messages to a socket that only sends. The kernel would close descriptors in them with the socket,
+/// in the nursery, for as long as the tenant likes.
+fn only_send(socket: &OwnedFd) -> io::Result<()> {
+    Ok(shutdown(socket.as_raw_fd(), Shutdown::Read)?)
 }
 
 /// Pids of a process, from the nursery's namespace inwards; `None`: it is gone.
@@ -392,6 +399,7 @@ impl Nursery {
         let kind = SockType::SeqPacket;
         let (go, waiting) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
         fcntl(&go, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        only_send(&go)?;
         let sandbox = &mut self.sandboxes[index];
         let ZygoteRole::Nested(forked) = &mut sandbox.role else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -466,5 +474,19 @@ impl Nursery {
                 }
                 _ => false,
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::zygote::ForkRequest;
+
+    #[test]
+    fn a_zygote_can_send_the_nursery_nothing_to_close() {
+        let (zygote, theirs) = Zygote::new(Vec::new()).expect("a socket");
+        let refused = send(&theirs, &ForkRequest::Go, &[zygote.orders.as_fd()]);
+        assert_eq!(refused.expect_err("taken").kind(), io::ErrorKind::BrokenPipe);
+        send(&zygote.orders, &ForkRequest::Go, &[]).expect("it is still told");
     }
 }
