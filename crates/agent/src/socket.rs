@@ -1,17 +1,20 @@
 //! A message socket for use in the async runtime.
 
+use hotlease_fabric::foreign::ForeignDescriptor;
 use hotlease_fabric::socket::{Socket, SocketError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use tokio::io::unix::AsyncFd;
 
-/// A non-blocking [`Socket`]. Sending never waits; receiving can.
+/// A non-blocking [`Socket`] to a client. Sending never waits; receiving can. No close of a descriptor that the client sends is
+/// waited for.
 pub(crate) struct AsyncSocket(AsyncFd<Socket>);
 
 impl AsyncSocket {
     pub fn new(socket: Socket) -> io::Result<Self> {
+        let socket = socket.closed_aside();
         socket.set_nonblocking(true)?;
         // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns one for its
         // whole life, and this crate has no unsafe code.
@@ -20,10 +23,10 @@ impl AsyncSocket {
     }
 
     /// Receives the next message; `None` when the peer has closed. Loses no message if it is dropped before it is done.
-    pub async fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<OwnedFd>)>, SocketError> {
+    pub async fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<ForeignDescriptor>)>, SocketError> {
         loop {
             let mut ready = self.0.readable().await?;
-            match self.0.get_ref().receive() {
+            match self.0.get_ref().receive_foreign() {
                 Err(error) if error.would_block() => ready.clear_ready(),
                 received => return received,
             }

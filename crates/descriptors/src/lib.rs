@@ -44,34 +44,67 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     }
 }
 
-/// Receives the next message into `bytes`. Returns its length, which is 0 when the peer has closed, and its descriptors,
-/// which are closed on exec. A message that is longer than `bytes`, or has more than `most` descriptors, is an error, and
-/// all of its descriptors are closed.
-pub fn receive(socket: impl AsFd, bytes: &mut [u8], most: usize) -> Result<(usize, Vec<OwnedFd>), ReceiveError> {
+/// A received message, or as much of it as there was room for.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes that were received; 0 when the peer has closed.
+    pub length: usize,
+    /// Descriptors that came with it, closed on exec.
+    pub descriptors: Vec<OwnedFd>,
+    /// Whether bytes or descriptors are missing, for which there was no room.
+    pub is_truncated: bool,
+}
+
+/// Receives the next message into `bytes`, with all of its descriptors.
+pub fn receive_all(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Received> {
     // Room for all descriptors that the kernel lets a peer attach.
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
+    receive_into(socket, bytes, RecvAncillaryBuffer::new(&mut space))
+}
+
+/// Receives the next message into `bytes`; returns its length, which is 0 when the peer has closed. Takes no
+/// descriptors: a message with any is an error, and the kernel closes them in this call. Their close may take as long as
+/// the sender likes, so this is for a thread that serves one peer alone.
+pub fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<usize, ReceiveError> {
+    let received = receive_into(socket, bytes, RecvAncillaryBuffer::default())?;
+    match received.is_truncated {
+        true => Err(ReceiveError::Truncated),
+        false => Ok(received.length),
+    }
+}
+
+fn receive_into(socket: impl AsFd, bytes: &mut [u8], mut control: RecvAncillaryBuffer<'_>) -> io::Result<Received> {
     let received = loop {
         let mut spans = [IoSliceMut::new(bytes)];
         match recvmsg(&socket, &mut spans, &mut control, RecvFlags::CMSG_CLOEXEC) {
             // ECONNRESET: the peer closed with our message unread. The kernel reports it once, ahead of the messages
             // that the peer sent before and ahead of the end of file.
             Err(Errno::INTR | Errno::CONNRESET) => continue,
-            result => break result.map_err(io::Error::from)?,
+            result => break result?,
         }
     };
-    // The descriptors are owned first, so that every return path closes them.
     let mut descriptors: Vec<OwnedFd> = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             descriptors.extend(rights);
         }
     }
-    let is_truncated = received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    if is_truncated || descriptors.len() > most {
+    Ok(Received {
+        length: received.bytes,
+        descriptors,
+        is_truncated: received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC),
+    })
+}
+
+/// Receives the next message into `bytes`. Returns its length, which is 0 when the peer has closed, and its descriptors,
+/// which are closed on exec. A message that is longer than `bytes`, or has more than `most` descriptors, is an error, and
+/// all of its descriptors are closed, which may wait: this is for peers that are trusted.
+pub fn receive(socket: impl AsFd, bytes: &mut [u8], most: usize) -> Result<(usize, Vec<OwnedFd>), ReceiveError> {
+    let received = receive_all(socket, bytes)?;
+    if received.is_truncated || received.descriptors.len() > most {
         return Err(ReceiveError::Truncated);
     }
-    Ok((received.bytes, descriptors))
+    Ok((received.length, received.descriptors))
 }
 
 #[cfg(test)]
@@ -118,6 +151,16 @@ mod tests {
                 "{count} descriptors were left open"
             );
         }
+        let (a, b) = pair();
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        send(&a, &[1], &[reader.as_fd()]).expect("sent");
+        send(&a, &[2], &[]).expect("sent");
+        drop(reader);
+        let received = receive_bytes(&b, &mut [0; 4]);
+        assert!(matches!(received, Err(ReceiveError::Truncated)), "{received:?}");
+        let broken = writer.write(b"x").map_err(|error| error.kind());
+        assert_eq!(broken, Err(io::ErrorKind::BrokenPipe), "left open where none is taken");
+        assert_eq!(receive_bytes(&b, &mut [0; 4]).expect("the next"), 1);
         let (a, b) = pair();
         let stdin = std::io::stdin();
         send(&a, &[1], &vec![stdin.as_fd(); SCM_MAX_FD]).expect("sent");

@@ -11,6 +11,7 @@
 //! * [`lane`] — a stream of messages from one process of a node to another.
 //! * [`loan`] — memory of a caller that an engine uses while a closure runs.
 //! * [`socket`] — descriptor passing between processes of one node.
+//! * [`foreign`] — descriptors that another process chose, whose close may wait.
 //! * [`fence`] — a fence that costs one of its two sides nothing.
 //! * [`forks`] — values that the child of a fork makes anew.
 //! * [`usage`] — the counters that a worker shares with its agent.
@@ -31,6 +32,8 @@ pub mod clock;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod fence;
+#[cfg(not(loom))]
+pub mod foreign;
 #[cfg(not(loom))]
 pub mod forks;
 pub mod lane;

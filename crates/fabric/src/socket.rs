@@ -2,15 +2,18 @@
 //! sockets.
 //!
 //! Messages are those of `hotlease-wire`. A received message is decoded from a private copy of bounded size;
-//! descriptors that the receiver does not want are closed.
+//! descriptors that the receiver does not want are closed. A peer that is not trusted may send descriptors whose close
+//! waits: [`Socket::receive_foreign`] and [`Socket::receive_bytes`] are for its messages, and [`Socket::closed_aside`] is
+//! for those that are still unread at the end.
 
+use crate::foreign::{ForeignDescriptor, close_aside};
 use hotlease_descriptors::ReceiveError;
 use hotlease_wire::limits::{MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 use hotlease_wire::{DecodeError, decode, encode};
 use nix::sys::socket::sockopt::PeerCredentials as PeerCredentialsOption;
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt, listen, socket,
-    socketpair,
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt, listen,
+    shutdown, socket, socketpair,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::io;
@@ -61,40 +64,93 @@ pub struct PeerCredentials {
 
 /// A message as received, and its descriptors.
 pub type RawMessage = (Vec<u8>, Vec<OwnedFd>);
+/// A message as received from a peer that is not trusted, and its descriptors.
+pub type ForeignMessage = (Vec<u8>, Vec<ForeignDescriptor>);
+
+/// Whether descriptors may be sent to a socket, which is so by default (Linux 6.16).
+const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// One end of a `SOCK_SEQPACKET` Unix connection. Closed on drop.
 #[derive(Debug)]
-pub struct Socket(OwnedFd);
+pub struct Socket {
+    /// `None` only while it is dropped or taken.
+    fd: Option<OwnedFd>,
+    closes_aside: bool,
+}
 
 impl Socket {
     /// Makes two connected ends.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        Ok((Self(a), Self(b)))
+        Ok((Self::from(a), Self::from(b)))
+    }
+
+    fn fd(&self) -> &OwnedFd {
+        self.fd.as_ref().expect("taken only where `self` ends")
+    }
+
+    /// Has the socket closed by [`close_aside`] when it is dropped: a peer that is not trusted may have sent it
+    /// descriptors, which the kernel closes with it.
+    #[must_use]
+    pub fn closed_aside(mut self) -> Self {
+        self.closes_aside = true;
+        self
+    }
+
+    /// Another handle of this socket, which is not [closed aside](Self::closed_aside). The kernel closes the socket with
+    /// the last of its handles.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self::from(self.fd().try_clone()?))
+    }
+
+    /// Has the kernel refuse messages with descriptors to this socket from now on, where it can (Linux 6.16).
+    pub fn refuse_descriptors(&self) -> io::Result<()> {
+        let off: libc::c_int = 0;
+        // SAFETY: the pointer is to an integer of the length that is stated, which lives for the length of the call.
+        let set = unsafe {
+            libc::setsockopt(
+                self.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PASSRIGHTS,
+                (&raw const off).cast(),
+                size_of_val(&off) as libc::socklen_t,
+            )
+        };
+        match io::Error::last_os_error() {
+            _ if set == 0 => Ok(()),
+            error if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// Ends the connection in both directions: the peer sees its end, and can send nothing more. What it has sent can
+    /// still be received.
+    pub fn shut_down(&self) -> io::Result<()> {
+        Ok(shutdown(self.as_raw_fd(), Shutdown::Both)?)
     }
 
     /// Connects to a [`SocketListener`].
     pub fn connect(path: &Path) -> io::Result<Self> {
         let fd = new_socket(SockFlag::SOCK_CLOEXEC)?;
         connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-        Ok(Self(fd))
+        Ok(Self::from(fd))
     }
 
     /// Makes calls return `WouldBlock` instead of waiting, or wait again.
     pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
-        let stream = std::os::unix::net::UnixStream::from(self.0.try_clone()?);
+        let stream = std::os::unix::net::UnixStream::from(self.fd().try_clone()?);
         stream.set_nonblocking(on)
     }
 
     /// Sets how long a blocking receive waits before it fails with `WouldBlock`.
     pub fn set_receive_timeout(&self, timeout: Option<std::time::Duration>) -> io::Result<()> {
-        let stream = std::os::unix::net::UnixStream::from(self.0.try_clone()?);
+        let stream = std::os::unix::net::UnixStream::from(self.fd().try_clone()?);
         stream.set_read_timeout(timeout)
     }
 
     /// Credentials of the peer. For a pair: those of the process that made it.
     pub fn peer(&self) -> io::Result<PeerCredentials> {
-        let peer = getsockopt(&self.0, PeerCredentialsOption)?;
+        let peer = getsockopt(self.fd(), PeerCredentialsOption)?;
         Ok(PeerCredentials {
             uid: peer.uid(),
             gid: peer.gid(),
@@ -112,10 +168,10 @@ impl Socket {
         if bytes.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, SocketError::Truncated));
         }
-        hotlease_descriptors::send(&self.0, bytes, fds)
+        hotlease_descriptors::send(self, bytes, fds)
     }
 
-    /// Receives the next message and its descriptors (closed on exec); `None` when the peer has closed.
+    /// Receives the next message and its descriptors (closed on exec) from a trusted peer; `None` when the peer has closed.
     pub fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<OwnedFd>)>, SocketError> {
         match self.receive_raw()? {
             Some((bytes, fds)) => Ok(Some((decode(&bytes)?, fds))),
@@ -126,33 +182,90 @@ impl Socket {
     /// Receives the next message without decoding it, to forward it; otherwise as [`receive`](Self::receive).
     pub fn receive_raw(&self) -> Result<Option<RawMessage>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
-        let (length, fds) = hotlease_descriptors::receive(&self.0, &mut bytes, MESSAGE_FDS_MAX)?;
+        let (length, fds) = hotlease_descriptors::receive(self, &mut bytes, MESSAGE_FDS_MAX)?;
         bytes.truncate(length);
         Ok((length > 0).then_some((bytes, fds)))
+    }
+
+    /// Receives the next message and its descriptors from a peer that is not trusted; `None` when the peer has closed.
+    /// No close of a descriptor is waited for.
+    pub fn receive_foreign<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<ForeignDescriptor>)>, SocketError> {
+        match self.receive_foreign_raw()? {
+            Some((bytes, fds)) => Ok(Some((decode(&bytes)?, fds))),
+            None => Ok(None),
+        }
+    }
+
+    /// Receives the next message without decoding it, to forward it; otherwise as
+    /// [`receive_foreign`](Self::receive_foreign).
+    pub fn receive_foreign_raw(&self) -> Result<Option<ForeignMessage>, SocketError> {
+        let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+        let received = hotlease_descriptors::receive_all(self, &mut bytes)?;
+        let fds: Vec<_> = received.descriptors.into_iter().map(ForeignDescriptor::from).collect();
+        if received.is_truncated || fds.len() > MESSAGE_FDS_MAX {
+            return Err(SocketError::Truncated);
+        }
+        bytes.truncate(received.length);
+        Ok((received.length > 0).then_some((bytes, fds)))
+    }
+
+    /// Receives the next message without decoding it, on a thread that serves this peer alone; `None` when the peer has
+    /// closed. A message with descriptors is an error, and their close is waited for.
+    pub fn receive_bytes(&self) -> Result<Option<Vec<u8>>, SocketError> {
+        let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+        let length = hotlease_descriptors::receive_bytes(self, &mut bytes)?;
+        bytes.truncate(length);
+        Ok((length > 0).then_some(bytes))
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd().as_fd()
     }
 }
 
 impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd().as_raw_fd()
     }
 }
 
 impl From<OwnedFd> for Socket {
     fn from(fd: OwnedFd) -> Self {
-        Self(fd)
+        Self {
+            fd: Some(fd),
+            closes_aside: false,
+        }
+    }
+}
+
+impl From<ForeignDescriptor> for Socket {
+    /// The socket is [closed aside](Socket::closed_aside).
+    fn from(fd: ForeignDescriptor) -> Self {
+        Self::from(fd.into_trusted()).closed_aside()
+    }
+}
+
+impl From<Socket> for ForeignDescriptor {
+    fn from(mut socket: Socket) -> Self {
+        Self::from(socket.fd.take().expect("taken only where `self` ends"))
     }
 }
 
 impl From<Socket> for OwnedFd {
-    fn from(socket: Socket) -> Self {
-        socket.0
+    fn from(mut socket: Socket) -> Self {
+        socket.fd.take().expect("taken only where `self` ends")
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take()
+            && self.closes_aside
+        {
+            close_aside(fd);
+        }
     }
 }
 
@@ -178,7 +291,7 @@ impl SocketListener {
     pub fn accept(&self) -> io::Result<Socket> {
         let fd = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
         // SAFETY: accept4 just made this descriptor for us.
-        Ok(Socket(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Socket::from(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 }
 
@@ -237,6 +350,26 @@ mod tests {
         );
         hotlease_descriptors::send(&a, b"x", &fds).unwrap();
         assert!(matches!(b.receive::<WorkerAnswer>(), Err(SocketError::Truncated)));
+    }
+
+    #[test]
+    fn a_socket_that_refuses_descriptors_gets_messages_without_any() {
+        let (a, b) = Socket::pair().unwrap();
+        let file = sealed_copy("test", b"hello").unwrap();
+        b.refuse_descriptors().unwrap();
+        match a.send(&WorkerAnswer::Done, &[file.as_fd()]) {
+            // Kernels before Linux 6.16.
+            Ok(()) => assert!(matches!(b.receive_bytes(), Err(SocketError::Truncated))),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
+        }
+        a.send(&WorkerAnswer::Done, &[]).unwrap();
+        let bytes = b.receive_bytes().unwrap().expect("a message");
+        assert_eq!(decode::<WorkerAnswer>(&bytes).unwrap(), WorkerAnswer::Done);
+        b.send(&WorkerAnswer::Done, &[file.as_fd()]).unwrap();
+        assert_eq!(
+            a.receive_foreign::<WorkerAnswer>().unwrap().expect("a message").1.len(),
+            1
+        );
     }
 
     #[test]

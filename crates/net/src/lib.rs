@@ -8,6 +8,7 @@
 //! * [`SiteAccess`] — the manager that a client talks to, and what it shows there: a certificate, or a [`Credential`].
 //! * [`grpc`] — gRPC between verified peers.
 //! * [`tunnel`] — sessions and worker connections, carried to another host.
+//! * [`WorkerSocket`] — a local socket to a worker, whose code may send what takes minutes to close.
 //!
 //! Only TLS 1.3 is spoken. Both sides show a certificate, unless the daemon was told to accept connections without
 //! one. Neither side resumes an earlier connection. Processes of one node and user should use Unix sockets; of this
@@ -33,6 +34,7 @@ mod site_channel;
 mod tcp_options;
 mod trust;
 pub mod tunnel;
+mod worker_socket;
 
 pub use address::Address;
 pub use credential::Credential;
@@ -47,3 +49,4 @@ pub use peer::{CertificateInfo, CertificateRole, Peer};
 pub use site::{MANAGER_VARIABLE, Proof, SiteAccess, SiteOptions};
 pub use site_channel::SiteChannel;
 pub use trust::Trust;
+pub use worker_socket::WorkerSocket;

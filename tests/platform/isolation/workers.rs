@@ -3,14 +3,14 @@
 use hotlease_tests::connection::SHAPE;
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
 use hotlease_tests::library::library;
-use hotlease_tests::platform::{LIMIT, Platform, SOON};
+use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions, SOON};
 use hotlease_tests::process::Process;
 use hotlease_tests::session::RawSession;
-use hotlease_tests::wait::until_true;
-use hotlease_wire::Cause;
+use hotlease_tests::wait::{until, until_true};
 use hotlease_wire::frame::InvocationStatus;
-use hotlease_wire::grpc::AcquireRequest;
+use hotlease_wire::grpc::{AcquireRequest, Reach};
 use hotlease_wire::session::SessionReply;
+use hotlease_wire::{Cause, EndReason, Rejection};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -81,6 +81,65 @@ fn worker_that_writes_nonsense_to_its_agent_harms_only_its_lease() {
         );
         eprintln!("{function}: serving again after {:?}", start.elapsed());
         lease.session.release();
+    }
+    bystander.finish();
+}
+
+#[test]
+fn sockets_whose_close_waits_hold_up_neither_the_agent_nor_the_end_of_their_lease() {
+    const TTL: Duration = Duration::from_secs(10);
+    let platform = Platform::start_with(PlatformOptions {
+        further: vec!["--sandbox-network".into()],
+        ..PlatformOptions::default()
+    });
+    let bystander = Bystander::start(&platform);
+    for (sandbox, network) in [("process", false), ("namespace", true)] {
+        let grant = match platform.manager().acquire(AcquireRequest {
+            workers: 1,
+            slots_per_worker: 1,
+            ttl_ms: TTL.as_millis() as u64,
+            sandbox: sandbox.into(),
+            reach: network.then(|| Reach {
+                network,
+                ..Reach::default()
+            }),
+            ..AcquireRequest::default()
+        }) {
+            Ok(grant) => grant,
+            Err(Rejection::NoSandbox { why, .. }) => {
+                eprintln!("skipped: {why}");
+                continue;
+            }
+            Err(refusal) => panic!("no lease: {refusal}"),
+        };
+        let mut lease = RawLease::of(grant, &library("misbehaved"));
+        // More often than the agent has threads for everything that it does.
+        for round in 0..3 {
+            let function = lease.functions.index("sends_sockets_that_linger");
+            let request = lease.channel.request(lease.epoch, function, b"");
+            lease.channel.publish(&request);
+            let (event, _) = lease.session.event(LIMIT);
+            let SessionReply::WorkerDied { cause, .. } = event else {
+                panic!("{sandbox}, round {round}: {event:?}")
+            };
+            assert!(
+                !matches!(cause, Cause::Exit { status: 5, .. }),
+                "{sandbox}: it cannot make connections"
+            );
+            lease.reconnect();
+            lease.echo();
+            let listed = platform.manager().lease_info(&lease.grant.lease);
+            assert!(listed.is_some(), "{sandbox}, round {round}: the lease is not listed");
+        }
+        let (event, _) = lease.session.event(LIMIT);
+        let SessionReply::LeaseEnded { reason, .. } = event else {
+            panic!("{sandbox}: {event:?}")
+        };
+        assert_eq!(reason, EndReason::Expired);
+        let (grant, _) = until("another client gets the core", LIMIT, || {
+            platform.manager().lease(1, LONG).ok()
+        });
+        RawSession::attached(&grant).release();
     }
     bystander.finish();
 }

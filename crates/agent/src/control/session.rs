@@ -9,6 +9,7 @@ use crate::node::outbox::Outbox;
 use crate::node::{Node, SessionHold};
 use crate::socket::AsyncSocket;
 use crate::workers::worker::{ORDER_LIMIT, OrderError};
+use hotlease_fabric::foreign::ForeignDescriptor;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_lease::agent::BookEvent;
 use hotlease_wire::control::WorkerOrder;
@@ -18,7 +19,7 @@ use hotlease_wire::session::{SessionReply, SessionRequest};
 use hotlease_wire::token::Rights;
 use hotlease_wire::{EndReason, Rejection};
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,7 +34,7 @@ const AHEAD_MAX: usize = 8;
 /// Number of attempts to connect to a worker that dies meanwhile, before the client is told.
 const CONNECT_ATTEMPTS: usize = 3;
 
-type Request = (SessionRequest, Vec<OwnedFd>);
+type Request = (SessionRequest, Vec<ForeignDescriptor>);
 
 /// Refusal for a session over the limit.
 pub(crate) fn too_many() -> Rejection {
@@ -246,7 +247,7 @@ async fn answer(
     node: &Arc<Node>,
     attachment: &SessionHold,
     (request, fds): Request,
-) -> Result<Option<(SessionReply, Vec<OwnedFd>)>, Rejection> {
+) -> Result<Option<(SessionReply, Vec<ForeignDescriptor>)>, Rejection> {
     let lease = &attachment.lease;
     let needed = match &request {
         SessionRequest::Attach { .. } | SessionRequest::Connect { .. } => Rights::INVOKE,
@@ -302,7 +303,7 @@ async fn load(
     attachment: &SessionHold,
     hash: CodeHash,
     size_bytes: u64,
-    fds: Vec<OwnedFd>,
+    fds: Vec<ForeignDescriptor>,
 ) -> Result<(u16, u64), Rejection> {
     node.check_active(attachment.lease.id)?;
     if !attachment.rights.include(Rights::HOLDER) {
@@ -324,7 +325,12 @@ async fn load(
     }
     let code = match (fds.next(), fds.next()) {
         (None, _) => node.codes.get(hash).ok_or(Rejection::NeedCode(hash))?,
-        (Some(memory), None) => node.codes.admit(memory, hash, size_bytes).await?,
+        (Some(memory), None) => {
+            let memory = memory.into_memory().map_err(|_| Rejection::BadRequest {
+                what: "the function library's descriptor is not memory".into(),
+            })?;
+            node.codes.admit(memory, hash, size_bytes).await?
+        }
         (Some(_), Some(_)) => {
             return Err(Rejection::BadRequest {
                 what: "a function library is one descriptor".into(),
@@ -349,6 +355,8 @@ async fn connect(node: &Arc<Node>, attachment: &SessionHold, index: WorkerIndex)
         let (ours, theirs) = Socket::pair().map_err(|error| Rejection::Unavailable {
             what: format!("a socket to the worker: {error}"),
         })?;
+        // The worker may fill its end before the client has the other.
+        let ours = ours.closed_aside();
         let introduced = {
             // Under the lock, so that a revocation at this moment also ends this connection.
             let tables = node.tables();

@@ -5,10 +5,11 @@
 //! notices.
 
 use crate::socket::AsyncSocket;
+use hotlease_fabric::foreign::ForeignDescriptor;
 use hotlease_wire::session::SessionReply;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -19,7 +20,7 @@ const WAITING_MAX: usize = 32;
 /// Time for which an ending session waits until its client has read the last messages.
 const LINGER: Duration = Duration::from_secs(2);
 
-type Message = (SessionReply, Vec<OwnedFd>);
+type Message = (SessionReply, Vec<ForeignDescriptor>);
 
 #[derive(Default)]
 struct Queue {
@@ -51,7 +52,7 @@ impl Outbox {
     }
 
     /// Sends a message with descriptors, or queues it.
-    pub fn tell(&self, reply: SessionReply, fds: Vec<OwnedFd>) {
+    pub fn tell(&self, reply: SessionReply, fds: Vec<ForeignDescriptor>) {
         self.put(reply, fds, false);
     }
 
@@ -69,7 +70,7 @@ impl Outbox {
         self.put(reply, Vec::new(), true);
     }
 
-    fn put(&self, reply: SessionReply, fds: Vec<OwnedFd>, last: bool) {
+    fn put(&self, reply: SessionReply, fds: Vec<ForeignDescriptor>, last: bool) {
         let mut queue = self.queue();
         if queue.closing || queue.broken {
             return;

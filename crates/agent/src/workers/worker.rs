@@ -3,12 +3,13 @@
 //! Any task may send an order; one task reads the answers and hands each to the order that it belongs to, in turn. A
 //! worker that sends anything else, or closes its control socket, is killed.
 
-use crate::socket::AsyncSocket;
-use hotlease_fabric::socket::Socket;
+use hotlease_fabric::socket::{Socket, SocketError};
+use hotlease_net::WorkerSocket;
 use hotlease_sandbox::{Exit, KeepAlive, Kind, Launcher, Process, Program, SandboxError, WorkerReach};
 use hotlease_wire::control::{WorkerAnswer, WorkerOrder};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::StartSteps;
+use hotlease_wire::{decode, encode};
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -124,7 +125,7 @@ impl SentOrder {
 }
 
 struct Control {
-    socket: AsyncSocket,
+    socket: WorkerSocket,
     unanswered: Mutex<PendingOrders>,
     readiness: watch::Sender<Readiness>,
     /// Time at which the worker became ready, and the durations that it reports: of its imports, and of the boot of its
@@ -217,7 +218,7 @@ impl StartedWorker {
     ) -> Result<Self, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (ours, theirs) = Socket::pair().map_err(failed("control socket"))?;
-        let socket = AsyncSocket::new(ours).map_err(failed("control socket"))?;
+        let socket = WorkerSocket::new(ours).map_err(failed("control socket"))?;
         let mut process = start(theirs.into())?;
         let listener = process.take_listener();
         let process = Arc::new(process);
@@ -238,7 +239,8 @@ impl StartedWorker {
             readiness: watch::Sender::new(Readiness::Starting),
             ready: OnceLock::new(),
         });
-        tokio::spawn(read_answers(Arc::clone(&control), Arc::downgrade(&process)));
+        let reading = read_answers(Arc::clone(&control), Arc::downgrade(&process), process.gone());
+        tokio::spawn(reading);
         Ok(Self {
             process,
             control,
@@ -328,7 +330,7 @@ impl StartedWorker {
         if !unanswered.open || unanswered.orders.len() >= UNANSWERED_MAX {
             return SentOrder(Err(OrderError::Died));
         }
-        if let Err(error) = self.control.socket.send(order, fds) {
+        if let Err(error) = self.control.socket.try_send(&encode(order), fds) {
             tracing::debug!(pid = self.pid(), %error, "worker does not take orders");
             self.kill();
             return SentOrder(Err(OrderError::Died));
@@ -374,14 +376,35 @@ impl StartedWorker {
     }
 }
 
+fn decoded(bytes: &[u8]) -> Result<WorkerAnswer, SocketError> {
+    Ok(decode(bytes)?)
+}
+
 fn held_by(program: Option<&Arc<Program>>) -> Option<KeepAlive> {
     program.map(|program| program.held.clone())
 }
 
-async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
+async fn read_answers(control: Arc<Control>, process: Weak<Process>, gone: impl Future<Output = ()>) {
+    let mut gone = std::pin::pin!(gone);
+    let mut is_gone = false;
     let fault = loop {
-        let answer = match control.socket.receive::<WorkerAnswer>().await {
-            Ok(Some((answer, _))) => answer,
+        let received = if is_gone {
+            // Its last answers count. The socket's end may take longer than the process's: the worker decides what is closed
+            // with it.
+            let rest = timeout(DYING_LIMIT, control.socket.receive());
+            rest.await.unwrap_or(Ok(None))
+        } else {
+            tokio::select! {
+                biased;
+                received = control.socket.receive() => received,
+                () = &mut gone => {
+                    is_gone = true;
+                    continue;
+                }
+            }
+        };
+        let answer = match received.and_then(|bytes| bytes.map(|bytes| decoded(&bytes)).transpose()) {
+            Ok(Some(answer)) => answer,
             Ok(None) => break None,
             Err(error) => break Some(error.to_string()),
         };

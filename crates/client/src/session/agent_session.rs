@@ -7,6 +7,7 @@ use crate::session::keep_guard::KeepGuard;
 use crate::session::request_socket::RequestSocket;
 use crate::session::transport::WorkerRoute;
 use crate::session::{Expectations, RoomNotice};
+use hotlease_fabric::foreign::ForeignDescriptor;
 use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::socket::Socket;
 use hotlease_lease::client::{Renewal, RenewalAction, RenewalEvent};
@@ -497,7 +498,7 @@ impl SessionState {
 }
 
 /// Error for an answer other than the expected one: its refusal, if it is one.
-fn unexpected(request: &str, answer: Result<(SessionReply, Vec<std::os::fd::OwnedFd>), Error>) -> Error {
+fn unexpected(request: &str, answer: Result<(SessionReply, Vec<ForeignDescriptor>), Error>) -> Error {
     match answer {
         Err(error) => error,
         Ok((SessionReply::Refused(refusal), _)) => refusal.into(),

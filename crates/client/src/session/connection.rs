@@ -13,6 +13,7 @@ use crate::session::request_socket::RequestSocket;
 use crate::session::transport::{self, Transport};
 use hotlease_fabric::channel::{ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;
+use hotlease_fabric::foreign::ForeignDescriptor;
 use hotlease_fabric::ofi::{OfiError, Port, PortOptions, PortPeer, Provider};
 use hotlease_fabric::socket::Socket;
 use hotlease_fabric::transport::TransportRing;
@@ -186,8 +187,10 @@ impl WorkerConnection {
         let fds = [replies.fd(), self.doorbell.fd()];
         match self.link.ask(&open, &fds, WORKER, REQUEST_LIMIT).await {
             Ok((ConnectionReply::Opened { generation }, fds)) => {
-                let Ok([ring, doorbell]) = <[OwnedFd; 2]>::try_from(fds) else {
-                    return Err(Error::protocol("the worker's Opened has not two descriptors"));
+                let memory = fds.into_iter().map(ForeignDescriptor::into_memory);
+                let memory: Vec<OwnedFd> = memory.collect::<Result<_, _>>().unwrap_or_default();
+                let Ok([ring, doorbell]) = <[OwnedFd; 2]>::try_from(memory) else {
+                    return Err(Error::protocol("the worker's Opened has not two descriptors of memory"));
                 };
                 if generation == 0 {
                     return Err(Error::protocol("the worker's channel has generation 0"));
@@ -447,7 +450,7 @@ fn failed(error: &OfiError) -> Error {
 }
 
 /// The error in an answer that is not the expected one.
-fn unexpected(request: &str, answer: Result<(ConnectionReply, Vec<OwnedFd>), Error>) -> Error {
+fn unexpected(request: &str, answer: Result<(ConnectionReply, Vec<ForeignDescriptor>), Error>) -> Error {
     match answer {
         Err(error) => error,
         Ok((ConnectionReply::Refused(refusal), _)) => refusal.into(),

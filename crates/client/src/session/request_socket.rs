@@ -1,12 +1,13 @@
 //! Requests and answers, in turn, over a socket that keeps message boundaries.
 
 use crate::Error;
+use hotlease_fabric::foreign::ForeignDescriptor;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_wire::Rejection;
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::Interest;
@@ -14,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 /// An answer and the descriptors that came with it.
-pub(crate) type AnswerMessage<R> = (R, Vec<OwnedFd>);
+pub(crate) type AnswerMessage<R> = (R, Vec<ForeignDescriptor>);
 
 /// One end of a socket on which every request gets one answer, in order; events may come between.
 ///
@@ -36,6 +37,8 @@ impl<R: DeserializeOwned> RequestSocket<R> {
     /// Wraps a socket; must be called on the control thread.
     pub(crate) fn new(socket: Socket) -> Result<Self, Error> {
         let what = "watch a socket";
+        // A worker may run the code of another tenant, who has lent its slots.
+        let socket = socket.closed_aside();
         socket.set_nonblocking(true).map_err(Error::local(what))?;
         // `register` is unsafe because a type could change its descriptor under the runtime. A Socket owns
         // one descriptor for life, and this crate has no unsafe code.
@@ -112,7 +115,7 @@ impl<R: DeserializeOwned> RequestSocket<R> {
     pub(crate) async fn next(&self) -> Option<AnswerMessage<R>> {
         let received = self
             .socket
-            .async_io(Interest::READABLE, |socket| match socket.receive::<R>() {
+            .async_io(Interest::READABLE, |socket| match socket.receive_foreign::<R>() {
                 Err(SocketError::Io(error)) => Err(error),
                 Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
                 Ok(message) => Ok(message),
@@ -128,7 +131,7 @@ impl<R: DeserializeOwned> RequestSocket<R> {
     }
 
     /// Passes an answer to the request that has waited longest; an answer without a request is dropped.
-    pub(crate) fn answer(&self, reply: R, fds: Vec<OwnedFd>) {
+    pub(crate) fn answer(&self, reply: R, fds: Vec<ForeignDescriptor>) {
         let waiting = self.asking().waiting.pop_front();
         if let Some(waiting) = waiting {
             // A requester that has given up leaves its entry in the queue, so that the order is kept.

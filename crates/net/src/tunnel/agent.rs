@@ -148,7 +148,7 @@ impl Tunnels {
             TunnelFrame::Join { ticket, silence_ms } => {
                 let (socket, peer) = self.tickets.take_of_bearer(ticket).ok_or_else(no_ticket)?;
                 Ok((
-                    (local(socket.into())?, RelaySide::Worker, clamped_silence(silence_ms)),
+                    (of_worker(socket)?, RelaySide::Worker, clamped_silence(silence_ms)),
                     peer,
                 ))
             }
@@ -207,7 +207,7 @@ impl Tunnels {
             TunnelFrame::Join { ticket, silence_ms } => {
                 let socket = self.tickets.take(ticket, &peer);
                 let socket = socket.ok_or_else(no_ticket)?;
-                (local(socket.into())?, RelaySide::Worker, silence_ms)
+                (of_worker(socket)?, RelaySide::Worker, silence_ms)
             }
             _ => {
                 return Err(NetError::Refused(Rejection::BadRequest {
@@ -222,6 +222,10 @@ impl Tunnels {
 
 fn local(socket: Socket) -> Result<LocalSocket, NetError> {
     LocalSocket::new(socket).map_err(NetError::local("serve a stream"))
+}
+
+fn of_worker(socket: Socket) -> Result<LocalSocket, NetError> {
+    LocalSocket::of_worker(socket).map_err(NetError::local("serve a stream"))
 }
 
 fn clamped_silence(silence_ms: u64) -> Duration {

@@ -14,7 +14,6 @@ use hotlease_wire::Rejection;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::tunnel::{Ticket, TunnelFrame};
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -152,7 +151,7 @@ impl Dialler {
 
     /// Fetches the socket that waits under a ticket. If no connection to the worker can be made, the client gets a
     /// socket that is closed already, as if the worker had closed it: the session goes on.
-    pub async fn fetch(&self, ticket: Ticket) -> Result<OwnedFd, NetError> {
+    pub async fn fetch(&self, ticket: Ticket) -> Result<Socket, NetError> {
         let join = TunnelFrame::Join {
             ticket,
             silence_ms: self.silence_ms(),
@@ -161,16 +160,15 @@ impl Dialler {
             Ok(dialled) => self.begin(dialled, &join).await,
             Err(error) => Err(error),
         };
-        let socket = match begun {
-            Ok(stream) => self.relayed(stream, RelaySide::connection())?,
+        match begun {
+            Ok(stream) => self.relayed(stream, RelaySide::connection()),
             Err(error) => {
                 tracing::warn!(%error, "no connection to a worker");
                 let (ours, theirs) = Socket::pair().map_err(NetError::local("make a socket"))?;
                 drop(ours);
-                theirs
+                Ok(theirs)
             }
-        };
-        Ok(socket.into())
+        }
     }
 }
 

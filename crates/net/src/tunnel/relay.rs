@@ -6,12 +6,12 @@ use super::local::LocalSocket;
 use super::memory::{self, SealedMemory};
 use super::tickets::{TicketHolder, Tickets};
 use crate::NetError;
+use hotlease_fabric::foreign::ForeignDescriptor;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::tunnel::{Attachment, TunnelFrame};
 use hotlease_wire::{Rejection, decode, encode};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -135,7 +135,7 @@ async fn send<S: AsyncWrite>(
     outgoing: &mut FrameWriter<S>,
     side: &RelaySide,
     bytes: Vec<u8>,
-    fds: Vec<OwnedFd>,
+    fds: Vec<ForeignDescriptor>,
 ) -> Result<(), NetError> {
     let mut memories = Vec::new();
     let mut attachments = Vec::new();
@@ -148,7 +148,8 @@ async fn send<S: AsyncWrite>(
         }
         RelaySide::ClientSession { .. } => {
             for fd in fds {
-                let sealed = SealedMemory::of(fd).filter(|memory| (1..=CODE_BYTES_MAX).contains(&memory.size_bytes));
+                let sealed = fd.into_memory().ok().and_then(SealedMemory::of);
+                let sealed = sealed.filter(|memory| (1..=CODE_BYTES_MAX).contains(&memory.size_bytes));
                 let sealed = sealed.ok_or_else(|| unexpected("the client", "memory that is not sealed"))?;
                 attachments.push(Attachment::Memory {
                     size_bytes: sealed.size_bytes,
@@ -240,10 +241,10 @@ async fn descriptors<S: AsyncRead>(
     incoming: &mut FrameReader<S>,
     side: &RelaySide,
     attachments: Vec<Attachment>,
-) -> Result<Vec<OwnedFd>, NetError> {
+) -> Result<Vec<ForeignDescriptor>, NetError> {
     let mut fds = Vec::new();
     for attachment in attachments {
-        fds.push(match (attachment, side) {
+        let fd: ForeignDescriptor = match (attachment, side) {
             (Attachment::Memory { size_bytes }, RelaySide::AgentSession { budget, receiving, .. }) => {
                 let _receiving = ReceivingFlag::begin(receiving);
                 let kib = size_bytes.div_ceil(KIB) as u32;
@@ -253,18 +254,24 @@ async fn descriptors<S: AsyncRead>(
                     let _share = budget.acquire_many(kib).await;
                     memory::receive(incoming, size_bytes).await
                 });
-                arrived.await.unwrap_or_else(|_| {
-                    Err(NetError::Silent {
-                        peer: "a function library".into(),
-                        after: limit,
-                    })
-                })?
+                arrived
+                    .await
+                    .unwrap_or_else(|_| {
+                        Err(NetError::Silent {
+                            peer: "a function library".into(),
+                            after: limit,
+                        })
+                    })?
+                    .into()
             }
-            (Attachment::Socket { ticket }, RelaySide::ClientSession { dialler }) => dialler.fetch(ticket).await?,
+            (Attachment::Socket { ticket }, RelaySide::ClientSession { dialler }) => {
+                dialler.fetch(ticket).await?.into()
+            }
             _ => {
                 return Err(unexpected(incoming.peer(), "an attachment that does not belong there"));
             }
-        });
+        };
+        fds.push(fd);
     }
     Ok(fds)
 }

@@ -1,10 +1,11 @@
 //! Sockets that wait until the client on another host fetches them by a ticket.
 
 use crate::peer::Peer;
+use hotlease_fabric::foreign::ForeignDescriptor;
+use hotlease_fabric::socket::Socket;
 use hotlease_wire::Rejection;
 use hotlease_wire::tunnel::Ticket;
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -26,7 +27,7 @@ pub(super) enum TicketHolder {
 }
 
 struct WaitingSocket {
-    socket: OwnedFd,
+    socket: ForeignDescriptor,
     holder: TicketHolder,
 }
 
@@ -51,7 +52,7 @@ impl Tickets {
     }
 
     /// Keeps a socket under a new ticket for `holder`; closes it if it is not fetched in time.
-    pub fn insert(self: &Arc<Self>, socket: OwnedFd, holder: &TicketHolder) -> Result<Ticket, Rejection> {
+    pub fn insert(self: &Arc<Self>, socket: ForeignDescriptor, holder: &TicketHolder) -> Result<Ticket, Rejection> {
         let ticket = Ticket(rand::random());
         {
             let mut waiting = self.waiting();
@@ -74,22 +75,22 @@ impl Tickets {
     }
 
     /// Returns the socket if it was kept for this peer; a ticket is good once.
-    pub fn take(&self, ticket: Ticket, peer: &Peer) -> Option<OwnedFd> {
+    pub fn take(&self, ticket: Ticket, peer: &Peer) -> Option<Socket> {
         let mut waiting = self.waiting();
         match &waiting.get(&ticket)?.holder {
             TicketHolder::Certified(holder) if holder == peer => {}
             TicketHolder::Certified(_) | TicketHolder::Bearer(_) => return None,
         }
-        waiting.remove(&ticket).map(|waiting| waiting.socket)
+        waiting.remove(&ticket).map(|waiting| waiting.socket.into())
     }
 
     /// Returns the socket of a ticket and its peer, to a client without a certificate; a ticket is good once.
-    pub fn take_of_bearer(&self, ticket: Ticket) -> Option<(OwnedFd, Peer)> {
+    pub fn take_of_bearer(&self, ticket: Ticket) -> Option<(Socket, Peer)> {
         let mut waiting = self.waiting();
         let TicketHolder::Bearer(peer) = waiting.get(&ticket)?.holder.clone() else {
             return None;
         };
-        waiting.remove(&ticket).map(|waiting| (waiting.socket, peer))
+        waiting.remove(&ticket).map(|waiting| (waiting.socket.into(), peer))
     }
 }
 
@@ -97,7 +98,6 @@ impl Tickets {
 mod tests {
     use super::*;
     use crate::CertificateRole;
-    use hotlease_fabric::socket::Socket;
 
     fn peer(name: &str) -> Peer {
         Peer {
@@ -113,7 +113,7 @@ mod tests {
         TicketHolder::Certified(peer(name))
     }
 
-    fn socket() -> (OwnedFd, Socket) {
+    fn socket() -> (ForeignDescriptor, Socket) {
         let (a, b) = Socket::pair().expect("a pair");
         (a.into(), b)
     }

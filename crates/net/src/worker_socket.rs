@@ -1,0 +1,122 @@
+//! Socket whose other end a worker holds: a thread of its own receives from it and closes it.
+//!
+//! A worker runs foreign code, which may send descriptors whose close takes minutes. The kernel closes descriptors that
+//! are not taken in the thread that receives the message, and those that were not received in the thread that closes the
+//! socket. Both are this thread, which serves one worker and nothing else. Where the kernel can (Linux 6.16), it refuses
+//! such messages to begin with.
+//!
+//! The runtime has a second handle, to send. The thread closes its own only after that one is closed, so the last close
+//! is always the thread's.
+
+use hotlease_fabric::socket::{Socket, SocketError};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc as blocking;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Mutex, mpsc};
+
+/// Messages that are received ahead. A worker that sends more waits.
+const AHEAD_MAX: usize = 4;
+/// The thread calls the kernel and little else.
+const STACK_BYTES: usize = 128 << 10;
+
+type ReceivedMessage = Result<Vec<u8>, SocketError>;
+
+/// Message socket to a worker, without descriptors from the worker.
+pub struct WorkerSocket {
+    sending: AsyncFd<Socket>,
+    received: Mutex<mpsc::Receiver<ReceivedMessage>>,
+    /// Dropped after the handle above: see the head of this file.
+    _release: blocking::Sender<()>,
+}
+
+impl WorkerSocket {
+    /// Starts to receive. To be called before the worker has the other end.
+    pub fn new(socket: Socket) -> io::Result<Self> {
+        // On every way out of this function, the last handle to be closed is closed aside.
+        let socket = socket.closed_aside();
+        socket.set_nonblocking(true)?;
+        socket.refuse_descriptors()?;
+        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns one
+        // descriptor for its whole life, and this crate has no unsafe code.
+        #[allow(deprecated)]
+        let sending = AsyncFd::with_interest(socket.try_clone()?, Interest::WRITABLE)?;
+        let (sender, received) = mpsc::channel(AHEAD_MAX);
+        let (release, released) = blocking::channel();
+        let thread = std::thread::Builder::new()
+            .name("worker's socket".into())
+            .stack_size(STACK_BYTES);
+        let started = thread.spawn(move || {
+            receive_all(&socket, &sender);
+            drop(sender);
+            // Nothing is sent: the wait ends when the other handle is closed.
+            let _ = released.recv();
+            drop(OwnedFd::from(socket));
+        });
+        if let Err(error) = started {
+            drop(sending.into_inner().closed_aside());
+            return Err(error);
+        }
+        Ok(Self {
+            sending,
+            received: Mutex::new(received),
+            _release: release,
+        })
+    }
+
+    /// Receives the next message; `None` when the worker has closed. Loses nothing if it is dropped before it is done.
+    pub async fn receive(&self) -> Result<Option<Vec<u8>>, SocketError> {
+        self.received.lock().await.recv().await.transpose()
+    }
+
+    /// Sends bytes now, or fails with `WouldBlock`.
+    pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.sending.get_ref().send_bytes(bytes, fds)
+    }
+
+    /// Sends bytes; waits until the socket has space for them.
+    pub async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        loop {
+            let mut ready = self.sending.writable().await?;
+            match self.try_send(bytes, fds) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                done => return done,
+            }
+        }
+    }
+}
+
+impl Drop for WorkerSocket {
+    fn drop(&mut self) {
+        // The worker sees the end at once, and the thread wakes, whatever it does later. Fails if the worker is gone.
+        let _ = self.sending.get_ref().shut_down();
+    }
+}
+
+/// Receives until the worker closes, breaks the protocol, or its messages are not wanted any more.
+fn receive_all(socket: &Socket, sender: &mpsc::Sender<ReceivedMessage>) {
+    loop {
+        let message = match socket.receive_bytes() {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => return,
+            Err(error) if error.would_block() => {
+                let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+                match poll(&mut polled, PollTimeout::NONE) {
+                    Ok(_) | Err(Errno::EINTR) => continue,
+                    Err(error) => Err(SocketError::Io(error.into())),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let is_last = message.is_err();
+        if sender.blocking_send(message).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
