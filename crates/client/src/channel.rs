@@ -343,7 +343,16 @@ impl Channel {
     /// Whether a shared invocation can be harvested.
     #[inline]
     pub(crate) fn is_done(&self, seq: u64) -> bool {
-        self.ring.poll(seq).is_some() || !self.entries.is_shared(seq)
+        // An entry that a thread has taken to withdraw its request is not done.
+        self.ring.poll(seq).is_some() || !self.entries.is_wanted(seq)
+    }
+
+    /// Withdraws a shared invocation, if its slot has not begun it; its future must then give it up. The entry is held
+    /// meanwhile: a claim looks at the line twice, and between the looks another thread could move the reply of this
+    /// invocation to the heap and publish a request of its own, which the claim would withdraw.
+    pub(crate) fn withdraw(&self, seq: u64, state: EntryState) -> bool {
+        let withdrawn = self.entries.hold(seq, state, || self.ring.withdraw(seq));
+        withdrawn == Some(true)
     }
 
     /// Reads the reply to a shared invocation, if it has arrived, and frees its entry. Only its future calls this.

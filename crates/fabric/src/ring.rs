@@ -39,7 +39,8 @@ impl Line {
         self.0[0].store(words[0], Ordering::Release);
     }
 
-    /// Claims the request `seq` in this line; false if it is another one, cannot be withdrawn, or was claimed before.
+    /// Claims the request `seq` in this line; false if it is another one, cannot be withdrawn, or was claimed before. No
+    /// other request may be published in the line meanwhile: the claim could hit that one.
     pub fn claim(&self, seq: Seq, claim: RequestClaim) -> bool {
         // Pairs with the release store in `publish`.
         if self.0[0].load(Ordering::Acquire) != seq.word() {
@@ -117,7 +118,7 @@ pub trait FarRing: Send + Sync {
     /// the entry is used again. The peer may have changed them: the reader checks them. Does not wait.
     fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)>;
     /// Withdraws the request `seq` in `entry`; false if the peer has begun it, or it cannot be withdrawn: false on
-    /// transports that copy lines.
+    /// transports that copy lines. As `publish`, not while the entry is published again.
     fn withdraw(&self, _entry: u32, _seq: Seq) -> bool {
         false
     }

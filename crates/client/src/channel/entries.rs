@@ -8,9 +8,9 @@
 //!  Open(n) ──────────► Open(n) ─────────────────────────────► Open(n + depth)
 //!  free for n    │     in flight; the thread that claimed it        ▲
 //!                │     waits for it and alone may touch it          │
-//!                └───► Shared(n) ──► Taken(n) ──────────────────────┤
-//!                      in flight,    a thread copies the reply      │
-//!                      a future      ▲                              │
+//!                └───► Shared(n) ◄─► Taken(n) ──────────────────────┤
+//!                      in flight,    a thread copies the reply,     │
+//!                      a future      ▲ or withdraws the request     │
 //!                      waits ──► Abandoned(n) ──────────────────────┘
 //!                                reply not wanted; the thread that needs the entry frees it
 //! ```
@@ -31,7 +31,7 @@ pub(crate) enum EntryState {
     Shared,
     /// In flight; the reply's output is in a buffer, so that only its header needs to be kept.
     SharedBuffer,
-    /// A thread is copying the reply.
+    /// A thread is copying the reply, or withdraws the request.
     Taken,
     /// In flight, and its reply is not wanted any more.
     Abandoned,
@@ -128,7 +128,7 @@ impl Entries {
         }
     }
 
-    /// Gives the entry of a claimed, not yet published invocation to a future.
+    /// Gives the entry of an invocation that this thread owns (claimed and not yet published, or taken) to a future.
     #[inline]
     pub(crate) fn share(&self, seq: u64, state: EntryState) {
         // Release pairs with the acquire in `take`: the entry is taken after the request was set up.
@@ -150,6 +150,16 @@ impl Entries {
                     Ordering::Relaxed,
                 )
                 .is_ok()
+    }
+
+    /// Runs `act` while no other thread can take the entry of this shared invocation, and so while no other invocation
+    /// can get it; `None` if a thread has taken its reply already. It is shared again afterwards.
+    pub(crate) fn hold<R>(&self, seq: u64, state: EntryState, act: impl FnOnce() -> R) -> Option<R> {
+        self.take(seq).then(|| {
+            let result = act();
+            self.share(seq, state);
+            result
+        })
     }
 
     /// Frees an entry whose reply was copied (by the owner of an open entry or the winner of `take`), for the
@@ -192,6 +202,13 @@ impl Entries {
     pub(crate) fn is_shared(&self, seq: u64) -> bool {
         let current = self.word_of(seq).load(Ordering::Acquire);
         current == word(EntryState::Shared, seq) || current == word(EntryState::SharedBuffer, seq)
+    }
+
+    /// Whether the entry is still that of this invocation, and its reply is wanted.
+    #[inline]
+    pub(crate) fn is_wanted(&self, seq: u64) -> bool {
+        let current = decode_word(self.word_of(seq).load(Ordering::Acquire));
+        current.seq == seq && current.state != EntryState::Abandoned
     }
 
     /// Whether the entry has moved on from this invocation: its reply was harvested.
@@ -240,6 +257,29 @@ mod tests {
         assert!(!entries.abandon(seq, EntryState::Shared), "its reply was taken");
         entries.free(seq);
         assert!(!entries.take(seq) && entries.is_past(seq));
+    }
+
+    #[test]
+    fn an_entry_that_is_held_goes_to_no_other_invocation() {
+        let entries = Entries::new(1);
+        let seq = entries.claim().unwrap();
+        entries.share(seq, EntryState::SharedBuffer);
+        // Another thread finds the reply, and wants the entry for its own request.
+        let held = entries.hold(seq, EntryState::SharedBuffer, || {
+            assert!(!entries.take(seq), "its reply was moved away");
+            assert_eq!(entries.claim().unwrap_err().seq, seq);
+            assert!(entries.is_wanted(seq));
+        });
+        assert!(held.is_some() && entries.is_shared(seq));
+        assert!(entries.take(seq));
+        assert_eq!(
+            entries.hold(seq, EntryState::SharedBuffer, || ()),
+            None,
+            "its reply was taken"
+        );
+        entries.free(seq);
+        assert!(!entries.is_wanted(seq));
+        assert_eq!(entries.hold(seq, EntryState::SharedBuffer, || ()), None);
     }
 
     #[test]

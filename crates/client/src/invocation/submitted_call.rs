@@ -179,6 +179,11 @@ impl SubmittedCall {
         self.channel.recall(self.seq)
     }
 
+    /// Withdraws it, if its slot has not begun it; it must then be given up.
+    pub(crate) fn withdraw(&self) -> bool {
+        self.channel.withdraw(self.seq, self.state)
+    }
+
     /// Gives the invocation up; `keep` lives until its reply has come.
     pub(crate) fn abandon(&self, keep: Option<Box<dyn Any + Send>>) {
         self.channel.abandon(self.seq, self.state, keep);

@@ -361,7 +361,7 @@ impl InFlight {
     /// Withdraws it, if its slot has not begun it; it then has no result. Not in a fork: it is the parent's.
     pub(crate) fn withdraw(&mut self) -> bool {
         let waits = !self.resolved && self.parked.is_none() && !self.function.inner.is_foreign();
-        let is_withdrawn = waits && self.call.channel.ring.withdraw(self.call.seq);
+        let is_withdrawn = waits && self.call.withdraw();
         if is_withdrawn {
             self.abandon();
         }

@@ -221,7 +221,8 @@ impl<F: FarRing> ClientChannel<F> {
         Some(bytes)
     }
 
-    /// Withdraws the request `number` of the ring, to which no reply was harvested. True: it does not run, and the worker
+    /// Withdraws the request `number` of the ring, to which no reply was harvested, and whose entry no other thread frees
+    /// meanwhile. True: it does not run, and the worker
     /// touches none of its memory; the reply that says so comes in its turn. False: it has begun, or cannot be withdrawn
     /// (without [`Flags::WITHDRAWABLE`], or over a fabric).
     pub fn withdraw(&self, number: u64) -> bool {
