@@ -3,19 +3,55 @@
 //! A listing shows resident memory. A limit that no control group enforces is compared with the memory that the worker
 //! has for itself: private pages, and memory files and shared mappings that it made. Pages of libraries and the buffers
 //! that hotlease shares with clients do not count.
+//!
+//! A file in the node's `/dev/shm` may be another program's: a kernel that limits workers charges its pages to the process
+//! that touched them first. Such a file counts as far as the worker maps it, unless it is older than the worker or
+//! processes outside the worker map the same pages. One that is only open does not count while it has a name.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
 
 /// Most processes of one worker that are looked at.
 const FAMILY_MAX: usize = 4096;
 /// Names of memory files of hotlease's own begin so; clients share them with workers.
 const OWN_FILES: &str = "/memfd:hotlease";
 /// Names of memory files, of files in the folder of shared memory, and of mappings that processes share.
+const SHARED_FOLDER: &str = "/dev/shm";
 const MEMORY_FILES: [&str; 4] = ["/memfd:", "/dev/shm/", "/dev/zero", "/SYSV"];
 /// Bytes of a block in the numbers of a file's metadata.
 const BLOCK_BYTES: u64 = 512;
+
+/// Device and number of a file.
+type FileId = (u64, u64);
+
+/// Mappings of a memory file in a worker's processes.
+#[derive(Default)]
+struct MappedFile {
+    name: String,
+    /// Their pages, bytes. Those that several processes map count in parts.
+    part: u64,
+    /// Resident pages of the largest mapping, bytes.
+    largest: u64,
+}
+
+impl MappedFile {
+    /// Whether other processes map the pages, too. The parts of processes that alone map a file make up each page.
+    fn is_shared_with_others(&self) -> bool {
+        self.part + self.largest / 64 < self.largest
+    }
+
+    fn is_older_than(&self, file: FileId, time: Option<SystemTime>) -> bool {
+        let found = fs::metadata(&self.name).ok().filter(|found| id_of(found) == file);
+        let born = found.and_then(|found| found.created().ok());
+        born.is_some_and(|born| time.is_some_and(|time| born < time))
+    }
+}
+
+fn id_of(metadata: &fs::Metadata) -> FileId {
+    (metadata.dev(), metadata.ino())
+}
 
 /// Resident memory of a process and its descendants, bytes; `None` once the process is gone.
 pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
@@ -33,8 +69,12 @@ pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
 /// exactly takes milliseconds for each gigabyte, so an upper bound is looked at first.
 pub(crate) fn held_beyond(pid: u32, limit: u64) -> Result<u64, u64> {
     let family = family(pid);
+    let shared_folder = fs::metadata(SHARED_FOLDER).ok().map(|folder| folder.dev());
+    let is_in_folder = |(device, _): FileId| Some(device) == shared_folder;
     let mut files = HashMap::new();
-    family.iter().for_each(|pid| add_open_files(*pid, &mut files));
+    for pid in &family {
+        add_open_files(*pid, is_in_folder, &mut files);
+    }
     let open: u64 = files.values().sum();
     let states = family.iter().filter_map(|pid| status(*pid));
     let bound = states.fold(open, |sum, state| sum + state.private + state.shared);
@@ -42,11 +82,16 @@ pub(crate) fn held_beyond(pid: u32, limit: u64) -> Result<u64, u64> {
         return Err(limit - bound);
     }
     let private: u64 = family.iter().map(|pid| private_bytes(*pid)).sum();
-    let mut mapped: HashMap<u64, u64> = HashMap::new();
+    let mut mapped = HashMap::new();
     family.iter().for_each(|pid| add_mapped_files(*pid, &mut mapped));
-    for (file, bytes) in mapped {
+    let start = start_time(pid);
+    for (file, mapped) in mapped {
         let known = files.entry(file).or_default();
-        *known = bytes.max(*known);
+        *known = match is_in_folder(file) {
+            true if mapped.is_shared_with_others() || mapped.is_older_than(file, start) => 0,
+            true => mapped.part,
+            false => mapped.part.max(*known),
+        };
     }
     let held = private + files.values().sum::<u64>();
     match held > limit {
@@ -104,8 +149,21 @@ fn status(pid: u32) -> Option<ProcessMemory> {
     })
 }
 
-/// Adds the memory of each memory file that the process has open, by the file's number.
-fn add_open_files(pid: u32, files: &mut HashMap<u64, u64>) {
+/// When the process was started; `None` once it is gone.
+fn start_time(pid: u32) -> Option<SystemTime> {
+    let stat = read(pid, "stat")?;
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    // SAFETY: takes an integer and touches no memory of this process.
+    let in_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let uptime = fs::read_to_string("/proc/uptime").ok()?;
+    let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+    let age = uptime - ticks as f64 / in_second as f64;
+    SystemTime::now().checked_sub(Duration::try_from_secs_f64(age.max(0.0)).ok()?)
+}
+
+/// Adds the memory of each memory file that the process has open. `is_in_folder`: whether a file is in the node's folder
+/// of shared memory.
+fn add_open_files(pid: u32, is_in_folder: impl Fn(FileId) -> bool, files: &mut HashMap<FileId, u64>) {
     let open = fs::read_dir(format!("/proc/{pid}/fd"));
     for file in open.into_iter().flatten().flatten() {
         let path = file.path();
@@ -114,8 +172,10 @@ fn add_open_files(pid: u32, files: &mut HashMap<u64, u64>) {
         if name.starts_with(OWN_FILES) || !MEMORY_FILES.iter().any(|start| name.starts_with(start)) {
             continue;
         }
-        if let Ok(metadata) = fs::metadata(&path) {
-            files.insert(metadata.ino(), metadata.blocks() * BLOCK_BYTES);
+        let Ok(metadata) = fs::metadata(&path) else { continue };
+        // The end of the worker would not free a file that has a name.
+        if metadata.nlink() == 0 || !is_in_folder(id_of(&metadata)) {
+            files.insert(id_of(&metadata), metadata.blocks() * BLOCK_BYTES);
         }
     }
 }
@@ -131,23 +191,34 @@ fn private_bytes(pid: u32) -> u64 {
     }
 }
 
-/// Adds the process's part of each mapping of a memory file, by the file's number. Pages that several processes map
-/// count in parts.
-fn add_mapped_files(pid: u32, mapped: &mut HashMap<u64, u64>) {
+/// Adds the process's mappings of memory files.
+fn add_mapped_files(pid: u32, mapped: &mut HashMap<FileId, MappedFile>) {
     let text = read(pid, "smaps").unwrap_or_default();
     let mut file = None;
     for line in text.lines() {
-        let mut words = line.split_whitespace();
-        if !words.next().unwrap_or_default().ends_with(':') {
-            // The head of a mapping: addresses, rights, offset, device, file, name.
-            let number = words.nth(3).and_then(|number| number.parse().ok()).unwrap_or(0);
-            let name = words.next().unwrap_or_default();
-            let is_counted = !name.starts_with(OWN_FILES) && MEMORY_FILES.iter().any(|start| name.starts_with(start));
-            file = is_counted.then_some(number);
-        } else if let (Some(file), Some(part)) = (file, kilobytes(line, "Pss:")) {
-            *mapped.entry(file).or_default() += part;
+        if !line.split(' ').next().unwrap_or_default().ends_with(':') {
+            file = memory_file(line).map(|(file, name)| {
+                let mapped: &mut MappedFile = mapped.entry(file).or_default();
+                name.clone_into(&mut mapped.name);
+                file
+            });
+        } else if let Some(mapped) = file.and_then(|file| mapped.get_mut(&file)) {
+            mapped.part += kilobytes(line, "Pss:").unwrap_or(0);
+            mapped.largest = mapped.largest.max(kilobytes(line, "Rss:").unwrap_or(0));
         }
     }
+}
+
+/// The memory file, and its name, in the head of a mapping: addresses, rights, offset, device, number, name.
+fn memory_file(head: &str) -> Option<(FileId, &str)> {
+    let mut words = head.split_whitespace().skip(3);
+    let (major, minor) = words.next()?.split_once(':')?;
+    let device = |text| u32::from_str_radix(text, 16).ok();
+    let device = libc::makedev(device(major)?, device(minor)?);
+    let number = words.next()?.parse().ok()?;
+    let name = words.next()?;
+    let is_counted = !name.starts_with(OWN_FILES) && MEMORY_FILES.iter().any(|start| name.starts_with(start));
+    is_counted.then_some(((device, number), name))
 }
 
 #[cfg(test)]
@@ -158,8 +229,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// What a Python program of these lines holds once they were carried out, beyond the limit, and its resident memory.
-    fn held_and_resident(lines: &str, limit: u64) -> (Result<u64, u64>, u64) {
+    /// Looks at a Python program of these lines once they were carried out.
+    fn look_at<R>(lines: &str, look: impl FnOnce(u32) -> R) -> R {
         let program = format!("import os, sys, mmap\n{lines}\nprint(flush=True)\nsys.stdin.read()");
         let mut child = Command::new("python3")
             .args(["-c", &program])
@@ -171,11 +242,17 @@ mod tests {
         BufReader::new(output)
             .read_line(&mut String::new())
             .expect("it is ready");
-        let held = held_beyond(child.id(), limit);
-        let resident = resident_bytes(child.id()).expect("it lives");
+        let seen = look(child.id());
         drop(child.stdin.take().map(|mut input| input.write_all(b"")));
         child.wait().expect("it ends");
-        (held, resident)
+        seen
+    }
+
+    /// Memory that a program holds beyond the limit, and its resident memory.
+    fn held_and_resident(lines: &str, limit: u64) -> (Result<u64, u64>, u64) {
+        look_at(lines, |pid| {
+            (held_beyond(pid, limit), resident_bytes(pid).expect("it lives"))
+        })
     }
 
     fn held(lines: &str, limit: u64) -> Result<u64, u64> {
@@ -215,6 +292,38 @@ mod tests {
         let family = format!("import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{forks}");
         let children = held(&family, MIB);
         assert!(matches!(children, Ok(8_000_000..=60_000_000)), "{children:?}");
+    }
+
+    #[test]
+    fn shared_memory_of_another_program_does_not_count() {
+        let file = tempfile::NamedTempFile::new_in(SHARED_FOLDER).expect("a file");
+        let map = |touched: &str| {
+            format!(
+                "f = os.open('{}', os.O_RDWR)\nos.ftruncate(f, 64 << 20)\nm = mmap.mmap(f, 64 << 20)\n{touched}",
+                file.path().display()
+            )
+        };
+        let (write_all, read_all) = (map("m.write(bytes(64 << 20))"), map("m.read()"));
+        // It is there before the worker: neither a page nor all of it is the worker's.
+        look_at(&write_all, |_| {
+            for lines in [map("m[0]"), read_all.clone()] {
+                let held = held(&lines, 40 * MIB);
+                assert!(held.is_err(), "{lines}: {held:?}");
+            }
+        });
+        let held = held(&map("m[0]"), 40 * MIB);
+        assert!(held.is_err(), "its maker has ended: {held:?}");
+        // It was made after the worker was started: by the worker, and read by another program later.
+        let made = "os.unlink(NAME)\nopen(NAME, 'x').close()\n";
+        let made = made.replace("NAME", &format!("'{}'", file.path().display())) + &write_all;
+        look_at(&made, |worker| {
+            let alone = held_beyond(worker, 40 * MIB);
+            assert!(matches!(alone, Ok(64_000_000..=120_000_000)), "{alone:?}");
+            let beside = look_at(&read_all, |_| held_beyond(worker, 40 * MIB));
+            assert!(beside.is_err(), "{beside:?}");
+            let unlinked = fs::remove_file(file.path()).map(|()| held_beyond(worker, 40 * MIB));
+            assert!(unlinked.as_ref().is_ok_and(Result::is_ok), "{unlinked:?}");
+        });
     }
 
     #[test]
