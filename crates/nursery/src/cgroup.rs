@@ -10,6 +10,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const PREFIX: &str = "hotlease-";
 
@@ -17,6 +18,9 @@ const PREFIX: &str = "hotlease-";
 pub const MEMORY: &str = "memory";
 /// Controllers of a sandbox's group.
 const OF_SANDBOX: &[&str] = &[MEMORY, "pids", "cpuset"];
+
+/// Interval at which groups are looked at in which the kernel kills single processes.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Folder in which sandboxes get their groups, and the controllers of its hierarchy.
 struct Hierarchy {
@@ -31,6 +35,8 @@ pub struct Groups {
     hierarchies: Vec<Hierarchy>,
     /// Number of groups that were made; names the next one.
     next: u64,
+    /// Time of the last look at kills.
+    looked: Instant,
 }
 
 /// Control group of one worker. Only [`ControlGroup::remove`] removes it.
@@ -46,6 +52,7 @@ impl Groups {
         let mut groups = Self {
             hierarchies: Vec::new(),
             next: 0,
+            looked: Instant::now(),
         };
         let mut why = String::from("the agent is in no control group");
         for candidate in candidates(root, wanted) {
@@ -113,6 +120,19 @@ impl Groups {
         Ok(group)
     }
 
+    /// When to look next for kills of single processes of a group, whose other processes then wait for ever: version 1
+    /// cannot kill all of them.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        let kills_one = |hierarchy: &Hierarchy| hierarchy.controllers.contains(&MEMORY) && !hierarchy.unified;
+        let looks = self.hierarchies.iter().any(kills_one);
+        looks.then(|| self.looked + LOOK_EVERY)
+    }
+
+    /// Notes that the groups are looked at now.
+    pub(crate) fn note_look(&mut self) {
+        self.looked = Instant::now();
+    }
+
     /// Removes the folders of this process, once all groups in them are gone.
     pub fn close(&self) {
         for hierarchy in &self.hierarchies {
@@ -138,7 +158,8 @@ impl ControlGroup {
         folders.try_for_each(|(folder, ..)| fs::write(folder.join("cgroup.procs"), pid.to_string()))
     }
 
-    /// Limits the memory of all processes of the group together; 0: no limit.
+    /// Limits the memory of all processes of the group together; 0: no limit. Where memory is short the kernel kills all
+    /// of them (version 2), or one ([`ControlGroup::read_oom_kill`]).
     ///
     /// # Errors
     /// The kernel refuses the limit.
@@ -146,6 +167,11 @@ impl ControlGroup {
         for (folder, controllers, unified) in &self.folders {
             if !controllers.contains(&"memory") {
                 continue;
+            }
+            // Kernels before 4.19 have no such file.
+            let all = folder.join("memory.oom.group");
+            if *unified && all.exists() {
+                fs::write(all, "1")?;
             }
             let none = if *unified { "max" } else { "-1" };
             let limit = if bytes == 0 { none.to_owned() } else { bytes.to_string() };
@@ -401,4 +427,24 @@ fn remove_with_processes(folder: &Path) {
     // The sandboxes of a nursery die with it, and the workers of an agent end. Processes that are still here are about to end; the next sweep finds the
     // folder empty.
     let _ = fs::remove_dir(folder);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_memory_is_short_all_processes_of_a_group_are_killed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let files = ["memory.max", "memory.swap.max", "memory.oom.group"].map(|name| directory.path().join(name));
+        for file in &files {
+            fs::write(file, "").expect("written");
+        }
+        let group = ControlGroup {
+            folders: vec![(directory.path().to_owned(), vec![MEMORY], true)],
+        };
+        group.limit_memory(1 << 20).expect("limited");
+        let written = files.each_ref().map(|file| fs::read_to_string(file).expect("a text"));
+        assert_eq!(written, ["1048576", "0", "1"]);
+    }
 }

@@ -270,9 +270,6 @@ impl Nursery {
         }
         // In any order: the kernel keeps a zygote's sandbox until the sandboxes in it are reaped.
         while kernel::wait_for(-1).is_ok() {}
-        for sandbox in &mut self.sandboxes {
-            sandbox.made.group.remove();
-        }
         // Groups are busy for a moment after their last process.
         let until = Instant::now() + Duration::from_secs(1);
         let groups = self.sandboxes.drain(..).map(|sandbox| sandbox.made.group);
@@ -331,7 +328,7 @@ impl Nursery {
         });
         let reaps = !self.dying.is_empty() || self.ending_zygotes().next().is_some();
         let again = reaps.then(|| Instant::now() + REMOVE_AGAIN_AFTER);
-        match steps.chain(self.refill_at).chain(again).min() {
+        match steps.chain(self.refill_at).chain(again).chain(self.next_look()).min() {
             None => PollTimeout::NONE,
             Some(until) => {
                 let left = until.saturating_duration_since(Instant::now());
@@ -341,10 +338,11 @@ impl Nursery {
         }
     }
 
-    /// Does what is due by time: removes groups, reaps helpers, enforces the limit of steps, refills.
+    /// Does what is due by time: removes groups, reaps helpers, ends the struck, enforces the limit of steps, refills.
     fn handle_timeouts(&mut self) {
         self.remove_dying();
         self.reap_helpers();
+        self.kill_struck();
         let now = Instant::now();
         for sandbox in &mut self.sandboxes {
             if let SandboxStage::Preparing(since) | SandboxStage::Starting(_, since) = &sandbox.stage

@@ -222,9 +222,16 @@ impl Process {
         Ok(())
     }
 
-    /// Compares its memory with a limit that no kernel enforces. `Ok`: it holds so many bytes, which are too many.
-    /// `Err`: so many are left, or all numbers if there is no such limit. Reads files, for milliseconds if it holds much.
+    /// Compares its memory with its limit. `Ok`: it holds so many bytes, which are too many, or the kernel has killed one
+    /// of the processes that it started. `Err`: so many are left, or all numbers if the kernel enforces its limit, or
+    /// there is none. Reads files, for milliseconds if it holds much.
     pub fn memory_beyond_limit(&self) -> Result<u64, u64> {
+        if let ProcessLimits::Group(group) = &self.shared.limits
+            && !self.is_gone()
+            && group.read_oom_kill() == Some(true)
+        {
+            return Ok(self.resident_bytes());
+        }
         match self.shared.watched_bytes.load(Ordering::Relaxed) {
             limit @ 1.. if !self.is_gone() => footprint::held_beyond(self.pid(), limit),
             _ => Err(u64::MAX),

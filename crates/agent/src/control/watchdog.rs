@@ -64,8 +64,9 @@ pub(crate) async fn enforce_deadlines(node: Arc<Node>) {
     }
 }
 
-/// Kills workers that hold more memory than their leases allow, where the kernel does not. A worker is looked at again
-/// before it could use up what it has left, at a rate that few programs reach.
+/// Kills workers that hold more memory than their leases allow, where the kernel does not, and workers of which the kernel
+/// has killed a process. A worker is looked at again before it could use up what it has left, at a rate that few programs
+/// reach.
 pub(crate) async fn enforce_memory(node: Arc<Node>) {
     let mut active = node.active_leases();
     let mut looks = interval(MEMORY_EVERY);
@@ -104,7 +105,7 @@ fn look_at_memory<Name>((name, worker): (Name, Arc<Incarnation>)) -> (Name, Inst
             tracing::warn!(
                 pid = worker.pid(),
                 held,
-                "a worker holds more memory than its lease allows: it is killed"
+                "a worker, or a process that it started, has passed its limit on memory: it is killed"
             );
             worker.kill(KillReason::Memory);
             MEMORY_EVERY

@@ -67,6 +67,25 @@ impl Nursery {
         true
     }
 
+    /// When to look next for sandboxes of which the kernel has killed a process.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let mut stages = self.sandboxes.iter().map(|sandbox| &sandbox.stage);
+        let runs = stages.any(|stage| matches!(stage, SandboxStage::Running));
+        self.groups.next_look().filter(|_| runs)
+    }
+
+    /// Kills the sandboxes of which the kernel has killed a process for lack of memory: the others may wait for that one
+    /// for ever.
+    pub(super) fn kill_struck(&mut self) {
+        if self.next_look().is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        self.groups.note_look();
+        let made = self.sandboxes.iter().map(|sandbox| &sandbox.made);
+        let struck = made.filter(|made| made.group.read_oom_kill() == Some(true));
+        struck.for_each(|made| made.kill());
+    }
+
     /// Reaps a sandbox, removes what is left of it, and reports its end.
     pub(super) fn reap_sandbox(&mut self, index: usize) {
         let sandbox = self.sandboxes.swap_remove(index);

@@ -53,8 +53,8 @@ for _ in range(200):
 print('passed', flush=True)
 os.read(0, 1)
 ";
-/// A program that ends with `passed` if five children may hold 30 MiB each.
-const CHILDREN: &str = "import os, sys, time
+/// A program that says `passed` if five children may hold 30 MiB each; it waits for ever for one that was killed.
+const CHILDREN: &str = "import os, time
 there, ready = os.pipe()
 for _ in range(5):
     if os.fork() == 0:
@@ -62,45 +62,47 @@ for _ in range(5):
         os.write(ready, b'x')
         time.sleep(60)
         os._exit(0)
-os.set_blocking(there, False)
 held = 0
 while held < 5:
-    try:
-        held += len(os.read(there, 5))
-    except BlockingIOError:
-        pass
-    if os.waitpid(-1, os.WNOHANG)[0]:
-        sys.exit('a child was killed')
-    time.sleep(0.01)
+    held += len(os.read(there, 5))
 print('passed', flush=True)
 os.read(0, 1)
 ";
 
-/// Runs a program within 96 MiB; kills it as an agent does when it holds more. Returns its output.
-async fn within_a_limit(launcher: &Launcher, program: &str) -> String {
-    let (input, mut end) = io::pipe().expect("a pipe");
+const LIMIT_BYTES: u64 = 96 << 20;
+
+/// A shell that waits for its script, and the pipe for it.
+fn start_shell(launcher: &Launcher) -> (Arc<Process>, io::PipeWriter) {
+    let (input, end) = io::pipe().expect("a pipe");
     let started = launcher.start(Kind::Process, None, &WorkerReach::default(), input.into());
-    let process = Arc::new(started.expect("started"));
-    let limited = Arc::clone(&process);
-    let limited = tokio::task::spawn_blocking(move || limited.limit(96 << 20, &[])).await;
-    limited.expect("no panic").expect("limited");
+    (Arc::new(started.expect("started")), end)
+}
+
+async fn limit(process: &Arc<Process>, bytes: u64) -> io::Result<()> {
+    let process = Arc::clone(process);
+    let limited = tokio::task::spawn_blocking(move || process.limit(bytes, &[])).await;
+    limited.expect("no panic")
+}
+
+/// Has a shell run a program, and kills it as an agent does when it holds too much. Returns its output.
+async fn within_a_limit((process, mut end): (Arc<Process>, io::PipeWriter), program: &str) -> String {
     let script = format!("exec python3 -c \"{program}\"\n");
     end.write_all(script.as_bytes()).expect("fits into the pipe");
     let until = Instant::now() + Duration::from_secs(30);
-    while !process.is_gone() && Instant::now() < until {
+    while !process.is_gone() {
         // The program may be faster than a look, so there is one after its last word.
         let has_passed = process.output().contains("passed");
         if process.memory_beyond_limit().is_ok() {
             process.kill();
             return "killed by the agent".into();
         }
+        assert!(Instant::now() < until, "it goes on: {}", process.output());
         if has_passed {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     drop(end);
-    process.kill();
     process.exited().await.output.clone()
 }
 
@@ -108,7 +110,9 @@ async fn within_a_limit(launcher: &Launcher, program: &str) -> String {
 async fn a_limit_on_memory_bounds_memory_files_and_children_too() {
     for launcher in [shell(), shell().without_groups()] {
         for program in [MEMORY_FILE, CHILDREN] {
-            let output = within_a_limit(&launcher, program).await;
+            let started = start_shell(&launcher);
+            limit(&started.0, LIMIT_BYTES).await.expect("limited");
+            let output = within_a_limit(started, program).await;
             assert!(
                 !output.contains("passed"),
                 "{:?}: {output}",
