@@ -28,13 +28,14 @@ const CHUNK_BYTES: usize = 4096;
 /// Most bytes of output read after a process's death: as many as fit into a pipe. If more come, a process that was not
 /// killed with the group still writes; it is not waited for.
 const REST_BYTES_MAX: usize = 64 * 1024;
+const NOT_LIMITED: u64 = u64::MAX;
 
 struct ProcessState {
     pid: u32,
     /// A pidfd of the process to kill.
     pidfd: AsyncFd<OwnedFd>,
     limits: ProcessLimits,
-    /// Limit of its memory that no kernel enforces, bytes; 0: none.
+    /// Limit of its memory that no kernel enforces, bytes; 0: none; [`NOT_LIMITED`]: no limit was set yet.
     watched_bytes: AtomicU64,
     killed: AtomicBool,
     /// The last of its output.
@@ -55,7 +56,7 @@ impl ProcessState {
             pid,
             pidfd,
             limits,
-            watched_bytes: AtomicU64::new(0),
+            watched_bytes: AtomicU64::new(NOT_LIMITED),
             killed: AtomicBool::new(false),
             tail: Mutex::default(),
         }
@@ -208,33 +209,37 @@ impl Process {
     /// sandbox to these processors (none: all), as far as the node can. Blocks for a moment.
     ///
     /// # Errors
-    /// The control group rejects the limits.
+    /// The control group rejects the limits. That of its memory then holds like one that no kernel enforces.
     pub fn limit(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
         if self.is_gone() {
             return Ok(());
         }
         let by_kernel = match &self.shared.limits {
-            ProcessLimits::Sandbox(limits) => limits.set(memory_bytes, cores)?,
-            ProcessLimits::Group(group) => group.limit(memory_bytes)?,
+            ProcessLimits::Sandbox(limits) => limits.set(memory_bytes, cores),
+            ProcessLimits::Group(group) => group.limit(memory_bytes),
         };
-        let watched = if by_kernel { 0 } else { memory_bytes };
+        let watched = if matches!(by_kernel, Ok(true)) { 0 } else { memory_bytes };
         self.shared.watched_bytes.store(watched, Ordering::Relaxed);
-        Ok(())
+        by_kernel.map(drop)
     }
 
     /// Compares its memory with its limit. `Ok`: it holds so many bytes, which are too many, or the kernel has killed one
     /// of the processes that it started. `Err`: so many are left, or all numbers if the kernel enforces its limit, or
     /// there is none. Reads files, for milliseconds if it holds much.
     pub fn memory_beyond_limit(&self) -> Result<u64, u64> {
+        if self.is_gone() {
+            return Err(u64::MAX);
+        }
         if let ProcessLimits::Group(group) = &self.shared.limits
-            && !self.is_gone()
             && group.read_oom_kill() == Some(true)
         {
             return Ok(self.resident_bytes());
         }
         match self.shared.watched_bytes.load(Ordering::Relaxed) {
-            limit @ 1.. if !self.is_gone() => footprint::held_beyond(self.pid(), limit),
-            _ => Err(u64::MAX),
+            0 => Err(u64::MAX),
+            // A limit may be set at any time.
+            NOT_LIMITED => Err(0),
+            limit => footprint::held_beyond(self.pid(), limit),
         }
     }
 

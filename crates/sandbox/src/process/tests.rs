@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Kind, Launcher, WorkerReach};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 fn shell() -> Launcher {
@@ -120,6 +120,51 @@ async fn a_limit_on_memory_bounds_memory_files_and_children_too() {
             );
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_its_group_does_not_take_is_held_without_the_kernel() {
+    let launcher = shell();
+    if let Some(why) = launcher.find_lacking(Kind::Process).expect("known").first() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let started = start_shell(&launcher);
+    assert_eq!(
+        started.0.memory_beyond_limit(),
+        Err(0),
+        "it may get a limit at any time"
+    );
+    limit(&started.0, 0).await.expect("it has joined its group");
+    let folder = memory_group(started.0.pid());
+    std::fs::write(
+        folder.parent().expect("a parent").join("cgroup.procs"),
+        started.0.pid().to_string(),
+    )
+    .expect("moved");
+    std::fs::remove_dir(&folder).expect("it was the only one");
+    limit(&started.0, LIMIT_BYTES).await.expect_err("it has no group");
+    let output = within_a_limit(started, MEMORY_FILE).await;
+    assert!(!output.contains("passed"), "{output}");
+}
+
+/// Folder of the control group that limits a process's memory.
+fn memory_group(pid: u32) -> PathBuf {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it lives");
+    let folder = groups.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let mount = match controllers {
+            "memory" => "/sys/fs/cgroup/memory",
+            _ => "/sys/fs/cgroup",
+        };
+        let folder = Path::new(mount).join(path.trim_start_matches('/'));
+        folder
+            .join("cgroup.procs")
+            .exists()
+            .then_some(folder)
+            .filter(|folder| folder.to_string_lossy().contains("hotlease-"))
+    });
+    folder.expect("it is in a group")
 }
 
 #[tokio::test]

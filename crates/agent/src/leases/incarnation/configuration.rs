@@ -42,7 +42,12 @@ impl Incarnation {
                 // A worker that was just started may still be joining its control group; the node's share can wait.
                 Kind::Process if lease.terms.request.spec.memory_bytes == 0 => {
                     let worker = Arc::clone(worker);
-                    tokio::spawn(async move { worker.limit(limit_it.0, limit_it.1).await });
+                    tokio::spawn(async move {
+                        if let Err(error) = worker.limit(limit_it.0, limit_it.1).await {
+                            let pid = worker.pid();
+                            tracing::warn!(pid, error, "the agent itself looks at the memory of a worker");
+                        }
+                    });
                     Ok(())
                 }
                 _ => worker.limit(limit_it.0, limit_it.1).await,
