@@ -331,7 +331,7 @@ mod tests {
             found.expect("its own")
         };
         let found_now = found(&[]);
-        assert_eq!(found_now.hidden, [home.clone()]);
+        assert_eq!(found_now.hidden, std::slice::from_ref(&home));
         assert_eq!(found_now.mounts, [Mount::read_only(home.join("project"))]);
         let declared = DeclaredDirectory {
             trusted: home.clone(),

@@ -151,7 +151,6 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
         }
         naps = 0;
         core.room_notices.forget();
-        core.take_lent();
         if core.waiters.load(Ordering::Acquire) > 0 {
             // The waiting threads collect results themselves.
             keeper.rest(NAPPING, Some(NAP), || core.has_to_finish.load(Ordering::Acquire));

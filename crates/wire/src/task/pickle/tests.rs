@@ -85,10 +85,13 @@ fn chain(count: u32, place: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     [&made[..], b"j", &count.to_le_bytes(), b"."].concat()
 }
 
+/// Opcodes that put an object into the next one.
+type Nesting = fn(&[u8]) -> Vec<u8>;
+
 #[test]
 fn objects_that_are_freed_by_recursion_are_not_deep_in_each_other() {
     let frail = uses::OF_CLASS | uses::FRAIL;
-    let places: [fn(&[u8]) -> Vec<u8>; 4] = [
+    let places: [Nesting; 4] = [
         |before| [before, b"\x85R"].concat(),
         |before| [b")R}\x8c\x01a", before, b"sb"].concat(),
         |before| [b")R", before, b"a"].concat(),
