@@ -26,7 +26,10 @@ pub const SHAPE: RingShape = RingShape {
 impl RawConnection {
     /// A connection over the socket that came with `Connected`.
     pub fn new(socket: Socket) -> Self {
-        Self { socket }
+        // A hostile function may have sent what takes minutes to close.
+        Self {
+            socket: socket.closed_aside(),
+        }
     }
 
     /// Sends a request and waits for its answer; `None` if the worker closed the connection.

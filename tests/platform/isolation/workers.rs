@@ -88,6 +88,8 @@ fn worker_that_writes_nonsense_to_its_agent_harms_only_its_lease() {
 #[test]
 fn sockets_whose_close_waits_hold_up_neither_the_agent_nor_the_end_of_their_lease() {
     const TTL: Duration = Duration::from_secs(10);
+    // Compiled before there is a lease, whose client has to attach in time.
+    let misbehaved = library("misbehaved");
     let platform = Platform::start_with(PlatformOptions {
         further: vec!["--sandbox-network".into()],
         ..PlatformOptions::default()
@@ -112,7 +114,7 @@ fn sockets_whose_close_waits_hold_up_neither_the_agent_nor_the_end_of_their_leas
             }
             Err(refusal) => panic!("no lease: {refusal}"),
         };
-        let mut lease = RawLease::of(grant, &library("misbehaved"));
+        let mut lease = RawLease::of(grant, &misbehaved);
         // More often than the agent has threads for everything that it does.
         for round in 0..3 {
             let function = lease.functions.index("sends_sockets_that_linger");
