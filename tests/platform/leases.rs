@@ -4,6 +4,7 @@ mod bounds;
 mod clients;
 mod direct;
 mod gpus;
+mod hints;
 mod moves;
 mod offers;
 mod parts;

@@ -322,6 +322,12 @@ impl Node {
                 Err(
                     refusal @ (Rejection::NoCapacity { .. } | Rejection::NoPlaces { .. } | Rejection::NoGpus { .. }),
                 ) => refusal,
+                Err(refusal @ Rejection::TooMany { .. }) => {
+                    if self.tables().book.is_short_of_memory(&request.spec) {
+                        self.tell_room_wanted(&refusal);
+                    }
+                    return Err(refusal);
+                }
                 done => return done,
             };
             // Also if the request would not fit then: a manager that asks several agents adds up what each has free.
@@ -334,7 +340,10 @@ impl Node {
             if !std::mem::take(&mut first) {
                 return Err(refusal);
             }
-            self.tell_room_wanted();
+            // A client that asks for more than there is would find no room even if all holders made some.
+            if asker == Requester::Manager || !is_count {
+                self.tell_room_wanted(&refusal);
+            }
             // The end of a session that its client closed just before this request may not have been read yet, and a
             // client that does not use its lease may release it.
             sleep(UNREAD_LIMIT).await;

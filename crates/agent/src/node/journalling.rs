@@ -9,10 +9,11 @@ use crate::leases::running_usage::{functions_so_far, used_so_far};
 use crate::node::outbox::Outbox;
 use crate::node::{Node, NodeState};
 use hotlease_journal::{LeaseKey, LeaseTotal};
+use hotlease_lease::LeaseSpec;
 use hotlease_lease::ledger::FunctionTotals;
-use hotlease_wire::EndReason;
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::{SessionReply, UsageTotals};
+use hotlease_wire::{EndReason, Rejection};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
@@ -109,13 +110,24 @@ impl Node {
         }
     }
 
-    /// Tells the holders of leases that a request finds no room.
-    pub(crate) fn tell_room_wanted(&self) {
-        let tables = self.tables();
-        for session in tables.book.leases().flat_map(|lease| &lease.sessions) {
-            if let Some(outbox) = tables.outboxes.get(session) {
-                outbox.hint(SessionReply::RoomWanted);
-            }
+    /// Tells the holders of what a refused request lacks that room is wanted.
+    pub(crate) fn tell_room_wanted(&self, refusal: &Rejection) {
+        let has_it = |held: &LeaseSpec| match refusal {
+            Rejection::NoGpus { .. } => held.gpus > 0,
+            Rejection::TooMany { .. } => held.memory_bytes > 0,
+            _ => true,
+        };
+        // Sends outside the lock: there may be many sessions.
+        let outboxes: Vec<Arc<Outbox>> = {
+            let tables = self.tables();
+            let holders = tables.book.leases().filter(|lease| has_it(&lease.request.spec));
+            let sessions = holders.flat_map(|lease| &lease.sessions);
+            sessions
+                .filter_map(|session| tables.outboxes.get(session).cloned())
+                .collect()
+        };
+        for outbox in outboxes {
+            outbox.hint(SessionReply::RoomWanted);
         }
     }
 

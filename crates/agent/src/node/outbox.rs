@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -19,6 +19,9 @@ use tokio::time::timeout;
 const WAITING_MAX: usize = 32;
 /// Time for which an ending session waits until its client has read the last messages.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// Shortest time between two messages that may be lost.
+const HINT_EVERY: Duration = Duration::from_millis(100);
 
 type Message = (SessionReply, Vec<ForeignDescriptor>);
 
@@ -29,6 +32,8 @@ struct Queue {
     closing: bool,
     /// No message can be sent any more.
     broken: bool,
+    /// Time of the last message that may be lost.
+    hinted: Option<Instant>,
 }
 
 /// The sending end of a session.
@@ -56,10 +61,17 @@ impl Outbox {
         self.put(reply, fds, false);
     }
 
-    /// Sends a message that may be lost: it is left out while others wait for the client to read.
+    /// Sends a message that may be lost: it is left out while others wait for the client to read, and for a moment after
+    /// another one.
     pub fn hint(&self, reply: SessionReply) {
-        let queue = self.queue();
-        if !queue.closing && !queue.broken && queue.waiting.is_empty() {
+        self.hint_at(Instant::now(), reply);
+    }
+
+    fn hint_at(&self, now: Instant, reply: SessionReply) {
+        let mut queue = self.queue();
+        let is_due = queue.hinted.is_none_or(|last| now >= last + HINT_EVERY);
+        if is_due && !queue.closing && !queue.broken && queue.waiting.is_empty() {
+            queue.hinted = Some(now);
             // The socket is full: the client does not read.
             let _ = self.send(&(reply, Vec::new()));
         }
@@ -198,6 +210,28 @@ mod tests {
         timeout(5 * LINGER, outbox.run())
             .await
             .expect("the session is over at once");
+    }
+
+    #[tokio::test]
+    async fn hints_are_rare_however_often_there_is_a_cause() {
+        let (outbox, client) = pair();
+        let start = Instant::now();
+        for now in [
+            start,
+            start,
+            start + HINT_EVERY / 2,
+            start + HINT_EVERY,
+            start + HINT_EVERY,
+        ] {
+            outbox.hint_at(now, SessionReply::RoomWanted);
+        }
+        outbox.close(ended());
+        let mut replies = Vec::new();
+        while replies.last() != Some(&ended()) {
+            let (reply, _) = client.receive().expect("readable").expect("not over");
+            replies.push(reply);
+        }
+        assert_eq!(replies, [SessionReply::RoomWanted, SessionReply::RoomWanted, ended()]);
     }
 
     #[tokio::test]

@@ -400,6 +400,11 @@ impl LeaseBook {
         (self.memory_bytes / offered).saturating_mul(cores) / parts
     }
 
+    /// Whether a lease that asks for this memory finds too little now, and would find enough without the others.
+    pub fn is_short_of_memory(&self, spec: &LeaseSpec) -> bool {
+        (self.memory_left() + 1..=self.memory_bytes).contains(&spec.all_memory_bytes())
+    }
+
     /// Memory that new leases may still ask for, bytes.
     pub fn memory_left(&self) -> u64 {
         self.leases.values().fold(self.memory_bytes, |left, lease| {

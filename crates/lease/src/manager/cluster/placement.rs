@@ -10,6 +10,9 @@
 //! A part is held only if the request can be served. So where one agent alone has not enough room, each agent is
 //! first asked for more than it can grant: its refusal says for how many workers it has room, and it holds nothing
 //! meanwhile. Parts are requested once these words together are enough.
+//!
+//! An agent without room tells the holders of idle leases that room is wanted. So no agent is asked for a request that all
+//! of them together could not serve if they were free.
 
 use super::orders::WishRecord;
 use super::rejections::Rejections;
@@ -121,6 +124,14 @@ impl Cluster {
         };
         let any = Need::Cores(0);
         let rejections = Rejections::new(wanted.without.clone());
+        let could_serve = match wanted.spread {
+            PlacementSpread::OneAgent => true,
+            PlacementSpread::Several { least } => {
+                let serves = |agent: &AgentId| takes(agent) && !rejections.is_never(agent);
+                let each = wanted.spec.with_workers(1).into();
+                self.registry.could_hold(least.max(1), each, serves)
+            }
+        };
         let candidates = candidates.into_iter().filter(takes);
         let placement = Placement {
             wanted,
@@ -134,7 +145,10 @@ impl Cluster {
             parts: Vec::new(),
         };
         self.placements.insert(request, placement);
-        self.ask_next(request, now, actions);
+        match could_serve {
+            true => self.ask_next(request, now, actions),
+            false => self.settle(request, actions),
+        }
     }
 
     /// Asks the next agent for workers that are missing; settles the request if there is none to ask.
@@ -301,8 +315,14 @@ impl Cluster {
                 what: "every node is being given back, or offers no cores; see `hotlease agents`".into(),
             },
             placement => {
-                let asked = (&placement.wanted, placement.granted_workers() + placement.said());
                 let serves = |agent: &AgentId| self.may_serve(*agent);
+                let found = match placement.asks {
+                    0 => self
+                        .registry
+                        .free_workers(placement.wanted.spec.with_workers(1).into(), serves),
+                    _ => placement.granted_workers() + placement.said(),
+                };
+                let asked = (&placement.wanted, found);
                 placement.rejections.sum_up(asked, &self.registry, serves)
             }
         }

@@ -193,6 +193,22 @@ fn nothing_is_held_before_all_have_said_for_how_many_they_have_room() {
 }
 
 #[test]
+fn no_agent_is_asked_for_what_all_of_them_together_do_not_offer() {
+    let mut cluster = cluster(&[4, 2]);
+    let (ask, ..) = asked(&acquire(&mut cluster, 1, 2, 1));
+    settle_commits(&mut cluster, grants(ask, 1), false);
+    for (workers, cores, found) in [(7, 1, 4), (3, 3, 1), (u32::MAX, 1, 4)] {
+        let (given_back, refusal) = refused(&acquire(&mut cluster, workers, cores, workers));
+        let asked = workers;
+        assert_eq!(
+            (given_back.len(), refusal),
+            (0, Rejection::NotTogether { asked, found })
+        );
+    }
+    asked(&acquire(&mut cluster, 7, 1, 6));
+}
+
+#[test]
 fn one_agent_is_asked_for_no_part_of_what_only_all_of_it_would_be() {
     let mut cluster = cluster(&[4]);
     // The manager believes that two of the four cores are free; a third one was released just now.

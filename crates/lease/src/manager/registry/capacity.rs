@@ -43,6 +43,18 @@ impl Registry {
         false
     }
 
+    /// For how many workers the agents accepted by `serves` that grant leases have room, by their last reports; each
+    /// worker needs `each`.
+    pub(in crate::manager) fn free_workers(&self, each: Demand, serves: impl Fn(&AgentId) -> bool) -> u32 {
+        let agents = self.agents.iter();
+        let serving = agents.filter(|(id, entry)| entry.takes_leases() && serves(id));
+        serving.fold(0, |sum: u32, (_, AgentEntry { record, .. })| {
+            let by_gpus = record.free_gpus.checked_div(each.gpus).unwrap_or(u32::MAX);
+            let by_room = record.room(each.room).0 / each.room.count().max(1);
+            sum.saturating_add(by_room.min(by_gpus))
+        })
+    }
+
     fn most(&self, of: impl Fn(&AgentProfile) -> Option<(u32, u32)>) -> Capacity {
         let serving = self.agents.values().filter(|entry| entry.takes_leases());
         let figures = serving.filter_map(|entry| of(&entry.record));
