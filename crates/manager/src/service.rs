@@ -5,6 +5,7 @@ use crate::identity::caller_of;
 use crate::leases::{acquire, offers};
 use crate::state::ManagerState;
 use crate::{billing, tenants};
+use hotlease_store::PutCondition;
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{
@@ -145,7 +146,9 @@ impl Manager for Service {
 
     async fn put_tenant(&self, request: Request<PutTenantRequest>) -> Result<Response<Tenant>, Status> {
         let by = caller_of(&request)?;
-        reply(tenants::put_tenant(&self.0, request.into_inner(), &by).await)
+        let PutTenantRequest { tenant, is_new } = request.into_inner();
+        let condition = if is_new { PutCondition::New } else { PutCondition::Known };
+        reply(tenants::put_tenant(&self.0, (tenant, condition), &by).await)
     }
 
     async fn remove_tenant(

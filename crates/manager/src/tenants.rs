@@ -6,10 +6,10 @@ use crate::state::ManagerState;
 use crate::state::agent_connections::answer;
 use hotlease_lease::manager::{AgentProfile, AgentState, Quota};
 use hotlease_net::peer::is_tenant_name;
-use hotlease_store::{KeyRecord, NAME_BYTES_MAX, Position, TenantRecord};
+use hotlease_store::{KeyRecord, NAME_BYTES_MAX, Position, PutCondition, TenantRecord};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
-    AddKeyRequest, KeyInfo, KeyList, NewKey, PutTenantRequest, RotateKeyReply, RotateKeyRequest, Tenant, TenantList,
+    AddKeyRequest, KeyInfo, KeyList, NewKey, RotateKeyReply, RotateKeyRequest, Tenant, TenantList,
 };
 use hotlease_wire::limits::LABEL_BYTES_MAX;
 use std::time::{Duration, SystemTime};
@@ -117,27 +117,29 @@ fn no_tenant(name: &str) -> Rejection {
     bad_request(format!("there is no tenant {shown}; see `hotlease admin tenant list`"))
 }
 
-/// Adds a tenant (`is_new`) or replaces the settings of one. Refused if a new tenant exists already, or another does
-/// not.
+/// Adds a tenant or replaces the settings of one. Refused if the condition is not met.
 pub(crate) async fn put_tenant(
     state: &ManagerState,
-    request: PutTenantRequest,
+    (tenant, condition): (Option<Tenant>, PutCondition),
     by: &Caller,
 ) -> Result<Tenant, Rejection> {
-    let tenant = record(request.tenant.ok_or_else(|| bad_request("the tenant is missing"))?)?;
-    let name = tenant.name.clone();
-    match (state.directory.tenant(&name).is_some(), request.is_new) {
-        (true, true) => return Err(bad_request(format!("tenant {name} is there already"))),
-        (false, false) => return Err(no_tenant(&name)),
-        _ => {}
-    }
-    let known = state.directory.tenant(&name).map(|known| known.members);
+    let tenant = record(tenant.ok_or_else(|| bad_request("the tenant is missing"))?)?;
+    let (put, name) = (tenant.clone(), tenant.name.clone());
     // Those that are there may be of an issuer that the site has no more.
+    let known = state.directory.tenant(&name).map(|known| known.members);
     let known = known.unwrap_or_default();
     let mut new = tenant.members.iter().filter(|member| !known.contains(member));
     new.try_for_each(|member| state.authenticator.check_member(member))?;
-    let put = tenant.clone();
-    state.change_people(move |store| store.put_tenant(put)).await?;
+    // Only the store can tell: others, and other managers, change tenants at the same time.
+    let is_put = state
+        .change_people(move |store| store.put_tenant(put, condition))
+        .await?;
+    if !is_put {
+        return Err(match condition {
+            PutCondition::New => bad_request(format!("tenant {name} is there already")),
+            PutCondition::Known | PutCondition::Always => no_tenant(&name),
+        });
+    }
     tracing::info!(tenant = %name, by = %by.name, "a tenant was changed");
     Ok(message(state, tenant))
 }

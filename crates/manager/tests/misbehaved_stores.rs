@@ -4,11 +4,11 @@ use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};
 use hotlease_store::{
-    AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, MemoryStore, ReportRecord, ReportResult, RowKey,
-    RowState, Store, StoreError, TenantRecord, TenantStore,
+    AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, MemoryStore, PutCondition, ReportRecord, ReportResult,
+    RowKey, RowState, Store, StoreError, TenantRecord, TenantStore,
 };
 use hotlease_wire::grpc::manager_client::ManagerClient;
-use hotlease_wire::grpc::{AgentInfo, RegisterRequest};
+use hotlease_wire::grpc::{AgentInfo, PutTenantRequest, RegisterRequest, Tenant};
 use hotlease_wire::ids::{AgentId, LeaseId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,8 +106,10 @@ impl TenantStore for SlowStore {
         self.inner.tenants()
     }
 
-    fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError> {
-        self.inner.put_tenant(tenant)
+    fn put_tenant(&self, tenant: TenantRecord, condition: PutCondition) -> Result<bool, StoreError> {
+        // The manager's other workers have time to look at what they know.
+        thread::sleep(SLOW);
+        self.inner.put_tenant(tenant, condition)
     }
 
     fn remove_tenant(&self, name: &str) -> Result<bool, StoreError> {
@@ -149,6 +151,34 @@ async fn an_agent_is_not_forgotten_while_it_registers() {
         "it was taken for a silent one"
     );
     assert_eq!(store.agents().unwrap().len(), 1);
+}
+
+/// A name that was typed twice must not replace the first tenant's quota and members.
+#[tokio::test]
+async fn of_two_that_add_a_tenant_one_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = ManagerConfig::new(dir.path());
+    config.store = Arc::new(SlowStore::default());
+    let _manager = Manager::start(config).await.unwrap();
+    let uri = format!("unix:{}", dir.path().join(MANAGER_SOCKET).display());
+    let client = ManagerClient::new(Endpoint::from_shared(uri).unwrap().connect().await.unwrap());
+    let add = |cores| {
+        let mut client = client.clone();
+        let tenant = Some(Tenant {
+            name: "alice".into(),
+            enabled: true,
+            role: "user".into(),
+            cores: Some(cores),
+            ..Tenant::default()
+        });
+        async move { client.put_tenant(PutTenantRequest { tenant, is_new: true }).await }
+    };
+    let (first, second) = tokio::join!(add(1), add(2));
+    assert_eq!(
+        u32::from(first.is_ok()) + u32::from(second.is_ok()),
+        1,
+        "{first:?}, {second:?}"
+    );
 }
 
 /// A start without the unreadable state would forget leases, usage and orders.

@@ -6,8 +6,8 @@ use crate::sql::people;
 use crate::sql::queries::{self, LeaseSelection};
 use crate::sql::{Cell, DatabaseWriter, Sql, WriterHook, schema, wishes};
 use crate::{
-    AgentRecord, Audit, Bill, BillQuery, DoneCallback, KeyRecord, LeaseRecord, ReportRecord, ReportResult, RowKey,
-    RowState, Store, StoreError, TenantRecord, TenantStore,
+    AgentRecord, Audit, Bill, BillQuery, DoneCallback, KeyRecord, LeaseRecord, PutCondition, ReportRecord,
+    ReportResult, RowKey, RowState, Store, StoreError, TenantRecord, TenantStore,
 };
 use hotlease_journal::StateDir;
 use hotlease_lease::ledger::FunctionTotals;
@@ -177,9 +177,10 @@ impl TenantStore for DatabaseStore {
         people::tenants(&mut **self.reader())
     }
 
-    fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError> {
+    fn put_tenant(&self, tenant: TenantRecord, condition: PutCondition) -> Result<bool, StoreError> {
         let limits = self.rules.limits;
-        self.writer.write(move |sql| people::put_tenant(sql, &limits, &tenant))
+        self.writer
+            .write(move |sql| people::put_tenant(sql, &limits, (&tenant, condition)))
     }
 
     fn remove_tenant(&self, name: &str) -> Result<bool, StoreError> {

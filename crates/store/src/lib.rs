@@ -62,7 +62,7 @@ pub use record::{
 };
 pub use sql::{LATER_MAX, WriterHook, WriterMoment};
 pub use sqlite::{LEDGER_FILE, SqliteOptions, open_sqlite};
-pub use tenants::{KeyRecord, MEMBERS_MAX, NAME_BYTES_MAX, Position, TenantRecord, TenantStore};
+pub use tenants::{KeyRecord, MEMBERS_MAX, NAME_BYTES_MAX, Position, PutCondition, TenantRecord, TenantStore};
 
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;

@@ -92,13 +92,36 @@ pub struct KeyRecord {
     pub used_ms: Option<u64>,
 }
 
+/// Condition on which a tenant's record is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutCondition {
+    /// There is no such tenant.
+    New,
+    /// There is such a tenant.
+    Known,
+    /// None.
+    Always,
+}
+
+impl PutCondition {
+    /// Whether the condition is met by a tenant that is there, or not.
+    pub(crate) fn is_met(self, is_there: bool) -> bool {
+        match self {
+            Self::New => !is_there,
+            Self::Known => is_there,
+            Self::Always => true,
+        }
+    }
+}
+
 /// State of a manager about tenants and keys; as durable as the rest of a [`Store`](crate::Store).
 pub trait TenantStore {
     /// All tenants, ordered by name.
     fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;
 
-    /// Adds a tenant, or replaces its record. Fails if one of its members belongs to another tenant.
-    fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError>;
+    /// Adds a tenant, or replaces its record; returns false, and changes nothing, if the condition is not met. Fails if
+    /// one of its members belongs to another tenant.
+    fn put_tenant(&self, tenant: TenantRecord, condition: PutCondition) -> Result<bool, StoreError>;
 
     /// Removes a tenant and its keys; its bills stay. Returns false if there was no such tenant.
     fn remove_tenant(&self, name: &str) -> Result<bool, StoreError>;

@@ -8,7 +8,8 @@ use crate::state::ManagerState as Shared;
 use crate::tenants;
 use axum::Json;
 use axum::extract::State;
-use hotlease_wire::grpc::{PutTenantRequest, Tenant as Message};
+use hotlease_store::PutCondition;
+use hotlease_wire::grpc::Tenant as Message;
 use hotlease_wire::mirror;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -167,23 +168,21 @@ pub(super) async fn put(
     JsonBody(wanted): JsonBody<Wanted>,
 ) -> Result<Json<Tenant>, Problem> {
     let quota = wanted.quota;
-    let request = PutTenantRequest {
-        is_new: find(&state, &name).is_none(),
-        tenant: Some(Message {
-            name,
-            enabled: wanted.enabled.unwrap_or(true),
-            role: wanted.role.unwrap_or_default().word().into(),
-            cores: quota.cores,
-            leases: quota.leases,
-            memory_bytes: quota.memory_bytes,
-            gpus: quota.gpus,
-            core_seconds: quota.core_seconds,
-            window_hours: quota.window_hours,
-            members: wanted.members,
-            ..Message::default()
-        }),
+    let tenant = Message {
+        name,
+        enabled: wanted.enabled.unwrap_or(true),
+        role: wanted.role.unwrap_or_default().word().into(),
+        cores: quota.cores,
+        leases: quota.leases,
+        memory_bytes: quota.memory_bytes,
+        gpus: quota.gpus,
+        core_seconds: quota.core_seconds,
+        window_hours: quota.window_hours,
+        members: wanted.members,
+        ..Message::default()
     };
-    Ok(Json(tenants::put_tenant(&state, request, &caller).await?.into()))
+    let put = (Some(tenant), PutCondition::Always);
+    Ok(Json(tenants::put_tenant(&state, put, &caller).await?.into()))
 }
 
 /// Tenant that was removed.

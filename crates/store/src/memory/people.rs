@@ -2,7 +2,7 @@
 
 use super::MemoryStore;
 use crate::sql::people::{check_key, check_tenant};
-use crate::{KeyRecord, StoreError, TenantRecord, TenantStore};
+use crate::{KeyRecord, PutCondition, StoreError, TenantRecord, TenantStore};
 use std::collections::BTreeMap;
 
 /// Tenants and keys, by name and id.
@@ -27,12 +27,15 @@ impl TenantStore for MemoryStore {
         Ok(self.state().people.tenants())
     }
 
-    fn put_tenant(&self, mut tenant: TenantRecord) -> Result<(), StoreError> {
+    fn put_tenant(&self, mut tenant: TenantRecord, condition: PutCondition) -> Result<bool, StoreError> {
         let people = &mut self.state().people;
+        if !condition.is_met(people.tenants.contains_key(&tenant.name)) {
+            return Ok(false);
+        }
         check_tenant(&people.tenants(), &self.limits, &tenant)?;
         tenant.members.sort();
         people.tenants.insert(tenant.name.clone(), tenant);
-        Ok(())
+        Ok(true)
     }
 
     fn remove_tenant(&self, name: &str) -> Result<bool, StoreError> {

@@ -4,7 +4,7 @@ use super::queries::read_rows;
 use super::values::{int, int_or_null, upsert};
 use super::{Sql, Value};
 use crate::tenants::MEMBERS_MAX;
-use crate::{KeyRecord, Limits, StoreError, TenantRecord};
+use crate::{KeyRecord, Limits, PutCondition, StoreError, TenantRecord};
 use hotlease_lease::manager::Quota;
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -51,8 +51,15 @@ pub(crate) fn tenants(sql: &mut dyn Sql) -> Result<Vec<TenantRecord>, StoreError
     Ok(sorted.collect())
 }
 
-pub(crate) fn put_tenant(sql: &mut dyn Sql, limits: &Limits, tenant: &TenantRecord) -> Result<(), StoreError> {
+pub(crate) fn put_tenant(
+    sql: &mut dyn Sql,
+    limits: &Limits,
+    (tenant, condition): (&TenantRecord, PutCondition),
+) -> Result<bool, StoreError> {
     let known = tenants(sql)?;
+    if !condition.is_met(known.iter().any(|known| known.name == tenant.name)) {
+        return Ok(false);
+    }
     check_tenant(&known, limits, tenant)?;
     let name = Value::Text(&tenant.name);
     let quota = &tenant.quota;
@@ -73,7 +80,7 @@ pub(crate) fn put_tenant(sql: &mut dyn Sql, limits: &Limits, tenant: &TenantReco
         let statement = "INSERT INTO members (member, tenant) VALUES ($1, $2)";
         sql.run(statement, &[Value::Text(member), name])?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Checks that there is room for the tenant, and that no member of it belongs to another tenant.

@@ -2,7 +2,7 @@
 
 use crate::fixture::{limits, stores};
 use hotlease_lease::manager::Quota;
-use hotlease_store::{KeyRecord, Position, StoreError, TenantRecord};
+use hotlease_store::{KeyRecord, Position, PutCondition, StoreError, TenantRecord};
 
 fn tenant(name: &str, members: &[&str]) -> TenantRecord {
     TenantRecord {
@@ -40,8 +40,12 @@ fn a_tenant_is_what_was_last_said_of_it() {
     for scene in stores(limits()) {
         let store = &scene.store;
         assert_eq!(store.tenants().unwrap(), [], "{}", scene.name);
-        store.put_tenant(tenant("bob", &["uid:2", "cert:bob"])).unwrap();
-        store.put_tenant(tenant("alice", &["uid:1"])).unwrap();
+        store
+            .put_tenant(tenant("bob", &["uid:2", "cert:bob"]), PutCondition::Always)
+            .unwrap();
+        store
+            .put_tenant(tenant("alice", &["uid:1"]), PutCondition::Always)
+            .unwrap();
         let sorted = tenant("bob", &["cert:bob", "uid:2"]);
         assert_eq!(
             store.tenants().unwrap(),
@@ -56,8 +60,31 @@ fn a_tenant_is_what_was_last_said_of_it() {
             window_hours: None,
             ..tenant("bob", &["uid:3"])
         };
-        store.put_tenant(changed.clone()).unwrap();
+        store.put_tenant(changed.clone(), PutCondition::Always).unwrap();
         assert_eq!(store.tenants().unwrap()[1], changed, "{}", scene.name);
+    }
+}
+
+#[test]
+fn a_tenant_is_written_on_the_condition_that_it_is_there_or_is_not() {
+    for scene in stores(limits()) {
+        let store = &scene.store;
+        let put = |member, condition| store.put_tenant(tenant("alice", &[member]), condition).unwrap();
+        let members = || store.tenants().unwrap().into_iter().flat_map(|tenant| tenant.members);
+        assert!(!put("uid:1", PutCondition::Known), "{}", scene.name);
+        assert_eq!(members().count(), 0, "{}", scene.name);
+        assert!(put("uid:1", PutCondition::New), "{}", scene.name);
+        assert!(!put("uid:2", PutCondition::New), "{}", scene.name);
+        assert_eq!(members().collect::<Vec<_>>(), ["uid:1"], "{}", scene.name);
+        assert!(put("uid:3", PutCondition::Known), "{}", scene.name);
+        assert_eq!(members().collect::<Vec<_>>(), ["uid:3"], "{}", scene.name);
+        // Of several that add it at the same time, one does.
+        store.remove_tenant("alice").unwrap();
+        let added = std::thread::scope(|scope| {
+            let adders = [0; 4].map(|_| scope.spawn(|| put("uid:1", PutCondition::New)));
+            adders.map(|adder| adder.join().unwrap())
+        });
+        assert_eq!(added.iter().filter(|added| **added).count(), 1, "{}", scene.name);
     }
 }
 
@@ -65,8 +92,10 @@ fn a_tenant_is_what_was_last_said_of_it() {
 fn no_user_belongs_to_two_tenants() {
     for scene in stores(limits()) {
         let store = &scene.store;
-        store.put_tenant(tenant("alice", &["uid:1"])).unwrap();
-        let taken = store.put_tenant(tenant("bob", &["uid:2", "uid:1"]));
+        store
+            .put_tenant(tenant("alice", &["uid:1"]), PutCondition::Always)
+            .unwrap();
+        let taken = store.put_tenant(tenant("bob", &["uid:2", "uid:1"]), PutCondition::Always);
         assert!(
             matches!(taken, Err(StoreError::MemberOfOther { .. })),
             "{}: {taken:?}",
@@ -79,7 +108,9 @@ fn no_user_belongs_to_two_tenants() {
             scene.name
         );
         // A tenant may keep its own members.
-        store.put_tenant(tenant("alice", &["uid:1", "uid:2"])).unwrap();
+        store
+            .put_tenant(tenant("alice", &["uid:1", "uid:2"]), PutCondition::Always)
+            .unwrap();
     }
 }
 
@@ -88,11 +119,11 @@ fn tenants_and_keys_are_bounded() {
     for scene in stores(limits()) {
         let store = &scene.store;
         for name in ["a", "b", "c"] {
-            store.put_tenant(tenant(name, &[])).unwrap();
+            store.put_tenant(tenant(name, &[]), PutCondition::Always).unwrap();
         }
-        let full = store.put_tenant(tenant("d", &[]));
+        let full = store.put_tenant(tenant("d", &[]), PutCondition::Always);
         assert!(matches!(full, Err(StoreError::Full { .. })), "{}: {full:?}", scene.name);
-        store.put_tenant(tenant("a", &["uid:1"])).unwrap();
+        store.put_tenant(tenant("a", &["uid:1"]), PutCondition::Always).unwrap();
         store.put_key(key("1", "a")).unwrap();
         store.put_key(key("2", "a")).unwrap();
         let full = store.put_key(key("3", "a"));
@@ -101,7 +132,7 @@ fn tenants_and_keys_are_bounded() {
             .map(|uid| format!("uid:{uid}"))
             .collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let full = store.put_tenant(tenant("a", &many));
+        let full = store.put_tenant(tenant("a", &many), PutCondition::Always);
         assert!(matches!(full, Err(StoreError::Full { .. })), "{}: {full:?}", scene.name);
     }
 }
@@ -116,7 +147,7 @@ fn a_key_belongs_to_a_tenant_goes_with_it_and_stays_revoked() {
             "{}: {of_no_tenant:?}",
             scene.name
         );
-        store.put_tenant(tenant("alice", &[])).unwrap();
+        store.put_tenant(tenant("alice", &[]), PutCondition::Always).unwrap();
         store.put_key(key("1", "alice")).unwrap();
         assert_eq!(store.keys().unwrap(), [key("1", "alice")], "{}", scene.name);
         let revoked = KeyRecord {
