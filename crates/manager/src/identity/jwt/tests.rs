@@ -2,7 +2,7 @@ use super::*;
 use crate::identity::{TenantDirectory, TenantPolicy};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use hotlease_store::{MemoryStore, Position, TenantRecord, TenantStore};
+use hotlease_store::{MemoryStore, Position, PutCondition, TenantRecord, TenantStore};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use serde_json::json;
@@ -132,7 +132,7 @@ fn directory(tenants: &[(&str, &[&str])]) -> TenantDirectory {
             members: members.iter().map(|member| (*member).into()).collect(),
             ..TenantRecord::default()
         };
-        store.put_tenant(tenant).expect("put");
+        store.put_tenant(tenant, PutCondition::Always).expect("put");
     }
     let directory = TenantDirectory::new(TenantPolicy::Listed);
     directory.refresh(&store).expect("read");
