@@ -208,17 +208,27 @@ impl ActiveLease {
         book: &Arc<impl BookSteps>,
         index: WorkerIndex,
     ) -> Result<(Arc<Incarnation>, Arc<StartedWorker>), Rejection> {
-        book.step(BookEvent::Replace {
-            lease: self.id,
-            worker: index,
-        })?;
-        let incarnation = self.incarnation(index)?;
-        match incarnation.wait_until_settled().await {
-            IncarnationState::Up(worker) => Ok((incarnation, worker)),
-            IncarnationState::Gone { cause, output } => Err(worker_died((cause, output))),
-            IncarnationState::Starting => Err(Rejection::Unavailable {
-                what: "the worker is still starting".into(),
-            }),
+        let mut is_second = false;
+        loop {
+            book.step(BookEvent::Replace {
+                lease: self.id,
+                worker: index,
+            })?;
+            let incarnation = self.incarnation(index)?;
+            match incarnation.wait_until_settled().await {
+                IncarnationState::Up(worker) => return Ok((incarnation, worker)),
+                // It had served, and the book did not know of its end yet.
+                IncarnationState::Gone { .. } if !is_second && incarnation.start.was_up() => {
+                    incarnation.wait_for_end().await;
+                    is_second = true;
+                }
+                IncarnationState::Gone { cause, output } => return Err(worker_died((cause, output))),
+                IncarnationState::Starting => {
+                    return Err(Rejection::Unavailable {
+                        what: "the worker is still starting".into(),
+                    });
+                }
+            }
         }
     }
 

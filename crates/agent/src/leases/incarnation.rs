@@ -62,6 +62,8 @@ pub(crate) struct Incarnation {
     usage: OnceLock<UsageBlock>,
     pid: OnceLock<u32>,
     state: watch::Sender<IncarnationState>,
+    /// Whether the book knows that it is gone, and so starts another one.
+    is_booked_out: watch::Sender<bool>,
     /// Reason why the agent kills it, once there is one.
     killed: watch::Sender<Option<KillReason>>,
     /// Way in which it was started, and the durations.
@@ -89,6 +91,7 @@ impl Incarnation {
             usage: OnceLock::new(),
             pid: OnceLock::new(),
             state: watch::Sender::new(IncarnationState::Starting),
+            is_booked_out: watch::Sender::new(false),
             killed: watch::Sender::new(None),
             start: IncarnationStart::default(),
             keeping,
@@ -105,9 +108,11 @@ impl Incarnation {
         self.until(|state| !matches!(state, IncarnationState::Starting)).await
     }
 
-    /// Waits for its end; returns cause and last output.
+    /// Waits for its end, until the book knows of it; returns cause and last output.
     pub async fn wait_for_end(&self) -> (Cause, String) {
-        match self.until(|state| matches!(state, IncarnationState::Gone { .. })).await {
+        // The sender lives in self, so waiting cannot fail.
+        let _ = self.is_booked_out.subscribe().wait_for(|known| *known).await;
+        match self.state() {
             IncarnationState::Gone { cause, output } => (cause, output),
             IncarnationState::Starting | IncarnationState::Up(_) => (Cause::AgentGone, String::new()),
         }
@@ -282,6 +287,7 @@ impl Incarnation {
             used,
             functions,
         });
+        self.is_booked_out.send_replace(true);
     }
 
     /// Cause of the end of an incarnation that has no process yet.
