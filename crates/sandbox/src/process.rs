@@ -1,5 +1,7 @@
 //! Started process: its output, its limits, and how it ends.
 
+mod child;
+
 use crate::error::SandboxError;
 use crate::exit::{Exit, ProcessEnd};
 use crate::footprint;
@@ -8,12 +10,13 @@ use crate::nursery::{SandboxLimits, StartedSandbox};
 use crate::output::Tail;
 use crate::phases::Phases;
 use crate::worker_group::{WorkerGroup, WorkerGroups};
+use child::{forbid_core_dumps, open_pidfd, send_kill};
 use hotlease_nursery::order::EndReport;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -221,6 +224,11 @@ impl Process {
         let watched = if matches!(by_kernel, Ok(true)) { 0 } else { memory_bytes };
         self.shared.watched_bytes.store(watched, Ordering::Relaxed);
         by_kernel.map(drop)
+    }
+
+    /// Sets a limit for [`memory_beyond_limit`](Self::memory_beyond_limit) that the kernel does not hold.
+    pub fn watch_memory(&self, memory_bytes: u64) {
+        self.shared.watched_bytes.store(memory_bytes, Ordering::Relaxed);
     }
 
     /// Compares its memory with its limit. `Ok`: it holds so many bytes, which are too many, or the kernel has killed one
@@ -460,38 +468,6 @@ async fn readable(output: Option<&pipe::Receiver>) {
         Some(output) => drop(output.readable().await),
         None => std::future::pending().await,
     }
-}
-
-/// Forbids core dumps: writing gigabytes of core file would delay the report of a crash, which takes milliseconds.
-fn forbid_core_dumps(pid: u32) -> io::Result<()> {
-    let none = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: both pointers are valid or null for the length of the call; pid is an unreaped child of this process.
-    let result = unsafe { libc::prlimit(pid as libc::pid_t, libc::RLIMIT_CORE, &none, std::ptr::null_mut()) };
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Opens a descriptor of an unreaped child, closed on exec.
-fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes two integers and touches no memory of this process.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made this descriptor for this process; nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
-}
-
-/// Sends SIGKILL. Fails only if the process is gone already.
-fn send_kill(pidfd: &OwnedFd) {
-    let info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: the descriptor is open, and a null info is what the call documents for "as kill(2) does".
-    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, info, 0) };
 }
 
 #[cfg(test)]

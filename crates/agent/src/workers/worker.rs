@@ -355,6 +355,11 @@ impl StartedWorker {
         }
     }
 
+    /// Lets the watchdog hold this limit on its memory, without the kernel.
+    pub fn watch_memory(&self, memory_bytes: u64) {
+        self.process.watch_memory(memory_bytes);
+    }
+
     /// Waits until it is gone and reaped.
     pub async fn wait_for_exit(&self) -> Arc<Exit> {
         self.process.exited().await

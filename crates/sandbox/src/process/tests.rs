@@ -3,6 +3,7 @@
 use super::*;
 use crate::{Kind, Launcher, WorkerReach};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -146,6 +147,31 @@ async fn a_limit_that_its_group_does_not_take_is_held_without_the_kernel() {
     limit(&started.0, LIMIT_BYTES).await.expect_err("it has no group");
     let output = within_a_limit(started, MEMORY_FILE).await;
     assert!(!output.contains("passed"), "{output}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_is_watched_counts_no_memory_of_the_client() {
+    // Buffers of clients have such a name.
+    let buffer = nix::sys::memfd::memfd_create(c"hotlease", nix::sys::memfd::MFdFlags::empty()).expect("a file");
+    let buffer = std::fs::File::from(buffer);
+    buffer.set_len(4 * LIMIT_BYTES).expect("long");
+    let result = format!(
+        "import mmap, os
+memory = mmap.mmap(os.open('/proc/{}/fd/{}', os.O_RDWR), 0)
+for at in range(0, len(memory), 4096):
+    memory[at] = 1
+print('passed', flush=True)
+os.read(0, 1)
+",
+        std::process::id(),
+        buffer.as_raw_fd()
+    );
+    for (program, passes) in [(result.as_str(), true), (MEMORY_FILE, false)] {
+        let started = start_shell(&shell());
+        started.0.watch_memory(LIMIT_BYTES);
+        let output = within_a_limit(started, program).await;
+        assert_eq!(output.contains("passed"), passes, "{output}");
+    }
 }
 
 /// Folder of the control group that limits a process's memory.

@@ -39,15 +39,10 @@ impl Incarnation {
         let limit_it = (lease.terms.memory_bytes, self.cores.clone());
         let limited = async {
             match lease.terms.sandbox {
-                // A worker that was just started may still be joining its control group; the node's share can wait.
+                // The kernel would charge the worker for results that its client keeps, which no program expects that has
+                // asked for no limit.
                 Kind::Process if lease.terms.request.spec.memory_bytes == 0 => {
-                    let worker = Arc::clone(worker);
-                    tokio::spawn(async move {
-                        if let Err(error) = worker.limit(limit_it.0, limit_it.1).await {
-                            let pid = worker.pid();
-                            tracing::warn!(pid, error, "the agent itself looks at the memory of a worker");
-                        }
-                    });
+                    worker.watch_memory(limit_it.0);
                     Ok(())
                 }
                 _ => worker.limit(limit_it.0, limit_it.1).await,
