@@ -1,5 +1,7 @@
 //! Session with an agent for one lease: attach, load, connect, renew, release, lend, and news from the agent.
 
+mod renewals;
+
 use crate::Error;
 use crate::code::Code;
 use crate::session::death::{Death, DeathKind};
@@ -10,7 +12,7 @@ use crate::session::{Expectations, RoomNotice};
 use hotlease_fabric::foreign::ForeignDescriptor;
 use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::socket::Socket;
-use hotlease_lease::client::{Renewal, RenewalAction, RenewalEvent};
+use hotlease_lease::client::Renewal;
 use hotlease_net::tunnel::{self, silence_of};
 use hotlease_net::{SiteAccess, node_id};
 use hotlease_wire::grpc::Grant;
@@ -217,10 +219,8 @@ impl Session {
 
     /// How the session ended, if it has or does within a time.
     pub(crate) async fn end_within(&self, limit: Duration) -> Option<SessionEnd> {
-        let mut changed = self.shared.changed.subscribe();
-        let ended = async { while self.end().is_none() && changed.changed().await.is_ok() {} };
-        let _ = tokio::time::timeout(limit, ended).await;
-        self.end()
+        let ended = self.shared.wait_for(|session| session.news().end);
+        tokio::time::timeout(limit, ended).await.ok()
     }
 
     /// Ends the lease; returns its usage. A session of a peer returns no usage, as its lease goes on.
@@ -366,22 +366,19 @@ impl SessionState {
 
     /// Waits for the news of how an incarnation of a worker ended.
     pub(crate) async fn death_of(&self, worker: WorkerIndex, epoch: Epoch) -> Death {
-        let mut changed = self.changed.subscribe();
-        loop {
-            if let Some(death) = self.death_now(worker, epoch) {
-                return death;
-            }
-            // The sender is a field of self, so this never fails.
-            let _ = changed.changed().await;
-        }
+        self.wait_for(|session| session.death_now(worker, epoch)).await
     }
 
     /// Waits until the agent announces that it ends the lease; returns the reason.
     pub(crate) async fn announced_end(&self) -> EndReason {
+        self.wait_for(|session| session.news().ending).await
+    }
+
+    async fn wait_for<T>(&self, find: impl Fn(&Self) -> Option<T>) -> T {
         let mut changed = self.changed.subscribe();
         loop {
-            if let Some(reason) = self.news().ending {
-                return reason;
+            if let Some(found) = find(self) {
+                return found;
             }
             // The sender is a field of self, so this never fails.
             let _ = changed.changed().await;
@@ -448,52 +445,6 @@ impl SessionState {
         }
         self.set_end(SessionEnd::Lost);
         self.link.close();
-    }
-
-    /// Renews the lease until it has ended or counts as lost: an agent that is silent past the expiry has ended the
-    /// lease, or will end it before it serves any other request.
-    async fn renew(self: Arc<Self>, mut renewal: Renewal, start: Instant) {
-        while let Some(due) = renewal.due() {
-            tokio::time::sleep_until((start + due).into()).await;
-            let mut event = RenewalEvent::Tick;
-            loop {
-                // While the agent starts a worker or loads a library, it keeps the lease itself, and answers
-                // renewals only afterwards.
-                if self.kept.load(Ordering::Relaxed) > 0 {
-                    event = RenewalEvent::KeptByAgent;
-                }
-                let now = start.elapsed();
-                match renewal.step(event, now) {
-                    None => break,
-                    Some(RenewalAction::Renew) => {
-                        let limit = renewal.fenced_at().saturating_sub(now).min(RENEW_LIMIT);
-                        event = self.ask_to_renew(limit).await;
-                    }
-                    Some(RenewalAction::Lost) => {
-                        tracing::warn!("the agent is silent and the lease's time is over");
-                        self.set_end(SessionEnd::Lost);
-                        return;
-                    }
-                }
-            }
-            if self.news().end.is_some() {
-                return;
-            }
-        }
-    }
-
-    async fn ask_to_renew(&self, limit: Duration) -> RenewalEvent {
-        let asked = self.link.ask(&SessionRequest::Renew, &[], AGENT, limit);
-        match asked.await {
-            Ok((SessionReply::Renewed { ttl_ms, .. }, _)) => RenewalEvent::Renewed {
-                ttl: Duration::from_millis(ttl_ms),
-            },
-            // A silent agent may come back in time; the reader reports a lease that is over.
-            other => {
-                tracing::debug!(?other, "the lease was not renewed");
-                RenewalEvent::NotRenewed
-            }
-        }
     }
 }
 

@@ -1,0 +1,56 @@
+//! Renewals of a session's lease.
+
+use super::{AGENT, RENEW_LIMIT, SessionEnd, SessionState};
+use hotlease_lease::client::{Renewal, RenewalAction, RenewalEvent};
+use hotlease_wire::session::{SessionReply, SessionRequest};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+impl SessionState {
+    /// Renews the lease until it has ended or counts as lost: an agent that is silent past the expiry has ended the
+    /// lease, or will end it before it serves any other request.
+    pub(super) async fn renew(self: Arc<Self>, mut renewal: Renewal, start: Instant) {
+        while let Some(due) = renewal.due() {
+            tokio::time::sleep_until((start + due).into()).await;
+            let mut event = RenewalEvent::Tick;
+            loop {
+                // While the agent starts a worker or loads a library, it keeps the lease itself, and answers
+                // renewals only afterwards.
+                if self.kept.load(Ordering::Relaxed) > 0 {
+                    event = RenewalEvent::KeptByAgent;
+                }
+                let now = start.elapsed();
+                match renewal.step(event, now) {
+                    None => break,
+                    Some(RenewalAction::Renew) => {
+                        let limit = renewal.fenced_at().saturating_sub(now).min(RENEW_LIMIT);
+                        event = self.ask_to_renew(limit).await;
+                    }
+                    Some(RenewalAction::Lost) => {
+                        tracing::warn!("the agent is silent and the lease's time is over");
+                        self.set_end(SessionEnd::Lost);
+                        return;
+                    }
+                }
+            }
+            if self.news().end.is_some() {
+                return;
+            }
+        }
+    }
+
+    async fn ask_to_renew(&self, limit: Duration) -> RenewalEvent {
+        let asked = self.link.ask(&SessionRequest::Renew, &[], AGENT, limit);
+        match asked.await {
+            Ok((SessionReply::Renewed { ttl_ms, .. }, _)) => RenewalEvent::Renewed {
+                ttl: Duration::from_millis(ttl_ms),
+            },
+            // A silent agent may come back in time; the reader reports a lease that is over.
+            other => {
+                tracing::debug!(?other, "the lease was not renewed");
+                RenewalEvent::NotRenewed
+            }
+        }
+    }
+}
