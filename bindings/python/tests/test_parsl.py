@@ -153,7 +153,7 @@ def test_a_broken_executor_stays_broken_and_says_why(kernel):
 
     class Broken(hotlease.Executor):
         def __init__(self):
-            pass
+            self._result_classes = None
 
         def submit(self, *args):
             raise hotlease.ExecutorBroken("the platform is gone", False)

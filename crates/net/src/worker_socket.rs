@@ -91,7 +91,7 @@ impl WorkerSocket {
 
 impl Drop for WorkerSocket {
     fn drop(&mut self) {
-        // The worker sees the end at once, and the thread wakes, whatever it does later. Fails if the worker is gone.
+        // The worker sees the end at once, and the thread wakes. Fails if the worker is gone.
         let _ = self.sending.get_ref().shut_down();
     }
 }

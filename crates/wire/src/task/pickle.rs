@@ -14,7 +14,7 @@
 
 mod values;
 
-use values::{DictParts, Made, TupleParts, Value};
+use values::{DictParts, MadeObject, TupleParts, Value};
 
 /// What a pickle may do with a name.
 pub mod uses {
@@ -65,7 +65,7 @@ struct Check<'a> {
     /// Lengths of the stack at its marks.
     marks: Vec<usize>,
     memo: Vec<Value>,
-    objects: Vec<Made>,
+    objects: Vec<MadeObject>,
     dicts: Vec<DictParts>,
     /// Number of values that hashes have visited.
     hashed: u64,
@@ -430,7 +430,7 @@ impl<'a> Check<'a> {
             return Err("it calls a class that is only a value");
         }
         let object = u32::try_from(self.objects.len()).map_err(|_| "it has too many objects")?;
-        self.objects.push(Made {
+        self.objects.push(MadeObject {
             uses,
             height: u16::from(uses & uses::FRAIL != 0),
             is_part: false,

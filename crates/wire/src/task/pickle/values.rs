@@ -1,4 +1,4 @@
-//! What the check of a pickle knows of the values of the machine.
+//! Values of the machine, as far as the check of a pickle knows them.
 
 /// What is known of a value.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ pub(super) struct DictParts {
 
 /// An object that a name has made.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Made {
+pub(super) struct MadeObject {
     /// Uses of the name; without states and items once its state is set. A second state would go through methods that
     /// the first one has replaced.
     pub uses: u8,
