@@ -20,7 +20,7 @@ fn four_times_the_slots_do_not_get_a_tenant_more_of_a_shared_core() {
     let (here, there) = (Host::here(), Host::here());
     let authority = Authority::new();
     let manager = ManagerDaemon::start(&here, &authority);
-    let places = ["--warm-slots-per-core", "5"];
+    let places = ["--warm-slots-per-core", "5", "--process-for-all-tenants"];
     let _agent = agent(&there, &authority, &manager.address, &["alice", "bob"], &places);
     let observer = RemoteClient::new(&here, &authority.client("alice"), &manager.address);
     until_true("the agent registers", LIMIT, || {

@@ -38,6 +38,9 @@ pub struct AgentNetwork {
     pub managers: Vec<Address>,
     /// Tenants whose code may run on this node (default: the tenant in the certificate, if there is one).
     pub tenants: Vec<String>,
+    /// Whether several tenants may run in sandboxes of kind `process`, where the code of each has the agent's rights
+    /// (default: no; such an agent does not start).
+    pub process_for_all_tenants: bool,
     /// Limits on what strangers and peers may occupy of the port.
     pub limits: Limits,
     /// Whether clients without a certificate may open sessions with the token of a lease (default: no).
@@ -51,6 +54,7 @@ impl AgentNetwork {
             listen,
             advertise: None,
             tenants: identity.peer().tenant.into_iter().collect(),
+            process_for_all_tenants: false,
             identity,
             managers: Vec::new(),
             limits: Limits::default(),

@@ -96,6 +96,7 @@ impl Agent {
             return Err(AgentError::Config { what });
         }
         config.swap.as_ref().map_or(Ok(()), SwapOptions::check)?;
+        let tenants = tenants(&config)?;
         let offered = cores::offered(&config.cores)?;
         if !config.unseen_gpus {
             cores::check_gpus(config.gpus)?;
@@ -154,13 +155,7 @@ impl Agent {
                 _ => config.runtime_dir.join(AGENT_SOCKET).display().to_string(),
             },
             endpoint: endpoint.clone(),
-            tenants: Tenants(
-                config
-                    .network
-                    .as_ref()
-                    .map(|network| network.tenants.clone())
-                    .unwrap_or_default(),
-            ),
+            tenants,
             session_socket: config.runtime_dir.join(SESSION_SOCKET),
             host: cores::host_name(),
             usable: cores::allowed(),
@@ -310,13 +305,23 @@ fn journal(state: &Path, lock: &DirectoryLock) -> Result<(AgentId, UsageJournal)
     Ok((agent, journal))
 }
 
-async fn listen(network: &AgentNetwork) -> Result<(TlsListener, SocketAddr), AgentError> {
-    let unusable = |tenant: &&String| !is_tenant_name(tenant);
-    if let Some(tenant) = network.tenants.iter().find(unusable) {
-        return Err(AgentError::Config {
-            what: format!("{tenant:?} is no name of a tenant"),
-        });
+/// Tenants that the agent serves, if it may serve all of them.
+fn tenants(config: &AgentConfig) -> Result<Tenants, AgentError> {
+    let Some(network) = &config.network else {
+        return Ok(Tenants::default());
+    };
+    let refused = |what| Err(AgentError::Config { what });
+    if let Some(tenant) = network.tenants.iter().find(|tenant| !is_tenant_name(tenant)) {
+        return refused(format!("{tenant:?} is no name of a tenant"));
     }
+    let tenants = Tenants(network.tenants.clone());
+    match tenants.separation_fault(config.sandbox, network.process_for_all_tenants) {
+        None => Ok(tenants),
+        Some(what) => refused(what),
+    }
+}
+
+async fn listen(network: &AgentNetwork) -> Result<(TlsListener, SocketAddr), AgentError> {
     let failed = |source| AgentError::Listen {
         address: network.listen,
         source,

@@ -2,8 +2,10 @@
 //!
 //! In a sandbox of kind `process`, a tenant's code runs with all rights of the agent's own user. So an agent serves
 //! only tenants that its operator has named, and users of its own host; of the latter, only the agent's own user and
-//! root are admitted. [`crate::isolation::sandboxes`] decides which sandbox they get.
+//! root are admitted. [`crate::isolation::sandboxes`] decides which sandbox they get. An agent of kind `process` that
+//! serves several tenants does not start unless its operator accepts that each of them has the agent's rights.
 
+use hotlease_sandbox::Kind;
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 
@@ -48,6 +50,21 @@ pub(crate) struct Tenants(pub Vec<String>);
 impl Tenants {
     fn include(&self, tenant: &str) -> bool {
         self.0.iter().any(|served| served == tenant)
+    }
+
+    /// Returns what is wrong with serving these tenants in sandboxes of kind `kind`; `None`: nothing. `process_for_all`:
+    /// the operator lets each of several tenants have the agent's rights.
+    pub fn separation_fault(&self, kind: Kind, process_for_all: bool) -> Option<String> {
+        let is_several = self.0.windows(2).any(|pair| pair[0] != pair[1]);
+        let is_shared = is_several && kind == Kind::Process && !process_for_all;
+        is_shared.then(|| {
+            format!(
+                "several tenants ({}) in sandboxes of kind `process`, in which the code of each can read the agent's key and \
+                 the memory of the others; give them a sandbox with `--sandbox namespace`, an agent with a user of its own for \
+                 each, or, if all of them trust each other, `--process-for-all-tenants`",
+                self.0.join(", ")
+            )
+        })
     }
 
     /// Refuses a lease to any tenant that is not served.
@@ -95,6 +112,33 @@ mod tests {
         ] {
             let admitted = tenants.admit(tenant, origin);
             assert_eq!(admitted.is_ok(), served, "{tenant:?} of {origin:?}: {admitted:?}");
+        }
+    }
+
+    #[test]
+    fn several_tenants_have_the_agents_rights_only_by_its_operators_word() {
+        use Kind::{Container, MicroVm, Namespace, Process};
+        let two: &[&str] = &["alice", "bob"];
+        for (tenants, kind, process_for_all, is_served) in [
+            (&[][..], Process, false, true),
+            (&["alice"], Process, false, true),
+            (&["alice", "alice"], Process, false, true),
+            (two, Process, false, false),
+            (&["alice", "alice", "bob"], Process, false, false),
+            (two, Process, true, true),
+            (two, Namespace, false, true),
+            (two, Container, false, true),
+            (two, MicroVm, false, true),
+        ] {
+            let served = Tenants(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
+            let fault = served.separation_fault(kind, process_for_all);
+            assert_eq!(fault.is_none(), is_served, "{tenants:?} in {kind}: {fault:?}");
+            for says in ["alice", "bob", "--sandbox namespace", "--process-for-all-tenants"] {
+                assert!(
+                    fault.as_ref().is_none_or(|fault| fault.contains(says)),
+                    "{says}: {fault:?}"
+                );
+            }
         }
     }
 

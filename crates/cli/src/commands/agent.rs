@@ -74,6 +74,10 @@ struct NetworkArgs {
     /// Tenant whose functions may run here; may be given more than once [default: the tenant of its identity]
     #[arg(long = "tenant", value_name = "NAME", requires = "listen")]
     tenants: Vec<String>,
+    /// Serve several tenants in sandboxes of kind `process`, where the code of each has all rights of the agent: only
+    /// for tenants who trust each other
+    #[arg(long, requires = "listen")]
+    process_for_all_tenants: bool,
     /// Let clients without a certificate open sessions with the token of a lease that their manager got for them
     #[arg(long, requires = "listen")]
     without_certificate: bool,
@@ -88,6 +92,7 @@ impl NetworkArgs {
         network.managers = self.managers;
         network.advertise = self.advertise;
         network.without_certificate = self.without_certificate;
+        network.process_for_all_tenants = self.process_for_all_tenants;
         if !self.tenants.is_empty() {
             network.tenants = self.tenants;
         }
