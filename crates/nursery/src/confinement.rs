@@ -43,16 +43,39 @@ pub fn give_up_capabilities() -> io::Result<()> {
 
 /// Whether this kernel has Landlock.
 pub fn has_landlock() -> bool {
+    landlock_version() > 0
+}
+
+/// First version of Landlock that keeps abstract Unix sockets inside.
+const LANDLOCK_WITH_SCOPES: i64 = 6;
+
+/// Part of a sandbox's policy that a kernel with this version of Landlock cannot enforce, if any. A sandbox without the
+/// host's network has abstract sockets of its own in any case.
+pub fn find_lacking(version: i64) -> Option<&'static str> {
+    match version {
+        ..1 => Some(
+            "Landlock, the second line behind mounts (the kernel has none); code in a sandbox with the host's network can \
+             connect to the host's abstract Unix sockets",
+        ),
+        1..LANDLOCK_WITH_SCOPES => Some(
+            "abstract Unix sockets of the host: code in a sandbox with the host's network can connect to them (Landlock \
+             prevents it from Linux 6.12 on)",
+        ),
+        _ => None,
+    }
+}
+
+/// Version of this kernel's Landlock; 0 or less if it has none.
+pub fn landlock_version() -> i64 {
     // SAFETY: queries the version; no memory is read or written.
-    let version = unsafe {
+    unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
             std::ptr::null::<libc::c_void>(),
             0_usize,
             1_u32,
         )
-    };
-    version > 0
+    }
 }
 
 /// Confines a zygote, without restricting files, because its forks have other files than it has: abstract Unix sockets
@@ -120,4 +143,23 @@ pub fn limit_files(writable: &[PathBuf], tcp: TcpRules) -> io::Result<RulesetSta
 /// Limits the system calls of the calling thread, and of everything that it starts, for good.
 pub fn limit_system_calls(filter: &BpfProgram) -> io::Result<()> {
     kernel::limit_system_calls(filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_cannot_keep_abstract_sockets_inside_is_told() {
+        for version in -1..LANDLOCK_WITH_SCOPES {
+            let lacking = find_lacking(version).expect("something is missing");
+            assert!(lacking.contains("abstract"), "version {version}: {lacking}");
+            assert_eq!(
+                lacking.contains("has none"),
+                version < 1,
+                "version {version}: {lacking}"
+            );
+        }
+        assert_eq!(find_lacking(LANDLOCK_WITH_SCOPES), None);
+    }
 }

@@ -72,6 +72,17 @@ pub(crate) struct ContainerSpec<'a> {
     pub command: &'a [OsString],
 }
 
+/// Parts of a site's policy that no container enforces, if leases may have the host's network or not.
+pub(crate) fn lacking_with(network: bool) -> &'static [&'static str] {
+    match network {
+        true => &[
+            "abstract Unix sockets of the host: code in a container with the host's network can connect to them, because \
+             containers have no Landlock",
+        ],
+        false => &[],
+    }
+}
+
 impl Runtime {
     /// All runtimes. The first is the default where a site names none.
     pub const ALL: [Self; 5] = [

@@ -72,19 +72,27 @@ fn rules(table: impl Iterator<Item = &'static SystemCall>) -> Result<CallRules, 
     let mut rules = CallRules::new();
     for call in table {
         let allowed = rules.entry(call.number).or_default();
-        for &rule in call.rules {
-            let (argument, operator, value) = match rule {
-                ArgumentRule::Is(argument, value) => (argument, SeccompCmpOp::Eq, value),
-                ArgumentRule::IsNot(argument, value) => (argument, SeccompCmpOp::Ne, value),
-                ArgumentRule::MaskedIs(argument, bits, value) => (argument, SeccompCmpOp::MaskedEq(bits), value),
-                ArgumentRule::HasNone(argument, bits) => (argument, SeccompCmpOp::MaskedEq(bits), 0),
-            };
-            let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value);
-            let rule = condition.and_then(|condition| SeccompRule::new(vec![condition]));
+        for rule in call.rules {
+            let rule = conditions(rule).and_then(SeccompRule::new);
             allowed.push(rule.map_err(|error| error.to_string())?);
         }
     }
     Ok(rules)
+}
+
+/// Conditions that hold together if the rule does.
+fn conditions(rule: &ArgumentRule) -> Result<Vec<SeccompCondition>, seccompiler::BackendError> {
+    let (argument, operator, value) = match *rule {
+        ArgumentRule::Is(argument, value) => (argument, SeccompCmpOp::Eq, value),
+        ArgumentRule::IsNot(argument, value) => (argument, SeccompCmpOp::Ne, value),
+        ArgumentRule::MaskedIs(argument, bits, value) => (argument, SeccompCmpOp::MaskedEq(bits), value),
+        ArgumentRule::HasNone(argument, bits) => (argument, SeccompCmpOp::MaskedEq(bits), 0),
+        ArgumentRule::All(rules) => {
+            let each = rules.iter().map(conditions).collect::<Result<Vec<_>, _>>()?;
+            return Ok(each.concat());
+        }
+    };
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value).map(|condition| vec![condition])
 }
 
 /// The filter that `seccompiler` makes: it checks the architecture, and decides on every number.

@@ -7,8 +7,8 @@ mod starts;
 
 use crate::cgroup::{self, ControlGroup, Groups};
 use crate::confinement;
-use crate::container::ContainerConfig;
 use crate::container::template::ContainerTemplate;
+use crate::container::{self, ContainerConfig};
 use crate::filter;
 use crate::inside::View;
 use crate::kernel;
@@ -200,13 +200,13 @@ impl Nursery {
             Some(containers) => View::Container(Box::new(ContainerTemplate::gather(&host, &policy, containers)?)),
         };
         let (groups, mut lacking) = Groups::of_sandboxes(&Host::path("/"));
-        match lacks {
-            Some(lacks) => lacking.extend(lacks.iter().map(|lack| (*lack).to_owned())),
-            None if !confinement::has_landlock() => {
-                lacking.push("Landlock, the second line behind mounts (the kernel has none)".into());
-            }
-            None => {}
-        }
+        let lacks = match lacks {
+            Some(lacks) => [lacks, container::lacking_with(policy.network)].concat(),
+            None => confinement::find_lacking(confinement::landlock_version())
+                .into_iter()
+                .collect(),
+        };
+        lacking.extend(lacks.into_iter().map(str::to_owned));
         let filter = |network| match policy.kvm {
             true => filter::allowing(system_calls::table_of_machine(network)),
             false => filter::allowing(system_calls::table(network)),

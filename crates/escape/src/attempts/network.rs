@@ -30,6 +30,10 @@ pub(super) const THEME: Threat = Threat {
             packet_socket, with_capability(Capability::NetRaw), needs("packet sockets");
         "netlink-devices", "listen to the kernel's messages about devices", netlink_devices, needs("netlink");
         "netlink-filter", "talk to the packet filter (nftables)", netlink_filter, needs("nftables");
+        "netlink-rare", "talk to another of the kernel's services behind netlink than that of interfaces",
+            netlink_rare, needs("netlink");
+        "mptcp", "open a socket of several paths (MPTCP), which rules for TCP do not cover", mptcp, needs("MPTCP");
+        "udp-lite", "open a socket of UDP-Lite, which hardly any program uses", udp_lite, needs("UDP-Lite");
         "vsock", "open a socket to the hypervisor (AF_VSOCK)", vsock, needs("AF_VSOCK");
         "kernel-crypto", "open a socket to the kernel's cryptography (AF_ALG)", kernel_crypto, needs("AF_ALG");
         "rare-protocols", "open a socket of a protocol that hardly any program uses",
@@ -182,6 +186,25 @@ fn netlink_devices() -> AttemptResult {
 
 fn netlink_filter() -> AttemptResult {
     socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)
+}
+
+fn netlink_rare() -> AttemptResult {
+    let mut stopped = StopReason::Denied("none".into());
+    for protocol in (0..32).filter(|protocol| *protocol != libc::NETLINK_ROUTE) {
+        match socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol) {
+            Ok(_) => return Ok(format!("opened netlink's protocol {protocol}")),
+            Err(stop) => stopped = stop,
+        }
+    }
+    Err(stopped)
+}
+
+fn mptcp() -> AttemptResult {
+    socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP)
+}
+
+fn udp_lite() -> AttemptResult {
+    socket(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE)
 }
 
 fn vsock() -> AttemptResult {

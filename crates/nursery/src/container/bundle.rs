@@ -99,11 +99,14 @@ pub fn system_calls(network: bool) -> Value {
             always.push(call.name());
         }
         for rule in call.rules {
-            for (index, mask, value) in comparisons(*rule) {
+            for comparisons in alternatives(rule) {
+                let args = comparisons.iter().map(|(index, mask, value)| {
+                    json!({ "index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ" })
+                });
                 rows.push(json!({
                     "names": [call.name()],
                     "action": "SCMP_ACT_ALLOW",
-                    "args": [{ "index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ" }],
+                    "args": args.collect::<Vec<_>>(),
                 }));
             }
         }
@@ -118,17 +121,26 @@ pub fn system_calls(network: bool) -> Value {
     })
 }
 
-/// Comparisons of an argument under a mask, of which one holds if the rule does. Only these compare 32 bits, which is what
-/// the kernel takes of an integer: a value is another one if any bit differs.
-fn comparisons(rule: ArgumentRule) -> Vec<(u8, u64, u64)> {
-    match rule {
-        ArgumentRule::Is(index, value) => vec![(index, INT, value)],
+/// Index of an argument, a mask, and the value under this mask.
+type Comparison = (u8, u64, u64);
+
+/// Sets of comparisons of arguments under a mask, of which one holds completely if the rule does. Only these compare 32
+/// bits, which is what the kernel takes of an integer: a value is another one if any bit differs.
+fn alternatives(rule: &ArgumentRule) -> Vec<Vec<Comparison>> {
+    match *rule {
+        ArgumentRule::Is(index, value) => vec![vec![(index, INT, value)]],
         ArgumentRule::IsNot(index, value) => {
             let bits = (0..u32::BITS).map(|bit| 1 << bit);
-            bits.map(|bit| (index, bit, !value & bit)).collect()
+            bits.map(|bit| vec![(index, bit, !value & bit)]).collect()
         }
-        ArgumentRule::HasNone(index, bits) => vec![(index, bits, 0)],
-        ArgumentRule::MaskedIs(index, bits, value) => vec![(index, bits, value)],
+        ArgumentRule::HasNone(index, bits) => vec![vec![(index, bits, 0)]],
+        ArgumentRule::MaskedIs(index, bits, value) => vec![vec![(index, bits, value)]],
+        ArgumentRule::All(rules) => rules.iter().fold(vec![Vec::new()], |sets, rule| {
+            let further = alternatives(rule);
+            let joined =
+                |set: &Vec<Comparison>| further.iter().map(|more| [&set[..], more].concat()).collect::<Vec<_>>();
+            sets.iter().flat_map(joined).collect()
+        }),
     }
 }
 

@@ -110,7 +110,15 @@ fn the_list_of_system_calls_of_a_bundle_is_the_table() {
             match row.get("args") {
                 Some(args) => {
                     conditions += 1;
-                    assert_eq!(args[0]["op"], "SCMP_CMP_MASKED_EQ", "{row}");
+                    let args = args.as_array().expect("conditions");
+                    let indices: std::collections::HashSet<_> = args.iter().map(|arg| arg["index"].as_u64()).collect();
+                    assert_eq!(
+                        indices.len(),
+                        args.len(),
+                        "two conditions on one argument are alternatives: {row}"
+                    );
+                    assert!(!args.is_empty(), "{row}");
+                    assert!(args.iter().all(|arg| arg["op"] == "SCMP_CMP_MASKED_EQ"), "{row}");
                 }
                 None => always.extend(row["names"].as_array().expect("names").clone()),
             }
@@ -128,11 +136,25 @@ fn the_list_of_system_calls_of_a_bundle_is_the_table() {
         assert_eq!(always.len(), free);
         let allows = |call: &str, arguments: [u64; 3]| {
             rows.iter().filter(|row| row["names"][0] == call).any(|row| {
-                let condition = &row["args"][0];
-                let number = |name: &str| condition[name].as_u64().expect("a number");
-                arguments[number("index") as usize] & number("value") == number("valueTwo")
+                let conditions = row["args"].as_array().expect("conditions");
+                conditions.iter().all(|condition| {
+                    let number = |name: &str| condition[name].as_u64().expect("a number");
+                    arguments[number("index") as usize] & number("value") == number("valueTwo")
+                })
             })
         };
+        let (inet, stream) = (libc::AF_INET as u64, (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64);
+        let netlink = |protocol: i32| allows("socket", [libc::AF_NETLINK as u64, 3, protocol as u64]);
+        assert_eq!(allows("socket", [inet, stream, libc::IPPROTO_TCP as u64]), network);
+        assert_eq!(netlink(libc::NETLINK_ROUTE), network);
+        for protocol in [libc::IPPROTO_MPTCP, libc::IPPROTO_UDPLITE, libc::IPPROTO_SCTP] {
+            assert!(
+                !allows("socket", [inet, stream, protocol as u64]),
+                "protocol {protocol}"
+            );
+        }
+        assert!(!allows("socket", [inet, libc::SOCK_RAW as u64, 0]));
+        assert!(!netlink(libc::NETLINK_NETFILTER) && !netlink(libc::NETLINK_INET_DIAG));
         let (level, option) = (libc::SOL_SOCKET as u64, libc::SO_LINGER as u64);
         let high = 1 << 32;
         assert!(!allows("setsockopt", [0, level, option]));

@@ -117,6 +117,61 @@ fn no_socket_can_be_made_whose_close_waits() {
 }
 
 #[test]
+fn a_network_is_tcp_and_udp_and_a_listing_of_interfaces() {
+    let (with, without) = (allowing(table(true)).unwrap(), allowing(table(false)).unwrap());
+    let storage = allowing(system_calls::table_with_storage()).unwrap();
+    let is_allowed = |tree: &BpfProgram, [family, kind, protocol]: [i32; 3], high: u64| {
+        let arguments = [family, kind, protocol].map(|argument| u64::from(argument.cast_unsigned()) | high);
+        let arguments = [arguments[0], arguments[1], arguments[2], 0, 0, 0];
+        run(tree, libc::SYS_socket as u32, here(), arguments).0 == ALLOW
+    };
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let families = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+    let mut allowed = Vec::new();
+    for family in families {
+        for kind in 0..16 {
+            for protocol in 0..512 {
+                let socket = [family, kind, protocol];
+                let is = is_allowed(&with, socket, 0);
+                assert_eq!(
+                    is_allowed(&with, [family, kind | flags, protocol], 0),
+                    is,
+                    "{socket:?} with flags"
+                );
+                assert_eq!(
+                    is_allowed(&with, socket, 1 << 32),
+                    is,
+                    "{socket:?}: the kernel takes 32 bits"
+                );
+                assert!(!is_allowed(&without, socket, 0), "{socket:?} without a network");
+                let in_storage = is && family == libc::AF_INET;
+                assert_eq!(is_allowed(&storage, socket, 0), in_storage, "{socket:?} with storage");
+                if is && family != libc::AF_NETLINK {
+                    allowed.push((family, kind, protocol));
+                }
+                // Of netlink's services that of interfaces and routes, by either kind of socket.
+                let is_route = protocol == libc::NETLINK_ROUTE;
+                assert!(
+                    family != libc::AF_NETLINK || is == is_route,
+                    "netlink {protocol}, kind {kind}"
+                );
+            }
+        }
+        assert!(!is_allowed(&with, [family, libc::SOCK_STREAM, -1], 0));
+    }
+    let (tcp, udp) = (
+        (libc::SOCK_STREAM, libc::IPPROTO_TCP),
+        (libc::SOCK_DGRAM, libc::IPPROTO_UDP),
+    );
+    let expected = [libc::AF_INET, libc::AF_INET6].into_iter().flat_map(|family| {
+        let of = move |(kind, protocol)| [(family, kind, 0), (family, kind, protocol)];
+        of(tcp).into_iter().chain(of(udp))
+    });
+    assert_eq!(allowed, expected.collect::<Vec<_>>());
+    assert!(is_allowed(&with, [libc::AF_UNIX, libc::SOCK_SEQPACKET, 0], 0));
+}
+
+#[test]
 fn a_decision_about_any_call_takes_few_steps() {
     let calls: Vec<_> = table(false).collect();
     let tree = allowing(calls.iter().copied()).unwrap();

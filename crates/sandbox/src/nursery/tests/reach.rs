@@ -185,4 +185,42 @@ async fn a_network_is_there_only_for_who_asks_and_where_the_site_lets_it() {
             assert_eq!(exit.output.trim() == own, has, "{reach:?}: {}", exit.output);
         }
     }
+    if !Path::new("/usr/bin/perl").exists() {
+        eprintln!("skipped: no perl to make sockets with");
+        return;
+    }
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    for (name, [family, kind, protocol], exists) in [
+        (
+            "TCP",
+            [libc::AF_INET, libc::SOCK_STREAM | flags, libc::IPPROTO_TCP],
+            true,
+        ),
+        ("UDP", [libc::AF_INET, libc::SOCK_DGRAM, 0], true),
+        (
+            "interfaces",
+            [libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE],
+            true,
+        ),
+        ("MPTCP", [libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP], false),
+        (
+            "UDP-Lite",
+            [libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE],
+            false,
+        ),
+        ("audit", [libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT], false),
+        (
+            "generic",
+            [libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_GENERIC],
+            false,
+        ),
+    ] {
+        let script = format!(
+            "perl -e 'exit(syscall({}, {family}, {kind}, {protocol}) == -1 ? $!{{ENOSYS}} ? 7 : 8 : 0)'",
+            libc::SYS_socket
+        );
+        let exit = exit_of(&reaching(&open, &script, &asking).expect("started")).await;
+        let expected = if exists { 0 } else { 7 };
+        assert_eq!(exit.end, ProcessEnd::Exited(expected), "{name}: {}", exit.output);
+    }
 }
