@@ -23,6 +23,15 @@ pub const AGENT_LOCK: &str = "agent.lock";
 /// File name of the agent's identity, in the state directory or else in the runtime directory.
 pub const AGENT_ID: &str = "agent.id";
 
+/// What an operator lets the tenants of one agent share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SharedByTenants {
+    /// The agent's rights: they run in sandboxes of kind `process`.
+    pub process: bool,
+    /// The kernel's quotas of one user: the agent is not root, so that all sandboxes have its user.
+    pub user: bool,
+}
+
 /// Service of an agent for other hosts, beside its Unix sockets.
 #[derive(Debug, Clone)]
 pub struct AgentNetwork {
@@ -38,9 +47,8 @@ pub struct AgentNetwork {
     pub managers: Vec<Address>,
     /// Tenants whose code may run on this node (default: the tenant in the certificate, if there is one).
     pub tenants: Vec<String>,
-    /// Whether several tenants may run in sandboxes of kind `process`, where the code of each has the agent's rights
-    /// (default: no; such an agent does not start).
-    pub process_for_all_tenants: bool,
+    /// What several tenants may share here (default: nothing; an agent whose tenants would share it does not start).
+    pub shared: SharedByTenants,
     /// Limits on what strangers and peers may occupy of the port.
     pub limits: Limits,
     /// Whether clients without a certificate may open sessions with the token of a lease (default: no).
@@ -54,7 +62,7 @@ impl AgentNetwork {
             listen,
             advertise: None,
             tenants: identity.peer().tenant.into_iter().collect(),
-            process_for_all_tenants: false,
+            shared: SharedByTenants::default(),
             identity,
             managers: Vec::new(),
             limits: Limits::default(),

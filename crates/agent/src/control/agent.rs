@@ -315,7 +315,7 @@ fn tenants(config: &AgentConfig) -> Result<Tenants, AgentError> {
         return refused(format!("{tenant:?} is no name of a tenant"));
     }
     let tenants = Tenants(network.tenants.clone());
-    match tenants.separation_fault(config.sandbox, network.process_for_all_tenants) {
+    match tenants.separation_fault(config.sandbox, nix::unistd::geteuid().is_root(), network.shared) {
         None => Ok(tenants),
         Some(what) => refused(what),
     }

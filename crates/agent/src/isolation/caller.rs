@@ -5,6 +5,7 @@
 //! root are admitted. [`crate::isolation::sandboxes`] decides which sandbox they get. An agent of kind `process` that
 //! serves several tenants does not start unless its operator accepts that each of them has the agent's rights.
 
+use crate::config::SharedByTenants;
 use hotlease_sandbox::Kind;
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
@@ -52,19 +53,28 @@ impl Tenants {
         self.0.iter().any(|served| served == tenant)
     }
 
-    /// Returns what is wrong with serving these tenants in sandboxes of kind `kind`; `None`: nothing. `process_for_all`:
-    /// the operator lets each of several tenants have the agent's rights.
-    pub fn separation_fault(&self, kind: Kind, process_for_all: bool) -> Option<String> {
-        let is_several = self.0.windows(2).any(|pair| pair[0] != pair[1]);
-        let is_shared = is_several && kind == Kind::Process && !process_for_all;
-        is_shared.then(|| {
-            format!(
-                "several tenants ({}) in sandboxes of kind `process`, in which the code of each can read the agent's key and \
-                 the memory of the others; give them a sandbox with `--sandbox namespace`, an agent with a user of its own for \
-                 each, or, if all of them trust each other, `--process-for-all-tenants`",
-                self.0.join(", ")
-            )
-        })
+    /// Returns what is wrong with serving these tenants in sandboxes of kind `kind` by an agent that is root or not;
+    /// `None`: nothing. `accepted`: what the operator lets several tenants share.
+    pub fn separation_fault(&self, kind: Kind, by_root: bool, accepted: SharedByTenants) -> Option<String> {
+        if self.0.windows(2).all(|pair| pair[0] == pair[1]) {
+            return None;
+        }
+        let why = match kind {
+            Kind::Process if accepted.process => return None,
+            Kind::Process => {
+                "in sandboxes of kind `process`, in which the code of each can read the agent's key and the memory of the \
+                 others; give them a sandbox with `--sandbox namespace`, an agent with a user of its own for each, or, if all \
+                 of them trust each other, `--process-for-all-tenants`"
+            }
+            _ if by_root || accepted.user => return None,
+            _ => {
+                "by an agent that is not root, whose sandboxes all have its user: the kernel counts descriptors in flight, \
+                 pipes, timers and watches by user, so each tenant can use up those of the others; run the agent as root, \
+                 which gives each sandbox a user of its own, an agent with a user of its own for each tenant, or accept it \
+                 with `--one-user-for-all-tenants`"
+            }
+        };
+        Some(format!("several tenants ({}) {why}", self.0.join(", ")))
     }
 
     /// Refuses a lease to any tenant that is not served.
@@ -119,7 +129,7 @@ mod tests {
     fn several_tenants_have_the_agents_rights_only_by_its_operators_word() {
         use Kind::{Container, MicroVm, Namespace, Process};
         let two: &[&str] = &["alice", "bob"];
-        for (tenants, kind, process_for_all, is_served) in [
+        for (tenants, kind, process, is_served) in [
             (&[][..], Process, false, true),
             (&["alice"], Process, false, true),
             (&["alice", "alice"], Process, false, true),
@@ -130,15 +140,44 @@ mod tests {
             (two, Container, false, true),
             (two, MicroVm, false, true),
         ] {
-            let served = Tenants(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
-            let fault = served.separation_fault(kind, process_for_all);
+            let accepted = SharedByTenants { process, user: false };
+            let fault = fault_of(tenants, kind, true, accepted);
             assert_eq!(fault.is_none(), is_served, "{tenants:?} in {kind}: {fault:?}");
-            for says in ["alice", "bob", "--sandbox namespace", "--process-for-all-tenants"] {
-                assert!(
-                    fault.as_ref().is_none_or(|fault| fault.contains(says)),
-                    "{says}: {fault:?}"
-                );
+            says(
+                fault,
+                &["alice", "bob", "--sandbox namespace", "--process-for-all-tenants"],
+            );
+        }
+    }
+
+    #[test]
+    fn several_tenants_share_the_kernels_quotas_of_a_user_only_by_the_operators_word() {
+        let two: &[&str] = &["alice", "bob"];
+        for kind in [Kind::Namespace, Kind::Container, Kind::MicroVm] {
+            for (tenants, by_root, user, is_served) in [
+                (&[][..], false, false, true),
+                (&["alice"], false, false, true),
+                (two, false, false, false),
+                (two, false, true, true),
+                (two, true, false, true),
+            ] {
+                let accepted = SharedByTenants { process: false, user };
+                let fault = fault_of(tenants, kind, by_root, accepted);
+                assert_eq!(fault.is_none(), is_served, "{tenants:?} in {kind}: {fault:?}");
+                says(fault, &["alice", "bob", "as root", "--one-user-for-all-tenants"]);
             }
+        }
+    }
+
+    fn fault_of(tenants: &[&str], kind: Kind, by_root: bool, accepted: SharedByTenants) -> Option<String> {
+        let served = Tenants(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
+        served.separation_fault(kind, by_root, accepted)
+    }
+
+    fn says(fault: Option<String>, words: &[&str]) {
+        let Some(fault) = fault else { return };
+        for word in words {
+            assert!(fault.contains(word), "{word}: {fault}");
         }
     }
 

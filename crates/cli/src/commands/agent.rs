@@ -11,7 +11,7 @@ use crate::service;
 use crate::state::DaemonStateArgs;
 use clap::Args;
 use environments::EnvironmentArgs;
-use hotlease_agent::{Agent, AgentConfig, AgentNetwork, CoreChoice, DirectoryGrant};
+use hotlease_agent::{Agent, AgentConfig, AgentNetwork, CoreChoice, DirectoryGrant, SharedByTenants};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_net::{Address, CertificateRole, Identity};
 use hotlease_sandbox::{Kind, Mount};
@@ -78,6 +78,10 @@ struct NetworkArgs {
     /// for tenants who trust each other
     #[arg(long, requires = "listen")]
     process_for_all_tenants: bool,
+    /// Serve several tenants although the agent is not root, so that all sandboxes have its user: each tenant can use
+    /// up what the kernel counts by user, such as descriptors in flight, pipes and timers
+    #[arg(long, requires = "listen")]
+    one_user_for_all_tenants: bool,
     /// Let clients without a certificate open sessions with the token of a lease that their manager got for them
     #[arg(long, requires = "listen")]
     without_certificate: bool,
@@ -92,7 +96,10 @@ impl NetworkArgs {
         network.managers = self.managers;
         network.advertise = self.advertise;
         network.without_certificate = self.without_certificate;
-        network.process_for_all_tenants = self.process_for_all_tenants;
+        network.shared = SharedByTenants {
+            process: self.process_for_all_tenants,
+            user: self.one_user_for_all_tenants,
+        };
         if !self.tenants.is_empty() {
             network.tenants = self.tenants;
         }
