@@ -11,9 +11,11 @@ use hotlease_nursery::program::ProgramDescription;
 use hotlease_nursery::program::inner_environment;
 use hotlease_nursery::{receive, send};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair};
 use nix::sys::time::TimeVal;
+use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,12 +24,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// File name of the nursery's program.
 pub const NURSERY_BINARY: &str = "hotlease-nursery";
 
-/// Time in which the nursery must answer, seconds: longer than it gives a sandbox itself.
-const ANSWER_SECONDS: i64 = 15;
+/// Time in which the nursery must answer: longer than it gives a sandbox itself.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+/// Time after which a nursery that has not answered is looked at: it answers within milliseconds.
+const LOOK_AFTER: TimeVal = TimeVal::new(0, 500_000);
 
 /// A nursery for one kind of sandbox, started when it is first needed, and again if it died.
 pub(crate) struct NurseryHandle {
@@ -296,18 +301,40 @@ impl Nursery {
 
     fn ask(&self, order: &NurseryOrder, fds: &[BorrowedFd<'_>]) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let (ours, theirs) = pair()?;
-        setsockopt(&ours, ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS, 0))?;
+        setsockopt(&ours, ReceiveTimeout, &LOOK_AFTER)?;
         let all: Vec<BorrowedFd<'_>> = std::iter::once(theirs.as_fd()).chain(fds.iter().copied()).collect();
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         send(socket, order, &all)?;
         drop(all);
         // Otherwise the nursery's death would not close the socket.
         drop(theirs);
-        match receive(&ours) {
-            Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Err(io::ErrorKind::BrokenPipe.into()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
-            Err(error) => Err(error),
+        let begin = Instant::now();
+        loop {
+            return match receive(&ours) {
+                Ok(Some(answer)) => Ok(answer),
+                Ok(None) => Err(io::ErrorKind::BrokenPipe.into()),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+                Err(_) if begin.elapsed() > ANSWER_LIMIT => Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => {
+                    self.wake_if_stopped();
+                    continue;
+                }
+            };
+        }
+    }
+
+    /// Continues a nursery that a signal has stopped. Every start of its kind waits for it, and to end it would end all
+    /// its sandboxes. One that a debugger has stopped is left alone.
+    fn wake_if_stopped(&self) {
+        // The pid is the nursery's as long as its end is not waited for.
+        let Some(pid) = self.child.as_ref().and_then(|child| i32::try_from(child.id()).ok()) else {
+            return;
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let is_stopped = stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
+        if is_stopped {
+            // Fails only if it has died, which its socket tells.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
         }
     }
 }

@@ -385,6 +385,26 @@ async fn mounts_show_what_they_say_and_no_more() {
 }
 
 #[tokio::test]
+async fn a_nursery_that_is_stopped_goes_on_when_it_is_needed() {
+    let Some(launcher) = launcher(Policy::default()) else {
+        return;
+    };
+    let nursery = residue::nursery_of(&launcher);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(nursery).expect("a pid"));
+    nix::sys::signal::kill(pid, Signal::SIGSTOP).expect("stopped");
+    let begin = Instant::now();
+    // Without help it fails after 15 s.
+    assert_eq!(output_of(&launcher, "echo started").await, "started\n");
+    let took = begin.elapsed();
+    assert!(took < ANSWER_LIMIT / 2, "it took {took:?}");
+    assert_eq!(
+        residue::nursery_of(&launcher),
+        nursery,
+        "another nursery has none of its sandboxes"
+    );
+}
+
+#[tokio::test]
 async fn a_machine_that_cannot_make_them_says_what_is_missing() {
     let launcher = Launcher::new(Path::new("/bin/sh")).expect("a shell");
     let missing = launcher.clone().with_nursery("/no/such/nursery");
