@@ -2,9 +2,8 @@
 //!
 //! A peer is unknown until its certificate is verified. Until then a connection costs a bounded number of places,
 //! bytes and seconds: connections in their handshake are counted, in total and for each address, and are closed when
-//! they take too long, or when a new one needs the place of a silent one. Afterwards they are counted for each peer.
+//! they take too long. Afterwards they are counted for each peer.
 
-pub(crate) mod door;
 pub(crate) mod places;
 pub(crate) mod stranger;
 
@@ -12,13 +11,12 @@ use crate::NetError;
 use crate::identity::{ConnectionProtocol, Identity};
 use crate::peer::{Peer, parse_certificate};
 use crate::tcp_options::{TcpPurpose, tune};
-use door::{Door, DoorPlace};
 use places::{ConnectionPlace, KeyedCounts};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use stranger::{Stranger, StrangerInfo};
+use stranger::{HandshakePlaces, Stranger, StrangerInfo};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -34,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub struct Limits {
     /// Connections in their handshake at a time (default: 512).
     pub handshakes: usize,
-    /// Connections of one address, or of one /64 network of IPv6, in their handshake at a time (default: 64).
+    /// Connections of one address in their handshake at a time (default: 64).
     pub handshakes_per_address: usize,
     /// Time limit for a handshake (default: 5 s).
     pub handshake: Duration,
@@ -116,15 +114,16 @@ impl TlsListener {
 
     async fn accept_with(self, admitted: mpsc::Sender<PeerConnection>, strangers: Option<mpsc::Sender<Stranger>>) {
         let limits = self.limits;
-        let door = Door::new(limits.handshakes, limits.handshakes_per_address);
-        let admission = Arc::new(Admission {
+        let door = Arc::new(Admission {
             identity: self.identity,
             limits,
             is_open: strangers.is_some(),
             is_http: self.is_http,
             connections: Arc::new(Semaphore::new(limits.connections)),
+            addresses: KeyedCounts::new(limits.handshakes_per_address),
             peers: KeyedCounts::new(limits.connections_per_peer),
         });
+        let handshakes = Arc::new(Semaphore::new(limits.handshakes));
         // When this function returns, the set is dropped, which closes the connections that are still in their
         // handshake.
         let mut at_the_door = JoinSet::new();
@@ -143,20 +142,17 @@ impl TlsListener {
                 }
             };
             // Debug level only: otherwise a stranger could fill the log.
-            let place = match door.enter(from.ip(), &tcp) {
-                Ok(Some(place)) => place,
-                Ok(None) => {
-                    tracing::debug!(%from, "closed a connection: too many are shaking hands");
-                    continue;
-                }
-                Err(error) => {
-                    tracing::debug!(%from, %error, "closed a connection: no descriptor is left for it");
-                    continue;
-                }
+            let Ok(turn) = Arc::clone(&handshakes).try_acquire_owned() else {
+                tracing::debug!(%from, "closed a connection: too many are shaking hands");
+                continue;
             };
-            let (admission, admitted, strangers) = (Arc::clone(&admission), admitted.clone(), strangers.clone());
+            let Some(counted) = door.addresses.count(from.ip()) else {
+                tracing::debug!(%from, "closed a connection: too many of its address are shaking hands");
+                continue;
+            };
+            let (door, admitted, strangers) = (Arc::clone(&door), admitted.clone(), strangers.clone());
             at_the_door.spawn(async move {
-                match timeout(admission.limits.handshake, admission.admit(tcp, place)).await {
+                match timeout(door.limits.handshake, door.admit(tcp, (turn, counted))).await {
                     // Sending fails only when the daemon is stopping.
                     Ok(Ok(HandshakeResult::Peer(peer))) => {
                         tracing::debug!(%from, peer = %peer.peer, "connected");
@@ -182,20 +178,17 @@ struct Admission {
     is_open: bool,
     is_http: bool,
     connections: Arc<Semaphore>,
+    addresses: KeyedCounts<IpAddr>,
     peers: KeyedCounts<(crate::CertificateRole, String)>,
 }
 
 impl Admission {
-    async fn admit(&self, tcp: TcpStream, at_the_door: DoorPlace) -> Result<HandshakeResult, NetError> {
+    async fn admit(&self, tcp: TcpStream, at_the_door: HandshakePlaces) -> Result<HandshakeResult, NetError> {
         let closed = |why: String| NetError::Closed {
             peer: "the peer".into(),
             why: Some(why),
         };
         tune(&tcp, TcpPurpose::Requests).map_err(NetError::local("set up a connection"))?;
-        tcp.readable()
-            .await
-            .map_err(NetError::local("wait for a peer's first byte"))?;
-        at_the_door.note_first_byte();
         let credentials = self.identity.credentials();
         let acceptor = TlsAcceptor::from(Arc::clone(match (self.is_http, self.is_open) {
             (true, _) => &credentials.http_server,
