@@ -87,6 +87,24 @@ def test_other_calls_do_as_the_standard_says_and_as_another_mpi_does(program, tm
     assert theirs in (None, "as the standard says\n")
 
 
+def test_a_duplicate_has_the_topology_of_its_original_and_one_without_any_says_how_to_make_one():
+    program = """
+from hotlease import MPI
+comm = MPI.COMM_WORLD
+for made in (comm.Create_cart([1]), comm.Create_graph([1], [0]), comm.Create_dist_graph_adjacent([0], [0])):
+    assert made.Dup().inoutedges == made.inoutedges and len(made.inedges) == made.indegree > 0
+    alone = type(made)(comm)
+    for none in (alone, alone.Dup()):
+        try:
+            none.Neighbor_allgather(bytes(1), bytearray(1))
+            raise AssertionError("it has no neighbours")
+        except MPI.Exception as error:
+            assert "Create_cart" in str(error), error
+print("well")
+"""
+    assert good(run(1, program)) == "well\n"
+
+
 def test_a_member_that_is_killed_is_told_to_all_with_its_rank_and_the_rest_goes_on():
     program = """
 import os, signal, time

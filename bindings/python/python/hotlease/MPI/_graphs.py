@@ -39,29 +39,15 @@ class Adjacency(NamedTuple):
             raise Failure(f"there is no rank {rank} in a graph of {len(self.ends)}", "NoSuchRank")
         return self.edges[self.ends[rank - 1] if rank else 0 : self.ends[rank]]
 
+    def edges_of(self, rank: int) -> tuple[list[int], list[int]]:
+        """Neighbours of a rank, twice."""
+        return self.of_rank(rank), self.of_rank(rank)
 
-class Graphcomm(Topocomm):
+
+class Graphcomm(Topocomm[Adjacency]):
     """A communicator with a graph that all ranks know; ``Create_graph`` makes it."""
 
-    __slots__ = ("_adjacency",)
-    _adjacency: Adjacency
-
-    @property
-    def _known(self) -> Adjacency:
-        try:
-            return self._adjacency
-        except AttributeError:
-            raise _wrong("this communicator has no graph: Create_graph makes one that has") from None
-
-    def _copy(self, other: Comm) -> None:
-        if isinstance(other, Graphcomm):
-            self._adjacency = other._adjacency
-        super()._copy(other)
-
-    @property
-    def inoutedges(self) -> tuple[list[int], list[int]]:
-        """Neighbours of this rank, twice."""
-        return self.neighbors, self.neighbors
+    __slots__ = ()
 
     def Get_topology(self) -> int:
         """Returns ``GRAPH``."""
@@ -117,34 +103,23 @@ class Graphcomm(Topocomm):
         return self.Get_neighbors(self.rank)
 
 
-# Ranks that a rank receives from and sends to, and the weights of both; None: the graph has no weights.
-Neighbours = tuple[list[int], list[int], Optional[tuple[list[int], list[int]]]]
+class Neighbours(NamedTuple):
+    """Ranks that this rank receives from and sends to, and the weights of both; None: the graph has no weights."""
+
+    sources: list[int]
+    destinations: list[int]
+    weights: Optional[tuple[list[int], list[int]]]
+
+    def edges_of(self, rank: int) -> tuple[list[int], list[int]]:
+        """Ranks that this rank, the only one whose edges are known, receives from, and ranks that it sends to."""
+        return list(self.sources), list(self.destinations)
 
 
-class Distgraphcomm(Topocomm):
+class Distgraphcomm(Topocomm[Neighbours]):
     """A communicator with a graph of which each rank knows its own edges; ``Create_dist_graph`` and
     ``Create_dist_graph_adjacent`` make it."""
 
-    __slots__ = ("_neighbours",)
-    _neighbours: Neighbours
-
-    @property
-    def _known(self) -> Neighbours:
-        try:
-            return self._neighbours
-        except AttributeError:
-            raise _wrong("this communicator has no graph: Create_dist_graph makes one that has") from None
-
-    def _copy(self, other: Comm) -> None:
-        if isinstance(other, Distgraphcomm):
-            self._neighbours = other._neighbours
-        super()._copy(other)
-
-    @property
-    def inoutedges(self) -> tuple[list[int], list[int]]:
-        """Ranks that this one receives from, and ranks that it sends to."""
-        sources, destinations, _ = self._known
-        return list(sources), list(destinations)
+    __slots__ = ()
 
     def Get_topology(self) -> int:
         """Returns ``DIST_GRAPH``."""
@@ -153,12 +128,12 @@ class Distgraphcomm(Topocomm):
     def Get_dist_neighbors_count(self) -> tuple[int, int, bool]:
         """Returns the number of ranks that this one receives from, of those that it sends to, and whether edges have
         weights."""
-        return *self.degrees, self._known[2] is not None
+        return *self.degrees, self._known.weights is not None
 
-    def Get_dist_neighbors(self) -> Neighbours:
+    def Get_dist_neighbors(self) -> tuple[list[int], list[int], Optional[tuple[list[int], list[int]]]]:
         """Returns the ranks that this one receives from, those that it sends to, and their weights, if they have any."""
-        sources, destinations, weights = self._known
-        return list(sources), list(destinations), None if weights is None else (list(weights[0]), list(weights[1]))
+        weights = self._known.weights
+        return *self.inoutedges, None if weights is None else (list(weights[0]), list(weights[1]))
 
 
 def create_graph(comm: Comm, index: Sequence[int], edges: Sequence[int]) -> Comm:
@@ -170,7 +145,7 @@ def create_graph(comm: Comm, index: Sequence[int], edges: Sequence[int]) -> Comm
     if part == COMM_NULL:
         return COMM_NULL
     made = Graphcomm(part)
-    made._adjacency = adjacency
+    made._topology = adjacency
     return made
 
 
@@ -197,7 +172,7 @@ def _weights(given: Any, edges: list[int]) -> Optional[list[int]]:
 
 def _made(comm: Comm, neighbours: Neighbours) -> Distgraphcomm:
     made = Distgraphcomm(comm.Split(0, comm.rank))
-    made._neighbours = neighbours
+    made._topology = neighbours
     return made
 
 
@@ -205,7 +180,7 @@ def create_adjacent(comm: Comm, sources: Sequence[int], destinations: Sequence[i
     before, behind = _ranks(comm, sources), _ranks(comm, destinations)
     one, other = _weights(of_sources, before), _weights(of_destinations, behind)
     weights = None if one is None or other is None else (one, other)
-    return _made(comm, (before, behind, weights))
+    return _made(comm, Neighbours(before, behind, weights))
 
 
 def create_distributed(
@@ -223,4 +198,4 @@ def create_distributed(
     out = [(end, weight) for begin, end, weight in edges if begin == comm.rank]
     has_weights = all(is_heavy for some, is_heavy in given if some) and any(is_heavy for _, is_heavy in given)
     weighted = ([weight for _, weight in into], [weight for _, weight in out]) if has_weights else None
-    return _made(comm, ([rank for rank, _ in into], [rank for rank, _ in out], weighted))
+    return _made(comm, Neighbours([rank for rank, _ in into], [rank for rank, _ in out], weighted))

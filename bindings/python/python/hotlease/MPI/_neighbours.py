@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, Optional
+from typing import Any, Generic, NoReturn, Optional, Protocol, TypeVar
 
 from hotlease._names import counted
 from hotlease.MPI import _objects
-from hotlease.MPI._comm import DUPLICATE, Intracomm
+from hotlease.MPI._comm import DUPLICATE, Comm, Intracomm
 from hotlease.MPI._constants import PROC_NULL
 from hotlease.MPI._errors import Exception as Failure
 from hotlease.MPI._errors import Missing
@@ -89,17 +89,42 @@ class _Spec:
         return numbers
 
 
-class Topocomm(Intracomm):
+class Topology(Protocol):
+    """Relations among the ranks of a communicator."""
+
+    def edges_of(self, rank: int) -> tuple[list[int], list[int]]:
+        """Ranks that a rank receives from, and ranks that it sends to, in the order of blocks."""
+
+
+T = TypeVar("T", bound=Topology)
+
+
+class Topocomm(Intracomm, Generic[T]):
     """A communicator whose ranks have neighbours: those that each receives from, and those that it sends to."""
 
-    __slots__ = ("_line",)
+    __slots__ = ("_line", "_topology")
     # Communicator of these calls alone: a program's receives of any tag do not see their messages. Made at the first one.
     _line: Intracomm
+    # Missing in an object that a program has made of another communicator.
+    _topology: T
+
+    @property
+    def _known(self) -> T:
+        try:
+            return self._topology
+        except AttributeError:
+            text = "this communicator has no topology: Create_cart, Create_graph and Create_dist_graph make some that have"
+            raise Failure(text, "Arguments") from None
+
+    def _copy(self, other: Comm) -> None:
+        if isinstance(other, Topocomm) and hasattr(other, "_topology"):
+            self._topology = other._topology
+        super()._copy(other)
 
     @property
     def inoutedges(self) -> tuple[list[int], list[int]]:
         """Ranks that this one receives from, and ranks that it sends to, in the order of blocks."""
-        raise NotImplementedError
+        return self._known.edges_of(self.rank)
 
     @property
     def inedges(self) -> list[int]:

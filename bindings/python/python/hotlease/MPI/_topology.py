@@ -35,34 +35,30 @@ class Grid(NamedTuple):
             rank = rank * size + coordinate % size
         return rank
 
+    def shift(self, rank: int, direction: int, disp: int) -> tuple[int, int]:
+        """Returns the ranks before and behind one in a dimension, so far away; ``PROC_NULL`` beyond an end."""
+        ends = []
+        for step in (-disp, disp):
+            place = self.coordinates(rank)
+            place[direction] += step
+            other = self.rank(place)
+            ends.append(PROC_NULL if other is None else other)
+        return ends[0], ends[1]
+
+    def edges_of(self, rank: int) -> tuple[list[int], list[int]]:
+        """Ranks before and behind one in each dimension, twice; ``PROC_NULL`` beyond an end."""
+        edges = [other for direction in range(len(self.dims)) for other in self.shift(rank, direction, 1)]
+        return edges, list(edges)
+
 
 def _wrong(text: str) -> Failure:
     return Failure(text, "Arguments")
 
 
-class Cartcomm(Topocomm):
+class Cartcomm(Topocomm[Grid]):
     """A communicator whose ranks are in a grid; ``Create_cart`` makes it."""
 
-    __slots__ = ("_grid",)
-    _grid: Grid
-
-    @property
-    def _known(self) -> Grid:
-        try:
-            return self._grid
-        except AttributeError:
-            raise _wrong("this communicator has no grid: Create_cart makes one that has") from None
-
-    def _copy(self, other: Comm) -> None:
-        if isinstance(other, Cartcomm):
-            self._grid = other._grid
-        super()._copy(other)
-
-    @property
-    def inoutedges(self) -> tuple[list[int], list[int]]:
-        """Ranks before and behind this one in each dimension, twice; ``PROC_NULL`` beyond an end."""
-        edges = [rank for direction in range(self.Get_dim()) for rank in self.Shift(direction, 1)]
-        return edges, list(edges)
+    __slots__ = ()
 
     def _tags(self, count: int) -> tuple[list[int], list[int]]:
         # What goes to the rank before this one arrives from the rank behind it, also if both are one.
@@ -99,13 +95,7 @@ class Cartcomm(Topocomm):
         """Returns the ranks before and behind this one in a dimension, so far away; ``PROC_NULL`` beyond an end."""
         if not 0 <= direction < self.Get_dim():
             raise _wrong(f"a direction of {direction} in {self.Get_dim()} dimensions")
-        ends = []
-        for step in (-disp, disp):
-            place = self.coords
-            place[direction] += step
-            rank = self._known.rank(place)
-            ends.append(PROC_NULL if rank is None else rank)
-        return ends[0], ends[1]
+        return self._known.shift(self.rank, direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Comm:
         """Makes communicators of the grid's parts: of ranks that differ only in the dimensions that remain."""
@@ -154,7 +144,7 @@ def _made(comm: Comm, grid: Grid) -> Comm:
     if comm == COMM_NULL:
         return COMM_NULL
     made = Cartcomm(comm)
-    made._grid = grid
+    made._topology = grid
     return made
 
 
