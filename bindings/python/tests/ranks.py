@@ -32,11 +32,12 @@ def array_total(array):
 
 def fail_at(rank, path):
     """Fails at one rank. The others wait for it, and write the error that they get to a file."""
-    # None has begun before all have joined: a rank that joins later learns of the failure outside of this function.
-    MPI.COMM_WORLD.Barrier()
-    if MPI.COMM_WORLD.rank == rank:
-        raise ValueError(f"not on {rank}")
     try:
+        # None fails before all have joined: a rank that joins later learns of the failure outside of this function. A rank
+        # that still waits here when another one fails learns of it here.
+        MPI.COMM_WORLD.Barrier()
+        if MPI.COMM_WORLD.rank == rank:
+            raise ValueError(f"not on {rank}")
         MPI.COMM_WORLD.recv(source=rank)
     except MPI.Exception as error:
         with open(path, "w") as file:
