@@ -53,6 +53,9 @@ use hotlease_comm::link::StoreOpener;
 
 /// Returns the openers of all stores that this crate was built with, for
 /// [`Options::stores`](hotlease_comm::Options::stores).
+// A function this small is inlined by itself, and each crate that calls it then compiles all that is behind the openers again:
+// the clients of the stores, half a minute of processor time.
+#[inline(never)]
 pub fn openers() -> &'static [StoreOpener] {
     &[
         #[cfg(feature = "redis")]
