@@ -4,11 +4,14 @@
 use crate::Error;
 use hotlease_fabric::forks::PerProcess;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
+
+type BoxFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Handle to the control thread. Cheap to clone.
 #[derive(Clone)]
@@ -51,6 +54,11 @@ impl Control {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        self.spawn_boxed(Box::pin(future));
+    }
+
+    /// Compiled once: each type of future that is given to tokio compiles the machinery of a task again.
+    fn spawn_boxed(&self, future: BoxFuture) {
         self.handle.spawn(future);
     }
 
@@ -69,7 +77,7 @@ impl Control {
             return Err(Error::protocol("the control thread cannot wait for itself"));
         }
         let (sender, receiver) = sync_channel(1);
-        self.handle.spawn(async move {
+        self.spawn(async move {
             // The caller waits without a limit, so the receiver is there.
             let _ = sender.send(future.await);
         });
@@ -90,7 +98,7 @@ impl Control {
             return Some(Err(Error::protocol("the control thread cannot wait for itself")));
         }
         let (sender, receiver) = sync_channel(1);
-        self.handle.spawn(async move {
+        self.spawn(async move {
             // The caller may not wait any more.
             let _ = sender.send(future.await);
         });

@@ -15,9 +15,10 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use std::error::Error;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 use tonic::Status;
@@ -49,6 +50,16 @@ pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed
             let dialled = dial_first(&addresses, client, needed).await?;
             Ok::<_, NetError>(TokioIo::new(dialled.stream))
         }
+    }))
+}
+
+/// Makes a channel to a daemon of this host, over its Unix socket. It connects when first used, and again when the connection
+/// breaks.
+pub fn channel_to_socket(socket: PathBuf) -> Channel {
+    let endpoint = Endpoint::from_static("http://hotlease");
+    endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
     }))
 }
 

@@ -14,16 +14,13 @@ use hotlease_wire::grpc::{
 };
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
-use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::net::UnixStream;
-use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
-use tower::service_fn;
 
 /// Limit for a grant: it may wait for a worker of the agent.
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
@@ -77,7 +74,7 @@ impl ManagerConnection {
             (None, None) => ManagerAddress::SameHost(RuntimeDir::resolve()?.join("manager.sock")),
         };
         let channel = cached_channel(at.name(), || match &at {
-            ManagerAddress::SameHost(socket) => local_channel(socket.clone()),
+            ManagerAddress::SameHost(socket) => grpc::channel_to_socket(socket.clone()).into(),
             ManagerAddress::OtherHost(site) => site.channel(),
         });
         Ok(Self {
@@ -118,7 +115,7 @@ impl ManagerConnection {
         let channel = match &self.at {
             ManagerAddress::SameHost(_) if !agent.address.contains("://") => {
                 let socket = PathBuf::from(&agent.address);
-                cached_channel(agent.address.clone(), || local_channel(socket))
+                cached_channel(agent.address.clone(), || grpc::channel_to_socket(socket).into())
             }
             ManagerAddress::OtherHost(site) if !agent.endpoint.is_empty() => {
                 let Proof::Certificate(identity) = &site.proof else {
@@ -272,16 +269,6 @@ pub(crate) fn site_of(options: &LeaseOptions) -> Result<Option<SiteAccess>, Erro
         credential: options.credential.as_ref(),
         authority: options.authority.as_deref(),
     })?)
-}
-
-fn local_channel(socket: PathBuf) -> SiteChannel {
-    // The address is only the peer's name in HTTP/2; the connector uses the socket.
-    let channel =
-        Endpoint::from_static("http://manager.hotlease").connect_with_connector_lazy(service_fn(move |_: Uri| {
-            let path = socket.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        }));
-    channel.into()
 }
 
 /// The error in a manager's answer, or of the transport.
