@@ -4,7 +4,7 @@ mod agent_session;
 pub(crate) mod connection;
 pub(crate) mod death;
 mod expectations;
-mod keep_guard;
+mod long_requests;
 pub(crate) mod region;
 pub(crate) mod registrations;
 mod request_socket;

@@ -23,7 +23,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::time::{Instant, interval_at, timeout};
+use tokio::time::{Instant, Interval, interval_at, timeout};
 
 /// Most sessions at a time.
 pub(crate) const SESSIONS_MAX: usize = 1024;
@@ -59,6 +59,7 @@ pub(crate) async fn serve(node: Arc<Node>, socket: Socket, caller: SessionPeer, 
         node,
         socket,
         ahead: VecDeque::new(),
+        renewals: None,
         receiving,
     };
     session.run(caller).await;
@@ -69,6 +70,9 @@ struct Session {
     socket: Arc<AsyncSocket>,
     outbox: Arc<Outbox>,
     ahead: VecDeque<Request>,
+    /// Renewals of the lease while requests are handled one after the other, without a pause in which the client could
+    /// renew it.
+    renewals: Option<Interval>,
     receiving: Arc<AtomicBool>,
 }
 
@@ -155,6 +159,7 @@ impl Session {
         if let Some(request) = self.ahead.pop_front() {
             return Some(request);
         }
+        self.renewals = None;
         let (socket, outbox) = (Arc::clone(&self.socket), Arc::clone(&self.outbox));
         tokio::select! {
             biased;
@@ -190,13 +195,17 @@ impl Session {
         let (socket, outbox) = (Arc::clone(&self.socket), Arc::clone(&self.outbox));
         let lease = attachment.lease.id;
         let period = self.renewal_period(attachment);
-        let mut renewal = interval_at(Instant::now() + period, period);
+        let begin = || interval_at(Instant::now() + period, period);
+        let mut renewals = self.renewals.take().unwrap_or_else(begin);
         tokio::pin!(work);
         loop {
             tokio::select! {
                 biased;
                 () = outbox.run() => return None,
-                done = &mut work => return Some(done),
+                done = &mut work => {
+                    self.renewals = Some(renewals);
+                    return Some(done);
+                }
                 received = socket.receive() => {
                     let request = self.decoded(received).await?;
                     if self.ahead.len() >= AHEAD_MAX {
@@ -210,7 +219,7 @@ impl Session {
                     self.ahead.push_back(request);
                 }
                 // Refused if the lease has ended; then the session is told that.
-                _ = renewal.tick(), if attachment.is_holder() => drop(self.node.step(BookEvent::Renew { lease })),
+                _ = renewals.tick(), if attachment.is_holder() => drop(self.node.step(BookEvent::Renew { lease })),
             }
         }
     }

@@ -5,7 +5,7 @@ mod renewals;
 use crate::Error;
 use crate::code::Code;
 use crate::session::death::{Death, DeathKind};
-use crate::session::keep_guard::KeepGuard;
+use crate::session::long_requests::LongRequests;
 use crate::session::request_socket::RequestSocket;
 use crate::session::transport::WorkerRoute;
 use crate::session::{Expectations, RoomNotice};
@@ -24,7 +24,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -85,8 +85,8 @@ pub(crate) struct SessionState {
     changed: watch::Sender<()>,
     /// Whether `news` has an end; read without the lock.
     over: AtomicBool,
-    /// Number of pending requests during which the agent renews the lease itself: load, connect.
-    kept: AtomicUsize,
+    /// The pending requests during which the agent renews the lease itself if they take long: load, connect.
+    long_requests: LongRequests,
     wanted: OnceLock<Arc<RoomNotice>>,
 }
 
@@ -152,7 +152,7 @@ impl Session {
             }),
             changed: watch::Sender::new(()),
             over: AtomicBool::new(false),
-            kept: AtomicUsize::new(0),
+            long_requests: LongRequests::default(),
             wanted: OnceLock::new(),
         });
         let reader = tokio::spawn(shared.clone().read()).abort_handle();
@@ -300,7 +300,7 @@ impl SessionState {
     /// Loads a library; returns the index of its first function and the workers' time. Its bytes are sent only if
     /// the node does not have them.
     pub(crate) async fn load(&self, code: &Code) -> Result<(u16, Duration), Error> {
-        let _kept = KeepGuard::new(&self.kept);
+        let _pending = self.long_requests.begin();
         let load = SessionRequest::Load {
             hash: code.hash(),
             size_bytes: code.size_bytes(),
@@ -324,7 +324,7 @@ impl SessionState {
 
     /// Returns a socket to a worker, and the epoch of its incarnation. The agent starts a dead worker again first.
     pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
-        let _kept = KeepGuard::new(&self.kept);
+        let _pending = self.long_requests.begin();
         let connect = SessionRequest::Connect { worker };
         match self.link.ask(&connect, &[], AGENT, self.expected.start_limit).await {
             Ok((SessionReply::Connected { worker: which, epoch }, fds)) if which == worker => {

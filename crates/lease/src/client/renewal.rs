@@ -25,8 +25,13 @@ pub enum RenewalEvent {
     },
     /// The agent did not renew the lease, or did not answer in time.
     NotRenewed,
-    /// The agent works on something that this client asked for, and keeps the lease meanwhile.
-    KeptByAgent,
+    /// As `Tick` or `NotRenewed`, and a request is pending that may take long at the agent, which renews the lease itself once each
+    /// period while it works on one request after the other.
+    Pending {
+        /// Time for which the oldest such request has been pending. Below a period, the agent may not have renewed the
+        /// lease on its account.
+        oldest: Duration,
+    },
 }
 
 /// Action to carry out.
@@ -93,6 +98,11 @@ impl Renewal {
         self.expires + FENCED_AFTER
     }
 
+    /// Time between renewals: they come three times as often as needed.
+    fn period(&self) -> Duration {
+        (self.ttl / 3).max(PAUSE_MIN)
+    }
+
     /// Whether the lease is lost.
     pub fn is_lost(&self) -> bool {
         self.lost
@@ -111,12 +121,13 @@ impl Renewal {
                 self.ask_again(now);
             }
             RenewalEvent::NotRenewed => self.ask_again(now),
-            RenewalEvent::KeptByAgent => {
+            RenewalEvent::Pending { oldest } if oldest < self.period() && self.next.is_none() => self.ask_again(now),
+            RenewalEvent::Pending { oldest } if oldest >= self.period() => {
                 self.sent = now;
                 self.expires = now + self.ttl;
                 self.ask_again(now);
             }
-            RenewalEvent::Renewed { .. } | RenewalEvent::Tick => {}
+            RenewalEvent::Renewed { .. } | RenewalEvent::Pending { .. } | RenewalEvent::Tick => {}
         }
         if now >= self.fenced_at() {
             self.lost = true;
@@ -130,9 +141,9 @@ impl Renewal {
         None
     }
 
-    /// Schedules the next question: three times as often as needed.
+    /// Schedules the next question.
     fn ask_again(&mut self, now: Duration) {
-        self.next = self.asks.then(|| now + (self.ttl / 3).max(PAUSE_MIN));
+        self.next = self.asks.then(|| now + self.period());
     }
 }
 
@@ -172,16 +183,35 @@ mod tests {
     fn a_lease_that_the_agent_keeps_is_not_lost() {
         let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
         for second in 1..60 {
-            assert_eq!(renewal.step(RenewalEvent::KeptByAgent, second * SECOND), None);
+            let pending = RenewalEvent::Pending {
+                oldest: second * SECOND,
+            };
+            assert_eq!(renewal.step(pending, second * SECOND), None);
         }
         assert_eq!(renewal.fenced_at(), 59 * SECOND + TTL + FENCED_AFTER);
+    }
+
+    #[test]
+    fn a_lease_is_renewed_also_while_one_short_request_follows_another() {
+        let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
+        let moment = Duration::from_millis(1);
+        let pending = RenewalEvent::Pending {
+            oldest: SECOND - moment,
+        };
+        assert_eq!(renewal.step(pending, SECOND), Some(RenewalAction::Renew));
+        assert_eq!(renewal.step(pending, 2 * SECOND), None, "there was no answer in time");
+        assert_eq!(renewal.step(pending, 3 * SECOND), Some(RenewalAction::Renew));
+        let answered = RenewalEvent::Renewed { ttl: TTL };
+        assert_eq!(renewal.step(answered, 3 * SECOND), None);
+        assert_eq!(renewal.fenced_at(), 3 * SECOND + TTL + FENCED_AFTER);
     }
 
     #[test]
     fn a_lease_that_is_not_to_be_renewed_is_lost_after_its_time() {
         let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO).without_asking();
         assert_eq!(renewal.due(), Some(TTL + FENCED_AFTER));
-        assert_eq!(renewal.step(RenewalEvent::KeptByAgent, SECOND), None);
+        let pending = RenewalEvent::Pending { oldest: SECOND };
+        assert_eq!(renewal.step(pending, SECOND), None);
         assert_eq!(renewal.step(RenewalEvent::Tick, TTL), None, "nothing is asked");
         let lost = Some(RenewalAction::Lost);
         assert_eq!(renewal.step(RenewalEvent::Tick, SECOND + TTL + FENCED_AFTER), lost);

@@ -4,7 +4,6 @@ use super::{AGENT, RENEW_LIMIT, SessionEnd, SessionState};
 use hotlease_lease::client::{Renewal, RenewalAction, RenewalEvent};
 use hotlease_wire::session::{SessionReply, SessionRequest};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl SessionState {
@@ -15,11 +14,11 @@ impl SessionState {
             tokio::time::sleep_until((start + due).into()).await;
             let mut event = RenewalEvent::Tick;
             loop {
-                // While the agent starts a worker or loads a library, it keeps the lease itself, and answers
-                // renewals only afterwards.
-                if self.kept.load(Ordering::Relaxed) > 0 {
-                    event = RenewalEvent::KeptByAgent;
-                }
+                // While the agent starts a worker or loads a library, it answers renewals only afterwards.
+                event = match (event, self.long_requests.oldest()) {
+                    (RenewalEvent::Renewed { .. }, _) | (_, None) => event,
+                    (_, Some(oldest)) => RenewalEvent::Pending { oldest },
+                };
                 let now = start.elapsed();
                 match renewal.step(event, now) {
                     None => break,
