@@ -1,22 +1,27 @@
 //! TLS port of a daemon: limits on peers, connections and handshake times.
 //!
 //! A peer is unknown until its certificate is verified. Until then a connection costs a bounded number of places,
-//! bytes and seconds: connections in their handshake are counted, in total and for each address, and are closed when
-//! they take too long. Afterwards they are counted for each peer.
+//! bytes and seconds: connections that have sent nothing are counted in total, those in their handshake also for each
+//! address. They are closed when they take too long, or for another connection. Afterwards they are counted for each
+//! peer.
 
+pub(crate) mod door;
 pub(crate) mod places;
 pub(crate) mod stranger;
+#[cfg(test)]
+mod tests;
 
 use crate::NetError;
 use crate::identity::{ConnectionProtocol, Identity};
 use crate::peer::{Peer, parse_certificate};
 use crate::tcp_options::{TcpPurpose, tune};
+use door::{Door, DoorPlace, NoRoom};
 use places::{ConnectionPlace, KeyedCounts};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use stranger::{HandshakePlaces, Stranger, StrangerInfo};
+use stranger::{Stranger, StrangerInfo};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -24,18 +29,26 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
+/// Pause after the system could not accept (out of descriptors or memory), or while there is no room, so as not to spin
+/// on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Limits on what strangers and peers may occupy of a daemon.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    /// Connections that wait for their handshake at a time (default: 1024).
+    pub waiting: usize,
     /// Connections in their handshake at a time (default: 512).
     pub handshakes: usize,
-    /// Connections of one address in their handshake at a time (default: 64).
+    /// Connections of one address, or of one /64 network of IPv6, in their handshake at a time (default: 64).
     pub handshakes_per_address: usize,
-    /// Time limit for a handshake (default: 5 s).
+    /// Time limit for a peer's first byte, for a place among the handshakes, and for a handshake (default: 5 s each).
     pub handshake: Duration,
+    /// Time after which a connection that has sent nothing is closed if a new one needs its place (default: 300 ms).
+    pub silence: Duration,
+    /// Time after which a handshake that waits for its peer is closed if another connection needs its place (default:
+    /// 1 s).
+    pub standstill: Duration,
     /// Connections of verified peers at a time (default: 16384).
     pub connections: usize,
     /// Connections of one peer, by name and role, at a time (default: 1024).
@@ -45,9 +58,12 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            waiting: 1024,
             handshakes: 512,
             handshakes_per_address: 64,
             handshake: Duration::from_secs(5),
+            silence: Duration::from_millis(300),
+            standstill: Duration::from_secs(1),
             connections: 16 * 1024,
             connections_per_peer: 1024,
         }
@@ -114,19 +130,19 @@ impl TlsListener {
 
     async fn accept_with(self, admitted: mpsc::Sender<PeerConnection>, strangers: Option<mpsc::Sender<Stranger>>) {
         let limits = self.limits;
-        let door = Arc::new(Admission {
+        let door = Door::new(limits);
+        let admission = Arc::new(Admission {
             identity: self.identity,
             limits,
             is_open: strangers.is_some(),
             is_http: self.is_http,
             connections: Arc::new(Semaphore::new(limits.connections)),
-            addresses: KeyedCounts::new(limits.handshakes_per_address),
             peers: KeyedCounts::new(limits.connections_per_peer),
         });
-        let handshakes = Arc::new(Semaphore::new(limits.handshakes));
         // When this function returns, the set is dropped, which closes the connections that are still in their
         // handshake.
         let mut at_the_door = JoinSet::new();
+        at_the_door.spawn(door.clone().relieve());
         loop {
             let accepted = tokio::select! {
                 () = admitted.closed() => return,
@@ -134,25 +150,40 @@ impl TlsListener {
                 accepted = self.tcp.accept() => accepted,
             };
             let (tcp, from) = match accepted {
-                Ok(accepted) => accepted,
+                Ok((tcp, from)) => (Arc::new(tcp), from),
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
+            let visitor = loop {
+                match door.enter(from.ip(), &tcp) {
+                    Ok(visitor) => break Some(visitor),
+                    Err(NoRoom::Crowd) => break None,
+                    // Those that come later wait in the accept queue.
+                    Err(NoRoom::Full) => tokio::select! {
+                        () = admitted.closed() => return,
+                        () = sleep(ACCEPT_PAUSE) => {}
+                    },
+                }
+            };
+            drop(tcp);
             // Debug level only: otherwise a stranger could fill the log.
-            let Ok(turn) = Arc::clone(&handshakes).try_acquire_owned() else {
-                tracing::debug!(%from, "closed a connection: too many are shaking hands");
+            let Some(visitor) = visitor else {
+                tracing::debug!(%from, "closed a connection: too many of its address are waiting");
                 continue;
             };
-            let Some(counted) = door.addresses.count(from.ip()) else {
-                tracing::debug!(%from, "closed a connection: too many of its address are shaking hands");
-                continue;
-            };
-            let (door, admitted, strangers) = (Arc::clone(&door), admitted.clone(), strangers.clone());
+            let (admission, admitted, strangers) = (Arc::clone(&admission), admitted.clone(), strangers.clone());
             at_the_door.spawn(async move {
-                match timeout(door.limits.handshake, door.admit(tcp, (turn, counted))).await {
+                let (tcp, place) = match visitor.wait_for_turn(limits.handshake).await {
+                    Ok(begun) => begun,
+                    Err(why) => {
+                        tracing::debug!(%from, why, "closed a connection");
+                        return;
+                    }
+                };
+                match timeout(admission.limits.handshake, admission.admit(tcp, place)).await {
                     // Sending fails only when the daemon is stopping.
                     Ok(Ok(HandshakeResult::Peer(peer))) => {
                         tracing::debug!(%from, peer = %peer.peer, "connected");
@@ -178,12 +209,11 @@ struct Admission {
     is_open: bool,
     is_http: bool,
     connections: Arc<Semaphore>,
-    addresses: KeyedCounts<IpAddr>,
     peers: KeyedCounts<(crate::CertificateRole, String)>,
 }
 
 impl Admission {
-    async fn admit(&self, tcp: TcpStream, at_the_door: HandshakePlaces) -> Result<HandshakeResult, NetError> {
+    async fn admit(&self, tcp: TcpStream, at_the_door: DoorPlace) -> Result<HandshakeResult, NetError> {
         let closed = |why: String| NetError::Closed {
             peer: "the peer".into(),
             why: Some(why),

@@ -1,24 +1,21 @@
 //! Connection without a certificate whose peer has not signed in yet.
 //!
 //! Where a daemon accepts such connections, each goes on to occupy a place among the connections in their handshake
-//! after its handshake is done. It is closed if the peer has not signed in within a limit.
+//! after its handshake is done. It is closed if the peer has not signed in within a limit, or for another connection that
+//! needs its place.
 
-use super::places::{ConnectionPlace, CountGuard, KeyedCounts};
+use super::door::DoorPlace;
+use super::places::{ConnectionPlace, KeyedCounts};
 use crate::identity::ConnectionProtocol;
 use crate::peer::CertificateRole;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
 
 /// Limit for a stranger to sign in.
 pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(10);
-
-/// Places among the connections in their handshake; dropped once the peer is known.
-pub(crate) type HandshakePlaces = (OwnedSemaphorePermit, CountGuard<IpAddr>);
 
 /// Connection of a stranger, counted as long as it lives.
 pub struct Stranger {
@@ -43,7 +40,7 @@ struct Inner {
     channel: [u8; 32],
     server: [u8; 32],
     is_known: AtomicBool,
-    at_the_door: Mutex<Option<HandshakePlaces>>,
+    at_the_door: Mutex<Option<DoorPlace>>,
 }
 
 impl std::fmt::Debug for StrangerInfo {
@@ -53,7 +50,7 @@ impl std::fmt::Debug for StrangerInfo {
 }
 
 impl StrangerInfo {
-    pub(crate) fn new(server: [u8; 32], at_the_door: HandshakePlaces) -> Self {
+    pub(crate) fn new(server: [u8; 32], at_the_door: DoorPlace) -> Self {
         Self(Arc::new(Inner {
             channel: rand::random(),
             server,
