@@ -135,6 +135,47 @@ fn failing_disk_refuses_with_its_reason_and_loses_nothing() {
     row.finish();
 }
 
+#[test]
+fn failing_writes_and_syncs_of_the_ledger_are_taken_for_no_lost_commits() {
+    let _alone = cause_faults_alone();
+    let seed = seed();
+    let mut row = Row::new(
+        "writes and syncs of the ledger fail, again after each restart of the manager",
+        "each new manager opens the ledger and has all that was acknowledged",
+        "disks::failing_writes_and_syncs_of_the_ledger_are_taken_for_no_lost_commits",
+        seed,
+    );
+    for run in 0..times(COUNTS.disks) {
+        let mut random = random(seed, run);
+        let mut parts = Parts::new();
+        let system = System::new(&parts.directory().join("orders"), &parts.state(Part::Manager));
+        parts.start_part(Part::Manager, Some(&system));
+        parts.start_part(Part::Agent, None);
+        parts.until_serving(LIMIT);
+        let mut told = ledger::Bill::new();
+        for _ in 0..3 {
+            let invoker = parts.invoker().expect("a lease");
+            let lease = invoker.lease().to_string();
+            told.insert(lease, invoker.deallocate().expect("its usage"));
+            let (at, span) = (random.random_range(1..10), random.random_range(1..6));
+            let struck = system.struck();
+            system.strike(system.operations() + at, span, Strike::IoError, 0);
+            let deadline = Instant::now() + LIMIT;
+            while system.struck() == struck {
+                assert!(Instant::now() < deadline, "no write was struck");
+                drop(parts.invoker().map(Invoker::deallocate));
+            }
+            system.heal();
+            parts.kill(Part::Manager);
+            parts.start_part(Part::Manager, Some(&system));
+            parts.until_serving(LIMIT);
+        }
+        ledger::until_billed(&parts, &told);
+        row.ran();
+    }
+    row.finish();
+}
+
 /// A small file system, gone when dropped.
 struct SmallDisk(PathBuf);
 

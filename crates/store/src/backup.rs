@@ -1,7 +1,8 @@
 //! Backup and restore of a SQLite ledger. A backup may run while the ledger is in use; a restore may not.
 
+use crate::mark::MARK_FILE;
 use crate::sql::{Cell, Sql};
-use crate::sqlite::{RESTORING_FILE, SqliteSql, connect, unusable, version};
+use crate::sqlite::{RESTORING_FILE, SqliteSql, answered_commits, check_commits, connect, unusable, version};
 use crate::{LEDGER_FILE, StoreError};
 use hotlease_journal::{StateDir, sync_directory};
 use rusqlite::{Connection, OpenFlags};
@@ -34,7 +35,9 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
 /// The copy is durable when this returns. Fails if the file exists.
 pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> {
     let from = directory.join(LEDGER_FILE);
+    let answered = answered_commits(directory)?;
     let source = connect(&from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    check_commits(&source, &from, answered)?;
     if version(&source, &from)? == 0 {
         return Err(StoreError::Unusable {
             path: from,
@@ -83,7 +86,10 @@ pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreErro
     copy(from, &restoring).map_err(failed("be restored"))?;
     check(&restoring)?;
     let ledger = dir.path().join(LEDGER_FILE);
-    if ledger.exists() {
+    // The write-ahead log belongs to the old ledger; SQLite makes the index of the log anew. The mark goes last: it tells
+    // that the log is missing as long as the ledger is there.
+    let old = ["ledger.db-wal", "ledger.db-shm", LEDGER_FILE, MARK_FILE];
+    if old.iter().any(|name| dir.path().join(name).exists()) {
         let aside = (1..).map(|number| dir.path().join(format!("replaced-{number}")));
         let aside = aside.into_iter().find(|aside| !aside.exists());
         let aside = aside.unwrap_or_else(|| dir.path().join("replaced"));
@@ -91,10 +97,8 @@ pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreErro
             .mode(0o700)
             .create(&aside)
             .map_err(failed("put the present one aside"))?;
-        // The write-ahead log belongs to the old ledger; SQLite makes the index of the log anew.
-        for suffix in ["-wal", "-shm", ""] {
-            let name = format!("{LEDGER_FILE}{suffix}");
-            match fs::rename(dir.path().join(&name), aside.join(&name)) {
+        for name in old {
+            match fs::rename(dir.path().join(name), aside.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(failed("put the present one aside")(error));
                 }

@@ -70,6 +70,22 @@ pub enum StoreError {
         /// What is wrong with it.
         why: String,
     },
+    /// The ledger holds fewer commits than were answered.
+    #[error(
+        "{path} has lost the last {lost} of {answered} commits that were answered: bytes of it or of its log ({path}-wal) \
+         were overwritten, or an older copy is in its place. Restore a backup; or, to go on without these grants and reports, \
+         remove {mark}"
+    )]
+    Lost {
+        /// Path of the ledger.
+        path: std::path::PathBuf,
+        /// Path of the mark that tells how many commits were answered.
+        mark: std::path::PathBuf,
+        /// Number of commits that are missing, at least.
+        lost: u64,
+        /// Number of commits that were answered, at least.
+        answered: u64,
+    },
     /// A newer version of hotlease wrote the ledger.
     #[error(
         "{path} was written by a newer version of hotlease (schema {found}, this one knows {known}); \

@@ -42,6 +42,7 @@ mod bill;
 mod database;
 mod error;
 mod limits;
+mod mark;
 mod memory;
 mod postgres;
 mod record;

@@ -86,6 +86,14 @@ pub(crate) trait Sql {
         Ok(())
     }
 
+    /// Counts the commit, within the open transaction, so that its loss can be noticed.
+    fn seal(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Notes that the transaction that was sealed is durable.
+    fn note_durable(&mut self) {}
+
     /// Gives up the lead: nothing will be written any more.
     fn leave(&mut self) {}
 
@@ -313,8 +321,14 @@ fn commit(sql: &mut dyn Sql, batch: Vec<Job>, at: &dyn Fn(WriterMoment)) -> (Vec
         }
     }
     if outcome.is_ok() {
+        outcome = sql.seal();
+    }
+    if outcome.is_ok() {
         at(WriterMoment::BeforeCommit);
         outcome = sql.run("COMMIT", &[]);
+        if outcome.is_ok() {
+            sql.note_durable();
+        }
         at(WriterMoment::AfterCommit);
     }
     if outcome.is_err()

@@ -7,12 +7,14 @@
 
 use crate::database::{DatabaseParts, DatabaseStore};
 use crate::limits::Limits;
+use crate::mark::{self, CommitMark, MARK_FILE};
 use crate::sql::changes::StoreRules;
 use crate::sql::{Cell, Cells, Sql, Value, WriterHook, schema};
 use crate::{FINDINGS_MAX, StoreError};
 use hotlease_journal::{StateDir, sync_directory};
+use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,6 +24,8 @@ pub const LEDGER_FILE: &str = "ledger.db";
 pub(crate) const RESTORING_FILE: &str = "ledger.db.restoring";
 /// Marks hotlease's databases among all SQLite databases: "hlld".
 const APPLICATION_ID: i64 = 0x686c_6c64;
+/// Counter of commits, each of which counts itself.
+const COMMITS: &str = "commits";
 /// Longest wait of a write for another process that reads or copies the database.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
 /// Size to which the write-ahead log is cut when possible, bytes.
@@ -63,9 +67,12 @@ pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseS
             why: "a restore into this directory was interrupted; restore the backup again".into(),
         });
     }
+    let answered = answered_commits(dir.path())?;
     let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
+    check_commits(&connection, &path, answered)?;
     let mut sql = SqliteSql::new(connection, path.clone());
     sql.set_up(options.bytes_max)?;
+    sql.mark = Some(CommitMark::open(dir.path()).map_err(mark_error)?);
     // Make the file's name durable before anything in the file is.
     sync_directory(dir.path()).map_err(|error| StoreError::Disk {
         what: "make its name durable",
@@ -131,12 +138,57 @@ pub(crate) fn version(connection: &Connection, path: &Path) -> Result<i64, Store
     Ok(version)
 }
 
+fn mark_error(error: std::io::Error) -> StoreError {
+    StoreError::Disk {
+        what: "open its mark",
+        why: error.to_string(),
+    }
+}
+
+/// Number of commits of a ledger that were answered, at least. To be read before the ledger is.
+pub(crate) fn answered_commits(directory: &Path) -> Result<u64, StoreError> {
+    mark::read(directory).map_err(mark_error)
+}
+
+/// Refuses a ledger that holds fewer commits than were answered, and leaves its files as they are.
+pub(crate) fn check_commits(connection: &Connection, path: &Path, answered: u64) -> Result<(), StoreError> {
+    // Otherwise the log would be removed when the connection is closed, and with it what a person could still find in it.
+    let keep_log = |keep| {
+        let set = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep);
+        set.map(drop).map_err(|error| unusable(path, &error))
+    };
+    keep_log(true)?;
+    let commits = match version(connection, path)? {
+        0 => None,
+        _ => connection
+            .query_row("SELECT value FROM counters WHERE name = ?1", [COMMITS], |row| {
+                row.get(0)
+            })
+            .optional()
+            .map_err(|error| unusable(path, &error))?,
+    };
+    let commits = u64::try_from(commits.unwrap_or(0_i64)).unwrap_or(0);
+    if commits < answered {
+        return Err(StoreError::Lost {
+            path: path.to_owned(),
+            mark: path.with_file_name(MARK_FILE),
+            lost: answered - commits,
+            answered,
+        });
+    }
+    keep_log(false)
+}
+
 /// SQLite connection of the store.
 pub(crate) struct SqliteSql {
     connection: Connection,
     path: PathBuf,
     /// The last error (disk full or not, and its message), in case it cost the transaction.
     failed: Option<(bool, String)>,
+    /// Number of the transaction that is being committed.
+    commit: i64,
+    /// Where the number of a durable commit is written; only the store's writer has one.
+    mark: Option<CommitMark>,
 }
 
 /// Binds a value by reference.
@@ -156,6 +208,8 @@ impl SqliteSql {
             connection,
             path,
             failed: None,
+            commit: 0,
+            mark: None,
         }
     }
 
@@ -266,6 +320,17 @@ impl Sql for SqliteSql {
         });
         read.map_err(|error| self.error("be read", &error))?;
         refused.map_or(Ok(()), Err)
+    }
+
+    fn seal(&mut self) -> Result<(), StoreError> {
+        self.commit = schema::add(self, COMMITS, 1)?;
+        Ok(())
+    }
+
+    fn note_durable(&mut self) {
+        if let (Some(mark), Ok(commit)) = (&self.mark, u64::try_from(self.commit)) {
+            mark.note(commit);
+        }
     }
 
     fn lost(&mut self) -> Option<StoreError> {

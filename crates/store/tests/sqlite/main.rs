@@ -4,4 +4,5 @@ mod backups;
 mod directory;
 mod files;
 mod kills;
+mod marks;
 mod records;
