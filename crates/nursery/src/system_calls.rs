@@ -214,8 +214,12 @@ const BASE_CALLS: &[SystemCall] = calls! {
     SYS_getsockname "who one is";
     SYS_getpeername "who the other is";
     SYS_getsockopt "options of sockets";
-    SYS_setsockopt [IsNot(1, libc::SOL_SOCKET as u64), IsNot(2, libc::SO_LINGER as u64)]
-        "the same, but no close that waits (SO_LINGER): the process that is sent such a socket would wait";
+    SYS_setsockopt [
+        All(&[Is(1, libc::SOL_SOCKET as u64), IsNot(2, libc::SO_LINGER as u64)]),
+        All(&[Is(1, libc::IPPROTO_TCP as u64), IsNot(2, libc::TCP_ULP as u64)]),
+        All(&[Is(1, libc::IPPROTO_UDP as u64), IsNot(2, libc::UDP_ENCAP as u64)]),
+        Is(1, libc::IPPROTO_IP as u64), Is(1, libc::IPPROTO_IPV6 as u64), Is(1, libc::SOL_NETLINK as u64)
+    ] "the same, but no close that waits (SO_LINGER): the process that is sent such a socket would wait; and no further protocol over TCP or UDP";
     // Processes and threads of its own sandbox.
     SYS_clone [HasNone(0, NAMESPACES)] "threads and subprocesses, but no namespaces";
     SYS_execve "programs: no right is to be gained by one";

@@ -117,6 +117,36 @@ fn no_socket_can_be_made_whose_close_waits() {
 }
 
 #[test]
+fn no_socket_gets_a_further_protocol() {
+    let storage: Vec<_> = system_calls::table_with_storage().collect();
+    for calls in [table(false).collect(), table(true).collect(), storage] {
+        let calls: Vec<&'static SystemCall> = calls;
+        let tree = allowing(calls.into_iter()).unwrap();
+        let decided = |level: i32, option: i32, high: u64| {
+            let [level, option] = [level, option].map(|number| u64::from(number.cast_unsigned()) | high);
+            run(&tree, libc::SYS_setsockopt as u32, here(), [3, level, option, 0, 0, 0]).0
+        };
+        let (tcp, udp) = (libc::IPPROTO_TCP, libc::IPPROTO_UDP);
+        for high in [0, 1 << 32] {
+            assert_eq!(decided(tcp, libc::TCP_ULP, high), MISSING);
+            assert_eq!(decided(udp, libc::UDP_ENCAP, high), MISSING);
+            assert_eq!(decided(libc::IPPROTO_SCTP, 0, high), MISSING);
+            for (level, option) in [
+                (tcp, libc::TCP_NODELAY),
+                (tcp, libc::UDP_ENCAP),
+                (udp, libc::UDP_SEGMENT),
+                (udp, libc::TCP_ULP),
+                (libc::IPPROTO_IP, libc::IP_TOS),
+                (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+                (libc::SOL_NETLINK, libc::NETLINK_EXT_ACK),
+            ] {
+                assert_eq!(decided(level, option, high), ALLOW, "level {level}, option {option}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_network_is_tcp_and_udp_and_a_listing_of_interfaces() {
     let (with, without) = (allowing(table(true)).unwrap(), allowing(table(false)).unwrap());
     let storage = allowing(system_calls::table_with_storage()).unwrap();
