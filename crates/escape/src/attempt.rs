@@ -105,6 +105,8 @@ pub struct Attempt {
     pub flood: bool,
     /// Whether it goes on until it is killed.
     pub endless: bool,
+    /// Whether it is no escape where the network is granted.
+    pub networked: bool,
     go: fn() -> AttemptResult,
 }
 
@@ -124,6 +126,7 @@ pub(crate) const fn attempt(name: &'static str, what: &'static str, go: fn() -> 
         needs: None,
         flood: false,
         endless: false,
+        networked: false,
         go,
     }
 }
@@ -169,6 +172,11 @@ impl Attempt {
 
     pub(crate) const fn endless(mut self) -> Self {
         self.endless = true;
+        self
+    }
+
+    pub(crate) const fn networked(mut self) -> Self {
+        self.networked = true;
         self
     }
 

@@ -223,6 +223,55 @@ fn nothing_escapes_from_a_namespace() {
     }
 }
 
+/// What a granted network does not give. Abstract sockets are left out: whether they can be shut off depends on the kernel.
+#[test]
+fn nothing_but_the_network_is_reached_where_it_is_granted() {
+    let only = [
+        "tcp-",
+        "udp-",
+        "listen",
+        "route-",
+        "system-sockets",
+        "-socket",
+        "netlink-",
+        "mptcp",
+        "vsock",
+        "rare-protocols",
+        "control-",
+        "kernel-crypto",
+    ];
+    let options: Vec<&str> = ["--network"]
+        .into_iter()
+        .chain(only.iter().flat_map(|name| ["--only", *name]))
+        .collect();
+    let run = match run_with("namespace", None, &options) {
+        Ok(run) => run,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let faults = [run.names("escaped"), run.names("failed")].concat();
+    let faults: Vec<_> = faults
+        .iter()
+        .filter(|row| !row.starts_with("\"abstract-socket"))
+        .collect();
+    assert!(faults.is_empty(), "{faults:#?}");
+    assert_eq!(run.totals["network"], true);
+    let how = |name: &str| {
+        let row = run
+            .rows
+            .iter()
+            .find(|row| row["attempt"] == name)
+            .expect("it was chosen");
+        format!("{}: {}", row["verdict"], row["how"])
+    };
+    assert_eq!(how("tcp-loopback"), "\"untried\": \"the network is granted\"");
+    let protocols = how("tcp-protocols");
+    assert!(
+        protocols == "\"contained\": \"setsockopt: ENOSYS\"" || protocols.starts_with("\"untried\": \"needs Linux"),
+        "{protocols}"
+    );
+    assert!(run.names("contained").len() >= 8, "{:#?}", run.rows);
+}
+
 /// A test with `--pace 1.5`, on a machine that has nothing else to do, asserts how fast a neighbour is beside floods.
 /// On any machine this test checks that the pace is measured and judged, with limits that hold or do not beside any
 /// other load.

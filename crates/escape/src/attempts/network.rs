@@ -1,8 +1,9 @@
 //! Attempts at the network, and at sockets of other processes on this host.
 
 use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempts, denied, with_place};
-use crate::syscall::kernel;
+use crate::syscall::{judge_senseless_call, kernel};
 use crate::variables::{number, path, text};
+use nix::errno::Errno;
 use std::fs;
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -13,16 +14,16 @@ use std::time::{Duration, Instant};
 pub(super) const THEME: Threat = Threat {
     threat: "use a network or sockets that were not granted",
     attempts: attempts! {
-        "tcp-loopback", "connect to the neighbour's port on the loopback interface", tcp_loopback, by_secret();
-        "udp-loopback", "send the neighbour a datagram over the loopback interface", udp_loopback, by_effect();
+        "tcp-loopback", "connect to the neighbour's port on the loopback interface", tcp_loopback, by_secret(), networked();
+        "udp-loopback", "send the neighbour a datagram over the loopback interface", udp_loopback, by_effect(), networked();
         "abstract-socket", "connect to the neighbour's abstract socket", abstract_socket, by_secret();
         "path-socket", "connect to the neighbour's socket in the file system", path_socket, by_secret();
-        "proc-net-unix", "find the neighbour's sockets in /proc/net/unix", proc_net_unix;
-        "listen", "listen on a port that others on the machine can reach", listen;
-        "route-outside", "have a route to hosts outside", route_outside, needs("a route");
+        "proc-net-unix", "find the neighbour's sockets in /proc/net/unix", proc_net_unix, networked();
+        "listen", "listen on a port that others on the machine can reach", listen, networked();
+        "route-outside", "have a route to hosts outside", route_outside, needs("a route"), networked();
         "metadata-service", "have a route to the cloud's metadata service, which gives credentials",
-            metadata_service, needs("a route");
-        "interfaces", "see a network interface of the machine", interfaces, needs("an interface");
+            metadata_service, needs("a route"), networked();
+        "interfaces", "see a network interface of the machine", interfaces, needs("an interface"), networked();
         "system-sockets", "connect to a daemon's socket: Docker, containerd, D-Bus, systemd",
             system_sockets, need_not_succeed();
         "raw-socket", "send packets of its own making (SOCK_RAW)", raw_socket, with_capability(Capability::NetRaw);
@@ -33,6 +34,7 @@ pub(super) const THEME: Threat = Threat {
         "netlink-rare", "talk to another of the kernel's services behind netlink than that of interfaces",
             netlink_rare, needs("netlink");
         "mptcp", "open a socket of several paths (MPTCP), which rules for TCP do not cover", mptcp, needs("MPTCP");
+        "tcp-protocols", "have the kernel put a protocol over TCP (TCP_ULP), such as TLS", tcp_protocols, needs("Linux 4.13");
         "udp-lite", "open a socket of UDP-Lite, which hardly any program uses", udp_lite, needs("UDP-Lite");
         "vsock", "open a socket to the hypervisor (AF_VSOCK)", vsock, needs("AF_VSOCK");
         "kernel-crypto", "open a socket to the kernel's cryptography (AF_ALG)", kernel_crypto, needs("AF_ALG");
@@ -201,6 +203,20 @@ fn netlink_rare() -> AttemptResult {
 
 fn mptcp() -> AttemptResult {
     socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP)
+}
+
+fn tcp_protocols() -> AttemptResult {
+    let fd = kernel!(SYS_socket, libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    let name = b"none";
+    let put = kernel!(
+        SYS_setsockopt,
+        fd,
+        libc::IPPROTO_TCP,
+        libc::TCP_ULP,
+        name.as_ptr(),
+        name.len()
+    );
+    judge_senseless_call("a protocol over TCP", put, &[Errno::ENOENT])
 }
 
 fn udp_lite() -> AttemptResult {

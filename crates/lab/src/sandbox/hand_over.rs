@@ -94,7 +94,7 @@ fn told(handed: &HandOverSummary) -> String {
 
 async fn run(args: &HandOverArgs) -> anyhow::Result<HandOverSummary> {
     let launcher = Launcher::new(&Launcher::find()?)?
-        .with_policy(policy())
+        .with_policy(policy(false))
         .with_container(args.container.clone().container())
         .with_machine(args.machine.machine());
     if let Err(why) = launcher.check_available(args.kind) {

@@ -8,7 +8,7 @@ use super::trial::{FLOOD, PROCESSORS, TestSetup, Trial, policy, processors};
 use anyhow::{Context, bail};
 use clap::Args;
 use hotlease_escape::{Attempt, BINARY, LoopTimes, MustSucceed, effective_capabilities, themes};
-use hotlease_sandbox::{Kind, Launcher};
+use hotlease_sandbox::{Kind, Launcher, WorkerReach};
 use hotlease_terminal::arguments::{ContainerArgs, MachineArgs};
 use hotlease_terminal::output::Printer;
 use serde::Serialize;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// `--pace`. With `--json`, prints an object for each attempt: attempt, what, threat, verdict (contained, escaped,
 /// untried, failed), how, outside (what can escape without a sandbox: any process, no process, or one with this
 /// capability), needs, neighbour (during a flood, else null: rounds, count, p50_ns, p99_ns, alone_p99_ns,
-/// times_p99); then one with kind, lacking (limits that this node cannot enforce), totals, the neighbour's pace
+/// times_p99); then one with kind, network, lacking (limits that this node cannot enforce), totals, the neighbour's pace
 /// alone, pace, and slowing (floods above that pace).
 #[derive(Debug, Args)]
 pub(super) struct TestArgs {
@@ -41,6 +41,9 @@ pub(super) struct TestArgs {
     /// Make attempts in processes forked from a zygote (kind `namespace` only)
     #[arg(long)]
     zygote: bool,
+    /// Grant the sandboxes the host's network; attempts that this allows are not made
+    #[arg(long, conflicts_with = "zygote")]
+    network: bool,
     /// Largest quotient of the neighbour's 99th percentile during a flood and without it, such as 1.5; needs two
     /// processors [default: the quotient is measured once, and printed]
     #[arg(long, value_name = "TIMES", value_parser = parse_limit)]
@@ -84,6 +87,8 @@ impl From<LoopTimes> for UndisturbedPace {
 #[derive(Serialize)]
 struct Totals {
     kind: &'static str,
+    /// Whether the sandboxes had the host's network.
+    network: bool,
     lacking: Vec<String>,
     contained: usize,
     escaped: usize,
@@ -181,6 +186,9 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
             args.kind
         );
     }
+    if args.network && args.kind == Kind::Process {
+        bail!("attempts of kind process have the host's network anyway: leave out --network");
+    }
     if args.pace.is_some() && processors()?.len() <= PROCESSORS {
         bail!(
             "--pace needs a processor for the neighbour beside that of the sandbox: on one they take turns, and the pace says nothing"
@@ -191,7 +199,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
     let agent = StandIn::new(Arc::clone(&secret))?;
     let program = find()?;
     let launcher = Launcher::new(&Launcher::find()?)?
-        .with_policy(policy())
+        .with_policy(policy(args.network))
         .with_container(args.container.clone().container())
         .with_machine(args.machine.machine());
     let machine_bytes = args.machine.machine().memory_bytes;
@@ -203,6 +211,10 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
         launcher,
         program,
         zygote: args.zygote,
+        reach: WorkerReach {
+            network: args.network,
+            ..WorkerReach::default()
+        },
         agent,
         secret,
         machine_bytes,
@@ -210,8 +222,9 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
     let alone = ground.neighbour()?.0.pulse(FLOOD)?;
     let is_chosen =
         |attempt: &Attempt| args.only.is_empty() || args.only.iter().any(|only| attempt.name.contains(only));
+    let is_granted = |attempt: &Attempt| args.network && attempt.networked;
     let mut judged = match args.kind {
-        Kind::MicroVm => try_in_machines(&mut ground, is_chosen).await?,
+        Kind::MicroVm => try_in_machines(&mut ground, |attempt| is_chosen(attempt) && !is_granted(attempt)).await?,
         _ => BTreeMap::new(),
     };
     let mut rows = Vec::new();
@@ -219,6 +232,10 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
         for attempt in theme.attempts.iter().filter(|attempt| is_chosen(attempt)) {
             let mut trial = match judged.remove(attempt.name) {
                 Some(judgement) => Trial::without_flood(judgement),
+                None if is_granted(attempt) => Trial::without_flood(Judgement {
+                    verdict: AttemptVerdict::Untried,
+                    how: "the network is granted".into(),
+                }),
                 None => try_out(&mut ground, attempt, args.kind).await?,
             };
             let neighbour = match trial.beside {
@@ -242,6 +259,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
     let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count();
     let totals = Totals {
         kind: args.kind.name(),
+        network: args.network,
         lacking,
         contained: count(AttemptVerdict::Contained),
         escaped: count(AttemptVerdict::Escaped),

@@ -52,8 +52,9 @@ const ENDLESS: Duration = Duration::from_millis(200);
 pub(super) const DEATH: Duration = Duration::from_secs(10);
 
 /// Site's policy for a tested sandbox.
-pub(super) fn policy() -> Policy {
+pub(super) fn policy(network: bool) -> Policy {
     Policy {
+        network,
         memory_bytes: MEMORY_BYTES,
         tmp_bytes: TMP_BYTES,
         shm_bytes: TMP_BYTES,
@@ -70,6 +71,8 @@ pub(super) struct TestSetup {
     pub(super) program: PathBuf,
     /// Whether attempts are made in forks of a zygote.
     pub(super) zygote: bool,
+    /// Access that the sandboxes have beyond themselves.
+    pub(super) reach: WorkerReach,
     /// Stands for the agent, which attempts try to harm.
     pub(super) agent: StandIn,
     /// Text that no attempt may read.
@@ -310,9 +313,7 @@ impl TestSetup {
         let mut granted = processors()?;
         granted.truncate(PROCESSORS);
         let started = run_on(&granted, || match zygote {
-            false => self
-                .launcher
-                .start(kind, Some(&program), &WorkerReach::default(), control),
+            false => self.launcher.start(kind, Some(&program), &self.reach, control),
             true => self.fork(&program, control),
         })?;
         let process = started.with_context(|| format!("cannot start {} in a sandbox", names.join(", ")))?;
