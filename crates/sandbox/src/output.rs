@@ -1,7 +1,38 @@
-//! Tail of a process's output, in bounded memory.
+//! Tail of a process's output, in bounded memory and at a bounded pace.
 
 use hotlease_wire::limits::LAST_OUTPUT_BYTES_MAX;
 use hotlease_wire::python::END_OF_TASK;
+use std::time::{Duration, Instant};
+
+/// Interval in which at most [`WINDOW_BYTES`] of a process's output are read. A process that writes more waits for its pipe:
+/// otherwise a flood of output would cost the agent a quarter of a processor that is not billed.
+const WINDOW: Duration = Duration::from_millis(100);
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Pace of reading a process's output.
+#[derive(Debug, Default)]
+pub(crate) struct ReadPace {
+    /// Begin of the current interval, and bytes that were read in it.
+    window: Option<(Instant, usize)>,
+}
+
+impl ReadPace {
+    /// Counts bytes that were read.
+    pub fn count(&mut self, bytes: usize, now: Instant) {
+        let (begin, read) = match self.window {
+            Some((begin, read)) if now < begin + WINDOW => (begin, read),
+            _ => (now, 0),
+        };
+        self.window = Some((begin, read + bytes));
+    }
+
+    /// Time until which no more is to be read; `None`: more may be read now.
+    pub fn paused_until(&self, now: Instant) -> Option<Instant> {
+        let (begin, read) = self.window?;
+        let end = begin + WINDOW;
+        (read >= WINDOW_BYTES && now < end).then_some(end)
+    }
+}
 
 /// Bytes that are kept: with a mark before the last ones, so that no part of a mark is taken for text.
 const KEPT_BYTES: usize = LAST_OUTPUT_BYTES_MAX + END_OF_TASK.len();
@@ -73,6 +104,29 @@ mod tests {
                 "in chunks of {chunk}"
             );
         }
+    }
+
+    #[test]
+    fn no_more_is_read_in_an_interval_than_it_allows() {
+        let (mut pace, begin) = (ReadPace::default(), Instant::now());
+        assert_eq!(pace.paused_until(begin), None);
+        let millis = Duration::from_millis;
+        for round in 0..3 {
+            let begin = begin + round * WINDOW;
+            for step in 0..4 {
+                assert_eq!(
+                    pace.paused_until(begin + millis(step)),
+                    None,
+                    "step {step} of round {round}"
+                );
+                pace.count(WINDOW_BYTES / 4, begin + millis(step));
+            }
+            assert_eq!(pace.paused_until(begin + millis(4)), Some(begin + WINDOW));
+        }
+        // What was not read earlier is not made up for.
+        let later = begin + 100 * WINDOW;
+        pace.count(WINDOW_BYTES, later);
+        assert_eq!(pace.paused_until(later), Some(later + WINDOW));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::exit::{Exit, ProcessEnd};
 use crate::footprint;
 use crate::memory::OomWatch;
 use crate::nursery::{SandboxLimits, StartedSandbox};
-use crate::output::Tail;
+use crate::output::{ReadPace, Tail};
 use crate::phases::Phases;
 use crate::worker_group::{WorkerGroup, WorkerGroups};
 use child::{forbid_core_dumps, open_pidfd, send_kill};
@@ -21,6 +21,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
@@ -356,6 +357,7 @@ struct Attendant {
 impl Attendant {
     async fn until_exit(mut self) -> Exit {
         let mut chunk = [0; CHUNK_BYTES];
+        let mut pace = ReadPace::default();
         let ended = loop {
             tokio::select! {
                 biased;
@@ -364,9 +366,10 @@ impl Attendant {
                         break ended;
                     }
                 }
-                () = readable(self.output.as_ref()) => {
-                    if self.read_some(&mut chunk).is_none() {
-                        self.output = None;
+                () = readable(self.output.as_ref(), pace.paused_until(Instant::now())) => {
+                    match self.read_some(&mut chunk) {
+                        Some(length) => pace.count(length, Instant::now()),
+                        None => self.output = None,
                     }
                 }
             }
@@ -461,8 +464,11 @@ fn of_status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(signal)
 }
 
-/// Waits for output, for ever if there will be none.
-async fn readable(output: Option<&pipe::Receiver>) {
+/// Waits for the end of a pause and for output, for ever if there will be none.
+async fn readable(output: Option<&pipe::Receiver>, paused_until: Option<Instant>) {
+    if let Some(until) = paused_until {
+        tokio::time::sleep_until(until.into()).await;
+    }
     match output {
         // An error shows again in the read.
         Some(output) => drop(output.readable().await),
