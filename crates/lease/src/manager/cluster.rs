@@ -33,7 +33,7 @@ use orders::{PendingOrder, WishRecord};
 pub use placement::PARTS_MAX;
 use placement::{PartWrites, Placement};
 use release::PendingRelease;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Most requests that wait for an answer at a time.
@@ -41,6 +41,8 @@ pub const REQUESTS_MAX: usize = 16 * 1024;
 /// Pause between two totals of running leases, over all leases: 2000 writes a second are a tenth of what a disk and
 /// a core can do, and at small sites every report still names every lease.
 pub const RUNNING_TOTAL_EVERY: Duration = Duration::from_micros(500);
+/// Most leases of one tenant that it has announced and that no report of an agent has named yet.
+pub const UNSEEN_MAX: usize = 1024;
 
 /// Purpose of a question to an agent.
 #[derive(Debug)]
@@ -82,6 +84,8 @@ enum Continuation {
     Vouched {
         request: RequestId,
         noted: reports::LeaseChange,
+        /// Its place among those that no report has named.
+        unseen: (String, LeaseId),
     },
     Nothing,
 }
@@ -100,6 +104,8 @@ pub struct Cluster {
     registry: Registry,
     noted: BTreeMap<AgentId, AgentLeases>,
     holdings: Holdings,
+    /// Leases that only their holder's word is known of, by tenant.
+    unseen: BTreeSet<(String, LeaseId)>,
     /// Agents of the durable state that have not come back since the start, and when they are forgotten.
     awaited: BTreeMap<AgentId, Duration>,
     placements: BTreeMap<RequestId, Placement>,
@@ -315,10 +321,10 @@ impl Cluster {
             leases: BTreeMap::new(),
         });
         if noted.boot != boot {
-            for lease in std::mem::take(&mut noted.leases).into_keys() {
-                self.holdings.free(lease);
-            }
             noted.boot = boot;
+            for lease in std::mem::take(&mut noted.leases).into_keys() {
+                self.free(lease);
+            }
         }
         actions.push(ClusterAction::AgentJoined(record));
         answer(request, ClusterAnswer::Registered, actions);
@@ -345,6 +351,7 @@ impl Cluster {
         match then {
             Continuation::Registered { request, record } => self.on_registered(request, *record, now, actions),
             Continuation::Heard { request, noted } => {
+                self.see(&noted);
                 self.apply(noted);
                 answer(request, ClusterAnswer::Heard { known: true }, actions);
             }
@@ -352,7 +359,7 @@ impl Cluster {
                 self.apply(noted);
                 self.on_part_written(request, None, actions);
             }
-            Continuation::Vouched { request, noted } => {
+            Continuation::Vouched { request, noted, .. } => {
                 self.apply(noted);
                 answer(request, ClusterAnswer::Vouched, actions);
             }
@@ -375,9 +382,11 @@ impl Cluster {
                 self.registering.remove(&record.id);
                 refuse(request, refusal, actions);
             }
-            Continuation::Heard { request, .. }
-            | Continuation::Released { request, .. }
-            | Continuation::Vouched { request, .. } => {
+            Continuation::Heard { request, .. } | Continuation::Released { request, .. } => {
+                refuse(request, refusal, actions);
+            }
+            Continuation::Vouched { request, unseen, .. } => {
+                self.unseen.remove(&unseen);
                 refuse(request, refusal, actions);
             }
             Continuation::Wished(ordering) => self.on_wish_not_durable(ordering, refusal, actions),
@@ -415,7 +424,19 @@ impl Cluster {
     fn forget_leases(&mut self, agent: AgentId) {
         let noted = self.noted.remove(&agent);
         for lease in noted.into_iter().flat_map(|noted| noted.leases.into_keys()) {
-            self.holdings.free(lease);
+            self.free(lease);
+        }
+    }
+
+    /// Forgets a lease that is over.
+    fn free(&mut self, lease: LeaseId) {
+        self.mark_seen(lease);
+        self.holdings.free(lease);
+    }
+
+    fn mark_seen(&mut self, lease: LeaseId) {
+        if let Some(tenant) = self.holdings.holder(lease) {
+            self.unseen.remove(&(tenant.to_owned(), lease));
         }
     }
 

@@ -95,7 +95,14 @@ pub(crate) async fn vouch(
         boot: note.boot,
         lease,
     };
-    let known = state.store(move |store| store.rows(&[key])).await?;
+    let known = state.store(move |store| Ok((store.rows(&[key])?, store.lease(lease)?)));
+    let (known, elsewhere) = known.await?;
+    // Its record would become this one's, also if it has ended.
+    if elsewhere.is_some_and(|lease| lease.key() != key) {
+        return Err(bad_request(
+            "another agent, or another run of it, has granted this lease",
+        ));
+    }
     match known.into_iter().flatten().next() {
         Some(row) if row.tenant != note.tenant => return Err(Rejection::WrongTenant),
         Some(row) if !row.disputed => return Ok(VouchReply {}),

@@ -1,13 +1,14 @@
 //! Leases that agents granted directly and whose holders report them to the manager.
 
-use super::{Cluster, Continuation, refuse};
+use super::{Cluster, Continuation, UNSEEN_MAX, refuse};
 use crate::manager::{ClusterAction, LeaseNote, RequestId, StateWrite};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 
 impl Cluster {
     /// Writes down a lease that an agent granted without the manager, as if it had been granted here. The word is
-    /// that of the holder, who pays for the lease.
+    /// that of the holder, who pays for the lease. It may be invented, and what the durable state holds is bounded for all
+    /// tenants together: so each has only few leases that no report of their agent has named.
     pub(super) fn vouch(
         &mut self,
         request: RequestId,
@@ -32,6 +33,28 @@ impl Cluster {
             let what = format!("agent {agent} offers {} GPUs, not {}", record.gpus, note.gpus);
             return refuse(request, Rejection::BadRequest { what }, actions);
         }
+        if self.holdings.holder(lease).is_some_and(|holder| holder != note.tenant) {
+            return refuse(request, Rejection::WrongTenant, actions);
+        }
+        // The lease would be free for its tenant's quota as soon as this agent reports that it has none.
+        let mut others = self.noted.iter().filter(|(id, _)| **id != agent);
+        if others.any(|(_, noted)| noted.leases.contains_key(&lease)) {
+            let what = "another agent has granted this lease".into();
+            return refuse(request, Rejection::BadRequest { what }, actions);
+        }
+        let unseen = (note.tenant.clone(), lease);
+        let is_noted = self
+            .noted
+            .get(&agent)
+            .is_some_and(|noted| noted.leases.contains_key(&lease));
+        if !is_noted && self.unseen.insert(unseen.clone()) && self.count_unseen(&note.tenant) > UNSEEN_MAX {
+            self.unseen.remove(&unseen);
+            let refusal = Rejection::TooMany {
+                what: "leases of a tenant that their agents have not reported yet".into(),
+                limit: UNSEEN_MAX as u64,
+            };
+            return refuse(request, refusal, actions);
+        }
         let noted = super::reports::LeaseChange {
             agent,
             boot,
@@ -43,7 +66,13 @@ impl Cluster {
             }],
             over: Vec::new(),
         };
-        let then = Continuation::Vouched { request, noted };
+        let then = Continuation::Vouched { request, noted, unseen };
         self.commit(agent, vec![StateWrite::PutLease { lease, note }], then, actions);
+    }
+
+    fn count_unseen(&self, tenant: &str) -> usize {
+        let from = (tenant.to_owned(), LeaseId([0; 8]));
+        let own = self.unseen.range(from..).take_while(|(whose, _)| whose == tenant);
+        own.count()
     }
 }

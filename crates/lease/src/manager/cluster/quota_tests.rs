@@ -1,6 +1,6 @@
 //! Quotas: a request counts at once, and a lease that is over no longer counts.
 
-use super::tests::{AGENT, BOOT, note, registered, report, wanted};
+use super::tests::{AGENT, BOOT, note, record, registered, report, wanted};
 use super::*;
 use crate::manager::{Allowance, GrantedLease, LeaseReport, Quota};
 use crate::request::LeaseSpec;
@@ -221,4 +221,85 @@ fn each_bound_holds_by_itself() {
     let quota = quota(|quota| quota.memory_bytes = Some(1 << 40));
     let unbounded = asked(&cluster.step(acquire(2, ALICE, 1, quota), Duration::ZERO));
     assert!(matches!(unbounded, Err(Rejection::BadRequest { .. })), "{unbounded:?}");
+}
+
+/// Announces a lease that an agent has granted without the manager; returns the refusal, if there is one.
+fn vouched(cluster: &mut Cluster, lease: LeaseId, note: LeaseNote) -> Result<(), Rejection> {
+    let request = RequestId(99);
+    let actions = cluster.step(ClusterEvent::Vouch { request, lease, note }, Duration::ZERO);
+    let commit = match &actions[..] {
+        [ClusterAction::Commit { commit, .. }] => *commit,
+        other => return asked(other).map(drop),
+    };
+    let actions = cluster.step(ClusterEvent::Committed { commit }, Duration::ZERO);
+    let answered = matches!(
+        &actions[..],
+        [ClusterAction::Answer {
+            answer: ClusterAnswer::Vouched,
+            ..
+        }]
+    );
+    assert!(answered, "{actions:?}");
+    Ok(())
+}
+
+#[test]
+fn a_tenant_that_announces_leases_that_nobody_granted_takes_no_room_from_others() {
+    let mut cluster = registered();
+    // An epoch that no report reaches, so that none says that such a lease is over.
+    let of = |tenant: &str| LeaseNote {
+        tenant: tenant.into(),
+        epoch: Epoch(u32::MAX),
+        ..note()
+    };
+    let granted = LeaseId([7; 8]);
+    vouched(&mut cluster, granted, of(ALICE)).expect("the first");
+    let invented = (0..3 * UNSEEN_MAX as u64).map(|number| LeaseId(number.to_be_bytes()));
+    let taken = invented.filter(|lease| vouched(&mut cluster, *lease, of(ALICE)).is_ok());
+    assert_eq!(taken.count(), UNSEEN_MAX - 1);
+    vouched(&mut cluster, LeaseId([8; 8]), of("bob")).expect("another tenant has room");
+    let more = |cluster: &mut Cluster, number| vouched(cluster, LeaseId([number; 8]), of(ALICE));
+    let refused = more(&mut cluster, 9);
+    assert!(
+        matches!(refused, Err(Rejection::TooMany { limit, .. }) if limit == UNSEEN_MAX as u64),
+        "{refused:?}"
+    );
+    heartbeat(&mut cluster, 3, &[(7, ALICE, 1)]);
+    more(&mut cluster, 10).expect("a lease that its agent reports is none of them");
+    assert!(more(&mut cluster, 11).is_err(), "one report makes room for one");
+}
+
+#[test]
+fn a_lease_is_its_tenants_and_its_agents_whoever_announces_it() {
+    let mut cluster = registered();
+    heartbeat(&mut cluster, 2, &[(1, ALICE, 2)]);
+    let of = |tenant: &str| LeaseNote {
+        tenant: tenant.into(),
+        ..note()
+    };
+    let lease = LeaseId([1; 8]);
+    assert_eq!(vouched(&mut cluster, lease, of("bob")), Err(Rejection::WrongTenant));
+    let other = AgentProfile {
+        id: AgentId([2; 8]),
+        boot: BootId([2; 8]),
+        ..record(1)
+    };
+    let register = ClusterEvent::Register {
+        request: RequestId(3),
+        record: other.clone(),
+        proof: 0,
+    };
+    for action in cluster.step(register, Duration::ZERO) {
+        if let ClusterAction::Commit { commit, .. } = action {
+            cluster.step(ClusterEvent::Committed { commit }, Duration::ZERO);
+        }
+    }
+    let elsewhere = LeaseNote {
+        agent: other.id,
+        boot: other.boot,
+        ..of(ALICE)
+    };
+    let refused = vouched(&mut cluster, lease, elsewhere);
+    assert!(matches!(refused, Err(Rejection::BadRequest { .. })), "{refused:?}");
+    assert_eq!(cluster.held(ALICE).1.cores, 2);
 }

@@ -123,13 +123,25 @@ impl Cluster {
         if noted.boot != change.boot {
             return;
         }
+        for lease in &change.over {
+            noted.leases.remove(lease);
+        }
+        for active in &change.active {
+            noted.leases.insert(active.lease, active.epoch);
+        }
         for lease in change.over {
-            noted.leases.remove(&lease);
-            self.holdings.free(lease);
+            self.free(lease);
         }
         for active in change.active {
-            noted.leases.insert(active.lease, active.epoch);
             self.holdings.hold(active.lease, &active.tenant, active.amount);
+        }
+    }
+
+    /// Notes that a report of its agent names these leases.
+    pub(super) fn see(&mut self, change: &LeaseChange) {
+        let is_present = |noted: &super::AgentLeases| noted.boot == change.boot;
+        if self.noted.get(&change.agent).is_some_and(is_present) {
+            change.active.iter().for_each(|active| self.mark_seen(active.lease));
         }
     }
 
