@@ -195,10 +195,9 @@ pub(crate) fn refusal_of(error: StoreError) -> Rejection {
             what: what.into(),
             limit: limit as u64,
         },
-        StoreError::MemberOfOther { .. }
-        | StoreError::NoTenant { .. }
-        | StoreError::TenantChanged { .. }
-        | StoreError::TooManyLines { .. } => bad_request(error.to_string()),
+        StoreError::MemberOfOther { .. } | StoreError::NoTenant { .. } | StoreError::TooManyLines { .. } => {
+            bad_request(error.to_string())
+        }
         error => {
             tracing::error!(%error, "the manager's state was not read or changed");
             Rejection::Unavailable {

@@ -1,7 +1,6 @@
 //! Errors of opening, reading or changing stored state.
 
 use hotlease_journal::DirectoryError;
-use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 
 /// Error of opening, reading or changing state. Nothing was changed, except as documented at [`StoreError::Disk`].
 #[derive(Debug, thiserror::Error)]
@@ -13,16 +12,6 @@ pub enum StoreError {
         what: &'static str,
         /// The limit.
         limit: usize,
-    },
-    /// A report names another tenant for a ledger row than earlier reports did.
-    #[error("usage of lease {lease} of agent {agent} (boot {boot}) was reported for another tenant before")]
-    TenantChanged {
-        /// Agent that reported.
-        agent: AgentId,
-        /// Run of the agent.
-        boot: BootId,
-        /// Lease of the row.
-        lease: LeaseId,
     },
     /// The bill has more lines than one response can hold.
     #[error("this bill has more than {limit} lines; ask for one tenant or job, or by tenant")]

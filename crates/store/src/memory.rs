@@ -285,6 +285,7 @@ impl Store for MemoryStore {
             row: row.clone(),
             capped: false,
             is_newly_disputed: false,
+            is_foreign: false,
         };
         state.check_rows(&[changed], &[], &self.limits)?;
         state.put_row(row, at_ms);
@@ -331,12 +332,15 @@ impl Store for MemoryStore {
                 None => state.rows.get(&told.key).map(|row| row.standing.clone()),
             };
             let lease = named.get(&told.key.lease).copied();
-            let changed = rows::report_row(told, lease, known, true, at_ms)?;
+            let changed = rows::report_row(told, lease, known, true, at_ms);
             if changed.capped {
                 outcome.capped.push(told.key);
             }
             if changed.is_newly_disputed {
                 outcome.disputed.push(told.key);
+            }
+            if changed.is_foreign {
+                outcome.foreign.push(told.key);
             }
             latest.insert(told.key, changes.len());
             changes.push(changed);

@@ -135,6 +135,8 @@ pub struct ReportResult {
     pub capped: Vec<RowKey>,
     /// Rows that this report opened without a grant of this manager; they are not billed.
     pub disputed: Vec<RowKey>,
+    /// Rows for which the report names another tenant; their usage is billed to the tenant of the row.
+    pub foreign: Vec<RowKey>,
 }
 
 /// Current state of a ledger row.

@@ -1,6 +1,6 @@
 //! Rules for changes of a ledger row: pure functions that all stores share.
 
-use crate::{LeaseRecord, LedgerRow, RowKey, RowState, StoreError};
+use crate::{LeaseRecord, LedgerRow, RowKey, RowState};
 use hotlease_lease::ledger::{Account, FunctionId, FunctionUse, TotalsText, larger};
 use hotlease_wire::session::UsageTotals;
 
@@ -12,6 +12,8 @@ pub(crate) struct RowChange {
     pub(crate) capped: bool,
     /// Whether the row was opened by a report alone, without a grant.
     pub(crate) is_newly_disputed: bool,
+    /// Whether the report names another tenant than the row has.
+    pub(crate) is_foreign: bool,
 }
 
 /// Row after the manager noted a grant. If the agent's report came first, its usage counts as far as the manager's
@@ -46,26 +48,17 @@ pub(crate) fn open_row(lease: &LeaseRecord, known: Option<RowState>, at_ms: u64)
 }
 
 /// Row after an agent's report. `lease`: the lease as the same report describes it; `adopt`: believe the agent about
-/// an unknown lease.
+/// an unknown lease. A row stays its tenant's, who was granted the lease or has announced it: if the report names another
+/// one, its usage counts for the row's. It is not refused, because then all others in the same report would be.
 pub(crate) fn report_row(
     told: &LedgerRow,
     lease: Option<&LeaseRecord>,
     known: Option<RowState>,
     adopt: bool,
     at_ms: u64,
-) -> Result<RowChange, StoreError> {
+) -> RowChange {
     let newly_disputed = known.is_none() && !adopt;
-    let mut row = match known {
-        Some(known) if known.tenant != told.tenant => {
-            return Err(StoreError::TenantChanged {
-                agent: told.key.agent,
-                boot: told.key.boot,
-                lease: told.key.lease,
-            });
-        }
-        Some(known) => known,
-        None => unknown_row(told, lease, adopt, at_ms),
-    };
+    let mut row = known.unwrap_or_else(|| unknown_row(told, lease, adopt, at_ms));
     let capped;
     (row.usage, capped) = if row.disputed {
         (larger(row.usage, told.usage), false)
@@ -76,11 +69,12 @@ pub(crate) fn report_row(
         row.settled = true;
         row.account.ended_ms.get_or_insert(at_ms);
     }
-    Ok(RowChange {
+    RowChange {
+        is_foreign: row.tenant != told.tenant,
         row,
         capped,
         is_newly_disputed: newly_disputed,
-    })
+    }
 }
 
 /// Makes a row for a lease that only an agent's report names. If the agent is believed, its word about the past

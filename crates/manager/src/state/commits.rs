@@ -260,4 +260,11 @@ pub(crate) fn warn_of_excess(reported: &ReportResult) {
             "an agent reports a lease that this manager did not grant; it is not billed"
         );
     }
+    // Debug level only: two tenants can cause it in each report of a lease, for as long as it lasts.
+    for key in &reported.foreign {
+        tracing::debug!(
+            agent = %key.agent, boot = %key.boot, lease = %key.lease,
+            "an agent reports a lease for another tenant than announced it; who announced it pays"
+        );
+    }
 }

@@ -118,12 +118,15 @@ pub(crate) fn report(sql: &mut dyn Sql, rules: &StoreRules, report: &ReportRecor
     for told in &report.usage {
         let known = queries::row(sql, told.key)?;
         let lease = named.get(&told.key.lease).copied();
-        let changed = row::report_row(told, lease, known.clone(), rules.adopt_unknown, at_ms)?;
+        let changed = row::report_row(told, lease, known.clone(), rules.adopt_unknown, at_ms);
         if changed.capped {
             outcome.capped.push(told.key);
         }
         if changed.is_newly_disputed {
             outcome.disputed.push(told.key);
+        }
+        if changed.is_foreign {
+            outcome.foreign.push(told.key);
         }
         if known.as_ref() != Some(&changed.row) {
             put_row(sql, &changed.row, at_ms)?;

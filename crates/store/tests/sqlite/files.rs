@@ -2,7 +2,7 @@
 
 use crate::directory::{directory, open};
 use crate::records::{START_MS, invocations, key, lease, report, row, use_lease};
-use hotlease_store::{BillQuery, LEDGER_FILE, SqliteOptions, Store, StoreError, open_sqlite};
+use hotlease_store::{BillQuery, LEDGER_FILE, ReportRecord, SqliteOptions, Store, StoreError, open_sqlite};
 use rusqlite::Connection;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,9 @@ fn waiting_writes_share_a_commit() {
 #[test]
 fn one_write_that_is_refused_spoils_no_other_in_its_commit() {
     let dir = directory();
-    let store = Arc::new(open(dir.path()));
+    let mut options = SqliteOptions::default();
+    options.limits.active_leases = 140;
+    let store = Arc::new(open_sqlite(dir.path(), options).unwrap());
     use_lease(&*store, 1, 1);
     let threads: Vec<_> = (0..16)
         .map(|thread| {
@@ -67,10 +69,12 @@ fn one_write_that_is_refused_spoils_no_other_in_its_commit() {
             thread::spawn(move || {
                 for n in 0..8 {
                     use_lease(&*store, 100 + thread * 8 + n, 1);
-                    let mut stolen = row(1, 5);
-                    stolen.tenant = "uid:2".into();
-                    let refused = store.report(report(vec![row(1, 9), stolen]));
-                    assert!(matches!(refused, Err(StoreError::TenantChanged { .. })));
+                    let too_many = ReportRecord {
+                        leases: (1000..1141).map(lease).collect(),
+                        ..report(vec![row(1, 9)])
+                    };
+                    let refused = store.report(too_many);
+                    assert!(matches!(refused, Err(StoreError::Full { .. })));
                 }
             })
         })

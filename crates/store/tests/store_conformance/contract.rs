@@ -236,21 +236,23 @@ fn live_rows_are_never_folded_and_a_refused_report_changes_nothing() {
 }
 
 #[test]
-fn a_row_cannot_move_to_another_tenant() {
+fn a_row_stays_its_tenants_whatever_a_report_says_and_all_others_of_the_report_count() {
     for scene in stores(limits()) {
-        let key = lease(1, 1).key();
-        scene.store.open_lease(lease(1, 1), START_MS).unwrap();
-        let stolen = LedgerRow {
+        for number in [1, 2] {
+            scene.store.open_lease(lease(number, 1), START_MS).unwrap();
+        }
+        let (stolen, other) = (lease(1, 1).key(), lease(2, 1).key());
+        let told = LedgerRow {
             tenant: "uid:2".into(),
-            ..row(key, 2, false)
+            ..row(stolen, 2, false)
         };
-        let refused = scene.store.report(report(LATER_MS, vec![], vec![stolen]));
-        assert!(
-            matches!(refused, Err(StoreError::TenantChanged { .. })),
-            "{}: {refused:?}",
-            scene.name
-        );
+        let reported = scene
+            .store
+            .report(report(LATER_MS, vec![], vec![told, row(other, 3, false)]));
+        assert_eq!(reported.unwrap().foreign, [stolen], "{}", scene.name);
         assert_eq!(scene.invocations("uid:2"), 0, "{}", scene.name);
+        assert_eq!(scene.invocations(TENANT), 5, "{}", scene.name);
+        scene.assert_sound(LATER_MS);
     }
 }
 
