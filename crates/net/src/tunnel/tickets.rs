@@ -14,8 +14,9 @@ use tokio::time::sleep;
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit of sockets that wait at a time, of all peers.
 const WAITING_MAX: usize = 1024;
-/// Limit of sockets that wait for one peer: a client with a lease of many workers connects to all of them at once.
-const WAITING_OF_PEER_MAX: usize = 256;
+/// Limit of sockets that wait for one tenant: a client with a lease of many workers connects to all of them at once. A
+/// tenant may have several certificates, and several leases.
+const WAITING_OF_TENANT_MAX: usize = 256;
 
 /// Peer that a socket waits for; no other peer gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,14 @@ pub(super) enum TicketHolder {
     Certified(Peer),
     /// Peer with a lease's token and no certificate: the ticket alone proves that it is this peer.
     Bearer(Peer),
+}
+
+impl TicketHolder {
+    /// Tenant of the peer.
+    pub fn tenant(&self) -> &str {
+        let (Self::Certified(peer) | Self::Bearer(peer)) = self;
+        peer.tenant.as_deref().unwrap_or(&peer.name)
+    }
 }
 
 struct WaitingSocket {
@@ -56,11 +65,12 @@ impl Tickets {
         let ticket = Ticket(rand::random());
         {
             let mut waiting = self.waiting();
-            let of_peer = waiting.values().filter(|waiting| waiting.holder == *holder).count();
-            if waiting.len() >= WAITING_MAX || of_peer >= WAITING_OF_PEER_MAX {
+            let is_of_tenant = |waiting: &&WaitingSocket| waiting.holder.tenant() == holder.tenant();
+            let of_tenant = waiting.values().filter(is_of_tenant).count();
+            if waiting.len() >= WAITING_MAX || of_tenant >= WAITING_OF_TENANT_MAX {
                 return Err(Rejection::TooMany {
                     what: "unclaimed connections to workers".into(),
-                    limit: WAITING_OF_PEER_MAX as u64,
+                    limit: WAITING_OF_TENANT_MAX as u64,
                 });
             }
             let holder = holder.clone();
@@ -148,12 +158,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_peer_cannot_fill_the_table() {
+    async fn one_tenant_cannot_fill_the_table() {
         let tickets = Arc::new(Tickets::default());
-        for _ in 0..WAITING_OF_PEER_MAX {
-            tickets.insert(socket().0, &certified("mallory")).expect("room");
+        let holder = |number: usize| {
+            let peer = Peer {
+                fingerprint: [number as u8; 32],
+                ..peer("mallory")
+            };
+            match number % 2 {
+                0 => TicketHolder::Certified(peer),
+                _ => TicketHolder::Bearer(peer),
+            }
+        };
+        for number in 0..WAITING_OF_TENANT_MAX {
+            tickets.insert(socket().0, &holder(number)).expect("room");
         }
-        assert!(tickets.insert(socket().0, &certified("mallory")).is_err());
+        assert!(tickets.insert(socket().0, &holder(0)).is_err());
+        assert!(tickets.insert(socket().0, &holder(1)).is_err());
         assert!(tickets.insert(socket().0, &certified("alice")).is_ok());
     }
 
