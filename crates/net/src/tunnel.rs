@@ -19,6 +19,7 @@
 //! derives from its lease's time to live.
 
 mod agent;
+mod arrivals;
 mod client;
 mod frames;
 mod local;

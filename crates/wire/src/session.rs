@@ -146,6 +146,22 @@ pub enum SessionReply {
     RoomWanted,
 }
 
+impl SessionReply {
+    /// Whether this answers a request, of which each has one answer. Otherwise it is an event, or the end of the session.
+    pub fn is_answer(&self) -> bool {
+        match self {
+            Self::Attached { .. }
+            | Self::Loaded { .. }
+            | Self::Connected { .. }
+            | Self::Renewed { .. }
+            | Self::Refused(_)
+            | Self::Delegated { .. }
+            | Self::Revoked { .. } => true,
+            Self::WorkerDied { .. } | Self::LeaseEnded { .. } | Self::LeaseEnding { .. } | Self::RoomWanted => false,
+        }
+    }
+}
+
 /// The last invocation that a slot of a dead worker began, from the record that the worker wrote before it called the
 /// function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

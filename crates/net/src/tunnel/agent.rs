@@ -1,5 +1,6 @@
 //! Agent's end of tunnels: admits streams of clients on other hosts, and serves them.
 
+use super::arrivals::Arrivals;
 use super::frames::{FrameReader, FrameWriter, split_frames};
 use super::local::LocalSocket;
 use super::relay::{RelaySide, relay};
@@ -13,11 +14,10 @@ use hotlease_fabric::socket::Socket;
 use hotlease_wire::Rejection;
 use hotlease_wire::limits::{CODE_BYTES_MAX, PROTOCOL_VERSION};
 use hotlease_wire::tunnel::{FIRST_BYTES_MAX, TunnelFrame};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio_rustls::server::TlsStream;
 
 type Stream = TlsStream<TcpStream>;
@@ -28,13 +28,14 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 /// Shortest and longest silence limit that a client may ask for.
 const SILENCE_MIN: Duration = Duration::from_millis(250);
 const SILENCE_MAX: Duration = Duration::from_secs(3601);
-/// KiB of function libraries that may be arriving over all sessions: two of the largest size.
-const ARRIVING_KIB_MAX: usize = 2 * (CODE_BYTES_MAX >> 10) as usize;
+/// Bytes of function libraries that may have arrived and wait to be loaded, over all sessions: two of the largest size. A
+/// tenant may have one.
+const ARRIVED_BYTES_MAX: u64 = 2 * CODE_BYTES_MAX;
 
 /// State that all streams of an agent share.
 pub struct Tunnels {
     tickets: Arc<Tickets>,
-    arriving: Arc<Semaphore>,
+    arrivals: Arc<Arrivals>,
 }
 
 /// Session of a client on another host that has begun.
@@ -51,7 +52,7 @@ impl Default for Tunnels {
     fn default() -> Self {
         Self {
             tickets: Arc::default(),
-            arriving: Arc::new(Semaphore::new(ARRIVING_KIB_MAX)),
+            arrivals: Arc::new(Arrivals::new(ARRIVED_BYTES_MAX, CODE_BYTES_MAX)),
         }
     }
 }
@@ -170,7 +171,8 @@ impl Tunnels {
         let side = RelaySide::AgentSession {
             tickets: Arc::clone(&self.tickets),
             holder,
-            budget: Arc::clone(&self.arriving),
+            arrivals: Arc::clone(&self.arrivals),
+            unanswered: Mutex::default(),
             receiving: Arc::clone(&receiving),
         };
         begin(NewSession {

@@ -1,5 +1,6 @@
 //! Relay between a local socket and a stream to another host: passes messages in both directions until one ends.
 
+use super::arrivals::{Arrival, Arrivals};
 use super::client::Dialler;
 use super::frames::{FrameReader, FrameWriter};
 use super::local::LocalSocket;
@@ -9,14 +10,15 @@ use crate::NetError;
 use hotlease_fabric::foreign::ForeignDescriptor;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::limits::CODE_BYTES_MAX;
+use hotlease_wire::session::SessionReply;
 use hotlease_wire::tunnel::{Attachment, TunnelFrame};
 use hotlease_wire::{Rejection, decode, encode};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Shortest and longest pause between frames that only say that this host is alive.
@@ -28,8 +30,6 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const WAITING_MAX: usize = 64;
 /// Time limit for a library to arrive: this time, and a second more for each MiB.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
-/// Unit of the budget for arriving libraries.
-const KIB: u64 = 1024;
 
 /// Position of a relay; it decides how descriptors travel.
 pub(super) enum RelaySide {
@@ -38,8 +38,10 @@ pub(super) enum RelaySide {
     AgentSession {
         tickets: Arc<Tickets>,
         holder: TicketHolder,
-        /// KiB of memory that may be arriving, over all sessions.
-        budget: Arc<Semaphore>,
+        /// Bound on memory that arrives, over all sessions.
+        arrivals: Arc<Arrivals>,
+        /// Memory that came with each request that the agent has not answered yet, in the order of the requests.
+        unanswered: StdMutex<VecDeque<Option<Arrival>>>,
         /// Set while memory is arriving.
         receiving: Arc<AtomicBool>,
     },
@@ -140,7 +142,15 @@ async fn send<S: AsyncWrite>(
     let mut memories = Vec::new();
     let mut attachments = Vec::new();
     match side {
-        RelaySide::AgentSession { tickets, holder, .. } => {
+        RelaySide::AgentSession {
+            tickets,
+            holder,
+            unanswered,
+            ..
+        } => {
+            if decode::<SessionReply>(&bytes).is_ok_and(|reply| reply.is_answer()) {
+                locked(unanswered).pop_front();
+            }
             for socket in fds {
                 let ticket = tickets.insert(socket, holder).map_err(NetError::Refused)?;
                 attachments.push(Attachment::Socket { ticket });
@@ -214,7 +224,11 @@ async fn inward<S: AsyncRead>(
             TunnelFrame::Refused(refusal) => return Err(NetError::Refused(refusal)),
             _ => return Err(unexpected(incoming.peer(), "a first message in mid-stream")),
         };
-        let fds = descriptors(incoming, side, attachments).await?;
+        let (fds, arrival) = descriptors(incoming, side, attachments).await?;
+        if let RelaySide::AgentSession { unanswered, .. } = side {
+            // Before the agent can answer.
+            locked(unanswered).push_back(arrival);
+        }
         let RelaySide::Connection { sources } = side else {
             if local.send(&bytes, &fds).await.is_err() {
                 return Ok(());
@@ -236,22 +250,30 @@ async fn inward<S: AsyncRead>(
     }
 }
 
-/// Turns attachments of a message into descriptors.
+/// Turns attachments of a message into descriptors. To an agent a message brings one memory at most, which is returned, too.
 async fn descriptors<S: AsyncRead>(
     incoming: &mut FrameReader<S>,
     side: &RelaySide,
     attachments: Vec<Attachment>,
-) -> Result<Vec<ForeignDescriptor>, NetError> {
+) -> Result<(Vec<ForeignDescriptor>, Option<Arrival>), NetError> {
     let mut fds = Vec::new();
+    let mut arrival = None;
     for attachment in attachments {
         let fd: ForeignDescriptor = match (attachment, side) {
-            (Attachment::Memory { size_bytes }, RelaySide::AgentSession { budget, receiving, .. }) => {
+            (
+                Attachment::Memory { size_bytes },
+                RelaySide::AgentSession {
+                    arrivals,
+                    holder,
+                    receiving,
+                    ..
+                },
+            ) if arrival.is_none() => {
                 let _receiving = ReceivingFlag::begin(receiving);
-                let kib = size_bytes.div_ceil(KIB) as u32;
                 let limit = ARRIVAL_LIMIT + Duration::from_secs(size_bytes >> 20);
                 let arrived = timeout(limit, async {
-                    // The semaphore is never closed, so this waits until the budget suffices, or for the time limit.
-                    let _share = budget.acquire_many(kib).await;
+                    // Fails only if the bound is closed, which it never is.
+                    arrival = arrivals.make_room(holder.tenant(), size_bytes).await.ok();
                     memory::receive(incoming, size_bytes).await
                 });
                 arrived
@@ -273,7 +295,11 @@ async fn descriptors<S: AsyncRead>(
         };
         fds.push(fd);
     }
-    Ok(fds)
+    Ok((fds, arrival))
+}
+
+fn locked<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Flag that is set while memory is arriving; cleared when this is dropped.

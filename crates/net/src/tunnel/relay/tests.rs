@@ -1,4 +1,5 @@
 use super::*;
+use crate::peer::{CertificateRole, Peer};
 use crate::tunnel::frames::split_frames;
 use hotlease_fabric::socket::Socket;
 use std::io::{self, Cursor};
@@ -40,4 +41,84 @@ async fn what_the_other_host_said_before_it_closed_arrives_though_nothing_can_be
         assert_eq!(bytes, b"the last");
         assert!(theirs.receive_raw().expect("closed").is_none());
     }
+}
+
+/// Relay of a session whose client may have 4 KiB of memory on its way; returns the agent's end, and the client's.
+fn session() -> (Socket, FrameWriter<tokio::io::DuplexStream>) {
+    let (client, host) = tokio::io::duplex(1 << 16);
+    let (ours, theirs) = Socket::pair().expect("sockets");
+    theirs.set_nonblocking(true).expect("set");
+    let peer = Peer {
+        role: CertificateRole::Client,
+        name: "alice".into(),
+        tenant: Some("alice".into()),
+        hosts: Vec::new(),
+        fingerprint: [0; 32],
+    };
+    let side = RelaySide::AgentSession {
+        tickets: Arc::default(),
+        holder: TicketHolder::Certified(peer),
+        arrivals: Arc::new(Arrivals::new(8 << 10, 4 << 10)),
+        unanswered: StdMutex::default(),
+        receiving: Arc::default(),
+    };
+    let local = LocalSocket::new(ours).expect("on the runtime");
+    let long = Duration::from_secs(30);
+    tokio::spawn(relay(local, split_frames(host, "a client", long), side));
+    (theirs, split_frames(client, "the agent", long).1)
+}
+
+/// A session that has ended already takes nothing more.
+async fn send_with_memory(client: &mut FrameWriter<tokio::io::DuplexStream>, word: &[u8], memories: usize) {
+    let attachments = vec![Attachment::Memory { size_bytes: 4096 }; memories];
+    let bytes = word.to_vec();
+    let _ = client.send(&TunnelFrame::Message { bytes, attachments }).await;
+    for _ in 0..memories {
+        let _ = client.send_bytes(&[7; 4096]).await;
+    }
+    let _ = client.send(&TunnelFrame::Alive).await;
+}
+
+/// The next message to the agent, if one comes within a moment.
+async fn next(agent: &Socket, within: Duration) -> Option<Vec<u8>> {
+    let received = timeout(within, async {
+        loop {
+            match agent.receive_raw() {
+                Err(error) if error.would_block() => tokio::time::sleep(Duration::from_millis(1)).await,
+                received => return received.expect("readable").map(|(bytes, _)| bytes),
+            }
+        }
+    });
+    received.await.ok().flatten()
+}
+
+#[tokio::test]
+async fn memory_counts_until_the_agent_has_answered_the_request_that_it_came_with() {
+    let (agent, mut client) = session();
+    let (moment, long) = (Duration::from_millis(50), Duration::from_secs(30));
+    send_with_memory(&mut client, b"first", 1).await;
+    send_with_memory(&mut client, b"second", 1).await;
+    assert_eq!(next(&agent, long).await.as_deref(), Some(&b"first"[..]));
+    assert_eq!(next(&agent, moment).await, None, "it has the memory of both");
+    agent.send(&SessionReply::RoomWanted, &[]).expect("sent");
+    assert_eq!(next(&agent, moment).await, None, "an event is no answer");
+    agent
+        .send(&SessionReply::Refused(Rejection::BadToken), &[])
+        .expect("sent");
+    assert_eq!(next(&agent, long).await.as_deref(), Some(&b"second"[..]));
+}
+
+#[tokio::test]
+async fn a_message_brings_one_memory_at_most() {
+    let (agent, mut client) = session();
+    send_with_memory(&mut client, b"two", 2).await;
+    let received = timeout(Duration::from_secs(30), async {
+        loop {
+            match agent.receive_raw() {
+                Err(error) if error.would_block() => tokio::time::sleep(Duration::from_millis(1)).await,
+                received => return received.expect("readable"),
+            }
+        }
+    });
+    assert!(received.await.expect("the session ends").is_none(), "both came");
 }
