@@ -9,6 +9,7 @@ pub(crate) mod membership;
 pub(crate) mod network;
 pub(crate) mod service;
 pub(crate) mod session;
+pub(crate) mod session_places;
 pub(crate) mod stops;
 pub(crate) mod turns;
 pub(crate) mod watchdog;

@@ -7,7 +7,7 @@ use crate::control::lock::{DirectoryLock, keep_identity, kept_identity};
 use crate::control::membership::ManagerMembership;
 use crate::control::network;
 use crate::control::service::Service;
-use crate::control::session::SESSIONS_MAX;
+use crate::control::session_places::SessionPlaces;
 use crate::control::stops;
 use crate::control::turns;
 use crate::control::watchdog;
@@ -46,7 +46,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -391,10 +391,8 @@ impl AgentParts {
         let (leave, leaving) = watch::channel(false);
         let (close, closing) = watch::channel(false);
         let membership = self.membership.map(|membership| tokio::spawn(membership.run(leaving)));
-        let places = Arc::new(Semaphore::new(SESSIONS_MAX));
-        let local = self
-            .sessions
-            .serve(Arc::clone(&node), Arc::clone(&places), closing.clone());
+        let places = SessionPlaces::default();
+        let local = self.sessions.serve(Arc::clone(&node), places.clone(), closing.clone());
         let sessions = tokio::spawn(local);
         let service = Service {
             node: Arc::clone(&node),

@@ -3,9 +3,11 @@
 use crate::AgentError;
 use crate::control::lock::DirectoryLock;
 use crate::control::session;
+use crate::control::session_places::SessionPlaces;
 use crate::isolation::caller::SessionPeer;
 use crate::node::Node;
 use hotlease_fabric::socket::{Socket, SocketListener};
+use hotlease_wire::Rejection;
 use hotlease_wire::session::SessionReply;
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -68,7 +70,7 @@ impl SessionListener {
     }
 
     /// Serves sessions until told to stop; then remaining sessions are told the end, and are cut.
-    pub async fn serve(self, node: Arc<Node>, places: Arc<Semaphore>, mut stop: watch::Receiver<bool>) {
+    pub async fn serve(self, node: Arc<Node>, places: SessionPlaces, mut stop: watch::Receiver<bool>) {
         let Self { listener, file } = self;
         let mut sessions = JoinSet::new();
         loop {
@@ -89,9 +91,12 @@ impl SessionListener {
                     continue;
                 }
             };
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                refuse(&socket);
-                continue;
+            let place = match places.take(&caller) {
+                Ok(place) => place,
+                Err(refusal) => {
+                    refuse(&socket, refusal);
+                    continue;
+                }
             };
             let node = Arc::clone(&node);
             sessions.spawn(async move {
@@ -125,8 +130,7 @@ async fn accept(listener: &AsyncFd<SocketListener>) -> Socket {
     }
 }
 
-fn refuse(socket: &Socket) {
-    let refusal = session::too_many();
+fn refuse(socket: &Socket, refusal: Rejection) {
     tracing::warn!(%refusal, "closed a session");
     // The socket is new and its buffer empty. Failure only means that the client is already gone.
     if let Err(error) = socket.send(&SessionReply::Refused(refusal), &[]) {

@@ -1,6 +1,7 @@
 //! The agent's TLS port: requests of managers and sessions of clients, from other hosts.
 
 use crate::control::session;
+use crate::control::session_places::SessionPlaces;
 use crate::isolation::caller::SessionPeer;
 use crate::node::Node;
 use hotlease_net::grpc::PeerStream;
@@ -10,7 +11,7 @@ use hotlease_wire::Rejection;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -27,7 +28,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub(crate) async fn serve(
     (listener, is_open): (TlsListener, bool),
     node: Arc<Node>,
-    places: Arc<Semaphore>,
+    places: SessionPlaces,
     requests: mpsc::Sender<io::Result<PeerStream>>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -52,7 +53,7 @@ pub(crate) async fn serve(
                 // Requests are for managers, which have a certificate.
                 if stranger.protocol() == Some(ConnectionProtocol::Session) {
                     let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
-                    streams.spawn(bearer(node, tunnels, stranger, Arc::clone(&places)));
+                    streams.spawn(bearer(node, tunnels, stranger, places.clone()));
                 }
                 continue;
             }
@@ -68,8 +69,7 @@ pub(crate) async fn serve(
             ConnectionProtocol::Http => drop(connection),
             ConnectionProtocol::Session => {
                 let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
-                let places = Arc::clone(&places);
-                streams.spawn(stream(node, tunnels, connection, places));
+                streams.spawn(stream(node, tunnels, connection, places.clone()));
             }
         }
     }
@@ -80,7 +80,7 @@ pub(crate) async fn serve(
     }
 }
 
-async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: PeerConnection, places: Arc<Semaphore>) {
+async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: PeerConnection, places: SessionPlaces) {
     let begin = move |begun: NewSession| {
         // A client without a tenant has no certificate of the site; see Peer.
         let Some(tenant) = begun.peer.tenant.clone() else {
@@ -88,13 +88,13 @@ async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: PeerConnecti
                 what: "sessions are for tenants".into(),
             });
         };
-        begin(node, begun, SessionPeer::Certified { tenant }, places)
+        begin(node, begun, SessionPeer::Certified { tenant }, &places)
     };
     tunnels.serve(connection, begin).await;
 }
 
 /// Serves the stream of a client without a certificate, which the token of a lease replaces.
-async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, places: Arc<Semaphore>) {
+async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, places: SessionPlaces) {
     let shown = Mutex::new(None);
     let known = |token: &[u8]| {
         let (tenant, lease) = node.bearer_of(token)?;
@@ -105,15 +105,13 @@ async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, plac
     let begin = |begun: NewSession| {
         let caller = shown.lock().unwrap_or_else(PoisonError::into_inner).take();
         let caller = caller.ok_or(Rejection::BadToken)?;
-        begin(Arc::clone(&node), begun, caller, places)
+        begin(Arc::clone(&node), begun, caller, &places)
     };
     tunnels.serve_stranger(stranger, known, begin).await;
 }
 
-fn begin(node: Arc<Node>, begun: NewSession, caller: SessionPeer, places: Arc<Semaphore>) -> Result<(), Rejection> {
-    let Ok(place) = places.try_acquire_owned() else {
-        return Err(session::too_many());
-    };
+fn begin(node: Arc<Node>, begun: NewSession, caller: SessionPeer, places: &SessionPlaces) -> Result<(), Rejection> {
+    let place = places.take(&caller)?;
     tokio::spawn(async move {
         session::serve(node, begun.socket, caller, begun.receiving).await;
         drop(place);

@@ -25,8 +25,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, interval_at, timeout};
 
-/// Most sessions at a time.
-pub(crate) const SESSIONS_MAX: usize = 1024;
 /// A session that has not attached within this time is closed.
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
 /// Most requests that a client may send ahead of their answers.
@@ -35,14 +33,6 @@ const AHEAD_MAX: usize = 8;
 const CONNECT_ATTEMPTS: usize = 3;
 
 type Request = (SessionRequest, Vec<ForeignDescriptor>);
-
-/// Refusal for a session over the limit.
-pub(crate) fn too_many() -> Rejection {
-    Rejection::TooMany {
-        what: "sessions with this agent".into(),
-        limit: SESSIONS_MAX as u64,
-    }
-}
 
 /// Serves a client until it leaves or its lease ends. While `receiving` is set, a long message of the client is
 /// arriving, which delays its renewals.

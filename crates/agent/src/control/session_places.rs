@@ -1,0 +1,128 @@
+//! Places of sessions: bounded for all clients together, and for each tenant on other hosts.
+
+use crate::isolation::caller::SessionPeer;
+use hotlease_wire::Rejection;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Most sessions at a time.
+const SESSIONS_MAX: usize = 1024;
+/// Most sessions of one tenant on other hosts at a time. The agent's own user, on its own host, could stop the agent anyway.
+const OF_TENANT_MAX: usize = SESSIONS_MAX / 2;
+
+type TenantCounts = Mutex<HashMap<String, usize>>;
+
+/// Places of all sessions of an agent.
+#[derive(Clone)]
+pub(crate) struct SessionPlaces {
+    all: Arc<Semaphore>,
+    of_tenants: Arc<TenantCounts>,
+}
+
+impl Default for SessionPlaces {
+    fn default() -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(SESSIONS_MAX)),
+            of_tenants: Arc::default(),
+        }
+    }
+}
+
+/// Place of one session; free when this is dropped.
+pub(crate) struct SessionPlace {
+    _all: OwnedSemaphorePermit,
+    _of_tenant: Option<TenantPlace>,
+}
+
+struct TenantPlace {
+    counts: Arc<TenantCounts>,
+    tenant: String,
+}
+
+impl SessionPlaces {
+    /// Takes a place, or refuses the session.
+    pub fn take(&self, caller: &SessionPeer) -> Result<SessionPlace, Rejection> {
+        let of_tenant = match caller {
+            SessionPeer::Local { .. } => None,
+            SessionPeer::Certified { tenant } | SessionPeer::Bearer { tenant, .. } => Some(self.of_tenant(tenant)?),
+        };
+        let all = Arc::clone(&self.all).try_acquire_owned();
+        Ok(SessionPlace {
+            _all: all.map_err(|_| too_many("sessions with this agent", SESSIONS_MAX))?,
+            _of_tenant: of_tenant,
+        })
+    }
+
+    fn of_tenant(&self, tenant: &str) -> Result<TenantPlace, Rejection> {
+        let mut counts = self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(tenant.to_owned()).or_default();
+        if *count >= OF_TENANT_MAX {
+            return Err(too_many("sessions of one tenant with this agent", OF_TENANT_MAX));
+        }
+        *count += 1;
+        Ok(TenantPlace {
+            counts: Arc::clone(&self.of_tenants),
+            tenant: tenant.to_owned(),
+        })
+    }
+}
+
+fn too_many(what: &str, limit: usize) -> Rejection {
+    Rejection::TooMany {
+        what: what.into(),
+        limit: limit as u64,
+    }
+}
+
+impl Drop for TenantPlace {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_wire::ids::LeaseId;
+
+    #[test]
+    fn one_tenant_leaves_places_for_others_whatever_it_shows() {
+        let places = SessionPlaces::default();
+        let certified = |tenant: &str| SessionPeer::Certified { tenant: tenant.into() };
+        let bearer = SessionPeer::Bearer {
+            tenant: "alice".into(),
+            lease: LeaseId([1; 8]),
+        };
+        let alice = certified("alice");
+        let mut taken: Vec<_> = (0..OF_TENANT_MAX)
+            .map(|number| places.take([&bearer, &alice][number % 2]).ok())
+            .collect();
+        assert!(taken.iter().all(Option::is_some));
+        let limit = |refused: Option<Rejection>| match refused {
+            Some(Rejection::TooMany { limit, .. }) => limit as usize,
+            other => panic!("{other:?}"),
+        };
+        for caller in [&bearer, &alice] {
+            assert_eq!(limit(places.take(caller).err()), OF_TENANT_MAX);
+        }
+        let other = places.take(&certified("bob")).expect("another tenant's are its own");
+        let local = || places.take(&SessionPeer::Local { uid: 0 });
+        let rest: Vec<_> = std::iter::from_fn(|| local().ok()).collect();
+        assert_eq!(rest.len(), SESSIONS_MAX - OF_TENANT_MAX - 1);
+        assert_eq!(limit(local().err()), SESSIONS_MAX);
+        taken.pop();
+        assert!(places.take(&bearer).is_ok(), "the place is free again");
+        drop((taken, other, rest));
+        assert!(
+            places.of_tenants.lock().expect("whole").is_empty(),
+            "tenants without sessions are forgotten"
+        );
+    }
+}
