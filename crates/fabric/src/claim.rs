@@ -13,7 +13,8 @@
 //! | the agent can see its holder | what the word says | no | no | yes: process id, by the kernel |
 //!
 //! So a hostile function can only keep a claim, and the agent sees and ends that (`turns` of `hotlease_lease`). The
-//! function can write neither to the file (sealed), nor to a claim of another process.
+//! function can write neither to the file (sealed), nor to a claim of another process. `F_OFD_SETLK` would take the core
+//! for a holder that nobody can see: sandboxes do not have it.
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};

@@ -84,6 +84,9 @@ const UNIX: u64 = libc::AF_UNIX as u64;
 /// Bit of the commands of fcntl(2) that only Linux has. Among them are F_NOTIFY and F_SETLEASE, which tell what other
 /// processes do with a file or folder.
 const LINUX_FCNTL: u64 = 1024;
+/// Bit of F_OFD_GETLK, F_OFD_SETLK and F_OFD_SETLKW, and of no other command. Such a lock has no process that the agent
+/// could find: a claim of a shared core that nobody can end.
+const FILE_LOCKS: u64 = 32;
 const OUT_OF_BAND: u64 = libc::MSG_OOB as u64;
 
 macro_rules! calls {
@@ -130,9 +133,9 @@ const BASE_CALLS: &[SystemCall] = calls! {
     SYS_close_range "many of them, before a program is run";
     SYS_dup "descriptors of a subprocess";
     SYS_dup3 "the same";
-    SYS_fcntl [HasNone(1, LINUX_FCNTL), Is(1, libc::F_DUPFD_CLOEXEC as u64), Is(1, libc::F_SETPIPE_SZ as u64),
+    SYS_fcntl [HasNone(1, LINUX_FCNTL | FILE_LOCKS), Is(1, libc::F_DUPFD_CLOEXEC as u64), Is(1, libc::F_SETPIPE_SZ as u64),
         Is(1, libc::F_GETPIPE_SZ as u64), Is(1, libc::F_ADD_SEALS as u64), Is(1, libc::F_GET_SEALS as u64)]
-        "flags and locks of descriptors: a shared core is claimed by a lock. No news of what others do with a file";
+        "flags of descriptors; locks that name their process, like the claim of a shared core. No news of what others do with a file";
     SYS_flock "locks of files";
     SYS_lseek "places in files";
     SYS_fstat "what a descriptor is";

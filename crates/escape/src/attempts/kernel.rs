@@ -25,6 +25,7 @@ pub(super) const THEME: Threat = Threat {
             fanotify, with_capability(Capability::SysAdmin), needs("fanotify");
         "inotify", "be told when others run a program of the host (inotify)", inotify, needs("inotify");
         "dnotify", "be told what others do in a folder of the host (F_NOTIFY)", dnotify, needs("dnotify");
+        "nameless-lock", "lock a file so that nobody can tell who does (F_OFD_SETLK)", nameless_lock;
         "out-of-band", "send out of band over a Unix socket (MSG_OOB)", out_of_band, needs("MSG_OOB on Unix sockets");
         "ptrace-own", "trace a process of its own, to change its calls after the filter saw them", ptrace_own;
         "read-implies-exec", "make all readable memory executable (personality)", read_implies_exec;
@@ -211,6 +212,15 @@ fn dnotify() -> AttemptResult {
         Err(stop) => Err(stop),
         Ok(_) => Ok("is signalled what is read in /usr/bin".into()),
     }
+}
+
+fn nameless_lock() -> AttemptResult {
+    let file = kernel!(SYS_memfd_create, c"lock".as_ptr(), libc::MFD_CLOEXEC)?;
+    // SAFETY: a struct of numbers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    kernel!(SYS_fcntl, file, libc::F_OFD_SETLK, &raw const lock)?;
+    Ok("has a lock that outlives it in any copy of the descriptor, and that names no process".into())
 }
 
 fn out_of_band() -> AttemptResult {

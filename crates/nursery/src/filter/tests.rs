@@ -147,6 +147,30 @@ fn no_socket_gets_a_further_protocol() {
 }
 
 #[test]
+fn no_lock_can_be_made_whose_holder_is_unknown() {
+    for calls in [table(true).collect::<Vec<_>>(), table_of_zygote().collect()] {
+        let tree = allowing(calls.into_iter()).unwrap();
+        let decided = |command: i32, high: u64| {
+            let arguments = [3, u64::from(command.cast_unsigned()) | high, 0, 0, 0, 0];
+            run(&tree, libc::SYS_fcntl as u32, here(), arguments).0
+        };
+        for command in [libc::F_OFD_GETLK, libc::F_OFD_SETLK, libc::F_OFD_SETLKW] {
+            assert_eq!(decided(command, 0), MISSING, "{command}");
+            assert_eq!(decided(command, 1 << 32), MISSING, "the kernel takes 32 bits");
+        }
+        for command in [
+            libc::F_GETLK,
+            libc::F_SETLK,
+            libc::F_SETLKW,
+            libc::F_DUPFD_CLOEXEC,
+            libc::F_SETFL,
+        ] {
+            assert_eq!(decided(command, 0), ALLOW, "{command}");
+        }
+    }
+}
+
+#[test]
 fn a_network_is_tcp_and_udp_and_a_listing_of_interfaces() {
     let (with, without) = (allowing(table(true)).unwrap(), allowing(table(false)).unwrap());
     let storage = allowing(system_calls::table_with_storage()).unwrap();
