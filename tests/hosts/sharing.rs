@@ -1,11 +1,12 @@
 //! Fairness between tenants on a shared core.
 
-use hotlease_client::{Code, Completion, Invoker, LeaseOptions, Sharing};
+use hotlease_client::{Code, Completion, Error, Invoker, LeaseOptions, Sharing};
 use hotlease_tests::hosts::Host;
 use hotlease_tests::library::library;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::site::{Authority, ManagerDaemon, RemoteClient, agent};
 use hotlease_tests::wait::until_true;
+use hotlease_wire::Rejection;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -69,4 +70,39 @@ fn four_times_the_slots_do_not_get_a_tenant_more_of_a_shared_core() {
     }
     // One core can compute for half of this time; a loaded machine does less.
     assert!(all >= FOR.as_nanos() as f64 * 0.3, "the core stood idle: {all} ns");
+}
+
+/// One after another, they would keep the other tenants from the core.
+#[test]
+fn a_worker_whose_children_take_a_shared_core_is_killed() {
+    let (here, there) = (Host::here(), Host::here());
+    let authority = Authority::new();
+    let manager = ManagerDaemon::start(&here, &authority);
+    let places = ["--warm-slots-per-core", "2", "--process-for-all-tenants"];
+    let _agent = agent(&there, &authority, &manager.address, &["alice", "bob"], &places);
+    let observer = RemoteClient::new(&here, &authority.client("alice"), &manager.address);
+    until_true("the agent registers", LIMIT, || {
+        observer.agents().is_ok_and(|agents| agents.len() == 1)
+    });
+    let invoker = |tenant: &str, library_name: &str, sandbox: &str| {
+        let options = LeaseOptions {
+            sandbox: sandbox.into(),
+            sharing: Sharing::Shared,
+            timeout: Some(LIMIT),
+            manager: Some(manager.address.to_string()),
+            identity: Some(authority.client(tenant)),
+            ..LeaseOptions::default()
+        };
+        Invoker::allocate(&Code::open(library(library_name)).expect("a library"), options)
+    };
+    let alice = match invoker("alice", "misbehaved", "namespace") {
+        Err(Error::Refused(Rejection::NoSandbox { why, .. })) => return eprintln!("skipped: {why}"),
+        alice => alice.expect("a lease"),
+    };
+    let bob = invoker("bob", "behaved", "process").expect("a lease");
+    let taken = alice.function("gives_core_to_children").expect("it is there").call(&[]);
+    let said = format!("{:?}", taken.expect_err("it never returns"));
+    assert!(said.contains("a process that it started took a shared core"), "{said}");
+    let compute = bob.function("compute").expect("it is there");
+    compute.call(&2_u32.to_le_bytes()).expect("the core is free");
 }

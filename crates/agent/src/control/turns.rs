@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
@@ -117,7 +118,8 @@ impl CoreContest {
     }
 
     /// Kills a stranger that was seen twice: a process that a function has started can claim the worker's core, too,
-    /// and outlive the worker. No other process has the claim file.
+    /// and outlive the worker. No other process has the claim file. A worker that lives is killed with it, because more
+    /// of its processes may wait for the claim.
     fn drive_out(&mut self, core: u32, holder: Option<u32>, members: &[SharedWorker], node: &Node) {
         let stranger = holder.filter(|holder| members.iter().all(|member| member.pid != *holder));
         // A worker that is being killed is not among the members any more.
@@ -125,12 +127,32 @@ impl CoreContest {
         self.stranger = stranger;
         if let Some(pid) = stranger
             && seen_twice
+            && let found = worker_of(pid, members)
             && node.supply.claims.of(core).ok().and_then(|file| file.holder()) == Some(pid)
         {
             tracing::warn!(core, pid, "a process that is no worker holds a shared core; killing it");
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+            if let Some(member) = found {
+                member
+                    .incarnation
+                    .kill(KillReason::Unusable("a process that it started took a shared core"));
+            }
         }
     }
+}
+
+/// The worker in whose sandbox a process runs.
+fn worker_of(pid: u32, members: &[SharedWorker]) -> Option<&SharedWorker> {
+    let own = pid_namespace(std::process::id());
+    let of = pid_namespace(pid).filter(|of| own.is_some_and(|own| own != *of));
+    members
+        .iter()
+        .find(|member| of.is_some() && pid_namespace(member.pid) == of)
+}
+
+/// Namespace of a process's number, which the processes of a sandbox have for themselves; `None`: it is gone.
+fn pid_namespace(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
 /// Processor time of a process, with all its threads, as the kernel reports it.
