@@ -30,7 +30,7 @@ fn connection<T>(request: &Request<T>) -> Result<ConnectionPeer, Rejection> {
 impl Identity for IdentityService {
     async fn get_challenge(&self, request: Request<ChallengeRequest>) -> Result<Response<Challenge>, Status> {
         let connection = connection(&request)?;
-        let (nonce, ends_ms) = self.0.authenticator.challenge(&connection, SystemTime::now())?;
+        let (nonce, ends_ms) = self.0.authenticator.challenge(&connection, SystemTime::now());
         let server = match connection {
             ConnectionPeer::Stranger { server, .. } => server.to_vec(),
             ConnectionPeer::Local { .. } | ConnectionPeer::Certified(_) => Vec::new(),

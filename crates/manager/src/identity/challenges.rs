@@ -7,8 +7,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Limit of connections with a nonce at a time.
-pub(super) const CHALLENGES_MAX: usize = 4096;
+/// Limit of connections with a nonce at a time. Beyond it the oldest nonce goes: a stranger who opens connections as fast
+/// as we take them must not keep others from signing in, and an honest client answers at once.
+const CHALLENGES_MAX: usize = 4096;
 /// Lifetime of a nonce.
 pub(super) const LIFETIME_MS: u64 = 30_000;
 
@@ -19,18 +20,18 @@ type Channel = [u8; 32];
 pub(super) struct Challenges(Mutex<HashMap<Channel, (Channel, u64)>>);
 
 impl Challenges {
-    /// Makes a nonce for a connection; returns it with the end of its validity. `None`: there are too many.
-    pub fn make(&self, channel: Channel, now_ms: u64) -> Option<([u8; 32], u64)> {
+    /// Makes a nonce for a connection; returns it with the end of its validity.
+    pub fn make(&self, channel: Channel, now_ms: u64) -> ([u8; 32], u64) {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if table.len() >= CHALLENGES_MAX {
-            table.retain(|_, (_, until_ms)| *until_ms > now_ms);
-        }
         if table.len() >= CHALLENGES_MAX && !table.contains_key(&channel) {
-            return None;
+            let oldest = table.iter().min_by_key(|(_, (_, until_ms))| *until_ms);
+            if let Some(oldest) = oldest.map(|(channel, _)| *channel) {
+                table.remove(&oldest);
+            }
         }
         let (nonce, until_ms) = (rand::random(), now_ms + LIFETIME_MS);
         table.insert(channel, (nonce, until_ms));
-        Some((nonce, until_ms))
+        (nonce, until_ms)
     }
 
     /// Removes and returns the nonce of a connection.
@@ -48,26 +49,30 @@ mod tests {
     #[test]
     fn a_nonce_is_good_once_on_its_connection_and_not_for_long() {
         let challenges = Challenges::default();
-        let (nonce, until) = challenges.make([1; 32], 0).expect("room");
+        let (nonce, until) = challenges.make([1; 32], 0);
         assert_eq!(challenges.take([2; 32], 0), None, "another connection took it");
         assert_eq!(challenges.take([1; 32], 0), Some(nonce));
         assert_eq!(challenges.take([1; 32], 0), None, "it was good twice");
-        challenges.make([1; 32], 0).expect("room");
+        challenges.make([1; 32], 0);
         assert_eq!(challenges.take([1; 32], until), None, "it never ends");
     }
 
     #[test]
-    fn strangers_cannot_make_the_table_grow() {
+    fn strangers_neither_make_the_table_grow_nor_keep_others_out() {
         let challenges = Challenges::default();
-        for number in 0..CHALLENGES_MAX as u64 + 10 {
+        let strangers = CHALLENGES_MAX as u64 + 10;
+        for number in 0..strangers {
             let mut channel = [0; 32];
             channel[..8].copy_from_slice(&number.to_le_bytes());
-            challenges.make(channel, 0);
+            challenges.make(channel, number);
         }
         assert_eq!(challenges.0.lock().unwrap().len(), CHALLENGES_MAX);
-        assert!(
-            challenges.make([255; 32], LIFETIME_MS).is_some(),
-            "old ones made no room"
+        let (nonce, _) = challenges.make([255; 32], strangers);
+        assert_eq!(challenges.0.lock().unwrap().len(), CHALLENGES_MAX);
+        assert_eq!(
+            challenges.take([255; 32], strangers),
+            Some(nonce),
+            "strangers keep it out"
         );
     }
 }

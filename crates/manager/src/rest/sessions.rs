@@ -44,7 +44,7 @@ pub(super) struct Session {
 pub(super) async fn challenge(State(state): State<Arc<Shared>>, request: Request) -> Result<Json<Challenge>, Problem> {
     let connection = connection_of(request.extensions());
     let connection = connection.map_err(|refusal| Problem::unauthenticated(&refusal))?;
-    let (nonce, ends_ms) = state.authenticator.challenge(&connection, SystemTime::now())?;
+    let (nonce, ends_ms) = state.authenticator.challenge(&connection, SystemTime::now());
     let server = match &connection {
         ConnectionPeer::Stranger { server, .. } => server.as_slice(),
         ConnectionPeer::Local { .. } | ConnectionPeer::Certified(_) => &[],
