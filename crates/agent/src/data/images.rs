@@ -311,19 +311,29 @@ impl Image {
         &self.manifest
     }
 
-    /// Refuses unless the image has this program. Reads the image: not on a thread of the runtime.
+    /// Refuses unless the image has this program, and the interpreter that it needs of the host is one. Reads the
+    /// image and the host: not on a thread of the runtime.
     pub fn check(&self, program: &Path) -> Result<(), Rejection> {
-        if self.at.join(program).is_file() {
-            return Ok(());
-        }
-        Err(Rejection::NoEnvironment {
+        let refusal = |why| Rejection::NoEnvironment {
             environment: self.id.to_string(),
-            why: format!(
+            why,
+        };
+        if !self.at.join(program).is_file() {
+            return Err(refusal(format!(
                 "{} has no {}; pack a virtual environment or a conda prefix, in which hotlease is installed",
                 self.id,
                 program.display()
-            ),
-        })
+            )));
+        }
+        match self.manifest.interpreter() {
+            Some(interpreter) if !is_python(&interpreter) => Err(refusal(format!(
+                "{} names {} as its interpreter, and no Python is there; make the environment with one that all nodes \
+                 have at this path",
+                self.id,
+                interpreter.display()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Environment variables that its programs need, if they see the image at this path.
@@ -333,6 +343,16 @@ impl Image {
             .map(|mounted| mounted.environment_at(at, path))
             .unwrap_or_default()
     }
+}
+
+/// Whether a Python of the host has this path. Sandboxes show its prefix, and the author of an image names it: without
+/// a check, any folder.
+fn is_python(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let is_named = ["python", "pypy", "graalpy"]
+        .iter()
+        .any(|kind| name.starts_with(kind.as_bytes()));
+    is_named && path.parent().is_some_and(|folder| folder.ends_with("bin")) && path.is_file()
 }
 
 impl Drop for Image {

@@ -37,9 +37,16 @@ impl Scene {
 
     /// Packs a small environment into the store; returns its hash, or `None` where nothing can be packed.
     fn packed(&self, name: &str) -> Option<String> {
-        let tree = self.path(name);
+        self.packed_with(name, "host/bin/python3")
+    }
+
+    /// The same, with this file as its interpreter.
+    fn packed_with(&self, name: &str, interpreter: &str) -> Option<String> {
+        let (tree, interpreter) = (self.path(name), self.path(interpreter));
+        fs::create_dir_all(interpreter.parent().expect("a folder")).expect("made");
+        fs::write(&interpreter, "").expect("a file");
         fs::create_dir_all(tree.join("bin")).expect("made");
-        symlink("/bin/sh", tree.join("bin/python")).expect("a link");
+        symlink(interpreter, tree.join("bin/python")).expect("a link");
         fs::write(tree.join("pyvenv.cfg"), name).expect("a file");
         match pack(&tree, &ImageStore::at(&self.path("store")), &Limits::default()) {
             Ok(packed) => Some(packed.id.to_string()),
@@ -117,6 +124,25 @@ async fn what_cannot_be_had_is_refused_with_what_to_do() {
     // A refusal is not kept: once the store is corrected, the next request sees that.
     fs::remove_file(scene.stored(&hash)).expect("removed");
     assert!(why(images.get(&hash, true).await).contains("hotlease env pack"));
+}
+
+#[tokio::test]
+async fn the_author_of_an_image_chooses_no_folder_of_the_host() {
+    let scene = Scene::new();
+    let images = scene.images().await;
+    for named in ["project/data/notes", "project/bin/notes", "project/data/python3"] {
+        let Some(packed) = scene.packed_with(&named.replace('/', "-"), named) else {
+            return;
+        };
+        let Some(image) = got(&images, &packed).await else {
+            return;
+        };
+        let refused = image.check(Path::new("bin/python"));
+        assert!(
+            matches!(&refused, Err(Rejection::NoEnvironment { why, .. }) if why.contains(named)),
+            "{named}: {refused:?}"
+        );
+    }
 }
 
 #[tokio::test]
