@@ -11,10 +11,12 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Most processes of one worker that are looked at.
 const FAMILY_MAX: usize = 4096;
+/// Time for which a listing counts shared pages once: the kernel walks through all pages of each process.
+const EXACT_LIMIT: Duration = Duration::from_millis(100);
 /// Names of memory files of hotlease's own begin so; clients share them with workers.
 const OWN_FILES: &str = "/memfd:hotlease";
 /// Names of memory files, of files in the folder of shared memory, and of mappings that processes share.
@@ -53,15 +55,24 @@ fn id_of(metadata: &fs::Metadata) -> FileId {
     (metadata.dev(), metadata.ino())
 }
 
-/// Resident memory of a process and its descendants, bytes; `None` once the process is gone.
+/// Resident memory of a process and its descendants, bytes; `None` once the process is gone. Takes [`EXACT_LIMIT`] at
+/// most, however many processes there are.
 pub(crate) fn resident_bytes(pid: u32) -> Option<u64> {
-    let first = status(pid)?.resident;
+    resident_within(pid, EXACT_LIMIT)
+}
+
+fn resident_within(pid: u32, limit: Duration) -> Option<u64> {
+    let (begun, first) = (Instant::now(), status(pid)?.resident);
     let family = family(pid);
     if family.len() == 1 {
         return Some(first);
     }
-    // Pages that several of them share count once.
-    let part = |pid: &u32| kilobytes(&read(*pid, "smaps_rollup")?, "Pss:").or(Some(status(*pid)?.resident));
+    // Pages that several of them share count once, as long as there is time to tell them apart.
+    let exact = |pid: u32| match begun.elapsed() < limit {
+        true => kilobytes(&read(pid, "smaps_rollup")?, "Pss:"),
+        false => None,
+    };
+    let part = |pid: &u32| exact(*pid).or(Some(status(*pid)?.resident));
     Some(family.iter().filter_map(part).sum())
 }
 
@@ -324,6 +335,22 @@ mod tests {
             let unlinked = fs::remove_file(file.path()).map(|()| held_beyond(worker, 40 * MIB));
             assert!(unlinked.as_ref().is_ok_and(Result::is_ok), "{unlinked:?}");
         });
+    }
+
+    #[test]
+    fn a_listing_does_not_take_longer_the_more_a_worker_shares() {
+        let lines = "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n\
+                     m = mmap.mmap(-1, 64 << 20); m.write(bytes(64 << 20))\n\
+                     there, ready = os.pipe()\n\
+                     if os.fork() == 0:\n    m.seek(0); m.read(); os.write(ready, b'x')\n    \
+                     sys.stdin.read()\n    os._exit(0)\n\
+                     os.read(there, 1)";
+        let (exact, hasty) = look_at(lines, |pid| {
+            let within = |limit| resident_within(pid, limit).expect("it lives");
+            (within(Duration::MAX), within(Duration::ZERO))
+        });
+        assert!((64 * MIB..120 * MIB).contains(&exact), "{exact}");
+        assert!(hasty > 128 * MIB, "{hasty}: the pages of each process were looked at");
     }
 
     #[test]

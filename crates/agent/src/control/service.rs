@@ -15,12 +15,17 @@ use hotlease_wire::grpc::{
 };
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::{EndReason, Rejection};
+use std::fmt::Display;
 use std::sync::Arc;
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, Span};
 
 /// Root's tenant name; it may end any lease.
 const ROOT: &str = "uid:0";
+/// Listings at a time. Each reads files about all processes of the workers that it names, which are as many as a tenant
+/// likes.
+static LISTINGS: Semaphore = Semaphore::const_new(2);
 
 /// The agent's gRPC service.
 #[derive(Clone)]
@@ -99,8 +104,17 @@ impl agent_server::Agent for Service {
 
     async fn status(&self, request: Request<ListRequest>) -> Result<Response<AgentStatus>, Status> {
         origin(&request)?;
-        let tenant = request.into_inner().tenant;
-        Ok(Response::new(listing::status(&self.node, &tenant)))
+        let (node, tenant) = (Arc::clone(&self.node), request.into_inner().tenant);
+        let failed = |error: &dyn Display| Rejection::Unavailable {
+            what: format!("a listing failed: {error}"),
+        };
+        let turn = LISTINGS.acquire().await.map_err(|error| failed(&error))?;
+        let listed = tokio::task::spawn_blocking(move || {
+            let listed = listing::status(&node, &tenant);
+            drop(turn);
+            listed
+        });
+        Ok(Response::new(listed.await.map_err(|error| failed(&error))?))
     }
 
     async fn rotate_key(&self, request: Request<RotateKeyRequest>) -> Result<Response<RotateKeyReply>, Status> {
