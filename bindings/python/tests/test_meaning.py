@@ -4,9 +4,14 @@ import os
 import subprocess
 import sys
 import textwrap
+from random import Random
 
 import pytest
 import tasks
+
+from hotlease import _source
+
+SEED = 71
 
 MEANING = """
     import dataclasses, enum, functools, sys
@@ -95,3 +100,21 @@ def test_a_remembered_result_is_that_of_these_arguments(executor, tmp_path):
         mapped[:] = n
         sums.append(float(memo.submit(np.sum, mapped).result(60)))
     assert sums == [4.0, 8.0], "the content of a file counts"
+
+
+def test_functions_that_differ_in_their_constants_are_different_ones(executor):
+    memo = executor.options(memo=True)
+    # Behind each other, the constants of both have the same digits.
+    functions = [lambda x: x * 1 + 23, lambda x: x * 12 + 3]
+    assert [memo.submit(function, 2).result(60) for function in functions] == [25, 27]
+
+
+def test_code_is_known_by_each_of_its_constants():
+    random = Random(SEED)
+    known = {}
+    for _ in range(2000):
+        constants = tuple(random.choice([1, 11, 111, 1.0, 11.5, True, "1", b"1", None, -1, "", "1, 1", (1, 1), (11,)]) for _ in range(3))
+        text = "lambda x: [x" + "".join(f", x + {constant!r}" for constant in constants) + "]"
+        meant = repr(constants)
+        assert known.setdefault(_source.of_code(eval(text).__code__), meant) == meant, f"seed {SEED}"
+    assert len(known) == len(set(known.values())) > 500

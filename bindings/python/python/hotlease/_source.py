@@ -22,22 +22,41 @@ UNIMPORTANT = frozenset(
 
 def source(object: Any) -> Source:
     """Returns module, qualified name and a hash of the code of a function or class."""
-    hasher = hashlib.blake2b(digest_size=_BYTES)
-    if isinstance(object, types.FunctionType):
-        _add(hasher, object.__code__)
-    else:
-        for name, value in sorted(vars(object).items()):
-            if name not in UNIMPORTANT:
-                hasher.update(name.encode())
-                for code in _codes(value):
-                    _add(hasher, code)
-    return str(object.__module__), object.__qualname__, hasher.digest()
+    its = of_code(object.__code__) if isinstance(object, types.FunctionType) else of_class(object)
+    return str(object.__module__), object.__qualname__, its
+
+
+def of_class(kind: Any) -> bytes:
+    """Hashes the code of a class."""
+    parts = []
+    for name, value in sorted(vars(kind).items()):
+        if name not in UNIMPORTANT:
+            parts += [name.encode(), *map(of_code, _codes(value))]
+    return _hash(parts)
 
 
 def of_code(code: types.CodeType) -> bytes:
     """Hashes code."""
+    shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    parts = [code.co_code, getattr(code, "co_exceptiontable", b""), repr((shape, *names)).encode()]
+    return _hash([*parts, *map(_of_constant, code.co_consts)])
+
+
+def _of_constant(constant: Any) -> bytes:
+    if isinstance(constant, types.CodeType):
+        return of_code(constant)
+    if isinstance(constant, frozenset):
+        return repr(sorted(map(repr, constant))).encode()
+    return repr(constant).encode()
+
+
+def _hash(parts: list[bytes]) -> bytes:
+    """Hashes parts, each with its length: the constants 1 and 23 are others than 12 and 3."""
     hasher = hashlib.blake2b(digest_size=_BYTES)
-    _add(hasher, code)
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
     return hasher.digest()
 
 
@@ -51,17 +70,3 @@ def _codes(value: Any) -> Iterator[types.CodeType]:
         code = getattr(part, "__code__", None)
         if isinstance(code, types.CodeType):
             yield code
-
-
-def _add(hasher: Any, code: types.CodeType) -> None:
-    hasher.update(code.co_code)
-    hasher.update(getattr(code, "co_exceptiontable", b""))
-    shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-    hasher.update(repr((shape, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)).encode())
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            _add(hasher, constant)
-        elif isinstance(constant, frozenset):
-            hasher.update(repr(sorted(map(repr, constant))).encode())
-        else:
-            hasher.update(repr(constant).encode())
