@@ -1,6 +1,7 @@
 """Functions that tests submit by reference: workers import this module."""
 
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -141,6 +142,19 @@ def listed(*args, **kwargs):
 def mark_and_return(path, value):
     mark(path)
     return value
+
+
+class Raw:
+    """Pickles as its bytes, without their length, as the documentation of pickle shows it."""
+
+    def __init__(self, data):
+        self.data = bytes(data)
+
+    def __reduce_ex__(self, protocol):
+        return Raw, (pickle.PickleBuffer(self.data),)
+
+    def __eq__(self, other):
+        return self.data == other.data
 
 
 def mark_and_fail(path, times):

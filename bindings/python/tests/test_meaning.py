@@ -118,3 +118,12 @@ def test_code_is_known_by_each_of_its_constants():
         meant = repr(constants)
         assert known.setdefault(_source.of_code(eval(text).__code__), meant) == meant, f"seed {SEED}"
     assert len(known) == len(set(known.values())) > 500
+
+
+def test_buffers_are_known_by_their_lengths(executor, tmp_path):
+    path = str(tmp_path / "ran")
+    memo = executor.options(memo=True)
+    for first, second in (("ab", "c"), ("a", "bc"), ("abc", ""), ("ab", "c")):
+        pair = [tasks.Raw(first.encode()), tasks.Raw(second.encode())]
+        assert memo.submit(tasks.mark_and_return, path, pair).result(60) == pair
+    assert os.path.getsize(path) == 3

@@ -21,6 +21,7 @@ from hotlease._remote import result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import pickle
     from typing import Any, Optional
 
     # Numbers of the objects that were met, by identity; with the objects, so that they stay where they are.
@@ -56,7 +57,14 @@ def of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Opt
 def _hash(value: Any, met: Met) -> bytes:
     hasher, of_buffers = hashlib.blake2b(digest_size=_BYTES), hashlib.blake2b(digest_size=_BYTES)
     file = types.SimpleNamespace(write=hasher.update)
-    _Pickler(file, lambda buffer: of_buffers.update(buffer.raw()), met).dump(value)
+
+    def add(buffer: pickle.PickleBuffer) -> None:
+        data = buffer.raw()
+        # The pickle may say nothing of its length.
+        of_buffers.update(len(data).to_bytes(8, "little"))
+        of_buffers.update(data)
+
+    _Pickler(file, add, met).dump(value)
     hasher.update(of_buffers.digest())
     return hasher.digest()
 
