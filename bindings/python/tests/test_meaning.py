@@ -127,3 +127,76 @@ def test_buffers_are_known_by_their_lengths(executor, tmp_path):
         pair = [tasks.Raw(first.encode()), tasks.Raw(second.encode())]
         assert memo.submit(tasks.mark_and_return, path, pair).result(60) == pair
     assert os.path.getsize(path) == 3
+
+
+MODULE = """
+import functools
+
+def noted(name, value):
+    open("ran", "a").write(name + "\\n")
+    return value
+
+def traced(function):
+    @functools.wraps(function)
+    def trace(*args):
+        return function(*args)
+    return trace
+
+@traced
+@traced
+def wrapped(x):
+    return noted("wrapped", x * {factor})
+
+def plain(x):
+    return noted("plain", x * {factor})
+
+def given(function, x):
+    return function(x)
+
+class Model:
+    def __init__(self, name):
+        self.name = name
+    def predict(self, x):
+        return noted(self.name, x * {factor})
+
+class Called(Model):
+    def __call__(self, x):
+        return noted(self.name, x * {factor})
+"""
+MODULE_USED = """
+import functools, sys
+import hotlease, used
+
+with hotlease.Executor(1, checkpoint="kept", memo=True) as executor:
+    calls = {
+        "wrapped": lambda: executor.submit(used.wrapped, 2).result(),
+        "plain": lambda: executor.submit(used.plain, 2).result(),
+        "given": lambda: executor.submit(used.given, used.plain, 3).result(),
+        "kept": lambda: executor.submit(used.given, function=used.plain, x=4).result(),
+        "chunks": lambda: list(executor.map(used.plain, [5], chunksize=2))[0],
+        "partial": lambda: executor.submit(functools.partial(used.plain, 6)).result(),
+        "method": lambda: executor.submit(used.Model("method").predict, 7).result(),
+        "called": lambda: executor.submit(used.Called("called"), 8).result(),
+    }
+    print([calls[name]() for name in sys.argv[1:]])
+"""
+
+
+def test_functions_of_a_module_are_known_by_their_code_however_they_are_called(platform, tmp_path):
+    (tmp_path / "main.py").write_text(MODULE_USED)
+    ways = "wrapped plain given kept chunks partial method called".split()
+    runs = ["wrapped", *["plain"] * 5, "method", "called"]
+
+    def results(factor, *ways):
+        (tmp_path / "used.py").write_text(MODULE.format(factor=factor))
+        (tmp_path / "ran").write_text("")
+        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "main.py", *ways]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+        return eval(done.stdout), (tmp_path / "ran").read_text().split()
+
+    products = [factor * x for factor in (3, 5) for x in (2, 2, 3, 4, 5, 6, 7, 8)]
+    assert results(3, *ways) == (products[:8], runs)
+    assert results(3, *reversed(ways)) == (products[7::-1], []), "in any order"
+    assert results(5, *ways) == (products[8:], runs), "changed code is other code"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     Met = dict[int, tuple[int, Any]]
 
 _BYTES = 32
+# Functions around a function, of which each wraps the next.
+_WRAPPED_MAX = 100
 _Cached = type(functools.cache(len))
 
 
@@ -35,23 +37,44 @@ def of_function(function: Any) -> bytes:
     """Hashes a function: its code, and all that goes by value with it."""
     if hasattr(function, "_hotlease_declared"):
         function = getattr(function, "__wrapped__", function)
-    parts: list[Any] = [sys.version_info[:2], function]
-    # A function that goes by name counts with its own code, too.
-    if isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        parts += [_source.of_code(code), function.__defaults__, function.__kwdefaults__]
-    return _hash(parts, {})
+    return _hash((sys.version_info[:2], function, _own(function), _defaults(function)), {})
 
 
 def of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Optional[bytes]:
     """Hashes arguments. `None`: their pickle counts."""
     try:
-        return _hash((args, sorted((kwargs or {}).items())), {})
+        # A function of the program may be the first argument of one of ours.
+        own = _own(args[0]) if args and callable(args[0]) else ()
+        return _hash((args, sorted((kwargs or {}).items()), own), {})
     except Exception:
         return None
+
+
+def _own(function: Any) -> tuple[bytes, ...]:
+    """Hashes the code that a function has itself, and that of the functions which it wraps: a function that goes by name
+    counts with these, too. Of an object that is called, the code of its class for that."""
+    codes: list[bytes] = []
+    for _ in range(_WRAPPED_MAX):
+        while isinstance(function, functools.partial):
+            function = function.func
+        if isinstance(function, type):
+            return *codes, _source.of_class(function)
+        function = getattr(function, "__func__", function)
+        call = function if hasattr(function, "__code__") else getattr(type(function), "__call__", None)
+        code = getattr(call, "__code__", None)
+        if isinstance(code, types.CodeType):
+            codes.append(_source.of_code(code))
+        function = getattr(function, "__wrapped__", None)
+        if function is None:
+            break
+    return tuple(codes)
+
+
+def _defaults(function: Any) -> tuple[Any, ...]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    return getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
 
 
 def _hash(value: Any, met: Met) -> bytes:
@@ -112,7 +135,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
 
     def _of_function(self, function: types.FunctionType) -> tuple[Any, ...]:
         if _internals._should_pickle_by_reference(function) and not _modules.is_by_value(function.__module__):
-            return "function", function.__module__, function.__qualname__
+            return "function", function.__module__, function.__qualname__, _own(function)
         registry = getattr(function, "registry", None)
         if isinstance(registry, types.MappingProxyType) and hasattr(function, "dispatch"):
             return "dispatching", list(registry.items())

@@ -53,8 +53,11 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
 
 def content(function: Any) -> bytes:
     """Hashes the content of a function, as far as it is known here: its code, and all that goes by value with it."""
-    from hotlease import _meaning
+    from hotlease import _meaning, _remote
 
+    if getattr(function, "_hotlease_declared", None) is None and not _is_plain(function):
+        # It is sent as an argument of this one, and counts with the arguments.
+        function = _remote.call
     return _meaning.of_function(function)
 
 
