@@ -1,5 +1,5 @@
 //! Late workers: an executor that got fewer than it asked for gets the rest shortly afterwards, and one that has lent its
-//! cores gets others.
+//! cores, or has lost its workers, gets others.
 //!
 //! A manager learns that cores were released when their agent reports next. So an executor that is made right after
 //! another one was shut down finds some of them still taken; it starts with what it got, and a thread asks for the
@@ -77,34 +77,63 @@ pub fn start_again(core: &Arc<ExecutorCore>) {
 }
 
 fn take_again(core: &Arc<ExecutorCore>) {
-    let mut pause = PAUSE.0;
-    // Begin of the attempts that have failed for another reason than lack of room, and whether a platform was started.
-    let mut trouble: Option<(Instant, bool)> = None;
+    let mut search = WorkerSearch::new();
     loop {
         let begun = Instant::now();
         let error = match take_workers(core, WITHIN) {
             Ok(()) => return ask_for_the_rest(core),
             Err(error) => error,
         };
-        if lacks_room(&error) {
-            // All cores compute for others: its tasks wait.
-            trouble = None;
-        } else {
-            let (since, is_started) = trouble.get_or_insert((begun, false));
-            if !may_pass(&error) || since.elapsed() >= TROUBLE_MAX {
-                return lose(core, error);
-            }
-            let is_away = matches!(error, Error::NotRunning { .. }) && since.elapsed() >= RESTART_AFTER;
-            if is_away && !std::mem::replace(is_started, true) {
-                start_platform(core);
-            }
+        if !search.goes_on(core, begun, &error) {
+            return lose(core, error);
         }
         if give_up_idle(core) {
             return;
         }
+        search.pause(begun);
+    }
+}
+
+/// Search for workers, for tasks that wait: one attempt after the other.
+pub struct WorkerSearch {
+    /// Pause after the next attempt that is refused at once.
+    pause: Duration,
+    /// Begin of the attempts that have failed for another reason than lack of room, and whether a platform was started.
+    trouble: Option<(Instant, bool)>,
+}
+
+impl WorkerSearch {
+    /// Search before its first attempt.
+    pub const fn new() -> Self {
+        Self {
+            pause: PAUSE.0,
+            trouble: None,
+        }
+    }
+
+    /// Whether another attempt may succeed after one, begun at this time, that has failed.
+    pub fn goes_on(&mut self, core: &ExecutorCore, begun: Instant, error: &Error) -> bool {
+        if lacks_room(error) {
+            // All cores compute for others: its tasks wait.
+            self.trouble = None;
+            return true;
+        }
+        let (since, is_started) = self.trouble.get_or_insert((begun, false));
+        if !may_pass(error) || since.elapsed() >= TROUBLE_MAX {
+            return false;
+        }
+        let is_away = matches!(error, Error::NotRunning { .. }) && since.elapsed() >= RESTART_AFTER;
+        if is_away && !std::mem::replace(is_started, true) {
+            start_platform(core);
+        }
+        true
+    }
+
+    /// Sleeps before the next attempt, if the last one, begun at this time, was refused at once.
+    pub fn pause(&mut self, begun: Instant) {
         if begun.elapsed() < WITHIN {
-            std::thread::sleep(pause);
-            pause = PAUSE.1.min(2 * pause);
+            std::thread::sleep(self.pause);
+            self.pause = PAUSE.1.min(2 * self.pause);
         }
     }
 }

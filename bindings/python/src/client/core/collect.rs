@@ -4,6 +4,7 @@ use crate::client::core::lane::{ArrivedResult, Flight, Recipient, SendPath};
 use crate::client::core::output::ReplyOwner;
 use crate::client::core::replies::{in_request, initializer_error, lacks_something, refusal, word};
 use crate::client::core::{Closed, CoreState, ExecutorCore};
+use crate::client::growth::WorkerSearch;
 use crate::client::memory::{Extent, PoolBuffer};
 use crate::client::tasks::job::{TaskJob, is_loss};
 use crate::client::tasks::outcome::{TaskOutcome, is_result, named};
@@ -445,14 +446,16 @@ impl ExecutorCore {
         if is_broken {
             return self.keeper.rouse(&self.invoker);
         }
-        let repaired = pipeline.repair();
+        let repaired = self.repair(&mut pipeline);
         let mut guard = self.state();
         let state = &mut *guard;
         match repaired {
-            Ok(()) => {
+            Ok(true) => {
                 state.lanes[at].restart(pipeline);
                 self.prepare(state, at);
             }
+            // Without its worker: the next task makes it look for one again.
+            Ok(false) => state.lanes[at].pipeline = Some(pipeline),
             Err(error) => {
                 state.lanes[at].is_dead = true;
                 if state.lanes.iter().all(|lane| lane.is_dead) {
@@ -465,6 +468,25 @@ impl ExecutorCore {
         self.version.fetch_add(1, Ordering::Release);
         self.tell_followers();
         self.keeper.rouse(&self.invoker);
+    }
+
+    /// Gets another worker for a slot: tries again while tasks wait for workers, and some may come. Returns false if there is
+    /// none, and no task waits.
+    fn repair(&self, pipeline: &mut Pipeline) -> Result<bool, Error> {
+        let mut search = WorkerSearch::new();
+        loop {
+            let begun = Instant::now();
+            let Err(error) = pipeline.repair() else {
+                return Ok(true);
+            };
+            if !search.goes_on(self, begun, &error) {
+                return Err(error);
+            }
+            if self.state().pending == 0 {
+                return Ok(false);
+            }
+            search.pause(begun);
+        }
     }
 }
 
