@@ -107,6 +107,24 @@ def test_shared_and_cyclic_parts_stay_so():
     assert result[0] is result[1] and result[2][0] is result and again.near["me"] is again
 
 
+def test_results_with_many_keys_are_read():
+    keys = [*range(3000), *(n / 7 for n in range(1, 300)), *((n, str(n)) for n in range(300)), *map(str, range(300)), None, -1, -2]
+    keys += [datetime.date.fromordinal(day) for day in range(1, 300)] + [uuid.UUID(int=n << 70) for n in range(300)]
+    values = [dict.fromkeys(keys), set(keys), frozenset(keys), collections.OrderedDict.fromkeys(keys), collections.Counter(keys)]
+    values += [collections.defaultdict(list, dict.fromkeys(keys)), Bag(dict.fromkeys(keys)), [{n: {n}} for n in range(300)]]
+    for value in values:
+        result = read(value)
+        assert result == value and type(result) is type(value)
+        assert isinstance(value, (set, frozenset)) or list(result) == list(value), "in their order"
+    numpy = pytest.importorskip("numpy")
+    arrays = {n: numpy.full(50_000, n) for n in range(200)}
+    arrays["all"] = arrays
+    result = read(arrays)
+    assert result["all"] is result and all((result[n] == n).all() for n in range(200))
+    point = Point(1.0, {n: Colour.RED for n in range(200)})
+    assert read([point, ValueError(point)])[0] == point
+
+
 def test_exceptions_are_read_with_what_they_carry():
     error = Refusal("no", 3)
     error.more = {"a": [1]}
@@ -273,8 +291,22 @@ def crafted_to_exhaust(arrays):
     yield b"\x80\x04" + _text("<f8") + b"\x940" + b"0".join(levels) + _name(arrays, "made_dtype") + _recalled(40) + b"\x85R."
     number = b"\x8a\xf8" + b"\x01" * 248
     yield b"\x80\x04" + number + b"\x940" + _name(arrays, "array") + b"(C\x00" + _text("<f8") + b"(" + b"h\x00" * 200_000 + b"tNtR."
+    # Keys with equal hashes: numbers, and tuples of these.
+    numbers = [_number((2**61 - 1) * n) for n in range(1, 3000)]
+    for keys in (numbers, [each + b"\x85" for each in numbers]):
+        pairs = b"".join(key + b"N" for key in keys)
+        yield b"\x80\x04}(" + pairs + b"u."
+        yield b"\x80\x04}" + b"".join(key + b"Ns" for key in keys) + b"."
+        yield b"\x80\x04" + _name("collections", "OrderedDict") + b")R(" + pairs + b"u."
+        yield b"\x80\x04\x8f(" + b"".join(keys) + b"\x90."
+        yield b"\x80\x04(" + b"".join(keys) + b"\x91."
     number = b"\x8b" + struct.pack("<I", 1_000_000) + b"\x01" * 1_000_000
     yield b"\x80\x04" + _name("fractions", "Fraction") + number + number[:-1] + b"\x03\x86R."
+
+
+def _number(number):
+    encoded = pickle.encode_long(number)
+    return b"\x8a" + bytes([len(encoded)]) + encoded
 
 
 def _recalled(number):

@@ -10,7 +10,8 @@
 //!   the stack of the C code;
 //! - puts objects of C code into each other only as deep as that code can free them, which it does by recursion.
 //!
-//! Python's unpickler then makes the values. It resolves names by the receiver's list, too.
+//! Python's unpickler then makes the values. It resolves names by the receiver's list, too. The check does not know hashes: it
+//! counts the keys that a sender can choose to have equal ones, of which each would be compared with all others.
 
 mod values;
 
@@ -69,14 +70,17 @@ struct Check<'a> {
     dicts: Vec<DictParts>,
     /// Number of values that hashes have visited.
     hashed: u64,
+    /// Number of keys that are no texts, whose hashes are secret.
+    predictable: u64,
     /// Whether a dict got a special key when it was in a tuple.
     is_late_special: bool,
     /// Number of frail objects that got another one when they were in one.
     late_links: u16,
 }
 
-/// Checks a pickle; `look` returns the [`uses`] of a name in a module.
-pub fn check<E>(pickle: &[u8], look: impl FnMut(&str, &str) -> Result<u8, E>) -> Result<(), PickleRefusal<E>> {
+/// Checks a pickle; `look` returns the [`uses`] of a name in a module. Returns the number of keys, and of items of sets, whose
+/// hashes the sender may have chosen.
+pub fn check<E>(pickle: &[u8], look: impl FnMut(&str, &str) -> Result<u8, E>) -> Result<u64, PickleRefusal<E>> {
     let mut check = Check {
         pickle,
         at: 0,
@@ -86,10 +90,12 @@ pub fn check<E>(pickle: &[u8], look: impl FnMut(&str, &str) -> Result<u8, E>) ->
         objects: Vec::new(),
         dicts: Vec::new(),
         hashed: 0,
+        predictable: 0,
         is_late_special: false,
         late_links: 0,
     };
-    check.run(look)
+    check.run(look)?;
+    Ok(check.predictable)
 }
 
 impl<'a> Check<'a> {
@@ -340,12 +346,15 @@ impl<'a> Check<'a> {
     /// Checks every `step`th of the last values as keys.
     fn keys(&mut self, number: usize, step: usize) -> Result<(), Refused> {
         let keys = self.last(number)?.iter().step_by(step);
-        let (mut heaviest, mut all) = (0, 0);
-        for weight in keys.copied().map(Self::weight) {
+        let (mut heaviest, mut all, mut predictable) = (0, 0, 0);
+        for key in keys.copied() {
+            let weight = Self::weight(key);
             heaviest = heaviest.max(weight);
             all += u64::from(weight);
+            predictable += u64::from(!matches!(key, Value::Text(..)));
         }
         self.hashed += all;
+        self.predictable += predictable;
         match heaviest <= KEY_VALUES_MAX && self.hashed <= HASHED_MAX + HASHED_PER_BYTE_MAX * self.pickle.len() as u64 {
             true => Ok(()),
             false => Err("a key has too many parts"),

@@ -16,7 +16,8 @@ fn look(module: &str, name: &str) -> Result<u8, String> {
 
 pub fn pickle(bytes: &[u8]) -> bool {
     match check(bytes, look) {
-        Ok(()) => {
+        Ok(keys) => {
+            assert!(keys <= bytes.len() as u64, "a key has a byte at least");
             assert!(matches!(bytes, [0x80, 4 | 5, .., b'.']));
             assert!(
                 check(&bytes[..bytes.len() - 1], look).is_err(),

@@ -13,7 +13,7 @@ import io
 import pickle
 
 from hotlease import _core, _known
-from hotlease._guarded import names
+from hotlease._guarded import collisions, names
 from hotlease._outcomes import remote_exception, unreadable
 
 TYPE_CHECKING = False
@@ -82,12 +82,13 @@ class Reader:
     def load(self, data: bytes, buffers: Any = ()) -> Any:
         """Returns the object of a pickle."""
         try:
-            _core._check_pickle(data, self._uses)
+            keys = _core._check_pickle(data, self._uses)
         except ValueError as error:
             raise NotAdmitted(f"it is no pickle as a worker writes it: {error}") from None
         before = self._members()
+        kind: Any = _Unpickler if keys <= collisions.KEYS_MAX else _CountingUnpickler
         try:
-            return _Unpickler(self, data, buffers).load()
+            return kind(self, data, buffers).load()
         finally:
             # These are the program's own objects, and not copies as all others are. All are as they were before the first
             # one is reported, and values are not compared: that would run their code.
@@ -119,9 +120,11 @@ class Reader:
         return found
 
 
-class _Unpickler(pickle.Unpickler):
+class _Names:
+    """Names of an unpickler, by a reader."""
+
     def __init__(self, reader: Reader, data: bytes, buffers: Any) -> None:
-        super().__init__(io.BytesIO(data), buffers=buffers)
+        super().__init__(io.BytesIO(data), buffers=buffers)  # type: ignore[call-arg]
         self._reader = reader
         # Of the classes and functions whose definitions came with this pickle.
         self._sources: dict[Name, Source] = {}
@@ -148,6 +151,14 @@ class _Unpickler(pickle.Unpickler):
             return own
         shown = "a class or function that its task defined" if found is None else ".".join(_key(found))
         raise _not_admitted(shown if source is None else ".".join(map(str, source[:2])))
+
+
+class _Unpickler(_Names, pickle.Unpickler):
+    pass
+
+
+class _CountingUnpickler(_Names, collisions.Unpickler):
+    pass
 
 
 def _checked(name: Any) -> Any:

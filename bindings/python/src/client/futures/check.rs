@@ -5,12 +5,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// Checks a pickle. `look` gets module and name of each global, and returns what may be done with it; it raises if the
-/// global is not admitted.
+/// global is not admitted. Returns the number of keys whose hashes the sender may have chosen to be equal.
 ///
 /// # Errors
 /// What `look` raises; `ValueError` if an operation is refused.
 #[pyfunction]
-pub fn _check_pickle(pickle: &[u8], look: &Bound<'_, PyAny>) -> PyResult<()> {
+pub fn _check_pickle(pickle: &[u8], look: &Bound<'_, PyAny>) -> PyResult<u64> {
     let look = |module: &str, name: &str| look.call1((module, name))?.extract::<u8>();
     check(pickle, look).map_err(|refusal| match refusal {
         PickleRefusal::Name(error) => error,

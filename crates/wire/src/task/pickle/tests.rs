@@ -5,6 +5,10 @@ use super::*;
 const HEAD: [u8; 2] = [0x80, 4];
 
 fn checked(operations: &[u8], uses: u8) -> Result<(), PickleRefusal<String>> {
+    predictable_keys(operations, uses).map(drop)
+}
+
+fn predictable_keys(operations: &[u8], uses: u8) -> Result<u64, PickleRefusal<String>> {
     check(&[&HEAD, operations].concat(), |module, name| match module {
         "m" => Ok(uses),
         other => Err(format!("{other}.{name}")),
@@ -135,6 +139,27 @@ fn keys_are_hashed_in_proportion_to_the_pickle() {
     let with_keys = |count| [&key[..], b"}(", &b"h\x00N".repeat(count), b"u."].concat();
     assert_eq!(checked(&with_keys(100), 0), Ok(()));
     assert_eq!(refusal(&with_keys(10_000), 0), "a key has too many parts");
+}
+
+#[test]
+fn keys_whose_hashes_a_sender_can_choose_are_counted() {
+    for (operations, count) in [
+        (&b"](K\x01K\x02e."[..], 0),
+        (b"}(\x8c\x01aK\x01\x8c\x01bK\x02u.", 0),
+        (b"}(K\x01\x8c\x01aK\x02\x8c\x01bu.", 2),
+        (b"}K\x01Ns.", 1),
+        (b"}\x8c\x01a\x85Ns.", 1),
+        (b"\x8f(K\x01K\x02\x8c\x01a\x90.", 2),
+        (b"(K\x01(K\x02K\x03\x91\x91.", 4),
+    ] {
+        assert_eq!(predictable_keys(operations, 0), Ok(count), "{operations:?}");
+    }
+    let items = with_name(b")R(K\x01NK\x02Nu.");
+    assert_eq!(
+        predictable_keys(&items, uses::OF_CLASS),
+        Ok(2),
+        "of an object that takes items"
+    );
 }
 
 #[test]

@@ -1,0 +1,71 @@
+"""Unpickling of results with many keys whose hashes a stranger can choose.
+
+The hashes of texts and bytes are secret. Those of numbers and tuples are not: of keys with equal hashes, each is compared with all
+that are there, which takes the square of their number, and nothing else of the program runs meanwhile. Here keys are counted by their
+hashes before they are added. Python's unpickler in Python calls these methods for that; it is slower.
+"""
+
+from __future__ import annotations
+
+import pickle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    class _Base(pickle.Unpickler):
+        """Python's unpickler in Python: operations, and the values above the last mark and below it."""
+
+        dispatch: dict[int, Any]
+        stack: list[Any]
+        metastack: list[list[Any]]
+else:
+    _Base = pickle._Unpickler
+
+# Keys of one result that are added without a look at their hashes.
+KEYS_MAX = 100
+# Keys of one dict or set that have the same hash.
+_SAME_MAX = 64
+
+
+class Unpickler(_Base):
+    """Unpickles, unless too many keys have the same hash."""
+
+    dispatch = dict(_Base.dispatch)
+
+    def __init__(self, file: Any, *, buffers: Any = None) -> None:
+        super().__init__(file, buffers=buffers)
+        # Number of keys by their hashes, of each dict or set; with these, so that they stay where they are.
+        self._counts: dict[int, tuple[Any, dict[int, int]]] = {}
+
+    def _admit(self, to: Any, keys: Iterable[Any]) -> None:
+        counts = self._counts.setdefault(id(to), (to, {}))[1]
+        for key in keys:
+            of_key = hash(key)
+            counts[of_key] = counts.get(of_key, 0) + 1
+            if counts[of_key] > _SAME_MAX:
+                raise pickle.UnpicklingError(f"it has more than {_SAME_MAX} keys with the same hash")
+
+    def _set_item(self) -> None:
+        self._admit(self.stack[-3], self.stack[-2:-1])
+        _Base.dispatch[pickle.SETITEM[0]](self)
+
+    def _set_items(self) -> None:
+        # The stack has what is above the mark.
+        self._admit(self.metastack[-1][-1], self.stack[::2])
+        _Base.dispatch[pickle.SETITEMS[0]](self)
+
+    def _add_items(self) -> None:
+        self._admit(self.metastack[-1][-1], self.stack)
+        _Base.dispatch[pickle.ADDITEMS[0]](self)
+
+    def _make_frozen_set(self) -> None:
+        items = self.stack
+        self._admit(items, items)
+        _Base.dispatch[pickle.FROZENSET[0]](self)
+
+    dispatch[pickle.SETITEM[0]] = _set_item
+    dispatch[pickle.SETITEMS[0]] = _set_items
+    dispatch[pickle.ADDITEMS[0]] = _add_items
+    dispatch[pickle.FROZENSET[0]] = _make_frozen_set
