@@ -13,7 +13,6 @@ comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 right, left = (rank + 1) % size, (rank - 1) % size
 
-
 def neighbours_of_a_line():
     line = comm.Create_cart([size], periods=[False])
     before, behind = line.Shift(0, 1)
@@ -122,6 +121,53 @@ def distributed_graphs():
     assert sorted(sources) == list(range(rank)) and sorted(destinations) == list(range(rank + 1, size))
     assert order.neighbor_allgather(rank) == list(sources) and (order.indegree, order.outdegree) == (rank, size - 1 - rank)
     order.Free()
+
+
+def neighbours_without_waiting():
+    line = comm.Create_dist_graph_adjacent([left], [right])
+    got = np.full(1, -1, "i4")
+    if rank == 0:
+        assert comm.recv(source=1) == "begun"
+    request = line.Ineighbor_allgather(np.array([rank], "i4"), got)
+    if rank == 1:
+        assert not request.Test(), "rank 0 has not begun"
+        comm.send("begun", 0)
+    request.Wait()
+    assert got[0] == left and request == MPI.REQUEST_NULL
+    # Several at a time, with messages of the program among them.
+    many = np.full((6, 2), -1.0)
+    requests = [line.Ineighbor_alltoall(np.array([rank, number], "f8"), many[number]) for number in range(6)]
+    requests.insert(3, line.irecv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG))
+    line.send("message", right, 0)
+    assert MPI.Request.waitall(requests)[3] == "message"
+    assert many.tolist() == [[left, number] for number in range(6)]
+    line.Free()
+    second = (rank + 2) % size
+    ring = comm.Create_dist_graph_adjacent([left, second], [right, second])
+    counts_out, counts_in = [rank + 1, 2 * (rank + 1)], [left + 1, 2 * (second + 1)]
+    got, numbers = np.full(sum(counts_in), -1.0), np.full(left + second + 2, -1.0)
+    column = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+    matrix, received = np.arange(4.0).reshape(2, 2) + 10 * rank, np.full((2, 2), -1.0)
+    requests = [
+        ring.Ineighbor_alltoallv([np.arange(3.0 * (rank + 1)) + 100 * rank, counts_out], [got, counts_in]),
+        ring.Ineighbor_allgatherv(np.full(rank + 1, float(rank)), [numbers, [left + 1, second + 1]]),
+        ring.Ineighbor_alltoallw([matrix, [1, 1], [0, 8], [column] * 2], [received, [1, 1], [8, 0], [column] * 2]),
+    ]
+    while not MPI.Request.Testall(requests):
+        pass
+    assert (got[: left + 1] == np.arange(left + 1) + 100 * left).all()
+    assert (got[left + 1 :] == np.arange(second + 1, 3 * (second + 1)) + 100 * second).all()
+    assert numbers.tolist() == [left] * (left + 1) + [second] * (second + 1)
+    assert received[:, 1].tolist() == [10 * left, 10 * left + 2] and received[:, 0].tolist() == [10 * second + 1, 10 * second + 3]
+    column.Free(), ring.Free()
+    # Beyond an end nothing is sent, and nothing is written.
+    grid = comm.Create_cart([size], periods=[False])
+    before, behind = grid.Shift(0, 1)
+    got = np.full((2, 3), -1.0)
+    grid.Ineighbor_allgather(np.arange(3.0) + 10 * rank, got).Wait()
+    for block, source in zip(got, (before, behind)):
+        assert (block == (-1 if source == MPI.PROC_NULL else np.arange(3) + 10 * source)).all()
+    grid.Free()
 
 
 def distributed_arrays():
@@ -290,8 +336,8 @@ def fails(call):
 
 
 comm.Set_errhandler(MPI.ERRORS_RETURN)
-for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs, distributed_arrays, shared_positions,
-             windows_over_memory_of_the_program):  # fmt: skip
+for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs, neighbours_without_waiting, distributed_arrays,
+             shared_positions, windows_over_memory_of_the_program):  # fmt: skip
     if len(sys.argv) < 2 or test.__name__ in sys.argv[1:]:
         test()
         comm.Barrier()

@@ -186,6 +186,16 @@ pub struct BufferBytes {
     is_written: bool,
 }
 
+impl BufferBytes {
+    /// Puts what was written to a copy where it belongs. No thread waits for the interpreter with the lock that this
+    /// takes.
+    pub fn put_back(&self) {
+        if self.is_written {
+            self.part.lock().unwrap_or_else(PoisonError::into_inner).unpack();
+        }
+    }
+}
+
 #[pymethods]
 impl BufferBytes {
     #[new]

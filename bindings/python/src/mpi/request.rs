@@ -1,19 +1,23 @@
 //! Requests: operations that go on while the program does something else (`MPI.Request`).
 
+mod work;
+
 use super::buffer_spec::BufferPart;
 use super::member::Member;
-use super::operation::{OperationError, RunningOperation, SIGNAL_INTERVAL};
+use super::memory::BufferBytes;
+use super::operation::{RunningOperation, SIGNAL_INTERVAL};
 use super::pinned_buffer::BufferAccess;
 use super::requests::{self, Requests, Statuses};
 use super::status::{ANY_SOURCE, Status};
-use hotlease_comm::{Error, MessageStatus as Known, ReceiveRequest, ReceivedMessage, Watch};
+use hotlease_comm::{MessageStatus as Known, ReceiveRequest, Watch};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use work::{RequestEnd, RequestOperation};
 
 /// Bytes of a message, as a Python buffer.
 #[pyclass(frozen, module = "hotlease._core")]
@@ -61,109 +65,13 @@ impl Bytes {
     }
 }
 
-/// Operation behind a request.
-enum Operation {
-    /// A send, a receive or a collective; or a send (`first`) and an operation whose status is reported (`last`).
-    Works {
-        first: Option<RunningOperation>,
-        last: RunningOperation,
-    },
-    /// A receive of an object, and the function that makes the object of bytes.
-    Object {
-        receiving: ReceiveRequest,
-        loads: Option<Py<PyAny>>,
-    },
-    /// An operation that has ended, whose end was not reported yet.
-    Ended(Option<Result<OperationEnd, OperationError>>),
-    /// A message from or to `MPI.PROC_NULL`, which ends at once.
-    Nothing { source: i64 },
-}
-
-/// End of an operation.
-enum OperationEnd {
-    Known(Known),
-    Received(ReceivedMessage, Option<Py<PyAny>>),
-    Nothing { source: i64 },
-    Cancelled,
-}
-
-impl OperationEnd {
-    fn tell(&self, status: &mut Status) {
-        match self {
-            Self::Known(known) => status.fill(known),
-            Self::Received(received, _) => status.fill(&received.status),
-            Self::Nothing { source } => status.fill_empty(*source),
-            Self::Cancelled => status.fill_cancelled(),
-        }
-    }
-}
-
-impl Operation {
-    /// Returns the end, once, if it comes within `at_most`.
-    fn poll(&mut self, at_most: Duration) -> Option<Result<OperationEnd, OperationError>> {
-        let result = match self {
-            Self::Works { first, last } => {
-                if let Some(work) = first {
-                    let sent = work.poll(at_most)?;
-                    *first = None;
-                    if let Err(failed) = sent {
-                        return Some(Err(failed));
-                    }
-                }
-                last.poll(at_most)?.map(OperationEnd::Known)
-            }
-            Self::Object { receiving, loads } => match receiving.wait_for(at_most)? {
-                Ok(received) => Ok(OperationEnd::Received(received, loads.take())),
-                Err(error) => Err(error.into()),
-            },
-            Self::Ended(result) => return result.take(),
-            Self::Nothing { source } => Ok(OperationEnd::Nothing { source: *source }),
-        };
-        match result {
-            Err(failed) if matches!(failed.error, Error::Cancelled { .. }) => Some(Ok(OperationEnd::Cancelled)),
-            result => Some(result),
-        }
-    }
-
-    /// Watch on the end; None: it has ended.
-    fn watch(&self) -> Option<Watch> {
-        match self {
-            Self::Works { first, last } => Some(first.as_ref().unwrap_or(last).watch()),
-            Self::Object { receiving, .. } => Some(receiving.watch()),
-            Self::Ended(_) | Self::Nothing { .. } => None,
-        }
-    }
-
-    fn cancel(&mut self) {
-        match self {
-            Self::Works { first, last } => {
-                last.cancel();
-                first.as_mut().map(RunningOperation::cancel);
-            }
-            Self::Object { receiving, .. } => {
-                receiving.cancel();
-            }
-            Self::Ended(_) | Self::Nothing { .. } => {}
-        }
-    }
-
-    /// Gives the operation up: the program waits for it no more.
-    fn abandon(self, py: Python<'_>, member: &Member) {
-        if let Self::Works { first, last } = self {
-            first
-                .into_iter()
-                .chain([last])
-                .for_each(|work| work.abandon(py, member));
-        }
-    }
-}
-
 /// An operation that was started. Its memory is kept until it has ended, also if the program does not wait for it.
 #[pyclass(frozen, subclass, module = "hotlease.MPI")]
 pub struct Request {
     /// `None`: the operation has ended, and its end was reported.
-    task: Mutex<Option<Operation>>,
-    member: Option<Arc<Member>>,
+    task: Mutex<Option<RequestOperation>>,
+    /// Member whose operation it is; none if it has had no operation that takes time.
+    member: OnceLock<Arc<Member>>,
 }
 
 /// Result of a wait: an object, if one was received.
@@ -172,29 +80,29 @@ pub type WaitResult<'py> = Bound<'py, PyAny>;
 type EndedLists<'py> = (Option<Vec<i64>>, Option<Vec<WaitResult<'py>>>);
 
 impl Request {
-    fn of(member: &Arc<Member>, task: Operation) -> Self {
+    fn of(member: &Arc<Member>, task: RequestOperation) -> Self {
         Self {
             task: Mutex::new(Some(task)),
-            member: Some(Arc::clone(member)),
+            member: OnceLock::from(Arc::clone(member)),
         }
     }
 
     pub fn of_work(member: &Arc<Member>, last: RunningOperation) -> Self {
-        Self::of(member, Operation::Works { first: None, last })
+        Self::of(member, RequestOperation::Works { first: None, last })
     }
 
     pub fn of_both(member: &Arc<Member>, first: RunningOperation, last: RunningOperation) -> Self {
         let first = Some(first);
-        Self::of(member, Operation::Works { first, last })
+        Self::of(member, RequestOperation::Works { first, last })
     }
 
     pub fn of_object(member: &Arc<Member>, receiving: ReceiveRequest, loads: Py<PyAny>) -> Self {
         let loads = Some(loads);
-        Self::of(member, Operation::Object { receiving, loads })
+        Self::of(member, RequestOperation::Object { receiving, loads })
     }
 
     pub fn of_nothing(member: &Arc<Member>, source: i64) -> Self {
-        Self::of(member, Operation::Nothing { source })
+        Self::of(member, RequestOperation::Nothing { source })
     }
 
     /// Whether the operation has not ended, or its end was not reported yet.
@@ -207,7 +115,7 @@ impl Request {
         self.task(py).as_ref()?.watch()
     }
 
-    fn task(&self, py: Python<'_>) -> MutexGuard<'_, Option<Operation>> {
+    fn task(&self, py: Python<'_>) -> MutexGuard<'_, Option<RequestOperation>> {
         self.task.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -229,7 +137,7 @@ impl Request {
         *place = None;
         drop(place);
         match result.map_err(|failed| failed.exception(py))? {
-            OperationEnd::Received(received, loads) => {
+            RequestEnd::Received(received, loads) => {
                 fill(status, |status| status.fill(&received.status));
                 let bytes = Bound::new(py, Bytes(received.bytes))?;
                 if let Some(loads) = loads {
@@ -250,7 +158,7 @@ impl Request {
         let result = py.detach(|| task.poll(Duration::ZERO));
         let has_ended = result.is_some();
         if has_ended {
-            *place = Some(Operation::Ended(result));
+            *place = Some(RequestOperation::Ended(result));
         }
         has_ended
     }
@@ -279,17 +187,34 @@ impl Request {
     fn new() -> Self {
         Self {
             task: Mutex::new(None),
-            member: None,
+            member: OnceLock::new(),
         }
     }
 
     /// A request that has ended, for so many bytes.
     #[staticmethod]
     fn _ended(bytes: u64) -> Self {
-        let (source, tag, member) = (0, 0, None);
-        let end = OperationEnd::Known(Known { source, tag, bytes });
-        let task = Mutex::new(Some(Operation::Ended(Some(Ok(end)))));
+        let (source, tag, member) = (0, 0, OnceLock::new());
+        let end = RequestEnd::Known(Known { source, tag, bytes });
+        let task = Mutex::new(Some(RequestOperation::Ended(Some(Ok(end)))));
         Self { task, member }
+    }
+
+    /// A request that ends when all of these have; they are as after their ends. The blocks are unpacked then.
+    #[staticmethod]
+    fn _joined(py: Python<'_>, requests: Requests<'_>, blocks: Vec<Py<BufferBytes>>) -> Self {
+        let (rest, failed) = (
+            requests
+                .iter()
+                .filter_map(|request| request.get().task(py).take())
+                .collect(),
+            None,
+        );
+        let member = requests.iter().find_map(|request| request.get().member.get());
+        Self {
+            task: Mutex::new(Some(RequestOperation::Several { rest, failed, blocks })),
+            member: member.map_or_else(OnceLock::new, |member| OnceLock::from(Arc::clone(member))),
+        }
     }
 
     /// Waits for the end.
@@ -311,8 +236,8 @@ impl Request {
             return Ok(false);
         }
         match &*self.task(py) {
-            Some(Operation::Ended(Some(Ok(end)))) => fill(status, |status| end.tell(status)),
-            Some(Operation::Ended(Some(Err(failed)))) => return Err(failed.exception(py)),
+            Some(RequestOperation::Ended(Some(Ok(end)))) => fill(status, |status| end.tell(status)),
+            Some(RequestOperation::Ended(Some(Err(failed)))) => return Err(failed.exception(py)),
             _ => fill(status, |status| status.fill_empty(ANY_SOURCE)),
         }
         Ok(true)
@@ -350,7 +275,7 @@ impl Request {
     /// Gives the request up. The operation goes on by itself, and its memory is kept until it ends.
     fn Free(&self, py: Python<'_>) {
         let task = self.task(py).take();
-        if let (Some(task), Some(member)) = (task, &self.member) {
+        if let (Some(task), Some(member)) = (task, self.member.get()) {
             task.abandon(py, member);
         }
     }
@@ -492,7 +417,7 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let (Some(task), Some(member)) = (task, &self.member) {
+        if let (Some(task), Some(member)) = (task, self.member.get()) {
             Python::try_attach(|py| task.abandon(py, member));
         }
     }

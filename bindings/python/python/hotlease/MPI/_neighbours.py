@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, NoReturn, Optional, Protocol, TypeVar
+from typing import Any, Generic, Optional, Protocol, TypeVar
 
 from hotlease._names import counted
 from hotlease.MPI import _objects
 from hotlease.MPI._comm import DUPLICATE, Comm, Intracomm
 from hotlease.MPI._constants import PROC_NULL
 from hotlease.MPI._errors import Exception as Failure
-from hotlease.MPI._errors import Missing
 from hotlease.MPI._native import BufferBytes, Datatype, Request, memory
 
 # Kinds of objects that name a datatype.
@@ -177,50 +176,63 @@ class Topocomm(Intracomm, Generic[T]):
 
     Disconnect = free = Free
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("Ineighbor_"):
-            raise Missing(f"hotlease has no Comm.{name}: use {name[1:].capitalize()}")
-        super().__getattr__(name)
-
-    def _exchange(self, given: Sequence[BufferBytes], room: Sequence[BufferBytes]) -> None:
-        """Sends a block to each neighbour, and receives one from each."""
+    def _exchange(self, given: Sequence[BufferBytes], room: Sequence[BufferBytes]) -> Request:
+        """Starts to send a block to each neighbour, and to receive one from each."""
         sources, destinations = self.inoutedges
         line = self._connected()
         tags, sent_tags = self._tags(max(len(sources), len(destinations)))
-        requests = [
-            line.Irecv(block, source, tag) for block, source, tag in zip(room, sources, tags) if source != PROC_NULL
-        ]
+        coming = [(block, source, tag) for block, source, tag in zip(room, sources, tags) if source != PROC_NULL]
+        requests = [line.Irecv(*each) for each in coming]
         requests += [
             line.Isend(block, to, tag) for block, to, tag in zip(given, destinations, sent_tags) if to != PROC_NULL
         ]
-        Request.Waitall(requests)
-        for block in room:
-            block.unpack()
+        return Request._joined(requests, [block for block, _, _ in coming])
+
+    def Ineighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> Request:
+        """Starts to send one block to all neighbours, and to receive one from each, one after the other."""
+        sources, destinations = self.degrees
+        return self._exchange([BufferBytes(sendbuf, False)] * destinations, _Spec(recvbuf).equal(sources, True))
+
+    def Ineighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> Request:
+        """Starts to send one block to all neighbours, and to receive one of its own length from each."""
+        sources, destinations = self.degrees
+        return self._exchange([BufferBytes(sendbuf, False)] * destinations, _Spec(recvbuf).separate(sources, True))
+
+    def Ineighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> Request:
+        """Starts to send another block to each neighbour, and to receive one from each, all of one length."""
+        sources, destinations = self.degrees
+        return self._exchange(_Spec(sendbuf).equal(destinations, False), _Spec(recvbuf).equal(sources, True))
+
+    def Ineighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> Request:
+        """Starts to send another block to each neighbour, and to receive one from each, of any lengths."""
+        sources, destinations = self.degrees
+        return self._exchange(_Spec(sendbuf).separate(destinations, False), _Spec(recvbuf).separate(sources, True))
+
+    def Ineighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> Request:
+        """Starts to send another block to each neighbour, and to receive one from each, each of its own datatype at an offset
+        in bytes."""
+        sources, destinations = self.degrees
+        return self._exchange(_Spec(sendbuf).typed(destinations, False), _Spec(recvbuf).typed(sources, True))
 
     def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
         """Sends one block to all neighbours; receives one from each, one after the other."""
-        sources, destinations = self.degrees
-        self._exchange([BufferBytes(sendbuf, False)] * destinations, _Spec(recvbuf).equal(sources, True))
+        self.Ineighbor_allgather(sendbuf, recvbuf).Wait()
 
     def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Sends one block to all neighbours; receives one of its own length from each."""
-        sources, destinations = self.degrees
-        self._exchange([BufferBytes(sendbuf, False)] * destinations, _Spec(recvbuf).separate(sources, True))
+        self.Ineighbor_allgatherv(sendbuf, recvbuf).Wait()
 
     def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         """Sends another block to each neighbour, and receives one from each, all of one length."""
-        sources, destinations = self.degrees
-        self._exchange(_Spec(sendbuf).equal(destinations, False), _Spec(recvbuf).equal(sources, True))
+        self.Ineighbor_alltoall(sendbuf, recvbuf).Wait()
 
     def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
         """Sends another block to each neighbour, and receives one from each, of any lengths."""
-        sources, destinations = self.degrees
-        self._exchange(_Spec(sendbuf).separate(destinations, False), _Spec(recvbuf).separate(sources, True))
+        self.Ineighbor_alltoallv(sendbuf, recvbuf).Wait()
 
     def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
         """Sends another block to each neighbour, and receives one from each, each of its own datatype at an offset in bytes."""
-        sources, destinations = self.degrees
-        self._exchange(_Spec(sendbuf).typed(destinations, False), _Spec(recvbuf).typed(sources, True))
+        self.Ineighbor_alltoallw(sendbuf, recvbuf).Wait()
 
     def neighbor_allgather(self, sendobj: Any) -> list[Any]:
         """Sends an object to all neighbours; returns those of all that send to this rank."""
