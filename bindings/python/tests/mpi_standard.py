@@ -99,6 +99,44 @@ def statuses_and_no_process():
     assert comm.recv(source=rank) is None
 
 
+def persistent_requests():
+    given, got = np.zeros(3), np.zeros(3)
+    send, receive = comm.Send_init(given, right, 8), comm.Recv_init([got, 3, MPI.DOUBLE], left, 8)
+    assert isinstance(send, MPI.Prequest) and send and receive != MPI.REQUEST_NULL
+    assert send.Wait() and receive.Test() and MPI.Request.Waitany([send, receive]) == MPI.UNDEFINED, "they were not started"
+    for turn in range(5):
+        given[:], got[:] = 10 * rank + turn, -1
+        MPI.Prequest.Startall([receive, send])
+        MPI.Prequest.Waitall([receive, send])
+        assert (got == 10 * left + turn).all() and send and receive
+    # Elements with gaps; and what is known of a message.
+    matrix = np.full((3, 2), -1.0)
+    column = MPI.DOUBLE.Create_vector(3, 1, 2).Commit()
+    columns, synchronous = comm.Recv_init([matrix, 1, column], MPI.ANY_SOURCE, 9), comm.Ssend_init(got, rank, 9)
+    for turn in range(2):
+        got[:] = np.arange(3) + turn
+        columns.Start()
+        synchronous.Start()
+        status = MPI.Status()
+        MPI.Request.Waitall([synchronous])
+        columns.Wait(status)
+        assert (matrix[:, 0] == np.arange(3) + turn).all() and (matrix[:, 1] == -1).all()
+        assert (status.source, status.tag, status.Get_count(MPI.DOUBLE)) == (rank, 9, 3)
+    # One that is cancelled can be started again, and so can one to no process.
+    columns.Start()
+    columns.Cancel()
+    columns.Wait(status)
+    assert status.Is_cancelled() and columns
+    nothing = comm.Send_init(given, MPI.PROC_NULL)
+    MPI.Prequest.Startall([nothing, columns, synchronous])
+    assert len(MPI.Request.Waitsome([nothing])) == 1
+    MPI.Request.Waitall([columns, synchronous])
+    for each in (send, receive, columns, synchronous, nothing):
+        each.Free()
+        assert not each and each == MPI.REQUEST_NULL
+    column.Free()
+
+
 def groups():
     world = comm.Get_group()
     assert (world.Get_size(), world.rank) == (size, rank)

@@ -217,6 +217,16 @@ impl Request {
         }
     }
 
+    /// Takes over the operation of another request, which is as after its end; this request is, too.
+    fn _renew(&self, py: Python<'_>, by: &Bound<'_, Self>) {
+        let by = by.get();
+        if let Some(member) = by.member.get() {
+            self.member.get_or_init(|| Arc::clone(member));
+        }
+        let task = by.task(py).take();
+        *self.task(py) = task;
+    }
+
     /// Waits for the end.
     #[pyo3(signature = (status=None))]
     fn Wait(&self, py: Python<'_>, status: Option<&Bound<'_, Status>>) -> PyResult<bool> {

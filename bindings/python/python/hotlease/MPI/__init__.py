@@ -52,6 +52,7 @@ from hotlease.MPI._native import memory as memory
 from hotlease.MPI._neighbours import Topocomm as Topocomm
 from hotlease.MPI._objects import Pickle as Pickle
 from hotlease.MPI._objects import pickle as pickle
+from hotlease.MPI._persistent import Prequest as Prequest
 from hotlease.MPI._topology import Cartcomm as Cartcomm
 from hotlease.MPI._topology import Compute_dims as Compute_dims
 from hotlease.MPI._windows import WIN_NULL as WIN_NULL
@@ -65,7 +66,6 @@ buffer = memory
 _ELSEWHERE = {
     "INTERCOMM_NULL": "one communicator of all, and Comm.Split",
     "Intercomm": "one communicator of all, and Comm.Split",
-    "Prequest": "Isend and Irecv each time",
     "Grequest": "concurrent.futures.Future",
     "Session": "MPI.join",
     "Open_port": "MPI.join under a name",

@@ -16,6 +16,7 @@ from hotlease.MPI._errors import Exception as Failure
 from hotlease.MPI._errors import Missing
 from hotlease.MPI._groups import Group, members_of
 from hotlease.MPI._native import Bytes, Collectives, Handle, Op, Request, Status
+from hotlease.MPI._persistent import PersistentCalls
 from hotlease.MPI._topology_calls import TopologyCalls
 
 C = TypeVar("C", bound="Comm")
@@ -69,7 +70,7 @@ MESSAGE_NO_PROC._status.source = PROC_NULL
 """Message of ``PROC_NULL``."""
 
 
-class Comm(TopologyCalls, Collectives):
+class Comm(TopologyCalls, PersistentCalls, Collectives):
     """A group of processes that send each other messages: each knows the others by their ranks, from 0.
 
     Upper-case calls send the memory of buffers without a copy: an array, ``[array, MPI.DOUBLE]``, ``[array, count,

@@ -52,6 +52,7 @@ _CLASSES = {
     "Root": ERR_ROOT,
     "Tag": ERR_TAG,
     "Group": ERR_GROUP,
+    "Request": ERR_REQUEST,
     "Window": ERR_WIN,
     "NoSuchFile": ERR_NO_SUCH_FILE,
     "FileExists": ERR_FILE_EXISTS,
