@@ -261,6 +261,81 @@ def shared_positions():
         os.rmdir(os.path.dirname(path))
 
 
+def memory_that_is_attached():
+    win = MPI.Win.Create_dynamic(comm=comm)
+    assert win.flavor == MPI.WIN_FLAVOR_DYNAMIC and win.attrs == (0, 0, 1)
+    floats, numbers = np.full(size, -1.0), np.arange(4, dtype="i4") + 10 * rank
+    win.Attach(floats), win.Attach(numbers)
+    places = comm.allgather((MPI.Get_address(floats), MPI.Get_address(numbers)))
+    got = np.zeros(4, "i4")
+    win.Fence()
+    win.Get(got, right, places[right][1])
+    win.Fence()
+    assert (got == np.arange(4) + 10 * right).all(), "what was there when it was attached"
+    for to in range(size):
+        win.Put(np.array([10.0 * rank + to]), to, places[to][0] + 8 * rank)
+    win.Fence()
+    assert (floats == 10 * np.arange(size) + rank).all()
+    # Every other number, and what the owner has written since.
+    stride = MPI.INT.Create_vector(2, 1, 2).Commit()
+    win.Put([np.array([7, 8], "i4"), 2, MPI.INT], right, (places[right][1] + 4, 1, stride))
+    win.Fence()
+    assert numbers.tolist() == [10 * rank, 7, 10 * rank + 2, 8]
+    numbers[0] = 99 + rank
+    win.Fence()
+    win.Get(got[:1], left, places[left][1])
+    win.Fence()
+    assert got[0] == 99 + left
+    stride.Free()
+    # A counter of rank 1, whose owner only waits.
+    numbers[:] = 0
+    win.Fence()
+    seen = []
+    for _ in range(10):
+        before = np.zeros(1, "i4")
+        win.Lock(1, MPI.LOCK_SHARED)
+        win.Fetch_and_op(np.ones(1, "i4"), before, 1, places[1][1] + 8)
+        win.Unlock(1)
+        seen.append(int(before[0]))
+    assert sorted(sum(comm.allgather(seen), [])) == list(range(10 * size))
+    win.Lock(rank)
+    assert numbers.tolist() == [0, 0, 10 * size if rank == 1 else 0, 0]
+    win.Unlock(rank)
+    # Others in their place, while all of the rest stays.
+    comm.Barrier()
+    win.Detach(numbers)
+    more = [np.full(3, 1000.0 * number + rank) for number in range(5)]
+    for each in more:
+        win.Attach(each)
+    their = comm.allgather([MPI.Get_address(each) for each in more])
+    some = np.zeros(3)
+    win.Fence()
+    for number, place in enumerate(their[left]):
+        win.Get(some, left, place)
+        win.Fence()
+        assert (some == 1000 * number + left).all()
+    win.Put(np.array([5.0]), right, places[right][0])
+    win.Fence()
+    assert floats[0] == 5
+    if "hotlease" in MPI.Get_library_version():
+        fails(lambda: win.Get(got, right, places[right][1]), MPI.ERR_RMA_RANGE)
+        fails(lambda: win.Get(some, right, their[right][0] + 8), MPI.ERR_RMA_RANGE)
+        fails(lambda: win.Attach(floats[1:]), MPI.ERR_RMA_ATTACH)
+        fails(lambda: win.Detach(numbers), MPI.ERR_RMA_ATTACH)
+        fails(lambda: win.Shared_query(0), MPI.ERR_RMA_FLAVOR)
+    win.Fence()
+    # What others have written before it is detached is in it.
+    win.Lock(right, MPI.LOCK_SHARED)
+    win.Put(np.array([6.0]), right, their[right][4] + 8)
+    win.Unlock(right)
+    comm.Barrier()
+    for each in more:
+        win.Detach(each)
+    assert more[4][1] == 6 and (more[3] == 3000 + rank).all()
+    win.Free()
+    assert win == MPI.WIN_NULL and floats[0] == 5
+
+
 def windows_over_memory_of_the_program():
     numbers = np.full(size, -1.0)
     win = MPI.Win.Create(numbers, 8, comm=comm)
@@ -327,17 +402,18 @@ def windows_over_memory_of_the_program():
     win.Free()
 
 
-def fails(call):
+def fails(call, code=None):
     try:
         call()
-    except MPI.Exception:
+    except MPI.Exception as error:
+        assert code is None or error.Get_error_class() == code, error
         return
     raise AssertionError("no error")
 
 
 comm.Set_errhandler(MPI.ERRORS_RETURN)
 for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs, neighbours_without_waiting, distributed_arrays,
-             shared_positions, windows_over_memory_of_the_program):  # fmt: skip
+             shared_positions, memory_that_is_attached, windows_over_memory_of_the_program):  # fmt: skip
     if len(sys.argv) < 2 or test.__name__ in sys.argv[1:]:
         test()
         comm.Barrier()

@@ -38,6 +38,9 @@ ERR_KEYVAL = 33
 ERR_NO_SUCH_FILE = 37
 ERR_READ_ONLY = 40
 ERR_WIN = 45
+ERR_RMA_RANGE = 55
+ERR_RMA_ATTACH = 56
+ERR_RMA_FLAVOR = 58
 ERR_LASTCODE = 1 << 20
 ERR_PROC_FAILED = 75
 ERR_REVOKED = 77
@@ -54,6 +57,9 @@ _CLASSES = {
     "Group": ERR_GROUP,
     "Request": ERR_REQUEST,
     "Window": ERR_WIN,
+    "NotAttached": ERR_RMA_RANGE,
+    "Attachment": ERR_RMA_ATTACH,
+    "Flavor": ERR_RMA_FLAVOR,
     "NoSuchFile": ERR_NO_SUCH_FILE,
     "FileExists": ERR_FILE_EXISTS,
     "Access": ERR_ACCESS,

@@ -12,18 +12,19 @@ import itertools
 import mmap
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NoReturn, Optional
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Optional
 
 from hotlease.MPI import _handles
+from hotlease.MPI._accumulating import accumulated
+from hotlease.MPI._attached import TABLE_BYTES, Attachments
 from hotlease.MPI._comm import COMM_SELF, Comm, Intracomm
-from hotlease.MPI._constants import BAND, BOR, BXOR, LAND, LOCK_EXCLUSIVE, LOCK_SHARED, LOR, LXOR, MAX, MIN, NO_OP
-from hotlease.MPI._constants import PROC_NULL, PROD, REPLACE, SUM, WIN_BASE, WIN_CREATE_FLAVOR, WIN_DISP_UNIT
-from hotlease.MPI._constants import WIN_FLAVOR_ALLOCATE, WIN_FLAVOR_CREATE, WIN_FLAVOR_SHARED, WIN_MODEL, WIN_SEPARATE
-from hotlease.MPI._constants import WIN_SIZE, WIN_UNIFIED
+from hotlease.MPI._constants import LOCK_EXCLUSIVE, LOCK_SHARED, NO_OP, PROC_NULL, REPLACE, SUM
+from hotlease.MPI._constants import WIN_BASE, WIN_CREATE_FLAVOR, WIN_DISP_UNIT
+from hotlease.MPI._constants import WIN_FLAVOR_ALLOCATE, WIN_FLAVOR_CREATE, WIN_FLAVOR_DYNAMIC, WIN_FLAVOR_SHARED, WIN_MODEL
+from hotlease.MPI._constants import WIN_SEPARATE, WIN_SIZE, WIN_UNIFIED
 from hotlease.MPI._errors import Exception as Failure
-from hotlease.MPI._errors import Missing
 from hotlease.MPI._groups import Group
 from hotlease.MPI._native import BufferBytes, Datatype, Op, Request, memory
 from hotlease.MPI._window_copies import ProgramMemory
@@ -32,9 +33,6 @@ from hotlease.MPI._window_copies import ProgramMemory
 _APART = 64
 # Place of the first lock: behind any memory.
 _LOCKS = 1 << 60
-_UFUNCS = {SUM: "add", PROD: "multiply", MAX: "maximum", MIN: "minimum", BAND: "bitwise_and", BOR: "bitwise_or",
-           BXOR: "bitwise_xor", LAND: "logical_and", LOR: "logical_or", LXOR: "logical_xor"}  # fmt: skip
-_ELSEWHERE = "MPI.Win.Allocate(nbytes, disp_unit, comm=comm), and numpy.frombuffer(win.tomemory()) for an array"
 
 
 def _wrong(text: str) -> Failure:
@@ -73,10 +71,10 @@ def _mapped(comm: Intracomm, sizes: list[int], apart: int) -> tuple[int, mmap.mm
 
 
 class Win:
-    """Memory of each rank that all ranks access; ``Allocate``, ``Allocate_shared`` and ``Create`` make it.
+    """Memory of each rank that all ranks access; ``Allocate``, ``Allocate_shared``, ``Create`` and ``Create_dynamic`` make it.
 
     All ranks call these, ``Fence`` and ``Free``. Accesses are done when a call returns: an epoch (``Fence``, ``Lock``,
-    ``Start``) orders them among ranks. With ``Create``, they are accesses of a copy: see there.
+    ``Start``) orders them among ranks. With ``Create`` and ``Create_dynamic``, they are accesses of a copy: see there.
     """
 
     def __init__(self, win: Optional[Win] = None) -> None:
@@ -91,6 +89,8 @@ class Win:
     _flavor: int
     # Memory of the program that `Create` was given.
     _own: Optional[ProgramMemory] = None
+    # Memory that ranks have attached, in a window of `Create_dynamic`, whose parts are their tables.
+    _attached: Optional[Attachments] = None
     _name: str
     _mutex: threading.RLock
     # Ranks of the epochs of `Post` and `Start`.
@@ -145,6 +145,36 @@ class Win:
         given = ProgramMemory(memory)
         return cls._made(len(given.own), disp_unit, comm, WIN_FLAVOR_CREATE, given)
 
+    @classmethod
+    def Create_dynamic(cls, info: Any = None, comm: Comm = COMM_SELF) -> Win:
+        """Makes a window to which each rank attaches memory of the program (``Attach``). Displacements are addresses at the
+        target (``MPI.Get_address``). Its model is ``WIN_SEPARATE``, as with ``Create``: other ranks access copies."""
+        win = cls._made(TABLE_BYTES, 1, comm, WIN_FLAVOR_DYNAMIC)
+        win._attached = Attachments(win._parts, win._ranks.allgather(os.getpid()), win._ranks.rank)
+        return win
+
+    def _attachments(self) -> Attachments:
+        self._ranks  # noqa: B018
+        if self._attached is None:
+            raise Failure("memory is attached to windows of MPI.Win.Create_dynamic only", "Flavor")
+        return self._attached
+
+    def Attach(self, memory: Any) -> None:
+        """Attaches a buffer of the program: other ranks may access it from then on. A rank has at most 1024 at a time, of
+        which none overlap."""
+        attachments, given = self._attachments(), ProgramMemory(memory)
+        with self._locked(self._table(self._ranks.rank)):
+            attachments.attach(given)
+
+    def Detach(self, memory: Any) -> None:
+        """Detaches a buffer, which then has what other ranks have written to it."""
+        attachments = self._attachments()
+        attached = attachments.attached(memory)
+        if attached is not None:
+            self._settle()
+            with self._locked(self._table(self._ranks.rank)):
+                attachments.detach(attached)
+
     @property
     def _ranks(self) -> Intracomm:
         if self._comm is None:
@@ -156,8 +186,10 @@ class Win:
         self._ranks.Barrier()
         self._settle()
         os.close(self._descriptor)
+        if self._attached is not None:
+            self._attached.close()
         self._ranks.Free()
-        self._parts, self._own, self._comm = [], None, None
+        self._parts, self._own, self._attached, self._comm = [], None, None, None
 
     def __bool__(self) -> bool:
         return self._comm is not None
@@ -167,22 +199,20 @@ class Win:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in ("Attach", "Detach", "Create_dynamic"):
-            raise Missing(f"hotlease has no Win.{name}: use {_ELSEWHERE}")
-        raise AttributeError(f"'Win' object has no attribute {name!r}")
-
     # The memory
 
     def tomemory(self) -> memory:
-        """Returns this rank's memory."""
+        """Returns this rank's memory; none of a window of ``Create_dynamic``."""
         part = self._parts[self._ranks.rank]
+        if self._attached is not None:
+            return memory.allocate(0)
         return part if self._own is None else self._own.own
 
     def Shared_query(self, rank: int) -> tuple[memory, int]:
         """Returns the memory of a rank, and its unit; of ``PROC_NULL``, that of the first rank that has any."""
-        if self._own is not None:
-            raise _wrong("a window over memory of the program is shared by no other rank: MPI.Win.Allocate_shared makes one that is")
+        if self.model != WIN_UNIFIED:
+            text = "a window over memory of the program is shared by no other rank: MPI.Win.Allocate_shared makes one that is"
+            raise Failure(text, "Flavor")
         if rank == PROC_NULL:
             rank = next((rank for rank, part in enumerate(self._parts) if len(part)), 0)
         return self._parts[self._at(rank)], self._units[rank]
@@ -190,7 +220,8 @@ class Win:
     def Get_attr(self, keyval: int) -> Any:
         """Returns one of ``WIN_BASE``, ``WIN_SIZE``, ``WIN_DISP_UNIT``, ``WIN_CREATE_FLAVOR``, ``WIN_MODEL``."""
         own = self.tomemory()
-        known = {WIN_BASE: own.address, WIN_SIZE: len(own), WIN_DISP_UNIT: self._units[self._ranks.rank]}
+        base = own.address if self._attached is None else 0
+        known = {WIN_BASE: base, WIN_SIZE: len(own), WIN_DISP_UNIT: self._units[self._ranks.rank]}
         return {**known, WIN_CREATE_FLAVOR: self._flavor, WIN_MODEL: self.model}.get(keyval)
 
     @property
@@ -200,13 +231,14 @@ class Win:
 
     @property
     def flavor(self) -> int:
-        """``WIN_FLAVOR_ALLOCATE``, ``WIN_FLAVOR_SHARED`` or ``WIN_FLAVOR_CREATE``."""
+        """``WIN_FLAVOR_ALLOCATE``, ``WIN_FLAVOR_SHARED``, ``WIN_FLAVOR_CREATE`` or ``WIN_FLAVOR_DYNAMIC``."""
         return self._flavor
 
     @property
     def model(self) -> int:
-        """``WIN_UNIFIED``: what other ranks write is in this rank's memory at once; ``WIN_SEPARATE`` for ``Create``."""
-        return WIN_UNIFIED if self._own is None else WIN_SEPARATE
+        """``WIN_UNIFIED``: what other ranks write is in this rank's memory at once; ``WIN_SEPARATE`` for ``Create`` and
+        ``Create_dynamic``."""
+        return WIN_UNIFIED if self._own is None and self._attached is None else WIN_SEPARATE
 
     def Get_group(self) -> Group:
         """Returns the group of the ranks."""
@@ -247,14 +279,20 @@ class Win:
 
     def _settle(self, rank: Optional[int] = None) -> None:
         """Brings memory of the program in line with its copy; for `rank`: if that is this one."""
-        if self._own is not None and rank in (None, self._ranks.rank):
+        if self.model == WIN_SEPARATE and rank in (None, self._ranks.rank):
             with self._atomic(self._ranks.rank):
-                self._own.settle()
+                for each in self._program_memory():
+                    each.settle()
+
+    def _program_memory(self) -> Iterable[ProgramMemory]:
+        if self._attached is not None:
+            return self._attached.own()
+        return () if self._own is None else (self._own,)
 
     def Fence(self, assertion: int = 0) -> None:
         """Waits until all ranks have done what they did so far."""
         self._ranks.Barrier()
-        if self._own is not None:
+        if self.model == WIN_SEPARATE:
             self._settle()
             self._ranks.Barrier()
 
@@ -316,7 +354,7 @@ class Win:
         return [self._at(rank) for rank in group.Translate_ranks(None, self.Get_group())]
 
     def Sync(self) -> None:
-        """Brings memory of the program (``Create``) in line with what other ranks see and write."""
+        """Brings memory of the program in line with what other ranks see and write."""
         self._settle()
 
     def Flush(self, rank: int) -> None:
@@ -332,15 +370,21 @@ class Win:
     # Accesses
 
     @contextmanager
-    def _atomic(self, rank: int) -> Iterator[None]:
-        """Keeps other accumulating calls from a rank's memory."""
-        place = _LOCKS + 2 * rank + 1
+    def _locked(self, place: int, how: int = fcntl.LOCK_EX) -> Iterator[None]:
         with self._mutex:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, place)
+            fcntl.lockf(self._descriptor, how, 1, place)
             try:
                 yield
             finally:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, place)
+
+    def _atomic(self, rank: int) -> AbstractContextManager[None]:
+        """Keeps other accumulating calls from a rank's memory."""
+        return self._locked(_LOCKS + 2 * rank + 1)
+
+    def _table(self, rank: int) -> int:
+        """Place of the lock of a rank's table of attached memory."""
+        return _LOCKS + 2 * self._ranks.size + rank
 
     def _places(self, length: int, rank: int, target: Any) -> list[tuple[int, int]]:
         """Offset and length of the runs of bytes at the target of so many bytes."""
@@ -349,7 +393,7 @@ class Win:
             place, count, datatype = (*target, None, None, None)[:3]
         elif target is not None:
             place = target
-        start, room = int(place or 0) * self._units[rank], len(self._parts[rank])
+        start, room = int(place or 0) * self._units[rank], len(self._parts[rank]) if self._attached is None else 1 << 64
         if datatype is None:
             runs = [(start, length)]
         else:
@@ -359,10 +403,19 @@ class Win:
             raise _wrong(f"{length} bytes at {target!r} of rank {rank}, which has {room} in the window")
         return runs
 
+    def _parts_at(self, rank: int, places: list[tuple[int, int]]) -> list[memoryview]:
+        """Memory of a rank at these places, or its public copy."""
+        if self._attached is not None:
+            with self._locked(self._table(rank), fcntl.LOCK_SH):
+                return [self._attached.find(rank, at, length) for at, length in places]
+        part = memoryview(self._parts[rank])
+        return [part[at : at + length] for at, length in places]
+
     def _moved(self, local: BufferBytes, rank: int, target: Any, is_put: bool) -> int:
-        view, part, done = memoryview(local), memoryview(self._parts[rank]), 0
-        for at, length in self._places(len(view), rank, target):
-            here, there = view[done : done + length], part[at : at + length]
+        view, done = memoryview(local), 0
+        for there in self._parts_at(rank, self._places(len(view), rank, target)):
+            length = len(there)
+            here = view[done : done + length]
             if is_put:
                 there[:] = here
             else:
@@ -397,7 +450,7 @@ class Win:
             given = memoryview(BufferBytes(origin, False))
             before = bytearray(len(given))
             self._moved(BufferBytes(before, True), rank, target, False)
-            after = given if op is REPLACE else _reduced(_dtype(origin), op, before, given)
+            after = given if op is REPLACE else accumulated(origin, op, before, given)
             self._moved(BufferBytes(after, False), rank, target, True)
         if result is not None:
             local = BufferBytes(result, True)
@@ -437,26 +490,6 @@ class Win:
         """Reads from a rank's memory and reduces it; the request has ended."""
         self.Get_accumulate(origin, result, target_rank, target, op)
         return Request._ended(0)
-
-
-def _dtype(origin: Any) -> Any:
-    """Numpy's type of the elements of a buffer argument."""
-    import numpy
-
-    array, kind = (origin[0], origin[-1]) if isinstance(origin, (list, tuple)) else (origin, None)
-    if isinstance(kind, Datatype):
-        return numpy.dtype(kind.tocode())
-    return numpy.dtype(kind) if isinstance(kind, str) else numpy.asarray(array).dtype
-
-
-def _reduced(dtype: Any, op: Op, left: Any, right: Any) -> Any:
-    import numpy
-
-    if op not in _UFUNCS:
-        raise Failure(f"{op!r} reduces no memory of a window", "Operator")
-    ufunc = getattr(numpy, _UFUNCS[op])
-    result = ufunc(numpy.frombuffer(left, dtype), numpy.frombuffer(right, dtype))
-    return result.astype(dtype, copy=False)
 
 
 WIN_NULL = Win()
