@@ -1,5 +1,5 @@
-"""Calls of MPI on neighbours, distributed arrays, positions of files that ranks share and windows over memory of the program: a
-program for four ranks that asserts what the standard says, and that runs with any MPI."""
+"""Calls of MPI on neighbours, distributed arrays, positions of files that ranks share, files that are used in sequence, and windows
+over memory of the program: a program for four ranks that asserts what the standard says, and that runs with any MPI."""
 
 import os
 import sys
@@ -12,6 +12,9 @@ from hotlease import MPI
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 right, left = (rank + 1) % size, (rank - 1) % size
+# Whether calls that a file in sequence does not have are refused: Open MPI makes them.
+IS_STRICT = "Open MPI" not in MPI.Get_library_version()
+
 
 def neighbours_of_a_line():
     line = comm.Create_cart([size], periods=[False])
@@ -261,6 +264,43 @@ def shared_positions():
         os.rmdir(os.path.dirname(path))
 
 
+def files_in_sequence():
+    path = comm.bcast(os.path.join(tempfile.mkdtemp(), "file") if rank == 0 else None)
+    fails(lambda: MPI.File.Open(comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR | MPI.MODE_SEQUENTIAL), MPI.ERR_AMODE)
+    file = MPI.File.Open(comm, path, MPI.MODE_CREATE | MPI.MODE_WRONLY | MPI.MODE_SEQUENTIAL)
+    file.Write_ordered(np.full(2, rank, "i4"))
+    comm.Barrier()
+    for _ in range(10):
+        file.Write_shared(np.full(1, rank, "i4"))
+    if IS_STRICT:
+        places = [lambda: file.Write_at(0, b"x"), lambda: file.Write(b"x"), lambda: file.Seek(0), file.Get_position,
+                  file.Get_position_shared, lambda: file.Seek_shared(0), lambda: file.Set_size(0)]  # fmt: skip
+        for each in places:
+            fails(each, MPI.ERR_UNSUPPORTED_OPERATION)
+    file.Close()
+    file = MPI.File.Open(comm, path, MPI.MODE_RDONLY | MPI.MODE_SEQUENTIAL | MPI.MODE_DELETE_ON_CLOSE)
+    assert file.Get_size() == 4 * (2 * size + 10 * size)
+    own = np.zeros(2, "i4")
+    file.Read_ordered(own)
+    assert own.tolist() == [rank] * 2
+    if IS_STRICT:
+        fails(lambda: file.Set_view(0, MPI.INT))
+        fails(lambda: file.Read_at(0, own), MPI.ERR_UNSUPPORTED_OPERATION)
+        file.Set_view(MPI.DISPLACEMENT_CURRENT, MPI.INT)
+        assert file.Get_view()[0] == 8 * size, "it begins where the last one was left"
+    numbers = np.zeros(10, "i4")
+    file.Read_shared(numbers)
+    everything = np.sort(np.concatenate(comm.allgather(numbers)))
+    assert (everything == np.repeat(np.arange(size), 10)).all()
+    file.Close()
+    file = MPI.File.Open(comm, path, MPI.MODE_CREATE | MPI.MODE_RDWR | MPI.MODE_DELETE_ON_CLOSE)
+    if IS_STRICT:
+        fails(lambda: file.Set_view(MPI.DISPLACEMENT_CURRENT, MPI.INT))
+    file.Close()
+    if rank == 0:
+        os.rmdir(os.path.dirname(path))
+
+
 def memory_that_is_attached():
     win = MPI.Win.Create_dynamic(comm=comm)
     assert win.flavor == MPI.WIN_FLAVOR_DYNAMIC and win.attrs == (0, 0, 1)
@@ -413,7 +453,7 @@ def fails(call, code=None):
 
 comm.Set_errhandler(MPI.ERRORS_RETURN)
 for test in (neighbours_of_a_line, neighbours_that_are_one_rank, graphs, distributed_graphs, neighbours_without_waiting, distributed_arrays,
-             shared_positions, memory_that_is_attached, windows_over_memory_of_the_program):  # fmt: skip
+             shared_positions, files_in_sequence, memory_that_is_attached, windows_over_memory_of_the_program):  # fmt: skip
     if len(sys.argv) < 2 or test.__name__ in sys.argv[1:]:
         test()
         comm.Barrier()

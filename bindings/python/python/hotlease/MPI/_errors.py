@@ -37,6 +37,7 @@ ERR_IO = 32
 ERR_KEYVAL = 33
 ERR_NO_SUCH_FILE = 37
 ERR_READ_ONLY = 40
+ERR_UNSUPPORTED_OPERATION = 44
 ERR_WIN = 45
 ERR_RMA_RANGE = 55
 ERR_RMA_ATTACH = 56
@@ -65,6 +66,7 @@ _CLASSES = {
     "Access": ERR_ACCESS,
     "Amode": ERR_AMODE,
     "BadFile": ERR_FILE,
+    "UnsupportedOperation": ERR_UNSUPPORTED_OPERATION,
     "Io": ERR_IO,
     "Operator": ERR_OP,
     "OperatorPanicked": ERR_OP,

@@ -3,6 +3,7 @@ its part, as a datatype says (``Set_view``). Ranks of several hosts need a file 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
@@ -69,6 +70,8 @@ def _view(start: int, etype: Datatype, filetype: Datatype) -> View:
 
 def _raise(name: str, what: str, error: OSError) -> NoReturn:
     kind = next((kind for type_, kind in _KINDS.items() if isinstance(error, type_)), "Io")
+    if error.errno == errno.ESPIPE:
+        raise Failure(f"cannot {what} {name}: a pipe has no positions, at which MPI.File reads and writes", "UnsupportedOperation") from error
     raise Failure(f"cannot {what} {name}: {error.strerror or error}", kind) from error
 
 
@@ -77,7 +80,8 @@ class File:
 
     Offsets count elements of the view's ``etype``: bytes, until ``Set_view`` changes that. Calls whose names end in
     ``_all`` or ``_ordered`` are made by all ranks, as are ``Open``, ``Close``, ``Set_size``, ``Set_view``, ``Sync``. Calls
-    that only start an operation do it at once.
+    that only start an operation do it at once. With ``MODE_SEQUENTIAL``, only ``_shared`` and ``_ordered`` calls read and
+    write, and nothing seeks.
     """
 
     def __init__(self, file: Optional[File] = None) -> None:
@@ -103,8 +107,8 @@ class File:
         access = amode & (MODE_RDONLY | MODE_WRONLY | MODE_RDWR)
         if access not in _ACCESS or access == MODE_RDONLY and amode & (MODE_CREATE | MODE_EXCL):
             raise Failure(f"an access mode of {amode}: one of MODE_RDONLY, MODE_WRONLY, MODE_RDWR; CREATE and EXCL to write", "Amode")
-        if amode & MODE_SEQUENTIAL:
-            raise Missing("hotlease has no MPI.MODE_SEQUENTIAL: open it without, and read from one position on")
+        if access == MODE_RDWR and amode & MODE_SEQUENTIAL:
+            raise Failure("MODE_SEQUENTIAL with MODE_RDWR: a file is read or written in sequence, not both", "Amode")
         file, name = cls(), os.fspath(filename)
         file._name, file._amode, file._is_atomic = name, amode, False
         file._comm = comm.Idup()[0]
@@ -152,6 +156,13 @@ class File:
         if self._descriptor is None:
             raise Failure("this is MPI.FILE_NULL: no file, or one that was closed", "BadFile")
         return self._descriptor
+
+    def _check_places(self) -> None:
+        """Fails for files of which no call may choose or tell the position."""
+        self._open  # noqa: B018
+        if self._amode & MODE_SEQUENTIAL:
+            text = f"{self._name} is open with MODE_SEQUENTIAL, without positions: Read_shared, Write_shared, and _ordered calls"
+            raise Failure(text, "UnsupportedOperation")
 
     def Close(self) -> None:
         """Closes the file at all ranks: this object is ``FILE_NULL`` then."""
@@ -204,10 +215,12 @@ class File:
 
     def Set_size(self, size: int) -> None:
         """Sets the length of the file in bytes, at all ranks."""
+        self._check_places()
         self._by_first("set the length of", lambda: os.ftruncate(self._open, size))
 
     def Preallocate(self, size: int) -> None:
         """Reserves disk for the first bytes, at all ranks."""
+        self._check_places()
         if size > 0:
             self._by_first("reserve disk for", lambda: os.posix_fallocate(self._open, 0, size))
 
@@ -276,12 +289,15 @@ class File:
         datarep: str = "native",
         info: Any = None,
     ) -> None:
-        """Sets the part of the file that this rank sees, and goes to its beginning; at all ranks."""
+        """Sets the part of the file that this rank sees, and goes to its beginning; at all ranks. With ``MODE_SEQUENTIAL``,
+        and only then, it begins at ``DISPLACEMENT_CURRENT``: where ranks read and write next."""
         if datarep not in ("native", "internal"):
             raise Failure(f"a data representation of {datarep!r}: native or internal", "Arguments")
         self._open  # noqa: B018
+        if bool(self._amode & MODE_SEQUENTIAL) != (disp == DISPLACEMENT_CURRENT):
+            raise Failure(f"a view from {disp} on: DISPLACEMENT_CURRENT with MODE_SEQUENTIAL, and only then", "Arguments")
         if disp == DISPLACEMENT_CURRENT:
-            disp = self.Get_byte_offset(self._position)
+            disp = self._place_of(self._moved_shared(lambda position: position))
         self._view = _view(disp, etype, filetype or etype)
         self._position = 0
         self._place_shared(0)
@@ -296,23 +312,30 @@ class File:
 
     def Get_byte_offset(self, offset: int) -> int:
         """Returns the place in the file of an offset in the view."""
+        self._check_places()
+        return self._place_of(offset)
+
+    def _place_of(self, offset: int) -> int:
         return next(self._view.spans(offset * self._view.etype.size, 1))[0]
 
     def Get_position(self) -> int:
         """Returns this rank's position in the view."""
+        self._check_places()
         return self._position
 
     def Seek(self, offset: int, whence: int = SEEK_SET) -> None:
         """Goes to a position in the view."""
+        self._check_places()
         self._position = self._target(offset, whence, self._position)
 
     def Get_position_shared(self) -> int:
         """Returns the position in the view that all ranks share, of ``_shared`` and ``_ordered`` calls."""
-        self._open  # noqa: B018
+        self._check_places()
         return self._moved_shared(lambda position: position)
 
     def Seek_shared(self, offset: int, whence: int = SEEK_SET) -> None:
         """Sets the position that all ranks share; at all ranks."""
+        self._check_places()
         self._comm.Barrier()
         self._place_shared(self._target(offset, whence, self.Get_position_shared()))
 
@@ -384,7 +407,12 @@ class File:
             done += os.pwrite(descriptor, data[done:], place + done)
         return done
 
+    def _at(self, offset: int, buf: Any, is_read: bool, status: Optional[Status]) -> int:
+        self._check_places()
+        return self._transfer(buf, offset, is_read, status)
+
     def _at_position(self, buf: Any, is_read: bool, status: Optional[Status]) -> int:
+        self._check_places()
         done = self._transfer(buf, self._position, is_read, status)
         self._position += -(-done // self._view.etype.size)
         return done
@@ -404,11 +432,11 @@ class File:
 
     def Read_at(self, offset: int, buf: Any, status: Optional[Status] = None) -> None:
         """Reads from an offset on: as much as the buffer takes, or there is."""
-        self._transfer(buf, offset, True, status)
+        self._at(offset, buf, True, status)
 
     def Write_at(self, offset: int, buf: Any, status: Optional[Status] = None) -> None:
         """Writes from an offset on."""
-        self._transfer(buf, offset, False, status)
+        self._at(offset, buf, False, status)
 
     def Read(self, buf: Any, status: Optional[Status] = None) -> None:
         """Reads from this rank's position on, and moves it."""
@@ -444,11 +472,11 @@ class File:
 
     def Iread_at(self, offset: int, buf: Any) -> Request:
         """Reads from an offset on; the request has ended."""
-        return Request._ended(self._transfer(buf, offset, True, None))
+        return Request._ended(self._at(offset, buf, True, None))
 
     def Iwrite_at(self, offset: int, buf: Any) -> Request:
         """Writes from an offset on; the request has ended."""
-        return Request._ended(self._transfer(buf, offset, False, None))
+        return Request._ended(self._at(offset, buf, False, None))
 
     def Iread(self, buf: Any) -> Request:
         """Reads from this rank's position on, and moves it; the request has ended."""
