@@ -283,6 +283,26 @@ print(comm.Get_name(), comm.rank, comm.link)
 PAGE = (HERE.parents[2] / "docs/message-passing.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```\n\n```\n\$ hotlease comm run -n (\d) (.*?)python \S+.*?\n(.*?)^```", re.M | re.S)
 PROGRAMS = BLOCK.findall(PAGE)
+def test_an_object_of_more_than_two_gib_arrives():
+    available = int(re.search(r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) >> 20
+    if available < 8:
+        pytest.skip(f"needs 8 GiB of memory, and {available} GiB are available")
+    # The pickle is the array itself, whose pages are none until they are written.
+    program = """
+import numpy as np
+from hotlease import MPI
+comm = MPI.COMM_WORLD
+MPI.pickle.__init__(lambda array: array, lambda data: (len(data), data[-1]))
+if comm.rank == 0:
+    array = np.zeros((2 << 30) + 5, "u1")
+    array[-1] = 7
+    comm.send(array, 1)
+else:
+    print(comm.recv(source=0) == ((2 << 30) + 5, 7))
+"""
+    assert good(run(2, program)) == "True\n"
+
+
 
 
 @pytest.mark.parametrize("program, ranks, options, says", PROGRAMS)
