@@ -8,7 +8,7 @@
 //! use hotlease_lease::ledger::{Account, Prices, cost};
 //! use hotlease_wire::session::UsageTotals;
 //!
-//! let account = Account { slots: 2, memory_bytes: 0, granted_ms: 0, ended_ms: Some(1_000) };
+//! let account = Account { slots: 2, granted_ms: 0, ended_ms: Some(1_000), ..Default::default() };
 //! let greedy = UsageTotals { allocated_ns: u64::MAX, compute_ns: 500, ..Default::default() };
 //! let (billed, capped) = account.merge(UsageTotals::default(), greedy, 3_600_000);
 //! assert!(capped);
@@ -35,8 +35,11 @@ const DRIFT: u128 = 1000;
 /// since 1970).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Account {
-    /// Slots granted.
+    /// Slots granted; of a lease on shared cores, the cores on which it was placed.
     pub slots: u32,
+    /// Slots that may compute at the same time, if they are more than `slots`: the agent may spread the workers of a
+    /// lease over more shared cores than those on which it was placed.
+    pub busy_slots: u32,
     /// Memory granted to all workers of the lease, bytes; 0: no limit was requested, and no memory is billed.
     pub memory_bytes: u64,
     /// When the manager asked the agent for the lease.
@@ -48,22 +51,31 @@ pub struct Account {
 impl Account {
     /// Largest possible allocation until `now_ms`, slots times nanoseconds.
     pub fn limit_ns(&self, now_ms: u64) -> u64 {
+        self.time_of(self.slots, now_ms)
+    }
+
+    /// Largest possible polling and computing until `now_ms`, slots times nanoseconds.
+    pub fn busy_limit_ns(&self, now_ms: u64) -> u64 {
+        self.time_of(self.busy_slots.max(self.slots), now_ms)
+    }
+
+    fn time_of(&self, slots: u32, now_ms: u64) -> u64 {
         let until = self.ended_ms.map_or(now_ms, |ended| ended.min(now_ms));
         // One millisecond more, as both ends are rounded down to milliseconds.
         let held_ms = u128::from(until.saturating_sub(self.granted_ms)) + 1;
-        let limit = held_ms * (1_000_000 + 1_000_000 / DRIFT) * u128::from(self.slots);
+        let limit = held_ms * (1_000_000 + 1_000_000 / DRIFT) * u128::from(slots);
         u64::try_from(limit).unwrap_or(TOTAL_MAX).min(TOTAL_MAX)
     }
 
     /// Totals that the ledger keeps when `reported` arrives and it has `known`, and whether more was reported than
     /// the account allows. No counter ever falls; polling and computing share the slots' time.
     pub fn merge(&self, known: UsageTotals, reported: UsageTotals, now_ms: u64) -> (UsageTotals, bool) {
-        let limit = self.limit_ns(now_ms);
+        let limit = self.busy_limit_ns(now_ms);
         let wanted = larger(known, reported);
         let within = |known: u64, wanted: u64, others: u64| known.max(wanted.min(limit.saturating_sub(others)));
         let compute_ns = within(known.compute_ns, wanted.compute_ns, known.hot_ns);
         let kept = UsageTotals {
-            allocated_ns: within(known.allocated_ns, wanted.allocated_ns, 0),
+            allocated_ns: known.allocated_ns.max(wanted.allocated_ns.min(self.limit_ns(now_ms))),
             compute_ns,
             hot_ns: within(known.hot_ns, wanted.hot_ns, compute_ns),
             invocations: wanted.invocations,
@@ -171,6 +183,7 @@ mod tests {
             let mut random = StdRng::seed_from_u64(seed);
             let account = Account {
                 slots: 3,
+                busy_slots: if seed % 2 == 0 { 0 } else { 5 },
                 granted_ms: 1_000,
                 ended_ms: random.random_bool(0.5).then_some(2_000),
                 ..Default::default()
@@ -184,6 +197,7 @@ mod tests {
                 assert_eq!(larger(kept, known), kept, "seed {seed}: a counter fell");
                 let limit = account.limit_ns(now);
                 assert!(kept.allocated_ns <= limit, "seed {seed}: {kept:?} over {limit}");
+                let limit = account.busy_limit_ns(now);
                 assert!(
                     kept.hot_ns + kept.compute_ns <= limit,
                     "seed {seed}: {kept:?} uses the slots twice"

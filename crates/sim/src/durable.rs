@@ -147,6 +147,7 @@ impl Durable {
             job: String::new(),
             epoch: lease.epoch,
             billable_cores: lease.cores.len() as u32,
+            busy_cores: lease.cores.len() as u32,
             cores: lease.cores.clone(),
             memory_bytes: 0,
             gpus: lease.gpus,

@@ -37,8 +37,10 @@ pub struct LeaseRecord {
     pub epoch: Epoch,
     /// Cores that were granted.
     pub cores: Vec<u32>,
-    /// Number of slots that were granted.
+    /// Number of slots that were granted; of a lease on shared cores, the cores on which it was placed.
     pub slots: u32,
+    /// Number of slots that may compute at the same time; see [`Account::busy_slots`].
+    pub busy_slots: u32,
     /// Memory of all its workers together, bytes; 0: no limit was asked for.
     pub memory_bytes: u64,
     /// Number of GPUs of all its workers together.
@@ -86,6 +88,7 @@ impl LeaseRecord {
     pub fn account(&self) -> Account {
         Account {
             slots: self.slots,
+            busy_slots: self.busy_slots,
             memory_bytes: self.memory_bytes,
             granted_ms: self.granted_ms,
             ended_ms: None,

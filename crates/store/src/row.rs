@@ -89,6 +89,7 @@ fn unknown_row(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms
         job: lease.map(|lease| lease.job.clone()).unwrap_or_default(),
         account: Account {
             slots,
+            busy_slots: lease.map_or(0, |lease| lease.busy_slots),
             memory_bytes: lease.map_or(0, |lease| lease.memory_bytes),
             granted_ms: at_ms.saturating_sub(held_ms).saturating_sub(1),
             ended_ms: None,
@@ -157,7 +158,7 @@ pub(crate) fn problems(row: &RowState, periods: &[(u64, UsageTotals)], now_ms: u
     }
     let limit = row.account.limit_ns(now_ms);
     let busy = row.usage.hot_ns.saturating_add(row.usage.compute_ns);
-    if row.usage.allocated_ns > limit || busy > limit {
+    if row.usage.allocated_ns > limit || busy > row.account.busy_limit_ns(now_ms) {
         problems.push(format!(
             "{name} is billed more than {} slots since {} ms allow ({limit} ns): {}",
             row.account.slots,

@@ -121,6 +121,8 @@ pub struct LeaseNote {
     pub cores: Vec<u32>,
     /// Most cores that the agent may bill: the number that was requested, not the agent's.
     pub billable_cores: u32,
+    /// Most cores on which the agent may let the lease compute at the same time.
+    pub busy_cores: u32,
     /// Memory of all workers, bytes; 0: no limit was requested.
     pub memory_bytes: u64,
     /// GPUs of all workers.

@@ -138,6 +138,7 @@ fn a_shared_lease_is_billed_one_core_for_each_worker_at_most() {
     assert_eq!(shared.billable_cores(&[4, 4, 4, 5, 5, 5]), 2);
     assert_eq!(shared.billable_cores(&[1, 2, 3, 4, 5, 6]), 2, "an agent that lies");
     assert_eq!(shared.billable_cores(&[]), 1, "an agent that lies");
+    assert_eq!((exclusive.busy_cores(), shared.busy_cores()), (6, 2));
 }
 
 #[cfg(feature = "grpc")]

@@ -85,6 +85,7 @@ pub(crate) async fn vouch(
         job: terms.job,
         epoch: Epoch(request.epoch),
         billable_cores: spec.all_slots(),
+        busy_cores: spec.all_slots(),
         memory_bytes: spec.all_memory_bytes(),
         gpus: spec.all_gpus(),
         cores: request.cores,

@@ -137,7 +137,7 @@ pub(crate) fn leases(sql: &mut dyn Sql, lines: LeaseSelection<'_>) -> Result<Vec
         LeaseSelection::One(lease) => ("WHERE id = $1", Some(lease.to_string())),
     };
     let statement = format!(
-        "SELECT id, agent, boot, tenant, label, job, epoch, cores, slots, memory_bytes, granted_ms, \
+        "SELECT id, agent, boot, tenant, label, job, epoch, cores, slots, busy_slots, memory_bytes, granted_ms, \
          gpus, ended_order, why FROM leases {condition} ORDER BY id"
     );
     let values: Vec<Value<'_>> = value.as_deref().map(Value::Text).into_iter().collect();
@@ -152,6 +152,7 @@ pub(crate) fn leases(sql: &mut dyn Sql, lines: LeaseSelection<'_>) -> Result<Vec
             epoch: Epoch(row.number()?),
             cores: row.cores()?,
             slots: row.number()?,
+            busy_slots: row.number()?,
             memory_bytes: row.number()?,
             granted_ms: row.number()?,
             gpus: row.number()?,
@@ -167,7 +168,7 @@ pub(crate) fn lease(sql: &mut dyn Sql, lease: LeaseId) -> Result<Option<LeaseRec
     Ok(leases(sql, LeaseSelection::One(lease))?.pop())
 }
 
-const STANDING: &str = "SELECT agent, boot, lease, tenant, label, job, slots, memory_bytes, granted_ms, \
+const STANDING: &str = "SELECT agent, boot, lease, tenant, label, job, slots, busy_slots, memory_bytes, granted_ms, \
                         ended_ms, allocated_ns, hot_ns, compute_ns, invocations, settled_order, disputed \
                         FROM ledger";
 
@@ -183,6 +184,7 @@ fn standing(row: &mut CellReader) -> Result<RowState, StoreError> {
         job: row.text()?,
         account: Account {
             slots: row.number()?,
+            busy_slots: row.number()?,
             memory_bytes: row.number()?,
             granted_ms: row.number()?,
             ended_ms: row.number_or_null()?,
@@ -242,7 +244,7 @@ fn each_row(
     sql: &mut dyn Sql,
     mut each: impl FnMut(&RowState, &[Period]) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    let statement = "SELECT l.agent, l.boot, l.lease, l.tenant, l.label, l.job, l.slots, l.memory_bytes, \
+    let statement = "SELECT l.agent, l.boot, l.lease, l.tenant, l.label, l.job, l.slots, l.busy_slots, l.memory_bytes, \
                      l.granted_ms, l.ended_ms, l.allocated_ns, l.hot_ns, l.compute_ns, l.invocations, \
                      l.settled_order, l.disputed, p.period, p.allocated_ns, p.hot_ns, p.compute_ns, \
                      p.invocations FROM ledger l LEFT JOIN periods p \

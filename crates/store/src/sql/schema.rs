@@ -5,7 +5,7 @@ use crate::StoreError;
 
 /// Each step takes a database to the next version, in one transaction. A released step is never changed: a new step
 /// is added.
-pub(crate) const MIGRATIONS: [&[&str]; 6] = [
+pub(crate) const MIGRATIONS: [&[&str]; 7] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
         "CREATE TABLE agents (id TEXT PRIMARY KEY, boot TEXT NOT NULL, address TEXT NOT NULL, \
@@ -64,6 +64,11 @@ pub(crate) const MIGRATIONS: [&[&str]; 6] = [
         "CREATE TABLE function_periods (agent TEXT NOT NULL, boot TEXT NOT NULL, lease TEXT NOT NULL, \
          library TEXT NOT NULL, name TEXT NOT NULL, period BIGINT NOT NULL, compute_ns BIGINT NOT NULL, \
          invocations BIGINT NOT NULL, PRIMARY KEY (agent, boot, lease, library, name, period))",
+    ],
+    // Workers of earlier leases were never moved, so no more slots were busy than were granted.
+    &[
+        "ALTER TABLE leases ADD COLUMN busy_slots BIGINT NOT NULL DEFAULT 0",
+        "ALTER TABLE ledger ADD COLUMN busy_slots BIGINT NOT NULL DEFAULT 0",
     ],
 ];
 

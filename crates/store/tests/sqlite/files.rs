@@ -173,7 +173,8 @@ fn a_ledger_of_the_first_version_is_migrated() {
     let old = Connection::open(&path).unwrap();
     old.execute_batch(
         "DROP TABLE periods; DROP TABLE wishes; DROP TABLE tenants; DROP TABLE members; DROP TABLE keys; DROP TABLE functions;
-         DROP TABLE function_periods; ALTER TABLE leases DROP COLUMN gpus; PRAGMA user_version = 1;
+         DROP TABLE function_periods; ALTER TABLE leases DROP COLUMN gpus; ALTER TABLE leases DROP COLUMN busy_slots;
+         ALTER TABLE ledger DROP COLUMN busy_slots; PRAGMA user_version = 1;
          INSERT INTO counters VALUES ('ledger_rows', 1);
          INSERT INTO ledger VALUES ('0101010101010101', '0101010101010101', '0000000000000001', 'uid:1',
          'label', 'job', 1, 0, 1700000000000, NULL, 9, 0, 0, 9, 0, NULL);",

@@ -17,6 +17,7 @@ pub(crate) fn lease(number: u64) -> LeaseRecord {
         epoch: Epoch(1),
         cores: vec![0],
         slots: 1,
+        busy_slots: 1,
         memory_bytes: 0,
         gpus: 0,
         granted_ms: START_MS,

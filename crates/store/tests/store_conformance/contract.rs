@@ -193,6 +193,34 @@ fn memory_is_billed_as_long_as_it_is_held() {
 }
 
 #[test]
+fn a_lease_that_was_spread_over_more_cores_is_billed_what_it_computed_there() {
+    for scene in stores(limits()) {
+        let granted = LeaseRecord {
+            slots: 1,
+            busy_slots: 2,
+            ..lease(1, 1)
+        };
+        let key = granted.key();
+        scene.store.open_lease(granted, START_MS).unwrap();
+        // Allocated is the one core of the grant, for ten seconds; so long is its memory held.
+        let usage = UsageTotals {
+            allocated_ns: 10_000_000_000,
+            compute_ns: 15_000_000_000,
+            ..Default::default()
+        };
+        let told = LedgerRow {
+            usage,
+            ..row(key, 0, true)
+        };
+        scene.store.report(report(LATER_MS, vec![], vec![told])).unwrap();
+        let bill = scene.store.bill(&BillQuery::default()).unwrap();
+        let line = &bill.lines[0];
+        assert_eq!((line.usage, line.memory_mib_ms), (usage, 1024 * 10_000), "{}", scene.name);
+        scene.assert_sound(LATER_MS);
+    }
+}
+
+#[test]
 fn a_full_ledger_folds_what_is_settled_and_no_bill_changes() {
     for scene in stores(limits()) {
         for number in 0..100 {

@@ -93,6 +93,7 @@ pub(crate) fn lease(number: u8, boot: u8) -> LeaseRecord {
         epoch: Epoch(1),
         cores: vec![0, 7],
         slots: 2,
+        busy_slots: 2,
         memory_bytes: 1 << 30,
         gpus: 3,
         granted_ms: START_MS,

@@ -27,6 +27,7 @@ fn some_lease(random: &mut StdRng) -> LeaseRecord {
         job: format!("{}", number % 3),
         memory_bytes: u64::from(number) << 28,
         gpus: u32::from(number) % 3,
+        busy_slots: u32::from(number) % 5,
         state: match over {
             true => LeaseState::Ended { why: "over".into() },
             false => LeaseState::Active,

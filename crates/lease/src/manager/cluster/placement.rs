@@ -379,6 +379,7 @@ impl Cluster {
                 job: wanted.job.clone(),
                 epoch,
                 billable_cores: part.billable_cores(&cores),
+                busy_cores: part.busy_cores(),
                 cores,
                 memory_bytes: memory_bytes.min(offered).max(part.all_memory_bytes()),
                 gpus: part.all_gpus(),
