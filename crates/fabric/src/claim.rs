@@ -12,17 +12,20 @@
 //! | other processes can release or forge it | yes | yes | no | no |
 //! | the agent can see its holder | what the word says | no | no | yes: process id, by the kernel |
 //!
-//! So a hostile function can only keep a claim, and the agent sees and ends that (`turns` of `hotlease_lease`). The
+//! So a hostile function can only keep a claim, and the agent sees and ends that (`turns` of `hotlease_agent`). The
 //! function can write neither to the file (sealed), nor to a claim of another process. `F_OFD_SETLK` would take the core
 //! for a holder that nobody can see: sandboxes do not have it.
+//!
+//! A worker that is moved to another core changes the file between two claims ([`CoreClaim::move_to`]). It may have kept
+//! a copy of the old descriptor; the agent ends a worker that holds the claim of a core which it has left.
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::libc::{self, flock};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The agent's end: makes the file, and sees the holder of the core.
 #[derive(Debug)]
@@ -56,12 +59,43 @@ impl ClaimFile {
 
 /// A worker's end: claims the core for one of its slots at a time. All slots of a worker use the same one.
 ///
-/// The kernel tells claims of processes apart, not those of threads. So a flag of the process (`ours`) keeps its slots
-/// apart; the slot that has set the flag asks the kernel.
+/// The kernel tells claims of processes apart, not those of threads. So a word of the process (`turn`) keeps its slots
+/// apart; the slot that has changed it from [`FREE`] to [`TAKEN`] asks the kernel.
+///
+/// ```text
+///          try_claim                 release
+///   FREE ────────────► TAKEN ───────────────────────► FREE     the slot may use the file
+///   FREE ────────────► MOVING ──────────────────────► FREE     the mover may replace the file
+///          move_to          move_to, or its failure
+/// ```
+///
+/// Both ways from FREE are a compare-exchange, so one thread at a time has the file: it is replaced while no slot has
+/// the claim, and no slot asks the kernel for the claim of a core which its process is just leaving.
 #[derive(Debug)]
 pub struct CoreClaim {
     file: OwnedFd,
-    ours: AtomicBool,
+    turn: AtomicU32,
+}
+
+/// No slot of this process has the claim.
+const FREE: u32 = 0;
+/// A slot has the claim, or asks the kernel for it.
+const TAKEN: u32 = 1;
+/// The process is being moved to another core, which takes tens of microseconds.
+const MOVING: u32 = 2;
+
+/// Error: the claim was not moved, and nothing changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimMoveError {
+    /// A slot has the claim.
+    #[error("it runs a function")]
+    Taken,
+    /// The threads could not be moved.
+    #[error("{0}")]
+    Threads(String),
+    /// The new file cannot be claimed.
+    #[error("the new core cannot be claimed: {0}")]
+    File(io::Error),
 }
 
 impl CoreClaim {
@@ -70,22 +104,29 @@ impl CoreClaim {
     pub fn attach(file: OwnedFd) -> io::Result<Self> {
         let claim = Self {
             file,
-            ours: AtomicBool::new(false),
+            turn: AtomicU32::new(FREE),
         };
         set(&claim.file, libc::F_UNLCK)?;
         Ok(claim)
     }
 
-    /// Claims the core, or fails at once.
+    /// Claims the core, or fails at once. While the process is being moved it waits for the end of the move: the core
+    /// that it comes to is idle, and a refusal would say that it is not.
     pub fn try_claim(&self) -> bool {
-        // Acquire: sees what the last slot of this process wrote in its turn.
-        if self.ours.swap(true, Ordering::Acquire) {
-            return false;
+        // Acquire: sees what the last slot of this process wrote in its turn, and the file that a move has put there.
+        while let Err(turn) = self
+            .turn
+            .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed)
+        {
+            if turn != MOVING {
+                return false;
+            }
+            std::thread::yield_now();
         }
         // Anything but success, like a file that a function has closed, is no claim.
         let claimed = set(&self.file, libc::F_WRLCK).is_ok();
         if !claimed {
-            self.ours.store(false, Ordering::Release);
+            self.turn.store(FREE, Ordering::Release);
         }
         claimed
     }
@@ -94,7 +135,46 @@ impl CoreClaim {
     pub fn release(&self) {
         // Cannot fail on a locked file; if a function has closed the file, the kernel has released the claim.
         let _ = set(&self.file, libc::F_UNLCK);
-        self.ours.store(false, Ordering::Release);
+        self.turn.store(FREE, Ordering::Release);
+    }
+
+    /// Replaces the file by that of another core, while no slot has the claim. `threads` moves the process's threads
+    /// before that, or moves none and fails; `back` undoes it.
+    ///
+    /// # Errors
+    /// Nothing has changed: a slot has the claim, or the move failed.
+    pub fn move_to(
+        &self,
+        file: OwnedFd,
+        threads: impl FnOnce() -> Result<(), String>,
+        back: impl FnOnce(),
+    ) -> Result<(), ClaimMoveError> {
+        // Acquire: as in `try_claim`.
+        self.turn
+            .compare_exchange(FREE, MOVING, Ordering::Acquire, Ordering::Relaxed)
+            .map_err(|_| ClaimMoveError::Taken)?;
+        let moved = threads().map_err(ClaimMoveError::Threads).and_then(|()| {
+            let replaced = self.replace_file(&file);
+            if replaced.is_err() {
+                back();
+            }
+            replaced.map_err(ClaimMoveError::File)
+        });
+        // Closing any descriptor of a file gives up the process's claim of it, so before a slot can have one.
+        drop(file);
+        // Release: the slot that claims next finds the new file.
+        self.turn.store(FREE, Ordering::Release);
+        moved
+    }
+
+    /// Puts `file` in the place of the old one, under the same number. To be called only while the turn is MOVING.
+    fn replace_file(&self, file: &OwnedFd) -> io::Result<()> {
+        set(file, libc::F_UNLCK)?;
+        // SAFETY: both descriptors are open. The number stays ours: the kernel closes the old file behind it and puts
+        // the new one there in one step, and no other thread uses it meanwhile.
+        let replaced = unsafe { libc::dup3(file.as_raw_fd(), self.file.as_raw_fd(), libc::O_CLOEXEC) };
+        Errno::result(replaced)?;
+        Ok(())
     }
 }
 
@@ -115,7 +195,9 @@ fn set(file: &OwnedFd, kind: libc::c_int) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::fcntl::OFlag;
     use nix::sys::signal::{Signal, kill};
+    use nix::sys::stat::Mode;
     use nix::sys::wait::waitpid;
     use nix::unistd::{ForkResult, Pid, fork};
     use std::io::{Read, Write};
@@ -191,6 +273,95 @@ mod tests {
             .collect();
         let claimed: u32 = threads.into_iter().map(|thread| thread.join().expect("no two")).sum();
         assert!(claimed > 0);
+    }
+
+    #[test]
+    fn a_move_waits_for_no_slot_and_takes_the_claim_to_the_new_file() {
+        let (old, new) = (ClaimFile::create().expect("a memfd"), ClaimFile::create().expect("a memfd"));
+        let claim = claim(&old);
+        let file = || new.fd().try_clone_to_owned().expect("a descriptor");
+        let own = Some(std::process::id());
+        assert!(claim.try_claim());
+        let taken = claim.move_to(file(), || panic!("a slot has the claim"), || ());
+        assert!(matches!(taken, Err(ClaimMoveError::Taken)), "{taken:?}");
+        claim.release();
+        let failed = claim.move_to(file(), || Err("no".into()), || panic!("there is nothing to undo"));
+        assert!(matches!(failed, Err(ClaimMoveError::Threads(_))), "{failed:?}");
+        let unfit = nix::fcntl::open("/", OFlag::O_PATH, Mode::empty()).expect("a descriptor without locks");
+        let mut undone = false;
+        let failed = claim.move_to(unfit, || Ok(()), || undone = true);
+        assert!(matches!(failed, Err(ClaimMoveError::File(_))) && undone, "{failed:?}");
+        // After each failure it claims the old core. Another process asks, because a process sees no claim of its own.
+        assert!(claim.try_claim());
+        assert_eq!((seen_by_another(&old), seen_by_another(&new)), (own, None));
+        claim.release();
+        claim.move_to(file(), || Ok(()), || ()).expect("it is moved");
+        assert!(claim.try_claim());
+        assert_eq!((seen_by_another(&old), seen_by_another(&new)), (None, own));
+        claim.release();
+        assert_eq!((seen_by_another(&old), seen_by_another(&new)), (None, None));
+    }
+
+    #[test]
+    fn slots_that_call_during_moves_are_never_two_at_a_time_and_never_on_the_wrong_file() {
+        let files = [0, 1].map(|_| ClaimFile::create().expect("a memfd"));
+        let (claim, inside) = (Arc::new(claim(&files[0])), Arc::new(AtomicU32::new(0)));
+        let over = Arc::new(AtomicU32::new(0));
+        let slots: Vec<_> = (0..3)
+            .map(|_| {
+                let (claim, inside, over) = (claim.clone(), inside.clone(), over.clone());
+                std::thread::spawn(move || {
+                    let mut claimed = 0;
+                    while over.load(Ordering::Relaxed) == 0 {
+                        if claim.try_claim() {
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at a time");
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            claim.release();
+                            claimed += 1;
+                        }
+                    }
+                    claimed
+                })
+            })
+            .collect();
+        let mut moves = 0;
+        while moves < 500 {
+            let file = files[(moves + 1) % 2].fd().try_clone_to_owned().expect("a descriptor");
+            let threads = || {
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "a slot runs during a move");
+                inside.fetch_sub(1, Ordering::SeqCst);
+                Ok(())
+            };
+            match claim.move_to(file, threads, || ()) {
+                Ok(()) => moves += 1,
+                Err(ClaimMoveError::Taken) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        over.store(1, Ordering::Relaxed);
+        let claimed: u32 = slots.into_iter().map(|thread| thread.join().expect("no two")).sum();
+        assert!(claimed > 0);
+        assert_eq!(files.each_ref().map(seen_by_another), [None, None], "no claim is left");
+    }
+
+    /// Holder of a claim, as another process sees it.
+    fn seen_by_another(file: &ClaimFile) -> Option<u32> {
+        let (mut told, tells) = std::io::pipe().expect("a pipe");
+        // SAFETY: the child does nothing that is not async-signal-safe: fcntl, write, _exit.
+        match unsafe { fork() }.expect("another process") {
+            ForkResult::Child => {
+                let holder = file.holder().unwrap_or(0);
+                let _ = nix::unistd::write(&tells, &holder.to_ne_bytes());
+                // SAFETY: ends the process without the destructors of the test.
+                unsafe { libc::_exit(0) }
+            }
+            ForkResult::Parent { child } => {
+                let mut holder = [0; 4];
+                told.read_exact(&mut holder).expect("it says");
+                waitpid(child, None).expect("it ends");
+                Some(u32::from_ne_bytes(holder)).filter(|pid| *pid != 0)
+            }
+        }
     }
 
     #[test]
