@@ -89,6 +89,12 @@ pub enum WorkerOrder {
     /// write the state to, in pieces: the length of each (64 bits, little endian) and its bytes; a length of 0 ends it.
     /// After a failure the worker serves as before.
     Save,
+    /// Goes to another shared core, with all threads that are pinned to the present one. One descriptor: the file of
+    /// claims of the new core. Fails, and changes nothing, while a slot runs a function.
+    Move {
+        /// The new core.
+        core: u32,
+    },
 }
 
 /// Answer of the worker.

@@ -6,6 +6,7 @@ use crate::host;
 use crate::lease::WorkerLease;
 use crate::ports::SlotPorts;
 use crate::program::{STACK_BYTES, SlotThreads, WorkerProgram, spawn};
+use crate::shared_place::{SharedPlace, only};
 use crate::slot::core::{OwnCore, SharedCore};
 use crate::slot::idle::{self, IdlePolicy};
 use crate::slot::mailbox::{ConnectionId, Letter, Mailbox};
@@ -155,6 +156,10 @@ fn execute(
                 (saved, serves_on)
             })?;
         }
+        (WorkerOrder::Move { core }, Some(lease)) => {
+            let place = lease.place.as_mut().ok_or("this worker has cores of its own")?;
+            place.move_to(core, fd?)?;
+        }
         (WorkerOrder::Dismiss { delegation }, Some(lease)) => {
             // From the last on, so that a removal does not move connections that are still to be checked.
             for at in (0..connections.len()).rev() {
@@ -229,6 +234,9 @@ fn configure(
         (Some(_), None) => return Err("the order came without the file of claims".into()),
         (None, _) => None,
     };
+    let place = sharing
+        .as_ref()
+        .map(|(_, claim)| SharedPlace::new(Arc::clone(claim), cores[0]));
     let clock = TickClock::new(tick_hz);
     let shared = Arc::new(WorkerShared {
         epoch,
@@ -246,10 +254,7 @@ fn configure(
         }
         let idle = IdlePolicy::new(polling, hot_budget_ns, |ns| clock.ticks(ns));
         let slot = (index, shared.clone(), mailbox.clone(), idle);
-        let mut pinning = CpuSet::new();
-        pinning
-            .set(core as usize)
-            .map_err(|_| format!("core {core} does not exist"))?;
+        let pinning = only(core)?;
         // A thread inherits its maker's affinity, so that a slot never runs on any other core.
         let before = nix::sched::sched_getaffinity(Pid::from_raw(0)).map_err(|error| error.to_string())?;
         sched_setaffinity(Pid::from_raw(0), &pinning)
@@ -279,6 +284,7 @@ fn configure(
         channels: vec![0; mailboxes.len()],
         fabrics: SlotPorts::new(mailboxes.len(), idle::needs_wait_descriptor(polling, hot_budget_ns)),
         slots: mailboxes,
+        place,
         functions: program.functions.clone(),
         keeper: program.state.map(StateKeeper::Program),
         has_gangs: program.elsewhere.is_none(),

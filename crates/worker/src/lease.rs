@@ -2,6 +2,7 @@
 
 use crate::function::library::FunctionTable;
 use crate::ports::SlotPorts;
+use crate::shared_place::SharedPlace;
 use crate::slot::mailbox::Mailbox;
 use crate::state::StateKeeper;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ pub struct WorkerLease {
     pub channels: Vec<usize>,
     /// The slots' ports.
     pub fabrics: SlotPorts,
+    /// Its place on a core that it shares, if it does.
+    pub place: Option<SharedPlace>,
     /// Whether its functions can take part in a gang.
     pub has_gangs: bool,
     /// All functions of the worker.

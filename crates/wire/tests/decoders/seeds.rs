@@ -261,6 +261,7 @@ pub fn order() -> Vec<Vec<u8>> {
             }),
         },
         WorkerOrder::Dismiss { delegation: 3 },
+        WorkerOrder::Move { core: 1023 },
     ]
     .iter()
     .map(encode)

@@ -4,6 +4,7 @@ mod regions;
 mod unreachable;
 
 use hotlease_fabric::channel::{CallParameters, ClientChannel, ReplyRing};
+use hotlease_fabric::claim::ClaimFile;
 use hotlease_fabric::clock::measure_tick_hz;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::sealed_copy;
@@ -11,7 +12,7 @@ use hotlease_fabric::socket::Socket;
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_wire::code;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::{PollingPolicy, WorkerAnswer, WorkerOrder};
+use hotlease_wire::control::{CoreSharing, PollingPolicy, WorkerAnswer, WorkerOrder};
 use hotlease_wire::frame::{Flags, InvocationStatus, ReplyHeader};
 use hotlease_wire::ids::{CodeHash, Epoch, FunctionIndex, LeaseId, SlotIndex};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,9 +20,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const FUNCTIONS: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+uint32_t place(const void* in, uint32_t size, void* out) { int core = sched_getcpu(); memcpy(out, &core, 4); return 4; }
+uint32_t wait_for_file(const void* in, uint32_t size, void* out) { while (access(in, F_OK)) usleep(1000); return 0; }
 uint32_t echo(const void* in, uint32_t size, void* out) { memcpy(out, in, size); return size; }
 uint32_t overrun(const void* in, uint32_t size, void* out) { memset(out, 1, 5000); return 1; }
 uint32_t quits(const void* in, uint32_t size, void* out) { exit(3); }
@@ -63,6 +69,11 @@ const EPOCH: Epoch = Epoch(5);
 
 impl Worker {
     fn start() -> Self {
+        Self::start_on(0, None)
+    }
+
+    /// Starts a worker with one slot on this core, which it shares if it gets a file of claims.
+    fn start_on(core: u32, claims: Option<&ClaimFile>) -> Self {
         let (control, theirs) = Socket::pair().unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_hotlease-worker"))
             .stdin(Stdio::from(OwnedFd::from(theirs)))
@@ -85,17 +96,19 @@ impl Worker {
         let configure = WorkerOrder::Configure {
             lease: LeaseId([0; 8]),
             epoch: EPOCH,
-            cores: vec![0],
+            cores: vec![core],
             polling: PollingPolicy::Adaptive,
             hot_budget_ns: 1_000_000,
             tick_hz: measure_tick_hz(Duration::from_millis(20)),
             memory_bytes: 0,
             tenant: "uid:0".into(),
-            shared: None,
+            shared: claims.map(|_| CoreSharing { call_limit_ms: 60_000 }),
             gpus: None,
         };
         let usage_fd = worker.usage.fd().try_clone_to_owned().unwrap();
-        worker.order(&configure, usage_fd);
+        let fds: Vec<_> = [usage_fd.as_fd()].into_iter().chain(claims.map(ClaimFile::fd)).collect();
+        worker.control.send(&configure, &fds).unwrap();
+        assert_eq!(worker.answer(), WorkerAnswer::Done, "{configure:?}");
         let load = WorkerOrder::Load {
             hash: CodeHash::of(&code),
             size_bytes: code.len() as u64,
@@ -229,6 +242,58 @@ fn stale_epoch_unknown_function_and_too_large_an_output_are_answered() {
         channel.publish(id as u64, &call, &[&[0; 24]]).unwrap();
         assert_eq!(wait(&channel, id as u64).status, status, "case {id}");
     }
+}
+
+#[test]
+fn worker_on_a_shared_core_moves_between_two_invocations() {
+    let usable = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
+    let mut usable = (0..nix::sched::CpuSet::count()).filter(|core| usable.is_set(*core).unwrap());
+    let (Some(here), Some(there)) = (usable.next(), usable.next()) else {
+        eprintln!("skipped: this host has one core");
+        return;
+    };
+    let (old, new) = (ClaimFile::create().unwrap(), ClaimFile::create().unwrap());
+    let mut worker = Worker::start_on(here as u32, Some(&old));
+    let (_socket, channel) = worker.connect();
+    let place = |id| {
+        channel.publish(id, &worker.call("place"), &[]).unwrap();
+        let (header, mut core) = (wait(&channel, id), [0; 4]);
+        assert_eq!(header.status, InvocationStatus::Ok);
+        assert_eq!(channel.read(id, &header, &mut core), 4);
+        u32::from_le_bytes(core) as usize
+    };
+    assert_eq!(place(0), here);
+
+    let dir = tempfile::tempdir().unwrap();
+    let mark = dir.path().join("mark");
+    let path = [mark.as_os_str().as_encoded_bytes(), &[0]].concat();
+    channel.publish(1, &worker.call("wait_for_file"), &[&path]).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while worker.usage.read(0).running.is_none() {
+        assert!(Instant::now() < until, "the function does not begin");
+        std::thread::yield_now();
+    }
+    let go = WorkerOrder::Move { core: there as u32 };
+    worker.control.send(&go, &[new.fd()]).unwrap();
+    let answer = worker.control.receive::<WorkerAnswer>().unwrap().expect("it lives").0;
+    assert!(matches!(&answer, WorkerAnswer::Failed { why } if why.contains("runs a function")), "{answer:?}");
+    assert_eq!((old.holder(), new.holder()), (Some(worker.child.id()), None));
+    std::fs::write(&mark, "").unwrap();
+    assert_eq!(wait(&channel, 1).status, InvocationStatus::Ok);
+    assert_eq!(place(2), here, "it has stayed");
+
+    // The slot gives the core up after its reply.
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        worker.control.send(&go, &[new.fd()]).unwrap();
+        match worker.control.receive::<WorkerAnswer>().unwrap().expect("it lives").0 {
+            WorkerAnswer::Done => break,
+            answer => assert!(Instant::now() < until, "{answer:?}"),
+        }
+    }
+    assert_eq!(place(3), there);
+    assert_eq!(worker.usage.read(0).refused, 0, "no invocation was refused");
+    assert_eq!(old.holder(), None);
 }
 
 #[test]
