@@ -24,7 +24,7 @@
  *
  * Rules for both interfaces:
  *  1. A function runs on one slot, one thread pinned to its own core. Several slots of a worker may run the same
- *     function at once: global data must be thread-safe.
+ *     function at once: global data must be thread-safe. On shared cores the next call may be on another core.
  *  2. `in` may be read and `out` written during the call only. Neither is NULL, unless its size is 0. They overlap only
  *     if the caller named the same buffer for both. `in` and `out` start at a multiple of 64 bytes unless the caller
  *     asked for another offset of its buffer.

@@ -84,8 +84,8 @@ pub(crate) struct Node {
     tables: Mutex<NodeState>,
     /// Number of leases that hold cores.
     active: watch::Sender<usize>,
-    /// Number of leases that share their cores.
-    shared: watch::Sender<usize>,
+    /// Whether workers may want the same shared core, or use one that they have left.
+    shares_cores: watch::Sender<bool>,
     /// Number of ended leases whose end is to be told once their usage is durable.
     pub untold: watch::Sender<usize>,
     /// Time at which the next lease expires.
@@ -121,7 +121,7 @@ impl Node {
                 last_session: 0,
             }),
             active: watch::Sender::new(0),
-            shared: watch::Sender::new(0),
+            shares_cores: watch::Sender::new(false),
             untold: watch::Sender::new(0),
             expiry: watch::Sender::new(None),
         }
@@ -147,9 +147,9 @@ impl Node {
         self.active.subscribe()
     }
 
-    /// Number of leases that share their cores, now and later.
-    pub fn shared_leases(&self) -> watch::Receiver<usize> {
-        self.shared.subscribe()
+    /// Whether workers may want the same shared core, or use one that they have left, now and later.
+    pub fn shares_cores(&self) -> watch::Receiver<bool> {
+        self.shares_cores.subscribe()
     }
 
     /// Time at which the next lease expires, now and later.
@@ -171,9 +171,9 @@ impl Node {
         let active = tables.book.leases().count();
         self.active
             .send_if_modified(|known| std::mem::replace(known, active) != active);
-        let shared = tables.book.shared_leases();
-        self.shared
-            .send_if_modified(|known| std::mem::replace(known, shared) != shared);
+        let shares = tables.book.shares_cores();
+        self.shares_cores
+            .send_if_modified(|known| std::mem::replace(known, shares) != shares);
         let expiry = tables.book.next_expiry();
         self.expiry
             .send_if_modified(|known| std::mem::replace(known, expiry) != expiry);
@@ -196,6 +196,17 @@ impl Node {
                     let incarnation = Arc::new(incarnation);
                     lease.place(Arc::clone(&incarnation));
                     tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(&self.supply), lease.served()));
+                }
+            }
+            BookAction::MoveWorker {
+                lease, worker, core, ..
+            } => {
+                if let Some(lease) = tables.leases.get(&lease)
+                    && let Ok(incarnation) = lease.incarnation(worker)
+                {
+                    incarnation.begin_move(core);
+                    let (book, supply) = (Arc::clone(self), Arc::clone(&self.supply));
+                    tokio::spawn(incarnation.change_core(core, book, supply, lease.served()));
                 }
             }
             BookAction::KillWorker {

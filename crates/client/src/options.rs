@@ -102,7 +102,8 @@ pub struct LeaseOptions {
     /// Whether slots have cores of their own. Default: exclusive.
     pub sharing: Sharing,
     /// On shared cores: whether an invocation for which no slot has a core waits until one has, or until its
-    /// deadline. Otherwise it fails with [`Error::NoCore`] once each worker has refused it. Default: true.
+    /// deadline. Otherwise it fails with [`Error::NoCore`] once each worker has refused it; if a core of the node idles,
+    /// a worker is then moved there within a second. Default: true.
     pub wait_for_core: bool,
     /// How slots wait; on shared cores always warm. Default: adaptive.
     pub polling: Polling,

@@ -277,7 +277,10 @@ mod tests {
 
     #[test]
     fn a_move_waits_for_no_slot_and_takes_the_claim_to_the_new_file() {
-        let (old, new) = (ClaimFile::create().expect("a memfd"), ClaimFile::create().expect("a memfd"));
+        let (old, new) = (
+            ClaimFile::create().expect("a memfd"),
+            ClaimFile::create().expect("a memfd"),
+        );
         let claim = claim(&old);
         let file = || new.fd().try_clone_to_owned().expect("a descriptor");
         let own = Some(std::process::id());

@@ -31,6 +31,7 @@
 //! assert_eq!(book.free_cores(), 0);
 //! ```
 
+mod balance;
 mod book;
 mod core_choice;
 mod event;
@@ -39,6 +40,7 @@ mod membership;
 mod owed;
 mod record;
 
+pub use balance::{Balance, CoreMove, LoadSample};
 pub use book::LeaseBook;
 pub use core_choice::{BadCoreChoice, CoreChoice};
 pub use event::{BookAction, BookEvent, BookStep, NodeOffer, OfferedCores, SessionId};

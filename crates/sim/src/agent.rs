@@ -1,6 +1,7 @@
 //! A node with cores: an agent's daemon around its state machines, and its disk.
 
 mod membership;
+mod moves;
 mod orders;
 mod sessions;
 
@@ -16,7 +17,8 @@ use hotlease_lease::agent::{
 };
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId, WorkerIndex};
-use rand::RngExt;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -41,6 +43,8 @@ pub struct AgentNode {
     pub journal: Journal,
     pub workers: Workers,
     runs: u32,
+    /// Draws the moves of workers, so that all other choices are those of a site without moves.
+    moves: SmallRng,
 }
 
 /// One run of the daemon.
@@ -65,9 +69,10 @@ pub struct AgentProcess {
 }
 
 impl AgentNode {
-    pub fn new(number: usize) -> Self {
+    pub fn new(number: usize, seed: u64) -> Self {
         Self {
             number,
+            moves: SmallRng::seed_from_u64(!seed ^ ((number as u64 + 1) << 32)),
             process: None,
             journal: Journal::default(),
             workers: Workers::new(number),
@@ -191,6 +196,24 @@ impl AgentNode {
                 )?;
                 self.connect_waiting(site);
             }
+            SimEvent::WorkerMoves { process, core } => {
+                self.worker_moves(process, core, site);
+                return Ok(());
+            }
+            SimEvent::WorkerMoved {
+                lease,
+                worker,
+                epoch,
+                moved,
+            } => {
+                let event = BookEvent::WorkerMoved {
+                    lease,
+                    worker,
+                    epoch,
+                    moved,
+                };
+                self.step(event, site)?;
+            }
             SimEvent::FunctionReturns { process, task, attempt } => {
                 self.workers.function_returns(process, task, attempt, site);
                 return Ok(());
@@ -222,6 +245,7 @@ impl AgentNode {
             return Ok(());
         }
         self.step(BookEvent::Tick, site)?;
+        self.move_some_worker(site)?;
         self.step_membership(MembershipEvent::Tick, site)?;
         let node = self.node();
         let Some(process) = self.process.as_mut() else {
@@ -304,6 +328,12 @@ impl AgentNode {
                 self.workers
                     .start(process.boot, (lease, worker, epoch), (cores, gpus, shared), site);
             }
+            BookAction::MoveWorker {
+                lease,
+                worker,
+                epoch,
+                core,
+            } => self.order_move((lease, worker, epoch), core, site),
             BookAction::KillWorker {
                 lease, worker, epoch, ..
             } => {

@@ -6,6 +6,7 @@ use crate::scenario::{OperatorOrder, Scenario};
 use crate::truth::Truth;
 use crate::workers::WorkerUsage;
 use hotlease_lease::manager::CommitId;
+use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use std::cmp::Reverse;
@@ -37,6 +38,15 @@ pub enum SimEvent {
     WorkerReaped { process: u64 },
     /// The agent's daemon learns that a worker is dead.
     WorkerGone(WorkerUsage),
+    /// The process of a worker carries out the order to go to another shared core.
+    WorkerMoves { process: u64, core: u32 },
+    /// The agent's daemon hears whether a worker has moved.
+    WorkerMoved {
+        lease: LeaseId,
+        worker: WorkerIndex,
+        epoch: Epoch,
+        moved: bool,
+    },
     /// A function returns.
     FunctionReturns { process: u64, task: usize, attempt: u32 },
     /// The application submits an invocation.

@@ -89,17 +89,7 @@ impl Workers {
         let id = site.truth.next_process();
         let node = self.node();
         for core in cores.iter().filter(|_| shared) {
-            let own = site.truth.cores.get(&(self.agent, *core)).cloned();
-            site.check_promise(node, own.is_none(), || {
-                format!("core {core} is shared, and is {own:?}'s own")
-            });
-            let places = site.scenario.places_per_core as usize;
-            let on = site.truth.shared.entry((self.agent, *core)).or_default();
-            on.insert(id);
-            let fits = on.len() <= places;
-            site.check_promise(node, fits, || {
-                format!("core {core} is shared by more than {places} slots")
-            });
+            self.share(*core, id, site);
         }
         for core in cores.iter().filter(|_| !shared) {
             let on = site.truth.shared.get(&(self.agent, *core));
@@ -148,6 +138,51 @@ impl Workers {
             return site.after(takes, node, SimEvent::WorkerReaped { process: id });
         }
         site.after(takes, node, SimEvent::WorkerUp { process: id });
+    }
+
+    /// Puts a process on a shared core.
+    fn share(&self, core: u32, id: u64, site: &mut SharedState) {
+        let node = self.node();
+        let own = site.truth.cores.get(&(self.agent, core)).cloned();
+        site.check_promise(node, own.is_none(), || {
+            format!("core {core} is shared, and is {own:?}'s own")
+        });
+        let places = site.scenario.places_per_core as usize;
+        let on = site.truth.shared.entry((self.agent, core)).or_default();
+        on.insert(id);
+        let fits = on.len() <= places;
+        site.check_promise(node, fits, || {
+            format!("core {core} is shared by more than {places} slots")
+        });
+    }
+
+    /// The process of this incarnation of a worker.
+    pub fn process_of(&self, of: (LeaseId, WorkerIndex, Epoch)) -> Option<u64> {
+        let mut processes = self.processes.iter();
+        let found =
+            processes.find(|(_, process)| !process.is_orphan && (process.lease, process.worker, process.epoch) == of);
+        found.map(|(id, _)| *id)
+    }
+
+    /// A process goes to another shared core, unless it runs a function. Returns which worker it is and whether it has
+    /// moved, or `None` if it gives no answer.
+    pub fn move_to(
+        &mut self,
+        id: u64,
+        core: u32,
+        site: &mut SharedState,
+    ) -> Option<((LeaseId, WorkerIndex, Epoch), bool)> {
+        let process = self.processes.get_mut(&id).filter(|process| !process.is_dying)?;
+        let of = (process.lease, process.worker, process.epoch);
+        if process.running.is_some() {
+            return Some((of, false));
+        }
+        let left = std::mem::replace(&mut process.core, core);
+        if let Some(on) = site.truth.shared.get_mut(&(self.agent, left)) {
+            on.remove(&id);
+        }
+        self.share(core, id, site);
+        Some((of, true))
     }
 
     pub fn up(&mut self, id: u64) -> Option<(LeaseId, WorkerIndex, Epoch)> {
@@ -260,8 +295,12 @@ impl Workers {
     pub fn receive(&mut self, frame: Frame, site: &mut SharedState) {
         let node = self.node();
         let at_core = |process: &&mut WorkerProcess| {
-            let its = !process.shared || (process.lease, process.worker) == (frame.lease, frame.worker);
-            process.boot == frame.boot && process.core == frame.core && process.is_up && its
+            // A worker on a shared core may have been moved since its client was told the core.
+            let its = match process.shared {
+                true => (process.lease, process.worker) == (frame.lease, frame.worker),
+                false => process.core == frame.core,
+            };
+            process.boot == frame.boot && process.is_up && its
         };
         let Some(process) = self.processes.values_mut().find(at_core) else {
             return;

@@ -52,7 +52,9 @@ impl World {
         }
         Self {
             manager: ManagerNode::new(),
-            agents: (0..site.scenario.agents.len()).map(AgentNode::new).collect(),
+            agents: (0..site.scenario.agents.len())
+                .map(|number| AgentNode::new(number, site.scenario.seed))
+                .collect(),
             clients: (0..site.scenario.clients.len()).map(ClientNode::new).collect(),
             site,
         }
@@ -85,6 +87,7 @@ impl World {
         let is_physical = matches!(
             what,
             SimEvent::WorkerReaped { .. }
+                | SimEvent::WorkerMoves { .. }
                 | SimEvent::FunctionReturns { .. }
                 | SimEvent::Arrives {
                     message: crate::message::Message::Frame(_),

@@ -64,6 +64,8 @@ fn the_seeds_see_every_kind_of_fault() {
         ("drains", "reason: Reclaimed"),
         ("failed writes", "the disk is full"),
         ("dead workers", "WorkerDied"),
+        ("moved workers", "moved: true"),
+        ("workers that stay", "moved: false"),
         ("lost leases", "has lost lease"),
         ("refused renewals", "NotRenewed"),
         ("results", "resolves: Result"),

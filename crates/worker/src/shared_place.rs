@@ -79,7 +79,9 @@ fn pin_threads(here: &CpuSet, there: &CpuSet) -> Result<(), String> {
 /// Threads of this process that may run on these cores and no other.
 fn threads_on(cores: &CpuSet) -> Result<Vec<Pid>, String> {
     let listing = fs::read_dir("/proc/self/task").map_err(|error| format!("its threads cannot be listed: {error}"))?;
-    let threads = listing.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let threads = listing
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let threads = threads.map(Pid::from_raw);
     Ok(threads
         .filter(|thread| sched_getaffinity(*thread).is_ok_and(|on| on == *cores))

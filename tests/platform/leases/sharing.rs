@@ -89,6 +89,117 @@ fn two_shared_leases_compute_at_the_same_time_while_a_core_is_idle() {
     }
 }
 
+/// Leases of one worker each on one core, while the other core idles, because a lease that had it has ended.
+fn piled_up<const N: usize>(platform: &Platform, leases: [(&str, LeaseOptions); N]) -> [Invoker; N] {
+    let own = platform.invoker_with("behaved", platform.lease_options());
+    let leases = leases.map(|(library, options)| platform.invoker_with(library, options));
+    own.deallocate().unwrap();
+    until_true("one core is free", LIMIT, || platform.free_cores() == 1);
+    leases
+}
+
+#[test]
+fn shared_leases_on_one_core_are_moved_apart_once_a_core_idles() {
+    let platform = Platform::start();
+    let options = || ("behaved", shared(&platform, 1));
+    let leases = piled_up(&platform, [options(), options()]);
+    let cores = || leases.each_ref().map(|lease| core(lease, 0));
+    let [one, other] = cores();
+    assert_eq!(one, other, "only one core was left to share");
+    until_true("each has a core", LIMIT, || {
+        let rest = |lease: &Invoker| lease.function("rest").unwrap().submit(&millis(100)).unwrap();
+        let calls = leases.each_ref().map(rest);
+        calls.map(|call| call.wait().expect("it waits for a core, and is not lost"));
+        let [one, other] = cores();
+        one != other
+    });
+    // They stay: each function finds its slot where the last one was.
+    let settled = cores();
+    for _ in 0..20 {
+        let compute = |lease: &Invoker| lease.function("compute").unwrap().submit(&millis(20)).unwrap();
+        leases.each_ref().map(compute).map(|call| call.wait().unwrap());
+        assert_eq!(cores(), settled);
+    }
+    let offered = platform.cores();
+    until_true("listings show the new core", LIMIT, || {
+        let workers = platform.manager().workers().unwrap();
+        let leased = workers.iter().filter(|worker| !worker.lease.is_empty());
+        let listed: BTreeSet<u32> = leased.flat_map(|worker| worker.cores.clone()).collect();
+        let leases = platform.manager().leases().unwrap();
+        let active = leases.iter().filter(|lease| lease.state == "active");
+        let of_leases: BTreeSet<u32> = active.flat_map(|lease| lease.cores.clone()).collect();
+        listed.iter().eq(offered) && of_leases.iter().eq(offered)
+    });
+    let explained = platform.json(&["explain"]);
+    assert_eq!(explained[0]["cores"].as_array().map(Vec::len), Some(1), "{explained:?}");
+    assert_eq!(explained[0]["shared"], true, "{explained:?}");
+    for lease in leases {
+        let usage = lease.deallocate().unwrap();
+        assert!(
+            usage.compute_ns <= usage.allocated_ns,
+            "it pays for one core: {usage:?}"
+        );
+    }
+    until_true("all is free", LIMIT, || platform.free_cores() == 2);
+}
+
+#[test]
+fn a_call_that_does_not_wait_gets_the_idle_core_while_a_long_one_runs_on() {
+    let platform = Platform::start();
+    let options = || ("behaved", not_waiting(&platform, 1));
+    let [long, brief] = piled_up(&platform, [options(), options()]);
+    let call = long.function("rest").unwrap().submit(&millis(9000)).unwrap();
+    until_taken(&brief, 0);
+    until_true("the other core is idle", SOON, || {
+        match brief.function("echo").unwrap().call(b"x") {
+            Ok(_) => true,
+            Err(Error::NoCore) => false,
+            Err(error) => panic!("{error}"),
+        }
+    });
+    assert!(!call.is_done(), "it was not waited for");
+    call.wait().expect("it is not disturbed");
+    assert_ne!(core(&long, 0), core(&brief, 0));
+}
+
+#[test]
+fn workers_of_one_lease_are_spread_over_the_cores_that_idle() {
+    let platform = Platform::start();
+    let [lease] = piled_up(&platform, [("behaved", shared(&platform, 2))]);
+    let cores = || [0, 1].map(|slot| core(&lease, slot));
+    let [one, other] = cores();
+    assert_eq!(one, other, "only one core was left to share");
+    until_true("each worker has a core", LIMIT, || {
+        let compute = |slot| lease.function("compute").unwrap().on_slot(slot).unwrap();
+        let calls = [0, 1].map(|slot| compute(slot).submit(&millis(50)).unwrap());
+        calls.map(|call| call.wait().expect("it waits for a core"));
+        let [one, other] = cores();
+        one != other
+    });
+}
+
+#[test]
+fn a_worker_that_claims_a_core_which_it_has_left_is_killed() {
+    let platform = Platform::start();
+    let (good, bad) = (not_waiting(&platform, 1), not_waiting(&platform, 1));
+    let [good, bad] = piled_up(&platform, [("behaved", good), ("claims", bad)]);
+    let told = |name: &str| bad.function(name).unwrap().call(b"").unwrap();
+    assert_eq!(told("keep"), [1], "it has the claim file of its core");
+    let call = good.function("rest").unwrap().submit(&millis(6000)).unwrap();
+    until_taken(&bad, 0);
+    until_true("it is moved", SOON, || bad.function("echo").unwrap().call(b"x").is_ok());
+    call.wait().unwrap();
+    assert_eq!(told("take"), [1], "the core is idle");
+    until_true("the core is given up", SOON, || {
+        good.function("echo").unwrap().call(b"x").is_ok()
+    });
+    assert!(
+        platform.log().contains("none of its workers holds a shared core"),
+        "{}",
+        platform.log()
+    );
+}
+
 #[test]
 fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
     let platform = Platform::start();

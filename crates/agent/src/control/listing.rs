@@ -215,7 +215,7 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
             index: incarnation.index.0.into(),
             pid: incarnation.pid(),
             epoch: incarnation.epoch.0,
-            cores: incarnation.cores.clone(),
+            cores: incarnation.cores(),
             state: state.into(),
             rss_bytes,
             usage: Some(incarnation.usage().into()),

@@ -106,7 +106,7 @@ impl Session {
             Some(Err(refusal)) => return self.close(refusal).await,
             Some(Ok(start)) => {
                 let incarnations = lease.incarnations();
-                let workers = incarnations.iter().map(|worker| worker.cores.clone());
+                let workers = incarnations.iter().map(|worker| worker.cores());
                 let workers = workers.collect();
                 let lent = attachment.delegated_slots(&self.node.tables());
                 let ttl_ms = self.ttl_ms(&attachment);

@@ -1,13 +1,15 @@
-//! Turns of tenants on shared cores.
+//! Turns of tenants on shared cores, and moves of workers to idle ones.
 //!
-//! Where several tenants want the same core, the agent looks at which ones used it, and holds back those that used more
-//! (`lease::agent::Fairness`).
+//! Where several workers share a core, the agent looks at which of them used it. It holds back the tenants that used it
+//! more than others (`lease::agent::Fairness`), and has workers moved to cores that idle (`lease::agent::Balance`).
 
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::cause::KillReason;
 use crate::leases::incarnation::{Incarnation, IncarnationState};
 use crate::node::Node;
-use hotlease_lease::agent::{CorePermission, Fairness, LOOK_PERIOD, WorkerSample};
+use hotlease_lease::agent::{
+    Balance, BookEvent, CoreMove, CorePermission, Fairness, LOOK_PERIOD, LoadSample, WorkerSample,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
@@ -22,72 +24,66 @@ struct SharedWorker {
     lease: Arc<ActiveLease>,
     incarnation: Arc<Incarnation>,
     pid: u32,
+    is_moving: bool,
 }
 
-/// State of a core that several tenants share.
-struct CoreContest {
-    turns: Fairness,
-    /// A process that holds the claim and is none of the workers.
-    stranger: Option<u32>,
+/// Workers that may claim a core.
+#[derive(Default)]
+struct CoreWorkers {
+    workers: Vec<SharedWorker>,
+    /// Processes of workers that are being moved to the core.
+    arriving: Vec<u32>,
 }
 
-/// Keeps the turns on cores that several tenants share, for ever. Costs nothing while no lease is shared, and otherwise
-/// a microsecond for each worker on such a core every [`TURN`].
+/// Findings of the looks at shared cores.
+#[derive(Default)]
+struct Turns {
+    /// Turns on the cores that several tenants share.
+    contests: BTreeMap<u32, Fairness>,
+    /// Process that holds the claim of a core and is none of its workers.
+    strangers: BTreeMap<u32, u32>,
+    balance: Balance,
+}
+
+/// Keeps the turns on shared cores, for ever. Costs nothing while each worker has a core for itself, and otherwise a
+/// microsecond for each worker every [`LOOK_PERIOD`].
 pub(crate) async fn keep_turns(node: Arc<Node>) {
-    let mut shared = node.shared_leases();
-    let mut contests: BTreeMap<u32, CoreContest> = BTreeMap::new();
+    let mut shares = node.shares_cores();
+    let mut turns = Turns::default();
     let mut looks = interval(LOOK_PERIOD);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
     loop {
-        if *shared.borrow() < 2 {
-            // At most one tenant is left, so no worker is held back any more.
-            check_turns(&node, &mut contests, last.elapsed());
+        if !*shares.borrow() {
+            // At most one worker is left on each core, so none is held back any more.
+            turns.look(&node, last.elapsed());
             // Cannot fail: the sender lives in the node, which this task keeps alive.
-            let _ = shared.wait_for(|leases| *leases >= 2).await;
+            let _ = shares.wait_for(|shares| *shares).await;
+            (turns.balance, turns.strangers) = Default::default();
             last = Instant::now();
         }
         looks.tick().await;
         let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
-        check_turns(&node, &mut contests, elapsed);
-    }
-}
-
-fn check_turns(node: &Node, contests: &mut BTreeMap<u32, CoreContest>, elapsed: Duration) {
-    let cores = members(node);
-    contests.retain(|core, _| cores.contains_key(core));
-    for (core, members) in cores {
-        let tenant = &members[0].lease.terms.request.tenant;
-        if members
-            .iter()
-            .all(|member| member.lease.terms.request.tenant == *tenant)
-        {
-            // Only one tenant: no fairness is needed.
-            contests.remove(&core);
-            members.iter().for_each(|member| member.incarnation.hold_back(false));
-            continue;
-        }
-        let contest = contests.entry(core).or_insert_with(|| CoreContest {
-            turns: Fairness::new(node.identity.sharing.call_limit),
-            stranger: None,
-        });
-        let holder = node.supply.claims.of(core).ok().and_then(|file| file.holder());
-        contest.drive_out(core, holder, &members, node);
-        contest.hold_back(elapsed, holder, &members);
+        turns.look(&node, elapsed);
     }
 }
 
 /// Workers that serve on shared cores.
-fn members(node: &Node) -> BTreeMap<u32, Vec<SharedWorker>> {
+fn shared_workers(node: &Node) -> BTreeMap<u32, CoreWorkers> {
     let leases: Vec<_> = node.tables().leases.values().cloned().collect();
-    let mut cores: BTreeMap<u32, Vec<SharedWorker>> = BTreeMap::new();
+    let mut cores: BTreeMap<u32, CoreWorkers> = BTreeMap::new();
     for lease in leases.into_iter().filter(|lease| lease.terms.is_shared()) {
         for incarnation in lease.incarnations() {
-            if let (IncarnationState::Up(worker), Some(core)) = (incarnation.state(), incarnation.cores.first()) {
-                cores.entry(*core).or_default().push(SharedWorker {
-                    pid: worker.pid(),
+            if let (IncarnationState::Up(worker), (Some(core), to)) = (incarnation.state(), incarnation.shared_core()) {
+                let pid = worker.pid();
+                if let Some(to) = to {
+                    cores.entry(to).or_default().arriving.push(pid);
+                }
+                cores.entry(core).or_default().workers.push(SharedWorker {
                     lease: Arc::clone(&lease),
                     incarnation,
+                    pid,
+                    is_moving: to.is_some(),
                 });
             }
         }
@@ -95,48 +91,112 @@ fn members(node: &Node) -> BTreeMap<u32, Vec<SharedWorker>> {
     cores
 }
 
-impl CoreContest {
-    fn hold_back(&mut self, elapsed: Duration, holder: Option<u32>, members: &[SharedWorker]) {
-        let seen: Vec<WorkerSample<'_>> = members
-            .iter()
-            .map(|member| WorkerSample {
-                worker: member.pid.into(),
-                tenant: &member.lease.terms.request.tenant,
-                computed: processor_time(member.pid),
-                holds: holder == Some(member.pid),
-                refused: member.incarnation.refused(),
-            })
-            .collect();
-        for ((_, turn), member) in self.turns.observe(elapsed, &seen).into_iter().zip(members) {
-            member.incarnation.hold_back(turn != CorePermission::Allowed);
-            if turn == CorePermission::Overstayed {
-                member.incarnation.kill(KillReason::Unusable(
+/// Process that holds the claim of a core.
+fn holder_of(core: u32, node: &Node) -> Option<u32> {
+    node.supply.claims.of(core).ok().and_then(|file| file.holder())
+}
+
+impl Turns {
+    fn look(&mut self, node: &Arc<Node>, elapsed: Duration) {
+        let cores = shared_workers(node);
+        self.contests.retain(|core, _| cores.contains_key(core));
+        self.strangers.retain(|core, _| cores.contains_key(core));
+        let mut loads = Vec::new();
+        for (core, on) in &cores {
+            let holder = holder_of(*core, node);
+            self.drive_out(*core, holder, on, node);
+            let seen: Vec<WorkerSample<'_>> = on.workers.iter().map(|worker| worker.sample(holder)).collect();
+            self.hold_back(*core, elapsed, (&on.workers, &seen), node);
+            loads.extend(on.workers.iter().zip(&seen).map(|(worker, seen)| LoadSample {
+                worker: *seen,
+                lease: worker.lease.id,
+                core: *core,
+                slots: worker.incarnation.cores().len() as u32,
+                is_moving: worker.is_moving,
+            }));
+        }
+        let moves = self.balance.observe(elapsed, &loads, || node.tables().book.room());
+        for CoreMove { worker, core } in moves {
+            let mut workers = cores.values().flat_map(|on| &on.workers);
+            if let Some(moved) = workers.find(|known| u64::from(known.pid) == worker) {
+                // Refused if the lease has begun to end, or the core was taken meanwhile.
+                let _ = node.step(BookEvent::Move {
+                    lease: moved.lease.id,
+                    worker: moved.incarnation.index,
+                    epoch: moved.incarnation.epoch,
+                    core,
+                });
+            }
+        }
+    }
+
+    /// Holds back tenants that are ahead of others on a core.
+    fn hold_back(
+        &mut self,
+        core: u32,
+        elapsed: Duration,
+        (workers, seen): (&[SharedWorker], &[WorkerSample<'_>]),
+        node: &Node,
+    ) {
+        if seen.windows(2).all(|pair| pair[0].tenant == pair[1].tenant) {
+            // Only one tenant: no fairness is needed.
+            self.contests.remove(&core);
+            workers.iter().for_each(|worker| worker.incarnation.hold_back(false));
+            return;
+        }
+        let contest = self
+            .contests
+            .entry(core)
+            .or_insert_with(|| Fairness::new(node.identity.sharing.call_limit));
+        for ((_, permission), worker) in contest.observe(elapsed, seen).into_iter().zip(workers) {
+            worker.incarnation.hold_back(permission != CorePermission::Allowed);
+            if permission == CorePermission::Overstayed {
+                worker.incarnation.kill(KillReason::Unusable(
                     "it went on using a shared core when it was another tenant's turn",
                 ));
             }
         }
     }
 
-    /// Kills a stranger that was seen twice: a process that a function has started can claim the worker's core, too,
-    /// and outlive the worker. No other process has the claim file. A worker that lives is killed with it, because more
-    /// of its processes may wait for the claim.
-    fn drive_out(&mut self, core: u32, holder: Option<u32>, members: &[SharedWorker], node: &Node) {
-        let stranger = holder.filter(|holder| members.iter().all(|member| member.pid != *holder));
-        // A worker that is being killed is not among the members any more.
-        let seen_twice = stranger.is_some() && stranger == self.stranger;
-        self.stranger = stranger;
+    /// Kills a stranger that was seen twice. A process that a function has started can claim the worker's core, too, and
+    /// outlive the worker; and a worker that has left a core may have kept its claim file. No other process has the file. A
+    /// worker that lives is killed with its process, because more of them may wait for the claim.
+    fn drive_out(&mut self, core: u32, holder: Option<u32>, on: &CoreWorkers, node: &Node) {
+        let is_known = |pid| on.workers.iter().any(|worker| worker.pid == pid) || on.arriving.contains(&pid);
+        // A worker that is being killed is not among the workers any more.
+        let stranger = holder.filter(|holder| !is_known(*holder));
+        let before = match stranger {
+            Some(pid) => self.strangers.insert(core, pid),
+            None => self.strangers.remove(&core),
+        };
         if let Some(pid) = stranger
-            && seen_twice
-            && let found = worker_of(pid, members)
-            && node.supply.claims.of(core).ok().and_then(|file| file.holder()) == Some(pid)
+            && stranger == before
+            && let found = worker_of(pid, &on.workers)
+            && holder_of(core, node) == Some(pid)
         {
-            tracing::warn!(core, pid, "a process that is no worker holds a shared core; killing it");
+            tracing::warn!(
+                core,
+                pid,
+                "a process that is none of its workers holds a shared core; killing it"
+            );
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
             if let Some(member) = found {
                 member
                     .incarnation
                     .kill(KillReason::Unusable("a process that it started took a shared core"));
             }
+        }
+    }
+}
+
+impl SharedWorker {
+    fn sample(&self, holder: Option<u32>) -> WorkerSample<'_> {
+        WorkerSample {
+            worker: self.pid.into(),
+            tenant: &self.lease.terms.request.tenant,
+            computed: processor_time(self.pid),
+            holds: holder == Some(self.pid),
+            refused: self.incarnation.refused(),
         }
     }
 }

@@ -6,9 +6,11 @@
 
 mod bring_up_error;
 mod configuration;
+mod moving;
 mod state;
 
 pub(crate) use configuration::load;
+use moving::WorkerPlace;
 
 use crate::data::swap::WorkerStateKeeper;
 use crate::leases::book_steps::BookSteps;
@@ -54,8 +56,7 @@ pub(crate) struct Incarnation {
     pub index: WorkerIndex,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Cores, one for each slot; all the same core if it is shared.
-    pub cores: Vec<u32>,
+    place: Mutex<WorkerPlace>,
     /// Numbers of its GPUs.
     pub gpus: Vec<u32>,
     begun: Instant,
@@ -85,7 +86,7 @@ impl Incarnation {
             index,
             epoch,
             told: Mutex::new(FailureLog::new(cores.len())),
-            cores,
+            place: Mutex::new(WorkerPlace::new(cores)),
             gpus,
             begun: Instant::now(),
             usage: OnceLock::new(),
@@ -197,8 +198,9 @@ impl Incarnation {
 
     /// Cores times time. All slots on a shared core count as one core.
     fn core_time(&self) -> u64 {
-        let shared = self.cores.windows(2).any(|pair| pair[0] == pair[1]);
-        let cores = if shared { 1 } else { self.cores.len() };
+        let cores = self.cores();
+        let shared = cores.windows(2).any(|pair| pair[0] == pair[1]);
+        let cores = if shared { 1 } else { cores.len() };
         usage::slot_time(cores, self.begun.elapsed())
     }
 

@@ -115,11 +115,16 @@ impl SentOrder {
 
     /// Waits for the answer.
     pub async fn wait_for_answer(self, limit: Duration) -> Result<(), OrderError> {
-        match timeout(limit, self.0?).await {
-            Ok(Ok(WorkerAnswer::Done)) => Ok(()),
-            Ok(Ok(WorkerAnswer::Failed { why })) => Err(OrderError::Failed(why)),
-            Ok(Ok(WorkerAnswer::Ready { .. }) | Err(_)) => Err(OrderError::Died),
-            Err(_) => Err(OrderError::TimedOut),
+        let answer = timeout(limit, self.wait_while_alive()).await;
+        answer.unwrap_or(Err(OrderError::TimedOut))
+    }
+
+    /// Waits for the answer for as long as the worker lives.
+    pub async fn wait_while_alive(self) -> Result<(), OrderError> {
+        match self.0?.await {
+            Ok(WorkerAnswer::Done) => Ok(()),
+            Ok(WorkerAnswer::Failed { why }) => Err(OrderError::Failed(why)),
+            Ok(WorkerAnswer::Ready { .. }) | Err(_) => Err(OrderError::Died),
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Show how the time of a lease's start was spent, and why no worker was waiting for it
 ///
 /// With several workers, each step shows the slowest one. With `--json`, prints one object: lease, agent, tenant,
-/// label, state, sandbox, reaches (resources outside the sandbox that its functions may use, in words), shows (what
+/// label, state, cores (of its slots, at present), shared (whether other leases may use them), sandbox, reaches (resources outside the sandbox that its functions may use, in words), shows (what
 /// the sandbox shows of the host's files, to read), hides (folders of a Python program's import path that it does
 /// not show), warm and cold (workers that were waiting, and workers that had to be started), why (the reason for
 /// cold workers, or empty), phases (an object with the nanoseconds of each step that took place: grant, image, sandbox, boot,
@@ -52,6 +52,8 @@ struct LeaseExplanation {
     tenant: String,
     label: String,
     state: String,
+    cores: Vec<u32>,
+    shared: bool,
     sandbox: String,
     reaches: Vec<String>,
     shows: Vec<String>,
@@ -81,6 +83,8 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
         tenant: lease.tenant,
         label: lease.label,
         state: lease.state,
+        cores: lease.cores,
+        shared: lease.shared,
         reaches: reaches(&start),
         shows: shows(&start),
         hides: start
@@ -102,6 +106,12 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
         return output.object(&explained);
     }
     output.line(&printable(&explained.sentence()))?;
+    if explained.shared {
+        let cores = quantity::cores(&explained.cores);
+        output.line(&format!(
+            "its cores are shared, and its workers moved to idle ones: last on {cores}"
+        ))?;
+    }
     output.line(&printable(&format!(
         "functions reach beyond their sandbox: {}",
         match explained.reaches.is_empty() {

@@ -4,6 +4,7 @@ mod cores;
 mod delegations;
 mod gpus;
 mod lease_end;
+mod moves;
 mod offering;
 mod workers;
 
@@ -129,14 +130,6 @@ impl LeaseBook {
         self.cores.places_per_core()
     }
 
-    /// Number of leases that share cores.
-    pub fn shared_leases(&self) -> usize {
-        let leases = self.leases.values();
-        leases
-            .filter(|lease| lease.request.spec.sharing == CoreUse::Shared)
-            .count()
-    }
-
     /// Cores that will be free as soon as the workers of ending leases are gone.
     pub fn ending_cores(&self) -> u32 {
         let ending = self.leases.values().filter(|lease| !lease.is_active());
@@ -258,6 +251,21 @@ impl LeaseBook {
                 self.on_worker_gone(lease, worker, epoch, (used, &functions), now, actions);
                 Ok(())
             }
+            BookEvent::Move {
+                lease,
+                worker,
+                epoch,
+                core,
+            } => self.move_worker(lease, worker, epoch, core, actions),
+            BookEvent::WorkerMoved {
+                lease,
+                worker,
+                epoch,
+                moved,
+            } => {
+                self.on_worker_moved(lease, worker, epoch, moved);
+                Ok(())
+            }
             BookEvent::Drain { until } => {
                 self.drain(until, now, actions);
                 Ok(())
@@ -324,6 +332,7 @@ impl LeaseBook {
             }
         };
         let epoch = self.next_epoch()?;
+        let paid_cores = spec.billable_cores(&cores.concat());
         let mut workers = Vec::with_capacity(spec.workers as usize);
         for (index, (cores, gpus)) in cores.into_iter().zip(gpus).enumerate() {
             actions.push(BookAction::StartWorker {
@@ -338,6 +347,8 @@ impl LeaseBook {
                 gpus,
                 epoch,
                 state: WorkerState::Starting,
+                moving_to: None,
+                has_moved: false,
             });
         }
         let lease = CoreLease {
@@ -346,6 +357,7 @@ impl LeaseBook {
             granted: now,
             expires: now + request.ttl.min(ATTACH_WITHIN),
             request,
+            paid_cores,
             cut: self.longest.map(|longest| now + longest),
             longest: self.longest.map(|longest| now + longest),
             leaving: None,
@@ -467,6 +479,8 @@ impl LeaseBook {
 mod gpu_tests;
 #[cfg(test)]
 mod history_tests;
+#[cfg(test)]
+mod move_tests;
 #[cfg(test)]
 mod offering_tests;
 #[cfg(test)]

@@ -140,6 +140,29 @@ pub enum BookEvent {
         /// The part of that usage by each function.
         functions: FunctionTotals,
     },
+    /// A worker is on a crowded core while another one idles: move it there.
+    Move {
+        /// The lease.
+        lease: LeaseId,
+        /// The worker.
+        worker: WorkerIndex,
+        /// The epoch of its incarnation.
+        epoch: Epoch,
+        /// The core to move it to: offered, free or shared, with room for all its slots.
+        core: u32,
+    },
+    /// A worker has answered the order to move. There is one such event for each [`BookAction::MoveWorker`], unless
+    /// [`WorkerGone`](Self::WorkerGone) comes first.
+    WorkerMoved {
+        /// The lease.
+        lease: LeaseId,
+        /// The worker.
+        worker: WorkerIndex,
+        /// The epoch of its incarnation.
+        epoch: Epoch,
+        /// Whether it is on the new core; otherwise it has stayed where it was.
+        moved: bool,
+    },
     /// The node is given back: grant nothing, end all leases at `until` (now or earlier: at once).
     Drain {
         /// When the leases that are left end.
@@ -171,6 +194,17 @@ pub enum BookAction {
         cores: Vec<u32>,
         /// Numbers of the worker's GPUs.
         gpus: Vec<u32>,
+    },
+    /// Order a worker to go to another shared core; [`BookEvent::WorkerMoved`] must follow.
+    MoveWorker {
+        /// The lease.
+        lease: LeaseId,
+        /// The worker.
+        worker: WorkerIndex,
+        /// The epoch of its incarnation.
+        epoch: Epoch,
+        /// The core.
+        core: u32,
     },
     /// Tell peers that a delegation is over, and let workers drop the peers' connections.
     DelegationEnded {

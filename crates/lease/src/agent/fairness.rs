@@ -47,6 +47,15 @@ pub struct WorkerSample<'a> {
     pub refused: u64,
 }
 
+impl WorkerSample<'_> {
+    /// Use of the core since the last look, `elapsed` ago, when the worker had computed for `before`.
+    pub(super) fn used_since(&self, before: Duration, elapsed: Duration) -> Duration {
+        let computed = self.computed.saturating_sub(before);
+        let held = if self.holds { elapsed } else { Duration::ZERO };
+        computed.max(held).min(elapsed)
+    }
+}
+
 /// Permission of a worker until the next look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CorePermission {
@@ -124,10 +133,8 @@ impl Fairness {
         let known = self.workers.get(&seen.worker);
         // At the first look all of its time counts, its start too, but no more than the time since the last look.
         let before = known.map_or(Duration::ZERO, |known| known.computed);
-        let computed = seen.computed.saturating_sub(before);
         let refused = known.is_some_and(|known| seen.refused != known.refused);
-        let held = if seen.holds { elapsed } else { Duration::ZERO };
-        let used = computed.max(held).min(elapsed);
+        let used = seen.used_since(before, elapsed);
 
         let came_back = self.tenants.get(seen.tenant).is_none_or(|tenant| !self.wants(tenant));
         let wants = refused || !used.is_zero();

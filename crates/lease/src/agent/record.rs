@@ -2,7 +2,7 @@
 
 use super::SessionId;
 use crate::ledger::FunctionTotals;
-use crate::request::{CoreUse, LeaseRequest};
+use crate::request::LeaseRequest;
 use hotlease_wire::EndReason;
 use hotlease_wire::ids::{Epoch, LeaseId};
 use hotlease_wire::session::{SlotPlace, UsageTotals};
@@ -94,6 +94,10 @@ pub struct WorkerRecord {
     pub epoch: Epoch,
     /// State of the present incarnation.
     pub state: WorkerState,
+    /// Shared core to which the present incarnation is being moved; it has places for all slots there, too.
+    pub moving_to: Option<u32>,
+    /// Whether the present incarnation has been moved.
+    pub has_moved: bool,
 }
 
 /// Slots of a lease that its holder lends to peers.
@@ -114,6 +118,8 @@ pub struct CoreLease {
     pub id: LeaseId,
     /// What was requested.
     pub request: Arc<LeaseRequest>,
+    /// Number of different cores on which the lease was placed at its grant: it pays for these.
+    pub paid_cores: u32,
     /// Epoch at the grant; tokens carry it, and so do the first workers.
     pub epoch: Epoch,
     /// When the lease was granted.
@@ -153,6 +159,12 @@ impl CoreLease {
             .collect()
     }
 
+    /// Cores on which the lease holds places: those of its slots, and those to which workers are being moved.
+    pub fn held_cores(&self) -> Vec<u32> {
+        let targets = self.workers.iter().filter_map(|worker| worker.moving_to);
+        self.cores().into_iter().chain(targets).collect()
+    }
+
     /// Numbers of the lease's GPUs, those of the first worker first.
     pub fn gpus(&self) -> Vec<u32> {
         let workers = self.workers.iter();
@@ -160,18 +172,10 @@ impl CoreLease {
     }
 
     /// Cores times the time for which they have been held. A shared core counts once, however many places on it are
-    /// held.
+    /// held. Moves of workers change nothing: the agent decides them, and not the holder, who pays.
     pub fn allocated_ns(&self, now: Duration) -> u64 {
         let held = now.saturating_sub(self.granted).as_nanos();
-        u64::try_from(held.saturating_mul(self.core_count() as u128)).unwrap_or(u64::MAX)
-    }
-
-    /// Number of different cores on which the lease has slots.
-    pub fn core_count(&self) -> usize {
-        match self.request.spec.sharing {
-            CoreUse::Exclusive(_) => self.workers.iter().map(|worker| worker.cores.len()).sum(),
-            CoreUse::Shared => self.cores().into_iter().collect::<BTreeSet<_>>().len(),
-        }
+        u64::try_from(held.saturating_mul(self.paid_cores.into())).unwrap_or(u64::MAX)
     }
 
     /// When the lease ends unless it is renewed or ended before.

@@ -215,7 +215,12 @@ fn a_lease_that_was_spread_over_more_cores_is_billed_what_it_computed_there() {
         scene.store.report(report(LATER_MS, vec![], vec![told])).unwrap();
         let bill = scene.store.bill(&BillQuery::default()).unwrap();
         let line = &bill.lines[0];
-        assert_eq!((line.usage, line.memory_mib_ms), (usage, 1024 * 10_000), "{}", scene.name);
+        assert_eq!(
+            (line.usage, line.memory_mib_ms),
+            (usage, 1024 * 10_000),
+            "{}",
+            scene.name
+        );
         scene.assert_sound(LATER_MS);
     }
 }

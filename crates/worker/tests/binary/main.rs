@@ -106,7 +106,10 @@ impl Worker {
             gpus: None,
         };
         let usage_fd = worker.usage.fd().try_clone_to_owned().unwrap();
-        let fds: Vec<_> = [usage_fd.as_fd()].into_iter().chain(claims.map(ClaimFile::fd)).collect();
+        let fds: Vec<_> = [usage_fd.as_fd()]
+            .into_iter()
+            .chain(claims.map(ClaimFile::fd))
+            .collect();
         worker.control.send(&configure, &fds).unwrap();
         assert_eq!(worker.answer(), WorkerAnswer::Done, "{configure:?}");
         let load = WorkerOrder::Load {
@@ -276,7 +279,10 @@ fn worker_on_a_shared_core_moves_between_two_invocations() {
     let go = WorkerOrder::Move { core: there as u32 };
     worker.control.send(&go, &[new.fd()]).unwrap();
     let answer = worker.control.receive::<WorkerAnswer>().unwrap().expect("it lives").0;
-    assert!(matches!(&answer, WorkerAnswer::Failed { why } if why.contains("runs a function")), "{answer:?}");
+    assert!(
+        matches!(&answer, WorkerAnswer::Failed { why } if why.contains("runs a function")),
+        "{answer:?}"
+    );
     assert_eq!((old.holder(), new.holder()), (Some(worker.child.id()), None));
     std::fs::write(&mark, "").unwrap();
     assert_eq!(wait(&channel, 1).status, InvocationStatus::Ok);

@@ -36,7 +36,7 @@ impl Incarnation {
         };
         // Both at the same time: both end before it loads a library of the lease, and an interpreter imports within its
         // limits.
-        let limit_it = (lease.terms.memory_bytes, self.cores.clone());
+        let limit_it = (lease.terms.memory_bytes, self.cores());
         let limited = async {
             match lease.terms.sandbox {
                 // The kernel would charge the worker for results that its client keeps, which no program expects that has
@@ -89,7 +89,7 @@ impl Incarnation {
         worker.wait_until_ready(limit).await?;
         let ready = Instant::now();
         if self.usage.get().is_none() {
-            let slots = self.cores.len() as u16;
+            let slots = self.cores().len() as u16;
             let block = UsageBlock::create(slots).map_err(StartError::for_now)?;
             let _ = self.usage.set(block);
         }
@@ -100,7 +100,7 @@ impl Incarnation {
         let order = WorkerOrder::Configure {
             lease: lease.id,
             epoch: self.epoch,
-            cores: self.cores.clone(),
+            cores: self.cores(),
             polling: request.spec.sharing.polling(),
             hot_budget_ns: request.hot_budget_ns,
             tick_hz: supply.tick_hz().await,
@@ -111,7 +111,7 @@ impl Incarnation {
             }),
             gpus: (supply.gpus > 0).then(|| self.gpus.clone()),
         };
-        let claim = match self.cores.first() {
+        let claim = match self.cores().first() {
             Some(core) if lease.terms.is_shared() => {
                 let claim = supply.claims.of(*core);
                 let refused = |error| StartError::for_now(format!("its core cannot be shared: {error}"));

@@ -7,10 +7,9 @@
 //! ```
 //!
 //! A core is in exactly one of the three states. So an exclusive lease never gets a core on which shared slots run,
-//! and a shared slot never gets a core that belongs to an exclusive lease. A worker with a place stays on its core
-//! for life: nothing has to be moved, and an exclusive lease takes nothing away from shared ones. The price is that
-//! a shared core stays shared until the last of its places is given back. So workers are placed where the fewest
-//! are.
+//! and a shared slot never gets a core that belongs to an exclusive lease. An exclusive lease takes nothing away from
+//! shared ones. The price is that a shared core stays shared until the last of its places is given back. So workers
+//! are placed where the fewest are, and moved (`moves`) when another core turns out to idle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,6 +73,20 @@ impl Cores {
         self.free() * self.places_per_core + gaps.sum::<u32>()
     }
 
+    /// Number of places that are not taken on each offered core that is free or shared.
+    pub(super) fn room(&self) -> BTreeMap<u32, u32> {
+        let free = self.free.iter().map(|core| (*core, self.places_per_core));
+        let gaps = self
+            .shared_offered()
+            .map(|(core, taken)| (core, self.places_per_core - taken));
+        free.chain(gaps).collect()
+    }
+
+    /// Whether two places of any core are taken.
+    pub(super) fn is_any_crowded(&self) -> bool {
+        self.shared.values().any(|taken| *taken > 1)
+    }
+
     /// Shared cores that are still offered, with the number of places taken on each.
     fn shared_offered(&self) -> impl Iterator<Item = (u32, u32)> {
         let shared = self.shared.iter().map(|(core, taken)| (*core, *taken));
@@ -128,6 +141,16 @@ impl Cores {
         })?;
         *self.shared.entry(core).or_default() += slots;
         Some(core)
+    }
+
+    /// Takes places for the slots of one worker on this core. Returns false and changes nothing if they do not fit.
+    pub(super) fn take_places_on(&mut self, core: u32, slots: u32) -> bool {
+        let fits = self.room().get(&core).is_some_and(|room| *room >= slots);
+        if fits {
+            self.free.remove(&core);
+            *self.shared.entry(core).or_default() += slots;
+        }
+        fits
     }
 
     fn close_empty(&mut self) {
@@ -194,6 +217,26 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_is_taken_to_a_core_with_room_and_to_no_other() {
+        let mut cores = Cores::new(0..3, 4);
+        assert_eq!(cores.take_exclusive(1, 1), Some(vec![vec![0]]));
+        assert_eq!(cores.take_places(1, 3), Some(vec![vec![1; 3]]));
+        assert_eq!(cores.room(), BTreeMap::from([(1, 1), (2, 4)]));
+        for core in [0, 1, 3] {
+            assert!(!cores.take_places_on(core, 2), "core {core} has no room");
+        }
+        assert_eq!(
+            cores.room(),
+            BTreeMap::from([(1, 1), (2, 4)]),
+            "a refusal changes nothing"
+        );
+        assert!(cores.take_places_on(2, 2));
+        assert_eq!((cores.free(), cores.room()), (0, BTreeMap::from([(1, 1), (2, 2)])));
+        cores.offer([0, 2].into(), &[0, 1, 2].into());
+        assert!(!cores.take_places_on(1, 1), "it is not offered any more");
+    }
+
+    #[test]
     fn a_node_without_places_shares_no_core() {
         let mut cores = Cores::new(0..2, 0);
         assert_eq!((cores.free_places(), cores.take_places(1, 1)), (0, None));
@@ -211,7 +254,19 @@ mod tests {
             let mut held: Vec<(bool, Vec<u32>)> = Vec::new();
             for _ in 0..100 {
                 let (workers, slots) = (random.random_range(1..6), random.random_range(1..4));
-                let taken = match random.random_range(0..3) {
+                let taken = match random.random_range(0..4) {
+                    3 if held.iter().any(|(shared, _)| *shared) => {
+                        // A move: the places of one worker, all on one core, are taken on another one.
+                        let at = held.iter().position(|(shared, _)| *shared).expect("one is shared");
+                        let core = held[at].1[0];
+                        let moved = held[at].1.iter().filter(|of| **of == core).count() as u32;
+                        let to = random.random_range(0..8);
+                        if cores.take_places_on(to, moved) {
+                            cores.give_back_places(std::iter::repeat_n(core, moved as usize));
+                            held[at].1.iter_mut().filter(|of| **of == core).for_each(|of| *of = to);
+                        }
+                        None
+                    }
                     0 => cores
                         .take_exclusive(workers, slots)
                         .map(|cores| (false, cores.concat())),

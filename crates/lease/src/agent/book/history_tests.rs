@@ -81,6 +81,7 @@ impl World {
                     assert!(!self.ended.contains(&lease), "{lease} lends although it is over");
                     assert!(sessions.is_empty(), "no peer has attached");
                 }
+                BookAction::MoveWorker { .. } => panic!("no lease of this world shares cores"),
                 BookAction::Drained => {
                     assert!(self.living.is_empty(), "drained with {:?} alive", self.living);
                 }

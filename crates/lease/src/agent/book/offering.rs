@@ -34,12 +34,13 @@ impl LeaseBook {
             return Err(Rejection::BadRequest { what });
         }
         self.gpus.offer(gpus);
-        let held: BTreeSet<u32> = self.leases.values().flat_map(CoreLease::cores).collect();
+        let held: BTreeSet<u32> = self.leases.values().flat_map(CoreLease::held_cores).collect();
         self.cores.offer(offered.clone(), &held);
         self.memory_bytes = offer.memory_bytes.unwrap_or(self.memory_bytes);
         for lease in self.leases.values_mut() {
-            let kept =
-                lease.cores().iter().all(|core| offered.contains(core)) && lease.gpus().iter().all(|gpu| *gpu < gpus);
+            // A move that is under way may fail or succeed, so both cores count.
+            let has_cores = lease.held_cores().iter().all(|core| offered.contains(core));
+            let kept = has_cores && lease.gpus().iter().all(|gpu| *gpu < gpus);
             lease.leaving = match (kept, lease.leaving) {
                 (true, _) => None,
                 (false, earlier) => Some(earlier.map_or(offer.until, |by| by.min(offer.until))),
@@ -100,7 +101,7 @@ impl LeaseBook {
         }
         let mut leases: Vec<_> = self.leases.values().collect();
         leases.sort_by_key(|lease| (lease.is_active(), Reverse((lease.granted, lease.epoch))));
-        let held = leases.into_iter().flat_map(CoreLease::cores);
+        let held = leases.into_iter().flat_map(CoreLease::held_cores);
         for core in self.cores.free_set().iter().copied().chain(held) {
             if wanted.len() == count {
                 break;

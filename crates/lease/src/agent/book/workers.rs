@@ -30,6 +30,7 @@ impl LeaseBook {
         let worker = &mut self.active_mut(id)?.workers[usize::from(index.0)];
         worker.epoch = epoch;
         worker.state = WorkerState::Starting;
+        worker.has_moved = false;
         actions.push(BookAction::StartWorker {
             lease: id,
             worker: index,
@@ -41,7 +42,7 @@ impl LeaseBook {
     }
 
     /// The lease of this incarnation of a worker, unless the incarnation is gone.
-    fn incarnation(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) -> Option<&mut CoreLease> {
+    pub(super) fn incarnation(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) -> Option<&mut CoreLease> {
         self.leases.get_mut(&id).filter(|lease| {
             lease
                 .workers
@@ -69,12 +70,16 @@ impl LeaseBook {
         let Some(lease) = self.incarnation(id, index, epoch) else {
             return;
         };
-        lease.workers[usize::from(index.0)].state = WorkerState::Gone;
+        let worker = &mut lease.workers[usize::from(index.0)];
+        worker.state = WorkerState::Gone;
+        // The next incarnation starts where this one was.
+        let unused = worker.moving_to.take().map(|core| vec![core; worker.cores.len()]);
         lease.retired.hot_ns = lease.retired.hot_ns.saturating_add(used.hot_ns);
         lease.retired.compute_ns = lease.retired.compute_ns.saturating_add(used.compute_ns);
         lease.retired.invocations = lease.retired.invocations.saturating_add(used.invocations);
         lease.retired_functions.add_all(functions);
-        if lease.is_active() {
+        let goes_on = lease.is_active();
+        if goes_on {
             settle(lease);
             actions.push(BookAction::TellWorkerDied {
                 lease: id,
@@ -82,7 +87,9 @@ impl LeaseBook {
                 epoch,
                 sessions: lease.all_sessions(),
             });
-        } else {
+        }
+        self.cores.give_back_places(unused.into_iter().flatten());
+        if !goes_on {
             self.finish(id, now, actions);
         }
     }

@@ -1,0 +1,201 @@
+//! Balance of shared cores: the choice of the workers that are moved to an idle core.
+//!
+//! A worker is placed on the core with the fewest slots (`book/cores.rs`). Later that may be the wrong one: a lease ends
+//! and leaves its core idle, while the workers of others take turns on another core. So the agent shows this rule the
+//! same observations as that of fairness, and at the end of each [`PERIOD`] the rule names the workers to move:
+//!
+//! ```text
+//!            a period
+//!   core 0   A ██████    █████     used by A
+//!            B       ████          refused once at least: B goes to core 1, between two invocations
+//!   core 1                         used by none
+//! ```
+//!
+//! A worker is moved if, during the whole period, its invocations were refused while others used its core, and an idle
+//! core has room for it. A slot never waits for a core, but refuses, so there is no contention without refusals. At most
+//! one worker leaves a core in a period, and at most one comes to a core.
+//!
+//! Why workers do not go back and forth while the load stays the same: a worker comes to a core that others use for less
+//! than [`IDLE_PART`], and leaves one that others use for more than [`BUSY_PART`], so it has no reason to leave again.
+//! The core that it left is not idle, because those others are on it. Load that changes may move a worker again, but not
+//! within [`REST`]: a move takes some 50 us of a worker's time, and so costs it a 40,000th at most.
+//!
+//! Where the kernel measures, a worker cannot lie (see `fairness`). It can only claim that it was refused, and is then
+//! moved to an idle core, or not moved.
+
+use super::fairness::WorkerSample;
+use hotlease_wire::ids::LeaseId;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Time over which the use of cores is compared: ten looks, so that a claim which is held without computing is seen.
+const PERIOD: Duration = Duration::from_millis(100);
+/// A core that was used for at most one part in this many is idle. A sleeping worker needs less.
+const IDLE_PART: u32 = 100;
+/// Others that used a core for at least one part in this many are a reason to leave it.
+const BUSY_PART: u32 = 25;
+/// Time for which a worker stays where it has been moved to.
+const REST: Duration = Duration::from_secs(2);
+
+/// Observation of one worker on a shared core, for the balance of cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadSample<'a> {
+    /// What fairness sees of the worker.
+    pub worker: WorkerSample<'a>,
+    /// The worker's lease.
+    pub lease: LeaseId,
+    /// The worker's core.
+    pub core: u32,
+    /// Number of the worker's slots.
+    pub slots: u32,
+    /// Whether the worker is being moved already.
+    pub is_moving: bool,
+}
+
+/// A worker to move, and the core to move it to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoreMove {
+    /// Number that names the worker for its life.
+    pub worker: u64,
+    /// The core.
+    pub core: u32,
+}
+
+/// Use of a core by a worker in the present period.
+#[derive(Debug)]
+struct Load {
+    lease: LeaseId,
+    core: u32,
+    slots: u32,
+    is_moving: bool,
+    /// At the last look: processor time, refused invocations, and whether it held the claim.
+    computed: Duration,
+    refused: u64,
+    holds: bool,
+    used: Duration,
+    was_refused: bool,
+    /// Whether the worker came to its core in this period.
+    is_new: bool,
+    rests_until: Duration,
+}
+
+/// Use of all shared cores of a node. It is pure: the agent passes in what it observes, and does what is returned.
+#[derive(Debug, Default)]
+pub struct Balance {
+    now: Duration,
+    passed: Duration,
+    workers: BTreeMap<u64, Load>,
+}
+
+impl Balance {
+    /// Applies the observations of all workers on shared cores, `elapsed` after the last look. At the end of a period
+    /// returns the workers to move. `room`: number of places that are not taken on each core of the node.
+    pub fn observe(
+        &mut self,
+        elapsed: Duration,
+        seen: &[LoadSample<'_>],
+        room: impl FnOnce() -> BTreeMap<u32, u32>,
+    ) -> Vec<CoreMove> {
+        self.now += elapsed;
+        self.passed += elapsed;
+        let living: BTreeSet<u64> = seen.iter().map(|seen| seen.worker.worker).collect();
+        self.workers.retain(|worker, _| living.contains(worker));
+        for seen in seen {
+            self.count(elapsed, seen);
+        }
+        if self.passed < PERIOD {
+            return Vec::new();
+        }
+        let moves = self.choose(&room());
+        self.passed = Duration::ZERO;
+        for load in self.workers.values_mut() {
+            (load.used, load.was_refused, load.is_new) = (Duration::ZERO, false, false);
+        }
+        moves
+    }
+
+    fn count(&mut self, elapsed: Duration, seen: &LoadSample<'_>) {
+        let LoadSample { worker, core, .. } = *seen;
+        let now = self.now;
+        let load = self.workers.entry(worker.worker).or_insert_with(|| Load {
+            lease: seen.lease,
+            core,
+            slots: seen.slots,
+            is_moving: false,
+            computed: worker.computed,
+            refused: worker.refused,
+            holds: false,
+            used: Duration::ZERO,
+            was_refused: false,
+            is_new: true,
+            rests_until: Duration::ZERO,
+        });
+        if load.core != core {
+            (load.core, load.is_new, load.rests_until) = (core, true, now + REST);
+            (load.used, load.was_refused) = (Duration::ZERO, false);
+        }
+        load.used += worker.used_since(load.computed, elapsed);
+        load.was_refused |= load.refused != worker.refused;
+        (load.computed, load.refused, load.holds) = (worker.computed, worker.refused, worker.holds);
+        load.is_moving = seen.is_moving;
+    }
+
+    fn choose(&self, room: &BTreeMap<u32, u32>) -> Vec<CoreMove> {
+        let mut on: BTreeMap<u32, Vec<(u64, &Load)>> = BTreeMap::new();
+        for (worker, load) in &self.workers {
+            on.entry(load.core).or_default().push((*worker, load));
+        }
+        let is_idle = |core: &u32| {
+            on.get(core).is_none_or(|loads| {
+                let used: Duration = loads.iter().map(|(_, load)| load.used).sum();
+                used * IDLE_PART <= self.passed && loads.iter().all(|(_, load)| !load.is_new)
+            })
+        };
+        let mut idle: BTreeMap<u32, u32> = room
+            .iter()
+            .filter(|(core, _)| is_idle(core))
+            .map(|(core, room)| (*core, *room))
+            .collect();
+        let mut moves = Vec::new();
+        for loads in on.values() {
+            let used: Duration = loads.iter().map(|(_, load)| load.used).sum();
+            let wants_to_leave = |(_, load): &&(u64, &Load)| {
+                let others = used - load.used;
+                let may_go = !load.is_new && !load.is_moving && !load.holds && load.rests_until <= self.now;
+                may_go && load.was_refused && others * BUSY_PART >= self.passed
+            };
+            let mut leaving: Vec<_> = loads.iter().filter(wants_to_leave).collect();
+            // The worker that had the core least loses least by a pause.
+            leaving.sort_by_key(|(worker, load)| (load.used, *worker));
+            let chosen = leaving
+                .into_iter()
+                .find_map(|(worker, load)| Some((*worker, self.target(load, &idle)?)));
+            if let Some((worker, core)) = chosen {
+                idle.remove(&core);
+                moves.push(CoreMove { worker, core });
+            }
+        }
+        moves
+    }
+
+    /// The idle core with the most room, if a worker fits on one. Workers of one lease are not put together: its calls
+    /// find the worker on the idle core by themselves, and it pays for both cores.
+    fn target(&self, load: &Load, idle: &BTreeMap<u32, u32>) -> Option<u32> {
+        let own = |core: u32| {
+            let loads = self.workers.values();
+            loads
+                .filter(|other| (other.lease, other.core) == (load.lease, core))
+                .count()
+        };
+        let has_sibling = own(load.core) > 1;
+        let fits = idle
+            .iter()
+            .filter(|(core, room)| **room >= load.slots && (has_sibling || own(**core) == 0));
+        fits.min_by_key(|(core, room)| (Reverse(**room), **core))
+            .map(|(core, _)| *core)
+    }
+}
+
+#[cfg(test)]
+mod tests;
