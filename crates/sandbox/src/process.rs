@@ -210,13 +210,14 @@ impl Process {
     }
 
     /// Limits it, with all processes that it starts, to this memory (0: as the policy of its sandbox says) and its
-    /// sandbox to these processors (none: all), as far as the node can. Blocks for a moment.
+    /// sandbox to these processors (none: all), as far as the node can. Returns whether the kernel holds the limit on its
+    /// memory. Blocks for a moment.
     ///
     /// # Errors
     /// The control group rejects the limits. That of its memory then holds like one that no kernel enforces.
-    pub fn limit(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
+    pub fn limit(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<bool> {
         if self.is_gone() {
-            return Ok(());
+            return Ok(true);
         }
         let by_kernel = match &self.shared.limits {
             ProcessLimits::Sandbox(limits) => limits.set(memory_bytes, cores),
@@ -224,7 +225,7 @@ impl Process {
         };
         let watched = if matches!(by_kernel, Ok(true)) { 0 } else { memory_bytes };
         self.shared.watched_bytes.store(watched, Ordering::Relaxed);
-        by_kernel.map(drop)
+        by_kernel
     }
 
     /// Sets a limit for [`memory_beyond_limit`](Self::memory_beyond_limit) that the kernel does not hold.

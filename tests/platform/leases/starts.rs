@@ -50,6 +50,14 @@ fn a_lease_whose_worker_waited_says_so_and_keeps_its_steps_when_it_is_over() {
         .expect("it runs");
     let told = explained(&platform, &[&told["lease"].as_str().expect("an id")[..12]]);
     assert_eq!(steps(&told), ["connect", "first_call", "grant", "imports"]);
+    assert!(
+        told["memory_bytes"].as_u64() > Some(1 << 20),
+        "the node's share: {told}"
+    );
+    assert_eq!(
+        told["memory_by_kernel"], false,
+        "the agent holds the share itself: {told}"
+    );
     invoker.deallocate().expect("given back");
     let over = explained(&platform, &[]);
     assert_eq!(over["state"], "ended");
@@ -69,6 +77,7 @@ fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
     for sandbox in ["process", "namespace"] {
         let options = LeaseOptions {
             sandbox: sandbox.into(),
+            memory_bytes: 64 << 20,
             ..platform.lease_options()
         };
         let code = Code::open(library("echo")).expect("a library");
@@ -89,10 +98,19 @@ fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
         let all = begin.elapsed();
         let told = explained(&platform, &[&invoker.lease().to_string()]);
         assert_eq!(
-            (&told["sandbox"], &told["cold"]),
-            (&sandbox.into(), &1.into()),
+            (&told["sandbox"], &told["cold"], &told["memory_bytes"]),
+            (&sandbox.into(), &1.into(), &(64 << 20).into()),
             "{told}"
         );
+        if sandbox == "process" {
+            let lacks = "not enforced on this machine: memory of a worker by the kernel";
+            let by_kernel = !platform.log().contains(lacks);
+            assert_eq!(told["memory_by_kernel"], by_kernel, "{told}");
+            let text = platform.run(&["explain", &invoker.lease().to_string()]).stdout;
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let is_said = text.contains("the kernel does not hold each worker's limit of 64.0 MiB");
+            assert_eq!(is_said, !by_kernel, "{text}");
+        }
         assert!(
             told["why"]
                 .as_str()

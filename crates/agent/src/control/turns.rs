@@ -45,8 +45,8 @@ struct Turns {
     balance: Balance,
 }
 
-/// Keeps the turns on shared cores, for ever. Costs nothing while each worker has a core for itself, and otherwise a
-/// microsecond for each worker every [`LOOK_PERIOD`].
+/// Keeps the turns on shared cores, for ever. Costs nothing while each worker is alone on its core and has left none,
+/// and otherwise a microsecond for each worker every [`LOOK_PERIOD`].
 pub(crate) async fn keep_turns(node: Arc<Node>) {
     let mut shares = node.shares_cores();
     let mut turns = Turns::default();

@@ -166,9 +166,11 @@ impl ActiveLease {
             sandbox: self.terms.sandbox.to_string(),
             reach: Some(self.terms.reach_told.clone()),
             grant_ns: Some(ns(self.granting())),
+            memory_bytes: self.terms.memory_bytes,
             ..LeaseStart::default()
         };
         let mut configure = 0;
+        let mut is_any_watched = false;
         for incarnation in self.incarnations() {
             if let Some(keeping) = &incarnation.keeping {
                 start.state = keeping.history();
@@ -177,6 +179,7 @@ impl ActiveLease {
             if !incarnation.start.was_up() {
                 continue;
             }
+            is_any_watched |= !incarnation.start.has_kernel_limit();
             let phases = incarnation.start.phases();
             start.warm += phases.pooled;
             start.cold += phases.started;
@@ -196,6 +199,7 @@ impl ActiveLease {
             start.connect_ns = start.connect_ns.max(incarnation.start.connected_after().map(ns));
             start.first_call_ns = start.first_call_ns.max(incarnation.first_call_ns());
         }
+        start.memory_by_kernel = start.warm + start.cold > 0 && !is_any_watched;
         start.grant_ns = start.grant_ns.map(|grant| grant + configure);
         // For a native worker, loading the library takes the place of an interpreter's imports.
         start.imports_ns = start.imports_ns.or(self.libraries.loading.get().copied().map(ns));

@@ -3,6 +3,7 @@
 use super::terms::ServedLease;
 use crate::workers::worker::StartedWorker;
 use hotlease_wire::session::{StartPhases, StartSteps};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ pub(crate) struct IncarnationStart {
     phases: Mutex<StartPhases>,
     up: OnceLock<Instant>,
     connect: OnceLock<Duration>,
+    memory_by_kernel: AtomicBool,
 }
 
 impl IncarnationStart {
@@ -70,6 +72,17 @@ impl IncarnationStart {
         tracing::debug!(lease = %lease.id, pid = worker.pid(), ?phases, "worker up");
         *self.phases.lock().unwrap_or_else(PoisonError::into_inner) = phases;
         let _ = self.up.set(Instant::now());
+    }
+
+    /// Records whether the kernel holds the limit on its worker's memory.
+    pub fn record_memory(&self, by_kernel: bool) {
+        // Relaxed, here and below: it orders nothing. The last worker that was tried counts.
+        self.memory_by_kernel.store(by_kernel, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel holds the limit on its worker's memory; otherwise the agent looks at it now and then.
+    pub fn has_kernel_limit(&self) -> bool {
+        self.memory_by_kernel.load(Ordering::Relaxed)
     }
 
     /// Whether its worker has ever served.

@@ -350,8 +350,9 @@ impl StartedWorker {
         self.process.kill();
     }
 
-    /// Limits its sandbox, if it has one of its own, to this memory (0: no limit) and these cores.
-    pub async fn limit(&self, memory_bytes: u64, cores: Vec<u32>) -> Result<(), String> {
+    /// Limits its sandbox, if it has one of its own, to this memory (0: no limit) and these cores. Returns whether the
+    /// kernel holds the limit on its memory.
+    pub async fn limit(&self, memory_bytes: u64, cores: Vec<u32>) -> Result<bool, String> {
         let process = Arc::clone(&self.process);
         let limited = tokio::task::spawn_blocking(move || process.limit(memory_bytes, &cores)).await;
         match limited {

@@ -11,12 +11,13 @@ use serde::Serialize;
 /// Show how the time of a lease's start was spent, and why no worker was waiting for it
 ///
 /// With several workers, each step shows the slowest one. With `--json`, prints one object: lease, agent, tenant,
-/// label, state, cores (of its slots, at present), shared (whether other leases may use them), sandbox, reaches (resources outside the sandbox that its functions may use, in words), shows (what
-/// the sandbox shows of the host's files, to read), hides (folders of a Python program's import path that it does
-/// not show), warm and cold (workers that were waiting, and workers that had to be started), why (the reason for
-/// cold workers, or empty), phases (an object with the nanoseconds of each step that took place: grant, image, sandbox, boot,
-/// interpreter, imports, restore, connect, first_call), and kept (what happened to its state; empty if it has
-/// none).
+/// label, state, cores (of its slots, at present), shared (whether other leases may use them), sandbox, reaches
+/// (resources outside the sandbox that its functions may use, in words), shows (what the sandbox shows of the host's
+/// files, to read), hides (folders of a Python program's import path that it does not show), memory_bytes (limit on the
+/// memory of each worker, 0: none), memory_by_kernel (whether the kernel holds that limit; otherwise the agent looks now
+/// and then), warm and cold (workers that were waiting, and workers that had to be started), why (the reason for cold
+/// workers, or empty), phases (an object with the nanoseconds of each step that took place: grant, image, sandbox, boot,
+/// interpreter, imports, restore, connect, first_call), and kept (what happened to its state; empty if it has none).
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// The lease: its id, or the beginning of it if no other has the same [default: the last lease]
@@ -58,6 +59,8 @@ struct LeaseExplanation {
     reaches: Vec<String>,
     shows: Vec<String>,
     hides: Vec<String>,
+    memory_bytes: u64,
+    memory_by_kernel: bool,
     warm: u32,
     cold: u32,
     why: String,
@@ -93,6 +96,8 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
             .map(|reach| reach.hidden.clone())
             .unwrap_or_default(),
         sandbox: start.sandbox,
+        memory_bytes: start.memory_bytes,
+        memory_by_kernel: start.memory_by_kernel,
         warm: start.warm,
         cold: start.cold,
         why: start.why,
@@ -131,6 +136,9 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
             explained.hides.join(", ")
         )))?;
     }
+    if let Some(limit) = explained.watched_memory() {
+        output.line(&limit)?;
+    }
     if !explained.kept.is_empty() {
         output.line(&printable(&explained.kept))?;
     }
@@ -145,6 +153,15 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
 }
 
 impl LeaseExplanation {
+    /// Limit on the memory of each worker in words, where the kernel does not hold it.
+    fn watched_memory(&self) -> Option<String> {
+        let bytes = quantity::bytes(self.memory_bytes);
+        let is_watched = self.memory_bytes > 0 && !self.memory_by_kernel && (self.warm > 0 || self.cold > 0);
+        is_watched.then(|| {
+            format!("the kernel does not hold each worker's limit of {bytes} of memory: the agent looks now and then")
+        })
+    }
+
     fn sentence(&self) -> String {
         let why = match (self.warm, self.cold) {
             (0, 0) => "no worker of it has served yet".to_owned(),

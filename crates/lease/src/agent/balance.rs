@@ -11,9 +11,9 @@
 //!   core 1                         used by none
 //! ```
 //!
-//! A worker is moved if, during the whole period, its invocations were refused while others used its core, and an idle
-//! core has room for it. A slot never waits for a core, but refuses, so there is no contention without refusals. At most
-//! one worker leaves a core in a period, and at most one comes to a core.
+//! A worker is moved if one of its invocations was refused, others used its core, and an idle core has room for it. A
+//! slot never waits for a core, but refuses, so there is no contention without refusals. At most one worker leaves a core
+//! in a period, and at most one comes to a core. Only one that runs no function is moved.
 //!
 //! Why workers do not go back and forth while the load stays the same: a worker comes to a core that others use for less
 //! than [`IDLE_PART`], and leaves one that others use for more than [`BUSY_PART`], so it has no reason to leave again.

@@ -83,7 +83,7 @@ fn start_shell(launcher: &Launcher) -> (Arc<Process>, io::PipeWriter) {
     (Arc::new(started.expect("started")), end)
 }
 
-async fn limit(process: &Arc<Process>, bytes: u64) -> io::Result<()> {
+async fn limit(process: &Arc<Process>, bytes: u64) -> io::Result<bool> {
     let process = Arc::clone(process);
     let limited = tokio::task::spawn_blocking(move || process.limit(bytes, &[])).await;
     limited.expect("no panic")

@@ -43,14 +43,14 @@ impl Incarnation {
                 // asked for no limit.
                 Kind::Process if lease.terms.request.spec.memory_bytes == 0 => {
                     worker.watch_memory(limit_it.0);
-                    Ok(())
+                    Ok(false)
                 }
                 _ => worker.limit(limit_it.0, limit_it.1).await,
             }
         };
         let (configured, limited) = tokio::join!(self.give_to(supply, lease, worker, limit), limited);
         let ready = configured?;
-        limited.map_err(StartError::for_now)?;
+        self.start.record_memory(limited.map_err(StartError::for_now)?);
 
         // Under the lock of the libraries: a library that is being loaded now is either in the list already, or its
         // loading finds this worker up.

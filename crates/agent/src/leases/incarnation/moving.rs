@@ -102,6 +102,6 @@ impl Incarnation {
 async fn limit_cores(worker: &StartedWorker, lease: &ServedLease, cores: Vec<u32>) -> Result<(), String> {
     match lease.terms.sandbox {
         Kind::Process => Ok(()),
-        _ => worker.limit(lease.terms.memory_bytes, cores).await,
+        _ => worker.limit(lease.terms.memory_bytes, cores).await.map(drop),
     }
 }

@@ -152,6 +152,14 @@ impl SimulatedAgent {
                 BookAction::StartWorker {
                     lease, worker, epoch, ..
                 } => BookEvent::WorkerUp { lease, worker, epoch },
+                BookAction::MoveWorker {
+                    lease, worker, epoch, ..
+                } => BookEvent::WorkerMoved {
+                    lease,
+                    worker,
+                    epoch,
+                    moved: true,
+                },
                 BookAction::KillWorker {
                     lease, worker, epoch, ..
                 } => BookEvent::WorkerGone {
