@@ -14,7 +14,7 @@
 //!
 //! So a hostile function can only keep a claim, and the agent sees and ends that (`turns` of `hotlease_agent`). The
 //! function can write neither to the file (sealed), nor to a claim of another process. `F_OFD_SETLK` would take the core
-//! for a holder that nobody can see: sandboxes do not have it.
+//! in the name of no process: sandboxes do not have it.
 //!
 //! A worker that is moved to another core changes the file between two claims ([`CoreClaim::move_to`]). It may have kept
 //! a copy of the old descriptor; the agent ends a worker that holds the claim of a core which it has left.

@@ -85,7 +85,7 @@ const UNIX: u64 = libc::AF_UNIX as u64;
 /// processes do with a file or folder.
 const LINUX_FCNTL: u64 = 1024;
 /// Bit of F_OFD_GETLK, F_OFD_SETLK and F_OFD_SETLKW, and of no other command. Such a lock has no process that the agent
-/// could find: a claim of a shared core that nobody can end.
+/// could find: a claim of a shared core that cannot be ended.
 const FILE_LOCKS: u64 = 32;
 const OUT_OF_BAND: u64 = libc::MSG_OOB as u64;
 

@@ -93,7 +93,7 @@ mod tests {
     use hotlease_wire::ids::LeaseId;
 
     #[test]
-    fn one_tenant_leaves_places_for_others_whatever_it_shows() {
+    fn one_tenant_leaves_places_for_others_with_any_proof() {
         let places = SessionPlaces::default();
         let certified = |tenant: &str| SessionPeer::Certified { tenant: tenant.into() };
         let bearer = SessionPeer::Bearer {

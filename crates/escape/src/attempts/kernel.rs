@@ -25,7 +25,7 @@ pub(super) const THEME: Threat = Threat {
             fanotify, with_capability(Capability::SysAdmin), needs("fanotify");
         "inotify", "be told when others run a program of the host (inotify)", inotify, needs("inotify");
         "dnotify", "be told what others do in a folder of the host (F_NOTIFY)", dnotify, needs("dnotify");
-        "nameless-lock", "lock a file so that nobody can tell who does (F_OFD_SETLK)", nameless_lock;
+        "nameless-lock", "lock a file in the name of no process (F_OFD_SETLK)", nameless_lock;
         "out-of-band", "send out of band over a Unix socket (MSG_OOB)", out_of_band, needs("MSG_OOB on Unix sockets");
         "ptrace-own", "trace a process of its own, to change its calls after the filter saw them", ptrace_own;
         "read-implies-exec", "make all readable memory executable (personality)", read_implies_exec;

@@ -269,7 +269,7 @@ fn live_rows_are_never_folded_and_a_refused_report_changes_nothing() {
 }
 
 #[test]
-fn a_row_stays_its_tenants_whatever_a_report_says_and_all_others_of_the_report_count() {
+fn no_report_takes_a_row_from_its_tenant_and_all_others_of_the_report_count() {
     for scene in stores(limits()) {
         for number in [1, 2] {
             scene.store.open_lease(lease(number, 1), START_MS).unwrap();

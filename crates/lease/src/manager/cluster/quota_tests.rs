@@ -244,7 +244,7 @@ fn vouched(cluster: &mut Cluster, lease: LeaseId, note: LeaseNote) -> Result<(),
 }
 
 #[test]
-fn a_tenant_that_announces_leases_that_nobody_granted_takes_no_room_from_others() {
+fn a_tenant_that_announces_leases_never_granted_takes_no_room_from_others() {
     let mut cluster = registered();
     // An epoch that no report reaches, so that none says that such a lease is over.
     let of = |tenant: &str| LeaseNote {
@@ -270,7 +270,7 @@ fn a_tenant_that_announces_leases_that_nobody_granted_takes_no_room_from_others(
 }
 
 #[test]
-fn a_lease_is_its_tenants_and_its_agents_whoever_announces_it() {
+fn a_lease_stays_its_tenants_and_its_agents_when_others_announce_it() {
     let mut cluster = registered();
     heartbeat(&mut cluster, 2, &[(1, ALICE, 2)]);
     let of = |tenant: &str| LeaseNote {
