@@ -62,18 +62,31 @@ enum CallState {
 }
 
 impl Death {
-    /// Progress with an invocation, if the worker left a record of an invocation of the same channel.
+    /// Progress with an invocation, if the worker left a record of an invocation of the same channel and of the same
+    /// way through it (ring or express entry).
     fn state_of(&self, invocation: InvocationId, depth: u32) -> Option<CallState> {
-        let DeathKind::Worker { begun, .. } = &self.kind else {
-            return None;
-        };
-        begun.iter().find_map(|last| {
+        self.begun().iter().find_map(|last| {
             Some(match invocation.behind(last.invocation, depth)? {
                 1.. => CallState::Nothing,
                 0 if !last.ended => CallState::Begun,
                 _ => CallState::Answered,
             })
         })
+    }
+
+    /// Whether the last invocation of this one's channel that the worker began is another one. Then this one did not
+    /// run, if its reply would have been seen: a slot answers one invocation before it begins the next.
+    fn another_was_last(&self, invocation: InvocationId) -> bool {
+        let mut begun = self.begun().iter();
+        begun.any(|last| last.invocation != invocation && last.invocation.is_of_channel_of(invocation))
+    }
+
+    /// Last invocation that each slot had begun, if the agent reported the worker's death.
+    fn begun(&self) -> &[LastInvocation] {
+        match &self.kind {
+            DeathKind::Worker { begun, .. } => begun,
+            _ => &[],
+        }
     }
 
     /// Whether the worker had sent a reply to an invocation, by the record that it left.
@@ -103,7 +116,9 @@ impl Death {
             Some(CallState::Nothing) => (false, RunCertainty::No),
             Some(CallState::Begun) => (true, RunCertainty::Unknown),
             Some(CallState::Answered) => (false, RunCertainty::Unknown),
-            None if self.had_stopped_serving() && replies_seen => (false, RunCertainty::No),
+            None if replies_seen && (self.had_stopped_serving() || self.another_was_last(invocation)) => {
+                (false, RunCertainty::No)
+            }
             None => (first, end.ran(first)),
         };
         match &self.kind {
@@ -148,7 +163,7 @@ impl Death {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hotlease_wire::frame::Seq;
+    use hotlease_wire::frame::{EXPRESS_ENTRY, Seq};
 
     const DEPTH: u32 = 64;
 
@@ -256,6 +271,29 @@ mod tests {
                 RunCertainty::Unknown,
                 "word of another channel says nothing"
             );
+        }
+    }
+
+    #[test]
+    fn what_came_by_the_other_way_through_a_channel_did_not_run_unless_its_reply_may_be_lost() {
+        let express = |number: u64| InvocationId::new(Seq::new(3, number), EXPRESS_ENTRY);
+        for (last, unanswered) in [(express(2), number(5)), (number(5), express(3))] {
+            for ended in [false, true] {
+                let death = killed(
+                    Cause::OutOfMemory,
+                    &[LastInvocation {
+                        invocation: last,
+                        ended,
+                    }],
+                );
+                let unanswered = UnansweredCall {
+                    invocation: unanswered,
+                    depth: DEPTH,
+                    first: true,
+                };
+                assert_eq!(death.error(unanswered, true).ran(), RunCertainty::No);
+                assert_eq!(death.error(unanswered, false).ran(), RunCertainty::Unknown);
+            }
         }
     }
 

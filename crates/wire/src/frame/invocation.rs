@@ -45,6 +45,12 @@ impl InvocationId {
         let apart = (self.0 << unused).wrapping_sub(other.0 << unused) as i64 >> (unused + 1);
         (apart.unsigned_abs() <= within.into()).then_some(apart)
     }
+
+    /// Whether both went through the same channel, in any way.
+    pub fn is_of_channel_of(self, other: Self) -> bool {
+        // Above the number and the bit of the express entry.
+        (self.0 ^ other.0) >> (u32::BITS + 1) == 0
+    }
 }
 
 impl From<u64> for InvocationId {
@@ -94,6 +100,9 @@ mod tests {
             None,
             "the express entry counts its own"
         );
+        let of_one = |a: InvocationId, b| a.is_of_channel_of(b);
+        assert!(of_one(id(7, 42, EXPRESS_ENTRY), id(7, 41, 0)) && of_one(id(7, u32::MAX.into(), 0), id(7, 0, 0)));
+        assert!(!of_one(id(8, 41, 0), id(7, 41, 0)));
         let (last, first) = (id(0x7fff, (1 << 32) - 1, 0), id(0x8000, 0, 0));
         assert_eq!(first.behind(last, 64), Some(1), "where numbers wrap");
         assert_eq!(last.behind(first, 64), Some(-1));
