@@ -2,7 +2,7 @@ use super::*;
 use hotlease_image::{ImageStore, Limits, pack};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -45,6 +45,7 @@ impl Scene {
         let (tree, interpreter) = (self.path(name), self.path(interpreter));
         fs::create_dir_all(interpreter.parent().expect("a folder")).expect("made");
         fs::write(&interpreter, "").expect("a file");
+        fs::set_permissions(&interpreter, fs::Permissions::from_mode(0o755)).expect("a program");
         fs::create_dir_all(tree.join("bin")).expect("made");
         symlink(interpreter, tree.join("bin/python")).expect("a link");
         fs::write(tree.join("pyvenv.cfg"), name).expect("a file");
