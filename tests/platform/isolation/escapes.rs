@@ -232,7 +232,7 @@ fn nothing_but_the_network_is_reached_where_it_is_granted() {
         "listen",
         "route-",
         "system-sockets",
-        "-socket",
+        "socket",
         "netlink-",
         "mptcp",
         "vsock",
