@@ -79,7 +79,8 @@ class PersistentCalls:
 
     def Rsend_init(self: Any, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """Prepares a send."""
-        return self.Send_init(buf, dest, tag)
+        prepared: Prequest = self.Send_init(buf, dest, tag)
+        return prepared
 
     def Ssend_init(self: Any, buf: Any, dest: int, tag: int = 0) -> Prequest:
         """Prepares a send that ends when a receive has asked for the message."""
