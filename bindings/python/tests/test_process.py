@@ -167,7 +167,8 @@ with hotlease.Executor(1) as executor:
             files.append(open("/dev/null"))
         except OSError:
             break
-    files.pop().close()
+    if files:
+        files.pop().close()
     futures = [executor.submit(len, array) for _ in range(20)]
     print(len([future.result(60) for future in futures]))
 """
