@@ -47,6 +47,10 @@ number_id!(
     /// Number of a registered buffer, assigned by the client that registered it; unique within a connection.
     RegionId(u32)
 );
+number_id!(
+    /// Number that a batch system gives a job.
+    JobId(u64)
+);
 
 macro_rules! bytes_id {
     ($(#[$doc:meta])* $name:ident($len:expr)) => {

@@ -9,6 +9,7 @@
 //! * [`token`] — the MAC'd capability for a lease.
 //! * [`munge`] — payload of a cluster user's credential.
 //! * [`comm`] — message passing between functions: members, their rendezvous, their messages.
+//! * [`batch`] — batch system → agent: jobs that begin and end on the node.
 //! * [`state`] — head of the file that keeps a worker's state between two leases.
 //! * [`task`] — tasks of Python workers and their results, inside the payloads of invocations.
 //! * [`storage`] — object storage that a lease asks for.
@@ -27,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod batch;
 pub mod code;
 pub mod comm;
 pub mod connection;

@@ -4,7 +4,7 @@ pub mod objections;
 #[cfg(feature = "grpc")]
 mod status;
 
-use crate::ids::{CodeHash, Epoch};
+use crate::ids::{CodeHash, Epoch, JobId};
 use objections::Objection;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -180,6 +180,8 @@ pub enum EndReason {
     DurationOver,
     /// Nothing ran on it for as long as the operator of its node lets a lease be idle.
     Idle,
+    /// A batch job has what the lease held of its node.
+    BatchJob(JobId),
 }
 
 impl fmt::Display for EndReason {
@@ -196,6 +198,7 @@ impl fmt::Display for EndReason {
             Self::SwappedOut => "nothing ran on it, and its state was saved: the next lease of that name restores it",
             Self::DurationOver => "it lasted as long as the operator of its node allows",
             Self::Idle => "nothing ran on it for longer than the operator of its node allows",
+            Self::BatchJob(job) => return write!(f, "batch job {job} has what it held of its node"),
         })
     }
 }

@@ -14,6 +14,7 @@ pub mod seeds;
 mod states;
 mod tasks;
 
+use hotlease_wire::batch::{NodeAnswer, NodeRequest};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{WorkerAnswer, WorkerOrder};
 use hotlease_wire::fabric::{Envelope, Inbox, Prefix};
@@ -82,6 +83,16 @@ pub const DECODERS: &[Decoder] = &[
         name: "order",
         check: message::<WorkerOrder>,
         seeds: seeds::order,
+    },
+    Decoder {
+        name: "node_request",
+        check: node_request,
+        seeds: seeds::node_request,
+    },
+    Decoder {
+        name: "node_answer",
+        check: message::<NodeAnswer>,
+        seeds: seeds::node_answer,
     },
     Decoder {
         name: "answer",
@@ -310,6 +321,14 @@ fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) ->
     // Messages reach logs and users: both must cope with any content.
     assert!(!format!("{message:?}").is_empty());
     true
+}
+
+fn node_request(bytes: &[u8]) -> bool {
+    if let Ok(request) = decode::<NodeRequest>(bytes) {
+        // Its result is not looked at: it must not panic.
+        let _ = request.check();
+    }
+    message::<NodeRequest>(bytes)
 }
 
 fn tunnel_frame(bytes: &[u8]) -> bool {

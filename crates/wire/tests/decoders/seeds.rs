@@ -2,6 +2,7 @@
 
 use super::refusals::{causes, refusals};
 use super::token_key;
+use hotlease_wire::batch::{BatchJob, CORE_MAX, JobShare, NAME_BYTES_MAX, NodeAnswer, NodeRequest};
 use hotlease_wire::comm::seat::{Seat, SeatSecret};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{CoreSharing, LentSlots, PollingPolicy, WorkerAnswer, WorkerOrder};
@@ -9,7 +10,9 @@ use hotlease_wire::fabric::{MessageKind, PortAddress, Prefix, RemoteMemory, Ring
 use hotlease_wire::frame::{
     Flags, Inline, InvocationId, InvocationStatus, LineWords, ReplyHeader, RequestHeader, Seq, Span,
 };
-use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex};
+use hotlease_wire::ids::{
+    AgentId, BootId, CodeHash, Epoch, FunctionIndex, JobId, LeaseId, RegionId, SlotIndex, WorkerIndex,
+};
 use hotlease_wire::limits::{
     CODE_BYTES_MAX, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX, TENANT_BYTES_MAX,
 };
@@ -269,6 +272,39 @@ pub fn order() -> Vec<Vec<u8>> {
     .collect()
 }
 
+pub fn node_request() -> Vec<Vec<u8>> {
+    let shares = [
+        JobShare::Node,
+        JobShare::Part {
+            cores: [0, CORE_MAX].into(),
+            gpus: [].into(),
+            memory_bytes: u64::MAX,
+        },
+    ];
+    let jobs = shares.map(|share| {
+        NodeRequest::Yield(BatchJob {
+            id: JobId(17),
+            user: "a".repeat(NAME_BYTES_MAX),
+            partition: "normal".into(),
+            account: String::new(),
+            share,
+        })
+    });
+    jobs.iter()
+        .chain([&NodeRequest::Retake(JobId(u64::MAX))])
+        .map(encode)
+        .collect()
+}
+
+pub fn node_answer() -> Vec<Vec<u8>> {
+    let answers = [
+        NodeAnswer::Free { leases: 3 },
+        NodeAnswer::Retaken,
+        NodeAnswer::Refused { why: "no".into() },
+    ];
+    answers.iter().map(encode).collect()
+}
+
 pub fn answer() -> Vec<Vec<u8>> {
     [
         WorkerAnswer::Ready {
@@ -479,7 +515,7 @@ const PLACE: SlotPlace = SlotPlace {
     slot: SlotIndex(2),
 };
 
-pub const END_REASONS: [EndReason; 9] = [
+pub const END_REASONS: [EndReason; 12] = [
     EndReason::Released,
     EndReason::Expired,
     EndReason::ClientGone,
@@ -489,4 +525,7 @@ pub const END_REASONS: [EndReason; 9] = [
     EndReason::TakenBack,
     EndReason::NoLongerLent,
     EndReason::SwappedOut,
+    EndReason::DurationOver,
+    EndReason::Idle,
+    EndReason::BatchJob(JobId(u64::MAX)),
 ];
