@@ -3,6 +3,7 @@
 mod cores;
 mod delegations;
 mod gpus;
+mod jobs;
 mod lease_end;
 mod moves;
 mod offering;
@@ -10,6 +11,8 @@ mod workers;
 
 use self::cores::Cores;
 use self::gpus::Gpus;
+use self::jobs::BatchJobs;
+use self::offering::Offer;
 use super::{
     ATTACH_WITHIN, Availability, BookAction, BookEvent, BookStep, CoreLease, EndedLease, LeasePhase, SessionId,
     WorkerRecord, WorkerState,
@@ -36,6 +39,9 @@ pub struct LeaseBook {
     gpus: Gpus,
     /// Memory that all leases together may ask for, bytes.
     memory_bytes: u64,
+    /// What the operator offers; in effect is that less what batch jobs have.
+    offer: Offer,
+    jobs: BatchJobs,
     /// Leases that hold cores.
     leases: BTreeMap<LeaseId, CoreLease>,
     /// The last leases that have ended, oldest first.
@@ -56,9 +62,16 @@ impl LeaseBook {
         let offered: BTreeSet<u32> = cores.into_iter().collect();
         Self {
             usable: offered.clone(),
-            cores: Cores::new(offered, 0),
+            cores: Cores::new(offered.iter().copied(), 0),
             gpus: Gpus::default(),
             memory_bytes,
+            offer: Offer {
+                cores: offered,
+                memory_bytes,
+                gpus: 0,
+                until: Duration::ZERO,
+            },
+            jobs: BatchJobs::default(),
             leases: BTreeMap::new(),
             ended: VecDeque::new(),
             epoch: Epoch(0),
@@ -86,6 +99,7 @@ impl LeaseBook {
     #[must_use]
     pub fn with_gpus(mut self, gpus: u32) -> Self {
         self.gpus = Gpus::new(gpus);
+        self.offer.gpus = gpus;
         self
     }
 
@@ -272,6 +286,11 @@ impl LeaseBook {
             }
             BookEvent::Resume => self.resume(),
             BookEvent::Offer(offer) => self.offer(&offer, now, actions),
+            BookEvent::BeginJob { job, share } => self.begin_job(job, share, now, actions),
+            BookEvent::EndJob { job } => {
+                self.end_job(job, now, actions);
+                Ok(())
+            }
             BookEvent::Stop => {
                 self.stop(now, actions);
                 Ok(())
@@ -332,6 +351,7 @@ impl LeaseBook {
             }
         };
         let epoch = self.next_epoch()?;
+        let memory_share = self.memory_share(&spec);
         let paid_cores = spec.billable_cores(&cores.concat());
         let mut workers = Vec::with_capacity(spec.workers as usize);
         for (index, (cores, gpus)) in cores.into_iter().zip(gpus).enumerate() {
@@ -356,11 +376,16 @@ impl LeaseBook {
             epoch,
             granted: now,
             expires: now + request.ttl.min(ATTACH_WITHIN),
+            memory_bytes: match spec.memory_bytes {
+                0 => memory_share.saturating_mul(spec.workers.into()),
+                _ => spec.all_memory_bytes(),
+            },
             request,
             paid_cores,
             cut: self.longest.map(|longest| now + longest),
             longest: self.longest.map(|longest| now + longest),
             leaving: None,
+            batch_job: None,
             phase: LeasePhase::Starting,
             workers,
             sessions: BTreeSet::new(),
@@ -479,6 +504,8 @@ impl LeaseBook {
 mod gpu_tests;
 #[cfg(test)]
 mod history_tests;
+#[cfg(test)]
+mod job_tests;
 #[cfg(test)]
 mod move_tests;
 #[cfg(test)]

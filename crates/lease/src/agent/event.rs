@@ -2,7 +2,8 @@
 
 use crate::ledger::FunctionTotals;
 use crate::request::LeaseRequest;
-use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
+use hotlease_wire::batch::JobShare;
+use hotlease_wire::ids::{Epoch, JobId, LeaseId, WorkerIndex};
 use hotlease_wire::session::{SlotPlace, UsageTotals};
 use hotlease_wire::{EndReason, Rejection};
 use std::collections::BTreeSet;
@@ -173,6 +174,19 @@ pub enum BookEvent {
     /// The node's offer changes. It grows at once. If it shrinks, free cores are withdrawn first, and leases that
     /// hold the rest end at the deadline.
     Offer(NodeOffer),
+    /// A batch job begins on the node, or may use more or less than before. What it may use is not offered until it
+    /// ends; leases that hold some of that end now.
+    BeginJob {
+        /// The job.
+        job: JobId,
+        /// What it may use.
+        share: JobShare,
+    },
+    /// A batch job has ended, or never was there: what it could use is offered again.
+    EndJob {
+        /// The job.
+        job: JobId,
+    },
     /// The agent is stopping: end all leases, grant nothing.
     Stop,
     /// Time passed. Every step looks at expiry; this event is for when nothing else happens.

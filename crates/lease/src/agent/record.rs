@@ -4,7 +4,7 @@ use super::SessionId;
 use crate::ledger::FunctionTotals;
 use crate::request::LeaseRequest;
 use hotlease_wire::EndReason;
-use hotlease_wire::ids::{Epoch, LeaseId};
+use hotlease_wire::ids::{Epoch, JobId, LeaseId};
 use hotlease_wire::session::{SlotPlace, UsageTotals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -118,6 +118,8 @@ pub struct CoreLease {
     pub id: LeaseId,
     /// What was requested.
     pub request: Arc<LeaseRequest>,
+    /// Memory that all its workers may use, asked for or as their share of the node, bytes; 0: not known.
+    pub memory_bytes: u64,
     /// Number of different cores on which the lease was placed at its grant: it pays for these.
     pub paid_cores: u32,
     /// Epoch at the grant; tokens carry it, and so do the first workers.
@@ -134,6 +136,8 @@ pub struct CoreLease {
     /// When the lease ends even if it is renewed, because its cores, GPUs or memory are no longer offered while the
     /// rest of the node is. Part of `cut`.
     pub leaving: Option<Duration>,
+    /// The batch job that has what the lease holds, if that is why it is leaving.
+    pub batch_job: Option<JobId>,
     /// Progress of the lease.
     pub phase: LeasePhase,
     /// The workers, by index.
@@ -198,6 +202,17 @@ impl CoreLease {
     /// Time until the lease ends unless something happens before.
     pub fn time_left(&self, now: Duration) -> Duration {
         self.ends_at().saturating_sub(now)
+    }
+
+    /// Reason to end the lease, if it ends at `now`.
+    pub(super) fn reason_at(&self, now: Duration) -> EndReason {
+        let is_cut = |at: Option<Duration>| at.is_some_and(|at| at <= now);
+        match self.batch_job {
+            Some(job) if is_cut(self.leaving) => EndReason::BatchJob(job),
+            _ if is_cut(self.cut) && self.longest != self.cut => EndReason::Reclaimed,
+            _ if is_cut(self.cut) => EndReason::DurationOver,
+            _ => EndReason::Expired,
+        }
     }
 
     pub(super) fn renew(&mut self, now: Duration) {

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
     usable: u32,
-    /// The GPUs with numbers below this are offered.
-    offered: u32,
+    /// The GPUs with numbers below this are offered, except those that batch jobs have.
+    below: u32,
+    of_jobs: BTreeSet<u32>,
     held: BTreeSet<u32>,
 }
 
@@ -16,7 +17,8 @@ impl Gpus {
     pub(super) fn new(usable: u32) -> Self {
         Self {
             usable,
-            offered: usable,
+            below: usable,
+            of_jobs: BTreeSet::new(),
             held: BTreeSet::new(),
         }
     }
@@ -26,19 +28,32 @@ impl Gpus {
     }
 
     pub(super) fn offered(&self) -> u32 {
-        self.offered
+        self.offered_ones().count() as u32
     }
 
     pub(super) fn free(&self) -> u32 {
-        self.offered - self.held.range(..self.offered).count() as u32
+        self.free_ones().count() as u32
+    }
+
+    /// Whether this GPU is offered, held or not.
+    #[cfg(test)]
+    pub(super) fn is_offered(&self, gpu: u32) -> bool {
+        gpu < self.below && !self.of_jobs.contains(&gpu)
+    }
+
+    fn offered_ones(&self) -> impl Iterator<Item = u32> {
+        (0..self.below).filter(|gpu| !self.of_jobs.contains(gpu))
+    }
+
+    fn free_ones(&self) -> impl Iterator<Item = u32> {
+        self.offered_ones().filter(|gpu| !self.held.contains(gpu))
     }
 
     /// Takes `each` GPUs for each of the workers, no GPU twice. Returns none and changes nothing if too few are
     /// free.
     pub(super) fn take(&mut self, workers: u32, each: u32) -> Option<Vec<Vec<u32>>> {
         let asked = workers.checked_mul(each).filter(|asked| *asked <= self.free())?;
-        let free = (0..self.offered).filter(|gpu| !self.held.contains(gpu));
-        let taken: Vec<u32> = free.take(asked as usize).collect();
+        let taken: Vec<u32> = self.free_ones().take(asked as usize).collect();
         self.held.extend(&taken);
         let mut taken = taken.into_iter();
         let worker = |_| taken.by_ref().take(each as usize).collect();
@@ -51,10 +66,11 @@ impl Gpus {
         }
     }
 
-    /// Offers the first `gpus` GPUs from now on, at most those that exist. A held GPU that is no longer offered
-    /// returns to its owner with its lease.
-    pub(super) fn offer(&mut self, gpus: u32) {
-        self.offered = gpus.min(self.usable);
+    /// Offers the first `gpus` GPUs from now on, at most those that exist, except those of batch jobs. A held GPU that
+    /// is no longer offered returns to its owner with its lease.
+    pub(super) fn offer(&mut self, gpus: u32, of_jobs: BTreeSet<u32>) {
+        self.below = gpus.min(self.usable);
+        self.of_jobs = of_jobs;
     }
 }
 
@@ -89,19 +105,24 @@ mod tests {
                         let taken = gpus.take(random.random_range(1..4), random.random_range(0..4));
                         let taken = taken.into_iter().flatten();
                         for worker in taken {
-                            let offered = worker.iter().all(|gpu| *gpu < gpus.offered());
-                            assert!(offered, "seed {seed}: {worker:?} of {}", gpus.offered());
+                            let offered = worker.iter().all(|gpu| gpus.is_offered(*gpu));
+                            assert!(offered, "seed {seed}: {worker:?} of {gpus:?}");
                             held.push(worker);
                         }
                     }
-                    2 => gpus.offer(random.random_range(0..10)),
+                    2 => {
+                        let of_jobs = (0..random.random_range(0..3))
+                            .map(|_| random.random_range(0..9))
+                            .collect();
+                        gpus.offer(random.random_range(0..10), of_jobs);
+                    }
                     _ if held.is_empty() => {}
                     _ => gpus.give_back(held.swap_remove(random.random_range(0..held.len()))),
                 }
                 let all: Vec<u32> = held.concat();
                 let different: BTreeSet<u32> = all.iter().copied().collect();
                 assert_eq!(all.len(), different.len(), "seed {seed}: {held:?}");
-                let offered = all.iter().filter(|gpu| **gpu < gpus.offered()).count() as u32;
+                let offered = all.iter().filter(|gpu| gpus.is_offered(**gpu)).count() as u32;
                 assert_eq!(gpus.free(), gpus.offered() - offered, "seed {seed}: {held:?}");
             }
         }

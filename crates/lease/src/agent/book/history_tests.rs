@@ -2,7 +2,8 @@
 
 use super::tests::{SECOND, gone, grant, id, up};
 use super::*;
-use hotlease_wire::ids::SlotIndex;
+use hotlease_wire::batch::JobShare;
+use hotlease_wire::ids::{JobId, SlotIndex};
 use hotlease_wire::session::SlotPlace;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -102,19 +103,36 @@ fn check_invariants(book: &LeaseBook, now: Duration) {
             assert!(lease.ends_at() > now, "{} outlives its expiry", lease.id);
         }
     }
+    // A lease may still be ending on what a batch job has.
+    let offered = held.iter().filter(|core| book.cores.offered_set().contains(core));
     assert_eq!(
-        held.len() as u32 + book.free_cores(),
+        offered.count() as u32 + book.free_cores(),
         book.offered_cores(),
         "a core was lost or made"
     );
     let gpus: Vec<u32> = book.leases().flat_map(|lease| lease.gpus()).collect();
     let different: HashSet<_> = gpus.iter().collect();
     assert_eq!(gpus.len(), different.len(), "a GPU is in two leases");
+    let offered = gpus.iter().filter(|gpu| book.gpus.is_offered(**gpu));
     assert_eq!(
-        gpus.len() as u32 + book.free_gpus(),
+        offered.count() as u32 + book.free_gpus(),
         book.offered_gpus(),
         "a GPU was lost or made"
     );
+    for (job, share) in book.jobs() {
+        let on_it = book.leases().filter(|lease| jobs::is_on(share, lease));
+        let ending = on_it.map(|lease| !lease.is_active()).collect::<Vec<_>>();
+        assert!(
+            ending.iter().all(|ending| *ending),
+            "a lease goes on with what job {job} has"
+        );
+        assert_eq!(book.has_room_for(job), ending.is_empty());
+        let cores = book.cores.offered_set();
+        match share {
+            JobShare::Node => assert_eq!(cores.len(), 0, "job {job} has all cores"),
+            JobShare::Part { cores: of_job, .. } => assert!(cores.is_disjoint(of_job), "job {job} has {of_job:?}"),
+        }
+    }
 }
 
 #[test]
@@ -134,7 +152,7 @@ fn random_histories_keep_every_promise() {
         for _event in 0..2000 {
             now += Duration::from_millis(random.random_range(0..200));
             let lease = id(random.random_range(leases.saturating_sub(8)..=leases));
-            let event = match random.random_range(0..12) {
+            let event = match random.random_range(0..13) {
                 0 => {
                     leases += 1;
                     let ttl = Duration::from_millis(random.random_range(100..3000));
@@ -188,6 +206,25 @@ fn random_histories_keep_every_promise() {
                     lease,
                     delegation: random.random_range(0..4),
                 },
+                12 => {
+                    let job = JobId(random.random_range(1..4));
+                    let some = |random: &mut StdRng| (0..3).map(|_| random.random_range(0..12)).collect();
+                    match random.random_range(0..5) {
+                        0 => BookEvent::BeginJob {
+                            job,
+                            share: JobShare::Part {
+                                cores: some(&mut random),
+                                gpus: some(&mut random),
+                                memory_bytes: 0,
+                            },
+                        },
+                        1 => BookEvent::BeginJob {
+                            job,
+                            share: JobShare::Node,
+                        },
+                        _ => BookEvent::EndJob { job },
+                    }
+                }
                 // A worker comes up or dies: any living one, also one that is to be killed.
                 choice => {
                     let mut living: Vec<_> = world.living.keys().copied().collect();

@@ -24,6 +24,7 @@ impl LeaseBook {
             Availability::Serving => return Ok(()),
             Availability::Draining => "the node is being given back",
             Availability::Drained => "the node was given back",
+            Availability::Standby if self.jobs.iter().next().is_some() => "batch jobs have the node",
             Availability::Standby => "the node offers no cores",
             Availability::Stopping => "the agent is stopping",
         };
@@ -87,11 +88,8 @@ impl LeaseBook {
 
     pub(super) fn expire(&mut self, now: Duration, actions: &mut Vec<BookAction>) {
         for lease in self.active_ids(|lease| lease.ends_at() <= now) {
-            let ends = self.leases.get(&lease).map(|lease| (lease.cut, lease.longest));
-            let reason = match ends {
-                Some((Some(cut), longest)) if cut <= now && longest != Some(cut) => EndReason::Reclaimed,
-                Some((Some(cut), _)) if cut <= now => EndReason::DurationOver,
-                _ => EndReason::Expired,
+            let Some(reason) = self.leases.get(&lease).map(|lease| lease.reason_at(now)) else {
+                continue;
             };
             self.end(lease, reason, now, actions);
         }

@@ -7,6 +7,34 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// What the operator offers of the node, whether batch jobs have it now or not.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) cores: BTreeSet<u32>,
+    pub(super) memory_bytes: u64,
+    /// Number of GPUs, the first ones.
+    pub(super) gpus: u32,
+    /// When leases end that hold more than that.
+    pub(super) until: Duration,
+}
+
+/// The youngest of these leases, so many that the others hold at most `limit` bytes.
+pub(super) fn youngest_beyond<'l>(
+    limit: u64,
+    leases: impl Iterator<Item = &'l mut CoreLease>,
+    held: impl Fn(&CoreLease) -> u64,
+) -> Vec<&'l mut CoreLease> {
+    let mut leases: Vec<_> = leases.collect();
+    leases.sort_by_key(|lease| Reverse((lease.granted, lease.epoch)));
+    let mut sum = leases.iter().fold(0, |sum: u64, lease| sum.saturating_add(held(lease)));
+    let is_beyond = |lease: &&'l mut CoreLease| {
+        let is_beyond = sum > limit;
+        sum -= held(lease).min(sum);
+        is_beyond
+    };
+    leases.into_iter().take_while(is_beyond).collect()
+}
+
 impl LeaseBook {
     /// Adds cores that the node may offer beside those that it offers now.
     #[must_use]
@@ -15,7 +43,7 @@ impl LeaseBook {
         self
     }
 
-    /// Present offer of the node: cores by number, and memory in bytes.
+    /// Present offer of the node, less what batch jobs have: cores by number, and memory in bytes.
     pub fn offer_now(&self) -> (Vec<u32>, u64) {
         (self.cores.offered_set().iter().copied().collect(), self.memory_bytes)
     }
@@ -27,46 +55,60 @@ impl LeaseBook {
         now: Duration,
         actions: &mut Vec<BookAction>,
     ) -> Result<(), Rejection> {
-        let offered = self.resolve_cores(&offer.cores)?;
-        let gpus = offer.gpus.unwrap_or(self.gpus.offered());
+        let cores = self.resolve_cores(&offer.cores)?;
+        let gpus = offer.gpus.unwrap_or(self.offer.gpus);
         if gpus > self.gpus.usable() {
             let what = format!("the agent has {} GPUs, not {gpus}", self.gpus.usable());
             return Err(Rejection::BadRequest { what });
         }
-        self.gpus.offer(gpus);
-        let held: BTreeSet<u32> = self.leases.values().flat_map(CoreLease::held_cores).collect();
-        self.cores.offer(offered.clone(), &held);
-        self.memory_bytes = offer.memory_bytes.unwrap_or(self.memory_bytes);
-        for lease in self.leases.values_mut() {
-            // A move that is under way may fail or succeed, so both cores count.
-            let has_cores = lease.held_cores().iter().all(|core| offered.contains(core));
-            let kept = has_cores && lease.gpus().iter().all(|gpu| *gpu < gpus);
-            lease.leaving = match (kept, lease.leaving) {
-                (true, _) => None,
-                (false, earlier) => Some(earlier.map_or(offer.until, |by| by.min(offer.until))),
-            };
-        }
-        self.fit_memory(offer.until);
-        self.cut_leases();
+        self.offer = Offer {
+            cores,
+            memory_bytes: offer.memory_bytes.unwrap_or(self.offer.memory_bytes),
+            gpus,
+            until: offer.until,
+        };
+        self.put_into_effect();
         self.expire(now, actions);
         Ok(())
     }
 
-    /// Marks the youngest leases as leaving until the memory is enough for the others.
-    fn fit_memory(&mut self, until: Duration) {
-        let mut asked: Vec<_> = self
-            .leases
-            .values_mut()
-            .filter(|lease| lease.leaving.is_none() && lease.request.spec.memory_bytes > 0)
-            .collect();
-        asked.sort_by_key(|lease| Reverse((lease.granted, lease.epoch)));
+    /// Offers what the operator offers, less what batch jobs may use. Marks leases that hold more than that as leaving:
+    /// what a job may use, they lose at once, the rest when the operator's offer says.
+    pub(super) fn put_into_effect(&mut self) {
+        let of_jobs = self.jobs.sum();
+        let (cores, gpus, memory_bytes) = match self.jobs.have_all() {
+            true => (BTreeSet::new(), 0, 0),
+            false => (
+                self.offer.cores.difference(&of_jobs.cores).copied().collect(),
+                self.offer.gpus,
+                self.offer.memory_bytes.saturating_sub(of_jobs.memory_bytes),
+            ),
+        };
+        let held: BTreeSet<u32> = self.leases.values().flat_map(CoreLease::held_cores).collect();
+        self.cores.offer(cores, &held);
+        self.gpus.offer(gpus, of_jobs.gpus);
+        self.memory_bytes = memory_bytes;
+        for lease in self.leases.values_mut() {
+            // A move that is under way may fail or succeed, so both cores count.
+            let has_cores = lease.held_cores().iter().all(|core| self.offer.cores.contains(core));
+            let kept = has_cores && lease.gpus().iter().all(|gpu| *gpu < self.offer.gpus);
+            let earlier = lease.leaving.filter(|_| lease.batch_job.is_none());
+            let until = earlier.map_or(self.offer.until, |earlier| earlier.min(self.offer.until));
+            lease.leaving = (!kept).then_some(until);
+            lease.batch_job = None;
+        }
+        self.fit_memory();
+        self.make_room_for_jobs();
+        self.cut_leases();
+    }
+
+    /// Marks the youngest leases as leaving until the memory that the operator offers is enough for the others.
+    fn fit_memory(&mut self) {
+        let (limit, until) = (self.offer.memory_bytes, self.offer.until);
         let held = |lease: &CoreLease| lease.request.spec.all_memory_bytes();
-        let mut sum = asked.iter().fold(0, |sum: u64, lease| sum.saturating_add(held(lease)));
-        for lease in asked {
-            if sum <= self.memory_bytes {
-                return;
-            }
-            sum -= held(lease).min(sum);
+        let asked = self.leases.values_mut();
+        let asked = asked.filter(|lease| lease.leaving.is_none() && lease.request.spec.memory_bytes > 0);
+        for lease in youngest_beyond(limit, asked, held) {
             lease.leaving = Some(until);
         }
     }
@@ -74,7 +116,7 @@ impl LeaseBook {
     fn resolve_cores(&self, cores: &OfferedCores) -> Result<BTreeSet<u32>, Rejection> {
         let bad = |what: String| Err(Rejection::BadRequest { what });
         match cores {
-            OfferedCores::Unchanged => Ok(self.cores.offered_set().clone()),
+            OfferedCores::Unchanged => Ok(self.offer.cores.clone()),
             OfferedCores::All => Ok(self.usable.clone()),
             OfferedCores::These(cores) => match cores.difference(&self.usable).next() {
                 Some(core) => bad(format!(
@@ -93,7 +135,7 @@ impl LeaseBook {
     /// The offered set with `count` cores: added cores come from the end, as most systems put their own work on the
     /// first ones.
     fn resized(&self, count: usize) -> BTreeSet<u32> {
-        let mut wanted = self.cores.offered_set().clone();
+        let mut wanted = self.offer.cores.clone();
         if let Some(more) = count.checked_sub(wanted.len()) {
             let others: Vec<u32> = self.usable.difference(&wanted).copied().collect();
             wanted.extend(others.iter().rev().take(more));
@@ -102,7 +144,8 @@ impl LeaseBook {
         let mut leases: Vec<_> = self.leases.values().collect();
         leases.sort_by_key(|lease| (lease.is_active(), Reverse((lease.granted, lease.epoch))));
         let held = leases.into_iter().flat_map(CoreLease::held_cores);
-        for core in self.cores.free_set().iter().copied().chain(held) {
+        let of_jobs = self.offer.cores.difference(self.cores.offered_set());
+        for core in self.cores.free_set().iter().chain(of_jobs).copied().chain(held) {
             if wanted.len() == count {
                 break;
             }

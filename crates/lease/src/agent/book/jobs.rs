@@ -1,0 +1,150 @@
+//! Batch jobs on the node: what a job may use is not offered while it runs.
+
+use super::LeaseBook;
+use super::offering::youngest_beyond;
+use crate::agent::{BookAction, CoreLease};
+use hotlease_wire::Rejection;
+use hotlease_wire::batch::JobShare;
+use hotlease_wire::ids::JobId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Most batch jobs on one node.
+const JOBS_MAX: usize = 8192;
+
+/// The batch jobs on a node, with what each may use.
+#[derive(Debug, Default)]
+pub(super) struct BatchJobs(BTreeMap<JobId, JobShare>);
+
+/// Parts of a node.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    pub(super) cores: BTreeSet<u32>,
+    pub(super) gpus: BTreeSet<u32>,
+    pub(super) memory_bytes: u64,
+}
+
+impl BatchJobs {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (JobId, &JobShare)> {
+        self.0.iter().map(|(job, share)| (*job, share))
+    }
+
+    /// Whether a job may use all of the node.
+    pub(super) fn have_all(&self) -> bool {
+        self.0.values().any(|share| *share == JobShare::Node)
+    }
+
+    /// All that jobs may use which do not have the whole node.
+    pub(super) fn sum(&self) -> Parts {
+        let mut sum = Parts::default();
+        for share in self.0.values() {
+            if let JobShare::Part {
+                cores,
+                gpus,
+                memory_bytes,
+            } = share
+            {
+                sum.cores.extend(cores);
+                sum.gpus.extend(gpus);
+                sum.memory_bytes = sum.memory_bytes.saturating_add(*memory_bytes);
+            }
+        }
+        sum
+    }
+
+    /// The first job that may use a core or a GPU of the lease.
+    fn first_on(&self, lease: &CoreLease) -> Option<JobId> {
+        let mut jobs = self.iter();
+        jobs.find(|(_, share)| is_on(share, lease)).map(|(job, _)| job)
+    }
+
+    /// The job that may use the most memory, if any was given some.
+    fn largest(&self) -> Option<JobId> {
+        let given = self.iter().filter_map(|(job, share)| match share {
+            JobShare::Part { memory_bytes, .. } if *memory_bytes > 0 => Some((*memory_bytes, job)),
+            _ => None,
+        });
+        given.max().map(|(_, job)| job)
+    }
+}
+
+/// Whether a job may use a core or a GPU that the lease holds.
+pub(super) fn is_on(share: &JobShare, lease: &CoreLease) -> bool {
+    match share {
+        JobShare::Node => true,
+        JobShare::Part { cores, gpus, .. } => {
+            let is_on_core = lease.held_cores().iter().any(|core| cores.contains(core));
+            is_on_core || lease.gpus().iter().any(|gpu| gpus.contains(gpu))
+        }
+    }
+}
+
+impl LeaseBook {
+    /// The batch jobs on the node, with what each may use.
+    pub fn jobs(&self) -> impl Iterator<Item = (JobId, &JobShare)> {
+        self.jobs.iter()
+    }
+
+    /// Whether no lease, ending or not, holds anything that this job may use.
+    pub fn has_room_for(&self, job: JobId) -> bool {
+        let Some(share) = self.jobs.0.get(&job) else {
+            return true;
+        };
+        let is_given_memory = matches!(share, JobShare::Part { memory_bytes, .. } if *memory_bytes > 0);
+        let held = self.leases.values().map(|lease| lease.memory_bytes);
+        let fits = held.fold(0, u64::saturating_add) <= self.memory_bytes;
+        let has_memory = !is_given_memory || self.offer.memory_bytes == 0 || fits;
+        has_memory && !self.leases.values().any(|lease| is_on(share, lease))
+    }
+
+    /// Withdraws what a job may use from the offer, and ends the leases that hold some of it.
+    pub(super) fn begin_job(
+        &mut self,
+        job: JobId,
+        share: JobShare,
+        now: Duration,
+        actions: &mut Vec<BookAction>,
+    ) -> Result<(), Rejection> {
+        if self.jobs.0.len() == JOBS_MAX && !self.jobs.0.contains_key(&job) {
+            return Err(Rejection::TooMany {
+                what: "batch jobs on one node".into(),
+                limit: JOBS_MAX as u64,
+            });
+        }
+        self.jobs.0.insert(job, share);
+        self.put_into_effect();
+        self.expire(now, actions);
+        Ok(())
+    }
+
+    /// Offers again what a job could use, unless another one may.
+    pub(super) fn end_job(&mut self, job: JobId, now: Duration, actions: &mut Vec<BookAction>) {
+        if self.jobs.0.remove(&job).is_some() {
+            self.put_into_effect();
+            self.expire(now, actions);
+        }
+    }
+
+    /// Marks leases that hold what jobs may use as over. Of memory it is the youngest leases' that jobs get.
+    pub(super) fn make_room_for_jobs(&mut self) {
+        let over = |lease: &mut CoreLease, job| {
+            lease.leaving = Some(Duration::ZERO);
+            lease.batch_job = Some(job);
+        };
+        for lease in self.leases.values_mut() {
+            if let Some(job) = self.jobs.first_on(lease) {
+                over(lease, job);
+            }
+        }
+        // A node whose memory is not known can give none back.
+        if self.offer.memory_bytes == 0 {
+            return;
+        }
+        let Some(job) = self.jobs.largest() else { return };
+        let others = self.leases.values_mut();
+        let others = others.filter(|lease| lease.is_active() && lease.batch_job.is_none());
+        for lease in youngest_beyond(self.memory_bytes, others, |lease| lease.memory_bytes) {
+            over(lease, job);
+        }
+    }
+}
