@@ -18,6 +18,8 @@ use std::time::Duration;
 pub const AGENT_SOCKET: &str = "agent.sock";
 /// File name of the socket for client sessions in the runtime directory.
 pub const SESSION_SOCKET: &str = "session.sock";
+/// File name of the socket by which a batch system tells which jobs begin and end on the node, in the runtime directory.
+pub const NODE_SOCKET: &str = "node.sock";
 /// File name of the lock of a running agent in the runtime directory.
 pub const AGENT_LOCK: &str = "agent.lock";
 /// File name of the agent's identity, in the state directory or else in the runtime directory.
@@ -134,6 +136,9 @@ pub struct AgentConfig {
     pub direct_gpus: u32,
     /// Service for other hosts (default: none).
     pub network: Option<AgentNetwork>,
+    /// Folder in which `hotlease-node` keeps a file for each batch job that runs on the node, so that an agent that starts
+    /// meanwhile knows of it (default: none).
+    pub batch_jobs: Option<PathBuf>,
     /// Directory of its identity and its usage journal, owned by the agent's user alone, on a local disk (default:
     /// none; the identity is kept in the runtime directory, and usage in memory).
     pub state_dir: Option<PathBuf>,
@@ -199,6 +204,7 @@ impl AgentConfig {
             token_key_rotation: Duration::from_secs(24 * 3600),
             direct_gpus: 0,
             network: None,
+            batch_jobs: None,
             state_dir: None,
         }
     }

@@ -1,6 +1,7 @@
 //! Control of the agent: its start and stop, its sockets and sessions, its manager, and its periodic tasks.
 
 pub(crate) mod agent;
+pub(crate) mod batch;
 pub(crate) mod cores;
 pub(crate) mod listener;
 pub(crate) mod listing;

@@ -35,7 +35,9 @@ mod node;
 mod socket;
 mod workers;
 
-pub use config::{AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, AgentNetwork, SESSION_SOCKET, SharedByTenants};
+pub use config::{
+    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, AgentNetwork, NODE_SOCKET, SESSION_SOCKET, SharedByTenants,
+};
 pub use control::agent::Agent;
 pub use data::images::Environments;
 pub use data::swap::SwapOptions;

@@ -1,6 +1,7 @@
 //! State of the agent, and the one way to change it: a step of the book of leases, whose actions are then carried out.
 
 mod attachment;
+mod batch;
 mod delegation;
 mod description;
 pub(crate) mod direct;

@@ -1,6 +1,7 @@
 //! Life of an agent: start, service, stop.
 
-use crate::config::{AGENT_SOCKET, AgentNetwork, SESSION_SOCKET};
+use crate::config::{AGENT_SOCKET, AgentNetwork, NODE_SOCKET, SESSION_SOCKET};
+use crate::control::batch::NodeSocket;
 use crate::control::cores;
 use crate::control::listener::{GrpcListener, SessionListener, SocketFile};
 use crate::control::lock::{DirectoryLock, keep_identity, kept_identity};
@@ -128,6 +129,7 @@ impl Agent {
         let storage = Storage::open(config.storage.as_deref()).await?;
         let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
         let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
+        let node_socket = NodeSocket::bind(&lock, NODE_SOCKET)?;
         let tls = match &config.network {
             Some(network) => Some(listen(network).await?),
             None => None,
@@ -187,6 +189,11 @@ impl Agent {
         let given = (identity.sharing, identity.gpus);
         let supply = WorkerSupply::new(launcher, (pools, Arc::new(spares)), storage, given);
         let node = Arc::new(Node::new(identity, supply, Borrowing::new(memory), journal));
+        if let Some(folder) = &config.batch_jobs {
+            node.recall_jobs(folder).map_err(|refusal| AgentError::Config {
+                what: refusal.to_string(),
+            })?;
+        }
         let (registered, is_registered) = watch::channel(false);
         let manager = match (elsewhere, &config.manager_socket) {
             (Some(network), _) => {
@@ -211,6 +218,7 @@ impl Agent {
             node,
             grpc,
             sessions,
+            node_socket,
             tls: tls.map(|(listener, _)| {
                 let is_open = config
                     .network
@@ -360,6 +368,7 @@ struct AgentParts {
     node: Arc<Node>,
     grpc: GrpcListener,
     sessions: SessionListener,
+    node_socket: NodeSocket,
     /// Listener of the TLS port, and whether it admits clients without a certificate, which show the token of a lease.
     tls: Option<(TlsListener, bool)>,
     membership: Option<ManagerMembership>,
@@ -394,6 +403,7 @@ impl AgentParts {
         let places = SessionPlaces::default();
         let local = self.sessions.serve(Arc::clone(&node), places.clone(), closing.clone());
         let sessions = tokio::spawn(local);
+        let batch = tokio::spawn(self.node_socket.serve(Arc::clone(&node), closing.clone()));
         let service = Service {
             node: Arc::clone(&node),
         };
@@ -426,6 +436,7 @@ impl AgentParts {
         }
         close.send_replace(true);
         finish("sessions", sessions).await;
+        finish("the node socket", batch).await;
         if let Some(network) = network {
             finish("the TLS port", network).await;
         }

@@ -1,4 +1,4 @@
-//! Listeners of the agent's two Unix sockets, with checks of users and limits on sessions.
+//! Listeners of the agent's Unix sockets, with checks of users and limits on sessions.
 
 use crate::AgentError;
 use crate::control::lock::DirectoryLock;
@@ -47,8 +47,20 @@ fn failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> AgentError +
 }
 
 /// Admits the agent's own user and root, and no other user.
-fn admits(uid: u32) -> bool {
+pub(crate) fn admits(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
+}
+
+/// Binds a socket for messages in the runtime directory.
+pub(crate) fn bind(lock: &DirectoryLock, name: &str) -> Result<(AsyncFd<SocketListener>, SocketFile), AgentError> {
+    let path = lock.socket_path(name)?;
+    let failed = failed("listen on", &path);
+    let listener = SocketListener::bind(&path).map_err(&failed)?;
+    let file = SocketFile(path);
+    // See AsyncSocket::new; a listener owns its descriptor as well.
+    #[allow(deprecated)]
+    let listener = AsyncFd::new(listener).map_err(&failed)?;
+    Ok((listener, file))
 }
 
 /// Accepts client sessions.
@@ -59,13 +71,7 @@ pub(crate) struct SessionListener {
 
 impl SessionListener {
     pub fn bind(lock: &DirectoryLock, name: &str) -> Result<Self, AgentError> {
-        let path = lock.socket_path(name)?;
-        let failed = failed("listen on", &path);
-        let listener = SocketListener::bind(&path).map_err(&failed)?;
-        let file = SocketFile(path);
-        // See AsyncSocket::new; a listener owns its descriptor as well.
-        #[allow(deprecated)]
-        let listener = AsyncFd::new(listener).map_err(&failed)?;
+        let (listener, file) = bind(lock, name)?;
         Ok(Self { listener, file })
     }
 
@@ -112,7 +118,8 @@ impl SessionListener {
     }
 }
 
-async fn accept(listener: &AsyncFd<SocketListener>) -> Socket {
+/// Accepts the next connection, however often the system cannot.
+pub(crate) async fn accept(listener: &AsyncFd<SocketListener>) -> Socket {
     loop {
         let error = match listener.readable().await {
             Ok(mut ready) => match listener.get_ref().accept() {

@@ -71,7 +71,7 @@ async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation) -
     let (IncarnationState::Up(process), Some(keeping)) = (worker.state(), &worker.keeping) else {
         return false;
     };
-    match keeping.save(&process).await {
+    match keeping.save(&process, Duration::MAX).await {
         // Refused if the lease has ended meanwhile.
         Ok(()) => drop(node.step(BookEvent::End {
             lease: lease.id,

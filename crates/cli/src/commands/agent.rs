@@ -50,6 +50,10 @@ pub(crate) struct AgentArgs {
     /// workers, sync the journal and report the last usage, even on a slow disk
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantity::parse_notice)]
     drain_within: Duration,
+    /// Folder in which `hotlease-node` keeps a file for each batch job that runs on this node, such as /run/hotlease-jobs:
+    /// the agent offers nothing of what they have, from its start on
+    #[arg(long, value_name = "DIR")]
+    batch_jobs: Option<PathBuf>,
     /// How often the key of lease tokens is replaced, such as 24h; `hotlease admin key rotate` replaces it at once
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = quantity::parse_notice)]
     token_key_rotation: Duration,
@@ -326,6 +330,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result
         config.network = args.network.config()?;
         config.state_dir = args.state.agent_directory(&dir);
         config.token_key_rotation = args.token_key_rotation;
+        config.batch_jobs = args.batch_jobs;
         let agent = Agent::start(config).await?;
         let serving = AgentSummary {
             pid: std::process::id(),

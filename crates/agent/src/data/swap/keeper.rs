@@ -130,8 +130,8 @@ impl WorkerStateKeeper {
     }
 
     /// Has the worker write its state, if that is still possible; then the worker serves no client any more, and must
-    /// be ended. A written state is not written again.
-    pub async fn save(&self, worker: &StartedWorker) -> Result<(), SaveError> {
+    /// be ended. A written state is not written again. It takes at most `limit`, and the operator's limit.
+    pub async fn save(&self, worker: &StartedWorker, limit: Duration) -> Result<(), SaveError> {
         let mut progress = self.progress.lock().await;
         let hold = match std::mem::replace(&mut *progress, StateStage::Over) {
             StateStage::Living(hold) => hold,
@@ -150,10 +150,10 @@ impl WorkerStateKeeper {
             (hold, part)
         });
         // Without the file system's answer there is neither a hold nor a file to write to.
-        let opened = self.in_time(FILES_LIMIT, opening).await;
+        let opened = self.in_time(FILES_LIMIT.min(limit), opening).await;
         let (hold, part) = opened.map_err(|why| self.lose(why))?;
         let saved = match part {
-            Ok(part) => transfer::save(worker, part, self.options.limit).await,
+            Ok(part) => transfer::save(worker, part, self.options.limit.min(limit)).await,
             Err(why) => Err(SaveError::Refused(why)),
         };
         match saved {

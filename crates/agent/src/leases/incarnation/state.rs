@@ -4,7 +4,11 @@ use super::{Incarnation, IncarnationState, not_started, worker_died};
 use crate::leases::cause::KillReason;
 use crate::leases::libraries::LoadedCode;
 use crate::workers::worker::{StartError, StartedWorker};
-use hotlease_wire::{Cause, Rejection};
+use hotlease_wire::{Cause, EndReason, Rejection};
+use std::time::Duration;
+
+/// Time for saving a state while a batch job waits for the node.
+const BEFORE_JOB_LIMIT: Duration = Duration::from_millis(80);
 
 impl Incarnation {
     /// Finds the state, before there is a worker.
@@ -44,12 +48,16 @@ impl Incarnation {
 
     /// Saves the state at the end of its lease, before it is killed, if no function runs.
     pub(super) async fn save_state(&self, worker: &StartedWorker) {
-        let ended = matches!(*self.killed.borrow(), Some(KillReason::LeaseEnded(_)));
-        if let Some(keeping) = self.keeping.as_ref().filter(|_| ended)
+        let limit = match *self.killed.borrow() {
+            Some(KillReason::LeaseEnded(EndReason::BatchJob(_))) => Some(BEFORE_JOB_LIMIT),
+            Some(KillReason::LeaseEnded(_)) => Some(Duration::MAX),
+            _ => None,
+        };
+        if let (Some(keeping), Some(limit)) = (&self.keeping, limit)
             && self.running().next().is_none()
         {
             // Result ignored: `save` records it.
-            let _ = keeping.save(worker).await;
+            let _ = keeping.save(worker, limit).await;
         }
     }
 
