@@ -1,0 +1,21 @@
+//! The system's log, and for people who try the program, standard error.
+
+use nix::syslog::{Facility, LogFlags, Severity, openlog, syslog};
+
+/// Notes what was done.
+pub fn note(text: &str) {
+    write(Severity::LOG_INFO, text);
+}
+
+/// Notes what was not done, or by force.
+pub fn error(text: &str) {
+    write(Severity::LOG_ERR, text);
+}
+
+#[allow(clippy::print_stderr)]
+fn write(severity: Severity, text: &str) {
+    eprintln!("hotlease-node: {text}");
+    // A log that cannot be written to cannot say so.
+    let _ = openlog(Some(c"hotlease-node"), LogFlags::LOG_PID, Facility::LOG_DAEMON);
+    let _ = syslog(severity, text);
+}
