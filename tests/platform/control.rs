@@ -1,5 +1,6 @@
 //! The platform as its operators and users see it: nodes, bills, the command line and REST.
 
+mod batch;
 mod billing;
 mod commands;
 mod environments;

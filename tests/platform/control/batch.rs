@@ -1,0 +1,222 @@
+//! Batch jobs that come to a node on which leases run, as `hotlease-node` tells the agent of them.
+
+use hotlease_client::{Code, Error, Invocation, Invoker, LeaseOptions};
+use hotlease_tests::hosts::Host;
+use hotlease_tests::library::library;
+use hotlease_tests::marks::Marks;
+use hotlease_tests::platform::{LIMIT, program};
+use hotlease_tests::process::{Process, cores};
+use hotlease_tests::site::Daemon;
+use hotlease_tests::slurm::Slurm;
+use hotlease_tests::wait::until_true;
+use hotlease_wire::EndReason;
+use hotlease_wire::ids::JobId;
+use nix::sys::signal::Signal;
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+/// A manager, and an agent of two cores at most.
+struct Node {
+    host: Host,
+    _manager: Daemon,
+    agent: Daemon,
+}
+
+impl Node {
+    fn start() -> Self {
+        let host = Host::here();
+        let manager = Daemon::start(&host, &["manager"]);
+        let agent = Self::agent(&host);
+        let node = Self {
+            host,
+            _manager: manager,
+            agent,
+        };
+        node.serves();
+        node
+    }
+
+    fn agent(host: &Host) -> Daemon {
+        let cores: Vec<String> = cores().iter().take(2).map(u32::to_string).collect();
+        let (cores, jobs) = (format!("{},", cores.join(",")), Self::jobs(host));
+        Daemon::start(
+            host,
+            &["agent", "--cores", &cores, "--pool", "1", "--batch-jobs", &jobs],
+        )
+    }
+
+    fn jobs(host: &Host) -> String {
+        host.directory().join("jobs").display().to_string()
+    }
+
+    /// What a prolog or epilog of this job does.
+    fn tell(&self, action: &str, job: u64) -> (Output, Duration) {
+        let begin = Instant::now();
+        let mut command = self.host.command(&program("hotlease-node"));
+        command
+            .arg("--runtime-dir")
+            .arg(self.host.runtime_dir())
+            .args(["--jobs", &Self::jobs(&self.host), action])
+            .env("SLURM_JOB_ID", job.to_string())
+            .env("SLURM_JOB_USER", "ada");
+        let output = command.output().expect("hotlease-node runs");
+        assert!(
+            output.status.success(),
+            "a prolog that fails drains the node: {output:?}"
+        );
+        (output, begin.elapsed())
+    }
+
+    fn lease(&self, name: &str) -> Result<Invoker, Error> {
+        let options = LeaseOptions {
+            runtime_dir: Some(self.host.runtime_dir().to_owned()),
+            replace_lease: false,
+            ..LeaseOptions::default()
+        };
+        Invoker::allocate(&Code::open(library(name)).expect("a library"), options)
+    }
+
+    fn looping(&self) -> (Invoker, Invocation) {
+        let invoker = self.lease("misbehaved").expect("a lease");
+        let marks = Marks::new();
+        let call = invoker.function("loops").unwrap().submit(&marks.input()).unwrap();
+        until_true("it has begun", LIMIT, || marks.count() == 1);
+        (invoker, call)
+    }
+
+    /// Processes that compute: workers and those that wait for leases.
+    fn workers(&self) -> Vec<Process> {
+        self.agent.process().descendants()
+    }
+
+    /// Calls a function by a new lease.
+    fn serves(&self) {
+        until_true("it grants leases again", LIMIT, || match self.lease("behaved") {
+            Ok(invoker) => invoker.function("echo").unwrap().call(b"x").unwrap() == b"x",
+            Err(_) => false,
+        });
+    }
+}
+
+#[test]
+fn a_job_finds_the_node_free_and_leases_come_back_when_it_has_ended() {
+    let node = Node::start();
+    let (_invoker, call) = node.looping();
+    let before = node.workers();
+    assert!(!before.is_empty());
+    let (output, took) = node.tell("yield", 17);
+    assert!(took < Duration::from_secs(10), "it took {took:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("job 17: the node is free"), "{said}");
+    let left: Vec<_> = before
+        .iter()
+        .filter(|process| process.is_alive())
+        .map(Process::describe)
+        .collect();
+    assert_eq!(left, [""; 0], "the job does not have the node alone");
+    let told = call.wait().expect_err("it never returns");
+    assert!(
+        matches!(
+            &told,
+            Error::LeaseEnded {
+                reason: EndReason::BatchJob(JobId(17)),
+                ..
+            }
+        ),
+        "{told:?}"
+    );
+    assert!(told.to_string().contains("batch job 17"), "{told}");
+    let refused = node.lease("behaved").err().expect("the job has the node").to_string();
+    assert!(
+        refused.contains("batch jobs have the node") || refused.contains("cores"),
+        "{refused}"
+    );
+    // A second job before the first has ended, as on a node that jobs share.
+    node.tell("yield", 18);
+    node.tell("retake", 17);
+    assert!(node.lease("behaved").is_err(), "job 18 has the node");
+    assert_eq!(node.workers(), [], "nothing waits for leases");
+    node.tell("retake", 18);
+    node.serves();
+}
+
+#[test]
+fn an_agent_that_starts_while_a_job_runs_offers_nothing() {
+    let mut node = Node::start();
+    node.tell("yield", 5);
+    node.agent.process().signal(Signal::SIGKILL);
+    node.agent.ended(LIMIT);
+    node.agent = Node::agent(&node.host);
+    assert!(node.lease("behaved").is_err(), "job 5 has the node");
+    node.tell("retake", 5);
+    node.serves();
+    // The epilog of a job that no agent knows, and one that comes twice.
+    node.tell("retake", 5);
+    node.tell("retake", 6);
+    node.serves();
+}
+
+#[test]
+fn an_agent_that_does_not_answer_is_killed_with_its_workers() {
+    let mut node = Node::start();
+    let (_invoker, _call) = node.looping();
+    let workers = node.workers();
+    node.agent.process().signal(Signal::SIGSTOP);
+    let (output, _) = node.tell("yield", 7);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("killed agent"), "{said}");
+    node.agent.ended(LIMIT);
+    until_true("nothing of it is left", LIMIT, || {
+        !workers.iter().any(Process::is_alive)
+    });
+    // Without an agent there is nothing to do, before and after.
+    for action in ["yield", "retake"] {
+        let (output, _) = node.tell(action, 7);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("no agent"), "{said}");
+    }
+}
+
+/// Prolog and epilog of Slurm: the job begins on a node that is its own, and the node computes again when it has ended.
+#[test]
+fn a_job_of_slurm_finds_its_node_free() {
+    let node = Node::start();
+    let (_invoker, call) = node.looping();
+    let workers: Vec<String> = node.workers().iter().map(|worker| worker.pid.to_string()).collect();
+    let program = program("hotlease-node").display().to_string();
+    let (runtime_dir, jobs) = (node.host.runtime_dir().display().to_string(), Node::jobs(&node.host));
+    let script = |at: &Path, action: &str| {
+        let text =
+            format!("#!/bin/sh\nexec {program} --runtime-dir {runtime_dir} --jobs {jobs} {action} 2>>{action}.log\n");
+        Slurm::script(at, action, &text)
+    };
+    let Some(slurm) = Slurm::start(1, 2, |at| {
+        format!(
+            "PrologFlags=Alloc\nProlog={}\nEpilog={}",
+            script(at, "yield"),
+            script(at, "retake")
+        )
+    }) else {
+        return;
+    };
+    // The job looks for the workers that ran, as soon as it runs.
+    let seen = node.host.directory().join("seen");
+    let line = format!(
+        "for pid in {}; do test -e /proc/$pid && echo $pid; done > {}.new; mv {1}.new {1}; sleep 2",
+        workers.join(" "),
+        seen.display()
+    );
+    let job = slurm.submit(&["--exclusive"], &line);
+    until_true("the job runs", LIMIT, || seen.exists());
+    assert_eq!(
+        std::fs::read_to_string(&seen).expect("its word"),
+        "",
+        "workers run beside the job"
+    );
+    let told = call.wait().expect_err("it never returns").to_string();
+    assert!(told.contains(&format!("batch job {job}")), "{told}");
+    assert!(node.lease("behaved").is_err(), "the job has the node");
+    slurm.until(job, "COMPLETED");
+    node.serves();
+}
