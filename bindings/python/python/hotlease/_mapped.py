@@ -79,9 +79,9 @@ def opened(
         raise type(error)(text) from error
     array: Any = numpy.ndarray.__new__(kind, shape, dtype, buffer=mapped, offset=start, strides=strides)
     if isinstance(array, numpy.memmap):
-        for name in ("_mmap", "filename", "mode"):
-            setattr(array, name, getattr(mapped, name))
-        array.offset = offset + start
+        # By name: some versions of numpy declare that these never change.
+        for name, value in [*((name, getattr(mapped, name)) for name in ("_mmap", "filename", "mode")), ("offset", offset + start)]:
+            setattr(array, name, value)
     if not writeable:
         array.flags.writeable = False
     return array
