@@ -8,13 +8,15 @@
 //! out. A function on the host's network finds it at a port of the host's loopback, which all leases share; their keys
 //! tell them apart. [`hotlease_s3`] reads and judges requests; this module has files, sockets and leases.
 //!
-//! * `site` — the operator's file: stores, and grants to tenants.
+//! * `site_file` — the operator's file: stores, and grants to tenants.
 //! * `keys` — the site's keys of a store.
 //! * `lease` — keys and prefixes of one lease, until it ends.
-//! * `door` — connections: limits on their number and time.
-//! * `passing` — one request, and its answer.
+//! * `connections` — connections: the lease that each belongs to, and limits on their time.
+//! * `host_places` — connections that all leases and strangers share places for.
+//! * `request` — one request, and its answer.
 
 mod connections;
+mod host_places;
 mod keys;
 mod lease;
 mod request;
@@ -23,6 +25,7 @@ mod site_file;
 pub(crate) use lease::LeaseStorage;
 
 use crate::AgentError;
+use host_places::HostLimits;
 use hotlease_sandbox::Kind;
 use hotlease_wire::Rejection;
 use hotlease_wire::limits::STORAGE_MAX;
@@ -131,7 +134,11 @@ impl Storage {
             client,
             leases: Mutex::default(),
         });
-        let door = tokio::spawn(connections::serve_host(Arc::clone(&open), listener));
+        let door = tokio::spawn(connections::serve_host(
+            Arc::clone(&open),
+            listener,
+            HostLimits::default(),
+        ));
         Ok(Self {
             open: Some(open),
             door: Some(door.abort_handle()),
@@ -197,7 +204,7 @@ impl Storage {
             })?);
         }
         let inside = asker.kind == Kind::Namespace && !asker.network;
-        Ok(Some(LeaseStorage::new(open, (places, stores), inside)))
+        Ok(Some(LeaseStorage::new(open, asker.tenant, (places, stores), inside)))
     }
 
     /// Accepts connections of one lease at a listener in a sandbox's network, until the lease ends or `gone` resolves.

@@ -1,5 +1,6 @@
 //! Connections of functions to the agent: the leases that they belong to, their limits, and their ends.
 
+use super::host_places::{HostLimits, HostPlace, HostPlaces};
 use super::lease::LeaseStorage;
 use super::{StorageState, request};
 use hotlease_s3::Fault;
@@ -23,8 +24,6 @@ const HEADERS_MAX: usize = 64;
 const HEADERS_WITHIN: Duration = Duration::from_secs(60);
 /// Time in which a connection at the host's loopback must prove that it belongs to a lease.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
-/// Most connections at the host's loopback, of all leases and strangers.
-const HOST_CONNECTIONS_MAX: usize = 1024;
 /// Most connections of one worker, in a sandbox of its own.
 const SANDBOX_CONNECTIONS_MAX: usize = 64;
 /// Pause after the system could not accept (no descriptors or memory left), so as not to spin.
@@ -33,14 +32,25 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Owner of a connection: known from the beginning, or from its first signed request.
 pub(super) struct ConnectionOwner {
     known: watch::Sender<Option<Arc<LeaseStorage>>>,
+    /// Its place among the connections at the host's loopback, if it came over that.
+    at_host: Option<HostPlace>,
     /// Its permit among the connections of its lease, if it came over the host's loopback.
     place: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl ConnectionOwner {
-    fn new(lease: Option<Arc<LeaseStorage>>) -> Arc<Self> {
+    fn in_sandbox(lease: Arc<LeaseStorage>) -> Arc<Self> {
         Arc::new(Self {
-            known: watch::Sender::new(lease),
+            known: watch::Sender::new(Some(lease)),
+            at_host: None,
+            place: Mutex::default(),
+        })
+    }
+
+    fn at_host(place: HostPlace) -> Arc<Self> {
+        Arc::new(Self {
+            known: watch::Sender::new(None),
+            at_host: Some(place),
             place: Mutex::default(),
         })
     }
@@ -67,14 +77,16 @@ impl ConnectionOwner {
         if self.known.borrow().is_some() {
             return Ok(());
         }
+        let too_many = |which: &str| {
+            let why = format!("{which} as many connections to storage as it may have; use fewer at a time");
+            Fault::new(503, "SlowDown", why)
+        };
         let place = Arc::clone(&lease.connections).try_acquire_owned();
-        let place = place.map_err(|_| {
-            Fault::new(
-                503,
-                "SlowDown",
-                "this lease has as many connections to storage as it may have; use fewer at a time",
-            )
-        })?;
+        let place = place.map_err(|_| too_many("this lease has"))?;
+        if let Some(at_host) = &self.at_host {
+            let assigned = at_host.assign(&lease.tenant);
+            assigned.map_err(|_| too_many("this lease's tenant has at the host's loopback"))?;
+        }
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
         self.known.send_replace(Some(Arc::clone(lease)));
         Ok(())
@@ -95,15 +107,18 @@ impl ConnectionOwner {
 }
 
 /// Serves all leases on the host's network, for ever.
-pub(super) async fn serve_host(open: Arc<StorageState>, listener: TcpListener) {
-    let places = Arc::new(Semaphore::new(HOST_CONNECTIONS_MAX));
+pub(super) async fn serve_host(open: Arc<StorageState>, listener: TcpListener, limits: HostLimits) {
+    let places = HostPlaces::new(limits);
     loop {
-        let (stream, place) = accepted(&listener, &places).await;
-        let (open, holder) = (Arc::clone(&open), ConnectionOwner::new(None));
-        tokio::spawn(async move {
-            carry(open, stream, holder).await;
-            drop(place);
-        });
+        let stream = accept(&listener).await;
+        match places.enter(&stream).await {
+            Ok(place) => drop(tokio::spawn(carry(
+                Arc::clone(&open),
+                stream,
+                ConnectionOwner::at_host(place),
+            ))),
+            Err(error) => tracing::warn!(%error, "no descriptor is left for a connection to storage"),
+        }
     }
 }
 
@@ -129,8 +144,10 @@ pub(super) async fn serve_sandbox(
     let places = Arc::new(Semaphore::new(SANDBOX_CONNECTIONS_MAX));
     let accepting = async {
         loop {
-            let (stream, place) = accepted(&listener, &places).await;
-            let (open, holder) = (Arc::clone(&open), ConnectionOwner::new(Some(Arc::clone(&lease))));
+            // Until there is a place, connections wait unread. The semaphore is never closed.
+            let place = Arc::clone(&places).acquire_owned().await.ok();
+            let stream = accept(&listener).await;
+            let (open, holder) = (Arc::clone(&open), ConnectionOwner::in_sandbox(Arc::clone(&lease)));
             tokio::spawn(async move {
                 carry(open, stream, holder).await;
                 drop(place);
@@ -144,13 +161,10 @@ pub(super) async fn serve_sandbox(
     }
 }
 
-/// Waits for a permit, then accepts the next connection; until then the connection waits unread.
-async fn accepted(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, Option<OwnedSemaphorePermit>) {
-    // The semaphore is never closed.
-    let place = Arc::clone(places).acquire_owned().await.ok();
+async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return (stream, place),
+            Ok((stream, _)) => return stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection to storage");
                 sleep(ACCEPT_PAUSE).await;

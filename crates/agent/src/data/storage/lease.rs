@@ -18,6 +18,7 @@ const CONNECTIONS_MAX: usize = 256;
 pub(crate) struct LeaseStorage {
     /// Registry that it is removed from at its end.
     open: Weak<StorageState>,
+    pub(super) tenant: String,
     pub(super) keys: SigningKeys,
     pub(super) places: Vec<StoragePlace>,
     /// Number of the store for each place.
@@ -37,6 +38,7 @@ impl LeaseStorage {
     /// Makes new keys, and registers them.
     pub(super) fn new(
         open: &Arc<StorageState>,
+        tenant: &str,
         (places, stores): (Vec<StoragePlace>, Vec<usize>),
         inside: bool,
     ) -> Arc<Self> {
@@ -56,6 +58,7 @@ impl LeaseStorage {
         };
         let lease = Arc::new(Self {
             open: Arc::downgrade(open),
+            tenant: tenant.to_owned(),
             keys,
             places,
             stores,

@@ -1,5 +1,11 @@
 use super::*;
 use std::os::unix::fs::PermissionsExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Less than the 10 s after which an unknown connection is closed in any case.
+const SOON: Duration = Duration::from_secs(4);
 
 fn file(folder: &Path, mode: u32) -> std::path::PathBuf {
     let text = "[[store]]\nendpoint = \"http://127.0.0.1:9\"\ncredentials = \"keys\"\n[[store.grant]]\nreach = \"s3://people/{tenant}:rw\"\n";
@@ -86,4 +92,50 @@ async fn an_agent_does_not_start_with_secrets_that_others_may_read() {
     );
     let missing = Storage::open(Some(&folder.path().join("missing"))).await;
     assert!(missing.err().expect("it is not there").to_string().contains("missing"));
+}
+
+/// Reads until the other side closes; `None`: it does not in time.
+async fn read_to_end(stream: &mut TcpStream) -> Option<String> {
+    let mut read = Vec::new();
+    // Of a connection that is closed by an error, what came before it counts.
+    let _ = timeout(SOON, stream.read_to_end(&mut read)).await.ok()?;
+    Some(String::from_utf8_lossy(&read).into_owned())
+}
+
+#[tokio::test]
+async fn connections_that_prove_no_lease_keep_no_other_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let storage = Storage::open(Some(&file(folder.path(), 0o600))).await.expect("good");
+    let open = Arc::clone(storage.open.as_ref().expect("there is a file"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let limits = HostLimits {
+        unknown: 2,
+        silence: Duration::ZERO,
+        ..HostLimits::default()
+    };
+    let serving = tokio::spawn(connections::serve_host(open, listener, limits));
+    let connect = async || TcpStream::connect(address).await.expect("it listens");
+    let mut silent = connect().await;
+    let mut half = connect().await;
+    half.write_all(b"GET /people HTTP/1.1\r\n").await.expect("sent");
+    let mut client = connect().await;
+    let request = "GET /people/ann HTTP/1.1\r\nhost: x\r\n\r\n";
+    client.write_all(request.as_bytes()).await.expect("sent");
+    let answer = read_to_end(&mut client).await.expect("an answer in time");
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+    let mut later = connect().await;
+    later.write_all(request.as_bytes()).await.expect("sent");
+    assert!(
+        read_to_end(&mut later)
+            .await
+            .expect("in time")
+            .starts_with("HTTP/1.1 4")
+    );
+    assert_eq!(
+        read_to_end(&mut silent).await.as_deref(),
+        Some(""),
+        "it keeps its place"
+    );
+    serving.abort();
 }
