@@ -5,7 +5,10 @@
 //! NAME.part          being written by the holder of the lock; renamed when it is complete and synced
 //! NAME.state         complete
 //! NAME.taken-LEASE   being restored by this lease; removed when that is done, or renamed back
+//! .quota             held (flock) while an agent counts the tenant's bytes, and reserves some of what is left
 //! ```
+//!
+//! A part has the length that is reserved for it, so that states which are saved at the same time count in full.
 //!
 //! The lock says that a state is in use, as far as the file system has locks that all nodes see. That only one lease
 //! gets a state does not depend on the lock: if two rename one file, one of them succeeds.
@@ -30,14 +33,20 @@ pub(super) const STATE: &str = "state";
 pub(super) const LOCK: &str = "lock";
 const PART: &str = "part";
 const TAKEN: &str = "taken-";
+/// No state has this name.
+const QUOTA: &str = ".quota";
 /// Interval of the attempts to get a lock.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Longest wait for the lock of a tenant's quota, which is held for one look into a folder.
+const QUOTA_WITHIN: Duration = Duration::from_secs(4);
+/// Fewest bytes that are reserved at a time, if there are as many.
+const RESERVED_BYTES: u64 = 64 << 10;
 /// Most bytes that are read of a lock's file.
 const HOLDER_BYTES_MAX: u64 = 256;
 /// Bytes that are hashed at a time.
 const PIECE_BYTES: usize = 1 << 20;
-/// Most files of one tenant that are looked at.
-const FILES_MAX: usize = 64 * 1024;
+/// Most files of one tenant: all of them are looked at when a state is saved.
+pub(super) const FILES_MAX: usize = 16 * 1024;
 
 /// The state that a lease asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,42 +96,37 @@ pub(super) fn is_ours(folder: &Path) -> bool {
     there.is_ok_and(|there| there.is_dir() && there.uid() == geteuid().as_raw() && there.mode() & 0o077 == 0)
 }
 
+/// Result of an attempt to get a state.
+pub(crate) enum StateClaim {
+    /// The state is this lease's.
+    Held(StateLock),
+    /// Another lease holds it; a message that names that lease.
+    InUse(String),
+}
+
 impl StateLock {
-    /// Waits until no other lease holds the state. Blocks.
-    pub fn take(directory: &Path, wanted: StateRequest, holder: &str, within: Duration) -> Result<Self, String> {
+    /// Takes the state unless another lease holds it. Blocks for the file system only.
+    pub fn try_take(directory: &Path, wanted: StateRequest, holder: &str) -> Result<StateClaim, String> {
         let folder = folder_of(directory, &wanted.tenant)?;
         let path = folder.join(format!("{}.{LOCK}", wanted.name));
-        let begun = Instant::now();
-        loop {
-            let file = private().open(&path).map_err(failed("open", &path))?;
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                // The previous holder removes the file, so a waiter may have locked a removed one.
-                Ok(lock) if is_same_file(&lock, &path) => {
-                    lock.set_len(0).map_err(failed("write", &path))?;
-                    lock.write_all_at(holder.as_bytes(), 0)
-                        .map_err(failed("write", &path))?;
-                    return Ok(Self {
-                        folder,
-                        wanted,
-                        _lock: lock,
-                    });
-                }
-                Ok(_) => continue,
-                Err((_, nix::errno::Errno::EWOULDBLOCK)) => {}
-                Err((_, errno)) => return Err(failed("lock", &path)(errno.into())),
-            }
-            if begun.elapsed() >= within {
-                let mut holder = String::new();
-                // The process that writes it now holds the lock.
-                let _ = File::open(&path).map(|file| file.take(HOLDER_BYTES_MAX).read_to_string(&mut holder));
-                return Err(format!(
-                    "the state `{}` is in use by {}; end that lease, wait, or use another name",
-                    wanted.name,
-                    if holder.is_empty() { "another lease" } else { &holder }
-                ));
-            }
-            sleep(LOOK_EVERY);
-        }
+        let Some(lock) = try_lock(&path)? else {
+            let mut holder = String::new();
+            // The process that writes it now holds the lock.
+            let _ = File::open(&path).map(|file| file.take(HOLDER_BYTES_MAX).read_to_string(&mut holder));
+            return Ok(StateClaim::InUse(format!(
+                "the state `{}` is in use by {}; end that lease, wait, or use another name",
+                wanted.name,
+                if holder.is_empty() { "another lease" } else { &holder }
+            )));
+        };
+        lock.set_len(0).map_err(failed("write", &path))?;
+        lock.write_all_at(holder.as_bytes(), 0)
+            .map_err(failed("write", &path))?;
+        Ok(StateClaim::Held(Self {
+            folder,
+            wanted,
+            _lock: lock,
+        }))
     }
 
     fn path(&self, end: &str) -> PathBuf {
@@ -182,28 +186,26 @@ impl StateLock {
     /// Makes a file to write the state to. Blocks.
     pub fn part(&self, options: &SwapOptions) -> Result<StateWriter, String> {
         let (path, saved) = (self.path(PART), self.path(STATE));
-        let others = files(&self.folder)?
-            .into_iter()
-            .filter(|other| *other != path && *other != saved);
-        let used: u64 = others
-            .filter_map(|other| fs::symlink_metadata(other).ok())
-            .map(|there| there.len())
-            .sum();
         // Left by a worker or agent that was killed here. No other process writes to a file of this name.
         let _ = fs::remove_file(&path);
         let mut file = private().create_new(true).open(&path).map_err(failed("make", &path))?;
         file.seek(SeekFrom::Start(HEAD_BYTES as u64))
             .map_err(failed("write", &path))?;
-        Ok(StateWriter {
+        let mut part = StateWriter {
+            folder: self.folder.clone(),
             path,
             saved,
             wanted: self.wanted.clone(),
             file,
             hasher: Box::default(),
             size_bytes: 0,
-            limit: options.state_bytes.min(options.tenant_bytes.saturating_sub(used)),
+            reserved_bytes: 0,
+            state_bytes: options.state_bytes,
+            tenant_bytes: options.tenant_bytes,
             is_whole: false,
-        })
+        };
+        part.reserve(0)?;
+        Ok(part)
     }
 }
 
@@ -264,27 +266,63 @@ impl Drop for StateFile {
 
 /// A state that is being written; removed unless it was finished.
 pub(crate) struct StateWriter {
+    folder: PathBuf,
     path: PathBuf,
     saved: PathBuf,
     wanted: StateRequest,
     file: File,
     hasher: Box<blake3::Hasher>,
     size_bytes: u64,
+    /// Bytes of the tenant's quota that are this state's.
+    reserved_bytes: u64,
     /// Most bytes that it may have.
-    limit: u64,
+    state_bytes: u64,
+    /// Most bytes of all states of the tenant.
+    tenant_bytes: u64,
     is_whole: bool,
 }
 
 impl StateWriter {
-    /// Checks the length of further bytes before they come; refuses those that would make the state too long.
-    pub fn expect(&self, further: u64) -> Result<(), String> {
-        match self.size_bytes.saturating_add(further) {
-            bytes if bytes <= self.limit => Ok(()),
-            bytes => Err(format!(
-                "it has at least {bytes} bytes, and {} may have: see --swap-state-bytes and --swap-tenant-bytes of the agent, and `hotlease state ls`",
-                self.limit
-            )),
+    /// Reserves further bytes before they come; refuses those that would make the state too long, or all states of the
+    /// tenant. Blocks.
+    pub fn expect(&mut self, further: u64) -> Result<(), String> {
+        let bytes = self.size_bytes.saturating_add(further);
+        match bytes > self.state_bytes {
+            true => Err(too_long(bytes, self.state_bytes)),
+            false if bytes <= self.reserved_bytes => Ok(()),
+            false => self.reserve(bytes),
         }
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<(), String> {
+        let quota = QuotaLock::take(&self.folder)?;
+        let all = files(&self.folder)?;
+        if all.len() >= FILES_MAX {
+            return Err(format!(
+                "its tenant has {FILES_MAX} files in {}: remove some states (`hotlease state rm`)",
+                self.folder.display()
+            ));
+        }
+        let others = all
+            .into_iter()
+            .filter(|other| *other != self.path && *other != self.saved);
+        let used: u64 = others
+            .filter_map(|other| fs::symlink_metadata(other).ok())
+            .map(|there| there.len())
+            .sum();
+        let limit = self.state_bytes.min(self.tenant_bytes.saturating_sub(used));
+        if bytes > limit {
+            return Err(too_long(bytes, limit));
+        }
+        // More than is needed now, so that many short pieces need few looks into the folder.
+        let more = self.size_bytes.saturating_mul(2).max(RESERVED_BYTES);
+        let reserved = bytes.max(more).min(limit);
+        self.file
+            .set_len(HEAD_BYTES as u64 + reserved)
+            .map_err(failed("write", &self.path))?;
+        drop(quota);
+        self.reserved_bytes = reserved;
+        Ok(())
     }
 
     /// Adds further bytes. Blocks.
@@ -308,6 +346,7 @@ impl StateWriter {
         };
         let head = head.encode().map_err(|error| error.to_string())?;
         let write = failed("write", &self.path);
+        self.file.set_len(HEAD_BYTES as u64 + self.size_bytes).map_err(&write)?;
         self.file.write_all_at(&head, 0).map_err(&write)?;
         self.file.sync_all().map_err(&write)?;
         if self.saved.exists() {
@@ -327,6 +366,56 @@ impl Drop for StateWriter {
     fn drop(&mut self) {
         if !self.is_whole {
             let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn too_long(bytes: u64, limit: u64) -> String {
+    format!(
+        "it has at least {bytes} bytes, and {limit} may have: see --swap-state-bytes and --swap-tenant-bytes of the agent, and `hotlease state ls`"
+    )
+}
+
+/// The right to reserve bytes of a tenant's quota, as long as this value lives.
+struct QuotaLock {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl QuotaLock {
+    /// Waits until no other process counts the tenant's bytes. Blocks.
+    fn take(folder: &Path) -> Result<Self, String> {
+        let path = folder.join(QUOTA);
+        let begun = Instant::now();
+        loop {
+            if let Some(lock) = try_lock(&path)? {
+                return Ok(Self { path, _lock: lock });
+            }
+            if begun.elapsed() >= QUOTA_WITHIN {
+                return Err(format!("{} is locked by another process", path.display()));
+            }
+            sleep(LOOK_EVERY);
+        }
+    }
+}
+
+impl Drop for QuotaLock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Locks a file, and makes it if it is missing; `None`: another process or lease has locked it. Its holder removes the
+/// file while it is locked. Blocks for the file system only.
+fn try_lock(path: &Path) -> Result<Option<Flock<File>>, String> {
+    loop {
+        let file = private().open(path).map_err(failed("open", path))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            // A process that has opened the file before it was removed may have locked a removed one.
+            Ok(lock) if is_same_file(&lock, path) => return Ok(Some(lock)),
+            Ok(_) => continue,
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Ok(None),
+            Err((_, errno)) => return Err(failed("lock", path)(errno.into())),
         }
     }
 }

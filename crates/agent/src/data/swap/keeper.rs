@@ -1,13 +1,13 @@
 //! The saved state of one worker, from its lease's beginning to its end.
 
 use super::SwapOptions;
-use super::files::{StateLock, StateRequest, StateWriter, TakenState};
+use super::files::{LOOK_EVERY, StateClaim, StateLock, StateRequest, StateWriter, TakenState};
 use super::transfer::{self, SaveError};
 use crate::workers::worker::{ORDER_LIMIT, StartError, StartedWorker};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Additional time that a lease waits for a state that another lease holds, beyond the limit for saving it.
 const HANDING_OVER: Duration = Duration::from_millis(1500);
@@ -62,18 +62,32 @@ impl WorkerStateKeeper {
     /// Holds the state for this lease, and finds the saved one, before there is a worker. The error says why there can
     /// be none.
     pub async fn begin(&self) -> Result<(), StartError> {
-        let (directory, wanted) = (self.options.directory.clone(), self.wanted.clone());
-        let holder = format!("lease {} on {}", wanted.lease, self.host);
-        let within = self.options.limit + HANDING_OVER;
+        let hold = self.hold().await?;
         let finding = spawn_blocking(move || {
-            let hold = StateLock::take(&directory, wanted, &holder, within).map_err(StartError::for_now)?;
             let taken = hold.take_saved()?;
             Ok::<_, StartError>((hold, taken))
         });
-        let found = self.in_time(within + FILES_LIMIT, finding).await;
+        let found = self.in_time(FILES_LIMIT, finding).await;
         let (hold, taken) = found.map_err(StartError::for_now)??;
         *self.progress.lock().await = StateStage::Held(hold, taken);
         Ok(())
+    }
+
+    /// Waits until no other lease holds the state, without a thread: all leases of a tenant may wait for one state.
+    async fn hold(&self) -> Result<StateLock, StartError> {
+        let (directory, wanted) = (&self.options.directory, &self.wanted);
+        let holder = format!("lease {} on {}", wanted.lease, self.host);
+        let (begun, within) = (Instant::now(), self.options.limit + HANDING_OVER);
+        loop {
+            let (directory, wanted, holder) = (directory.clone(), wanted.clone(), holder.clone());
+            let trying = spawn_blocking(move || StateLock::try_take(&directory, wanted, &holder));
+            let tried = self.in_time(FILES_LIMIT, trying).await.and_then(|tried| tried);
+            match tried.map_err(StartError::for_now)? {
+                StateClaim::Held(hold) => return Ok(hold),
+                StateClaim::InUse(why) if begun.elapsed() >= within => return Err(StartError::for_now(why)),
+                StateClaim::InUse(_) => sleep(LOOK_EVERY).await,
+            }
+        }
     }
 
     /// Has the worker restore the saved state, before it serves any client.

@@ -1,5 +1,5 @@
-use super::files::{StateLock, StateRequest, StateWriter};
-use super::{SwapOptions, check_directory, listing, program_of, program_of_library, state_request};
+use super::files::{FILES_MAX, StateClaim, StateLock, StateRequest, StateWriter};
+use super::{SwapOptions, WorkerStateKeeper, check_directory, listing, program_of, program_of_library, state_request};
 use hotlease_lease::LeaseRequest;
 use hotlease_sandbox::Kind;
 use hotlease_wire::Rejection;
@@ -8,9 +8,9 @@ use hotlease_wire::ids::LeaseId;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-const NOW: Duration = Duration::ZERO;
 /// Text in the lock's file.
 const HOLDER: &str = "lease 1 on node1";
 
@@ -30,7 +30,10 @@ fn model(lease: u8) -> StateRequest {
 }
 
 fn hold(options: &SwapOptions, wanted: StateRequest) -> Result<StateLock, String> {
-    StateLock::take(&options.directory, wanted, HOLDER, NOW)
+    match StateLock::try_take(&options.directory, wanted, HOLDER)? {
+        StateClaim::Held(hold) => Ok(hold),
+        StateClaim::InUse(why) => Err(why),
+    }
 }
 
 fn write(hold: &StateLock, options: &SwapOptions, bytes: &[u8]) -> StateWriter {
@@ -129,8 +132,15 @@ fn of_many_who_take_one_state_one_gets_it() {
         for lease in 0..8 {
             let (options, got) = (&options, &got);
             scope.spawn(move || {
-                let hold = StateLock::take(&options.directory, model(lease), "x", Duration::from_secs(30));
-                if let Some(taken) = hold.expect("in time").take_saved().expect("looked") {
+                let begun = Instant::now();
+                let hold = loop {
+                    match hold(options, model(lease)) {
+                        Ok(hold) => break hold,
+                        Err(why) => assert!(begun.elapsed() < Duration::from_secs(30), "{why}"),
+                    }
+                    std::thread::yield_now();
+                };
+                if let Some(taken) = hold.take_saved().expect("looked") {
                     got.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     taken.mark_restored();
                 }
@@ -211,9 +221,86 @@ fn what_is_too_large_for_itself_or_for_its_tenant_leaves_nothing() {
         ..model(2)
     };
     let second = hold(&options, other).expect("no lease has it");
-    let part = second.part(&options).expect("a file");
+    let mut part = second.part(&options).expect("a file");
     let why = part.expect(6).expect_err("the tenant has too much");
     assert!(part.expect(5).is_ok() && why.contains("--swap-tenant-bytes"), "{why}");
+}
+
+#[test]
+fn states_that_are_saved_at_once_share_what_their_tenant_may_have() {
+    const PIECE: usize = 10_000;
+    let (_folder, mut options) = scene();
+    options.tenant_bytes = 4 << 20;
+    let heads = std::thread::scope(|scope| {
+        let savers: Vec<_> = (0..4_u8)
+            .map(|number| {
+                let options = &options;
+                scope.spawn(move || {
+                    let wanted = StateRequest {
+                        name: format!("model-{number}"),
+                        ..model(number)
+                    };
+                    let hold = hold(options, wanted).expect("no lease has it");
+                    let mut part = hold.part(options).expect("a file");
+                    let pieces = (0..1000).take_while(|_| part.add(&[1; PIECE]).is_ok()).count();
+                    let (path, bytes) = part.finish("node1").expect("it lasts");
+                    assert_eq!(bytes, (pieces * PIECE) as u64);
+                    fs::metadata(path).expect("a state").len() - bytes
+                })
+            })
+            .collect();
+        let heads = savers.into_iter().map(|saver| saver.join().expect("no panic"));
+        heads.sum::<u64>()
+    });
+    let lengths = names(&options).into_iter().map(|name| {
+        let path = options.directory.join("of-uid:7").join(name);
+        fs::metadata(path).expect("a file").len()
+    });
+    let used: u64 = lengths.sum();
+    // The head of each is not counted before it is there. What one has reserved may be refused to another.
+    let (least, most) = (options.tenant_bytes / 5, options.tenant_bytes + heads);
+    assert!(
+        (least..=most).contains(&used),
+        "{used} bytes of {}",
+        options.tenant_bytes
+    );
+}
+
+#[test]
+fn a_tenant_has_no_more_files_than_are_counted() {
+    let (_folder, options) = scene();
+    save(&options, b"weights");
+    for number in 1..FILES_MAX {
+        fs::write(options.directory.join(format!("of-uid:7/{number}.state")), "").expect("written");
+    }
+    let hold = hold(&options, model(2)).expect("no lease has it");
+    let why = hold.part(&options).err().expect("too many files");
+    assert!(why.contains("hotlease state rm"), "{why}");
+    assert!(
+        !options.directory.join("of-uid:7/model.part").exists(),
+        "it leaves a file"
+    );
+}
+
+#[tokio::test]
+async fn many_leases_that_wait_for_one_state_hold_no_threads() {
+    let (_folder, mut options) = scene();
+    options.limit = Duration::from_secs(60);
+    let first = hold(&options, model(1)).expect("no lease has it");
+    let options = Arc::new(options);
+    // As many as there are threads for work that blocks.
+    let waiting = (0..512).map(|_| {
+        let keeper = WorkerStateKeeper::new(Arc::clone(&options), model(2), "node1".into());
+        tokio::spawn(async move { keeper.begin().await })
+    });
+    let waiting: Vec<_> = waiting.collect();
+    for _ in 0..16 {
+        let other = tokio::task::spawn_blocking(|| ());
+        let done = tokio::time::timeout(Duration::from_secs(20), other).await;
+        assert!(done.is_ok(), "they hold all threads");
+    }
+    waiting.iter().for_each(|waiter| waiter.abort());
+    drop(first);
 }
 
 #[test]

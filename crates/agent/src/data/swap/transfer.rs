@@ -196,7 +196,7 @@ fn without_waiting<P: AsFd>(end: P) -> io::Result<P> {
 #[cfg(test)]
 mod tests {
     use super::super::SwapOptions;
-    use super::super::files::{StateLock, StateRequest};
+    use super::super::files::{StateClaim, StateLock, StateRequest};
     use super::*;
     use hotlease_wire::ids::LeaseId;
 
@@ -218,7 +218,9 @@ mod tests {
             program: [1; 32],
             lease: LeaseId([1; 8]),
         };
-        let hold = StateLock::take(folder.path(), wanted, "test", Duration::ZERO).expect("no lease has it");
+        let StateClaim::Held(hold) = StateLock::try_take(folder.path(), wanted, "test").expect("a folder") else {
+            panic!("another lease has it");
+        };
         let (reader, writer) = pipe().expect("a pipe");
         let reader = without_waiting(reader).expect("our end");
         let part = hold.part(&options).expect("a file");
