@@ -89,7 +89,10 @@ pub fn outcome(py: Python<'_>, outcome: TaskOutcome, reading: Reading<'_>) -> De
 pub fn shared(py: Python<'_>, outcome: &TaskOutcome, reading: Reading<'_>) -> Decoded {
     let decoded = match outcome {
         TaskOutcome::Reply(bytes) => of_bytes(py, bytes, reading),
-        TaskOutcome::Large(extent) => of_bytes(py, extent.bytes(), reading),
+        TaskOutcome::Large(extent) => {
+            let reply = TaskReply::decode(extent.bytes()).map_err(|error| damaged(py, error));
+            reply.and_then(|reply| of_shared_memory(py, &reply, extent, reading))
+        }
         TaskOutcome::Away(away) => match away.here() {
             Some(here) => return self::shared(py, here, reading),
             None => Err(lost(py, "only tasks needed it, and it was not brought here")),
@@ -131,6 +134,22 @@ fn lost(py: Python<'_>, why: &str) -> PyErr {
 
 fn of_bytes(py: Python<'_>, bytes: &[u8], reading: Reading<'_>) -> PyResult<Decoded> {
     let reply = TaskReply::decode(bytes).map_err(|error| damaged(py, error))?;
+    of_reply(py, &reply, bytes, reading)
+}
+
+/// Decodes a reply in memory to which its worker can still write: text is checked and used in a copy.
+fn of_shared_memory(py: Python<'_>, reply: &TaskReply, extent: &Extent, reading: Reading<'_>) -> PyResult<Decoded> {
+    match reply.kind {
+        // A pickle and its buffers are copied to Python objects before they are read.
+        reply::PICKLED => of_reply(py, reply, extent.bytes(), reading),
+        _ => {
+            let copy: Box<[u8]> = extent.bytes().into();
+            of_reply(py, reply, &copy, reading)
+        }
+    }
+}
+
+fn of_reply(py: Python<'_>, reply: &TaskReply, bytes: &[u8], reading: Reading<'_>) -> PyResult<Decoded> {
     let body = &bytes[reply.body.pickle..][..reply.body.pickle_bytes];
     match reply.kind {
         reply::PLAIN => {
@@ -168,7 +187,7 @@ fn of_bytes(py: Python<'_>, bytes: &[u8], reading: Reading<'_>) -> PyResult<Deco
 fn of_memory(py: Python<'_>, extent: &Extent, reading: Reading<'_>) -> PyResult<Decoded> {
     let reply = TaskReply::decode(extent.bytes()).map_err(|error| damaged(py, error))?;
     if reply.kind != reply::PICKLED || reply.body.buffers.is_empty() {
-        return of_bytes(py, extent.bytes(), reading);
+        return of_shared_memory(py, &reply, extent, reading);
     }
     let body = extent.bytes()[reply.body.pickle..][..reply.body.pickle_bytes].to_vec();
     let buffers = PyList::empty(py);
