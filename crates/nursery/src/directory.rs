@@ -10,6 +10,7 @@
 //! belongs to the tenant: links in it cannot lead out of it, and the user that the sandbox has there needs permission
 //! for each folder on the way.
 
+use crate::kernel;
 use crate::policy::{Mount, bytes};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use serde::{Deserialize, Serialize};
@@ -61,14 +62,24 @@ impl DeclaredDirectory {
         .fault()
     }
 
-    /// Checks that the directory exists, as far as the calling process can see. A later mount opens it anew.
+    /// Checks that the directory exists, as far as its sandbox will see it: root could tell a tenant what is in folders
+    /// that it cannot enter. A later mount opens it anew.
     pub fn check(&self) -> io::Result<()> {
         let root = rustix::fs::open("/", FOLDER, Mode::empty())?;
         let base = self.base(&root)?;
-        if rustix::process::geteuid().is_root() {
-            self.owner(&base)?;
+        if !rustix::process::geteuid().is_root() {
+            return self.beneath(&base).map(drop);
         }
-        self.beneath(&base).map(drop)
+        let user = self.owner(&base)?.unwrap_or((NOBODY, NOBODY));
+        // Rights in file systems are a thread's own. This one ends with them.
+        std::thread::scope(|scope| {
+            let looking = std::thread::Builder::new().spawn_scoped(scope, || {
+                rustix::thread::set_thread_groups(&[])?;
+                kernel::with_rights_of(user, || self.beneath(&base).map(drop))
+            })?;
+            let looked = looking.join();
+            looked.unwrap_or_else(|_| Err(io::Error::other("looking at it failed")))
+        })
     }
 
     /// Opens `trusted` and `own` below this root: the directory that the site has granted.
@@ -100,7 +111,7 @@ impl DeclaredDirectory {
     }
 }
 
-/// Takes the place of root's group, whose rights no sandbox gets.
+/// Takes the place of root's group, whose rights no sandbox gets, and of a sandbox's own user.
 const NOBODY: u32 = 65534;
 
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -117,7 +128,7 @@ fn below(base: OwnedFd, path: &Path, more: ResolveFlags) -> io::Result<OwnedFd> 
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     #[test]
     fn links_lead_nowhere_but_on_an_operator_s_way() {
@@ -161,6 +172,37 @@ mod tests {
             let checked = declared.check();
             assert_eq!(checked.is_ok(), is_good, "{declared:?}: {checked:?}");
         }
+    }
+
+    #[test]
+    fn a_tenant_is_told_no_more_of_a_directory_than_it_sees() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: only root could see more");
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+        let own = folder.path().join("ann");
+        fs::create_dir_all(own.join("private/there")).expect("made");
+        fs::set_permissions(own.join("private"), fs::Permissions::from_mode(0o700)).expect("ours");
+        chown(&own, Some(54_321), Some(54_321)).expect("given");
+        for as_owner in [true, false] {
+            let check = |beneath: &str| {
+                let declared = DeclaredDirectory {
+                    trusted: folder.path().to_owned(),
+                    own: "ann".into(),
+                    beneath: beneath.into(),
+                    target: "/data".into(),
+                    writable: false,
+                    as_owner,
+                };
+                declared.check().map_err(|error| error.kind())
+            };
+            assert_eq!(check("private"), Ok(()));
+            assert_eq!(check("private/there"), Err(io::ErrorKind::PermissionDenied));
+            assert_eq!(check("private/missing"), Err(io::ErrorKind::PermissionDenied));
+        }
+        let own_rights = fs::read_dir(own.join("private")).map(drop);
+        assert!(own_rights.is_ok(), "this process has lost its rights: {own_rights:?}");
     }
 
     #[test]

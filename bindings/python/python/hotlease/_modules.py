@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 _MAINS = ("__main__", "__mp_main__")
+# Packages that workers have, wherever the program has them from.
+_OF_WORKERS = ("cloudpickle", "hotlease")
 
 # Modules that were looked at, by name: whether workers cannot import them.
 _looked: dict[str, bool] = {}
@@ -76,6 +78,8 @@ def is_absent(name: str) -> bool:
 
 def _is_importable(name: str, module: Any) -> bool:
     top = name.partition(".")[0]
+    if top in _OF_WORKERS:
+        return True
     if top != name:
         # A package makes some of its modules when it is imported: workers that import it have them, too.
         parent = sys.modules.get(top)
@@ -128,7 +132,8 @@ def hide(folders: Iterable[str]) -> Optional[str]:
     if not named:
         return None
     return (
-        f"functions do not see {', '.join(named)}: sandboxes show no home folder, none that contains one, and none of all users. "
+        f"functions do not see {', '.join(named)}: sandboxes show no home folder, none that contains one, none of all users, and "
+        "to tenants other than the agent's user only what the site shows. "
         "Functions and classes of modules there are sent by value; modules that only tasks import from there are not found. "
         "Move the program to a folder of its own, or let the lease declare the folder: ExecutorOptions(mounts=[...])"
     )

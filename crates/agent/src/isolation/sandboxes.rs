@@ -12,10 +12,12 @@ use crate::error::AgentError;
 use crate::isolation::caller::RequestOrigin;
 use hotlease_sandbox::{DeclaredDirectory, HomeFolders, ImportFolders, Kind, Launcher, Mount};
 use hotlease_wire::Rejection;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The system's folders, which every sandbox sees.
 const SYSTEM: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"];
+/// Folders of installed packages, which are not sent by value.
+const PACKAGES: [&str; 2] = ["site-packages", "dist-packages"];
 
 /// Kinds of sandbox that a site uses for its leases.
 #[derive(Debug, Clone)]
@@ -72,7 +74,7 @@ impl Sandboxes {
     }
 
     /// Mounts beyond the policy for workers with this interpreter and import path, and the folders of both that are not
-    /// shown. For other tenants a refusal names the path that may not be shown. Reads folders of the host.
+    /// shown. Other tenants are refused an interpreter that is not shown. Reads folders of the host.
     pub fn mounts(
         &self,
         interpreter: Option<&Path>,
@@ -81,31 +83,28 @@ impl Sandboxes {
         (kind, origin): (Kind, RequestOrigin),
         seen: &VisibleFolders<'_>,
     ) -> Result<ImportMounts, Rejection> {
-        let is_own = self.is_own(tenant, origin);
-        // What other tenants see is the operator's choice, also if it is a home folder.
-        let homes = match is_own {
-            true => HomeFolders::of_host(),
-            false => HomeFolders::default(),
-        };
-        let path: Vec<PathBuf> = path.iter().filter(|folder| !seen.has(folder)).cloned().collect();
-        let needed = ImportFolders::find(interpreter, &path, &homes);
-        let mut found = ImportMounts::default();
-        for needed in needed.shown.into_iter().filter(|needed| !seen.has(needed)) {
-            if !is_own {
-                return Err(Rejection::NoSandbox {
-                    kind: kind.to_string(),
-                    why: format!(
-                        "{} is not shown in sandboxes of this site; its operator shows it with `hotlease agent \
-                         --sandbox-show {}`",
-                        needed.display(),
-                        needed.display()
-                    ),
-                });
+        let path = path.iter().filter(|folder| !seen.has(folder)).cloned();
+        if !self.is_own(tenant, origin) {
+            // A container has an interpreter and folders of its own, which only its worker knows.
+            if kind == Kind::Container {
+                return Ok(ImportMounts::default());
             }
-            found.mounts.push(Mount::read_only(needed));
+            seen.check_interpreter(interpreter, kind)?;
+            // Looking whether they exist would tell tenants which files the host has.
+            let hidden =
+                path.filter(|folder| folder.is_absolute() && !PACKAGES.iter().any(|name| folder.ends_with(name)));
+            return Ok(ImportMounts {
+                mounts: Vec::new(),
+                hidden: hidden.collect(),
+            });
         }
-        found.hidden.extend(needed.hidden);
-        Ok(found)
+        let path: Vec<PathBuf> = path.collect();
+        let needed = ImportFolders::find(interpreter, &path, &HomeFolders::of_host());
+        let shown = needed.shown.into_iter().filter(|needed| !seen.has(needed));
+        Ok(ImportMounts {
+            mounts: shown.map(Mount::read_only).collect(),
+            hidden: needed.hidden.into_iter().collect(),
+        })
     }
 }
 
@@ -125,6 +124,45 @@ impl VisibleFolders<'_> {
                 .declared
                 .iter()
                 .any(|declared| folder.starts_with(&declared.target))
+    }
+
+    /// Whether a sandbox sees the host's file at this path, at the same place.
+    fn has_of_host(&self, file: &Path) -> bool {
+        let climbs = file.components().any(|part| part == Component::ParentDir);
+        let is_same = |mount: &&Mount| mount.source == mount.target;
+        let is_in_mount = |mount: &Mount| file.starts_with(&mount.target);
+        !climbs
+            && (SYSTEM.iter().any(|system| file.starts_with(system))
+                || self.shown.iter().filter(is_same).any(is_in_mount))
+    }
+
+    /// Refuses an interpreter that is not shown, whether it exists or not. Looks only at links that are shown, and at
+    /// what these lead to.
+    fn check_interpreter(&self, interpreter: Option<&Path>, kind: Kind) -> Result<(), Rejection> {
+        let refused = |folder: &Path| {
+            let folder = folder.display();
+            Err(Rejection::NoSandbox {
+                kind: kind.to_string(),
+                why: format!(
+                    "{folder} is not shown in sandboxes of this site; its operator shows it with `hotlease agent \
+                     --sandbox-show {folder}`"
+                ),
+            })
+        };
+        let Some(interpreter) = interpreter else { return Ok(()) };
+        if !self.has(interpreter) {
+            let prefix = interpreter.parent().and_then(Path::parent);
+            return refused(prefix.unwrap_or(interpreter));
+        }
+        if !self.has_of_host(interpreter) {
+            return Ok(());
+        }
+        // What other tenants see is the operator's choice, also if it is a home folder.
+        let needed = ImportFolders::find(Some(interpreter), &[], &HomeFolders::default());
+        match needed.shown.iter().find(|needed| !self.has(needed)) {
+            Some(needed) => refused(needed),
+            None => Ok(()),
+        }
     }
 }
 
@@ -315,6 +353,49 @@ mod tests {
         );
         let shown = mounts("alice", &[Mount::read_only(folder.path())]).expect("the site shows it to all");
         assert_eq!(shown.mounts, []);
+    }
+
+    #[test]
+    fn others_are_not_told_which_files_the_host_has() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shown = folder.path().join("shown");
+        for made in ["shown/bin", "secret/bin", "secret/site-packages"] {
+            std::fs::create_dir_all(folder.path().join(made)).expect("made");
+        }
+        std::fs::write(folder.path().join("secret/bin/python"), "").expect("written");
+        std::os::unix::fs::symlink("/secret/bin/python", folder.path().join("secret/bin/link")).expect("a link");
+        let shown = [Mount::read_only(&shown)];
+        let seen = VisibleFolders {
+            shown: &shown,
+            declared: &[],
+        };
+        let site = site(Kind::Namespace);
+        let mounts = |interpreter: Option<&Path>, path: &[PathBuf]| {
+            site.mounts(
+                interpreter,
+                path,
+                "alice",
+                (Kind::Namespace, RequestOrigin::Remote),
+                &seen,
+            )
+        };
+        let said = |name: &str| {
+            let interpreter = folder.path().join(name);
+            let refused = mounts(Some(&interpreter), &[]).expect_err("it is not shown");
+            refused.to_string().replace("missing", "secret")
+        };
+        for there in ["secret/bin/python", "secret/bin/link"] {
+            assert_eq!(said(there), said("missing/bin/python"));
+        }
+        let climbing = folder.path().join("shown/../secret/bin/link");
+        assert_eq!(mounts(Some(&climbing), &[]), Ok(ImportMounts::default()));
+        let hidden = folder.path().join("secret/bin/python");
+        let of_container = (Kind::Container, RequestOrigin::Remote);
+        let found = site.mounts(Some(&hidden), &[], "alice", of_container, &seen);
+        assert_eq!(found, Ok(ImportMounts::default()), "it is the container's");
+        let path = ["secret", "missing", "secret/site-packages"].map(|name| folder.path().join(name));
+        let found = mounts(None, &path).expect("they are not shown");
+        assert_eq!((found.mounts, found.hidden), (Vec::new(), path[..2].to_vec()));
     }
 
     #[test]

@@ -166,10 +166,13 @@ impl Node {
             program.mounts = found.mounts;
             return Ok((Arc::new(program), found.hidden));
         };
-        // An image needs at most one interpreter of the host. Of the client's own folders, workers see those that they
-        // may.
+        // An image needs at most one interpreter of the host. Of the client's own folders, workers of the agent's own
+        // user see those that they may; to others the image takes their place.
         let mut needed = mounts(image.manifest().interpreter().as_deref(), &[])?.mounts;
-        let of_client = mounts(None, &path).unwrap_or_default();
+        let of_client = match sandboxes.is_own(tenant, origin) {
+            true => mounts(None, &path).unwrap_or_default(),
+            false => ImportMounts::default(),
+        };
         needed.extend(of_client.mounts);
         let place = match isolation.sandbox {
             Kind::Process => image.at().to_owned(),

@@ -132,7 +132,7 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
     }
     if !explained.hides.is_empty() {
         output.line(&printable(&format!(
-            "folders of the import path that they do not see (home folders, or such as contain some): {}",
+            "folders of the import path that they do not see (home folders, such as contain some, or what the site does not show): {}",
             explained.hides.join(", ")
         )))?;
     }

@@ -42,8 +42,8 @@ pub struct ColdPhases {
     /// Resources that the functions may use, as the grant states them. In a sandbox of kind `process` that includes
     /// the network and everything else that the agent's user may use.
     pub reach: Reach,
-    /// Folders of a Python program's import path that its workers do not see: home folders, and folders that contain
-    /// some or belong to all users.
+    /// Folders of a Python program's import path that its workers do not see: home folders, folders that contain
+    /// some or belong to all users, and for tenants other than the agent's user those that its site does not show.
     pub hidden: Vec<String>,
 }
 
