@@ -4,10 +4,10 @@ use crate::ImageId;
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
 use crate::survey::check_limit;
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -66,7 +66,16 @@ impl ImageStore {
     /// Opens an image's file; returns its path, the file and its size. None if it is not there.
     pub(crate) fn open(&self, id: &ImageId) -> Result<Option<(PathBuf, File, u64)>, ImageError> {
         let path = image_file(&self.0, id);
-        let file = match File::open(&path) {
+        // Any party may have put it there. A named pipe or a file with a lease (fcntl) would make the open wait, and a
+        // link would have root read a file for a user who may not.
+        let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+        let file = match File::options().read(true).custom_flags(flags.bits()).open(&path) {
+            Err(error) if error.raw_os_error() == Some(nix::libc::ELOOP) => {
+                return Err(ImageError::Damaged {
+                    path,
+                    why: "it is a link".into(),
+                });
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(io("open", &path))?,
         };

@@ -3,7 +3,7 @@
 use crate::scene::{TestImages, can_pack, mounted, names};
 use hotlease_image::ImageError;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 
 #[test]
 fn damage_at_any_byte_is_noticed_and_repaired() {
@@ -73,6 +73,37 @@ fn a_damaged_store_is_named_and_nothing_of_it_is_kept() {
     fs::write(scene.cached(&packed.id), &wrong).unwrap();
     assert!(matches!(cache.fetch(&packed.id), Err(ImageError::Damaged { .. })));
     assert!(matches!(cache.fetch(&packed.id), Err(ImageError::Unknown { .. })));
+}
+
+#[test]
+fn what_is_no_file_in_a_store_is_neither_waited_for_nor_followed() {
+    let scene = TestImages::new();
+    let cache = scene.cache();
+    let secret = scene.path("secret");
+    fs::write(&secret, "of another user").unwrap();
+    let place = |what: &str| {
+        let id = scene.publish(what.as_bytes());
+        let path = scene.path("store").join(format!("{id}.squashfs"));
+        fs::remove_file(&path).unwrap();
+        (id, path)
+    };
+    let (pipe, path) = place("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let (link, path) = place("link");
+    symlink(&secret, path).unwrap();
+    let (folder, path) = place("folder");
+    fs::create_dir(path).unwrap();
+    for (id, what) in [
+        (pipe, "it is no file"),
+        (link, "it is a link"),
+        (folder, "it is no file"),
+    ] {
+        let error = cache.fetch(&id).expect_err("it is no image");
+        assert!(
+            matches!(&error, ImageError::Damaged { why, .. } if why == what),
+            "{what}: {error}"
+        );
+    }
 }
 
 #[test]
