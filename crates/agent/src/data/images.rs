@@ -62,10 +62,19 @@ impl Default for Environments {
 type MountOutcome = Option<Result<Arc<Image>, Rejection>>;
 
 enum ImageEntry {
-    /// Being fetched and mounted. Closed without an outcome: its thread has failed.
-    Coming(watch::Receiver<MountOutcome>),
+    /// Being fetched and mounted for this tenant. Closed without an outcome: its thread has failed.
+    Coming(watch::Receiver<MountOutcome>, String),
     /// Mounted, as long as a holder exists.
     There(Weak<Image>),
+}
+
+/// Party that asks for an environment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ImageRequester<'a> {
+    /// Its tenant.
+    pub tenant: &'a str,
+    /// Whether its tenant is the agent's own user.
+    pub is_own: bool,
 }
 
 /// The node's environments: its cache, and what is mounted.
@@ -113,14 +122,14 @@ impl Images {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the environment of this name, mounted; waits for it, but not for long. `own`: for the agent's own user.
-    pub async fn get(self: &Arc<Self>, name: &str, own: bool) -> Result<Arc<Image>, Rejection> {
+    /// Returns the environment of this name, mounted; waits for it, but not for long.
+    pub async fn get(self: &Arc<Self>, name: &str, asker: ImageRequester<'_>) -> Result<Arc<Image>, Rejection> {
         let id: ImageId = name
             .parse()
             .map_err(|error: hotlease_image::ImageIdError| Rejection::BadRequest {
                 what: error.to_string(),
             })?;
-        let mut coming = match self.find(id, own)? {
+        let mut coming = match self.find(id, asker)? {
             FoundImage::There(image) => return Ok(image),
             FoundImage::Coming(coming) => coming,
         };
@@ -133,7 +142,7 @@ impl Images {
         }
     }
 
-    fn find(self: &Arc<Self>, id: ImageId, own: bool) -> Result<FoundImage, Rejection> {
+    fn find(self: &Arc<Self>, id: ImageId, asker: ImageRequester<'_>) -> Result<FoundImage, Rejection> {
         let Some(cache) = &self.cache else {
             return Err(Rejection::NoEnvironment {
                 environment: id.to_string(),
@@ -145,11 +154,11 @@ impl Images {
         };
         let mut table = self.table();
         table.retain(|_, entry| match entry {
-            ImageEntry::Coming(coming) => coming.has_changed().is_ok(),
+            ImageEntry::Coming(coming, _) => coming.has_changed().is_ok(),
             ImageEntry::There(image) => image.strong_count() > 0,
         });
         match table.get(&id) {
-            Some(ImageEntry::Coming(coming)) => return Ok(FoundImage::Coming(coming.clone())),
+            Some(ImageEntry::Coming(coming, _)) => return Ok(FoundImage::Coming(coming.clone())),
             Some(ImageEntry::There(image)) => {
                 if let Some(image) = image.upgrade() {
                     return Ok(FoundImage::There(image));
@@ -157,14 +166,8 @@ impl Images {
             }
             None => {}
         }
-        let coming = table.values().filter(|entry| matches!(entry, ImageEntry::Coming(_)));
-        if coming.count() >= COMING_MAX {
-            return Err(Rejection::TooMany {
-                what: "environments that this node fetches at a time".into(),
-                limit: COMING_MAX as u64,
-            });
-        }
-        let way = if own { MountMethod::Any } else { self.of_others };
+        check_place(&table, asker)?;
+        let way = if asker.is_own { MountMethod::Any } else { self.of_others };
         let (told, coming) = watch::channel(None);
         let (images, cache) = (Arc::clone(self), cache.with_method(way));
         let started = std::thread::Builder::new()
@@ -173,7 +176,7 @@ impl Images {
         started.map_err(|error| Rejection::Unavailable {
             what: format!("a thread to fetch environment {id}: {error}"),
         })?;
-        table.insert(id, ImageEntry::Coming(coming.clone()));
+        table.insert(id, ImageEntry::Coming(coming.clone(), asker.tenant.to_owned()));
         Ok(FoundImage::Coming(coming))
     }
 
@@ -237,6 +240,26 @@ impl Images {
         // Cannot fail: self holds the sender.
         let _ = self.mounted.subscribe().wait_for(|mounted| *mounted == 0).await;
     }
+}
+
+/// Refuses a fetch if all places are taken. A tenant may have as many as all together leave free, so that a few who
+/// collude keep out no other.
+fn check_place(table: &HashMap<ImageId, ImageEntry>, asker: ImageRequester<'_>) -> Result<(), Rejection> {
+    let tenants = table.values().filter_map(|entry| match entry {
+        ImageEntry::Coming(_, tenant) => Some(tenant.as_str()),
+        ImageEntry::There(_) => None,
+    });
+    let free = COMING_MAX.saturating_sub(tenants.clone().count());
+    let own = tenants.filter(|tenant| *tenant == asker.tenant).count();
+    let (what, limit) = match free {
+        0 => ("environments that this node fetches at a time", COMING_MAX),
+        _ if !asker.is_own && own >= free => ("environments that this node fetches for one tenant now", own),
+        _ => return Ok(()),
+    };
+    Err(Rejection::TooMany {
+        what: what.into(),
+        limit: limit as u64,
+    })
 }
 
 enum FoundImage {

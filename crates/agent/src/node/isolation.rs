@@ -1,7 +1,7 @@
 //! Isolation of a lease's workers: their sandboxes, and what they see of the host.
 
 use super::Node;
-use crate::data::images::Image;
+use crate::data::images::{Image, ImageRequester};
 use crate::data::storage::{LeaseStorage, StorageRequester};
 use crate::isolation::caller::RequestOrigin;
 use crate::isolation::sandboxes::{ImportMounts, VisibleFolders};
@@ -131,8 +131,11 @@ impl Node {
         origin: RequestOrigin,
     ) -> Result<Arc<Image>, Rejection> {
         let interpreter = python::within_image(decode_path(&python.interpreter))?;
-        let is_own = self.identity.sandboxes.is_own(tenant, origin);
-        let image = self.identity.images.get(&python.image, is_own).await?;
+        let asker = ImageRequester {
+            tenant,
+            is_own: self.identity.sandboxes.is_own(tenant, origin),
+        };
+        let image = self.identity.images.get(&python.image, asker).await?;
         let mounted = Arc::clone(&image);
         let checked = tokio::task::spawn_blocking(move || mounted.check(&interpreter)).await;
         checked.map_err(|error| Rejection::Unavailable {

@@ -6,6 +6,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
+const OWN: ImageRequester<'_> = ImageRequester {
+    tenant: "uid:7",
+    is_own: true,
+};
+const OTHER: ImageRequester<'_> = ImageRequester {
+    tenant: "ann",
+    is_own: false,
+};
 
 /// A folder with a store and a cache.
 struct Scene {
@@ -78,7 +86,7 @@ fn why(refused: Result<Arc<Image>, Rejection>) -> String {
 
 /// Mounts an environment, or says why that is skipped.
 async fn got(images: &Arc<Images>, hash: &str) -> Option<Arc<Image>> {
-    match images.get(hash, true).await {
+    match images.get(hash, OWN).await {
         Ok(image) => Some(image),
         Err(Rejection::NoEnvironment { why, .. }) if why.contains("cannot be mounted here") => {
             eprintln!("skipped: {why}");
@@ -93,16 +101,16 @@ async fn what_cannot_be_had_is_refused_with_what_to_do() {
     let scene = Scene::new();
     let hash = "00ff".repeat(16);
     let none = Arc::new(opened(&Environments::default()).await);
-    assert!(why(none.get(&hash, true).await).contains("hotlease agent --environments"));
+    assert!(why(none.get(&hash, OWN).await).contains("hotlease agent --environments"));
     let images = scene.images().await;
-    let bad = images.get("../../etc/passwd", true).await.map(drop);
+    let bad = images.get("../../etc/passwd", OWN).await.map(drop);
     assert!(matches!(bad, Err(Rejection::BadRequest { .. })), "{bad:?}");
-    let unknown = why(images.get(&hash, true).await);
+    let unknown = why(images.get(&hash, OWN).await);
     for part in ["hotlease env pack", "store", hash.as_str()] {
         assert!(unknown.contains(part), "{unknown:?} lacks {part:?}");
     }
     fs::write(scene.stored(&hash), "no image").expect("a file");
-    assert!(why(images.get(&hash, true).await).contains("is damaged"));
+    assert!(why(images.get(&hash, OWN).await).contains("is damaged"));
     let Some(packed) = scene.packed("venv") else {
         return;
     };
@@ -113,7 +121,7 @@ async fn what_cannot_be_had_is_refused_with_what_to_do() {
         ..Environments::default()
     };
     let small = Arc::new(opened(&small).await);
-    assert!(why(small.get(&packed, true).await).contains("--environment-cache-bytes"));
+    assert!(why(small.get(&packed, OWN).await).contains("--environment-cache-bytes"));
     if let Some(image) = got(&images, &packed).await {
         assert!(image.check(Path::new("bin/python")).is_ok());
         let missing = image.check(Path::new("bin/python9"));
@@ -124,7 +132,7 @@ async fn what_cannot_be_had_is_refused_with_what_to_do() {
     }
     // A refusal is not kept: once the store is corrected, the next request sees that.
     fs::remove_file(scene.stored(&hash)).expect("removed");
-    assert!(why(images.get(&hash, true).await).contains("hotlease env pack"));
+    assert!(why(images.get(&hash, OWN).await).contains("hotlease env pack"));
 }
 
 #[tokio::test]
@@ -151,14 +159,14 @@ async fn leases_share_a_mount_that_goes_with_the_last() {
     let scene = Scene::new();
     let Some(hash) = scene.packed("venv") else { return };
     let images = scene.images().await;
-    let (one, two) = tokio::join!(images.get(&hash, true), images.get(&hash, true));
+    let (one, two) = tokio::join!(images.get(&hash, OWN), images.get(&hash, OWN));
     let (Ok(one), Ok(two)) = (one, two) else {
         assert!(got(&images, &hash).await.is_none(), "it was mounted a moment later");
         return;
     };
     assert!(Arc::ptr_eq(&one, &two), "each has mounted it");
     drop(one);
-    let three = images.get(&hash, true).await.expect("it is there");
+    let three = images.get(&hash, OWN).await.expect("it is there");
     assert!(Arc::ptr_eq(&two, &three));
     let file = two.at().join("pyvenv.cfg");
     assert!(file.exists());
@@ -169,7 +177,7 @@ async fn leases_share_a_mount_that_goes_with_the_last() {
     assert!(!file.exists());
     // The next request mounts it again, without a fetch.
     fs::remove_file(scene.stored(&hash)).expect("removed");
-    assert!(images.get(&hash, true).await.is_ok());
+    assert!(images.get(&hash, OWN).await.is_ok());
     tokio::time::timeout(LIMIT, images.all_unmounted())
         .await
         .expect("it is not locked");
@@ -194,7 +202,7 @@ async fn the_kernel_reads_no_stranger_s_image() {
         ..Environments::default()
     };
     let images = Arc::new(opened(&config).await);
-    let of_other = match images.get(&hash, false).await {
+    let of_other = match images.get(&hash, OTHER).await {
         Ok(image) => image,
         Err(refusal) => {
             let text = refusal.to_string();
@@ -209,7 +217,7 @@ async fn the_kernel_reads_no_stranger_s_image() {
         .await
         .expect("it is not locked");
     if nix::unistd::geteuid().is_root() {
-        let own = images.get(&hash, true).await.expect("as before");
+        let own = images.get(&hash, OWN).await.expect("as before");
         assert_eq!(kind_at(own.at()), "squashfs", "root trusts itself");
     }
 }
@@ -232,14 +240,14 @@ async fn a_lease_does_not_wait_for_a_long_fetch_which_goes_on() {
     let file = File::create(scene.path("cache/work").join(&hash)).expect("a file");
     let fetching = Flock::lock(file, FlockArg::LockExclusive).expect("it is not locked");
     for _ in 0..3 {
-        let refused = images.get(&hash, true).await.map(drop);
+        let refused = images.get(&hash, OWN).await.map(drop);
         assert!(
             matches!(&refused, Err(Rejection::Unavailable { what }) if what.contains("ask again")),
             "{refused:?}"
         );
         assert_eq!(images.table().len(), 1, "each has begun to fetch it");
     }
-    let mut coming = match images.find(hash.parse().expect("a hash"), true) {
+    let mut coming = match images.find(hash.parse().expect("a hash"), OWN) {
         Ok(FoundImage::Coming(coming)) => coming,
         _ => panic!("it is not on its way"),
     };
@@ -247,7 +255,7 @@ async fn a_lease_does_not_wait_for_a_long_fetch_which_goes_on() {
     let outcome = tokio::time::timeout(LIMIT, coming.wait_for(Option::is_some)).await;
     let outcome = outcome.expect("it arrives").expect("its thread lives").clone();
     let image = outcome.expect("it is decided").expect("it is mounted");
-    let again = images.get(&hash, true).await.expect("it is there");
+    let again = images.get(&hash, OWN).await.expect("it is there");
     assert!(Arc::ptr_eq(&image, &again));
 }
 
@@ -258,11 +266,32 @@ async fn there_is_a_bound_of_fetches_at_a_time() {
     let (_told, coming) = watch::channel(None);
     for digit in 0..COMING_MAX {
         let id = format!("{digit:064x}").parse().expect("a hash");
-        images.table().insert(id, ImageEntry::Coming(coming.clone()));
+        let entry = ImageEntry::Coming(coming.clone(), OTHER.tenant.into());
+        images.table().insert(id, entry);
     }
-    let more = images.get(&"ab".repeat(32), true).await.map(drop);
+    let more = images.get(&"ab".repeat(32), OWN).await.map(drop);
     assert!(matches!(more, Err(Rejection::TooMany { limit: 8, .. })), "{more:?}");
     // An entry whose thread has failed is removed.
     drop(_told);
-    assert!(why(images.get(&"ab".repeat(32), true).await).contains("hotlease env pack"));
+    assert!(why(images.get(&"ab".repeat(32), OWN).await).contains("hotlease env pack"));
+}
+
+#[test]
+fn tenants_that_fetch_all_that_they_may_leave_places_to_others() {
+    let (_told, coming) = watch::channel(None);
+    let mut table = HashMap::new();
+    let mut fetch = |tenant: &str, is_own: bool| {
+        let is_let_in = check_place(&table, ImageRequester { tenant, is_own }).is_ok();
+        if is_let_in {
+            let id = format!("{:064x}", table.len()).parse().expect("a hash");
+            table.insert(id, ImageEntry::Coming(coming.clone(), tenant.into()));
+        }
+        is_let_in
+    };
+    for (tenant, most) in [("ann", 4), ("bob", 2), ("eve", 1)] {
+        let count = (0..COMING_MAX).take_while(|_| fetch(tenant, false)).count();
+        assert_eq!(count, most, "{tenant}");
+    }
+    assert!(fetch("dan", false), "three tenants together keep out a fourth");
+    assert!(!fetch(OWN.tenant, true), "there is a bound for all");
 }
