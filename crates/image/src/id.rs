@@ -12,11 +12,6 @@ impl ImageId {
     pub(crate) fn of(hasher: &blake3::Hasher) -> Self {
         Self(*hasher.finalize().as_bytes())
     }
-
-    /// The first 32 bits of the hash.
-    pub(crate) fn first_word(&self) -> u32 {
-        u32::from_le_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
-    }
 }
 
 impl fmt::Display for ImageId {

@@ -1,20 +1,23 @@
 //! FUSE mounts for root, without root parsing images that any user may have packed.
 //!
 //! Root opens the connection and mounts it. squashfuse gets the open connection and the open image. It runs as a user
-//! that owns nothing, a different one for each image. An attacker that takes over a server can lie about its image,
-//! and do what any stranger on the node can do.
+//! that owns nothing, and that no other server of this process has: a server could debug those of its own user. The
+//! author of an image does not choose the user; a hash of the image would be the author's choice. An attacker that takes
+//! over a server can lie about its image, and do what any stranger on the node can do.
 
 use crate::ImageId;
 use crate::error::ImageError;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::statvfs::statvfs;
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -25,6 +28,33 @@ const USERS: u32 = 65_536;
 const UP_WITHIN: Duration = Duration::from_secs(20);
 /// Limit of output that is kept, bytes.
 const SAID_BYTES_MAX: u64 = 4096;
+
+/// Users of the servers of this process.
+static TAKEN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// User of one server, as long as this value lives.
+struct ServerUser(u32);
+
+impl ServerUser {
+    /// Takes the first free user from this place on; `None`: all are taken.
+    fn take(first: u32) -> Option<Self> {
+        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = (0..USERS).map(|next| USER_FIRST + (first % USERS + next) % USERS);
+        users.find(|user| taken.insert(*user)).map(Self)
+    }
+
+    fn random() -> Option<Self> {
+        // Each state has random keys.
+        Self::take(RandomState::new().hash_one(0) as u32)
+    }
+}
+
+impl Drop for ServerUser {
+    fn drop(&mut self) {
+        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.remove(&self.0);
+    }
+}
 
 /// Mounts an image at a folder, served by a process of its own. The caller must be root.
 pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path) -> Result<(), String> {
@@ -52,8 +82,8 @@ pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path) -> Result<(), String>
 }
 
 fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), String> {
+    let user = ServerUser::random().ok_or("no user is left for a server")?;
     let start = |program: &'static str| {
-        let user = USER_FIRST + id.first_word() % USERS;
         let (connection, file) = (connection.try_clone()?, file.try_clone()?);
         Command::new(program)
             // The name is shown in lists of processes.
@@ -66,8 +96,8 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
             .current_dir("/")
             // A Ctrl-C for this process must not end the server.
             .process_group(0)
-            .uid(user)
-            .gid(user)
+            .uid(user.0)
+            .gid(user.0)
             .spawn()
     };
     // The first program is faster, but not installed everywhere.
@@ -90,7 +120,10 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
     let asked = at.to_owned();
     thread::spawn(move || answers.send(statvfs(&asked).is_ok()));
     if is_up.recv_timeout(UP_WITHIN) == Ok(true) {
-        thread::spawn(move || wait_for_output(&mut child));
+        thread::spawn(move || {
+            wait_for_output(&mut child);
+            drop(user);
+        });
         return Ok(());
     }
     // The server may have ended already.
@@ -111,5 +144,28 @@ fn wait_for_output(child: &mut Child) -> String {
     match (said.is_empty(), ended) {
         (true, Ok(status)) => status.to_string(),
         _ => said,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_servers_have_one_user() {
+        let users: Vec<_> = (0..3).map(|_| ServerUser::take(u32::MAX).expect("free")).collect();
+        let [first, second, third] = &users[..] else {
+            panic!("three")
+        };
+        let numbers = BTreeSet::from([first.0, second.0, third.0]);
+        assert_eq!(numbers.len(), 3, "{numbers:?}");
+        assert!(
+            numbers
+                .iter()
+                .all(|user| (USER_FIRST..USER_FIRST + USERS).contains(user))
+        );
+        let freed = first.0;
+        drop(users);
+        assert_eq!(ServerUser::take(freed - USER_FIRST).expect("free").0, freed);
     }
 }
