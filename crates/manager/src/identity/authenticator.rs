@@ -161,9 +161,8 @@ impl Authenticator {
                 "MUNGE is for connections without a certificate, from other hosts",
             ));
         };
-        let nonce = self.challenges.take(*channel, now_ms);
-        let nonce = nonce.ok_or_else(|| not_authenticated("this connection has no challenge to answer"))?;
-        let uid = munge.check(credential, &munge_payload(&nonce, server)).await?;
+        let answer = self.challenges.take(*channel, now_ms).map_err(not_authenticated)?;
+        let uid = munge.check(credential, &munge_payload(&answer.nonce, server)).await?;
         self.of_subject(Subject::Munge { uid }, CallerProof::Munge)
     }
 

@@ -3,9 +3,13 @@
 //! A MUNGE credential can be replayed on another host, as the cache of decoded credentials belongs to one host. So a
 //! credential carries a nonce that this manager made for this connection. The nonce is forgotten with its first use,
 //! whether the credential was valid or not.
+//!
+//! A connection has one credential checked at a time: a check costs a process, few run at once, and a stranger with many
+//! requests on each of its connections would keep others waiting.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Limit of connections with a nonce at a time. Beyond it the oldest nonce goes: a stranger who opens connections as fast
 /// as we take them must not keep others from signing in, and an honest client answers at once.
@@ -15,30 +19,74 @@ pub(super) const LIFETIME_MS: u64 = 30_000;
 
 type Channel = [u8; 32];
 
-/// Nonces by connection, one for each at most: a new nonce replaces the last.
 #[derive(Default)]
-pub(super) struct Challenges(Mutex<HashMap<Channel, (Channel, u64)>>);
+struct ChallengeTable {
+    /// Nonces by connection, with the ends of their validity; one for each at most: a new nonce replaces the last.
+    nonces: HashMap<Channel, ([u8; 32], u64)>,
+    /// Connections whose credential is being checked.
+    answering: HashSet<Channel>,
+}
+
+/// Challenges of all connections.
+#[derive(Default)]
+pub(super) struct Challenges(Mutex<ChallengeTable>);
+
+/// Answer to a challenge. The connection may give no other while this value lives.
+pub(super) struct ChallengeAnswer<'a> {
+    challenges: &'a Challenges,
+    channel: Channel,
+    /// Nonce of the challenge, which is forgotten.
+    pub nonce: [u8; 32],
+}
+
+impl fmt::Debug for ChallengeAnswer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChallengeAnswer")
+    }
+}
 
 impl Challenges {
+    fn table(&self) -> MutexGuard<'_, ChallengeTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Makes a nonce for a connection; returns it with the end of its validity.
     pub fn make(&self, channel: Channel, now_ms: u64) -> ([u8; 32], u64) {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if table.len() >= CHALLENGES_MAX && !table.contains_key(&channel) {
-            let oldest = table.iter().min_by_key(|(_, (_, until_ms))| *until_ms);
+        let mut table = self.table();
+        let nonces = &mut table.nonces;
+        if nonces.len() >= CHALLENGES_MAX && !nonces.contains_key(&channel) {
+            let oldest = nonces.iter().min_by_key(|(_, (_, until_ms))| *until_ms);
             if let Some(oldest) = oldest.map(|(channel, _)| *channel) {
-                table.remove(&oldest);
+                nonces.remove(&oldest);
             }
         }
         let (nonce, until_ms) = (rand::random(), now_ms + LIFETIME_MS);
-        table.insert(channel, (nonce, until_ms));
+        nonces.insert(channel, (nonce, until_ms));
         (nonce, until_ms)
     }
 
-    /// Removes and returns the nonce of a connection.
-    pub fn take(&self, channel: Channel, now_ms: u64) -> Option<[u8; 32]> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (nonce, until_ms) = table.remove(&channel)?;
-        (now_ms < until_ms).then_some(nonce)
+    /// Takes the nonce of a connection, whose answer is going to be checked; or says why there is nothing to check.
+    pub fn take(&self, channel: Channel, now_ms: u64) -> Result<ChallengeAnswer<'_>, &'static str> {
+        let mut table = self.table();
+        if table.answering.contains(&channel) {
+            return Err("another credential of this connection is being checked");
+        }
+        let known = table.nonces.remove(&channel);
+        let Some((nonce, _)) = known.filter(|(_, until_ms)| now_ms < *until_ms) else {
+            return Err("this connection has no challenge to answer");
+        };
+        table.answering.insert(channel);
+        Ok(ChallengeAnswer {
+            challenges: self,
+            channel,
+            nonce,
+        })
+    }
+}
+
+impl Drop for ChallengeAnswer<'_> {
+    fn drop(&mut self) {
+        self.challenges.table().answering.remove(&self.channel);
     }
 }
 
@@ -50,11 +98,28 @@ mod tests {
     fn a_nonce_is_good_once_on_its_connection_and_not_for_long() {
         let challenges = Challenges::default();
         let (nonce, until) = challenges.make([1; 32], 0);
-        assert_eq!(challenges.take([2; 32], 0), None, "another connection took it");
-        assert_eq!(challenges.take([1; 32], 0), Some(nonce));
-        assert_eq!(challenges.take([1; 32], 0), None, "it was good twice");
+        assert!(challenges.take([2; 32], 0).is_err(), "another connection took it");
+        assert_eq!(challenges.take([1; 32], 0).expect("it is its own").nonce, nonce);
+        assert!(challenges.take([1; 32], 0).is_err(), "it was good twice");
         challenges.make([1; 32], 0);
-        assert_eq!(challenges.take([1; 32], until), None, "it never ends");
+        assert!(challenges.take([1; 32], until).is_err(), "it never ends");
+    }
+
+    #[test]
+    fn a_connection_has_one_credential_checked_at_a_time() {
+        let challenges = Challenges::default();
+        challenges.make([1; 32], 0);
+        let first = challenges.take([1; 32], 0).expect("there is a nonce");
+        let (nonce, _) = challenges.make([1; 32], 0);
+        let refused = challenges.take([1; 32], 0).expect_err("two are checked at a time");
+        assert!(refused.contains("being checked"), "{refused}");
+        challenges.make([2; 32], 0);
+        let other = challenges.take([2; 32], 0);
+        assert!(other.is_ok(), "another connection waits for it");
+        drop(first);
+        assert_eq!(challenges.take([1; 32], 0).expect("the first is checked").nonce, nonce);
+        drop(other);
+        assert!(challenges.table().answering.is_empty());
     }
 
     #[test]
@@ -66,13 +131,10 @@ mod tests {
             channel[..8].copy_from_slice(&number.to_le_bytes());
             challenges.make(channel, number);
         }
-        assert_eq!(challenges.0.lock().unwrap().len(), CHALLENGES_MAX);
+        assert_eq!(challenges.table().nonces.len(), CHALLENGES_MAX);
         let (nonce, _) = challenges.make([255; 32], strangers);
-        assert_eq!(challenges.0.lock().unwrap().len(), CHALLENGES_MAX);
-        assert_eq!(
-            challenges.take([255; 32], strangers),
-            Some(nonce),
-            "strangers keep it out"
-        );
+        assert_eq!(challenges.table().nonces.len(), CHALLENGES_MAX);
+        let taken = challenges.take([255; 32], strangers);
+        assert_eq!(taken.expect("strangers keep it out").nonce, nonce);
     }
 }
