@@ -1,4 +1,8 @@
 //! Places of sessions: bounded for all clients together, and for each tenant on other hosts.
+//!
+//! A tenant may have as many sessions as all together leave free: alone half of them, the next one half of the rest. A
+//! fixed half would be all for two tenants that collude. The agent's own user, on its own host, has no such bound: it could
+//! stop the agent anyway.
 
 use crate::isolation::caller::SessionPeer;
 use hotlease_wire::Rejection;
@@ -8,8 +12,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most sessions at a time.
 const SESSIONS_MAX: usize = 1024;
-/// Most sessions of one tenant on other hosts at a time. The agent's own user, on its own host, could stop the agent anyway.
-const OF_TENANT_MAX: usize = SESSIONS_MAX / 2;
 
 type TenantCounts = Mutex<HashMap<String, usize>>;
 
@@ -57,8 +59,10 @@ impl SessionPlaces {
     fn of_tenant(&self, tenant: &str) -> Result<TenantPlace, Rejection> {
         let mut counts = self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(tenant.to_owned()).or_default();
-        if *count >= OF_TENANT_MAX {
-            return Err(too_many("sessions of one tenant with this agent", OF_TENANT_MAX));
+        let own = *count;
+        // Without a place of its own a tenant is told of the limit for all.
+        if own > 0 && own >= self.all.available_permits() {
+            return Err(too_many("sessions of one tenant with this agent now", own));
         }
         *count += 1;
         Ok(TenantPlace {
@@ -101,7 +105,8 @@ mod tests {
             lease: LeaseId([1; 8]),
         };
         let alice = certified("alice");
-        let mut taken: Vec<_> = (0..OF_TENANT_MAX)
+        const HALF: usize = SESSIONS_MAX / 2;
+        let mut taken: Vec<_> = (0..HALF)
             .map(|number| places.take([&bearer, &alice][number % 2]).ok())
             .collect();
         assert!(taken.iter().all(Option::is_some));
@@ -110,19 +115,33 @@ mod tests {
             other => panic!("{other:?}"),
         };
         for caller in [&bearer, &alice] {
-            assert_eq!(limit(places.take(caller).err()), OF_TENANT_MAX);
+            assert_eq!(limit(places.take(caller).err()), HALF);
         }
+        taken.pop();
+        taken.push(places.take(&bearer).ok());
+        assert!(taken.iter().all(Option::is_some), "the place was free again");
         let other = places.take(&certified("bob")).expect("another tenant's are its own");
         let local = || places.take(&SessionPeer::Local { uid: 0 });
         let rest: Vec<_> = std::iter::from_fn(|| local().ok()).collect();
-        assert_eq!(rest.len(), SESSIONS_MAX - OF_TENANT_MAX - 1);
+        assert_eq!(rest.len(), SESSIONS_MAX - HALF - 1);
         assert_eq!(limit(local().err()), SESSIONS_MAX);
-        taken.pop();
-        assert!(places.take(&bearer).is_ok(), "the place is free again");
+        assert_eq!(limit(places.take(&certified("carol")).err()), SESSIONS_MAX);
         drop((taken, other, rest));
         assert!(
             places.of_tenants.lock().expect("whole").is_empty(),
             "tenants without sessions are forgotten"
         );
+    }
+
+    #[test]
+    fn tenants_that_collude_leave_places_for_another() {
+        let places = SessionPlaces::default();
+        let mut taken = Vec::new();
+        for (tenant, most) in [("alice", 512), ("bob", 256), ("carol", 128), ("dave", 64)] {
+            let caller = SessionPeer::Certified { tenant: tenant.into() };
+            let before = taken.len();
+            taken.extend(std::iter::from_fn(|| places.take(&caller).ok()));
+            assert_eq!(taken.len() - before, most, "{tenant}");
+        }
     }
 }

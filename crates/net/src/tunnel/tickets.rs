@@ -15,7 +15,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit of sockets that wait at a time, of all peers.
 const WAITING_MAX: usize = 1024;
 /// Limit of sockets that wait for one tenant: a client with a lease of many workers connects to all of them at once. A
-/// tenant may have several certificates, and several leases.
+/// tenant may have several certificates, and several leases. Besides, no tenant has more than all leave free, so that four
+/// that collude do not have all.
 const WAITING_OF_TENANT_MAX: usize = 256;
 
 /// Peer that a socket waits for; no other peer gets it.
@@ -33,6 +34,11 @@ impl TicketHolder {
         let (Self::Certified(peer) | Self::Bearer(peer)) = self;
         peer.tenant.as_deref().unwrap_or(&peer.name)
     }
+}
+
+/// Most sockets of a tenant while so many wait for all.
+fn most_of_tenant(all: usize) -> usize {
+    WAITING_OF_TENANT_MAX.min(WAITING_MAX.saturating_sub(all))
 }
 
 struct WaitingSocket {
@@ -67,10 +73,11 @@ impl Tickets {
             let mut waiting = self.waiting();
             let is_of_tenant = |waiting: &&WaitingSocket| waiting.holder.tenant() == holder.tenant();
             let of_tenant = waiting.values().filter(is_of_tenant).count();
-            if waiting.len() >= WAITING_MAX || of_tenant >= WAITING_OF_TENANT_MAX {
+            let most = most_of_tenant(waiting.len());
+            if of_tenant >= most {
                 return Err(Rejection::TooMany {
                     what: "unclaimed connections to workers".into(),
-                    limit: WAITING_OF_TENANT_MAX as u64,
+                    limit: most as u64,
                 });
             }
             let holder = holder.clone();
@@ -176,6 +183,19 @@ mod tests {
         assert!(tickets.insert(socket().0, &holder(0)).is_err());
         assert!(tickets.insert(socket().0, &holder(1)).is_err());
         assert!(tickets.insert(socket().0, &certified("alice")).is_ok());
+    }
+
+    #[test]
+    fn tenants_that_collude_leave_room_for_another() {
+        let mut all = 0;
+        for most in [256, 256, 256, 128, 64] {
+            let mut own = 0;
+            while own < most_of_tenant(all) {
+                own += 1;
+                all += 1;
+            }
+            assert_eq!(own, most);
+        }
     }
 
     #[tokio::test]
