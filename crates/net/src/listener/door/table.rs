@@ -11,9 +11,13 @@
 //!    has been silent for some time, and the kernel has no byte of it at that moment: a client on its way, also one whose
 //!    bytes were not read yet, is not closed for others.
 //! 2. The source that has most connections in the room loses its newest one to a source that has fewer.
-//! 3. A new connection of that source itself is refused. It cannot wait in the accept queue, because all others would
-//!    wait behind it.
+//! 3. For a new connection of that source itself its oldest one is closed that has been ready for some time. Without one
+//!    the new connection is refused. It cannot wait in the accept queue, because all others would wait behind it.
 //! 4. If no source has more than its share, the new connection waits.
+//!
+//! Ready connections begin in the order in which they came. Of a crowd the newest begins first: in a queue that grows faster
+//! than it is served, each would wait until its time is over, so a few dozen connections a second that send one byte
+//! would keep out every other client of their address.
 //!
 //! A handshake is closed for another connection if its source has all its places, or most of all places, it began some
 //! time ago, and the kernel has no byte of it.
@@ -129,7 +133,7 @@ impl<S: DoorSocket> DoorTable<S> {
             return Err(NoRoom::Full);
         }
         if self.sources.get(&source).map_or(0, Visits::in_room) + 1 >= most {
-            return Err(NoRoom::Crowd);
+            return self.take_late(source, now).map(Some).ok_or(NoRoom::Crowd);
         }
         let newest = self.sources.get_mut(&crowd).and_then(|visits| {
             let newest = visits.silent.pop_last().or_else(|| visits.ready.pop_last());
@@ -266,7 +270,11 @@ impl<S: DoorSocket> DoorTable<S> {
 
     fn begin(&mut self, source: Source, now: Instant) -> Option<S> {
         let visits = self.sources.get_mut(&source)?;
-        let (number, (_, socket)) = visits.ready.pop_first()?;
+        let next = match visits.ready.len() > 2 * self.limits.handshakes_per_address {
+            true => visits.ready.pop_last(),
+            false => visits.ready.pop_first(),
+        };
+        let (number, (_, socket)) = next?;
         visits.handshakes.insert(number, (now, None));
         self.in_room -= 1;
         self.in_handshake += 1;
@@ -292,6 +300,19 @@ impl<S: DoorSocket> DoorTable<S> {
             // Its first byte is there; its task has not noted it yet.
             visits.ready.insert(number, (now, socket));
         }
+    }
+
+    /// Takes the oldest connection of a source that waits for its turn, if it has waited for long.
+    fn take_late(&mut self, source: Source, now: Instant) -> Option<S> {
+        let visits = self.sources.get_mut(&source)?;
+        let (_, (since, _)) = visits.ready.first_key_value()?;
+        if now.duration_since(*since) < self.limits.standstill {
+            return None;
+        }
+        let (_, (_, socket)) = visits.ready.pop_first()?;
+        self.in_room -= 1;
+        self.forget_if_empty(source);
+        Some(socket)
     }
 
     fn take_standstill(&mut self, source: Source, now: Instant) -> Option<S> {

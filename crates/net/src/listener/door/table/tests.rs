@@ -168,6 +168,23 @@ fn a_crowd_keeps_no_other_source_out_and_loses_its_newest() {
 }
 
 #[test]
+fn a_crowd_of_one_address_lets_its_newest_in_first() {
+    let (mut scene, a) = (Scene::new(4, 8, 1), source("192.0.2.1"));
+    let first = scene.shake_hands(a, "first");
+    for name in ["a1", "a2", "a3", "a4"] {
+        let number = scene.entered(a, name);
+        assert_eq!(scene.speak(number), [""; 0]);
+    }
+    assert_eq!(scene.enter(a, "a5").unwrap_err(), NoRoom::Crowd, "all are new");
+    scene.now += STANDSTILL;
+    let (honest, closed) = scene.enter(a, "honest").expect("the oldest makes room");
+    assert_eq!(closed.as_deref(), Some("a1"));
+    assert_eq!(scene.speak(honest), [""; 0]);
+    assert_eq!(scene.leave(first), ["honest"], "it waits behind all others");
+    assert_eq!(scene.leave(honest), ["a4"]);
+}
+
+#[test]
 fn a_new_connection_waits_if_no_source_has_more_than_its_share() {
     let mut scene = Scene::new(2, 8, 1);
     scene.entered(source("192.0.2.1"), "a");
