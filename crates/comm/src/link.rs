@@ -10,6 +10,7 @@ pub(crate) mod ofi;
 pub(crate) mod port;
 pub(crate) mod shm;
 mod store;
+pub(crate) mod strangers;
 pub(crate) mod tcp;
 
 pub use crate::arena::Key;

@@ -12,6 +12,7 @@ mod handshake;
 
 use super::cipher::Cipher;
 use super::port::{SharedPort, begin_from_any};
+use super::strangers::replaceable;
 use crate::error::Error;
 use crate::route::Route;
 use crate::secret::Secret;
@@ -25,7 +26,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// Number of unidentified connections at a time, besides two for each member.
@@ -76,6 +77,7 @@ struct Mesh<'a> {
 }
 
 const PORT: Token = Token(0);
+const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// Connects with all other members and returns the connections by rank. The port is closed when this returns.
 pub(crate) fn connect(plan: &MeshPlan<'_>, port: SharedPort) -> Result<Vec<Option<MemberConnection>>, Error> {
@@ -205,10 +207,11 @@ impl<'a> Mesh<'a> {
         while let Ok((mut stream, _)) = listener.accept() {
             let guests = self.lines.iter().filter(|(_, line)| line.way == Approach::Incoming);
             if guests.clone().count() >= UNIDENTIFIED_MAX + 2 * self.joined.len() {
-                // Members take milliseconds: the oldest unidentified connection is none of a member.
-                let oldest = guests.min_by_key(|(_, line)| line.until).map(|(line, _)| *line);
-                if let Some(oldest) = oldest {
-                    self.lines.remove(&oldest);
+                // A connection that has ended has no address any more.
+                let address = |line: &MemberHandshake| line.stream.peer_addr().map_or(NO_ADDRESS, |from| from.ip());
+                let guests = guests.map(|(number, line)| (*number, address(line), Some(line.until)));
+                if let Some(replaced) = replaceable(guests) {
+                    self.lines.remove(&replaced);
                 }
             }
             let token = self.next_line;

@@ -6,6 +6,7 @@ use super::peer::{CloseReason, PeerRequest, PeerStage, RendezvousPeer};
 use super::relay::{Pipe, Relay};
 use super::server::{Counters, Limits, OwnerOrders};
 use crate::link::cipher::AdmissionRules;
+use crate::link::strangers::replaceable;
 use crate::secret::Secret;
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::{KeyId, Purpose};
@@ -161,10 +162,9 @@ impl Ports {
     fn let_in(&mut self, mut visitor: RendezvousPeer) {
         let strangers = self.guests.iter().filter(|(_, visitor)| visitor.is_stranger());
         if strangers.clone().count() >= self.limits.strangers {
-            // Members take milliseconds: the oldest stranger is no member.
-            let oldest = strangers.min_by_key(|(_, visitor)| visitor.until);
-            if let Some(oldest) = oldest.map(|(guest, _)| *guest) {
-                self.turn_away(oldest, "it had said nothing when others came");
+            let strangers = strangers.map(|(guest, visitor)| (*guest, visitor.from.ip(), visitor.until));
+            if let Some(replaced) = replaceable(strangers) {
+                self.turn_away(replaced, "it had said nothing when others came");
             }
         }
         let guest = self.next_guest;
