@@ -303,6 +303,7 @@ fn refusal(id: &ImageId, error: &ImageError, way: MountMethod) -> Rejection {
         ImageError::Damaged { .. } => {
             format!("{error}; pack it again, or remove that file (`hotlease env verify` finds such)")
         }
+        ImageError::Interpreter { path, .. } => no_python(id, path),
         ImageError::CannotMount { .. } if way == MountMethod::Fuse => format!(
             "{error}; its operator installs squashfuse, or lets the kernel mount images of all tenants with \
              `hotlease agent --environment-mount any`"
@@ -349,12 +350,7 @@ impl Image {
             )));
         }
         match self.manifest.interpreter() {
-            Some(interpreter) if !is_python(&interpreter) => Err(refusal(format!(
-                "{} names {} as its interpreter, and no Python is there; make the environment with one that all nodes \
-                 have at this path",
-                self.id,
-                interpreter.display()
-            ))),
+            Some(interpreter) if !is_python(&interpreter) => Err(refusal(no_python(&self.id, &interpreter))),
             _ => Ok(()),
         }
     }
@@ -366,6 +362,16 @@ impl Image {
             .map(|mounted| mounted.environment_at(at, path))
             .unwrap_or_default()
     }
+}
+
+/// The refusal for an interpreter that is not there, or is none: alike, because the author of an image could ask for any
+/// file of the host.
+fn no_python(id: &ImageId, interpreter: &Path) -> String {
+    format!(
+        "{id} names {} as its interpreter, and no Python is there; make the environment with one that all nodes have at \
+         this path",
+        interpreter.display()
+    )
 }
 
 /// Whether a Python of the host has this path. Sandboxes show its prefix, and the author of an image names it: without
