@@ -11,6 +11,7 @@ mod internet;
 mod meddler;
 mod namespace;
 mod proxy;
+pub mod slurm;
 
 pub use host::Host;
 pub use internet::{Internet, Nat, Point};

@@ -12,9 +12,8 @@
 //! * [`lease`] — all of these together; a bystander that notices any disturbance.
 //! * [`faults`] — daemons that are broken one at a time, and work that is checked.
 //! * [`http`] — HTTP, also as no client would speak it.
-//! * [`hosts`] — several hosts on one machine; a network that misbehaves.
+//! * [`hosts`] — several hosts on one machine; a network that misbehaves; a cluster of Slurm.
 //! * [`site`] — a manager and agents on hosts that know each other by certificates, and clients of them.
-//! * [`slurm`] — a cluster of Slurm on this machine.
 //! * [`swapping`] — agents that save the states of workers.
 //! * [`versitygw`] — a store that speaks S3.
 //! * [`wait`] — waiting for a condition, with a limit.
@@ -38,7 +37,6 @@ pub mod platform;
 pub mod process;
 pub mod session;
 pub mod site;
-pub mod slurm;
 pub mod swapping;
 pub mod versitygw;
 pub mod wait;

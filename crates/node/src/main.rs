@@ -1,11 +1,13 @@
-//! What a batch system runs on a node before and after each job: `hotlease-node yield` in its prolog, `hotlease-node
-//! retake` in its epilog.
+//! Program that a batch system runs on a node before and after each job: `hotlease-node yield` in its prolog,
+//! `hotlease-node retake` in its epilog.
 //!
 //! It speaks to the agent of this node alone, by the node socket: it asks no batch system and uses no network. It takes
 //! at most [`LIMIT`], and its exit status is 0 in each case, because a prolog that fails drains the node. What it did is
 //! in the system's log (syslog, facility daemon).
 //!
 //! It keeps a file for each job that runs (`--jobs`), for an agent that starts meanwhile.
+
+#![forbid(unsafe_code)]
 
 mod force;
 mod job;

@@ -3,6 +3,8 @@
 //! A worker is started with nothing but this socket; end of file on it means that the agent is gone and the worker
 //! exits. Orders are answered in turn, one answer each.
 
+pub mod batch;
+
 use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex};
 use serde::{Deserialize, Serialize};
 

@@ -9,7 +9,7 @@
 //! * [`token`] — the MAC'd capability for a lease.
 //! * [`munge`] — payload of a cluster user's credential.
 //! * [`comm`] — message passing between functions: members, their rendezvous, their messages.
-//! * [`batch`] — batch system → agent: jobs that begin and end on the node.
+//! * [`control::batch`] — batch system → agent: jobs that begin and end on the node.
 //! * [`state`] — head of the file that keeps a worker's state between two leases.
 //! * [`task`] — tasks of Python workers and their results, inside the payloads of invocations.
 //! * [`storage`] — object storage that a lease asks for.
@@ -28,7 +28,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod batch;
 pub mod code;
 pub mod comm;
 pub mod connection;
@@ -59,5 +58,6 @@ pub mod grpc {
     pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hotlease.bin"));
 }
 
+pub use control::batch;
 pub use message::{DecodeError, decode, encode};
 pub use rejection::{Cause, EndReason, Rejection, RunCertainty};

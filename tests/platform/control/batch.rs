@@ -2,12 +2,12 @@
 
 use hotlease_client::{Code, Error, Invocation, Invoker, LeaseOptions};
 use hotlease_tests::hosts::Host;
+use hotlease_tests::hosts::slurm::Slurm;
 use hotlease_tests::library::library;
 use hotlease_tests::marks::Marks;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::process::{Process, cores};
 use hotlease_tests::site::Daemon;
-use hotlease_tests::slurm::Slurm;
 use hotlease_tests::wait::until_true;
 use hotlease_wire::EndReason;
 use hotlease_wire::ids::JobId;
@@ -127,7 +127,11 @@ fn a_job_finds_the_node_free_and_leases_come_back_when_it_has_ended() {
         "{told:?}"
     );
     assert!(told.to_string().contains("batch job 17"), "{told}");
-    let refused = node.lease("behaved").err().expect("the job has the node").to_string();
+    let refused = node
+        .lease("behaved")
+        .map(drop)
+        .expect_err("the job has the node")
+        .to_string();
     assert!(
         refused.contains("batch jobs have the node") || refused.contains("cores"),
         "{refused}"

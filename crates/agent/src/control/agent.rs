@@ -1,6 +1,6 @@
 //! Life of an agent: start, service, stop.
 
-use crate::config::{AGENT_SOCKET, AgentNetwork, NODE_SOCKET, SESSION_SOCKET};
+use crate::config::{AGENT_SOCKET, NODE_SOCKET, SESSION_SOCKET};
 use crate::control::batch::NodeSocket;
 use crate::control::cores;
 use crate::control::listener::{GrpcListener, SessionListener, SocketFile};
@@ -42,7 +42,6 @@ use hotlease_wire::grpc::agent_server::AgentServer;
 use hotlease_wire::ids::{AgentId, BootId};
 use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,11 +130,11 @@ impl Agent {
         let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
         let node_socket = NodeSocket::bind(&lock, NODE_SOCKET)?;
         let tls = match &config.network {
-            Some(network) => Some(listen(network).await?),
+            Some(network) => Some(network::listen(network).await?),
             None => None,
         };
         let endpoint = match (&config.network, &tls) {
-            (Some(network), Some((_, address))) => Some(endpoint(network, *address)),
+            (Some(network), Some((_, address))) => Some(network::endpoint(network, *address)),
             _ => None,
         };
         let elsewhere = config.network.as_ref().filter(|network| !network.managers.is_empty());
@@ -327,27 +326,6 @@ fn tenants(config: &AgentConfig) -> Result<Tenants, AgentError> {
         None => Ok(tenants),
         Some(what) => refused(what),
     }
-}
-
-async fn listen(network: &AgentNetwork) -> Result<(TlsListener, SocketAddr), AgentError> {
-    let failed = |source| AgentError::Listen {
-        address: network.listen,
-        source,
-    };
-    let bound = TlsListener::bind(network.listen, Arc::clone(&network.identity), network.limits);
-    let bound = bound.await.map_err(failed)?;
-    let address = bound.local_addr().map_err(failed)?;
-    Ok((bound, address))
-}
-
-/// Address to which other hosts connect.
-fn endpoint(network: &AgentNetwork, address: SocketAddr) -> Address {
-    if let Some(advertised) = &network.advertise {
-        return advertised.clone();
-    }
-    let everywhere = address.ip().is_unspecified();
-    let named = network.identity.peer().hosts.into_iter().next().filter(|_| everywhere);
-    Address::new(named.unwrap_or_else(|| address.ip().to_string()), address.port())
 }
 
 fn local_manager(socket: &Path) -> Result<Channel, AgentError> {

@@ -1,14 +1,17 @@
 //! The agent's TLS port: requests of managers and sessions of clients, from other hosts.
 
+use crate::AgentError;
+use crate::config::AgentNetwork;
 use crate::control::session;
 use crate::control::session_places::SessionPlaces;
 use crate::isolation::caller::SessionPeer;
 use crate::node::Node;
 use hotlease_net::grpc::PeerStream;
 use hotlease_net::tunnel::{NewSession, Tunnels};
-use hotlease_net::{ConnectionProtocol, Peer, PeerConnection, Stranger, TlsListener};
+use hotlease_net::{Address, ConnectionProtocol, Peer, PeerConnection, Stranger, TlsListener};
 use hotlease_wire::Rejection;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -19,6 +22,28 @@ use tokio::time::timeout;
 const ADMITTED_MAX: usize = 16;
 /// Time that streams have to carry the news of the agent's end.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Binds the port; also returns its address.
+pub(crate) async fn listen(network: &AgentNetwork) -> Result<(TlsListener, SocketAddr), AgentError> {
+    let failed = |source| AgentError::Listen {
+        address: network.listen,
+        source,
+    };
+    let bound = TlsListener::bind(network.listen, Arc::clone(&network.identity), network.limits);
+    let bound = bound.await.map_err(failed)?;
+    let address = bound.local_addr().map_err(failed)?;
+    Ok((bound, address))
+}
+
+/// Address to which other hosts connect.
+pub(crate) fn endpoint(network: &AgentNetwork, address: SocketAddr) -> Address {
+    if let Some(advertised) = &network.advertise {
+        return advertised.clone();
+    }
+    let everywhere = address.ip().is_unspecified();
+    let named = network.identity.peer().hosts.into_iter().next().filter(|_| everywhere);
+    Address::new(named.unwrap_or_else(|| address.ip().to_string()), address.port())
+}
 
 /// Handles connections until told to stop: connections of managers go to `requests`, all others are sessions, each with
 /// one of `places`.

@@ -2,7 +2,6 @@
 
 use super::refusals::{causes, refusals};
 use super::token_key;
-use hotlease_wire::batch::{BatchJob, CORE_MAX, JobShare, NAME_BYTES_MAX, NodeAnswer, NodeRequest};
 use hotlease_wire::comm::seat::{Seat, SeatSecret};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::control::{CoreSharing, LentSlots, PollingPolicy, WorkerAnswer, WorkerOrder};
@@ -270,39 +269,6 @@ pub fn order() -> Vec<Vec<u8>> {
     .map(encode)
     .chain(super::states::orders())
     .collect()
-}
-
-pub fn node_request() -> Vec<Vec<u8>> {
-    let shares = [
-        JobShare::Node,
-        JobShare::Part {
-            cores: [0, CORE_MAX].into(),
-            gpus: [].into(),
-            memory_bytes: u64::MAX,
-        },
-    ];
-    let jobs = shares.map(|share| {
-        NodeRequest::Yield(BatchJob {
-            id: JobId(17),
-            user: "a".repeat(NAME_BYTES_MAX),
-            partition: "normal".into(),
-            account: String::new(),
-            share,
-        })
-    });
-    jobs.iter()
-        .chain([&NodeRequest::Retake(JobId(u64::MAX))])
-        .map(encode)
-        .collect()
-}
-
-pub fn node_answer() -> Vec<Vec<u8>> {
-    let answers = [
-        NodeAnswer::Free { leases: 3 },
-        NodeAnswer::Retaken,
-        NodeAnswer::Refused { why: "no".into() },
-    ];
-    answers.iter().map(encode).collect()
 }
 
 pub fn answer() -> Vec<Vec<u8>> {

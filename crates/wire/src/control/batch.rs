@@ -1,4 +1,4 @@
-//! What a batch system tells the agent of a node, over the agent's node socket: jobs that begin and end there.
+//! Batch system → agent, over the agent's node socket: jobs that begin and end on the node.
 //!
 //! The sender is `hotlease-node`, which the batch system runs as root before and after each job. One request a
 //! connection, one answer.
