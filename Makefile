@@ -46,7 +46,7 @@ check: setup-tests ## Check format, clippy, and the unit tests of what changed: 
 test: setup-tests ## Test every kind of promise once, as CI does: 10 to 13 minutes when built; ends with `N passed, N failed`
 	@scripts/test
 
-test-all: setup-tests ## Test everything: also a second Python, planted bugs, fault counts, virtual machines, REST fuzzing: aims at an hour
+test-all: setup-tests ## Test everything: also a second Python, planted bugs, fault counts, virtual machines, REST fuzzing: half an hour when built
 	@scripts/test --all
 
 bench: build ## Run every benchmark, over shared memory and libfabric, into bench/results
