@@ -111,162 +111,162 @@ const BASE_CALLS: &[SystemCall] = calls! {
     SYS_mremap "growing large arrays in place";
     SYS_madvise "giving pages back to the system; huge pages";
     SYS_msync "writing mapped files";
-    SYS_mincore "whether pages are there";
-    SYS_mlock "keeping pages that a device reads";
-    SYS_munlock "the same";
+    SYS_mincore "asking whether pages are in memory";
+    SYS_mlock "pinning pages that a device reads";
+    SYS_munlock "unpinning them";
     SYS_memfd_create "memory that has a descriptor: channels of its own";
-    SYS_membarrier "fences between threads, as runtimes use them";
-    SYS_get_mempolicy "where memory is: numeric libraries on several sockets";
-    SYS_mbind "where memory shall be: the same";
-    SYS_set_mempolicy "the same";
+    SYS_membarrier "fences between threads, which language runtimes use";
+    SYS_get_mempolicy "asking on which memory node pages are: numeric libraries on several sockets";
+    SYS_mbind "choosing the memory node of pages: numeric libraries on several sockets";
+    SYS_set_mempolicy "choosing the memory node of a thread: numeric libraries on several sockets";
     // Descriptors and files: only what is mounted, and within the program's rights.
     SYS_read "files, sockets, counters";
-    SYS_write "the same; output";
-    SYS_readv "the same, in pieces";
-    SYS_writev "the same, in pieces";
-    SYS_pread64 "files, at a place";
-    SYS_pwrite64 "the same";
-    SYS_preadv "the same, in pieces";
-    SYS_pwritev "the same, in pieces";
-    SYS_openat "files, libraries";
-    SYS_close "descriptors";
-    SYS_close_range "many of them, before a program is run";
+    SYS_write "files, sockets, output";
+    SYS_readv "reading into several buffers";
+    SYS_writev "writing from several buffers";
+    SYS_pread64 "reading a file at an offset";
+    SYS_pwrite64 "writing a file at an offset";
+    SYS_preadv "reading a file at an offset into several buffers";
+    SYS_pwritev "writing a file at an offset from several buffers";
+    SYS_openat "opening files and libraries";
+    SYS_close "closing descriptors";
+    SYS_close_range "closing many descriptors before a program is executed";
     SYS_dup "descriptors of a subprocess";
-    SYS_dup3 "the same";
+    SYS_dup3 "descriptors of a subprocess";
     SYS_fcntl [HasNone(1, LINUX_FCNTL | FILE_LOCKS), Is(1, libc::F_DUPFD_CLOEXEC as u64), Is(1, libc::F_SETPIPE_SZ as u64),
         Is(1, libc::F_GETPIPE_SZ as u64), Is(1, libc::F_ADD_SEALS as u64), Is(1, libc::F_GET_SEALS as u64)]
-        "flags of descriptors; locks that name their process, like the claim of a shared core. No news of what others do with a file";
-    SYS_flock "locks of files";
-    SYS_lseek "places in files";
-    SYS_fstat "what a descriptor is";
-    SYS_newfstatat "what a path is";
-    SYS_statx "the same, as newer libraries ask";
-    SYS_statfs "how full a file system is";
-    SYS_fstatfs "the same";
+        "flags of descriptors; locks that name their process, like the claim of a shared core. No notification of what other processes do with a file";
+    SYS_flock "locks on files";
+    SYS_lseek "positions in files";
+    SYS_fstat "type and size of an open file";
+    SYS_newfstatat "type and size of a file by its path";
+    SYS_statx "type and size of a file, as newer libraries ask for them";
+    SYS_statfs "free space of a file system";
+    SYS_fstatfs "free space of a file system";
     SYS_getdents64 "listing folders: imports";
-    SYS_readlinkat "links: where an interpreter is";
+    SYS_readlinkat "reading links: how an interpreter finds its folder";
     SYS_faccessat "whether a file may be read";
-    SYS_faccessat2 "the same, as newer libraries ask";
-    SYS_getcwd "where it is";
-    SYS_chdir "going elsewhere";
-    SYS_fchdir "the same";
-    SYS_umask "modes of new files";
+    SYS_faccessat2 "whether a file may be read, as newer libraries ask for it";
+    SYS_getcwd "the working directory";
+    SYS_chdir "changing the working directory";
+    SYS_fchdir "changing the working directory";
+    SYS_umask "mode of new files";
     SYS_mkdirat "folders in /tmp";
     SYS_unlinkat "removing files";
-    SYS_renameat "replacing files whole";
-    SYS_renameat2 "the same";
-    SYS_linkat "names of files";
-    SYS_symlinkat "links to files";
-    SYS_fchmod "modes of its own files";
-    SYS_fchmodat "the same";
-    SYS_fchown "of its own files, to itself: copying a folder";
-    SYS_fchownat "the same";
+    SYS_renameat "replacing a file atomically";
+    SYS_renameat2 "replacing a file atomically";
+    SYS_linkat "hard links to files";
+    SYS_symlinkat "symbolic links to files";
+    SYS_fchmod "mode of its own files";
+    SYS_fchmodat "mode of its own files";
+    SYS_fchown "setting the owner of its own files to itself: copying a folder";
+    SYS_fchownat "setting the owner of its own files to itself: copying a folder";
     SYS_utimensat "times of its own files: caches of imports";
-    SYS_ftruncate "sizes of files";
-    SYS_truncate "the same";
-    SYS_fallocate "room in a file";
+    SYS_ftruncate "size of a file";
+    SYS_truncate "size of a file";
+    SYS_fallocate "reserving space in a file";
     SYS_fadvise64 "reading ahead";
-    SYS_fsync "writing through";
-    SYS_fdatasync "the same";
-    SYS_sync_file_range "the same, in part";
+    SYS_fsync "writing a file to disk";
+    SYS_fdatasync "writing a file to disk";
+    SYS_sync_file_range "writing a part of a file to disk";
     SYS_copy_file_range "copying files";
-    SYS_sendfile "the same";
-    SYS_splice "the same, from pipes";
-    SYS_getxattr "attributes of files, which copying asks for";
-    SYS_lgetxattr "the same";
-    SYS_fgetxattr "the same";
-    SYS_listxattr "the same";
-    SYS_llistxattr "the same";
-    SYS_flistxattr "the same";
+    SYS_sendfile "copying a file to a socket";
+    SYS_splice "copying to and from pipes";
+    SYS_getxattr "attributes of files, which copying a file reads";
+    SYS_lgetxattr "attributes of files, which copying a file reads";
+    SYS_fgetxattr "attributes of files, which copying a file reads";
+    SYS_listxattr "attributes of files, which copying a file reads";
+    SYS_llistxattr "attributes of files, which copying a file reads";
+    SYS_flistxattr "attributes of files, which copying a file reads";
     SYS_pipe2 "pipes to subprocesses";
     SYS_ioctl [
         Is(1, libc::TCGETS), Is(1, libc::TIOCGWINSZ), Is(1, libc::FIONREAD),
         Is(1, libc::FIONBIO), Is(1, libc::FIOCLEX), Is(1, libc::FIONCLEX)
-    ] "whether output is a terminal, its size; bytes that wait; flags of descriptors. Nothing else";
+    ] "whether output is a terminal, and its size; number of bytes that wait; flags of descriptors. Nothing else";
     // Waiting.
-    SYS_ppoll "sleeping until a request comes";
-    SYS_pselect6 "the same, as interpreters do";
-    SYS_epoll_create1 "the same, for many descriptors";
-    SYS_epoll_ctl "the same";
-    SYS_epoll_pwait "the same";
-    SYS_epoll_pwait2 "the same";
+    SYS_ppoll "sleeping until a request arrives";
+    SYS_pselect6 "sleeping until a request arrives, as interpreters do";
+    SYS_epoll_create1 "sleeping until one of many descriptors is ready";
+    SYS_epoll_ctl "sleeping until one of many descriptors is ready";
+    SYS_epoll_pwait "sleeping until one of many descriptors is ready";
+    SYS_epoll_pwait2 "sleeping until one of many descriptors is ready";
     SYS_eventfd2 "waking a thread";
     SYS_timerfd_create "timers in event loops";
-    SYS_timerfd_settime "the same";
-    SYS_timerfd_gettime "the same";
+    SYS_timerfd_settime "timers in event loops";
+    SYS_timerfd_gettime "timers in event loops";
     SYS_signalfd4 "signals in event loops";
     SYS_futex "locks, and sleeping in shared memory until a client wakes a slot";
     SYS_nanosleep "sleeping";
-    SYS_clock_nanosleep "the same";
-    SYS_sched_yield "letting others run";
+    SYS_clock_nanosleep "sleeping";
+    SYS_sched_yield "giving up the processor";
     // Sockets without a network: the control socket, and pairs within the sandbox.
-    SYS_socket [Is(0, UNIX)] "sockets of this machine only";
-    SYS_socketpair [Is(0, UNIX)] "pairs of them: event loops, subprocesses";
-    SYS_bind "names of them in /tmp";
-    SYS_listen "the same";
-    SYS_accept4 "the same";
-    SYS_accept "the same";
-    SYS_connect "the same";
-    SYS_sendto [HasNone(3, OUT_OF_BAND)] "messages, none of them out of band";
-    SYS_recvfrom [HasNone(3, OUT_OF_BAND)] "the same";
+    SYS_socket [Is(0, UNIX)] "sockets within the sandbox only";
+    SYS_socketpair [Is(0, UNIX)] "pairs of connected sockets: event loops, subprocesses";
+    SYS_bind "naming a Unix socket in /tmp";
+    SYS_listen "servers on Unix sockets";
+    SYS_accept4 "servers on Unix sockets";
+    SYS_accept "servers on Unix sockets";
+    SYS_connect "clients of Unix sockets";
+    SYS_sendto [HasNone(3, OUT_OF_BAND)] "sending a message, but no out-of-band data";
+    SYS_recvfrom [HasNone(3, OUT_OF_BAND)] "receiving a message, but no out-of-band data";
     SYS_sendmsg [HasNone(2, OUT_OF_BAND)] "answers to the agent";
-    SYS_recvmsg [HasNone(2, OUT_OF_BAND)] "its orders, and memory that comes with them";
-    SYS_sendmmsg [HasNone(3, OUT_OF_BAND)] "several messages";
-    SYS_recvmmsg [HasNone(3, OUT_OF_BAND)] "the same";
-    SYS_shutdown "ends of connections";
-    SYS_getsockname "who one is";
-    SYS_getpeername "who the other is";
+    SYS_recvmsg [HasNone(2, OUT_OF_BAND)] "orders of the agent, and the memory that comes with them";
+    SYS_sendmmsg [HasNone(3, OUT_OF_BAND)] "sending several messages";
+    SYS_recvmmsg [HasNone(3, OUT_OF_BAND)] "receiving several messages";
+    SYS_shutdown "closing one direction of a connection";
+    SYS_getsockname "address of a socket";
+    SYS_getpeername "address of the other end of a socket";
     SYS_getsockopt "options of sockets";
     SYS_setsockopt [
         All(&[Is(1, libc::SOL_SOCKET as u64), IsNot(2, libc::SO_LINGER as u64)]),
         All(&[Is(1, libc::IPPROTO_TCP as u64), IsNot(2, libc::TCP_ULP as u64)]),
         All(&[Is(1, libc::IPPROTO_UDP as u64), IsNot(2, libc::UDP_ENCAP as u64)]),
         Is(1, libc::IPPROTO_IP as u64), Is(1, libc::IPPROTO_IPV6 as u64), Is(1, libc::SOL_NETLINK as u64)
-    ] "the same, but no close that waits (SO_LINGER): the process that is sent such a socket would wait; and no further protocol over TCP or UDP";
+    ] "options of sockets, but no close that waits (SO_LINGER), because a process that receives such a socket would wait; and no further protocol over TCP or UDP";
     // Processes and threads of its own sandbox.
     SYS_clone [HasNone(0, NAMESPACES)] "threads and subprocesses, but no namespaces";
-    SYS_execve "programs: no right is to be gained by one";
-    SYS_execveat "the same";
-    SYS_exit "ends of threads";
-    SYS_exit_group "its own end";
-    SYS_wait4 "ends of subprocesses";
-    SYS_waitid "the same";
+    SYS_execve "executing programs: none can gain rights";
+    SYS_execveat "executing programs: none can gain rights";
+    SYS_exit "ending a thread";
+    SYS_exit_group "ending the process";
+    SYS_wait4 "waiting for a subprocess";
+    SYS_waitid "waiting for a subprocess";
     SYS_kill "signals within the sandbox";
-    SYS_tkill "to a thread";
-    SYS_tgkill "the same: aborting";
+    SYS_tkill "a signal to a thread";
+    SYS_tgkill "a signal to a thread: aborting";
     SYS_pidfd_open "waiting for a subprocess without races";
-    SYS_pidfd_send_signal "a signal to one without races";
+    SYS_pidfd_send_signal "a signal to a subprocess without races";
     SYS_set_tid_address "starting and ending threads";
-    SYS_set_robust_list "locks of a thread that dies";
-    SYS_get_robust_list "the same";
-    SYS_rseq "allocators that know their core";
-    SYS_gettid "which thread";
-    SYS_getpid "which process";
-    SYS_getppid "whose child";
-    SYS_getpgid "which group";
-    SYS_setpgid "a group of its own: subprocesses";
-    SYS_getsid "which session";
+    SYS_set_robust_list "releasing the locks of a thread that dies";
+    SYS_get_robust_list "releasing the locks of a thread that dies";
+    SYS_rseq "allocators that keep memory for each core";
+    SYS_gettid "number of the thread";
+    SYS_getpid "number of the process";
+    SYS_getppid "number of the parent process";
+    SYS_getpgid "number of the process group";
+    SYS_setpgid "a process group of its own: subprocesses";
+    SYS_getsid "number of the session";
     SYS_setsid "a session of its own: subprocesses";
-    SYS_getuid "who one is";
-    SYS_geteuid "the same";
-    SYS_getgid "the same";
-    SYS_getegid "the same";
-    SYS_getresuid "the same";
-    SYS_getresgid "the same";
-    SYS_getgroups "the same";
-    SYS_capget "that it can do nothing special";
-    SYS_getpriority "how nice it is";
-    SYS_setpriority "being nicer";
-    SYS_getrusage "what it has used";
-    SYS_times "the same";
-    SYS_prlimit64 "its limits, which it can only lower";
+    SYS_getuid "number of the user";
+    SYS_geteuid "number of the user";
+    SYS_getgid "number of the group";
+    SYS_getegid "number of the group";
+    SYS_getresuid "number of the user";
+    SYS_getresgid "number of the group";
+    SYS_getgroups "groups of the user";
+    SYS_capget "asking for capabilities: it has none";
+    SYS_getpriority "scheduling priority";
+    SYS_setpriority "lowering the scheduling priority";
+    SYS_getrusage "processor time and memory that it has used";
+    SYS_times "processor time that it has used";
+    SYS_prlimit64 "its resource limits, which it can only lower";
     SYS_sched_getaffinity "its cores: sizes of thread pools";
     SYS_sched_setaffinity "pinning threads; its control group keeps them on the lease's cores";
-    SYS_sched_getparam "how it is scheduled";
-    SYS_sched_getscheduler "the same";
-    SYS_sched_get_priority_max "the same";
-    SYS_sched_get_priority_min "the same";
-    SYS_getcpu "where a thread is";
+    SYS_sched_getparam "scheduling policy";
+    SYS_sched_getscheduler "scheduling policy";
+    SYS_sched_get_priority_max "scheduling policy";
+    SYS_sched_get_priority_min "scheduling policy";
+    SYS_getcpu "core on which a thread runs";
     SYS_prctl [
         Is(0, libc::PR_SET_NAME as u64), Is(0, libc::PR_GET_NAME as u64), Is(0, libc::PR_SET_PDEATHSIG as u64),
         Is(0, libc::PR_GET_PDEATHSIG as u64), Is(0, libc::PR_SET_DUMPABLE as u64), Is(0, libc::PR_GET_DUMPABLE as u64),
@@ -274,32 +274,32 @@ const BASE_CALLS: &[SystemCall] = calls! {
         Is(0, libc::PR_SET_TIMERSLACK as u64), Is(0, libc::PR_GET_TIMERSLACK as u64),
         Is(0, libc::PR_GET_NO_NEW_PRIVS as u64), Is(0, libc::PR_CAPBSET_READ as u64),
         Is(0, 0x5356_4d41)
-    ] "names of threads and of memory, subprocesses that die with it, huge pages, exact timers. Nothing else";
+    ] "names of threads and of memory, subprocesses that die with their parent, huge pages, exact timers. Nothing else";
     // Signals.
     SYS_rt_sigaction "handlers: crashes, ends of subprocesses";
-    SYS_rt_sigprocmask "which signals wait";
-    SYS_rt_sigreturn "coming back from a handler";
-    SYS_rt_sigpending "what waits";
-    SYS_rt_sigsuspend "waiting for one";
-    SYS_rt_sigtimedwait "the same, not for ever";
+    SYS_rt_sigprocmask "blocking signals";
+    SYS_rt_sigreturn "returning from a handler";
+    SYS_rt_sigpending "asking which signals are pending";
+    SYS_rt_sigsuspend "waiting for a signal";
+    SYS_rt_sigtimedwait "waiting for a signal, with a limit";
     SYS_rt_sigqueueinfo "a signal with a value";
-    SYS_rt_tgsigqueueinfo "the same, to a thread";
-    SYS_sigaltstack "a stack for handlers: a crash of the stack is told, too";
-    SYS_restart_syscall "going on after a stop";
-    SYS_getitimer "alarms that were set";
-    SYS_setitimer "the same";
-    SYS_timer_create "the same";
-    SYS_timer_settime "the same";
-    SYS_timer_gettime "the same";
-    SYS_timer_getoverrun "the same";
-    SYS_timer_delete "the same";
+    SYS_rt_tgsigqueueinfo "a signal with a value, to a thread";
+    SYS_sigaltstack "a stack for handlers, so that a stack overflow is reported, too";
+    SYS_restart_syscall "resuming a call after a stop";
+    SYS_getitimer "timers that send a signal";
+    SYS_setitimer "timers that send a signal";
+    SYS_timer_create "timers that send signals";
+    SYS_timer_settime "timers that send signals";
+    SYS_timer_gettime "timers that send signals";
+    SYS_timer_getoverrun "timers that send signals";
+    SYS_timer_delete "timers that send signals";
     // The host.
-    SYS_clock_gettime "the time, where the kernel's page does not tell it";
-    SYS_clock_getres "how exact it is";
+    SYS_clock_gettime "the time, where the vDSO does not give it";
+    SYS_clock_getres "resolution of a clock";
     SYS_gettimeofday "the time";
     SYS_getrandom "random bytes";
-    SYS_uname "which kernel: what libraries may expect";
-    SYS_sysinfo "how much memory there is";
+    SYS_uname "version of the kernel: what libraries may expect";
+    SYS_sysinfo "amount of memory";
 };
 
 /// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are children of its own,
@@ -314,12 +314,12 @@ const ZYGOTE_CALLS: &[SystemCall] = calls! {
     SYS_prctl [
         Is(0, libc::PR_CAPBSET_DROP as u64), Is(0, libc::PR_CAP_AMBIENT as u64), Is(0, libc::PR_SET_NO_NEW_PRIVS as u64)
     ] "forbidding capabilities";
-    SYS_capset "giving them up";
-    SYS_landlock_create_ruleset "what a fork may do with its files";
-    SYS_landlock_add_rule "the same";
-    SYS_landlock_restrict_self "the same";
+    SYS_capset "giving capabilities up";
+    SYS_landlock_create_ruleset "restricting what a fork may do with its files";
+    SYS_landlock_add_rule "restricting what a fork may do with its files";
+    SYS_landlock_restrict_self "restricting what a fork may do with its files";
     // With this flag the call only installs filters, and no process is notified of refused calls.
-    SYS_seccomp [Is(1, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW)] "giving all of these up";
+    SYS_seccomp [Is(1, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW)] "giving up the calls of this table";
 };
 const JOIN_SESSION_KEYRING: u64 = 1;
 
@@ -327,25 +327,25 @@ const JOIN_SESSION_KEYRING: u64 = 1;
 #[cfg(target_arch = "x86_64")]
 const OLD: &[SystemCall] = calls! {
     SYS_arch_prctl [Is(0, 0x1001), Is(0, 0x1002), Is(0, 0x1003), Is(0, 0x1004), Is(0, 0x3001)]
-        "the thread's own memory: every start of a program";
+        "thread-local memory: every start of a program";
     SYS_open "as openat";
-    SYS_creat "the same";
+    SYS_creat "as openat";
     SYS_stat "as newfstatat";
-    SYS_lstat "the same";
+    SYS_lstat "as newfstatat";
     SYS_access "as faccessat";
     SYS_readlink "as readlinkat";
     SYS_mkdir "as mkdirat";
     SYS_rmdir "as unlinkat";
-    SYS_unlink "the same";
+    SYS_unlink "as unlinkat";
     SYS_rename "as renameat";
     SYS_link "as linkat";
     SYS_symlink "as symlinkat";
     SYS_chmod "as fchmodat";
     SYS_chown "as fchownat";
-    SYS_lchown "the same";
+    SYS_lchown "as fchownat";
     SYS_utime "as utimensat";
-    SYS_utimes "the same";
-    SYS_futimesat "the same";
+    SYS_utimes "as utimensat";
+    SYS_futimesat "as utimensat";
     SYS_dup2 "descriptors, as dup3";
     SYS_pipe "as pipe2";
     SYS_poll "as ppoll";
@@ -355,7 +355,7 @@ const OLD: &[SystemCall] = calls! {
     SYS_eventfd "as eventfd2";
     SYS_signalfd "as signalfd4";
     SYS_fork "as clone";
-    SYS_vfork "the same";
+    SYS_vfork "as clone";
     SYS_getpgrp "as getpgid";
     SYS_getdents "as getdents64";
     SYS_alarm "as setitimer";
@@ -400,18 +400,18 @@ const STORAGE: &[SystemCall] = calls! {
 };
 
 const MACHINE: &[SystemCall] = calls! {
-    SYS_ioctl [MaskedIs(1, 0xff00, KVM)] "machines and their processors: only /dev/kvm and what it gives know these";
+    SYS_ioctl [MaskedIs(1, 0xff00, KVM)] "machines and their processors: requests that only /dev/kvm and its descriptors have";
 };
 /// Type number of the hypervisor's ioctl requests.
 const KVM: u64 = 0xae00;
 
 const RUNTIME: &[SystemCall] = calls! {
     SYS_unshare [Is(0, (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64)] "a container's own users and mounts";
-    SYS_mount "its root, and what is bound there";
+    SYS_mount "the container's root, and bind mounts in it";
     SYS_umount2 "leaving the runtime's root";
-    SYS_pivot_root "the same";
-    SYS_chroot "the same";
-    SYS_prctl [Is(0, libc::PR_SET_NO_NEW_PRIVS as u64)] "no new privileges, once more";
+    SYS_pivot_root "leaving the runtime's root";
+    SYS_chroot "leaving the runtime's root";
+    SYS_prctl [Is(0, libc::PR_SET_NO_NEW_PRIVS as u64)] "forbidding new privileges, which the runtime does again";
 };
 
 #[cfg(test)]
