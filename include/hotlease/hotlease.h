@@ -177,7 +177,7 @@ typedef struct hotlease_options {
     uint32_t completion;      /* a hotlease_completion; 0: adaptive */
     uint64_t hot_budget_us;   /* longest time that a slot polls, billed as hot; 0: 1000 */
     uint64_t ttl_ms;          /* lease expiry unless renewed, which the library does; 0: 5000 */
-    uint64_t memory_bytes;    /* address space limit of each worker; 0: none */
+    uint64_t memory_bytes;    /* limit on the memory of each worker and its processes; 0: the node's share */
     uint64_t timeout_us;      /* longest time of an invocation; 0: none */
     uint32_t depth;           /* invocations in flight on one slot, a power of two; 0: 64 */
     uint32_t request_bytes;   /* input that travels in the ring; the library stages larger input; 0: 8128 */

@@ -98,7 +98,7 @@ struct options {
     hotlease::completion completion = hotlease::completion::adaptive;
     std::chrono::microseconds hot_budget = std::chrono::milliseconds(1);
     std::chrono::milliseconds ttl = std::chrono::seconds(5);
-    std::uint64_t memory_bytes = 0;                                         // 0: no limit
+    std::uint64_t memory_bytes = 0;                                         // 0: the node's share
     std::chrono::microseconds timeout = std::chrono::microseconds::zero(); // zero: none
     std::uint32_t depth = 64;
     std::uint32_t request_bytes = 8128;

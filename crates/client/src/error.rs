@@ -284,7 +284,8 @@ impl Error {
         }
     }
 
-    /// Whether this process has as many open descriptors as it may: memory for more buffers is there once others are dropped.
+    /// Whether this process has as many open descriptors as it may: it can allocate more buffers once others are
+    /// dropped.
     pub fn lacks_descriptors(&self) -> bool {
         matches!(self, Self::Memory(error) if error.lacks_descriptors())
     }

@@ -175,7 +175,7 @@ impl Invoker {
     }
 
     /// Whether workers of its leases, now or before, were in sandboxes that are to confine their code (kinds
-    /// `namespace`, `container` and `microvm`): so their results are to be read as a stranger's.
+    /// `namespace`, `container` and `microvm`): the program must not trust their results.
     pub fn is_confined(&self) -> bool {
         self.inner.plan.is_confined()
     }

@@ -3,8 +3,8 @@
 //!
 //! The parameters are those of LogP, with a cost for each byte as in LogGP: latency `L`, overheads of sending and
 //! receiving `o_s` and `o_r`, the gap `g` between invocations in a row, and `G` for each byte. All are medians of
-//! what a client can see. The two directions of a round trip cannot be told apart from one end, so `L` is half of
-//! what the overheads leave of it.
+//! what a client can see. One end cannot tell the two directions of a round trip apart, so `L` is half of the round
+//! trip without the overheads.
 //!
 //! ```text
 //!  round trip  = 2 (L + o_s + o_r) + G_in input + G_out output + time of the function

@@ -79,7 +79,7 @@ pub struct LeaseOptions {
     /// Number of agents over which the workers may be spread; all on one if agents are asked directly. Default: all
     /// on one.
     pub spread: Spread,
-    /// Address space limit of each worker, bytes; 0: none. Default: 0.
+    /// Limit on the memory of each worker, with the processes that it starts, bytes; 0: the node's share. Default: 0.
     pub memory_bytes: u64,
     /// GPUs of each worker: counted devices, whose numbers its functions find in `$HOTLEASE_GPUS`. Default: 0; at
     /// most 64.
@@ -143,18 +143,18 @@ pub struct LeaseOptions {
     /// Whether the library renews the lease until it is released. Otherwise the lease ends after its `ttl`, counted
     /// from when its workers are ready, and is not replaced: calls fail with [`Error::LeaseEnded`]. Default: true.
     pub renew_lease: bool,
-    /// How long another lease is searched then, with pauses that grow; an invocation waits for it no longer than
-    /// its own timeout. 0: one attempt. Default: 5 s.
+    /// How long the library looks for another lease after one was lost, with pauses that grow; an invocation waits for
+    /// it no longer than its own timeout. 0: one attempt. Default: 5 s.
     pub move_within: Duration,
-    /// How long the first lease is waited for if there is no room, in the same way. A refusal that waiting does not
-    /// change is reported at once: code that cannot be loaded, or a request that no node can serve or grants.
-    /// Default: 0, one attempt.
+    /// How long the library waits for the first lease if there is no room, with pauses that grow. A refusal that
+    /// waiting does not change is reported at once: code that cannot be loaded, or a request that no node can serve or
+    /// may grant. Default: 0, one attempt.
     pub patience: Duration,
     /// How bytes reach the workers: `shm`, the name of a libfabric provider like `tcp;ofi_rxm`, or `ofi` for the
     /// best provider that works. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers of this host and
     /// `ofi` for others.
     pub transport: Option<String>,
-    /// Shown in listings and refusals; at most 64 bytes. Default: the script or program, and its pid.
+    /// Label of the lease in listings and refusals; at most 64 bytes. Default: the script or program, and its pid.
     pub label: String,
     /// The batch job that pays, for `hotlease bill --by job`; at most 64 bytes. Default: `$HOTLEASE_JOB`, else the
     /// job that Slurm, PBS or LSF names; empty: none.
@@ -166,7 +166,7 @@ pub struct LeaseOptions {
     /// Default (`None`): `$HOTLEASE_IDENTITY`, else `$XDG_CONFIG_HOME/hotlease/identity`, else
     /// `~/.config/hotlease/identity`.
     pub identity: Option<PathBuf>,
-    /// Credential shown to that manager instead of an identity. Default (`None`): the one that
+    /// Credential shown to a manager on another host instead of an identity. Default (`None`): the one that
     /// `$HOTLEASE_KEY_FILE`, `$HOTLEASE_TOKEN_FILE` or `$HOTLEASE_MUNGE` names, if `identity` is not set.
     pub credential: Option<Credential>,
     /// The site's `ca.pem`, the authority to trust without an identity. Default (`None`): `$HOTLEASE_CA_FILE`, else

@@ -36,7 +36,7 @@ class ExecutorOptions:
     queue_bytes
         Limit of the bytes of waiting tasks; over it, `submit` waits. Default: 1 GiB.
     memory
-        Bytes of address space of each worker. Default: no limit.
+        Limit on the memory of each worker, with the processes that it starts, in bytes. Default: the node's share.
     gpus
         GPUs of each worker. Default: none.
     at_least

@@ -73,7 +73,7 @@ pub(crate) struct AttachAnswer {
     pub(crate) lent: Option<Vec<SlotPlace>>,
 }
 
-/// State of a session that is shared with tasks that wait for news from the agent, and may outlive the session there.
+/// State of a session. Tasks that wait for news from the agent hold it, too, so it may outlive the session.
 pub(crate) struct SessionState {
     link: RequestSocket<SessionReply>,
     /// Route to the agent's host, if it is another host.
@@ -207,7 +207,7 @@ impl Session {
         })
     }
 
-    /// The part to wait on.
+    /// State of the session, on which callers wait.
     pub(crate) fn shared(&self) -> &Arc<SessionState> {
         &self.shared
     }

@@ -62,8 +62,8 @@ enum CallState {
 }
 
 impl Death {
-    /// Progress with an invocation, if the worker left a record of an invocation of the same channel and of the same
-    /// way through it (ring or express entry).
+    /// Progress with an invocation, if the worker left a record of an invocation that used the same channel, and the
+    /// same part of it (ring or express entry).
     fn state_of(&self, invocation: InvocationId, depth: u32) -> Option<CallState> {
         self.begun().iter().find_map(|last| {
             Some(match invocation.behind(last.invocation, depth)? {
@@ -74,8 +74,9 @@ impl Death {
         })
     }
 
-    /// Whether the last invocation of this one's channel that the worker began is another one. Then this one did not
-    /// run, if its reply would have been seen: a slot answers one invocation before it begins the next.
+    /// Whether the last invocation that the worker began on the channel of `invocation` is another one. Then
+    /// `invocation` did not run, provided that its reply would have been seen: a slot answers one invocation before it
+    /// begins the next.
     fn another_was_last(&self, invocation: InvocationId) -> bool {
         let mut begun = self.begun().iter();
         begun.any(|last| last.invocation != invocation && last.invocation.is_of_channel_of(invocation))

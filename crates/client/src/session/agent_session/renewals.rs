@@ -14,7 +14,7 @@ impl SessionState {
             tokio::time::sleep_until((start + due).into()).await;
             let mut event = RenewalEvent::Tick;
             loop {
-                // While the agent starts a worker or loads a library, it answers renewals only afterwards.
+                // An agent that starts a worker or loads a library answers renewals only after that.
                 event = match (event, self.long_requests.oldest()) {
                     (RenewalEvent::Renewed { .. }, _) | (_, None) => event,
                     (_, Some(oldest)) => RenewalEvent::Pending { oldest },
