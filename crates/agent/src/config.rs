@@ -25,12 +25,12 @@ pub const AGENT_LOCK: &str = "agent.lock";
 /// File name of the agent's identity, in the state directory or else in the runtime directory.
 pub const AGENT_ID: &str = "agent.id";
 
-/// What an operator lets the tenants of one agent share.
+/// Resources that an operator lets the tenants of one agent share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SharedByTenants {
-    /// The agent's rights: they run in sandboxes of kind `process`.
+    /// The agent's rights: the tenants run in sandboxes of kind `process`.
     pub process: bool,
-    /// The kernel's quotas of one user: the agent is not root, so that all sandboxes have its user.
+    /// The kernel's quotas of one user: the agent is not root, so all sandboxes run as its user.
     pub user: bool,
 }
 
@@ -102,9 +102,9 @@ pub struct AgentConfig {
     pub sandbox_machine: Machine,
     /// Cores that it offers (default: all that it may run on).
     pub cores: CoreChoice,
-    /// Native workers to keep started and unassigned: this many in sandboxes of the kind `sandbox`, and at most this
-    /// many in each other kind (default: as many as leases are likely to need, judged by past leases; of the kind
-    /// `sandbox` at first as many as cores are offered, unless they are virtual machines).
+    /// Native workers to keep started and unassigned: this many in the default kind of sandbox (`sandbox`), and at most
+    /// this many in each other kind. Default: as many as leases are likely to need, judged by past leases; at first, in
+    /// the default kind, as many as cores are offered, unless they are virtual machines.
     pub pool: Option<usize>,
     /// Most interpreters that wait for the next leases of the same kind, but never more than cores are offered
     /// (default: 0, because they run a tenant's code without being billed; `hotlease up`, where all tenants are the

@@ -23,8 +23,8 @@ use tracing::{Instrument, Span};
 
 /// Root's tenant name; it may end any lease.
 const ROOT: &str = "uid:0";
-/// Listings at a time. Each reads files about all processes of the workers that it names, which are as many as a tenant
-/// likes.
+/// Limits the listings at a time. Each reads files about all processes of its workers, whose number is the tenants'
+/// choice.
 static LISTINGS: Semaphore = Semaphore::const_new(2);
 
 /// The agent's gRPC service.

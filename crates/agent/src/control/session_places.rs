@@ -1,8 +1,8 @@
 //! Places of sessions: bounded for all clients together, and for each tenant on other hosts.
 //!
-//! A tenant may have as many sessions as all together leave free: alone half of them, the next one half of the rest. A
-//! fixed half would be all for two tenants that collude. The agent's own user, on its own host, has no such bound: it could
-//! stop the agent anyway.
+//! A tenant may have at most as many sessions as remain free: a tenant alone gets half of them, the next one half of
+//! the rest. With a fixed half, two tenants that collude would get all. The agent's own user on its own host has no
+//! such bound, because it could stop the agent anyway.
 
 use crate::isolation::caller::SessionPeer;
 use hotlease_wire::Rejection;

@@ -40,12 +40,12 @@ struct CoreWorkers {
 struct Turns {
     /// Turns on the cores that several tenants share.
     contests: BTreeMap<u32, Fairness>,
-    /// Process that holds the claim of a core and is none of its workers.
+    /// By core: a process that holds its claim and is not one of its workers.
     strangers: BTreeMap<u32, u32>,
     balance: Balance,
 }
 
-/// Keeps the turns on shared cores, for ever. Costs nothing while each worker is alone on its core and has left none,
+/// Keeps the turns on shared cores, for ever. Costs nothing while each worker is alone on its core and none was moved,
 /// and otherwise a microsecond for each worker every [`LOOK_PERIOD`].
 pub(crate) async fn keep_turns(node: Arc<Node>) {
     let mut shares = node.shares_cores();

@@ -42,8 +42,8 @@ pub struct Environments {
     pub cache: PathBuf,
     /// Most bytes in the cache; the image that was unused for longest is removed first (default: 32 GiB).
     pub cache_bytes: u64,
-    /// How to mount images that tenants other than the agent's own user name. Except with `Fuse`, the kernel of a root
-    /// agent reads an image that a stranger has packed (default: `Fuse`).
+    /// How to mount images for tenants other than the agent's own user. Except with `Fuse`, the kernel of a root agent
+    /// reads an image that a stranger has packed (default: `Fuse`).
     pub mount: MountMethod,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct ImageRequester<'a> {
 pub(crate) struct Images {
     /// Cache of images; `None`: no store is configured.
     cache: Option<Cache>,
-    /// How to mount images that users other than the agent's own name.
+    /// How to mount images for tenants other than the agent's own user.
     of_others: MountMethod,
     launcher: Launcher,
     wait: Duration,
@@ -206,7 +206,7 @@ impl Images {
     }
 
     fn image(&self, mounted: MountedImage) -> Image {
-        // If this cannot be found out: no.
+        // False if this cannot be determined.
         let is_seen = mounted.probe_shared().unwrap_or(false);
         if !is_seen {
             self.launcher.renew_mounts();
@@ -242,8 +242,8 @@ impl Images {
     }
 }
 
-/// Refuses a fetch if all places are taken. A tenant may have as many as all together leave free, so that a few who
-/// collude keep out no other.
+/// Refuses a fetch if all places are taken, or the tenant has more than remain free: a few tenants that collude keep
+/// out no other.
 fn check_place(table: &HashMap<ImageId, ImageEntry>, asker: ImageRequester<'_>) -> Result<(), Rejection> {
     let tenants = table.values().filter_map(|entry| match entry {
         ImageEntry::Coming(_, tenant) => Some(tenant.as_str()),

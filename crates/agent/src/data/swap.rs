@@ -159,8 +159,9 @@ pub(crate) fn admit_library(wanted: &StateRequest, code: &CheckedLibrary) -> Res
 }
 
 /// Hash of the code and packages that understand a state. Excludes the client's current folder and the rest of its
-/// environment, which differ between terminals. `confined`: whether its code is in a sandbox. A worker that is in none
-/// restores no state of one that is: most programs unpickle it, which would run the other's code with more rights.
+/// environment, which differ between terminals. `confined`: whether its code is in a sandbox. A worker outside a
+/// sandbox restores no state from inside one: most programs unpickle it, which would run the sandbox's code with more
+/// rights.
 fn program_of(python: &PythonRuntime, confined: bool) -> [u8; 32] {
     let versions = [&python.python, &python.hotlease, &python.cloudpickle].map(String::as_str);
     let imports = python.environment.get(IMPORTS).map_or("", String::as_str);

@@ -7,8 +7,8 @@
 //! longest. That one has been there for some time, and the kernel has no byte of it at that moment: a client whose
 //! request was not read yet is not closed for others. If there is none, the new connection waits in the accept queue.
 //!
-//! A tenant may have as many known connections as all tenants together leave free. One alone has half of the places, the
-//! next one half of the rest; so a few that collude do not keep out another.
+//! A tenant may have at most as many known connections as remain free. A tenant alone gets half of the places, the next
+//! one half of the rest; so a few tenants that collude do not keep out another.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

@@ -166,7 +166,7 @@ impl StateLock {
         Ok(Some(TakenState { place, file, head }))
     }
 
-    /// Returns that there is no saved state, unless an interrupted restore has left one.
+    /// Explains why there is no saved state: `None` if there never was one, an error if a restore has it or left it.
     fn no_saved_state(&self, saved: &Path) -> Result<Option<TakenState>, String> {
         let begins = format!("{}.{TAKEN}", self.wanted.name);
         let left = files(&self.folder)?

@@ -1,7 +1,7 @@
 //! Place of a worker, and its move to another shared core while it serves.
 //!
-//! The book has taken places on the new core before, and gives those on the old core back after the worker's answer. If
-//! the worker does not answer, it holds both until it dies: then it is not known on which core it is.
+//! The book takes places on the new core before the order, and gives back those on the old core after the worker's
+//! answer. A worker that does not answer holds both until it dies, because it may be on either core.
 
 use super::{Incarnation, IncarnationState};
 use crate::leases::book_steps::BookSteps;
@@ -82,8 +82,8 @@ impl Incarnation {
             return Err("it does not serve".into());
         };
         let claim = supply.claims.of(core).map_err(|error| error.to_string())?;
-        // A sandbox may be kept on its cores by the kernel. It gets both, so that its threads can go from one to the
-        // other, and then the one that it is on.
+        // The kernel may confine a sandbox to its cores. The sandbox first gets both, so that its threads can go from
+        // one to the other, and then only the core that it is on.
         limit_cores(&worker, lease, vec![before, core]).await?;
         let answer = worker.send(&WorkerOrder::Move { core }, &[claim.fd()]);
         let moved = answer.wait_while_alive().await.map_err(|error| match error {
