@@ -99,8 +99,8 @@ impl Communicator {
         &self.member.choice
     }
 
-    /// Each member's place: the group that has met, under a number of its own, and the rank there. Communicators of one
-    /// group name a process alike.
+    /// Identity of each member's process: the id of the group that has met, and the rank in that group. All
+    /// communicators of one group give a process the same identity.
     pub fn places(&self) -> ([u8; 16], &[Rank]) {
         (self.member.id.0, &self.group.members)
     }

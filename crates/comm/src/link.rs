@@ -1,5 +1,5 @@
-//! Links: how frames get to other members. The names here are for crates that bring links ([`StoreOpener`]); they change
-//! with the protocol.
+//! Links: how frames get to other members. The names here are for crates that provide links ([`StoreOpener`]); they
+//! change with the protocol.
 //!
 //! A link moves frames and bodies and knows nothing of messages. The waiting thread polls it under the engine's lock;
 //! without the lock it sleeps on the link's [`Sleeper`].
@@ -39,12 +39,12 @@ pub enum Body<'a> {
 /// Message of the assertion in methods that only a link through a store implements.
 const NO_STORE: &str = "this link goes through no store";
 
-/// Receiver of what comes over a link.
+/// Receiver of the frames and objects that arrive over a link.
 pub trait Sink {
     /// Takes a frame; returns where its body goes, if anywhere. Fails if the member must not have sent this frame.
     fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss>;
-    /// Holds a frame back in the link until the next poll, if a thread is about to say where its body goes; returns
-    /// whether it does. Called for frames whose body has not come completely.
+    /// Decides whether the link holds a frame back until the next poll, because a thread is about to say where its body
+    /// goes. Called for frames whose body has not come completely.
     fn hold(&mut self, _from: Rank, _frame: &MemberFrame) -> bool {
         false
     }
@@ -93,8 +93,8 @@ pub trait Link: Send {
     fn end_sleep(&mut self) {}
     /// Takes the number of a body that was sent completely.
     fn take_sent(&mut self) -> Option<Key>;
-    /// Takes the number of a body whose memory was taken back before it was sent; its receiver cannot be sent anything
-    /// more.
+    /// Takes the number of a body whose memory was taken back before it was sent; nothing more can be sent to its
+    /// receiver.
     fn take_unsendable(&mut self) -> Option<Key>;
     /// Takes a member that cannot be reached any more, with the reason.
     fn take_lost(&mut self) -> Option<(Rank, Loss)>;
