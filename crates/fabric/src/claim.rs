@@ -160,7 +160,7 @@ impl CoreClaim {
             }
             replaced.map_err(ClaimMoveError::File)
         });
-        // Closing any descriptor of a file gives up the process's claim of it, so before a slot can have one.
+        // Closing any descriptor of a file gives up the process's claim of it: closed before a slot can claim again.
         drop(file);
         // Release: the slot that claims next finds the new file.
         self.turn.store(FREE, Ordering::Release);

@@ -221,10 +221,10 @@ impl<F: FarRing> ClientChannel<F> {
         Some(bytes)
     }
 
-    /// Withdraws the request `number` of the ring, to which no reply was harvested, and whose entry no other thread frees
-    /// meanwhile. True: it does not run, and the worker
-    /// touches none of its memory; the reply that says so comes in its turn. False: it has begun, or cannot be withdrawn
-    /// (without [`Flags::WITHDRAWABLE`], or over a fabric).
+    /// Withdraws the request `number` of the ring. Its reply must not be harvested yet, and no other thread may free
+    /// its entry meanwhile. True: the request does not run, and the worker touches none of its memory; a reply that
+    /// says so follows in the order of the ring. False: the request has begun, or cannot be withdrawn (without
+    /// [`Flags::WITHDRAWABLE`], or over a fabric).
     pub fn withdraw(&self, number: u64) -> bool {
         let seq = Seq::new(self.generation, number);
         self.requests.withdraw(self.entry_of(number), seq)
