@@ -2,7 +2,7 @@
 //!
 //! A worker is placed on the core with the fewest slots (`book/cores.rs`). Later that may be the wrong one: a lease ends
 //! and leaves its core idle, while the workers of others take turns on another core. So the agent shows this rule the
-//! same observations as that of fairness, and at the end of each [`PERIOD`] the rule names the workers to move:
+//! same observations as the rule of fairness, and at the end of each [`PERIOD`] the rule names the workers to move:
 //!
 //! ```text
 //!            a period
@@ -33,7 +33,7 @@ use std::time::Duration;
 const PERIOD: Duration = Duration::from_millis(100);
 /// A core that was used for at most one part in this many is idle. A sleeping worker needs less.
 const IDLE_PART: u32 = 100;
-/// Others that used a core for at least one part in this many are a reason to leave it.
+/// A worker leaves a core that others used for at least one part in this many.
 const BUSY_PART: u32 = 25;
 /// Time for which a worker stays where it has been moved to.
 const REST: Duration = Duration::from_secs(2);

@@ -25,11 +25,11 @@ pub enum RenewalEvent {
     },
     /// The agent did not renew the lease, or did not answer in time.
     NotRenewed,
-    /// As `Tick` or `NotRenewed`, and a request is pending that may take long at the agent, which renews the lease itself once each
-    /// period while it works on one request after the other.
+    /// As `Tick` or `NotRenewed`, while a request is pending that may take long at the agent. An agent that works on
+    /// one request after the other renews the lease itself once each period.
     Pending {
-        /// Time for which the oldest such request has been pending. Below a period, the agent may not have renewed the
-        /// lease on its account.
+        /// Time for which the oldest such request has been pending. If that is less than a period, the agent may not
+        /// have renewed the lease because of it.
         oldest: Duration,
     },
 }

@@ -84,7 +84,7 @@ enum Continuation {
     Vouched {
         request: RequestId,
         noted: reports::LeaseChange,
-        /// Its place among those that no report has named.
+        /// Its entry in `Cluster::unseen`.
         unseen: (String, LeaseId),
     },
     Nothing,
@@ -104,7 +104,7 @@ pub struct Cluster {
     registry: Registry,
     noted: BTreeMap<AgentId, AgentLeases>,
     holdings: Holdings,
-    /// Leases that only their holder's word is known of, by tenant.
+    /// Leases that their holders have announced and no report of an agent has named yet, by tenant.
     unseen: BTreeSet<(String, LeaseId)>,
     /// Agents of the durable state that have not come back since the start, and when they are forgotten.
     awaited: BTreeMap<AgentId, Duration>,

@@ -6,9 +6,9 @@ use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 
 impl Cluster {
-    /// Writes down a lease that an agent granted without the manager, as if it had been granted here. The word is
-    /// that of the holder, who pays for the lease. It may be invented, and what the durable state holds is bounded for all
-    /// tenants together: so each has only few leases that no report of their agent has named.
+    /// Writes down a lease that an agent granted without the manager, as if it had been granted here. The holder, who
+    /// pays for the lease, announces it, and may invent it. The durable state has one bound for all tenants together,
+    /// so a tenant may have only few announced leases that no report of their agent has named.
     pub(super) fn vouch(
         &mut self,
         request: RequestId,
@@ -36,7 +36,7 @@ impl Cluster {
         if self.holdings.holder(lease).is_some_and(|holder| holder != note.tenant) {
             return refuse(request, Rejection::WrongTenant, actions);
         }
-        // The lease would be free for its tenant's quota as soon as this agent reports that it has none.
+        // A report of this agent would not name the lease, and so free it in the quota while the other agent serves it.
         let mut others = self.noted.iter().filter(|(id, _)| **id != agent);
         if others.any(|(_, noted)| noted.leases.contains_key(&lease)) {
             let what = "another agent has granted this lease".into();

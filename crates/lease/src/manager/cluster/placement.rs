@@ -9,7 +9,7 @@
 //!
 //! A part is held only if the request can be served. So where one agent alone has not enough room, each agent is
 //! first asked for more than it can grant: its refusal says for how many workers it has room, and it holds nothing
-//! meanwhile. Parts are requested once these words together are enough.
+//! meanwhile. Parts are requested once the agents together have room enough.
 //!
 //! An agent without room tells the holders of idle leases that room is wanted. So no agent is asked for a request that all
 //! of them together could not serve if they were free.
