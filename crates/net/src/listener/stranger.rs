@@ -1,8 +1,7 @@
 //! Connection without a certificate whose peer has not signed in yet.
 //!
-//! Where a daemon accepts such connections, each goes on to occupy a place among the connections in their handshake
-//! after its handshake is done. It is closed if the peer has not signed in within a limit, or for another connection that
-//! needs its place.
+//! Such a connection keeps its place among the handshakes after its handshake. It is closed if the peer has not signed
+//! in within a limit, or if another connection needs the place.
 
 use super::door::DoorPlace;
 use super::places::{ConnectionPlace, KeyedCounts};

@@ -35,10 +35,10 @@ impl Arrivals {
         }
     }
 
-    /// Waits until there is room for a library of a tenant. One that can never fit waits for ever.
+    /// Waits until there is room for a library of a tenant; for ever if the library can never fit.
     pub async fn make_room(&self, tenant: &str, bytes: u64) -> Result<Arrival, AcquireError> {
         let kib = u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX);
-        // The tenant's first: who waits for it keeps nothing from others.
+        // The tenant's share first: a library that waits for it takes nothing from other tenants.
         let of_tenant = self.of_tenant(tenant).acquire_many_owned(kib).await?;
         Ok(Arrival {
             _all: Arc::clone(&self.all).acquire_many_owned(kib).await?,

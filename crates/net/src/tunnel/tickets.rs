@@ -15,8 +15,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit of sockets that wait at a time, of all peers.
 const WAITING_MAX: usize = 1024;
 /// Limit of sockets that wait for one tenant: a client with a lease of many workers connects to all of them at once. A
-/// tenant may have several certificates, and several leases. Besides, no tenant has more than all leave free, so that four
-/// that collude do not have all.
+/// tenant may have several certificates, and several leases. Besides, a tenant has at most as many as remain free, so
+/// that four tenants that collude do not have all.
 const WAITING_OF_TENANT_MAX: usize = 256;
 
 /// Peer that a socket waits for; no other peer gets it.
@@ -36,7 +36,7 @@ impl TicketHolder {
     }
 }
 
-/// Most sockets of a tenant while so many wait for all.
+/// Limit of a tenant's sockets while `all` sockets wait in total.
 fn most_of_tenant(all: usize) -> usize {
     WAITING_OF_TENANT_MAX.min(WAITING_MAX.saturating_sub(all))
 }

@@ -1,5 +1,5 @@
-//! Table of the connections whose peer is not known yet: which one begins its handshake, and which one is closed for
-//! another.
+//! Table of the connections whose peer is not known yet: which one begins its handshake, and which one is closed to
+//! make room for another.
 //!
 //! A connection is *silent* until its first byte arrives, then *ready* until it has a place among the handshakes. Silent
 //! and ready connections are in the room, where each costs a descriptor. Only handshakes cost memory and processor time;
@@ -11,16 +11,17 @@
 //!    has been silent for some time, and the kernel has no byte of it at that moment: a client on its way, also one whose
 //!    bytes were not read yet, is not closed for others.
 //! 2. The source that has most connections in the room loses its newest one to a source that has fewer.
-//! 3. For a new connection of that source itself its oldest one is closed that has been ready for some time. Without one
-//!    the new connection is refused. It cannot wait in the accept queue, because all others would wait behind it.
+//! 3. A new connection of that source itself replaces the source's oldest connection that has been ready for some time.
+//!    If there is none, the new connection is refused. It cannot wait in the accept queue, because all others would
+//!    wait behind it.
 //! 4. If no source has more than its share, the new connection waits.
 //!
-//! Ready connections begin in the order in which they came. Of a crowd the newest begins first: in a queue that grows faster
-//! than it is served, each would wait until its time is over, so a few dozen connections a second that send one byte
-//! would keep out every other client of their address.
+//! Ready connections begin in the order in which they came. If a source has very many of them, its newest one begins
+//! first: in a queue that grows faster than it is served, each connection would wait until its time is over, so a few
+//! dozen connections a second that send one byte would keep out every other client of their address.
 //!
-//! A handshake is closed for another connection if its source has all its places, or most of all places, it began some
-//! time ago, and the kernel has no byte of it.
+//! A handshake is closed for another connection if its source has as many handshakes as a source may have, or more than
+//! any other source, if it began some time ago, and if the kernel has no byte of it.
 
 use crate::listener::Limits;
 use std::cmp::Reverse;
