@@ -116,7 +116,7 @@ impl ClientConnection {
 
     /// Closes the connection: its slots drop their channels, regions and links.
     pub fn close(self, lease: &mut WorkerLease) {
-        // First: a slot may be in the middle of a transfer with this client, and reads its letters only afterwards.
+        // First: a slot may be in the middle of a transfer with this client, and reads its mail only after that.
         for (_, peer) in self.links.values() {
             peer.give_up();
         }

@@ -85,7 +85,7 @@ pub struct Worker {
     socket: Socket,
     imports: Duration,
     boot: Duration,
-    /// State before imports.
+    /// Floating-point state from before the imports.
     floats: FloatState,
 }
 
@@ -147,7 +147,8 @@ impl Worker {
         obey(self.socket, program::WorkerProgram::default())
     }
 
-    /// As [`serve`](Self::serve), for a worker elsewhere whose program has this many functions from the beginning.
+    /// Serves as [`serve`](Self::serve) does, in place of a worker in a virtual machine, whose program has this many
+    /// functions from the beginning.
     pub fn serve_for(self, there: &'static dyn RemoteWorker, functions: u16) -> ! {
         if let Err(error) = self.prepare(false) {
             eprintln!("hotlease-worker: cannot watch the control socket or signals: {error}");
