@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 /// Longest message to this service, bytes: messages are empty so far.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// The service `NodeSettings`: challenges and sessions.
+/// The gRPC service `Identity`: challenges and sessions.
 #[derive(Clone)]
 pub(crate) struct IdentityService(pub(crate) Arc<ManagerState>);
 

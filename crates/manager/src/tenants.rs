@@ -125,7 +125,7 @@ pub(crate) async fn put_tenant(
 ) -> Result<Tenant, Rejection> {
     let tenant = record(tenant.ok_or_else(|| bad_request("the tenant is missing"))?)?;
     let (put, name) = (tenant.clone(), tenant.name.clone());
-    // Those that are there may be of an issuer that the site has no more.
+    // Members that the tenant has already may be subjects of an issuer that the site has no more.
     let known = state.directory.tenant(&name).map(|known| known.members);
     let known = known.unwrap_or_default();
     let mut new = tenant.members.iter().filter(|member| !known.contains(member));

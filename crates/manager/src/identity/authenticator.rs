@@ -127,7 +127,7 @@ impl Authenticator {
             .map_or(Ok(()), |issuers| issuers.check_member(member))
     }
 
-    /// Warns of members that count for no issuer, because the site has several and they name none.
+    /// Warns of members that name no issuer although the site has several: such members admit no party.
     pub(crate) fn warn_of_members_without_issuer(&self) {
         if self.issuers.as_ref().is_none_or(|issuers| issuers.count() < 2) {
             return;

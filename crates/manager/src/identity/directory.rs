@@ -221,7 +221,7 @@ impl TenantDirectory {
         }
     }
 
-    /// Members of tenants that are named without an issuer, and therefore count for none at a site with several.
+    /// Members that are named without an issuer: at a site with several issuers they admit no party.
     pub(crate) fn members_without_issuer(&self) -> Vec<String> {
         let known = self.known();
         let bare = known.members.keys().filter(|member| is_bare(member));

@@ -1,9 +1,10 @@
 //! JSON web tokens of issuers that the site trusts: an identity provider of the organisation, or the site's own.
 //!
 //! Accepted are RS256, ES256 and EdDSA, as far as the site's file allows them. The keys are in a file that is read
-//! again when it changes. A subject belongs to its issuer: the same subject of another issuer is another member. An issuer
-//! names members only of the tenants that the file allows it. Issuer, audience, subject and expiry must be present and right, with 30 s for clocks that
-//! differ. A file with a shared secret among its keys is refused, so that no public key can be mistaken for a secret.
+//! again when it changes. A subject belongs to its issuer: the same subject of another issuer is another member. An
+//! issuer names members only of the tenants that the file allows it. Issuer, audience, subject and expiry must be
+//! present and valid; clocks may differ by 30 s. A file with a shared secret among its keys is refused, so that no
+//! public key can be mistaken for a secret.
 
 mod ring_verifier;
 

@@ -98,7 +98,7 @@ pub(crate) async fn vouch(
     };
     let known = state.store(move |store| Ok((store.rows(&[key])?, store.lease(lease)?)));
     let (known, elsewhere) = known.await?;
-    // Its record would become this one's, also if it has ended.
+    // The record of that lease would be overwritten, even if that lease has ended.
     if elsewhere.is_some_and(|lease| lease.key() != key) {
         return Err(bad_request(
             "another agent, or another run of it, has granted this lease",
