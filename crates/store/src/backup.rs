@@ -86,8 +86,8 @@ pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreErro
     copy(from, &restoring).map_err(failed("be restored"))?;
     check(&restoring)?;
     let ledger = dir.path().join(LEDGER_FILE);
-    // The write-ahead log belongs to the old ledger; SQLite makes the index of the log anew. The mark goes last: it tells
-    // that the log is missing as long as the ledger is there.
+    // The write-ahead log belongs to the old ledger; SQLite makes the index of the log anew. The mark is moved last:
+    // while the ledger is there, the mark shows that its log is missing.
     let old = ["ledger.db-wal", "ledger.db-shm", LEDGER_FILE, MARK_FILE];
     if old.iter().any(|name| dir.path().join(name).exists()) {
         let aside = (1..).map(|number| dir.path().join(format!("replaced-{number}")));

@@ -1,12 +1,12 @@
 //! Mark of a ledger: lower bound of the commits that were answered, in a file beside the database.
 //!
-//! SQLite ends its log at the first frame with a wrong checksum, and takes what is before it. So overwritten bytes of the
-//! log would cost commits that were answered, without a word. Each commit therefore counts itself in the database, and
-//! its number is written here once it is durable. A ledger with fewer commits than its mark has lost some.
+//! SQLite ends its log at the first frame with a wrong checksum, and uses only what is before it. So overwritten bytes
+//! of the log would silently cost commits that were answered. Each commit therefore raises a count in the database, and
+//! once it is durable, the count is written to this file. A ledger with fewer commits than its mark has lost some.
 //!
-//! The mark is never ahead of the ledger. It is written after the sync of a commit has succeeded, and not at all after
-//! one that failed, so each of its values that can reach the disk is one of commits that are there. For the same reason it
-//! needs no sync of its own: an older value is a lower bound, too. A torn write leaves the other one of two slots.
+//! The mark is never ahead of the ledger. It is written after the sync of a commit has succeeded, and never after a
+//! sync that failed, so the ledger has all commits that a mark on the disk counts. The mark needs no sync of its own,
+//! because an older value is a lower bound, too. A torn write damages one of two slots; the other one stays.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};

@@ -48,8 +48,8 @@ pub(crate) fn open_row(lease: &LeaseRecord, known: Option<RowState>, at_ms: u64)
 }
 
 /// Row after an agent's report. `lease`: the lease as the same report describes it; `adopt`: believe the agent about
-/// an unknown lease. A row stays its tenant's, who was granted the lease or has announced it: if the report names another
-/// one, its usage counts for the row's. It is not refused, because then all others in the same report would be.
+/// an unknown lease. A row keeps its tenant, who was granted the lease or has announced it: if the report names another
+/// tenant, the usage still counts for the row's tenant. A refusal would refuse all other rows of the report, too.
 pub(crate) fn report_row(
     told: &LedgerRow,
     lease: Option<&LeaseRecord>,
