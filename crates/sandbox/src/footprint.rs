@@ -6,7 +6,8 @@
 //!
 //! A file in the node's `/dev/shm` may be another program's: a kernel that limits workers charges its pages to the process
 //! that touched them first. Such a file counts as far as the worker maps it, unless it is older than the worker or
-//! processes outside the worker map the same pages. One that is only open does not count while it has a name.
+//! processes outside the worker map the same pages. A file that is open and not mapped does not count while it has a
+//! name.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -17,10 +18,11 @@ use std::time::{Duration, Instant, SystemTime};
 const FAMILY_MAX: usize = 4096;
 /// Time for which a listing counts shared pages once: the kernel walks through all pages of each process.
 const EXACT_LIMIT: Duration = Duration::from_millis(100);
-/// Names of memory files of hotlease's own begin so; clients share them with workers.
+/// Beginning of the names of hotlease's own memory files, which clients share with workers.
 const OWN_FILES: &str = "/memfd:hotlease";
-/// Names of memory files, of files in the folder of shared memory, and of mappings that processes share.
+/// Folder of files in memory that processes share.
 const SHARED_FOLDER: &str = "/dev/shm";
+/// Beginnings of the names of memory files, of files in the shared folder, and of shared mappings.
 const MEMORY_FILES: [&str; 4] = ["/memfd:", "/dev/shm/", "/dev/zero", "/SYSV"];
 /// Bytes of a block in the numbers of a file's metadata.
 const BLOCK_BYTES: u64 = 512;
@@ -39,7 +41,8 @@ struct MappedFile {
 }
 
 impl MappedFile {
-    /// Whether other processes map the pages, too. The parts of processes that alone map a file make up each page.
+    /// Whether other processes map the pages, too. If none does, the parts of the worker's processes add up to whole
+    /// pages.
     fn is_shared_with_others(&self) -> bool {
         self.part + self.largest / 64 < self.largest
     }

@@ -233,9 +233,9 @@ impl Process {
         self.shared.watched_bytes.store(memory_bytes, Ordering::Relaxed);
     }
 
-    /// Compares its memory with its limit. `Ok`: it holds so many bytes, which are too many, or the kernel has killed one
-    /// of the processes that it started. `Err`: so many are left, or all numbers if the kernel enforces its limit, or
-    /// there is none. Reads files, for milliseconds if it holds much.
+    /// Compares its memory with its limit. `Ok` with the bytes that it holds: they exceed the limit, or the kernel has
+    /// killed one of the processes that it started. `Err` with the bytes that are left: `u64::MAX` if the kernel
+    /// enforces the limit, or there is none. Reads files, for milliseconds if it holds much.
     pub fn memory_beyond_limit(&self) -> Result<u64, u64> {
         if self.is_gone() {
             return Err(u64::MAX);
