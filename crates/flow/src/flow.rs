@@ -26,7 +26,7 @@ use std::collections::HashMap;
 /// A task costs constant time for each of its inputs, plus `O(log n)` if it becomes ready in another order than
 /// tasks were submitted in. The end of a worker costs one look at every known task. Memory is 96 bytes for each
 /// task, with payload, result and error of 16 bytes, 20 for each input, 24 while the task is ready, and some 130
-/// with a key. The memory is kept for later tasks, so it is that of the largest number of tasks at a time.
+/// with a key. Memory is kept for later tasks, so the largest number of tasks at a time determines its size.
 #[derive(Debug)]
 pub struct Flow<P, R, E> {
     limits: FlowLimits,
