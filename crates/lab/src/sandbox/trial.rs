@@ -284,7 +284,7 @@ impl TestSetup {
     ) -> anyhow::Result<Process> {
         let mut mounts = vec![Mount::read_only(&self.program)];
         mounts.push(Mount::read_only(self.agent.image()));
-        // As for a Python program that stands in the home folder, whose import path begins with it.
+        // Import path of a Python program in the home folder: it begins with that folder.
         let path: Vec<PathBuf> = std::env::home_dir().into_iter().collect();
         let imports = ImportFolders::find(None, &path, &HomeFolders::of_host());
         mounts.extend(imports.shown.into_iter().map(Mount::read_only));
@@ -404,9 +404,9 @@ pub(super) fn control_socket() -> anyhow::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, close)?)
 }
 
-/// Reads messages from the control socket without room for descriptors, and closes it; returns whether that takes no longer
-/// than it should. An agent has a thread for this too, but the kernel refuses it descriptors: here they arrive, so that
-/// attempts have an effect.
+/// Reads messages from the control socket without room for descriptors, and closes it; returns whether this takes at
+/// most [`CLOSE_MAX`]. An agent does this on a thread, too, but the kernel refuses descriptors on its socket. Here they
+/// arrive, so that attempts have an effect.
 pub(super) async fn can_close(control: OwnedFd) -> bool {
     let (closed, close) = oneshot::channel();
     std::thread::spawn(move || {
