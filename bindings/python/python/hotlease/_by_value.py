@@ -1,7 +1,7 @@
 """Pickling by value: functions, classes and modules that the receiver cannot import, with all that they need.
 
-Like cloudpickle, from which the pickler is derived; but classes and globals are definitions, of which the receiver keeps
-one each: see `hotlease._known`. Imported where a value does not pickle otherwise.
+The pickler is derived from cloudpickle's. Unlike there, classes and globals are definitions, and the receiver keeps one
+of each: see `hotlease._known`. Imported only when a value does not pickle otherwise.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _load_all(names: list[Name]) -> None:
 
 
 def _is_own(each: Definition, is_current: bool) -> bool:
-    """Whether this process has what a definition defines without it, so that the definition is not needed."""
+    """Whether this process has the defined object already, so that the definition is not needed."""
     name, source = each[0], each[4]
     if is_current and is_worker():
         return False

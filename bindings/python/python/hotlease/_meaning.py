@@ -41,7 +41,7 @@ def of_function(function: Any) -> bytes:
 
 
 def of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Optional[bytes]:
-    """Hashes arguments. `None`: their pickle counts."""
+    """Hashes arguments. `None`: the hash of their pickle serves."""
     try:
         # A function of the program may be the first argument of one of ours.
         own = _own(args[0]) if args and callable(args[0]) else ()
@@ -51,8 +51,8 @@ def of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Opt
 
 
 def _own(function: Any) -> tuple[bytes, ...]:
-    """Hashes the code that a function has itself, and that of the functions which it wraps: a function that goes by name
-    counts with these, too. Of an object that is called, the code of its class for that."""
+    """Hashes the own code of a function, and of each function that it wraps: they identify a function that is sent by
+    name. For a callable object: the code of its class's ``__call__``."""
     codes: list[bytes] = []
     for _ in range(_WRAPPED_MAX):
         while isinstance(function, functools.partial):
@@ -100,7 +100,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         self._met = met
 
     def persistent_id(self, object: Any) -> Optional[tuple[Any, ...]]:
-        """Returns the description of an object, if it has one; at the second time, its number."""
+        """Returns the description of an object, if it has one; if the object was met before, its number."""
         kind = type(object)
         describe = _DESCRIBED.get(kind)
         if describe is None:

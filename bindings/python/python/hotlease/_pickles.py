@@ -62,7 +62,7 @@ def content(function: Any) -> bytes:
 
 
 def content_of_arguments(args: tuple[Any, ...], kwargs: Optional[dict[str, Any]]) -> Optional[bytes]:
-    """Hashes arguments that are not plain. `None`: their pickle counts."""
+    """Hashes arguments that are not plain. `None`: the hash of their pickle serves."""
     from hotlease import _meaning
 
     return _meaning.of_arguments(args, kwargs)

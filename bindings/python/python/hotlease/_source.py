@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hotlease._known import Source
 
 _BYTES = 16
-# Attributes of classes that say where they stand, or that Python makes of the others.
+# Attributes of classes that say where the class stands, or that Python derives from other attributes.
 UNIMPORTANT = frozenset(
     "__dict__ __weakref__ __module__ __qualname__ __doc__ __firstlineno__ __static_attributes__ __abstractmethods__ _abc_impl "
     "__annotations_cache__ __annotate_func__ __dataclass_fields__ __dataclass_params__".split()
@@ -52,7 +52,7 @@ def _of_constant(constant: Any) -> bytes:
 
 
 def _hash(parts: list[bytes]) -> bytes:
-    """Hashes parts, each with its length: the constants 1 and 23 are others than 12 and 3."""
+    """Hashes parts, each with its length, so that the constants 1 and 23 differ from 12 and 3."""
     hasher = hashlib.blake2b(digest_size=_BYTES)
     for part in parts:
         hasher.update(len(part).to_bytes(8, "little"))

@@ -48,7 +48,7 @@ impl ElementType {
         })
     }
 
-    /// ElementLayout of an element that has to be packed, because there are gaps.
+    /// Layout of an element that has to be packed, because there are gaps.
     pub fn gaps(&self) -> Option<&Arc<ElementLayout>> {
         self.layout.as_ref().filter(|layout| !layout.is_dense())
     }

@@ -6,7 +6,7 @@ use hotlease_comm::Datatype as Kind;
 const RUNS_MAX: usize = 1 << 22;
 const TOO_LARGE: &str = "a datatype whose places do not fit in 64 bits";
 
-/// ElementLayout of an element.
+/// Layout of an element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ElementLayout {
     /// Offset and length of each run of bytes, in the order in which they are sent.
@@ -35,7 +35,7 @@ fn alignment_of(kind: Kind) -> usize {
 }
 
 impl ElementLayout {
-    /// ElementLayout of a basic type.
+    /// Layout of a basic type.
     pub fn basic(kind: Kind) -> Self {
         Self {
             runs: vec![(0, kind.size())],

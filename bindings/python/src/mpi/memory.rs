@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 const WHAT: &str = "the buffer";
 
-/// MemoryObject in one piece, as bytes.
+/// Memory in one piece, seen as bytes.
 #[pyclass(frozen, name = "memory", module = "hotlease.MPI")]
 pub struct MemoryObject {
     /// A view in bytes; None: the memory was released.
@@ -53,7 +53,7 @@ impl MemoryObject {
         Ok(Self::of(PyMemoryView::from(bytes.as_any())?))
     }
 
-    /// MemoryObject of an object.
+    /// Memory of an object with a buffer.
     #[staticmethod]
     #[pyo3(signature = (buf, readonly=false))]
     fn frombuffer(buf: &Bound<'_, PyAny>, readonly: bool) -> PyResult<Self> {
@@ -72,7 +72,7 @@ impl MemoryObject {
         Ok(Self::of(if readonly { read_only(&view)? } else { view }))
     }
 
-    /// MemoryObject at an address of this process. The caller knows that it is there, and stays.
+    /// Memory at an address of this process. The caller must know that the memory exists, and keep it.
     #[staticmethod]
     #[pyo3(signature = (address, nbytes, readonly=false))]
     fn fromaddress(py: Python<'_>, address: usize, nbytes: isize, readonly: bool) -> PyResult<Self> {

@@ -200,7 +200,8 @@ impl Request {
         Self { task, member }
     }
 
-    /// A request that ends when all of these have; they are as after their ends. The blocks are unpacked then.
+    /// Joins requests: the new one ends when the operations of all have ended, and then unpacks the blocks. The given
+    /// requests lose their operations, as if these had ended.
     #[staticmethod]
     fn _joined(py: Python<'_>, requests: Requests<'_>, blocks: Vec<Py<BufferBytes>>) -> Self {
         let (rest, failed) = (
@@ -217,7 +218,7 @@ impl Request {
         }
     }
 
-    /// Takes over the operation of another request, which is as after its end; this request is, too.
+    /// Takes over the operation of another request. This request must have ended; the other one is then as if it had.
     fn _renew(&self, py: Python<'_>, by: &Bound<'_, Self>) {
         let by = by.get();
         if let Some(member) = by.member.get() {

@@ -35,7 +35,7 @@ class _Spec:
             self.counts, self.places = (*items, None)[:2]
 
     def equal(self, blocks: int, is_written: bool) -> list[BufferBytes]:
-        """Blocks of one length, one after the other; a count is that of each."""
+        """Blocks of one length, one after the other; a count is the length of each block."""
         if self.memory is None or blocks == 0:
             return [BufferBytes(None, is_written)] * blocks
         if self.counts is not None:
@@ -102,7 +102,8 @@ class Topocomm(Intracomm, Generic[T]):
     """A communicator whose ranks have neighbours: those that each receives from, and those that it sends to."""
 
     __slots__ = ("_line", "_topology")
-    # Communicator of these calls alone: a program's receives of any tag do not see their messages. Made at the first one.
+    # Communicator of the calls below alone, so that a program's receives of any tag do not match their messages. Made at
+    # the first call.
     _line: Intracomm
     # Missing in an object that a program has made of another communicator.
     _topology: T

@@ -62,7 +62,7 @@ class Prequest(Request):
 
 
 def _checked(buf: Any, is_written: bool) -> Any:
-    """Returns a buffer argument that later changes of its list leave as it is; fails for a wrong one."""
+    """Checks a buffer argument; returns it, or a copy if it is a list, which the program may change later."""
     BufferBytes(buf, is_written)
     return list(buf) if isinstance(buf, list) else buf
 

@@ -1,8 +1,9 @@
 """Unpickling of results with many keys whose hashes a stranger can choose.
 
-The hashes of texts and bytes are secret. Those of numbers and tuples are not: of keys with equal hashes, each is compared with all
-that are there, which takes the square of their number, and nothing else of the program runs meanwhile. Here keys are counted by their
-hashes before they are added. Python's unpickler in Python calls these methods for that; it is slower.
+Hashes of texts and bytes are secret, but those of numbers and tuples are not. A key is compared with all keys of the
+same hash that are there already, so many such keys take the square of their number, and nothing else of the program runs
+meanwhile. Here keys are counted by their hashes before they are added. This needs Python's unpickler in Python, which
+is slower but calls methods to add keys.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Unpickler(_Base):
 
     def __init__(self, file: Any, *, buffers: Any = None) -> None:
         super().__init__(file, buffers=buffers)
-        # Number of keys by their hashes, of each dict or set; with these, so that they stay where they are.
+        # By address of a dict or set: the object itself, so that the address stays its own, and the number of its keys
+        # by their hashes.
         self._counts: dict[int, tuple[Any, dict[int, int]]] = {}
 
     def _admit(self, to: Any, keys: Iterable[Any]) -> None:

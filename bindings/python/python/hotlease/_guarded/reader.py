@@ -90,9 +90,9 @@ class Reader:
         try:
             return kind(self, data, buffers).load()
         finally:
-            # These are the program's own objects, and not copies as all others are. All are as they were before the first
-            # one is reported, and values are not compared: that would run their code.
-            changed = [kind for member, kind, state in before if _is_restored(member, kind, state)]
+            # Members of enums are the program's own objects, not copies. All changed ones are restored before one of
+            # them is reported. Their values are not compared, because that would run their code.
+            changed = [kind for member, kind, state in before if _restore(member, kind, state)]
             if changed:
                 raise NotAdmitted(f"it changes {changed[0].__qualname__}, which is the program's")
 
@@ -126,7 +126,7 @@ class _Names:
     def __init__(self, reader: Reader, data: bytes, buffers: Any) -> None:
         super().__init__(io.BytesIO(data), buffers=buffers)  # type: ignore[call-arg]
         self._reader = reader
-        # Of the classes and functions whose definitions came with this pickle.
+        # Sources of the classes and functions whose definitions came with this pickle.
         self._sources: dict[Name, Source] = {}
 
     def find_class(self, module: str, name: str) -> Any:
@@ -162,14 +162,15 @@ class _CountingUnpickler(_Names, collisions.Unpickler):
 
 
 def _checked(name: Any) -> Any:
-    """Returns a name of a class or function, checked: the hash of any other tuple may take for ever, or all of the stack."""
+    """Checks the name of a class or function, and returns it: hashing any other tuple may take for ever, or overflow
+    the stack."""
     if type(name) is not tuple or not 1 <= len(name) <= _NAME_PARTS_MAX or not all(type(part) is str for part in name):
         raise NotAdmitted("it has a class or function without a name")
     return name
 
 
-def _is_restored(member: Any, kind: type, state: dict[str, Any]) -> bool:
-    """Makes a member of an enum what it was. Returns whether it was not."""
+def _restore(member: Any, kind: type, state: dict[str, Any]) -> bool:
+    """Restores class and attributes of a member of an enum. Returns whether they had changed."""
     now = vars(member)
     is_same = type(member) is kind and now.keys() == state.keys() and all(now[name] is value for name, value in state.items())
     if not is_same:
@@ -179,7 +180,7 @@ def _is_restored(member: Any, kind: type, state: dict[str, Any]) -> bool:
 
 
 def _is_same(own: Any, source: Source) -> bool:
-    # One of an earlier run of the program, whose results are in a checkpoint; or a function, which has no identifier.
+    # A class of an earlier run of the program, from a checkpoint; or a function: functions have no identifiers.
     from hotlease import _source
 
     return source is None or _source.source(own) == source

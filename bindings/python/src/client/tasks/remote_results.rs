@@ -48,7 +48,7 @@ pub struct RemotePlace {
     pub ticket: u64,
 }
 
-/// How far bringing a result to the client is.
+/// State of bringing a result to the client.
 #[derive(Default)]
 pub struct FetchState {
     /// Dependent tasks cannot fetch the result from its worker: it must come to the client.
@@ -92,7 +92,7 @@ impl RemoteResult {
         self.wanted().is_wanted = true;
     }
 
-    /// How far bringing the result to the client is.
+    /// State of bringing the result to the client.
     pub fn wanted(&self) -> MutexGuard<'_, FetchState> {
         locked(&self.wanted)
     }

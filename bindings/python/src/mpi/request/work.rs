@@ -56,7 +56,8 @@ impl RequestEnd {
 }
 
 impl RequestOperation {
-    /// Returns the end, once, if it comes within `at_most`; of several operations, within that time after the one before.
+    /// Returns the end, once, if it comes within `at_most`. Of several operations, each may take that long after the
+    /// end of the one before.
     pub fn poll(&mut self, at_most: Duration) -> Option<Result<RequestEnd, OperationError>> {
         let result = match self {
             Self::Works { first, last } => {
