@@ -101,7 +101,7 @@ impl Site {
             .ask(|mut manager| async move { manager.acquire(request).await });
         match refused {
             // Each agent names the path in its own folder.
-            Err(refusal @ (Rejection::NoEnvironment { .. } | Rejection::Nowhere { .. })) => {
+            Err(refusal @ (Rejection::NoEnvironment { .. } | Rejection::NoSuitableAgent { .. })) => {
                 eprintln!("as it should be: {refusal}");
             }
             other => panic!("{other:?}"),

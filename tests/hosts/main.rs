@@ -6,7 +6,7 @@
 //! * [`strangers`] — bytes that any stranger can send to a TLS port.
 //! * [`broken`] — clients that break off, or lie, on a worker's fabric.
 //! * [`calls`] — invocations from one host to another, over every available provider.
-//! * [`doors`] — clients without a certificate: keys, tokens, MUNGE, and tokens of leases.
+//! * [`credentials`] — clients without a certificate: keys, tokens, MUNGE, and tokens of leases.
 //! * [`environments`] — environments that go from agent to agent.
 //! * [`failover`] — several managers on one PostgreSQL database, killed and stopped.
 //! * [`faults`] — hosts, workers, providers and networks that fail while such calls are made.
@@ -18,7 +18,7 @@
 mod authority;
 mod broken;
 mod calls;
-mod doors;
+mod credentials;
 mod environments;
 mod failover;
 mod faults;

@@ -226,20 +226,20 @@ impl Invoker {
 }
 
 impl Invoker {
-    /// Sleeps until one of these is ready, `ready` returns true, [`Invoker::rouse`] is called, or the limit has
+    /// Sleeps until one of these is ready, `ready` returns true, [`Invoker::wake`] is called, or the limit has
     /// passed. It may return earlier. Only one thread of an invoker may call this at a time.
     pub fn sleep(&self, all: &[AwaitedCall], limit: Duration, mut ready: impl FnMut() -> bool) {
         // The doorbell alone ends no sleep: a sleeper looks whether there was a reason, and sleeps again.
-        let before = self.inner().roused.load(Ordering::Acquire);
-        let roused = || self.inner().roused.load(Ordering::Acquire) != before;
-        let ready = || ready() || roused() || all.iter().any(AwaitedCall::is_ready);
+        let before = self.inner().wakes.load(Ordering::Acquire);
+        let wakes = || self.inner().wakes.load(Ordering::Acquire) != before;
+        let ready = || ready() || wakes() || all.iter().any(AwaitedCall::is_ready);
         let ports = wait::ports_of(all.iter().map(|awaited| &awaited.channel));
         wait::sleep(&self.inner().plan.doorbell, &ports, limit, ready);
     }
 
     /// Ends the [`Invoker::sleep`] of another thread, if it has begun.
-    pub fn rouse(&self) {
-        self.inner().roused.fetch_add(1, Ordering::AcqRel);
+    pub fn wake(&self) {
+        self.inner().wakes.fetch_add(1, Ordering::AcqRel);
         self.inner().plan.doorbell.ring();
     }
 }

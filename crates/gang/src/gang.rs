@@ -156,7 +156,7 @@ impl Gang {
         }
         // The workers are taken out for the call, and put back if none of them is lost.
         let mut workers = self.ensure_workers(calls.workers.take())?;
-        let mut function = workers.invoker.function(call.function)?.submitted_once();
+        let mut function = workers.invoker.function(call.function)?.without_resubmission();
         if let Some(bytes) = call.output_bytes {
             function = function.output_bytes(bytes);
         }

@@ -246,7 +246,7 @@ async fn serve_on<C>(
 {
     let observed = RequestMetrics::new(Arc::clone(&service.0.metrics));
     let gate = Gate::new(Arc::clone(&service.0.authenticator));
-    let door = IdentityServer::new(IdentityService(Arc::clone(&service.0)))
+    let identity = IdentityServer::new(IdentityService(Arc::clone(&service.0)))
         .max_decoding_message_size(identity_service::MESSAGE_BYTES_MAX)
         .max_encoding_message_size(ANSWER_BYTES_MAX);
     let service = ManagerServer::new(service)
@@ -262,7 +262,7 @@ async fn serve_on<C>(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .add_service(service)
-        .add_service(door)
+        .add_service(identity)
         .serve_with_incoming_shutdown(connections, wait_for(stopping.clone()));
     // When it is told to stop, tonic drops the receiver of connections, which ends the accepting task. Then it waits
     // for connections to close; one that does not close in time is cut.

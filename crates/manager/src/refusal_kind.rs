@@ -60,7 +60,7 @@ pub(crate) fn kind(refusal: &Rejection) -> RefusalKind {
             "The site does not let functions reach this",
             StatusCode::FORBIDDEN,
         ),
-        Rejection::Nowhere { .. } => ("nowhere", "No agent serves the lease", StatusCode::CONFLICT),
+        Rejection::NoSuitableAgent { .. } => ("nowhere", "No agent serves the lease", StatusCode::CONFLICT),
         Rejection::NeedsSharedMemory { .. } => (
             "needs-shared-memory",
             "The worker is on another host",

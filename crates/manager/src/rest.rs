@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! connection (bounded, and for a time) ─► observed: trace, time limit, count ─► gate: caller, operation, permission
-//!      ─► nodes │ agents │ leases │ usage │ tenants │ info │ health │ metrics │ door
+//!      ─► nodes │ agents │ leases │ usage │ tenants │ info │ health │ metrics │ sessions
 //! ```
 //!
 //! * `listen` — connections, and their limits.

@@ -5,7 +5,7 @@
 //! address. They are closed when they take too long, or for another connection. Afterwards they are counted for each
 //! peer.
 
-pub(crate) mod door;
+pub(crate) mod admission;
 pub(crate) mod places;
 pub(crate) mod stranger;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use crate::NetError;
 use crate::identity::{ConnectionProtocol, Identity};
 use crate::peer::{Peer, parse_certificate};
 use crate::tcp_options::{TcpPurpose, tune};
-use door::{Door, DoorPlace, NoRoom};
+use admission::{Admission, AdmissionPlace, AdmissionRefusal};
 use places::{ConnectionPlace, KeyedCounts};
 use std::io;
 use std::net::SocketAddr;
@@ -130,7 +130,7 @@ impl TlsListener {
 
     async fn accept_with(self, admitted: mpsc::Sender<PeerConnection>, strangers: Option<mpsc::Sender<Stranger>>) {
         let limits = self.limits;
-        let door = Door::new(limits);
+        let admission = Admission::new(limits);
         let admission = Arc::new(Admission {
             identity: self.identity,
             limits,
@@ -142,7 +142,7 @@ impl TlsListener {
         // When this function returns, the set is dropped, which closes the connections that are still in their
         // handshake.
         let mut at_the_door = JoinSet::new();
-        at_the_door.spawn(door.clone().relieve());
+        at_the_door.spawn(admission.clone().relieve());
         loop {
             let accepted = tokio::select! {
                 () = admitted.closed() => return,
@@ -157,12 +157,12 @@ impl TlsListener {
                     continue;
                 }
             };
-            let visitor = loop {
-                match door.enter(from.ip(), &tcp) {
-                    Ok(visitor) => break Some(visitor),
-                    Err(NoRoom::Crowd) => break None,
+            let connection = loop {
+                match admission.enter(from.ip(), &tcp) {
+                    Ok(connection) => break Some(connection),
+                    Err(AdmissionRefusal::SourceFull) => break None,
                     // Those that come later wait in the accept queue.
-                    Err(NoRoom::Full) => tokio::select! {
+                    Err(AdmissionRefusal::Full) => tokio::select! {
                         () = admitted.closed() => return,
                         () = sleep(ACCEPT_PAUSE) => {}
                     },
@@ -170,13 +170,13 @@ impl TlsListener {
             };
             drop(tcp);
             // Debug level only: otherwise a stranger could fill the log.
-            let Some(visitor) = visitor else {
+            let Some(connection) = connection else {
                 tracing::debug!(%from, "closed a connection: too many of its address are waiting");
                 continue;
             };
             let (admission, admitted, strangers) = (Arc::clone(&admission), admitted.clone(), strangers.clone());
             at_the_door.spawn(async move {
-                let (tcp, place) = match visitor.wait_for_turn(limits.handshake).await {
+                let (tcp, place) = match connection.wait_for_turn(limits.handshake).await {
                     Ok(begun) => begun,
                     Err(why) => {
                         tracing::debug!(%from, why, "closed a connection");
@@ -213,7 +213,7 @@ struct Admission {
 }
 
 impl Admission {
-    async fn admit(&self, tcp: TcpStream, at_the_door: DoorPlace) -> Result<HandshakeResult, NetError> {
+    async fn admit(&self, tcp: TcpStream, at_the_door: AdmissionPlace) -> Result<HandshakeResult, NetError> {
         let closed = |why: String| NetError::Closed {
             peer: "the peer".into(),
             why: Some(why),

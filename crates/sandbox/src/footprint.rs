@@ -79,9 +79,10 @@ fn resident_within(pid: u32, limit: Duration) -> Option<u64> {
     Some(family.iter().filter_map(part).sum())
 }
 
-/// Memory that a process and its descendants have for themselves, bytes, if it is more than `limit`. What is counted
-/// exactly takes milliseconds for each gigabyte, so an upper bound is looked at first.
-pub(crate) fn held_beyond(pid: u32, limit: u64) -> Result<u64, u64> {
+/// Compares the memory that a process and its descendants have for themselves with `limit`: `Ok` with the bytes that are
+/// left, `Err` with the bytes held if they exceed the limit. An exact count takes milliseconds for each gigabyte, so an
+/// upper bound is looked at first.
+pub(crate) fn check_memory_limit(pid: u32, limit: u64) -> Result<u64, u64> {
     let family = family(pid);
     let shared_folder = fs::metadata(SHARED_FOLDER).ok().map(|folder| folder.dev());
     let is_in_folder = |(device, _): FileId| Some(device) == shared_folder;
@@ -93,7 +94,7 @@ pub(crate) fn held_beyond(pid: u32, limit: u64) -> Result<u64, u64> {
     let states = family.iter().filter_map(|pid| status(*pid));
     let bound = states.fold(open, |sum, state| sum + state.private + state.shared);
     if bound <= limit {
-        return Err(limit - bound);
+        return Ok(limit - bound);
     }
     let private: u64 = family.iter().map(|pid| private_bytes(*pid)).sum();
     let mut mapped = HashMap::new();
@@ -109,8 +110,8 @@ pub(crate) fn held_beyond(pid: u32, limit: u64) -> Result<u64, u64> {
     }
     let held = private + files.values().sum::<u64>();
     match held > limit {
-        true => Ok(held),
-        false => Err(limit - held),
+        true => Err(held),
+        false => Ok(limit - held),
     }
 }
 
@@ -262,15 +263,15 @@ mod tests {
         seen
     }
 
-    /// Memory that a program holds beyond the limit, and its resident memory.
-    fn held_and_resident(lines: &str, limit: u64) -> (Result<u64, u64>, u64) {
+    /// What [`check_memory_limit`] says of a program, and its resident memory.
+    fn left_and_resident(lines: &str, limit: u64) -> (Result<u64, u64>, u64) {
         look_at(lines, |pid| {
-            (held_beyond(pid, limit), resident_bytes(pid).expect("it lives"))
+            (check_memory_limit(pid, limit), resident_bytes(pid).expect("it lives"))
         })
     }
 
-    fn held(lines: &str, limit: u64) -> Result<u64, u64> {
-        held_and_resident(lines, limit).0
+    fn left(lines: &str, limit: u64) -> Result<u64, u64> {
+        left_and_resident(lines, limit).0
     }
 
     /// As with a virtual machine behind its monitor.
@@ -280,8 +281,8 @@ mod tests {
                      if os.fork() == 0:\n    kept = bytearray(os.urandom(64 << 20))\n    os.write(ready, b'x')\n    \
                      sys.stdin.read()\n    os._exit(0)\n\
                      os.read(there, 1)";
-        let (held, resident) = held_and_resident(lines, 60 * MIB);
-        assert!(held.is_ok() && resident > 64 * MIB, "{held:?}, {resident}");
+        let (left, resident) = left_and_resident(lines, 60 * MIB);
+        assert!(left.is_err() && resident > 64 * MIB, "{left:?}, {resident}");
     }
 
     #[test]
@@ -295,17 +296,17 @@ mod tests {
             (shared.into(), 60 * MIB),
             ("kept = bytearray(os.urandom(64 << 20))".into(), 60 * MIB),
         ] {
-            let held = held(&lines, limit);
-            assert!(matches!(held, Ok(64_000_000..=120_000_000)), "{lines}: {held:?}");
+            let left = left(&lines, limit);
+            assert!(matches!(left, Err(64_000_000..=120_000_000)), "{lines}: {left:?}");
         }
         for lines in [file("hotlease-buffer"), "pass".into()] {
-            let held = held(&lines, 40 * MIB);
-            assert!(held.is_err(), "{lines}: {held:?}");
+            let left = left(&lines, 40 * MIB);
+            assert!(left.is_ok(), "{lines}: {left:?}");
         }
         // What a fork shares counts once.
         let family = format!("import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{forks}");
-        let children = held(&family, MIB);
-        assert!(matches!(children, Ok(8_000_000..=60_000_000)), "{children:?}");
+        let children = left(&family, MIB);
+        assert!(matches!(children, Err(8_000_000..=60_000_000)), "{children:?}");
     }
 
     #[test]
@@ -321,22 +322,22 @@ mod tests {
         // It is there before the worker: neither a page nor all of it is the worker's.
         look_at(&write_all, |_| {
             for lines in [map("m[0]"), read_all.clone()] {
-                let held = held(&lines, 40 * MIB);
-                assert!(held.is_err(), "{lines}: {held:?}");
+                let left = left(&lines, 40 * MIB);
+                assert!(left.is_ok(), "{lines}: {left:?}");
             }
         });
-        let held = held(&map("m[0]"), 40 * MIB);
-        assert!(held.is_err(), "its maker has ended: {held:?}");
+        let left = left(&map("m[0]"), 40 * MIB);
+        assert!(left.is_ok(), "its maker has ended: {left:?}");
         // It was made after the worker was started: by the worker, and read by another program later.
         let made = "os.unlink(NAME)\nopen(NAME, 'x').close()\n";
         let made = made.replace("NAME", &format!("'{}'", file.path().display())) + &write_all;
         look_at(&made, |worker| {
-            let alone = held_beyond(worker, 40 * MIB);
-            assert!(matches!(alone, Ok(64_000_000..=120_000_000)), "{alone:?}");
-            let beside = look_at(&read_all, |_| held_beyond(worker, 40 * MIB));
-            assert!(beside.is_err(), "{beside:?}");
-            let unlinked = fs::remove_file(file.path()).map(|()| held_beyond(worker, 40 * MIB));
-            assert!(unlinked.as_ref().is_ok_and(Result::is_ok), "{unlinked:?}");
+            let alone = check_memory_limit(worker, 40 * MIB);
+            assert!(matches!(alone, Err(64_000_000..=120_000_000)), "{alone:?}");
+            let beside = look_at(&read_all, |_| check_memory_limit(worker, 40 * MIB));
+            assert!(beside.is_ok(), "{beside:?}");
+            let unlinked = fs::remove_file(file.path()).map(|()| check_memory_limit(worker, 40 * MIB));
+            assert!(unlinked.as_ref().is_ok_and(Result::is_err), "{unlinked:?}");
         });
     }
 

@@ -228,28 +228,28 @@ impl Process {
         by_kernel
     }
 
-    /// Sets a limit for [`memory_beyond_limit`](Self::memory_beyond_limit) that the kernel does not hold.
+    /// Sets a limit for [`check_memory_limit`](Self::check_memory_limit) that the kernel does not hold.
     pub fn watch_memory(&self, memory_bytes: u64) {
         self.shared.watched_bytes.store(memory_bytes, Ordering::Relaxed);
     }
 
-    /// Compares its memory with its limit. `Ok` with the bytes that it holds: they exceed the limit, or the kernel has
-    /// killed one of the processes that it started. `Err` with the bytes that are left: `u64::MAX` if the kernel
-    /// enforces the limit, or there is none. Reads files, for milliseconds if it holds much.
-    pub fn memory_beyond_limit(&self) -> Result<u64, u64> {
+    /// Compares its memory with its limit. `Ok` with the bytes that are left: `u64::MAX` if the kernel enforces the
+    /// limit, or there is none. `Err` with the bytes that it holds: they exceed the limit, or the kernel has killed one
+    /// of the processes that it started. Reads files, for milliseconds if it holds much.
+    pub fn check_memory_limit(&self) -> Result<u64, u64> {
         if self.is_gone() {
-            return Err(u64::MAX);
+            return Ok(u64::MAX);
         }
         if let ProcessLimits::Group(group) = &self.shared.limits
             && group.read_oom_kill() == Some(true)
         {
-            return Ok(self.resident_bytes());
+            return Err(self.resident_bytes());
         }
         match self.shared.watched_bytes.load(Ordering::Relaxed) {
-            0 => Err(u64::MAX),
+            0 => Ok(u64::MAX),
             // A limit may be set at any time.
-            NOT_LIMITED => Err(0),
-            limit => footprint::held_beyond(self.pid(), limit),
+            NOT_LIMITED => Ok(0),
+            limit => footprint::check_memory_limit(self.pid(), limit),
         }
     }
 

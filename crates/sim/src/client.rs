@@ -110,7 +110,7 @@ impl ClientNode {
             asked: None,
             whole: false,
             last_call: 0,
-            hold: Hold::Nothing,
+            hold: Hold::NoLease,
             sessions: 0,
             tasks: BTreeMap::new(),
             queue: VecDeque::new(),
@@ -242,7 +242,7 @@ impl ClientProcess {
             return;
         }
         match &mut self.hold {
-            Hold::Nothing if self.acquisition.is_none() => self.begin_acquisition(node, site),
+            Hold::NoLease if self.acquisition.is_none() => self.begin_acquisition(node, site),
             Hold::Held(_) => self.dispatch(node, site),
             _ => {}
         }
@@ -324,7 +324,7 @@ impl ClientProcess {
 
     fn handle_agent_message(&mut self, node: Node, tell: AgentMessage, site: &mut SharedState) {
         let now = self.now(site);
-        match (tell, std::mem::replace(&mut self.hold, Hold::Nothing)) {
+        match (tell, std::mem::replace(&mut self.hold, Hold::NoLease)) {
             (
                 AgentMessage::Attached { ttl },
                 Hold::Attaching {
@@ -405,7 +405,7 @@ impl ClientProcess {
                 self.say(node, agent, session, ClientMessage::Renew, site);
             }
             Some(RenewalAction::Lost) => {
-                if let Hold::Held(held) = std::mem::replace(&mut self.hold, Hold::Nothing) {
+                if let Hold::Held(held) = std::mem::replace(&mut self.hold, Hold::NoLease) {
                     self.give_up_lease(node, *held, site);
                 }
             }
@@ -477,7 +477,7 @@ impl ClientProcess {
 
     /// Closes the session, if there is one.
     fn close(&mut self, node: Node, site: &mut SharedState) {
-        let hold = std::mem::replace(&mut self.hold, Hold::Nothing);
+        let hold = std::mem::replace(&mut self.hold, Hold::NoLease);
         if let (Some(session), Some(agent)) = (hold.session(), hold.agent()) {
             self.say(node, agent, session, ClientMessage::Close, site);
         }

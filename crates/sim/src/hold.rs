@@ -12,7 +12,7 @@ pub const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 /// State of the hold.
 pub enum Hold {
-    Nothing,
+    NoLease,
     /// The client has a token.
     Attaching {
         grant: Grant,
@@ -56,7 +56,7 @@ pub enum SlotState {
 impl Hold {
     pub fn session(&self) -> Option<Session> {
         match self {
-            Self::Nothing => None,
+            Self::NoLease => None,
             Self::Attaching { session, .. } | Self::Releasing { session, .. } => Some(*session),
             Self::Held(held) => Some(held.session),
         }
@@ -64,7 +64,7 @@ impl Hold {
 
     pub fn agent(&self) -> Option<usize> {
         match self {
-            Self::Nothing => None,
+            Self::NoLease => None,
             Self::Attaching { grant, .. } => Some(grant.agent),
             Self::Releasing { agent, .. } => Some(*agent),
             Self::Held(held) => Some(held.grant.agent),
@@ -74,7 +74,7 @@ impl Hold {
     /// Latest time of the next action.
     pub fn due(&self, now: Duration) -> Option<Duration> {
         match self {
-            Self::Nothing => None,
+            Self::NoLease => None,
             Self::Attaching { until, .. } | Self::Releasing { until, .. } => Some(*until),
             Self::Held(held) => {
                 let slots = held.slots.iter().filter_map(|slot| match slot.state {

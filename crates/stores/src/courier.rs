@@ -169,7 +169,7 @@ impl<S: LinkStore> Courier<S> {
             CourierRequest::Order(StoreOrder::Done { context, collective }) => {
                 lock(&self.boards).note_done(context, collective);
             }
-            CourierRequest::Order(StoreOrder::Over { context }) => {
+            CourierRequest::Order(StoreOrder::CommunicatorEnded { context }) => {
                 let outlived = lock(&self.boards).forget(context);
                 self.mark_for_removal(outlived);
             }

@@ -419,7 +419,7 @@ pub enum Rejection {
     },
     /// Every agent that could serve the lease rejects it for a reason that no waiting changes, and the reasons differ.
     #[error("no agent serves this lease, and nothing ran{}", reasons_text(.reasons))]
-    Nowhere {
+    NoSuitableAgent {
         /// The reasons; empty: there are only agents that are known to reject it.
         reasons: Vec<Objection>,
     },
@@ -439,7 +439,7 @@ impl Rejection {
             Self::NeedCode(_) | Self::CodeMismatch | Self::CodeRejected { .. } | Self::Version { .. } => false,
             Self::TenantNotServed { .. } | Self::QuotaExceeded { .. } | Self::NotAuthenticated { .. } => false,
             Self::NeedsSharedMemory { .. } | Self::NoSandbox { .. } | Self::NoEnvironment { .. } => false,
-            Self::OutOfReach { .. } | Self::Nowhere { .. } => false,
+            Self::OutOfReach { .. } | Self::NoSuitableAgent { .. } => false,
         }
     }
 }

@@ -121,7 +121,7 @@ fn what_no_node_has_or_grants_is_refused_at_once() {
         asked.reach.directories.push(missing);
         let told = refused(&code, asked);
         assert!(
-            matches!(told, Rejection::OutOfReach { .. } | Rejection::Nowhere { .. }),
+            matches!(told, Rejection::OutOfReach { .. } | Rejection::NoSuitableAgent { .. }),
             "{told:?}"
         );
     }
@@ -151,7 +151,7 @@ fn each_node_s_reason_is_told_where_they_differ() {
     let (code, _) = in_need();
     for way in WAYS {
         let refusal = refused(&code, options(&nodes, way, "differs"));
-        let Rejection::Nowhere { reasons } = &refusal else {
+        let Rejection::NoSuitableAgent { reasons } = &refusal else {
             panic!("{refusal:?} (the library is in {})", folder.display());
         };
         let told = refusal.to_string();

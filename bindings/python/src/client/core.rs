@@ -232,7 +232,7 @@ impl ExecutorCore {
         self.refill(state);
         drop(guard);
         self.version.fetch_add(1, Ordering::Release);
-        self.keeper.rouse(&self.invoker);
+        self.keeper.wake(&self.invoker);
         Ok(())
     }
 

@@ -442,7 +442,7 @@ pub(super) fn close(core: &Arc<ExecutorCore>, cancel_futures: bool) {
     if cancel_futures {
         core.cancel_queued();
     }
-    core.keeper.rouse(&core.invoker);
+    core.keeper.wake(&core.invoker);
 }
 
 /// Makes a failed future for a task that cannot be sent, as `ProcessPoolExecutor` does.

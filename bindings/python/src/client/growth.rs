@@ -178,7 +178,7 @@ fn give_up_idle(core: &Arc<ExecutorCore>) -> bool {
     if is_idle {
         state.lease = LendingPhase::Lent;
         drop(state);
-        core.keeper.rouse(&core.invoker);
+        core.keeper.wake(&core.invoker);
     }
     is_idle
 }
@@ -192,5 +192,5 @@ fn lose(core: &Arc<ExecutorCore>, error: Error) {
     }
     drop(state);
     core.tell_followers();
-    core.keeper.rouse(&core.invoker);
+    core.keeper.wake(&core.invoker);
 }

@@ -18,7 +18,7 @@ pub fn _kill(py: Python<'_>, client: PyRef<'_, Client>) -> PyResult<()> {
         close(&core, true);
         core.invoker.clone().deallocate()
     });
-    core.keeper.rouse(&core.invoker);
+    core.keeper.wake(&core.invoker);
     finish_others(py, &core);
     match released {
         Ok(_) | Err(Error::LeaseEnded { .. }) => Ok(()),

@@ -102,7 +102,7 @@ impl Request {
     }
 
     pub fn of_nothing(member: &Arc<Member>, source: i64) -> Self {
-        Self::of(member, RequestOperation::Nothing { source })
+        Self::of(member, RequestOperation::Empty { source })
     }
 
     /// Whether the operation has not ended, or its end was not reported yet.

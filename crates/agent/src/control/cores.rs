@@ -36,7 +36,7 @@ fn choose(choice: &CoreChoice, allowed: Vec<u32>) -> Result<Vec<u32>, AgentError
             Some(skipped) if *count > 0 => Ok(allowed[skipped..].to_vec()),
             _ => Err(refuse(format!("{count} cores"))),
         },
-        CoreChoice::Nothing => Ok(Vec::new()),
+        CoreChoice::NoCores => Ok(Vec::new()),
         CoreChoice::List(cores) => match cores.iter().find(|core| !allowed.contains(core)) {
             Some(core) => Err(refuse(format!("core {core}"))),
             None if cores.is_empty() => Err(refuse("no core".into())),

@@ -97,11 +97,11 @@ pub(crate) async fn enforce_memory(node: Arc<Node>) {
 /// Kills a worker that holds too much memory; returns when to look again.
 fn look_at_memory<Name>((name, worker): (Name, Arc<Incarnation>)) -> (Name, Instant) {
     let left = match worker.state() {
-        IncarnationState::Up(process) => process.memory_beyond_limit(),
-        IncarnationState::Starting | IncarnationState::Gone { .. } => Err(0),
+        IncarnationState::Up(process) => process.check_memory_limit(),
+        IncarnationState::Starting | IncarnationState::Gone { .. } => Ok(0),
     };
     let pause = match left {
-        Ok(held) => {
+        Err(held) => {
             tracing::warn!(
                 pid = worker.pid(),
                 held,
@@ -110,7 +110,7 @@ fn look_at_memory<Name>((name, worker): (Name, Arc<Incarnation>)) -> (Name, Inst
             worker.kill(KillReason::Memory);
             MEMORY_EVERY
         }
-        Err(left) => Duration::from_nanos(left / MEMORY_BYTES_PER_NS).clamp(MEMORY_EVERY, MEMORY_AT_LEAST_EVERY),
+        Ok(left) => Duration::from_nanos(left / MEMORY_BYTES_PER_NS).clamp(MEMORY_EVERY, MEMORY_AT_LEAST_EVERY),
     };
     (name, Instant::now() + pause)
 }

@@ -63,9 +63,9 @@ type MountOutcome = Option<Result<Arc<Image>, Rejection>>;
 
 enum ImageEntry {
     /// Being fetched and mounted for this tenant. Closed without an outcome: its thread has failed.
-    Coming(watch::Receiver<MountOutcome>, String),
+    Mounting(watch::Receiver<MountOutcome>, String),
     /// Mounted, as long as a holder exists.
-    There(Weak<Image>),
+    Mounted(Weak<Image>),
 }
 
 /// Party that asks for an environment.
@@ -130,8 +130,8 @@ impl Images {
                 what: error.to_string(),
             })?;
         let mut coming = match self.find(id, asker)? {
-            FoundImage::There(image) => return Ok(image),
-            FoundImage::Coming(coming) => coming,
+            FoundImage::Mounted(image) => return Ok(image),
+            FoundImage::Mounting(coming) => coming,
         };
         match timeout(self.wait, coming.wait_for(Option::is_some)).await {
             Ok(Ok(outcome)) => outcome.clone().unwrap_or_else(|| Err(not_now(&id))),
@@ -154,14 +154,14 @@ impl Images {
         };
         let mut table = self.table();
         table.retain(|_, entry| match entry {
-            ImageEntry::Coming(coming, _) => coming.has_changed().is_ok(),
-            ImageEntry::There(image) => image.strong_count() > 0,
+            ImageEntry::Mounting(coming, _) => coming.has_changed().is_ok(),
+            ImageEntry::Mounted(image) => image.strong_count() > 0,
         });
         match table.get(&id) {
-            Some(ImageEntry::Coming(coming, _)) => return Ok(FoundImage::Coming(coming.clone())),
-            Some(ImageEntry::There(image)) => {
+            Some(ImageEntry::Mounting(coming, _)) => return Ok(FoundImage::Mounting(coming.clone())),
+            Some(ImageEntry::Mounted(image)) => {
                 if let Some(image) = image.upgrade() {
-                    return Ok(FoundImage::There(image));
+                    return Ok(FoundImage::Mounted(image));
                 }
             }
             None => {}
@@ -176,8 +176,8 @@ impl Images {
         started.map_err(|error| Rejection::Unavailable {
             what: format!("a thread to fetch environment {id}: {error}"),
         })?;
-        table.insert(id, ImageEntry::Coming(coming.clone(), asker.tenant.to_owned()));
-        Ok(FoundImage::Coming(coming))
+        table.insert(id, ImageEntry::Mounting(coming.clone(), asker.tenant.to_owned()));
+        Ok(FoundImage::Mounting(coming))
     }
 
     /// Fetches and mounts an environment, however long that takes.
@@ -198,7 +198,7 @@ impl Images {
         };
         let mut table = self.table();
         match &outcome {
-            Ok(image) => drop(table.insert(id, ImageEntry::There(Arc::downgrade(image)))),
+            Ok(image) => drop(table.insert(id, ImageEntry::Mounted(Arc::downgrade(image)))),
             Err(_) => drop(table.remove(&id)),
         }
         drop(table);
@@ -246,8 +246,8 @@ impl Images {
 /// out no other.
 fn check_place(table: &HashMap<ImageId, ImageEntry>, asker: ImageRequester<'_>) -> Result<(), Rejection> {
     let tenants = table.values().filter_map(|entry| match entry {
-        ImageEntry::Coming(_, tenant) => Some(tenant.as_str()),
-        ImageEntry::There(_) => None,
+        ImageEntry::Mounting(_, tenant) => Some(tenant.as_str()),
+        ImageEntry::Mounted(_) => None,
     });
     let free = COMING_MAX.saturating_sub(tenants.clone().count());
     let own = tenants.filter(|tenant| *tenant == asker.tenant).count();
@@ -263,8 +263,8 @@ fn check_place(table: &HashMap<ImageId, ImageEntry>, asker: ImageRequester<'_>) 
 }
 
 enum FoundImage {
-    There(Arc<Image>),
-    Coming(watch::Receiver<MountOutcome>),
+    Mounted(Arc<Image>),
+    Mounting(watch::Receiver<MountOutcome>),
 }
 
 fn options(config: &Environments, others: Option<Arc<dyn Neighbours>>) -> CacheOptions {

@@ -48,7 +48,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Storage {
     open: Option<Arc<StorageState>>,
     /// Acceptor on the host's loopback.
-    door: Option<AbortHandle>,
+    server: Option<AbortHandle>,
 }
 
 /// State that connections share.
@@ -69,8 +69,8 @@ impl fmt::Debug for StorageState {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        if let Some(door) = &self.door {
-            door.abort();
+        if let Some(server) = &self.server {
+            server.abort();
         }
     }
 }
@@ -105,7 +105,10 @@ impl Storage {
     /// Opens access as the file grants it; `None`: no access.
     pub async fn open(file: Option<&Path>) -> Result<Self, AgentError> {
         let Some(file) = file else {
-            return Ok(Self { open: None, door: None });
+            return Ok(Self {
+                open: None,
+                server: None,
+            });
         };
         let failed = |why: String| AgentError::Config {
             what: format!("--sandbox-storage {}: {why}", file.display()),
@@ -134,14 +137,14 @@ impl Storage {
             client,
             leases: Mutex::default(),
         });
-        let door = tokio::spawn(connections::serve_host(
+        let server = tokio::spawn(connections::serve_host(
             Arc::clone(&open),
             listener,
             HostLimits::default(),
         ));
         Ok(Self {
             open: Some(open),
-            door: Some(door.abort_handle()),
+            server: Some(server.abort_handle()),
         })
     }
 

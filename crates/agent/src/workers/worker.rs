@@ -376,9 +376,9 @@ impl StartedWorker {
         self.process.pid()
     }
 
-    /// Compares its memory with a limit that no kernel enforces: see [`Process::memory_beyond_limit`].
-    pub fn memory_beyond_limit(&self) -> Result<u64, u64> {
-        self.process.memory_beyond_limit()
+    /// Compares its memory with a limit that no kernel enforces: see [`Process::check_memory_limit`].
+    pub fn check_memory_limit(&self) -> Result<u64, u64> {
+        self.process.check_memory_limit()
     }
 
     /// Resident memory of it and of the processes that it started, bytes.

@@ -28,7 +28,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The longest sleep on a port, which does not signal that a channel was closed.
 const FABRIC_SLEEP_MAX: Duration = Duration::from_millis(20);
 /// The longest sleep on ports for several invocations: a port signals neither that one was added nor
-/// [`crate::Invoker::rouse`].
+/// [`crate::Invoker::wake`].
 const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
 /// Pause between two looks at several ports.
 const NAP: Duration = Duration::from_micros(50);

@@ -94,7 +94,7 @@ impl Function {
     /// that the worker no longer uses the memory of an invocation that has resolved. Applies to `submit` and its
     /// variants.
     #[must_use]
-    pub fn ended_by_its_slot(mut self) -> Self {
+    pub fn timed_by_slot(mut self) -> Self {
         self.gives_up = false;
         self
     }
@@ -104,7 +104,7 @@ impl Function {
     /// `submit` and its variants, with a slot ([`Function::on_slot`]). For callers that must prepare a new worker
     /// first, which they get by [`crate::Pipeline::repair`].
     #[must_use]
-    pub fn submitted_once(mut self) -> Self {
+    pub fn without_resubmission(mut self) -> Self {
         self.resubmits = false;
         self
     }

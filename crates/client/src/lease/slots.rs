@@ -52,8 +52,8 @@ pub(crate) struct LeasedSlots {
     pub(crate) completions: Arc<Completions>,
     /// Gives each thread another slot to begin with.
     spread: AtomicUsize,
-    /// Number of calls of [`Invoker::rouse`](crate::Invoker::rouse).
-    pub(crate) roused: AtomicU64,
+    /// Number of calls of [`Invoker::wake`](crate::Invoker::wake).
+    pub(crate) wakes: AtomicU64,
     start: Instant,
     made_by: ProcessMark,
 }
@@ -74,7 +74,7 @@ impl LeasedSlots {
             staging: Arc::default(),
             completions: Completions::new(plan.doorbell.clone(), plan.options.completion),
             spread: AtomicUsize::new(0),
-            roused: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
             start: Instant::now(),
             made_by: ProcessMark::here(),
             plan,

@@ -54,7 +54,7 @@ pub(crate) struct UnansweredCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallState {
     /// The worker had not begun it.
-    Nothing,
+    NotBegun,
     /// The worker was running it.
     Begun,
     /// The worker had ended it or, if it had begun a later one, may have refused it; the reply was lost.
@@ -67,7 +67,7 @@ impl Death {
     fn state_of(&self, invocation: InvocationId, depth: u32) -> Option<CallState> {
         self.begun().iter().find_map(|last| {
             Some(match invocation.behind(last.invocation, depth)? {
-                1.. => CallState::Nothing,
+                1.. => CallState::NotBegun,
                 0 if !last.ended => CallState::Begun,
                 _ => CallState::Answered,
             })
@@ -114,7 +114,7 @@ impl Death {
             first,
         } = unanswered;
         let (first, ran) = match self.state_of(invocation, depth) {
-            Some(CallState::Nothing) => (false, RunCertainty::No),
+            Some(CallState::NotBegun) => (false, RunCertainty::No),
             Some(CallState::Begun) => (true, RunCertainty::Unknown),
             Some(CallState::Answered) => (false, RunCertainty::Unknown),
             None if replies_seen && (self.had_stopped_serving() || self.another_was_last(invocation)) => {

@@ -62,9 +62,9 @@ fn a_dead_worker_fails_in_time_what_may_have_run_and_the_rest_moves() {
 }
 
 #[test]
-fn what_is_submitted_once_comes_back_with_its_worker_and_whether_it_ran() {
+fn what_is_without_resubmission_comes_back_with_its_worker_and_whether_it_ran() {
     let (platform, echo) = start(|_| {});
-    let once = echo.clone().on_slot(0).unwrap().submitted_once();
+    let once = echo.clone().on_slot(0).unwrap().without_resubmission();
     platform.allow(1);
     let held = submit_all(&once, 0..4);
     while platform.worker(0).served.load(Ordering::SeqCst) == 0 {
@@ -162,10 +162,10 @@ fn over_a_fabric_too_the_agents_word_says_what_ran_and_the_rest_moves() {
 }
 
 #[test]
-fn awaiting_what_is_submitted_once_gets_no_other_worker() {
+fn awaiting_what_is_without_resubmission_gets_no_other_worker() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (platform, echo) = start(|_| {});
-    let once = echo.clone().on_slot(0).unwrap().submitted_once();
+    let once = echo.clone().on_slot(0).unwrap().without_resubmission();
     // The second function uses memory of the library's own for its output.
     for function in [once.clone(), once.output_bytes(1 << 20)] {
         platform.allow(0);

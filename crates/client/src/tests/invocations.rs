@@ -307,7 +307,7 @@ fn buffers_are_registered_once_and_forgotten_when_dropped() {
 }
 
 #[test]
-fn a_sleep_ends_when_it_is_roused_though_nothing_is_ready() {
+fn a_sleep_ends_when_it_is_woken_though_nothing_is_ready() {
     let (platform, _echo) = start(|_| {});
     let limit = Duration::from_secs(60);
     let (looked, looks) = mpsc::channel();
@@ -320,7 +320,7 @@ fn a_sleep_ends_when_it_is_roused_though_nothing_is_ready() {
             });
         });
         looks.recv().unwrap();
-        platform.invoker.rouse();
+        platform.invoker.wake();
     });
     assert!(begin.elapsed() < limit / 2, "it slept until its limit had passed");
 }
@@ -328,7 +328,7 @@ fn a_sleep_ends_when_it_is_roused_though_nothing_is_ready() {
 #[test]
 fn an_invocation_whose_deadline_is_its_slots_is_not_given_up_while_it_waits() {
     let (platform, echo) = start(|_| {});
-    let patient = echo.timeout(Some(Duration::from_millis(1))).ended_by_its_slot();
+    let patient = echo.timeout(Some(Duration::from_millis(1))).timed_by_slot();
     platform.allow(0);
     let mut invocation = patient.submit(b"x").unwrap();
     // Longer than a client that counts from the call would wait for a slot that does not answer.

@@ -106,7 +106,7 @@ impl Rule {
             return Some(Obstacle::Nodes);
         }
         if self.crowded && !question.is_crowded {
-            return Some(Obstacle::Crowd);
+            return Some(Obstacle::OwnProcessors);
         }
         match self.recipe(question).check(question.call) {
             Err(Error::UnsupportedAlgorithm { why, .. }) => Some(Obstacle::Algorithm(why)),
@@ -163,7 +163,7 @@ pub(super) enum Obstacle {
     Ranks,
     Bytes,
     Nodes,
-    Crowd,
+    OwnProcessors,
     Algorithm(&'static str),
 }
 
@@ -175,7 +175,7 @@ impl fmt::Display for Obstacle {
             Obstacle::Ranks => "another number of ranks",
             Obstacle::Bytes => "another number of bytes",
             Obstacle::Nodes => "there are not several nodes of which one has several ranks, or nodes are not known",
-            Obstacle::Crowd => "each member has a processor, as far as is known",
+            Obstacle::OwnProcessors => "each member has a processor, as far as is known",
             Obstacle::Algorithm(why) => why,
         })
     }

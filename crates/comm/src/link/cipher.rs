@@ -222,7 +222,7 @@ impl Responder {
     }
 
     /// Takes received bytes. After each [`ResponderStep::Answer`] it is called again, without bytes.
-    pub(crate) fn read(&mut self, bytes: &[u8], door: &AdmissionRules<'_>) -> Result<ResponderStep, HandshakeError> {
+    pub(crate) fn read(&mut self, bytes: &[u8], rules: &AdmissionRules<'_>) -> Result<ResponderStep, HandshakeError> {
         self.got.extend_from_slice(bytes);
         loop {
             match std::mem::replace(&mut self.stage, ResponderStage::Done) {
@@ -232,7 +232,7 @@ impl Responder {
                         self.stage = ResponderStage::Greeting;
                         return Ok(ResponderStep::More);
                     };
-                    let greeting = check_greeting(greeting, door)?;
+                    let greeting = check_greeting(greeting, rules)?;
                     self.key = Some(greeting.key);
                     self.got.drain(..Greeting::BYTES);
                     self.stage = ResponderStage::Message(greeting);
@@ -242,7 +242,7 @@ impl Responder {
                         self.stage = ResponderStage::Message(greeting);
                         return Ok(ResponderStep::More);
                     };
-                    return self.answer(&greeting, &message, door);
+                    return self.answer(&greeting, &message, rules);
                 }
                 ResponderStage::Record(mut cipher) => {
                     let Some(record) = take_part(&mut self.got, FIRST_RECORD_BYTES_MAX)? else {
@@ -265,10 +265,10 @@ impl Responder {
         &mut self,
         greeting: &Greeting,
         message: &[u8],
-        door: &AdmissionRules<'_>,
+        rules: &AdmissionRules<'_>,
     ) -> Result<ResponderStep, HandshakeError> {
         let wrong = || HandshakeError::Stranger("it does not have the secret");
-        let secret = door.secrets.iter().find(|secret| secret.id() == greeting.key);
+        let secret = rules.secrets.iter().find(|secret| secret.id() == greeting.key);
         let secret = secret.ok_or(HandshakeError::Refuse(Verdict::OtherSecret))?;
         let prologue = greeting.encode();
         let state = builder(secret, &prologue).and_then(|builder| builder.build_responder().ok());
@@ -288,7 +288,7 @@ impl Responder {
     }
 }
 
-fn check_greeting(bytes: &[u8; Greeting::BYTES], door: &AdmissionRules<'_>) -> Result<Greeting, HandshakeError> {
+fn check_greeting(bytes: &[u8; Greeting::BYTES], rules: &AdmissionRules<'_>) -> Result<Greeting, HandshakeError> {
     let greeting = match (Greeting::decode(bytes), Greeting::version(bytes)) {
         (Ok(greeting), _) => greeting,
         (Err(_), Some(version)) if version != VERSION => {
@@ -296,11 +296,11 @@ fn check_greeting(bytes: &[u8; Greeting::BYTES], door: &AdmissionRules<'_>) -> R
         }
         _ => return Err(HandshakeError::Stranger("it sent no greeting")),
     };
-    let verdict = if greeting.purpose != door.purpose {
+    let verdict = if greeting.purpose != rules.purpose {
         Verdict::OtherPurpose
-    } else if !door.secrets.iter().any(|secret| secret.id() == greeting.key) {
+    } else if !rules.secrets.iter().any(|secret| secret.id() == greeting.key) {
         Verdict::OtherSecret
-    } else if greeting.group != door.group {
+    } else if greeting.group != rules.group {
         Verdict::OtherGroup
     } else {
         return Ok(greeting);

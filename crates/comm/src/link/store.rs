@@ -94,7 +94,7 @@ pub enum StoreOrder {
         collective: u32,
     },
     /// Notes that all members, this one too, have left a communicator.
-    Over {
+    CommunicatorEnded {
         /// The communicator.
         context: u64,
     },

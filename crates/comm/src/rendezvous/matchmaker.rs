@@ -101,7 +101,7 @@ impl Matchmaker {
         let (kind, lost) = MeetingKind::of(join.meeting);
         let name = (key, join.name, kind);
         if self.over.get(&name).is_some_and(|until| *until > now) {
-            return refuse(JoinRejection::Over);
+            return refuse(JoinRejection::MetWithoutYou);
         }
         let assembly = self.assemblies.entry(name.clone()).or_insert(Assembly {
             size: join.size,

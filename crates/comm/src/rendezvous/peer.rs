@@ -45,9 +45,10 @@ pub(super) struct RendezvousPeer {
     outgoing: Vec<u8>,
 }
 
-/// Wish of a peer.
+/// Request of a peer.
 pub(super) enum PeerRequest {
-    Nothing,
+    /// The peer has not sent a whole request yet.
+    Incomplete,
     Ask(KeyId, JoinQuestion),
     /// Reports all ranks that the member holds to be lost by now.
     Tell(Vec<u32>),
@@ -125,23 +126,23 @@ impl RendezvousPeer {
     }
 
     /// Handles an event of the system. To be called until there is no further wish: the event is not reported again.
-    pub(super) fn hear(&mut self, door: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
+    pub(super) fn hear(&mut self, rules: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
         self.push().map_err(|_| CloseReason::ByPeer)?;
         let mut bytes = [0; 2048];
         // Records that came together with the previous request.
         let mut wish = match self.stage {
-            PeerStage::Stranger(_) | PeerStage::Shows(_) => PeerRequest::Nothing,
+            PeerStage::Stranger(_) | PeerStage::Shows(_) => PeerRequest::Incomplete,
             _ => self.read_records(&[])?,
         };
-        while matches!(wish, PeerRequest::Nothing) {
+        while matches!(wish, PeerRequest::Incomplete) {
             let got = match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(CloseReason::ByPeer),
                 Ok(got) => got,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(PeerRequest::Nothing),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(PeerRequest::Incomplete),
                 Err(_) => return Err(CloseReason::ByPeer),
             };
             wish = match &mut self.stage {
-                PeerStage::Stranger(_) => self.read_handshake(&bytes[..got], door)?,
+                PeerStage::Stranger(_) => self.read_handshake(&bytes[..got], rules)?,
                 PeerStage::Shows(said) => {
                     said.extend_from_slice(&bytes[..got]);
                     mapping_request(said)?
@@ -152,13 +153,13 @@ impl RendezvousPeer {
         Ok(wish)
     }
 
-    fn read_handshake(&mut self, mut bytes: &[u8], door: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
+    fn read_handshake(&mut self, mut bytes: &[u8], rules: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
         let PeerStage::Stranger(listener) = &mut self.stage else {
-            return Ok(PeerRequest::Nothing);
+            return Ok(PeerRequest::Incomplete);
         };
         loop {
-            match listener.read(std::mem::take(&mut bytes), door) {
-                Ok(ResponderStep::More) => return Ok(PeerRequest::Nothing),
+            match listener.read(std::mem::take(&mut bytes), rules) {
+                Ok(ResponderStep::More) => return Ok(PeerRequest::Incomplete),
                 Ok(ResponderStep::Answer { bytes, .. }) => {
                     self.stream.write_all(&bytes).map_err(|_| CloseReason::ByPeer)?;
                 }
@@ -189,7 +190,7 @@ impl RendezvousPeer {
         let early = || closed_by_us("it went on before it was answered");
         let cipher = self.cipher.as_mut().ok_or_else(early)?;
         self.incoming.extend_from_slice(bytes);
-        let mut wish = PeerRequest::Nothing;
+        let mut wish = PeerRequest::Incomplete;
         while let Some(content) = cipher.open_next(&mut self.incoming).map_err(|_| early())? {
             match JoinQuestion::decode(&content) {
                 // Each report has at least one more loss.
@@ -205,7 +206,7 @@ impl RendezvousPeer {
 /// Wish of a peer at the second port.
 fn mapping_request(said: &[u8]) -> Result<PeerRequest, CloseReason> {
     let Some(bytes) = said.first_chunk() else {
-        return Ok(PeerRequest::Nothing);
+        return Ok(PeerRequest::Incomplete);
     };
     match Greeting::decode(bytes) {
         Ok(greeting) if greeting.purpose == Purpose::Mapping && said.len() == Greeting::BYTES => {

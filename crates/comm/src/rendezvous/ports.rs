@@ -203,13 +203,13 @@ impl Ports {
         let Some(visitor) = self.guests.get_mut(&guest) else {
             return false;
         };
-        let door = AdmissionRules {
+        let rules = AdmissionRules {
             secrets: &self.secrets,
             purpose: Purpose::Rendezvous,
             group: GroupId::NONE,
         };
-        match visitor.hear(&door) {
-            Ok(PeerRequest::Nothing) => return false,
+        match visitor.hear(&rules) {
+            Ok(PeerRequest::Incomplete) => return false,
             Ok(PeerRequest::Ask(key, JoinQuestion::Join(join))) => self.request_join(guest, key, join),
             Ok(PeerRequest::Ask(key, JoinQuestion::Relay(relay))) => self.pair(guest, key, &relay),
             Ok(PeerRequest::Ask(_, JoinQuestion::Lost(_))) => {

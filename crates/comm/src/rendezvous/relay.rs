@@ -119,7 +119,7 @@ impl RelayLoop {
                 match pipe.turn() {
                     PipeState::Idle => {}
                     PipeState::More => drop(self.busy.insert(pair)),
-                    PipeState::Over => self.end(pair),
+                    PipeState::Ended => self.end(pair),
                 }
             }
         }

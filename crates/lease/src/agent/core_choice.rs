@@ -14,7 +14,7 @@ pub enum CoreChoice {
     /// These cores.
     List(Vec<u32>),
     /// None, until its manager orders otherwise: standby.
-    Nothing,
+    NoCores,
 }
 
 /// Error: a text that is no [`CoreChoice`].
@@ -45,7 +45,7 @@ impl FromStr for CoreChoice {
             return Ok(Self::All);
         }
         if text == "none" {
-            return Ok(Self::Nothing);
+            return Ok(Self::NoCores);
         }
         if let Ok(count) = text.parse::<usize>() {
             return match count {
@@ -73,7 +73,7 @@ impl fmt::Display for CoreChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => f.write_str("all"),
-            Self::Nothing => f.write_str("none"),
+            Self::NoCores => f.write_str("none"),
             Self::Count(count) => count.fmt(f),
             Self::List(cores) => {
                 for (position, core) in cores.iter().enumerate() {
@@ -97,7 +97,7 @@ mod tests {
     fn core_choices_are_read_and_written_alike() {
         for (text, choice) in [
             ("all", CoreChoice::All),
-            ("none", CoreChoice::Nothing),
+            ("none", CoreChoice::NoCores),
             ("2", CoreChoice::Count(2)),
             ("3,", CoreChoice::List(vec![3])),
             ("0,2-4", CoreChoice::List(vec![0, 2, 3, 4])),

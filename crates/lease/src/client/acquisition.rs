@@ -81,7 +81,7 @@ pub enum AcquisitionAction {
     },
     /// Ask this agent.
     AskAgent(AgentId),
-    /// The acquisition is over, without a lease.
+    /// The acquisition has ended without a lease.
     GiveUp(Rejection),
 }
 
@@ -89,7 +89,7 @@ pub enum AcquisitionAction {
 enum AcquisitionState {
     Waiting { until: Duration },
     Asking,
-    Over,
+    Ended,
 }
 
 /// Acquisition of one lease as a state machine: asks, waits, and gives up.
@@ -137,13 +137,13 @@ impl Acquisition {
     pub fn due(&self) -> Option<Duration> {
         match self.state {
             AcquisitionState::Waiting { until } => Some(until),
-            AcquisitionState::Asking | AcquisitionState::Over => None,
+            AcquisitionState::Asking | AcquisitionState::Ended => None,
         }
     }
 
     /// Whether the acquisition has ended, with a lease or without one.
     pub fn is_over(&self) -> bool {
-        self.state == AcquisitionState::Over
+        self.state == AcquisitionState::Ended
     }
 
     /// Applies an event that happened at `now`; returns the action to carry out, if any.
@@ -165,11 +165,11 @@ impl Acquisition {
                 *known = agents;
                 match state {
                     AcquisitionState::Waiting { .. } => self.begin_round(now),
-                    AcquisitionState::Asking | AcquisitionState::Over => None,
+                    AcquisitionState::Asking | AcquisitionState::Ended => None,
                 }
             }
             (AcquisitionEvent::Granted, AcquisitionState::Asking) => {
-                self.state = AcquisitionState::Over;
+                self.state = AcquisitionState::Ended;
                 None
             }
             (AcquisitionEvent::Refused(refusal), AcquisitionState::Asking) if refusal.may_pass() => {
@@ -262,7 +262,7 @@ impl Acquisition {
     }
 
     fn give_up(&mut self, refusal: Rejection) -> Option<AcquisitionAction> {
-        self.state = AcquisitionState::Over;
+        self.state = AcquisitionState::Ended;
         Some(AcquisitionAction::GiveUp(refusal))
     }
 }
@@ -393,7 +393,7 @@ mod tests {
             assert_eq!(acquisition.step(cannot(1, "no libm"), NOW), manager_without(&[1]));
             assert_eq!(acquisition.step(cannot(2, "no libc"), NOW), manager_without(&[1, 2]));
             // No agent but these two could serve the lease.
-            let nowhere = AcquisitionEvent::Refused(Rejection::Nowhere { reasons: vec![] });
+            let nowhere = AcquisitionEvent::Refused(Rejection::NoSuitableAgent { reasons: vec![] });
             let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(nowhere, NOW) else {
                 panic!("it waits for an agent that may come");
             };
@@ -409,7 +409,7 @@ mod tests {
         acquisition.step(AcquisitionEvent::Tick, NOW);
         acquisition.step(cannot(1, "no libm"), NOW);
         acquisition.step(cannot(2, "no libm"), NOW);
-        let nowhere = AcquisitionEvent::Refused(Rejection::Nowhere { reasons: vec![] });
+        let nowhere = AcquisitionEvent::Refused(Rejection::NoSuitableAgent { reasons: vec![] });
         let why = "no libm".into();
         assert_eq!(
             acquisition.step(nowhere, NOW),

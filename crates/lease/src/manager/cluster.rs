@@ -87,7 +87,8 @@ enum Continuation {
         /// Its entry in `Cluster::unseen`.
         unseen: (String, LeaseId),
     },
-    Nothing,
+    /// No party waits for the write.
+    NoReply,
 }
 
 /// The leases of one agent that the durable state calls active.
@@ -372,7 +373,7 @@ impl Cluster {
                 answer(request, reply, actions);
             }
             Continuation::Wished(ordering) => self.on_wish_durable(ordering, actions),
-            Continuation::Nothing => {}
+            Continuation::NoReply => {}
         }
     }
 
@@ -391,7 +392,7 @@ impl Cluster {
             }
             Continuation::Wished(ordering) => self.on_wish_not_durable(ordering, refusal, actions),
             Continuation::Granted { request, .. } => self.on_part_written(request, Some(refusal), actions),
-            Continuation::Nothing => {}
+            Continuation::NoReply => {}
         }
     }
 
@@ -415,7 +416,7 @@ impl Cluster {
         self.commit(
             agent,
             vec![StateWrite::RemoveAgent(agent)],
-            Continuation::Nothing,
+            Continuation::NoReply,
             actions,
         );
     }

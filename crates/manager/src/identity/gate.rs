@@ -113,7 +113,7 @@ impl RequestIdentity {
     }
 
     async fn admit(self, authenticator: &Authenticator) -> Result<Admission, Rejection> {
-        if self.operation.allowed_callers() == CallerGroup::Anybody {
+        if self.operation.allowed_callers() == CallerGroup::AllPeers {
             return Ok(Admission {
                 connection: self.connection,
                 caller: None,
@@ -134,7 +134,7 @@ impl RequestIdentity {
 /// Connection and caller of an admitted request.
 struct Admission {
     connection: ConnectionPeer,
-    /// None if the operation is open to anybody.
+    /// None if the operation is open to all peers.
     caller: Option<Caller>,
 }
 

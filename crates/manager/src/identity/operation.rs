@@ -64,7 +64,7 @@ pub enum ManagerOperation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallerGroup {
     /// Any peer that reaches the manager; the answer says nothing about the site.
-    Anybody,
+    AllPeers,
     /// Users and operators.
     Members,
     /// Users, operators and batch hooks.
@@ -80,7 +80,7 @@ pub enum CallerGroup {
 impl fmt::Display for CallerGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Anybody => "anybody",
+            Self::AllPeers => "all peers",
             Self::Members => "users and operators",
             Self::MembersAndHooks => "users, operators and batch hooks",
             Self::OperatorsAndHooks => "operators and batch hooks",
@@ -145,7 +145,7 @@ impl ManagerOperation {
             | Self::ListKeys
             | Self::ChangeKeys
             | Self::ReadMetrics => CallerGroup::Operators,
-            Self::ReadHealth | Self::Authenticate => CallerGroup::Anybody,
+            Self::ReadHealth | Self::Authenticate => CallerGroup::AllPeers,
             Self::Register | Self::Report => CallerGroup::Agents,
         }
     }
@@ -153,7 +153,7 @@ impl ManagerOperation {
     /// Whether this caller may perform the operation.
     pub fn permits(self, caller: &Caller) -> bool {
         match (self.allowed_callers(), caller.role) {
-            (CallerGroup::Anybody, _)
+            (CallerGroup::AllPeers, _)
             | (CallerGroup::Members, Role::User | Role::Operator)
             | (CallerGroup::MembersAndHooks, Role::User | Role::Operator | Role::Hook)
             | (CallerGroup::OperatorsAndHooks, Role::Operator | Role::Hook)

@@ -80,7 +80,7 @@ impl Cores {
                 .map_err(|bad: BadCoreChoice| Problem::bad(bad.to_string()))?
             {
                 CoreChoice::All => Ok((CoresWanted::CoresAll, 0, Vec::new())),
-                CoreChoice::Nothing => Ok((CoresWanted::CoresThese, 0, Vec::new())),
+                CoreChoice::NoCores => Ok((CoresWanted::CoresThese, 0, Vec::new())),
                 CoreChoice::Count(cores) => count(cores),
                 CoreChoice::List(cores) => Ok((CoresWanted::CoresThese, 0, cores)),
             },

@@ -220,7 +220,7 @@ mod tests {
         for (method, path, operation) in routes {
             let (status, headers) = scene.ask(&method, &path, None).await;
             // A nonce belongs to a connection, and there is none here.
-            if operation.allowed_callers() == CallerGroup::Anybody && path != "/v1/challenge" {
+            if operation.allowed_callers() == CallerGroup::AllPeers && path != "/v1/challenge" {
                 assert_eq!((status, path.as_str()), (StatusCode::OK, "/healthz"));
                 continue;
             }
@@ -240,7 +240,7 @@ mod tests {
         for (method, path, operation) in routes_of_the_document() {
             let of_user = matches!(
                 operation.allowed_callers(),
-                CallerGroup::Anybody | CallerGroup::Members | CallerGroup::MembersAndHooks
+                CallerGroup::AllPeers | CallerGroup::Members | CallerGroup::MembersAndHooks
             );
             let (status, _) = scene.ask(&method, &path, Some(own + 1)).await;
             assert_eq!(

@@ -102,7 +102,7 @@ async fn a_key_makes_its_bearer_its_tenant_and_nothing_more() {
     assert_eq!(
         answers,
         [Code::PermissionDenied; 10],
-        "a user's key opened an operator's or agent's door"
+        "a user's key gave the rights of an operator or an agent"
     );
     // The caller sees only its own leases, even if it asks for others.
     let others = ListRequest { tenant: "uid:0".into() };
@@ -310,9 +310,10 @@ async fn a_stranger_gets_nothing_but_the_way_to_say_who_it_is() {
         code(client.add_key(AddKeyRequest::default()).await),
     ];
     assert_eq!(answers, [Code::Unauthenticated; 13]);
-    let mut door = IdentityClient::new(channel);
+    let mut identity = IdentityClient::new(channel);
     assert_eq!(
-        door.get_challenge(ChallengeRequest {})
+        identity
+            .get_challenge(ChallengeRequest {})
             .await
             .unwrap()
             .into_inner()
@@ -321,7 +322,7 @@ async fn a_stranger_gets_nothing_but_the_way_to_say_who_it_is() {
         32
     );
     assert_eq!(
-        code(door.authenticate(AuthenticateRequest {}).await),
+        code(identity.authenticate(AuthenticateRequest {}).await),
         Code::Unauthenticated
     );
 }
@@ -332,8 +333,8 @@ async fn a_key_opens_a_session_that_is_good_on_its_connection_only() {
     put(&mut site.local, alice(), true).await.unwrap();
     let secret = key(&mut site.local, "user", 0).await.secret;
     let (channel, other) = (site.stranger(), site.stranger());
-    let mut door = IdentityClient::new(channel.clone());
-    let session = door
+    let mut identity = IdentityClient::new(channel.clone());
+    let session = identity
         .authenticate(bearer(&secret, AuthenticateRequest {}))
         .await
         .unwrap()
@@ -408,7 +409,7 @@ async fn ten_thousand_hostile_requests_are_refused_and_no_secret_is_logged() {
     for connection in 0..10 {
         let channel = site.stranger();
         let mut client = ManagerClient::new(channel.clone());
-        let mut door = IdentityClient::new(channel);
+        let mut identity = IdentityClient::new(channel);
         for round in 0..1000_usize {
             let cut = &good[..round % good.len()];
             let changed = format!("{}!", &good[..good.len() - 1]);
@@ -423,7 +424,7 @@ async fn ten_thousand_hostile_requests_are_refused_and_no_secret_is_logged() {
                 _ => format!("Bearer {}", &oversize[..round * 9]),
             };
             let answer = match round % 3 {
-                0 => code(door.authenticate(with(&credential, AuthenticateRequest {})).await),
+                0 => code(identity.authenticate(with(&credential, AuthenticateRequest {})).await),
                 1 => code(client.shutdown(with(&credential, ShutdownRequest {})).await),
                 _ => code(client.verify(with(&credential, VerifyRequest::default())).await),
             };

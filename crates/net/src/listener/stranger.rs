@@ -3,7 +3,7 @@
 //! Such a connection keeps its place among the handshakes after its handshake. It is closed if the peer has not signed
 //! in within a limit, or if another connection needs the place.
 
-use super::door::DoorPlace;
+use super::admission::AdmissionPlace;
 use super::places::{ConnectionPlace, KeyedCounts};
 use crate::identity::ConnectionProtocol;
 use crate::peer::CertificateRole;
@@ -39,7 +39,7 @@ struct Inner {
     channel: [u8; 32],
     server: [u8; 32],
     is_known: AtomicBool,
-    at_the_door: Mutex<Option<DoorPlace>>,
+    at_the_door: Mutex<Option<AdmissionPlace>>,
 }
 
 impl std::fmt::Debug for StrangerInfo {
@@ -49,7 +49,7 @@ impl std::fmt::Debug for StrangerInfo {
 }
 
 impl StrangerInfo {
-    pub(crate) fn new(server: [u8; 32], at_the_door: DoorPlace) -> Self {
+    pub(crate) fn new(server: [u8; 32], at_the_door: AdmissionPlace) -> Self {
         Self(Arc::new(Inner {
             channel: rand::random(),
             server,

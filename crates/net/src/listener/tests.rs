@@ -1,4 +1,4 @@
-//! Clients that connect while other connections of their address fill the door.
+//! Clients that connect while other connections of their address fill the admission.
 
 use super::*;
 use crate::CertificateRole;

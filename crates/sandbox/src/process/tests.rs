@@ -97,7 +97,7 @@ async fn within_a_limit((process, mut end): (Arc<Process>, io::PipeWriter), prog
     while !process.is_gone() {
         // The program may be faster than a look, so there is one after its last word.
         let has_passed = process.output().contains("passed");
-        if process.memory_beyond_limit().is_ok() {
+        if process.check_memory_limit().is_err() {
             process.kill();
             return "killed by the agent".into();
         }
@@ -135,11 +135,7 @@ async fn a_limit_that_its_group_does_not_take_is_held_without_the_kernel() {
         return;
     }
     let started = start_shell(&launcher);
-    assert_eq!(
-        started.0.memory_beyond_limit(),
-        Err(0),
-        "it may get a limit at any time"
-    );
+    assert_eq!(started.0.check_memory_limit(), Ok(0), "it may get a limit at any time");
     limit(&started.0, 0).await.expect("it has joined its group");
     let folder = memory_group(started.0.pid());
     std::fs::write(

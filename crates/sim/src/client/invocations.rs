@@ -77,7 +77,7 @@ impl ClientProcess {
     pub(super) fn give_up_lease(&mut self, node: Node, mut held: HeldLease, site: &mut SharedState) {
         site.note(node, || format!("has lost lease {}", held.grant.lease));
         self.say(node, held.grant.agent, held.session, ClientMessage::Close, site);
-        self.hold = Hold::Nothing;
+        self.hold = Hold::NoLease;
         for slot in &mut held.slots {
             let tasks = std::mem::take(&mut slot.in_flight);
             self.fail_unanswered(node, tasks, false, site);

@@ -302,7 +302,7 @@ pub enum JoinRejection {
     /// The rendezvous is stopping.
     Stopping,
     /// The remaining members of the communicator have met without this member.
-    Over,
+    MetWithoutYou,
     /// The rendezvous relays its limit of pairs already.
     NoRelay {
         /// Limit of pairs; 0: it never relays.
@@ -336,7 +336,7 @@ impl fmt::Display for JoinRejection {
                 write!(f, "{members} members are waiting there, which is the limit")
             }
             Self::Stopping => f.write_str("the rendezvous is stopping"),
-            Self::Over => f.write_str(
+            Self::MetWithoutYou => f.write_str(
                 "the others have met without this member, because it seemed lost or came too late; start it again",
             ),
             Self::NoRelay { relays: 0 } => f.write_str("the rendezvous does not relay"),

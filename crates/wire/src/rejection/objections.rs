@@ -43,7 +43,7 @@ impl Objections {
 
     /// Adds a rejection of `node`, or all objections in it, if `node` passes on those of others.
     pub fn add(&mut self, node: &str, refusal: Rejection) {
-        let Rejection::Nowhere { reasons } = refusal else {
+        let Rejection::NoSuitableAgent { reasons } = refusal else {
             let objection = Objection {
                 nodes: vec![node.to_owned()],
                 more: 0,
@@ -82,7 +82,7 @@ impl Objections {
     pub fn sum(&self) -> Rejection {
         match &self.0[..] {
             [(_, Some(refusal))] => refusal.clone(),
-            said => Rejection::Nowhere {
+            said => Rejection::NoSuitableAgent {
                 reasons: said.iter().map(|(objection, _)| objection.clone()).collect(),
             },
         }
@@ -137,7 +137,7 @@ mod tests {
         let mut ours = Objections::default();
         ours.add("c", Rejection::BadToken);
         ours.add("the manager", theirs.sum());
-        let Rejection::Nowhere { reasons } = ours.sum() else {
+        let Rejection::NoSuitableAgent { reasons } = ours.sum() else {
             panic!("{:?}", ours.sum());
         };
         assert_eq!((reasons[0].nodes.join(" "), reasons.len()), ("c b".into(), 2));

@@ -333,7 +333,7 @@ pub fn answer_seeds() -> Vec<Vec<u8>> {
         },
         JoinRejection::Full { members: 4096 },
         JoinRejection::Stopping,
-        JoinRejection::Over,
+        JoinRejection::MetWithoutYou,
         JoinRejection::NoRelay { relays: 0 },
         JoinRejection::NoRelay { relays: 1024 },
     ];

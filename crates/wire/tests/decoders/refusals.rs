@@ -122,7 +122,7 @@ pub fn refusals() -> Vec<Rejection> {
     refusals.push(Rejection::NeedsSharedMemory {
         what: "a channel's ring".into(),
     });
-    refusals.push(Rejection::Nowhere {
+    refusals.push(Rejection::NoSuitableAgent {
         reasons: vec![Objection {
             nodes: vec!["n1".into(), "n2".into()],
             more: 3,

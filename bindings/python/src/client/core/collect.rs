@@ -444,7 +444,7 @@ impl ExecutorCore {
         drop(guard);
         self.tell_followers();
         if is_broken {
-            return self.keeper.rouse(&self.invoker);
+            return self.keeper.wake(&self.invoker);
         }
         let repaired = self.repair(&mut pipeline);
         let mut guard = self.state();
@@ -467,7 +467,7 @@ impl ExecutorCore {
         drop(guard);
         self.version.fetch_add(1, Ordering::Release);
         self.tell_followers();
-        self.keeper.rouse(&self.invoker);
+        self.keeper.wake(&self.invoker);
     }
 
     /// Gets another worker for a slot: tries again while tasks wait for workers, and some may come. Returns false if there is

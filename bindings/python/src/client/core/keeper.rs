@@ -40,7 +40,7 @@ pub struct KeeperHandle {
     thread: OnceLock<Thread>,
     mode: AtomicU8,
     has_lead: AtomicBool,
-    roused: AtomicBool,
+    is_woken: AtomicBool,
 }
 
 impl KeeperHandle {
@@ -49,19 +49,19 @@ impl KeeperHandle {
     pub fn tell(&self, queued: bool) {
         let mode = self.mode.load(Ordering::SeqCst);
         if mode == PARKED || queued && mode == NAPPING {
-            self.wake();
+            self.unpark();
         }
     }
 
     /// Tells the thread that a future is watched, or has to be finished.
     pub fn attend(&self) {
         if self.mode.load(Ordering::SeqCst) != ACTIVE {
-            self.wake();
+            self.unpark();
         }
     }
 
     #[cold]
-    fn wake(&self) {
+    fn unpark(&self) {
         self.mode.store(ACTIVE, Ordering::SeqCst);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
@@ -81,17 +81,17 @@ impl KeeperHandle {
     }
 
     /// Makes the thread look again, also if it sleeps or waits for results.
-    pub fn rouse(&self, invoker: &Invoker) {
-        self.roused.store(true, Ordering::Release);
-        self.wake();
-        invoker.rouse();
+    pub fn wake(&self, invoker: &Invoker) {
+        self.is_woken.store(true, Ordering::Release);
+        self.unpark();
+        invoker.wake();
     }
 
     /// Sleeps, unless there is work.
     fn rest(&self, mode: u8, limit: Option<Duration>, busy: impl Fn() -> bool) {
         self.mode.store(mode, Ordering::SeqCst);
         // A thread that adds a task after this sees the mode; a task added before it is seen here.
-        if !busy() && !self.roused.swap(false, Ordering::AcqRel) {
+        if !busy() && !self.is_woken.swap(false, Ordering::AcqRel) {
             match limit {
                 Some(limit) => std::thread::park_timeout(limit),
                 None => std::thread::park(),
@@ -169,7 +169,7 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
             let enough = || {
                 core.waiters.load(Ordering::Acquire) > 0
                     || core.has_to_finish.load(Ordering::Acquire)
-                    || keeper.roused.swap(false, Ordering::AcqRel)
+                    || keeper.is_woken.swap(false, Ordering::AcqRel)
             };
             core.await_any(&mut awaited, spin, Instant::now() + SLEEP_MAX, enough);
         }

@@ -185,7 +185,7 @@ impl Lane {
         Ok(Self {
             shares_memory: pipeline.shares_memory(),
             pipeline: Some(pipeline),
-            function: function.ended_by_its_slot().submitted_once(),
+            function: function.timed_by_slot().without_resubmission(),
             flights: VecDeque::new(),
             work_ns: 0,
             places: 0,

@@ -56,7 +56,7 @@ impl ExecutorCore {
         self.keeper.tell(queued);
         if could_go {
             self.version.fetch_add(1, Ordering::Release);
-            self.keeper.rouse(&self.invoker);
+            self.keeper.wake(&self.invoker);
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ impl ExecutorCore {
             }
         }
         drop(guard);
-        self.keeper.rouse(&self.invoker);
+        self.keeper.wake(&self.invoker);
     }
 
     /// Tells the kernel that one of its tasks was cancelled.

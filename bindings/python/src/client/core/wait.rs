@@ -142,7 +142,7 @@ impl ExecutorCore {
         self.followers.fetch_add(1, Ordering::AcqRel);
         if self.keeper.has_lead() {
             // The keeper gives way to threads that wait.
-            self.keeper.rouse(&self.invoker);
+            self.keeper.wake(&self.invoker);
         }
         let guard = locked(&self.progress.0);
         if !cell.has_ended() {

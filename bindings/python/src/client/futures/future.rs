@@ -387,7 +387,7 @@ pub fn finish_others(py: Python<'_>, core: &ExecutorCore) {
     if core.keeper.is_current() {
         finish_all(py, core);
     } else {
-        core.keeper.rouse(&core.invoker);
+        core.keeper.wake(&core.invoker);
     }
 }
 

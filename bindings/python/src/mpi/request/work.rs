@@ -32,14 +32,14 @@ pub enum RequestOperation {
     /// An operation that has ended, whose end was not reported yet.
     Ended(Option<Result<RequestEnd, OperationError>>),
     /// A message from or to `MPI.PROC_NULL`, which ends at once.
-    Nothing { source: i64 },
+    Empty { source: i64 },
 }
 
 /// End of an operation.
 pub enum RequestEnd {
     Known(Known),
     Received(ReceivedMessage, Option<Py<PyAny>>),
-    Nothing { source: i64 },
+    Empty { source: i64 },
     Cancelled,
 }
 
@@ -49,7 +49,7 @@ impl RequestEnd {
         match self {
             Self::Known(known) => status.fill(known),
             Self::Received(received, _) => status.fill(&received.status),
-            Self::Nothing { source } => status.fill_empty(*source),
+            Self::Empty { source } => status.fill_empty(*source),
             Self::Cancelled => status.fill_cancelled(),
         }
     }
@@ -85,12 +85,12 @@ impl RequestOperation {
                     Some(error) => return Some(Err(error)),
                     None => {
                         blocks.iter().for_each(|block| block.get().put_back());
-                        Ok(RequestEnd::Nothing { source: ANY_SOURCE })
+                        Ok(RequestEnd::Empty { source: ANY_SOURCE })
                     }
                 }
             }
             Self::Ended(result) => return result.take(),
-            Self::Nothing { source } => Ok(RequestEnd::Nothing { source: *source }),
+            Self::Empty { source } => Ok(RequestEnd::Empty { source: *source }),
         };
         match result {
             Err(failed) if matches!(failed.error, Error::Cancelled { .. }) => Some(Ok(RequestEnd::Cancelled)),
@@ -104,7 +104,7 @@ impl RequestOperation {
             Self::Works { first, last } => Some(first.as_ref().unwrap_or(last).watch()),
             Self::Object { receiving, .. } => Some(receiving.watch()),
             Self::Several { rest, .. } => rest.last()?.watch(),
-            Self::Ended(_) | Self::Nothing { .. } => None,
+            Self::Ended(_) | Self::Empty { .. } => None,
         }
     }
 
@@ -118,7 +118,7 @@ impl RequestOperation {
             Self::Object { receiving, .. } => {
                 receiving.cancel();
             }
-            Self::Several { .. } | Self::Ended(_) | Self::Nothing { .. } => {}
+            Self::Several { .. } | Self::Ended(_) | Self::Empty { .. } => {}
         }
     }
 
@@ -130,7 +130,7 @@ impl RequestOperation {
                 works.for_each(|work| work.abandon(py, member));
             }
             Self::Several { rest, .. } => rest.into_iter().for_each(|operation| operation.abandon(py, member)),
-            Self::Object { .. } | Self::Ended(_) | Self::Nothing { .. } => {}
+            Self::Object { .. } | Self::Ended(_) | Self::Empty { .. } => {}
         }
     }
 }

@@ -248,7 +248,7 @@ async fn a_lease_does_not_wait_for_a_long_fetch_which_goes_on() {
         assert_eq!(images.table().len(), 1, "each has begun to fetch it");
     }
     let mut coming = match images.find(hash.parse().expect("a hash"), OWN) {
-        Ok(FoundImage::Coming(coming)) => coming,
+        Ok(FoundImage::Mounting(coming)) => coming,
         _ => panic!("it is not on its way"),
     };
     drop(fetching);
@@ -266,7 +266,7 @@ async fn there_is_a_bound_of_fetches_at_a_time() {
     let (_told, coming) = watch::channel(None);
     for digit in 0..COMING_MAX {
         let id = format!("{digit:064x}").parse().expect("a hash");
-        let entry = ImageEntry::Coming(coming.clone(), OTHER.tenant.into());
+        let entry = ImageEntry::Mounting(coming.clone(), OTHER.tenant.into());
         images.table().insert(id, entry);
     }
     let more = images.get(&"ab".repeat(32), OWN).await.map(drop);
@@ -284,7 +284,7 @@ fn tenants_that_fetch_all_that_they_may_leave_places_to_others() {
         let is_let_in = check_place(&table, ImageRequester { tenant, is_own }).is_ok();
         if is_let_in {
             let id = format!("{:064x}", table.len()).parse().expect("a hash");
-            table.insert(id, ImageEntry::Coming(coming.clone(), tenant.into()));
+            table.insert(id, ImageEntry::Mounting(coming.clone(), tenant.into()));
         }
         is_let_in
     };

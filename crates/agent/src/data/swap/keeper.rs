@@ -17,7 +17,7 @@ pub(super) const FILES_LIMIT: Duration = Duration::from_secs(8);
 /// Stage of a state.
 enum StateStage {
     /// Not looked for yet.
-    Nothing,
+    NotLookedFor,
     /// Held by this lease; with the saved state, if any, until that is restored.
     Held(StateLock, Option<TakenState>),
     /// In the worker only.
@@ -25,7 +25,7 @@ enum StateStage {
     /// Written; the worker serves no client any more.
     Written(StateLock, StateWriter),
     /// Ended.
-    Over,
+    Ended,
 }
 
 /// The saved state of one worker.
@@ -54,7 +54,7 @@ impl WorkerStateKeeper {
             options,
             wanted,
             host,
-            progress: tokio::sync::Mutex::new(StateStage::Nothing),
+            progress: tokio::sync::Mutex::new(StateStage::NotLookedFor),
             told: Mutex::default(),
         }
     }
@@ -93,7 +93,7 @@ impl WorkerStateKeeper {
     /// Has the worker restore the saved state, before it serves any client.
     pub async fn restore(&self, worker: &StartedWorker) -> Result<(), StartError> {
         let mut progress = self.progress.lock().await;
-        let (hold, taken) = match std::mem::replace(&mut *progress, StateStage::Over) {
+        let (hold, taken) = match std::mem::replace(&mut *progress, StateStage::Ended) {
             StateStage::Held(hold, taken) => (hold, taken),
             other => {
                 *progress = other;
@@ -147,7 +147,7 @@ impl WorkerStateKeeper {
     /// be ended. A written state is not written again. It takes at most `limit`, and the operator's limit.
     pub async fn save(&self, worker: &StartedWorker, limit: Duration) -> Result<(), SaveError> {
         let mut progress = self.progress.lock().await;
-        let hold = match std::mem::replace(&mut *progress, StateStage::Over) {
+        let hold = match std::mem::replace(&mut *progress, StateStage::Ended) {
             StateStage::Living(hold) => hold,
             other => {
                 let is_written = matches!(other, StateStage::Written(..));
@@ -189,7 +189,7 @@ impl WorkerStateKeeper {
     /// Ends the state's use after the worker is gone: a written state is made durable, and other leases may have it.
     /// `why` the worker ended is reported if no state was written.
     pub async fn end(&self, why: String) {
-        let progress = std::mem::replace(&mut *self.progress.lock().await, StateStage::Over);
+        let progress = std::mem::replace(&mut *self.progress.lock().await, StateStage::Ended);
         let name = &self.wanted.name;
         let host = self.host.clone();
         let finishing = match progress {

@@ -176,7 +176,7 @@ pub(super) fn carry_out(args: NodeArgs, output: &mut Printer) -> anyhow::Result<
         NodeCommand::List(args) => list(&args.site, output),
         NodeCommand::Add(args) => {
             let offer = offer(&args);
-            let nothing = args.cores == CoreChoice::Nothing;
+            let nothing = args.cores == CoreChoice::NoCores;
             let request = order(NodeOrder::Add, none, Some(offer));
             let reached: fn(&NodeRow) -> bool = match nothing {
                 true => |node| node.state == "standby" && node.leases == 0,
@@ -207,7 +207,7 @@ fn is_drained(node: &NodeRow) -> bool {
 fn offer(args: &AddArgs) -> OfferWanted {
     let (choice, count, cores) = match &args.cores {
         CoreChoice::All => (CoresWanted::CoresAll, 0, Vec::new()),
-        CoreChoice::Nothing => (CoresWanted::CoresThese, 0, Vec::new()),
+        CoreChoice::NoCores => (CoresWanted::CoresThese, 0, Vec::new()),
         CoreChoice::Count(count) => {
             let count = u32::try_from(*count).unwrap_or(u32::MAX);
             (CoresWanted::CoresCount, count, Vec::new())

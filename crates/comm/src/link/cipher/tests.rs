@@ -15,7 +15,7 @@ fn greeting(secret: &Secret) -> Greeting {
     }
 }
 
-fn door(secrets: &[Secret]) -> AdmissionRules<'_> {
+fn rules(secrets: &[Secret]) -> AdmissionRules<'_> {
     AdmissionRules {
         secrets,
         purpose: Purpose::Member,
@@ -30,7 +30,7 @@ fn connected(secret: &Secret, behind: &[u8]) -> (Cipher, Cipher, Vec<u8>) {
     let mut listener = Responder::new();
     let mut answer = Vec::new();
     for byte in first {
-        match listener.read(&[byte], &door(&secrets)) {
+        match listener.read(&[byte], &rules(&secrets)) {
             Ok(ResponderStep::More) => {}
             Ok(ResponderStep::Answer { bytes, payload }) => {
                 assert_eq!(payload, b"payload");
@@ -49,7 +49,7 @@ fn connected(secret: &Secret, behind: &[u8]) -> (Cipher, Cipher, Vec<u8>) {
     let mut record = Vec::new();
     ours.seal(b"here", &mut record);
     record.extend(behind);
-    match listener.read(&record, &door(&secrets)) {
+    match listener.read(&record, &rules(&secrets)) {
         Ok(ResponderStep::Proved { cipher, content, rest }) => {
             assert_eq!(content, b"here");
             (ours, cipher, rest)
@@ -73,7 +73,7 @@ fn both_sides_prove_the_secret_and_what_comes_behind_is_kept() {
 #[test]
 fn another_secret_is_told() {
     let (_, first) = Initiator::new(&secret(1), &greeting(&secret(1)), b"").expect("a handshake");
-    let refused = Responder::new().read(&first, &door(&[secret(2)])).err();
+    let refused = Responder::new().read(&first, &rules(&[secret(2)])).err();
     assert_eq!(refused, Some(HandshakeError::Refuse(Verdict::OtherSecret)));
     let (mut caller, _) = Initiator::new(&secret(1), &greeting(&secret(1)), b"").expect("a handshake");
     let told = caller.read(&[Verdict::OtherSecret.encode()]).err();
@@ -84,7 +84,7 @@ fn another_secret_is_told() {
 fn who_only_names_the_secret_is_a_stranger() {
     // The greeting of one secret with the handshake of another.
     let (_, first) = Initiator::new(&secret(2), &greeting(&secret(1)), b"").expect("a handshake");
-    let refused = Responder::new().read(&first, &door(&[secret(1)])).err();
+    let refused = Responder::new().read(&first, &rules(&[secret(1)])).err();
     assert!(matches!(refused, Some(HandshakeError::Stranger(_))), "{refused:?}");
 }
 
@@ -92,7 +92,7 @@ fn who_only_names_the_secret_is_a_stranger() {
 fn a_recording_of_a_handshake_is_noticed() {
     let secrets = [secret(1)];
     let (mut caller, first) = Initiator::new(&secrets[0], &greeting(&secrets[0]), b"").expect("a handshake");
-    let answer = |listener: &mut Responder| match listener.read(&first, &door(&secrets)) {
+    let answer = |listener: &mut Responder| match listener.read(&first, &rules(&secrets)) {
         Ok(ResponderStep::Answer { bytes, .. }) => bytes,
         _ => panic!("no answer"),
     };
@@ -102,11 +102,11 @@ fn a_recording_of_a_handshake_is_noticed() {
     let mut record = Vec::new();
     cipher.seal(b"", &mut record);
     assert!(matches!(
-        once.read(&record, &door(&secrets)),
+        once.read(&record, &rules(&secrets)),
         Ok(ResponderStep::Proved { .. })
     ));
     answer(&mut again);
-    let replayed = again.read(&record, &door(&secrets)).err();
+    let replayed = again.read(&record, &rules(&secrets)).err();
     assert!(matches!(replayed, Some(HandshakeError::Stranger(_))), "{replayed:?}");
 }
 
@@ -114,11 +114,11 @@ fn a_recording_of_a_handshake_is_noticed() {
 fn garbage_is_refused_and_little_of_it_is_kept() {
     for garbage in [b"GET / HTTP/1.1\r\n".repeat(10), vec![0; 4096], vec![0xff; 4096]] {
         let mut listener = Responder::new();
-        assert!(listener.read(&garbage, &door(&[secret(1)])).is_err());
+        assert!(listener.read(&garbage, &rules(&[secret(1)])).is_err());
     }
     // A length above the bound behind a valid greeting.
     let mut first = greeting(&secret(1)).encode().to_vec();
     first.extend(u16::MAX.to_le_bytes());
-    let refused = Responder::new().read(&first, &door(&[secret(1)])).err();
+    let refused = Responder::new().read(&first, &rules(&[secret(1)])).err();
     assert!(matches!(refused, Some(HandshakeError::Stranger(_))), "{refused:?}");
 }

@@ -323,13 +323,13 @@ impl MemberHandshake {
         mut bytes: &[u8],
         plan: &MeshPlan<'_>,
     ) -> Result<Option<HandshakeResult>, String> {
-        let door = AdmissionRules {
+        let rules = AdmissionRules {
             secrets: std::slice::from_ref(plan.secret),
             purpose: Purpose::Member,
             group: plan.group,
         };
         loop {
-            match listener.read(std::mem::take(&mut bytes), &door) {
+            match listener.read(std::mem::take(&mut bytes), &rules) {
                 Ok(ResponderStep::More) => {
                     self.stage = MemberHandshakeStage::Listening { listener, introduction };
                     return Ok(None);

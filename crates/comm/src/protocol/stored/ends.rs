@@ -78,7 +78,8 @@ impl Protocol {
             stored.sent.retain(|(of, _), _| *of != context);
             stored.streams.retain(|(of, _), _| *of != context);
             stored.quits.retain(|(of, _), _| *of != context);
-            self.actions.push_back(Action::Store(StoreOrder::Over { context }));
+            self.actions
+                .push_back(Action::Store(StoreOrder::CommunicatorEnded { context }));
         }
     }
 

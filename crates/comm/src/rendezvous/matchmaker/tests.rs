@@ -190,7 +190,7 @@ fn those_that_are_left_wait_for_all_but_those_that_one_knows_to_be_lost() {
     assert_eq!(together(&answers), [1, 2, 3], "in the order of their old ranks");
     // Rank 0 was alive, and must not take itself for the only one.
     let late = refused(book.join(KEY, 4, left(4, 0, &[1, 2, 3]), None, now, group(2)));
-    assert_eq!(late, [(4, JoinRejection::Over)]);
+    assert_eq!(late, [(4, JoinRejection::MetWithoutYou)]);
     let long_after = now + MEMORY + Duration::from_millis(1);
     assert!(
         book.join(KEY, 5, left(5, 0, &[]), None, long_after, group(2))

@@ -24,7 +24,7 @@ pub(in crate::rendezvous) enum PipeState {
     /// It is the turn of other pairs.
     More,
     /// Both sides have ended, or one of them is gone.
-    Over,
+    Ended,
 }
 
 /// Bytes that one side has sent and the other has not got yet.
@@ -125,10 +125,10 @@ impl Pipe {
         let mut moved = 0;
         while moved < TURN_BYTES {
             let (Ok(there), Ok(back)) = (from_one.step(one, other), from_other.step(other, one)) else {
-                return PipeState::Over;
+                return PipeState::Ended;
             };
             if from_one.is_over && from_other.is_over {
-                return PipeState::Over;
+                return PipeState::Ended;
             }
             if there + back == 0 {
                 return PipeState::Idle;
@@ -216,7 +216,7 @@ mod tests {
             all
         });
         one.shutdown(Shutdown::Write).expect("open");
-        until(&mut pipe, |turn| *turn == PipeState::Over);
+        until(&mut pipe, |turn| *turn == PipeState::Ended);
         assert_eq!(read.join().expect("no panic").len(), sent, "all came");
     }
 
@@ -226,6 +226,6 @@ mod tests {
         drop(one);
         until(&mut pipe, |_| pipe_has_ended(&mut other));
         drop(other);
-        until(&mut pipe, |turn| *turn == PipeState::Over);
+        until(&mut pipe, |turn| *turn == PipeState::Ended);
     }
 }

@@ -207,7 +207,7 @@ impl Cluster {
                 Some(wish) => StateWrite::PutWish { agent, wish },
                 None => StateWrite::RemoveWish(agent),
             };
-            self.commit(agent, vec![write], Continuation::Nothing, actions);
+            self.commit(agent, vec![write], Continuation::NoReply, actions);
         }
         refuse(request, refusal, actions);
     }
@@ -250,7 +250,7 @@ impl Cluster {
             self.commit(
                 agent,
                 vec![StateWrite::RemoveWish(agent)],
-                Continuation::Nothing,
+                Continuation::NoReply,
                 actions,
             );
         }

@@ -83,7 +83,7 @@ fn one_agent_that_may_serve_it_later_is_reason_to_wait_in_any_order_of_requests(
 #[test]
 fn where_all_have_other_reasons_each_is_told_with_its_agent() {
     let refusal = told(&[no_sandbox("no crun"), no_sandbox("no kernel")]);
-    let Rejection::Nowhere { reasons } = &refusal else {
+    let Rejection::NoSuitableAgent { reasons } = &refusal else {
         panic!("{refusal:?}");
     };
     let whys: Vec<&str> = reasons.iter().map(|Objection { why, .. }| why.as_str()).collect();
@@ -100,7 +100,7 @@ fn agents_that_the_client_has_tried_are_not_asked_and_none_is_waited_for_beyond_
     let (_, first, _) = asked(&acquire(&mut cluster, one_core(), &[0]));
     assert_eq!(first, agent(1));
     let actions = acquire(&mut cluster, one_core(), &[0, 1]);
-    assert_eq!(refused(&actions).1, Rejection::Nowhere { reasons: vec![] });
+    assert_eq!(refused(&actions).1, Rejection::NoSuitableAgent { reasons: vec![] });
     // An agent that is full could serve it.
     let (ask, ..) = asked(&acquire(&mut cluster, one_core(), &[0]));
     let actions = cluster.step(full(ask, 0), Duration::ZERO);

@@ -10,12 +10,12 @@ use std::net::{IpAddr, Shutdown};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use table::{DoorNumber, DoorSocket, DoorTable, Source};
+use table::{AdmissionSocket, AdmissionTable, ConnectionNumber, Source};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
-pub(super) use table::NoRoom;
+pub(super) use table::AdmissionRefusal;
 
 /// Pause between two looks for handshakes at a standstill while connections wait for a place.
 const RELIEF_PAUSE: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ impl HeldSocket {
     }
 }
 
-impl DoorSocket for HeldSocket {
+impl AdmissionSocket for HeldSocket {
     /// A connection that the peer has closed is quiet, too. The sockets do not block.
     fn is_quiet(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
@@ -66,28 +66,28 @@ impl DoorSocket for HeldSocket {
 
 /// Connections of a listener whose peer is not known yet.
 #[derive(Clone)]
-pub(super) struct Door(Arc<DoorState>);
+pub(super) struct Admission(Arc<AdmissionState>);
 
-struct DoorState {
-    table: Mutex<DoorTable<HeldSocket>>,
+struct AdmissionState {
+    table: Mutex<AdmissionTable<HeldSocket>>,
     /// A connection waits for a place among the handshakes.
     is_crowded: Notify,
 }
 
-impl Door {
+impl Admission {
     pub(super) fn new(limits: Limits) -> Self {
-        Self(Arc::new(DoorState {
-            table: Mutex::new(DoorTable::new(limits)),
+        Self(Arc::new(AdmissionState {
+            table: Mutex::new(AdmissionTable::new(limits)),
             is_crowded: Notify::new(),
         }))
     }
 
-    fn table(&self) -> MutexGuard<'_, DoorTable<HeldSocket>> {
+    fn table(&self) -> MutexGuard<'_, AdmissionTable<HeldSocket>> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets a connection in, and closes the one that it replaces, if any.
-    pub(super) fn enter(&self, address: IpAddr, tcp: &Arc<TcpStream>) -> Result<Visitor, NoRoom> {
+    pub(super) fn enter(&self, address: IpAddr, tcp: &Arc<TcpStream>) -> Result<WaitingConnection, AdmissionRefusal> {
         let (source, now) = (Source::of(address), Instant::now());
         let (sender, turn) = oneshot::channel();
         let socket = HeldSocket::Waiting {
@@ -101,9 +101,9 @@ impl Door {
         if let Some(replaced) = replaced {
             replaced.close();
         }
-        Ok(Visitor {
-            place: DoorPlace {
-                door: self.clone(),
+        Ok(WaitingConnection {
+            place: AdmissionPlace {
+                admission: self.clone(),
                 number,
             },
             tcp: Arc::clone(tcp),
@@ -132,16 +132,16 @@ impl Door {
 }
 
 /// Connection that waits for its peer's first byte, then for a place among the handshakes.
-pub(super) struct Visitor {
-    place: DoorPlace,
+pub(super) struct WaitingConnection {
+    place: AdmissionPlace,
     tcp: Arc<TcpStream>,
     turn: oneshot::Receiver<()>,
 }
 
-impl Visitor {
+impl WaitingConnection {
     /// Waits until the handshake may begin: at most `limit` for the peer's first byte, and as long for a place. Fails
     /// with the reason for which the connection is closed.
-    pub(super) async fn wait_for_turn(self, limit: Duration) -> Result<(TcpStream, DoorPlace), &'static str> {
+    pub(super) async fn wait_for_turn(self, limit: Duration) -> Result<(TcpStream, AdmissionPlace), &'static str> {
         let Self { place, tcp, mut turn } = self;
         tokio::select! {
             begun = &mut turn => begun.map_err(|_| REPLACED)?,
@@ -167,33 +167,35 @@ async fn has_spoken(tcp: &TcpStream) -> bool {
 }
 
 /// Place of a connection whose peer is not known yet; dropped once the peer is known.
-pub(crate) struct DoorPlace {
-    door: Door,
-    number: DoorNumber,
+pub(crate) struct AdmissionPlace {
+    admission: Admission,
+    number: ConnectionNumber,
 }
 
-impl DoorPlace {
+impl AdmissionPlace {
     fn note_first_byte(&self) {
-        let mut table = self.door.table();
+        let mut table = self.admission.table();
         let begun = table.note_first_byte(self.number, Instant::now());
         let is_crowded = table.has_ready();
         drop(table);
         begun.into_iter().for_each(HeldSocket::begin);
         if is_crowded {
-            self.door.0.is_crowded.notify_one();
+            self.admission.0.is_crowded.notify_one();
         }
     }
 
     fn hold(&self, tcp: &TcpStream) -> io::Result<()> {
         let handle = tcp.as_fd().try_clone_to_owned()?;
-        self.door.table().hold(self.number, HeldSocket::Handle(handle.into()));
+        self.admission
+            .table()
+            .hold(self.number, HeldSocket::Handle(handle.into()));
         Ok(())
     }
 }
 
-impl Drop for DoorPlace {
+impl Drop for AdmissionPlace {
     fn drop(&mut self) {
-        let begun = self.door.table().leave(self.number, Instant::now());
+        let begun = self.admission.table().leave(self.number, Instant::now());
         begun.into_iter().for_each(HeldSocket::begin);
     }
 }
@@ -209,14 +211,14 @@ mod tests {
 
     struct Port {
         listener: TcpListener,
-        door: Door,
+        admission: Admission,
     }
 
     impl Port {
         async fn new(limits: Limits) -> Self {
             Self {
                 listener: TcpListener::bind("127.0.0.1:0").await.expect("a port"),
-                door: Door::new(limits),
+                admission: Admission::new(limits),
             }
         }
 
@@ -227,8 +229,8 @@ mod tests {
             (theirs.expect("it listens"), Arc::new(accepted.expect("a connection").0))
         }
 
-        fn enter(&self, tcp: Arc<TcpStream>) -> Result<Visitor, NoRoom> {
-            self.door.enter("127.0.0.1".parse().expect("an address"), &tcp)
+        fn enter(&self, tcp: Arc<TcpStream>) -> Result<WaitingConnection, AdmissionRefusal> {
+            self.admission.enter("127.0.0.1".parse().expect("an address"), &tcp)
         }
     }
 
@@ -284,14 +286,14 @@ mod tests {
     #[tokio::test]
     async fn a_handshake_that_waits_for_its_peer_is_closed_for_another_one() {
         let port = Port::new(limits(8)).await;
-        let relief = tokio::spawn(port.door.clone().relieve());
+        let relief = tokio::spawn(port.admission.clone().relieve());
         let mut ends = Vec::new();
         let mut begun = Vec::new();
         for _ in 0..2 {
             let (end, accepted) = port.connect().await;
             ends.push(send_byte(end, &accepted).await);
-            let visitor = port.enter(accepted).expect("room");
-            let (mut tcp, place) = visitor.wait_for_turn(SOON).await.expect("a turn");
+            let connection = port.enter(accepted).expect("room");
+            let (mut tcp, place) = connection.wait_for_turn(SOON).await.expect("a turn");
             assert_eq!(tcp.read_u8().await.expect("the byte"), 1);
             begun.push((tcp, place));
         }
@@ -305,8 +307,8 @@ mod tests {
     async fn a_connection_that_sends_nothing_leaves_in_time() {
         let port = Port::new(limits(2)).await;
         let (mut end, accepted) = port.connect().await;
-        let visitor = port.enter(accepted).expect("room");
-        let left = visitor.wait_for_turn(Duration::from_millis(10)).await;
+        let connection = port.enter(accepted).expect("room");
+        let left = connection.wait_for_turn(Duration::from_millis(10)).await;
         assert_eq!(left.err(), Some("its peer has sent nothing in time"));
         assert!(is_closed(&mut end).await);
         let (end, accepted) = port.connect().await;

@@ -43,36 +43,36 @@ impl Source {
 }
 
 /// Socket of a connection.
-pub(super) trait DoorSocket {
+pub(super) trait AdmissionSocket {
     /// Whether the kernel has no byte of the peer.
     fn is_quiet(&self) -> bool;
 }
 
 /// Number of a connection, which rises with each, and its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DoorNumber {
+pub(super) struct ConnectionNumber {
     source: Source,
     number: u64,
 }
 
 /// Reason why a connection cannot enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoRoom {
+pub(crate) enum AdmissionRefusal {
     /// Its source has more connections in the room than any other.
-    Crowd,
+    SourceFull,
     /// No source has more than its share; there will be room soon.
     Full,
 }
 
 /// Connections of one source by number, each with the time at which it came into this state.
-struct Visits<S> {
+struct SourceConnections<S> {
     silent: BTreeMap<u64, (Instant, S)>,
     ready: BTreeMap<u64, (Instant, S)>,
     /// The socket is missing until the task of the connection has noted it.
     handshakes: BTreeMap<u64, (Instant, Option<S>)>,
 }
 
-impl<S> Default for Visits<S> {
+impl<S> Default for SourceConnections<S> {
     fn default() -> Self {
         Self {
             silent: BTreeMap::new(),
@@ -82,7 +82,7 @@ impl<S> Default for Visits<S> {
     }
 }
 
-impl<S> Visits<S> {
+impl<S> SourceConnections<S> {
     fn in_room(&self) -> usize {
         self.silent.len() + self.ready.len()
     }
@@ -93,21 +93,21 @@ impl<S> Visits<S> {
 }
 
 /// Sockets of connections whose handshake begins, and of those that are closed for them.
-pub(super) struct DoorTurns<S> {
+pub(super) struct AdmissionTurns<S> {
     pub(super) begun: Vec<S>,
     pub(super) closed: Vec<S>,
 }
 
 /// Connections whose peer is not known yet.
-pub(super) struct DoorTable<S> {
+pub(super) struct AdmissionTable<S> {
     limits: Limits,
-    sources: HashMap<Source, Visits<S>>,
+    sources: HashMap<Source, SourceConnections<S>>,
     in_room: usize,
     in_handshake: usize,
     next: u64,
 }
 
-impl<S: DoorSocket> DoorTable<S> {
+impl<S: AdmissionSocket> AdmissionTable<S> {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -119,25 +119,28 @@ impl<S: DoorSocket> DoorTable<S> {
     }
 
     /// Makes room for a connection of `source`. Returns the socket that must be closed for it, if any.
-    pub(super) fn make_room(&mut self, source: Source, now: Instant) -> Result<Option<S>, NoRoom> {
+    pub(super) fn make_room(&mut self, source: Source, now: Instant) -> Result<Option<S>, AdmissionRefusal> {
         if self.in_room < self.limits.waiting {
             return Ok(None);
         }
         if let Some(silent) = self.take_silent(now) {
             return Ok(Some(silent));
         }
-        let largest = self.sources.iter().max_by_key(|(_, visits)| visits.in_room());
-        let Some((crowd, most)) = largest.map(|(crowd, visits)| (*crowd, visits.in_room())) else {
-            return Err(NoRoom::Full);
+        let largest = self.sources.iter().max_by_key(|(_, connections)| connections.in_room());
+        let Some((crowd, most)) = largest.map(|(crowd, connections)| (*crowd, connections.in_room())) else {
+            return Err(AdmissionRefusal::Full);
         };
         if most <= self.limits.handshakes_per_address {
-            return Err(NoRoom::Full);
+            return Err(AdmissionRefusal::Full);
         }
-        if self.sources.get(&source).map_or(0, Visits::in_room) + 1 >= most {
-            return self.take_late(source, now).map(Some).ok_or(NoRoom::Crowd);
+        if self.sources.get(&source).map_or(0, SourceConnections::in_room) + 1 >= most {
+            return self
+                .take_late(source, now)
+                .map(Some)
+                .ok_or(AdmissionRefusal::SourceFull);
         }
-        let newest = self.sources.get_mut(&crowd).and_then(|visits| {
-            let newest = visits.silent.pop_last().or_else(|| visits.ready.pop_last());
+        let newest = self.sources.get_mut(&crowd).and_then(|connections| {
+            let newest = connections.silent.pop_last().or_else(|| connections.ready.pop_last());
             newest.map(|(_, (_, socket))| socket)
         });
         self.in_room -= usize::from(newest.is_some());
@@ -146,21 +149,21 @@ impl<S: DoorSocket> DoorTable<S> {
     }
 
     /// Adds a connection, for which there is room, as a silent one.
-    pub(super) fn add(&mut self, source: Source, now: Instant, socket: S) -> DoorNumber {
+    pub(super) fn add(&mut self, source: Source, now: Instant, socket: S) -> ConnectionNumber {
         let number = self.next;
         self.next += 1;
         self.in_room += 1;
-        let visits = self.sources.entry(source).or_default();
-        visits.silent.insert(number, (now, socket));
-        DoorNumber { source, number }
+        let connections = self.sources.entry(source).or_default();
+        connections.silent.insert(number, (now, socket));
+        ConnectionNumber { source, number }
     }
 
     /// Notes that the first byte of a connection has arrived. Returns the sockets whose handshake begins.
-    pub(super) fn note_first_byte(&mut self, entry: DoorNumber, now: Instant) -> Vec<S> {
-        if let Some(visits) = self.sources.get_mut(&entry.source)
-            && let Some((_, socket)) = visits.silent.remove(&entry.number)
+    pub(super) fn note_first_byte(&mut self, entry: ConnectionNumber, now: Instant) -> Vec<S> {
+        if let Some(connections) = self.sources.get_mut(&entry.source)
+            && let Some((_, socket)) = connections.silent.remove(&entry.number)
         {
-            visits.ready.insert(entry.number, (now, socket));
+            connections.ready.insert(entry.number, (now, socket));
         }
         let mut begun = Vec::new();
         while self.has_place(entry.source)
@@ -172,23 +175,23 @@ impl<S: DoorSocket> DoorTable<S> {
     }
 
     /// Keeps a socket of a connection in its handshake, by which it can be closed for another.
-    pub(super) fn hold(&mut self, entry: DoorNumber, socket: S) {
-        if let Some(visits) = self.sources.get_mut(&entry.source)
-            && let Some((_, held)) = visits.handshakes.get_mut(&entry.number)
+    pub(super) fn hold(&mut self, entry: ConnectionNumber, socket: S) {
+        if let Some(connections) = self.sources.get_mut(&entry.source)
+            && let Some((_, held)) = connections.handshakes.get_mut(&entry.number)
         {
             *held = Some(socket);
         }
     }
 
     /// Removes a connection, unless it was removed already. Returns the sockets whose handshake begins.
-    pub(super) fn leave(&mut self, entry: DoorNumber, now: Instant) -> Vec<S> {
-        let Some(visits) = self.sources.get_mut(&entry.source) else {
+    pub(super) fn leave(&mut self, entry: ConnectionNumber, now: Instant) -> Vec<S> {
+        let Some(connections) = self.sources.get_mut(&entry.source) else {
             return Vec::new();
         };
         let number = entry.number;
-        if visits.silent.remove(&number).is_some() || visits.ready.remove(&number).is_some() {
+        if connections.silent.remove(&number).is_some() || connections.ready.remove(&number).is_some() {
             self.in_room -= 1;
-        } else if visits.handshakes.remove(&number).is_some() {
+        } else if connections.handshakes.remove(&number).is_some() {
             self.in_handshake -= 1;
         }
         self.forget_if_empty(entry.source);
@@ -202,20 +205,24 @@ impl<S: DoorSocket> DoorTable<S> {
     }
 
     /// Closes handshakes that are at a standstill for connections that are ready.
-    pub(super) fn relieve(&mut self, now: Instant) -> DoorTurns<S> {
-        let mut turns = DoorTurns {
+    pub(super) fn relieve(&mut self, now: Instant) -> AdmissionTurns<S> {
+        let mut turns = AdmissionTurns {
             begun: Vec::new(),
             closed: Vec::new(),
         };
-        let ready = self.sources.iter().filter_map(|(source, visits)| {
-            let first = visits.first_ready()?;
-            Some((visits.handshakes.len(), first, *source))
+        let ready = self.sources.iter().filter_map(|(source, connections)| {
+            let first = connections.first_ready()?;
+            Some((connections.handshakes.len(), first, *source))
         });
         let mut ready: Vec<_> = ready.collect();
         ready.sort_unstable_by_key(|(handshakes, first, _)| (*handshakes, *first));
         let mut has_standstill = true;
         for (_, _, source) in ready {
-            while self.sources.get(&source).is_some_and(|visits| !visits.ready.is_empty()) {
+            while self
+                .sources
+                .get(&source)
+                .is_some_and(|connections| !connections.ready.is_empty())
+            {
                 if self.has_place(source) {
                     turns.begun.extend(self.begin(source, now));
                     continue;
@@ -240,11 +247,13 @@ impl<S: DoorSocket> DoorTable<S> {
 
     /// Whether a connection waits for a place among the handshakes.
     pub(super) fn has_ready(&self) -> bool {
-        self.sources.values().any(|visits| !visits.ready.is_empty())
+        self.sources.values().any(|connections| !connections.ready.is_empty())
     }
 
     fn handshakes_of(&self, source: Source) -> usize {
-        self.sources.get(&source).map_or(0, |visits| visits.handshakes.len())
+        self.sources
+            .get(&source)
+            .map_or(0, |connections| connections.handshakes.len())
     }
 
     fn has_place(&self, source: Source) -> bool {
@@ -254,9 +263,9 @@ impl<S: DoorSocket> DoorTable<S> {
     /// Finds the source whose connection begins next: the one with the fewest handshakes, then the one that is ready for
     /// longest.
     fn find_next(&self) -> Option<Source> {
-        let ready = self.sources.iter().filter_map(|(source, visits)| {
-            let first = visits.first_ready()?;
-            Some((visits.handshakes.len(), first, *source))
+        let ready = self.sources.iter().filter_map(|(source, connections)| {
+            let first = connections.first_ready()?;
+            Some((connections.handshakes.len(), first, *source))
         });
         let (_, _, source) = ready.min_by_key(|(handshakes, first, _)| (*handshakes, *first))?;
         self.has_place(source).then_some(source)
@@ -264,19 +273,22 @@ impl<S: DoorSocket> DoorTable<S> {
 
     /// Source with most handshakes, if these are more than `own`.
     fn find_most_handshakes(&self, own: usize) -> Option<Source> {
-        let most = self.sources.iter().max_by_key(|(_, visits)| visits.handshakes.len());
-        most.filter(|(_, visits)| visits.handshakes.len() > own)
+        let most = self
+            .sources
+            .iter()
+            .max_by_key(|(_, connections)| connections.handshakes.len());
+        most.filter(|(_, connections)| connections.handshakes.len() > own)
             .map(|(source, _)| *source)
     }
 
     fn begin(&mut self, source: Source, now: Instant) -> Option<S> {
-        let visits = self.sources.get_mut(&source)?;
-        let next = match visits.ready.len() > 2 * self.limits.handshakes_per_address {
-            true => visits.ready.pop_last(),
-            false => visits.ready.pop_first(),
+        let connections = self.sources.get_mut(&source)?;
+        let next = match connections.ready.len() > 2 * self.limits.handshakes_per_address {
+            true => connections.ready.pop_last(),
+            false => connections.ready.pop_first(),
         };
         let (number, (_, socket)) = next?;
-        visits.handshakes.insert(number, (now, None));
+        connections.handshakes.insert(number, (now, None));
         self.in_room -= 1;
         self.in_handshake += 1;
         Some(socket)
@@ -285,32 +297,32 @@ impl<S: DoorSocket> DoorTable<S> {
     fn take_silent(&mut self, now: Instant) -> Option<S> {
         let silence = self.limits.silence;
         loop {
-            let silent = self.sources.iter().filter_map(|(source, visits)| {
-                let (number, (since, _)) = visits.silent.first_key_value()?;
+            let silent = self.sources.iter().filter_map(|(source, connections)| {
+                let (number, (since, _)) = connections.silent.first_key_value()?;
                 let is_long = now.duration_since(*since) >= silence;
-                is_long.then_some((visits.in_room(), Reverse(*number), *source))
+                is_long.then_some((connections.in_room(), Reverse(*number), *source))
             });
             let (_, Reverse(number), source) = silent.max_by_key(|(in_room, number, _)| (*in_room, *number))?;
-            let visits = self.sources.get_mut(&source)?;
-            let (_, socket) = visits.silent.remove(&number)?;
+            let connections = self.sources.get_mut(&source)?;
+            let (_, socket) = connections.silent.remove(&number)?;
             if socket.is_quiet() {
                 self.in_room -= 1;
                 self.forget_if_empty(source);
                 return Some(socket);
             }
             // Its first byte is there; its task has not noted it yet.
-            visits.ready.insert(number, (now, socket));
+            connections.ready.insert(number, (now, socket));
         }
     }
 
     /// Takes the oldest connection of a source that waits for its turn, if it has waited for long.
     fn take_late(&mut self, source: Source, now: Instant) -> Option<S> {
-        let visits = self.sources.get_mut(&source)?;
-        let (_, (since, _)) = visits.ready.first_key_value()?;
+        let connections = self.sources.get_mut(&source)?;
+        let (_, (since, _)) = connections.ready.first_key_value()?;
         if now.duration_since(*since) < self.limits.standstill {
             return None;
         }
-        let (_, (_, socket)) = visits.ready.pop_first()?;
+        let (_, (_, socket)) = connections.ready.pop_first()?;
         self.in_room -= 1;
         self.forget_if_empty(source);
         Some(socket)
@@ -318,19 +330,19 @@ impl<S: DoorSocket> DoorTable<S> {
 
     fn take_standstill(&mut self, source: Source, now: Instant) -> Option<S> {
         let standstill = self.limits.standstill;
-        let visits = self.sources.get_mut(&source)?;
-        let number = visits.handshakes.iter().find_map(|(number, (since, socket))| {
+        let connections = self.sources.get_mut(&source)?;
+        let number = connections.handshakes.iter().find_map(|(number, (since, socket))| {
             let is_long = now.duration_since(*since) >= standstill;
             (is_long && socket.as_ref().is_some_and(S::is_quiet)).then_some(*number)
         })?;
-        let (_, socket) = visits.handshakes.remove(&number)?;
+        let (_, socket) = connections.handshakes.remove(&number)?;
         self.in_handshake -= 1;
         self.forget_if_empty(source);
         socket
     }
 
     fn forget_if_empty(&mut self, source: Source) {
-        let is_empty = |visits: &Visits<S>| visits.in_room() + visits.handshakes.len() == 0;
+        let is_empty = |connections: &SourceConnections<S>| connections.in_room() + connections.handshakes.len() == 0;
         if self.sources.get(&source).is_some_and(is_empty) {
             self.sources.remove(&source);
         }

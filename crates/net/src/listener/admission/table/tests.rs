@@ -12,14 +12,14 @@ const STANDSTILL: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, PartialEq)]
 struct FakeSocket(String, Rc<Cell<bool>>);
 
-impl DoorSocket for FakeSocket {
+impl AdmissionSocket for FakeSocket {
     fn is_quiet(&self) -> bool {
         !self.1.get()
     }
 }
 
 struct Scene {
-    table: DoorTable<FakeSocket>,
+    table: AdmissionTable<FakeSocket>,
     now: Instant,
     bytes: HashMap<String, Rc<Cell<bool>>>,
 }
@@ -35,7 +35,7 @@ impl Scene {
             ..Limits::default()
         };
         Self {
-            table: DoorTable::new(limits),
+            table: AdmissionTable::new(limits),
             now: Instant::now(),
             bytes: HashMap::new(),
         }
@@ -52,7 +52,7 @@ impl Scene {
     }
 
     /// Lets a connection in. Returns it, and the name of the one that was closed for it.
-    fn enter(&mut self, source: Source, name: &str) -> Result<(DoorNumber, Option<String>), NoRoom> {
+    fn enter(&mut self, source: Source, name: &str) -> Result<(ConnectionNumber, Option<String>), AdmissionRefusal> {
         let closed = self.table.make_room(source, self.now)?;
         let socket = self.socket(name);
         let number = self.table.add(source, self.now, socket);
@@ -60,20 +60,20 @@ impl Scene {
         Ok((number, closed.map(|socket| socket.0)))
     }
 
-    fn entered(&mut self, source: Source, name: &str) -> DoorNumber {
+    fn entered(&mut self, source: Source, name: &str) -> ConnectionNumber {
         let (number, closed) = self.enter(source, name).expect("room");
         assert_eq!(closed, None, "closed for {name}");
         number
     }
 
-    fn speak(&mut self, number: DoorNumber) -> Vec<String> {
+    fn speak(&mut self, number: ConnectionNumber) -> Vec<String> {
         let begun = self.table.note_first_byte(number, self.now);
         self.check();
         names(begun)
     }
 
     /// Lets a connection in that speaks at once and begins its handshake.
-    fn shake_hands(&mut self, source: Source, name: &str) -> DoorNumber {
+    fn shake_hands(&mut self, source: Source, name: &str) -> ConnectionNumber {
         let number = self.entered(source, name);
         assert_eq!(self.speak(number), [name]);
         let socket = self.socket(name);
@@ -81,7 +81,7 @@ impl Scene {
         number
     }
 
-    fn leave(&mut self, number: DoorNumber) -> Vec<String> {
+    fn leave(&mut self, number: ConnectionNumber) -> Vec<String> {
         let begun = self.table.leave(number, self.now);
         self.check();
         names(begun)
@@ -96,13 +96,20 @@ impl Scene {
     /// Checks the counts against the entries, and both against the limits.
     fn check(&self) {
         let (table, limits) = (&self.table, self.table.limits);
-        let in_room: usize = table.sources.values().map(Visits::in_room).sum();
-        let in_handshake: usize = table.sources.values().map(|visits| visits.handshakes.len()).sum();
+        let in_room: usize = table.sources.values().map(SourceConnections::in_room).sum();
+        let in_handshake: usize = table
+            .sources
+            .values()
+            .map(|connections| connections.handshakes.len())
+            .sum();
         assert_eq!((in_room, in_handshake), (table.in_room, table.in_handshake));
         assert!(in_room <= limits.waiting && in_handshake <= limits.handshakes);
-        for visits in table.sources.values() {
-            assert!(visits.handshakes.len() <= limits.handshakes_per_address);
-            assert!(visits.in_room() + visits.handshakes.len() > 0, "an empty entry is left");
+        for connections in table.sources.values() {
+            assert!(connections.handshakes.len() <= limits.handshakes_per_address);
+            assert!(
+                connections.in_room() + connections.handshakes.len() > 0,
+                "an empty entry is left"
+            );
         }
     }
 }
@@ -130,13 +137,17 @@ fn the_longest_silent_connection_is_closed_for_a_new_one() {
     for name in ["first", "second", "third"] {
         scene.entered(a, name);
     }
-    assert_eq!(scene.enter(a, "early").unwrap_err(), NoRoom::Crowd);
+    assert_eq!(scene.enter(a, "early").unwrap_err(), AdmissionRefusal::SourceFull);
     scene.now += SILENCE;
     for (name, expected) in [("fourth", "first"), ("fifth", "second"), ("sixth", "third")] {
         let (_, closed) = scene.enter(a, name).expect("room");
         assert_eq!(closed.as_deref(), Some(expected));
     }
-    assert_eq!(scene.enter(a, "seventh").unwrap_err(), NoRoom::Crowd, "all are new");
+    assert_eq!(
+        scene.enter(a, "seventh").unwrap_err(),
+        AdmissionRefusal::SourceFull,
+        "all are new"
+    );
 }
 
 #[test]
@@ -148,7 +159,7 @@ fn a_connection_with_bytes_that_were_not_read_yet_is_closed_for_no_other() {
     scene.now += 10 * SILENCE;
     let (_, closed) = scene.enter(a, "new").expect("room");
     assert_eq!(closed.as_deref(), Some("silent"));
-    assert_eq!(scene.enter(a, "newer").unwrap_err(), NoRoom::Crowd);
+    assert_eq!(scene.enter(a, "newer").unwrap_err(), AdmissionRefusal::SourceFull);
     assert_eq!(scene.speak(known), ["known"], "it was closed");
 }
 
@@ -164,7 +175,7 @@ fn a_crowd_keeps_no_other_source_out_and_loses_its_newest() {
     assert_eq!(closed.as_deref(), Some("a4"));
     assert_eq!(scene.speak(of_b), ["b1"], "places of another source are free");
     scene.entered(b, "b2");
-    assert_eq!(scene.enter(a, "a5").unwrap_err(), NoRoom::Crowd);
+    assert_eq!(scene.enter(a, "a5").unwrap_err(), AdmissionRefusal::SourceFull);
 }
 
 #[test]
@@ -175,7 +186,11 @@ fn a_crowd_of_one_address_lets_its_newest_in_first() {
         let number = scene.entered(a, name);
         assert_eq!(scene.speak(number), [""; 0]);
     }
-    assert_eq!(scene.enter(a, "a5").unwrap_err(), NoRoom::Crowd, "all are new");
+    assert_eq!(
+        scene.enter(a, "a5").unwrap_err(),
+        AdmissionRefusal::SourceFull,
+        "all are new"
+    );
     scene.now += STANDSTILL;
     let (honest, closed) = scene.enter(a, "honest").expect("the oldest makes room");
     assert_eq!(closed.as_deref(), Some("a1"));
@@ -190,7 +205,7 @@ fn a_new_connection_waits_if_no_source_has_more_than_its_share() {
     scene.entered(source("192.0.2.1"), "a");
     scene.entered(source("192.0.2.2"), "b");
     let c = source("192.0.2.3");
-    assert_eq!(scene.enter(c, "c").unwrap_err(), NoRoom::Full);
+    assert_eq!(scene.enter(c, "c").unwrap_err(), AdmissionRefusal::Full);
     scene.now += SILENCE;
     let (_, closed) = scene.enter(c, "c").expect("room");
     assert_eq!(closed.as_deref(), Some("a"));

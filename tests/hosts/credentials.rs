@@ -64,7 +64,7 @@ impl Issuer {
 }
 
 /// A manager and an agent that let in clients without a certificate, and the host of such a client.
-struct Doors {
+struct Credentials {
     runtime: Runtime,
     agent: Daemon,
     manager: ManagerDaemon,
@@ -76,7 +76,7 @@ struct Doors {
     here: Host,
 }
 
-impl Doors {
+impl Credentials {
     /// All on this machine.
     fn new(of_manager: &[&str], of_agent: &[&str]) -> Self {
         Self::on(None, of_manager, of_agent)
@@ -101,7 +101,7 @@ impl Doors {
             None => &here,
         })
         .run(|| Builder::new_multi_thread().worker_threads(1).enable_all().build());
-        let doors = Self {
+        let scene = Self {
             runtime: runtime.expect("a runtime"),
             agent,
             manager,
@@ -111,11 +111,11 @@ impl Doors {
             hosts,
             here,
         };
-        doors.operator(&["admin", "tenant", "add", "chem", "--member", "jwt:alice@example.org"]);
+        scene.operator(&["admin", "tenant", "add", "chem", "--member", "jwt:alice@example.org"]);
         until_true("the agent registers", LIMIT, || {
-            doors.operator(&["agents", "--json"]).contains("serving")
+            scene.operator(&["agents", "--json"]).contains("serving")
         });
-        doors
+        scene
     }
 
     /// Runs a command as an operator on the manager's machine.
@@ -234,19 +234,19 @@ fn functions_are_called_on_another_host_with_a_key_from_a_file() {
     let Some(hosts) = Hosts::new(&["m", "a", "c"]) else {
         return;
     };
-    let doors = Doors::on(Some(hosts), &[], &OPEN);
-    let key = doors.key("key", &[]);
-    let hosts = doors.hosts.as_ref().expect("made");
+    let scene = Credentials::on(Some(hosts), &[], &OPEN);
+    let key = scene.key("key", &[]);
+    let hosts = scene.hosts.as_ref().expect("made");
     for (variable, path) in [
         ("HOTLEASE_KEY_FILE", &key),
-        ("HOTLEASE_TOKEN_FILE", &doors.token("token", 300)),
+        ("HOTLEASE_TOKEN_FILE", &scene.token("token", 300)),
     ] {
         let caller = Path::new(env!("CARGO_BIN_EXE_hotlease-test-caller"));
         let output = hosts
             .host("c")
             .command(caller)
-            .env("HOTLEASE_MANAGER", doors.manager.address.to_string())
-            .env("HOTLEASE_CA_FILE", doors.files.join("ca.pem"))
+            .env("HOTLEASE_MANAGER", scene.manager.address.to_string())
+            .env("HOTLEASE_CA_FILE", scene.files.join("ca.pem"))
             .env("HOTLEASE_TRANSPORT", "ofi")
             .env(variable, path)
             .arg(library("behaved"))
@@ -259,12 +259,12 @@ fn functions_are_called_on_another_host_with_a_key_from_a_file() {
             output.status.success() && said.ends_with("ok\n"),
             "{variable}: {said}{errors}"
         );
-        let free = || doors.operator(&["agents", "--json"]).contains("\"free_cores\":1");
+        let free = || scene.operator(&["agents", "--json"]).contains("\"free_cores\":1");
         until_true("the core is free", LIMIT, free);
     }
     // The usage is on the bill of the key's tenant.
     until_true("the bill is the key's tenant's", LIMIT, || {
-        let (status, bill) = doors.hotlease(("HOTLEASE_KEY_FILE", &key), &["bill", "--json"]);
+        let (status, bill) = scene.hotlease(("HOTLEASE_KEY_FILE", &key), &["bill", "--json"]);
         assert_eq!(status, Some(0), "{bill}");
         bill.contains("chem")
     });
@@ -272,12 +272,12 @@ fn functions_are_called_on_another_host_with_a_key_from_a_file() {
 
 #[test]
 fn a_key_file_makes_commands_its_tenants_and_no_secret_is_shown() {
-    let doors = Doors::new(&[], &OPEN);
-    let user = doors.key("user", &[]);
-    let operator = doors.key("operator", &["--role", "operator"]);
+    let scene = Credentials::new(&[], &OPEN);
+    let user = scene.key("user", &[]);
+    let operator = scene.key("operator", &["--role", "operator"]);
     let secret = fs::read_to_string(&user).expect("a key");
     let echo = library("echo").display().to_string();
-    let as_user = |arguments: &[&str]| doors.hotlease(("HOTLEASE_KEY_FILE", &user), arguments);
+    let as_user = |arguments: &[&str]| scene.hotlease(("HOTLEASE_KEY_FILE", &user), arguments);
     for arguments in [
         &["agents"][..],
         &["leases"],
@@ -299,10 +299,10 @@ fn a_key_file_makes_commands_its_tenants_and_no_secret_is_shown() {
         &["admin", "key", "list"],
         &["admin", "node", "list"],
     ] {
-        let (status, text) = doors.hotlease(("HOTLEASE_KEY_FILE", &operator), arguments);
+        let (status, text) = scene.hotlease(("HOTLEASE_KEY_FILE", &operator), arguments);
         assert_eq!(status, Some(0), "{arguments:?}: {text}");
     }
-    for log in [doors.manager.daemon.log(), doors.agent.log()] {
+    for log in [scene.manager.daemon.log(), scene.agent.log()] {
         assert!(!log.contains(secret.trim()), "a daemon logs the key");
     }
     fs::set_permissions(&user, fs::Permissions::from_mode(0o644)).expect("ours");
@@ -312,8 +312,8 @@ fn a_key_file_makes_commands_its_tenants_and_no_secret_is_shown() {
         "a key that others can read: {status:?}: {text}"
     );
     // A credential on the command line overrides the environment; two on the command line are an error.
-    let other = doors.key("other", &[]).display().to_string();
-    let (_, text) = doors.hotlease(("HOTLEASE_IDENTITY", &user), &["agents", "--key-file", &other]);
+    let other = scene.key("other", &[]).display().to_string();
+    let (_, text) = scene.hotlease(("HOTLEASE_IDENTITY", &user), &["agents", "--key-file", &other]);
     assert!(
         text.contains("serving"),
         "what was said goes before the environment: {text}"
@@ -333,34 +333,34 @@ fn a_key_file_makes_commands_its_tenants_and_no_secret_is_shown() {
 
 #[test]
 fn a_token_that_expires_is_replaced_by_what_its_file_says_then() {
-    let doors = Doors::new(&[], &OPEN);
-    let path = doors.token("token", -300);
-    let with = |path: &Path| doors.hotlease(("HOTLEASE_TOKEN_FILE", path), &["agents"]);
+    let scene = Credentials::new(&[], &OPEN);
+    let path = scene.token("token", -300);
+    let with = |path: &Path| scene.hotlease(("HOTLEASE_TOKEN_FILE", path), &["agents"]);
     let (status, text) = with(&path);
     assert!(status != Some(0) && text.contains("expired"), "{status:?}: {text}");
-    doors.token("token", 300);
+    scene.token("token", 300);
     let (status, text) = with(&path);
     assert_eq!(status, Some(0), "{text}");
     // A program that goes on: its session ends when keys are replaced twice, and it signs in again with the file.
-    let channel = doors.channel(&Credential::TokenFile(path));
+    let channel = scene.channel(&Credential::TokenFile(path));
     let info = || {
         let mut manager = ManagerClient::new(channel.clone());
-        let asked = doors.runtime.block_on(manager.get_info(InfoRequest {}));
+        let asked = scene.runtime.block_on(manager.get_info(InfoRequest {}));
         asked.map(|_| ()).map_err(hotlease_net::grpc::refusal)
     };
     info().expect("signed in");
     for _ in 0..2 {
-        doors.operator(&["admin", "key", "rotate"]);
+        scene.operator(&["admin", "key", "rotate"]);
     }
     info().expect("signed in again");
-    doors.token("token", -300);
+    scene.token("token", -300);
     info().expect("a session goes on without its token");
     for _ in 0..2 {
-        doors.operator(&["admin", "key", "rotate"]);
+        scene.operator(&["admin", "key", "rotate"]);
     }
     let refusal = info().expect_err("the file's token has expired");
     assert!(matches!(refusal, Rejection::NotAuthenticated { .. }), "{refusal}");
-    doors.token("token", 300);
+    scene.token("token", 300);
     info().expect("the file's token is good again");
 }
 
@@ -368,19 +368,19 @@ fn a_token_that_expires_is_replaced_by_what_its_file_says_then() {
 fn a_user_of_the_cluster_comes_by_munge() {
     let Some(munged) = Munged::start() else { return };
     let socket = munged.socket().display().to_string();
-    let doors = Doors::new(&["--munge", "--munge-socket", &socket], &OPEN);
+    let scene = Credentials::new(&["--munge", "--munge-socket", &socket], &OPEN);
     let member = format!("uid:{}", nix::unistd::geteuid());
     let run = |arguments: &[&str]| {
         let mut all = arguments.to_vec();
         all.extend(["--munge", "--munge-socket", &socket]);
-        doors.hotlease(("HOTLEASE_MUNGE", Path::new("0")), &all)
+        scene.hotlease(("HOTLEASE_MUNGE", Path::new("0")), &all)
     };
     let (status, text) = run(&["agents"]);
     assert!(
         status == Some(1) && text.contains("belongs to no tenant"),
         "{status:?}: {text}"
     );
-    doors.operator(&["admin", "tenant", "set", "chem", "--member", &member]);
+    scene.operator(&["admin", "tenant", "set", "chem", "--member", &member]);
     let echo = library("echo").display().to_string();
     for arguments in [&["agents"][..], &["run", &echo, "echo"], &["bill"]] {
         let (status, text) = run(arguments);
@@ -388,7 +388,7 @@ fn a_user_of_the_cluster_comes_by_munge() {
     }
     let Some(foreign) = Munged::start() else { return };
     let foreign = foreign.socket().display().to_string();
-    let (status, text) = doors.hotlease(
+    let (status, text) = scene.hotlease(
         ("HOTLEASE_MUNGE", Path::new("1")),
         &["agents", "--munge", "--munge-socket", &foreign],
     );
