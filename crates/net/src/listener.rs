@@ -5,17 +5,16 @@
 //! address. They are closed when they take too long, or for another connection. Afterwards they are counted for each
 //! peer.
 
-pub(crate) mod admission;
 pub(crate) mod places;
 pub(crate) mod stranger;
 #[cfg(test)]
 mod tests;
+pub(crate) mod waiting_room;
 
 use crate::NetError;
 use crate::identity::{ConnectionProtocol, Identity};
 use crate::peer::{Peer, parse_certificate};
 use crate::tcp_options::{TcpPurpose, tune};
-use admission::{Admission, AdmissionPlace, AdmissionRefusal};
 use places::{ConnectionPlace, KeyedCounts};
 use std::io;
 use std::net::SocketAddr;
@@ -28,6 +27,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use waiting_room::{NoRoom, WaitingRoom, WaitingRoomPlace};
 
 /// Pause after the system could not accept (out of descriptors or memory), or while there is no room, so as not to spin
 /// on it.
@@ -130,7 +130,7 @@ impl TlsListener {
 
     async fn accept_with(self, admitted: mpsc::Sender<PeerConnection>, strangers: Option<mpsc::Sender<Stranger>>) {
         let limits = self.limits;
-        let admission = Admission::new(limits);
+        let waiting_room = WaitingRoom::new(limits);
         let admission = Arc::new(Admission {
             identity: self.identity,
             limits,
@@ -141,12 +141,12 @@ impl TlsListener {
         });
         // When this function returns, the set is dropped, which closes the connections that are still in their
         // handshake.
-        let mut at_the_door = JoinSet::new();
-        at_the_door.spawn(admission.clone().relieve());
+        let mut handshakes = JoinSet::new();
+        handshakes.spawn(waiting_room.clone().relieve());
         loop {
             let accepted = tokio::select! {
                 () = admitted.closed() => return,
-                Some(_) = at_the_door.join_next() => continue,
+                Some(_) = handshakes.join_next() => continue,
                 accepted = self.tcp.accept() => accepted,
             };
             let (tcp, from) = match accepted {
@@ -158,11 +158,11 @@ impl TlsListener {
                 }
             };
             let connection = loop {
-                match admission.enter(from.ip(), &tcp) {
+                match waiting_room.enter(from.ip(), &tcp) {
                     Ok(connection) => break Some(connection),
-                    Err(AdmissionRefusal::SourceFull) => break None,
+                    Err(NoRoom::SourceFull) => break None,
                     // Those that come later wait in the accept queue.
-                    Err(AdmissionRefusal::Full) => tokio::select! {
+                    Err(NoRoom::Full) => tokio::select! {
                         () = admitted.closed() => return,
                         () = sleep(ACCEPT_PAUSE) => {}
                     },
@@ -175,7 +175,7 @@ impl TlsListener {
                 continue;
             };
             let (admission, admitted, strangers) = (Arc::clone(&admission), admitted.clone(), strangers.clone());
-            at_the_door.spawn(async move {
+            handshakes.spawn(async move {
                 let (tcp, place) = match connection.wait_for_turn(limits.handshake).await {
                     Ok(begun) => begun,
                     Err(why) => {
@@ -213,7 +213,7 @@ struct Admission {
 }
 
 impl Admission {
-    async fn admit(&self, tcp: TcpStream, at_the_door: AdmissionPlace) -> Result<HandshakeResult, NetError> {
+    async fn admit(&self, tcp: TcpStream, unidentified: WaitingRoomPlace) -> Result<HandshakeResult, NetError> {
         let closed = |why: String| NetError::Closed {
             peer: "the peer".into(),
             why: Some(why),
@@ -241,7 +241,7 @@ impl Admission {
                 _all: all,
                 _of_peer: None,
             };
-            let info = StrangerInfo::new(credentials.described.peer.fingerprint, at_the_door);
+            let info = StrangerInfo::new(credentials.described.peer.fingerprint, unidentified);
             if protocol == ConnectionProtocol::Session {
                 tune(stream.get_ref().0, TcpPurpose::Session).map_err(NetError::local("set up a connection"))?;
             }
@@ -266,7 +266,7 @@ impl Admission {
             let limit = self.limits.connections_per_peer;
             closed(format!("{peer} has {limit} connections already"))
         })?;
-        drop(at_the_door);
+        drop(unidentified);
         Ok(HandshakeResult::Peer(Box::new(PeerConnection {
             stream,
             peer,

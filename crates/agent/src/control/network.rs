@@ -58,13 +58,13 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let (sender, mut admitted) = mpsc::channel(ADMITTED_MAX);
-    let (at_the_door, mut strangers) = mpsc::channel(ADMITTED_MAX);
+    let (unidentified, mut strangers) = mpsc::channel(ADMITTED_MAX);
     let accepting = match is_open {
-        true => tokio::spawn(listener.accept_all_into(sender, at_the_door)),
+        true => tokio::spawn(listener.accept_all_into(sender, unidentified)),
         // The channel stays empty and must stay open.
         false => tokio::spawn(async {
             listener.accept_into(sender).await;
-            drop(at_the_door);
+            drop(unidentified);
         }),
     };
     let tunnels = Arc::new(Tunnels::default());

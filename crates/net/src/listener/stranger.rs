@@ -3,8 +3,8 @@
 //! Such a connection keeps its place among the handshakes after its handshake. It is closed if the peer has not signed
 //! in within a limit, or if another connection needs the place.
 
-use super::admission::AdmissionPlace;
 use super::places::{ConnectionPlace, KeyedCounts};
+use super::waiting_room::WaitingRoomPlace;
 use crate::identity::ConnectionProtocol;
 use crate::peer::CertificateRole;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,7 @@ struct Inner {
     channel: [u8; 32],
     server: [u8; 32],
     is_known: AtomicBool,
-    at_the_door: Mutex<Option<AdmissionPlace>>,
+    unidentified: Mutex<Option<WaitingRoomPlace>>,
 }
 
 impl std::fmt::Debug for StrangerInfo {
@@ -49,12 +49,12 @@ impl std::fmt::Debug for StrangerInfo {
 }
 
 impl StrangerInfo {
-    pub(crate) fn new(server: [u8; 32], at_the_door: AdmissionPlace) -> Self {
+    pub(crate) fn new(server: [u8; 32], unidentified: WaitingRoomPlace) -> Self {
         Self(Arc::new(Inner {
             channel: rand::random(),
             server,
             is_known: AtomicBool::new(false),
-            at_the_door: Mutex::new(Some(at_the_door)),
+            unidentified: Mutex::new(Some(unidentified)),
         }))
     }
 
@@ -71,8 +71,8 @@ impl StrangerInfo {
     /// Marks the peer as known: the connection may stay, and its place among the handshakes is free.
     pub fn make_known(&self) {
         if !self.0.is_known.swap(true, Ordering::Relaxed) {
-            let mut at_the_door = self.0.at_the_door.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(at_the_door.take());
+            let mut unidentified = self.0.unidentified.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(unidentified.take());
         }
     }
 

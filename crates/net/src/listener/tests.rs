@@ -1,4 +1,4 @@
-//! Clients that connect while other connections of their address fill the admission.
+//! Clients that connect while other connections of their address fill the waiting_room.
 
 use super::*;
 use crate::CertificateRole;

@@ -43,7 +43,7 @@ impl Source {
 }
 
 /// Socket of a connection.
-pub(super) trait AdmissionSocket {
+pub(super) trait WaitingRoomSocket {
     /// Whether the kernel has no byte of the peer.
     fn is_quiet(&self) -> bool;
 }
@@ -57,7 +57,7 @@ pub(super) struct ConnectionNumber {
 
 /// Reason why a connection cannot enter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AdmissionRefusal {
+pub(crate) enum NoRoom {
     /// Its source has more connections in the room than any other.
     SourceFull,
     /// No source has more than its share; there will be room soon.
@@ -93,13 +93,13 @@ impl<S> SourceConnections<S> {
 }
 
 /// Sockets of connections whose handshake begins, and of those that are closed for them.
-pub(super) struct AdmissionTurns<S> {
+pub(super) struct WaitingRoomTurns<S> {
     pub(super) begun: Vec<S>,
     pub(super) closed: Vec<S>,
 }
 
 /// Connections whose peer is not known yet.
-pub(super) struct AdmissionTable<S> {
+pub(super) struct WaitingRoomTable<S> {
     limits: Limits,
     sources: HashMap<Source, SourceConnections<S>>,
     in_room: usize,
@@ -107,7 +107,7 @@ pub(super) struct AdmissionTable<S> {
     next: u64,
 }
 
-impl<S: AdmissionSocket> AdmissionTable<S> {
+impl<S: WaitingRoomSocket> WaitingRoomTable<S> {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -119,7 +119,7 @@ impl<S: AdmissionSocket> AdmissionTable<S> {
     }
 
     /// Makes room for a connection of `source`. Returns the socket that must be closed for it, if any.
-    pub(super) fn make_room(&mut self, source: Source, now: Instant) -> Result<Option<S>, AdmissionRefusal> {
+    pub(super) fn make_room(&mut self, source: Source, now: Instant) -> Result<Option<S>, NoRoom> {
         if self.in_room < self.limits.waiting {
             return Ok(None);
         }
@@ -128,16 +128,13 @@ impl<S: AdmissionSocket> AdmissionTable<S> {
         }
         let largest = self.sources.iter().max_by_key(|(_, connections)| connections.in_room());
         let Some((crowd, most)) = largest.map(|(crowd, connections)| (*crowd, connections.in_room())) else {
-            return Err(AdmissionRefusal::Full);
+            return Err(NoRoom::Full);
         };
         if most <= self.limits.handshakes_per_address {
-            return Err(AdmissionRefusal::Full);
+            return Err(NoRoom::Full);
         }
         if self.sources.get(&source).map_or(0, SourceConnections::in_room) + 1 >= most {
-            return self
-                .take_late(source, now)
-                .map(Some)
-                .ok_or(AdmissionRefusal::SourceFull);
+            return self.take_late(source, now).map(Some).ok_or(NoRoom::SourceFull);
         }
         let newest = self.sources.get_mut(&crowd).and_then(|connections| {
             let newest = connections.silent.pop_last().or_else(|| connections.ready.pop_last());
@@ -205,8 +202,8 @@ impl<S: AdmissionSocket> AdmissionTable<S> {
     }
 
     /// Closes handshakes that are at a standstill for connections that are ready.
-    pub(super) fn relieve(&mut self, now: Instant) -> AdmissionTurns<S> {
-        let mut turns = AdmissionTurns {
+    pub(super) fn relieve(&mut self, now: Instant) -> WaitingRoomTurns<S> {
+        let mut turns = WaitingRoomTurns {
             begun: Vec::new(),
             closed: Vec::new(),
         };

@@ -10,12 +10,12 @@ use std::net::{IpAddr, Shutdown};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use table::{AdmissionSocket, AdmissionTable, ConnectionNumber, Source};
+use table::{ConnectionNumber, Source, WaitingRoomSocket, WaitingRoomTable};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
-pub(super) use table::AdmissionRefusal;
+pub(super) use table::NoRoom;
 
 /// Pause between two looks for handshakes at a standstill while connections wait for a place.
 const RELIEF_PAUSE: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ impl HeldSocket {
     }
 }
 
-impl AdmissionSocket for HeldSocket {
+impl WaitingRoomSocket for HeldSocket {
     /// A connection that the peer has closed is quiet, too. The sockets do not block.
     fn is_quiet(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
@@ -66,28 +66,28 @@ impl AdmissionSocket for HeldSocket {
 
 /// Connections of a listener whose peer is not known yet.
 #[derive(Clone)]
-pub(super) struct Admission(Arc<AdmissionState>);
+pub(super) struct WaitingRoom(Arc<WaitingRoomState>);
 
-struct AdmissionState {
-    table: Mutex<AdmissionTable<HeldSocket>>,
+struct WaitingRoomState {
+    table: Mutex<WaitingRoomTable<HeldSocket>>,
     /// A connection waits for a place among the handshakes.
     is_crowded: Notify,
 }
 
-impl Admission {
+impl WaitingRoom {
     pub(super) fn new(limits: Limits) -> Self {
-        Self(Arc::new(AdmissionState {
-            table: Mutex::new(AdmissionTable::new(limits)),
+        Self(Arc::new(WaitingRoomState {
+            table: Mutex::new(WaitingRoomTable::new(limits)),
             is_crowded: Notify::new(),
         }))
     }
 
-    fn table(&self) -> MutexGuard<'_, AdmissionTable<HeldSocket>> {
+    fn table(&self) -> MutexGuard<'_, WaitingRoomTable<HeldSocket>> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets a connection in, and closes the one that it replaces, if any.
-    pub(super) fn enter(&self, address: IpAddr, tcp: &Arc<TcpStream>) -> Result<WaitingConnection, AdmissionRefusal> {
+    pub(super) fn enter(&self, address: IpAddr, tcp: &Arc<TcpStream>) -> Result<WaitingConnection, NoRoom> {
         let (source, now) = (Source::of(address), Instant::now());
         let (sender, turn) = oneshot::channel();
         let socket = HeldSocket::Waiting {
@@ -102,8 +102,8 @@ impl Admission {
             replaced.close();
         }
         Ok(WaitingConnection {
-            place: AdmissionPlace {
-                admission: self.clone(),
+            place: WaitingRoomPlace {
+                waiting_room: self.clone(),
                 number,
             },
             tcp: Arc::clone(tcp),
@@ -133,7 +133,7 @@ impl Admission {
 
 /// Connection that waits for its peer's first byte, then for a place among the handshakes.
 pub(super) struct WaitingConnection {
-    place: AdmissionPlace,
+    place: WaitingRoomPlace,
     tcp: Arc<TcpStream>,
     turn: oneshot::Receiver<()>,
 }
@@ -141,7 +141,7 @@ pub(super) struct WaitingConnection {
 impl WaitingConnection {
     /// Waits until the handshake may begin: at most `limit` for the peer's first byte, and as long for a place. Fails
     /// with the reason for which the connection is closed.
-    pub(super) async fn wait_for_turn(self, limit: Duration) -> Result<(TcpStream, AdmissionPlace), &'static str> {
+    pub(super) async fn wait_for_turn(self, limit: Duration) -> Result<(TcpStream, WaitingRoomPlace), &'static str> {
         let Self { place, tcp, mut turn } = self;
         tokio::select! {
             begun = &mut turn => begun.map_err(|_| REPLACED)?,
@@ -167,35 +167,35 @@ async fn has_spoken(tcp: &TcpStream) -> bool {
 }
 
 /// Place of a connection whose peer is not known yet; dropped once the peer is known.
-pub(crate) struct AdmissionPlace {
-    admission: Admission,
+pub(crate) struct WaitingRoomPlace {
+    waiting_room: WaitingRoom,
     number: ConnectionNumber,
 }
 
-impl AdmissionPlace {
+impl WaitingRoomPlace {
     fn note_first_byte(&self) {
-        let mut table = self.admission.table();
+        let mut table = self.waiting_room.table();
         let begun = table.note_first_byte(self.number, Instant::now());
         let is_crowded = table.has_ready();
         drop(table);
         begun.into_iter().for_each(HeldSocket::begin);
         if is_crowded {
-            self.admission.0.is_crowded.notify_one();
+            self.waiting_room.0.is_crowded.notify_one();
         }
     }
 
     fn hold(&self, tcp: &TcpStream) -> io::Result<()> {
         let handle = tcp.as_fd().try_clone_to_owned()?;
-        self.admission
+        self.waiting_room
             .table()
             .hold(self.number, HeldSocket::Handle(handle.into()));
         Ok(())
     }
 }
 
-impl Drop for AdmissionPlace {
+impl Drop for WaitingRoomPlace {
     fn drop(&mut self) {
-        let begun = self.admission.table().leave(self.number, Instant::now());
+        let begun = self.waiting_room.table().leave(self.number, Instant::now());
         begun.into_iter().for_each(HeldSocket::begin);
     }
 }
@@ -211,14 +211,14 @@ mod tests {
 
     struct Port {
         listener: TcpListener,
-        admission: Admission,
+        waiting_room: WaitingRoom,
     }
 
     impl Port {
         async fn new(limits: Limits) -> Self {
             Self {
                 listener: TcpListener::bind("127.0.0.1:0").await.expect("a port"),
-                admission: Admission::new(limits),
+                waiting_room: WaitingRoom::new(limits),
             }
         }
 
@@ -229,8 +229,8 @@ mod tests {
             (theirs.expect("it listens"), Arc::new(accepted.expect("a connection").0))
         }
 
-        fn enter(&self, tcp: Arc<TcpStream>) -> Result<WaitingConnection, AdmissionRefusal> {
-            self.admission.enter("127.0.0.1".parse().expect("an address"), &tcp)
+        fn enter(&self, tcp: Arc<TcpStream>) -> Result<WaitingConnection, NoRoom> {
+            self.waiting_room.enter("127.0.0.1".parse().expect("an address"), &tcp)
         }
     }
 
@@ -286,7 +286,7 @@ mod tests {
     #[tokio::test]
     async fn a_handshake_that_waits_for_its_peer_is_closed_for_another_one() {
         let port = Port::new(limits(8)).await;
-        let relief = tokio::spawn(port.admission.clone().relieve());
+        let relief = tokio::spawn(port.waiting_room.clone().relieve());
         let mut ends = Vec::new();
         let mut begun = Vec::new();
         for _ in 0..2 {

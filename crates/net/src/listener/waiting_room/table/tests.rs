@@ -12,14 +12,14 @@ const STANDSTILL: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, PartialEq)]
 struct FakeSocket(String, Rc<Cell<bool>>);
 
-impl AdmissionSocket for FakeSocket {
+impl WaitingRoomSocket for FakeSocket {
     fn is_quiet(&self) -> bool {
         !self.1.get()
     }
 }
 
 struct Scene {
-    table: AdmissionTable<FakeSocket>,
+    table: WaitingRoomTable<FakeSocket>,
     now: Instant,
     bytes: HashMap<String, Rc<Cell<bool>>>,
 }
@@ -35,7 +35,7 @@ impl Scene {
             ..Limits::default()
         };
         Self {
-            table: AdmissionTable::new(limits),
+            table: WaitingRoomTable::new(limits),
             now: Instant::now(),
             bytes: HashMap::new(),
         }
@@ -52,7 +52,7 @@ impl Scene {
     }
 
     /// Lets a connection in. Returns it, and the name of the one that was closed for it.
-    fn enter(&mut self, source: Source, name: &str) -> Result<(ConnectionNumber, Option<String>), AdmissionRefusal> {
+    fn enter(&mut self, source: Source, name: &str) -> Result<(ConnectionNumber, Option<String>), NoRoom> {
         let closed = self.table.make_room(source, self.now)?;
         let socket = self.socket(name);
         let number = self.table.add(source, self.now, socket);
@@ -137,7 +137,7 @@ fn the_longest_silent_connection_is_closed_for_a_new_one() {
     for name in ["first", "second", "third"] {
         scene.entered(a, name);
     }
-    assert_eq!(scene.enter(a, "early").unwrap_err(), AdmissionRefusal::SourceFull);
+    assert_eq!(scene.enter(a, "early").unwrap_err(), NoRoom::SourceFull);
     scene.now += SILENCE;
     for (name, expected) in [("fourth", "first"), ("fifth", "second"), ("sixth", "third")] {
         let (_, closed) = scene.enter(a, name).expect("room");
@@ -145,7 +145,7 @@ fn the_longest_silent_connection_is_closed_for_a_new_one() {
     }
     assert_eq!(
         scene.enter(a, "seventh").unwrap_err(),
-        AdmissionRefusal::SourceFull,
+        NoRoom::SourceFull,
         "all are new"
     );
 }
@@ -159,7 +159,7 @@ fn a_connection_with_bytes_that_were_not_read_yet_is_closed_for_no_other() {
     scene.now += 10 * SILENCE;
     let (_, closed) = scene.enter(a, "new").expect("room");
     assert_eq!(closed.as_deref(), Some("silent"));
-    assert_eq!(scene.enter(a, "newer").unwrap_err(), AdmissionRefusal::SourceFull);
+    assert_eq!(scene.enter(a, "newer").unwrap_err(), NoRoom::SourceFull);
     assert_eq!(scene.speak(known), ["known"], "it was closed");
 }
 
@@ -175,7 +175,7 @@ fn a_crowd_keeps_no_other_source_out_and_loses_its_newest() {
     assert_eq!(closed.as_deref(), Some("a4"));
     assert_eq!(scene.speak(of_b), ["b1"], "places of another source are free");
     scene.entered(b, "b2");
-    assert_eq!(scene.enter(a, "a5").unwrap_err(), AdmissionRefusal::SourceFull);
+    assert_eq!(scene.enter(a, "a5").unwrap_err(), NoRoom::SourceFull);
 }
 
 #[test]
@@ -186,11 +186,7 @@ fn a_crowd_of_one_address_lets_its_newest_in_first() {
         let number = scene.entered(a, name);
         assert_eq!(scene.speak(number), [""; 0]);
     }
-    assert_eq!(
-        scene.enter(a, "a5").unwrap_err(),
-        AdmissionRefusal::SourceFull,
-        "all are new"
-    );
+    assert_eq!(scene.enter(a, "a5").unwrap_err(), NoRoom::SourceFull, "all are new");
     scene.now += STANDSTILL;
     let (honest, closed) = scene.enter(a, "honest").expect("the oldest makes room");
     assert_eq!(closed.as_deref(), Some("a1"));
@@ -205,7 +201,7 @@ fn a_new_connection_waits_if_no_source_has_more_than_its_share() {
     scene.entered(source("192.0.2.1"), "a");
     scene.entered(source("192.0.2.2"), "b");
     let c = source("192.0.2.3");
-    assert_eq!(scene.enter(c, "c").unwrap_err(), AdmissionRefusal::Full);
+    assert_eq!(scene.enter(c, "c").unwrap_err(), NoRoom::Full);
     scene.now += SILENCE;
     let (_, closed) = scene.enter(c, "c").expect("room");
     assert_eq!(closed.as_deref(), Some("a"));
