@@ -15,6 +15,8 @@
 //! let run = hotlease_sim::run(1, false);
 //! assert_eq!(run.violation, None);
 //! ```
+//!
+//! Another model in this crate, [`replay`], is about whole sites: how much of the time of their idle nodes can be used.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // the modules need none: a program for developers of hotlease
@@ -27,6 +29,7 @@ mod journal;
 mod manager;
 mod message;
 mod node;
+pub mod replay;
 pub mod scenario;
 mod shared_state;
 mod spread;

@@ -1,11 +1,12 @@
-//! Runs seeds; for a seed that breaks a promise, prints the promise and the command to repeat the run.
+//! Runs seeds; for a seed that breaks a promise, prints the promise and the command to repeat the run. Replays idle nodes.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)] // a program for a terminal
 
-use clap::Parser;
-use hotlease_sim::{Scenario, World};
+use clap::{Parser, Subcommand};
+use hotlease_sim::{Scenario, World, replay};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +20,10 @@ const SHOWN_MAX: usize = 10;
 
 /// Simulates manager, agents and clients under faults, in virtual time.
 #[derive(Parser)]
-#[command(name = "hotlease-sim")]
+#[command(name = "hotlease-sim", args_conflicts_with_subcommands = true)]
 struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Run this seed.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
@@ -35,8 +38,36 @@ struct Options {
     from: u64,
 }
 
+#[derive(Subcommand)]
+enum Command {
+    /// Shows how much of the time of a site's idle nodes each policy gets for tasks of 1 ms to 10 min.
+    ///
+    /// The policies: an agent beside the batch system, which yields in the prolog; and pilots of 2, 10 and 60 minutes.
+    /// docs/replay.md describes the model.
+    Replay {
+        /// Samples of idle nodes: a CSV file with the columns date, idle_nodes and total_nodes, or such a file
+        /// compressed by gzip. Without it, a generated site is replayed.
+        samples: Option<PathBuf>,
+        /// Draw the moments, costs and jobs from this seed.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Print one JSON object per line; scripts/plot-replay draws them.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
+    if let Some(Command::Replay { samples, seed, json }) = options.command {
+        return match replay::print(samples.as_deref(), seed, json, &mut std::io::stdout().lock()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("hotlease-sim: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     match options.seed {
         Some(seed) => one(seed, options.trace),
         None => many(options.from, options.seeds),

@@ -1,0 +1,200 @@
+//! Parameters of the replay: policies with their costs, loads, and the generated site. Times are in microseconds.
+
+use rand::RngExt;
+use rand::rngs::SmallRng;
+
+/// Time in microseconds.
+pub type Micros = u64;
+
+pub const MILLISECOND: Micros = 1_000;
+pub const SECOND: Micros = 1_000 * MILLISECOND;
+pub const MINUTE: Micros = 60 * SECOND;
+pub const HOUR: Micros = 60 * MINUTE;
+pub const DAY: Micros = 24 * HOUR;
+
+/// Lengths of tasks. A load is tasks of one length, of which there are always more than cores.
+pub const TASKS: [Micros; 5] = [MILLISECOND, 100 * MILLISECOND, 10 * SECOND, MINUTE, 10 * MINUTE];
+
+/// Time of a core that a call costs beside its task: the round trip of a hot call of 64 bytes to another host, over
+/// `tcp;ofi_rxm` (docs/performance.md). Calls in flight would hide most of it.
+pub const CALL: Micros = 15;
+
+/// Cores of a node: those of Piz Daint's XC50 nodes, which are three of four; the others have 36.
+pub const CORES: u64 = 12;
+
+/// Median of the idle periods of Piz Daint's nodes. Its samples count nodes and name none, so this cannot be seen in
+/// them; five to six minutes are published.
+pub const MEDIAN_IDLE: Micros = 330 * SECOND;
+
+/// Longest step between two samples that counts. At the change to summer time the clock of the trace jumps by an hour.
+pub const STEP_MAX: Micros = 10 * MINUTE;
+
+/// Distribution of a cost, known by some points. Between them it is linear, which puts the mean of a skewed cost too
+/// high, so no policy looks better than measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Cost {
+    pub least: Micros,
+    pub median: Micros,
+    pub p99: Micros,
+    pub most: Micros,
+}
+
+impl Cost {
+    pub const fn always(time: Micros) -> Self {
+        Self {
+            least: time,
+            median: time,
+            p99: time,
+            most: time,
+        }
+    }
+
+    /// Any time of a range, all equally often.
+    pub const fn uniform(least: Micros, most: Micros) -> Self {
+        let width = most - least;
+        Self {
+            least,
+            median: least + width / 2,
+            p99: least + width * 99 / 100,
+            most,
+        }
+    }
+
+    /// Draws a cost.
+    pub fn draw(&self, random: &mut SmallRng) -> Micros {
+        const ALL: u64 = 1_000_000;
+        const MEDIAN: u64 = ALL / 2;
+        const P99: u64 = ALL / 100 * 99;
+        if self.least == self.most {
+            return self.least;
+        }
+        let rank = random.random_range(0..ALL);
+        let (from, to, rank, ranks) = match rank {
+            0..MEDIAN => (self.least, self.median, rank, MEDIAN),
+            MEDIAN..P99 => (self.median, self.p99, rank - MEDIAN, P99 - MEDIAN),
+            _ => (self.p99, self.most, rank - P99, ALL - P99),
+        };
+        from + (to - from) * rank / ranks
+    }
+}
+
+/// Policy: how the platform gets idle nodes, and gives them back.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    pub name: &'static str,
+    /// From the moment that a node is idle, or that the last pilot on it has ended, until the platform has it.
+    pub wait: Cost,
+    /// From then until the first call.
+    pub start: Cost,
+    /// Time after which the batch system ends a pilot.
+    pub walltime: Option<Micros>,
+    /// From the batch system's decision that a job gets the node until the node is free. The job waits for that.
+    pub give_back: Cost,
+}
+
+/// The agent stays on the node, outside the batch system's books; it takes the node in the epilog and yields it in the
+/// prolog. Measured in 300 rounds on two cores that were busy with Python tasks, `hotlease-node` being run as a
+/// process: retake to first call of a new executor 31 ms, p99 1.94 s, longest 2.7 s; yield 5.0 ms, p99 9.1, longest 9.7.
+pub const PROLOG: Policy = Policy {
+    name: "prolog",
+    wait: Cost::always(0),
+    start: Cost {
+        least: 31 * MILLISECOND,
+        median: 31 * MILLISECOND,
+        p99: 1_940 * MILLISECOND,
+        most: 2_700 * MILLISECOND,
+    },
+    walltime: None,
+    give_back: Cost {
+        least: 5 * MILLISECOND,
+        median: 5 * MILLISECOND,
+        p99: 9_100,
+        most: 9_700,
+    },
+};
+
+/// A pilot is a job of low priority that the batch system preempts. There are always enough of them in the queue, and
+/// no limit on how many start at once.
+/// - Wait: an 8-core job starts 0.3 to 3.0 s after its submission on an idle node, measured with Slurm 22.05 on
+///   loopback. No backfill cycle is added (see [`VARIANTS`]).
+/// - Start: first result of a program where no platform runs, 57 ms at best, 71 ms in the median (docs/performance.md);
+///   the bound that the project sets itself, 1 s, is taken for the longest.
+/// - Give back: a preempted pilot delays the job by 1.0 to 4.0 s if it is a step and ends at SIGTERM, measured there too.
+const fn pilot(name: &'static str, walltime: Micros) -> Policy {
+    Policy {
+        name,
+        wait: Cost::uniform(300 * MILLISECOND, 3 * SECOND),
+        start: Cost {
+            least: 57 * MILLISECOND,
+            median: 71 * MILLISECOND,
+            p99: SECOND,
+            most: SECOND,
+        },
+        walltime: Some(walltime),
+        give_back: Cost::uniform(SECOND, 4 * SECOND),
+    }
+}
+
+pub const POLICIES: [Policy; 4] = [
+    PROLOG,
+    pilot("pilot-2min", 2 * MINUTE),
+    pilot("pilot-10min", 10 * MINUTE),
+    pilot("pilot-60min", HOUR),
+];
+
+/// Policies with a cost changed, to show how much depends on it.
+pub const VARIANTS: [Policy; 3] = [
+    // The longest retake that was seen, each time.
+    Policy {
+        name: "prolog, slow",
+        start: Cost::always(2_700 * MILLISECOND),
+        ..PROLOG
+    },
+    // Only the backfill scheduler looks at pilots, every 30 s (Slurm's default for `bf_interval`).
+    Policy {
+        name: "pilot-10min, backfill",
+        wait: Cost::uniform(300 * MILLISECOND, 33 * SECOND),
+        ..pilot("", 10 * MINUTE)
+    },
+    // A plain batch script and a grace time: jobs were 32 to 55 s late.
+    Policy {
+        name: "pilot-10min, script",
+        give_back: Cost::uniform(32 * SECOND, 55 * SECOND),
+        ..pilot("", 10 * MINUTE)
+    },
+];
+
+/// Generated site: jobs that arrive at random, and wait in one queue with backfill.
+#[derive(Debug, Clone, Copy)]
+pub struct Site {
+    pub nodes: u32,
+    /// Time until the site is as full as it stays; not part of the trace.
+    pub filling: Micros,
+    pub length: Micros,
+    /// Node time of the jobs that arrive, in percent of what the site has.
+    pub load_percent: u32,
+    /// Nodes of a job, log-uniform.
+    pub nodes_max: u32,
+    /// Time that a job runs, log-uniform (as many between 1 and 10 minutes as between 10 and 100).
+    pub runtime_min: Micros,
+    pub runtime_max: Micros,
+    /// A job asks for up to so many times its run time, and for no more than `runtime_max`.
+    pub overestimate_max: u32,
+    /// Jobs of the queue that backfill looks at.
+    pub backfill_depth: usize,
+    /// Time between the samples from which the idle periods are inferred, to compare them with the true ones.
+    pub sample_step: Micros,
+}
+
+pub const SITE: Site = Site {
+    nodes: 1024,
+    filling: 5 * DAY,
+    length: 30 * DAY,
+    load_percent: 90,
+    nodes_max: 256,
+    runtime_min: 30 * SECOND,
+    runtime_max: DAY,
+    overestimate_max: 4,
+    backfill_depth: 100,
+    sample_step: 100 * SECOND,
+};
