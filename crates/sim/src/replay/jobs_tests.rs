@@ -38,6 +38,20 @@ fn idle_periods_of_three_jobs_are_as_by_hand() {
 }
 
 #[test]
+fn backfill_gives_away_only_nodes_that_the_first_job_does_not_need() {
+    // A has two of four nodes until 30, B waits for three. Of the two idle ones one is spare then: C gets it, and D, which
+    // comes at the same moment and is as long, waits until B ends at 50.
+    let jobs = [
+        job(10, 2, 20, 20),
+        job(15, 3, 20, 20),
+        job(16, 1, 50, 90),
+        job(16, 1, 50, 90),
+    ];
+    let expected = [(0, 10), (0, 10), (0, 16), (0, 30), (50, 100), (50, 100), (66, 100)];
+    assert_eq!(sorted(schedule(&jobs, 4, 10, 100)), expected);
+}
+
+#[test]
 fn backfill_looks_no_deeper_than_it_may() {
     let jobs = [job(10, 1, 20, 20), job(15, 2, 20, 20), job(16, 1, 10, 14)];
     assert_eq!(
