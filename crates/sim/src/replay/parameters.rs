@@ -23,7 +23,7 @@ pub const CALL: Micros = 15;
 pub const CORES: u64 = 12;
 
 /// Median of the idle periods of Piz Daint's nodes. Its samples count nodes and name none, so this cannot be seen in
-/// them; five to six minutes are published.
+/// them; five to six minutes are reported.
 pub const MEDIAN_IDLE: Micros = 330 * SECOND;
 
 /// Longest step between two samples that counts. At the change to summer time the clock of the trace jumps by an hour.
