@@ -27,7 +27,7 @@ struct Site {
     client: RemoteClient,
     _agent: Daemon,
     authority: Authority,
-    database: String,
+    database: server::Database,
     hosts: Hosts,
 }
 

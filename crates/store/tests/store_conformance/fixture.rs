@@ -1,6 +1,6 @@
 //! Stores to test, and records to put into them.
 
-use crate::server;
+use crate::server::{self, Database};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_store::{
     AgentRecord, BillQuery, LeaseRecord, LeaseState, LedgerRow, Limits, MemoryStore, PostgresOptions, ReportRecord,
@@ -14,11 +14,12 @@ pub(crate) const TENANT: &str = "uid:1";
 /// Arbitrary moment.
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
 
-/// Store under test, with the directory that must outlive it.
+/// Store under test, with the directory or database that must outlive it.
 pub(crate) struct TestStore {
     pub(crate) name: &'static str,
     pub(crate) store: Box<dyn Store>,
     _directory: Option<TempDir>,
+    _database: Option<Database>,
 }
 
 pub(crate) fn limits() -> Limits {
@@ -45,11 +46,13 @@ pub(crate) fn local_stores(limits: Limits) -> Vec<TestStore> {
             name: "memory",
             store: Box::new(MemoryStore::new(limits)),
             _directory: None,
+            _database: None,
         },
         TestStore {
             name: "SQLite",
             store: Box::new(open_sqlite(&directory.path().join("state"), options).expect("opened")),
             _directory: Some(directory),
+            _database: None,
         },
     ]
 }
@@ -67,6 +70,7 @@ pub(crate) fn stores(limits: Limits) -> Vec<TestStore> {
             name: "PostgreSQL",
             store: Box::new(open_postgres(&database, options).expect("opened")),
             _directory: None,
+            _database: Some(database),
         });
     }
     scenes
