@@ -1,11 +1,23 @@
 //! The last resort: an agent that does not answer is killed, with all its workers.
 
-use hotlease_fabric::socket::Socket;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 use nix::unistd::Pid;
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time for stopping all processes below the agent.
+const STOP_LIMIT: Duration = Duration::from_millis(100);
+/// Time that killed processes have to give back their memory.
+const DEATH_LIMIT: Duration = Duration::from_secs(1);
+/// Pause between two looks at them.
+const DEATH_LOOK: Duration = Duration::from_millis(1);
 
 /// What was killed.
 pub struct Forced {
@@ -13,50 +25,165 @@ pub struct Forced {
     pub agent: i32,
     /// Number of processes that it had started.
     pub processes: usize,
+    /// Number of killed processes that have not given back their memory yet.
+    pub dying: usize,
 }
 
-/// Kills the agent that listens at this socket, and all processes below it.
-pub fn kill_agent(socket: &Path) -> io::Result<Forced> {
-    // The kernel tells the process that listens, whether or not it still accepts.
-    let agent = Socket::connect(socket)?.peer()?.pid;
-    let killed = |pid: i32| kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok();
+/// Kills the agent that listens at the first of these sockets that takes a connection, and all processes below it.
+pub fn kill_agent(sockets: &[&Path]) -> io::Result<Forced> {
+    let (socket, agent) = first_listener(sockets)?;
+    let send = |pid: i32, signal: Signal| kill(Pid::from_raw(pid), signal).is_ok();
     // Stopped first, so that it starts nothing while its processes are counted.
     kill(Pid::from_raw(agent), Signal::SIGSTOP)?;
-    let below = below(agent, &parents()?);
-    killed(agent);
-    let processes = below.into_iter().filter(|pid| killed(*pid)).count();
-    Ok(Forced { agent, processes })
-}
-
-/// Parent of each process.
-fn parents() -> io::Result<HashMap<i32, i32>> {
-    let mut parents = HashMap::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        // A process that has ended meanwhile has no parent any more.
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        if let Some(parent) = parent_in(&stat) {
-            parents.insert(pid, parent);
+    // The agent may have ended before that, and its number may be another process's: that one does not listen.
+    match listener(socket) {
+        Ok(now) if now == agent => {}
+        // A stopped agent accepts nothing, so its queue may be full now.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        _ => {
+            send(agent, Signal::SIGCONT);
+            return Err(io::Error::other(format!("agent {agent} has ended by itself")));
         }
     }
-    Ok(parents)
+    let below = stop_below(agent);
+    // Children before their parents: a stopped parent does not reap, so no number belongs to another process yet.
+    let processes = below.iter().rev().filter(|pid| send(**pid, Signal::SIGKILL)).count();
+    send(agent, Signal::SIGKILL);
+    let dying = wait_for_deaths(below.iter().chain([&agent]));
+    Ok(Forced {
+        agent,
+        processes,
+        dying,
+    })
 }
 
-/// Parent in the text of `/proc/PID/stat`, behind the program's name, which may contain anything.
-fn parent_in(stat: &str) -> Option<i32> {
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+fn first_listener<'s>(sockets: &[&'s Path]) -> io::Result<(&'s Path, i32)> {
+    let mut failed = io::Error::from(io::ErrorKind::NotFound);
+    for socket in sockets {
+        match listener(socket) {
+            Ok(agent) => return Ok((socket, agent)),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }
 
-/// All processes below this one.
-fn below(top: i32, parents: &HashMap<i32, i32>) -> HashSet<i32> {
-    let mut found = HashSet::new();
-    let mut last = vec![top];
-    while let Some(parent) = last.pop() {
-        let children = parents.iter().filter(|(_, of)| **of == parent).map(|(pid, _)| *pid);
-        last.extend(children.filter(|pid| found.insert(*pid)));
+/// Process that listens at a socket, whether or not it still accepts. Does not wait: a queue that is full is an error.
+fn listener(path: &Path) -> io::Result<i32> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let owner = std::fs::metadata(folder)?.uid();
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let connection = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    connect(connection.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let peer = getsockopt(&connection, PeerCredentials)?;
+    checked_agent((peer.pid(), peer.uid()), owner).map_err(io::Error::other)
+}
+
+/// The process of a listener, if it can be an agent whose sockets lie in a folder of `owner`. That user could put a link
+/// to the socket of any other program there, such as one of process 1, below which all others are.
+fn checked_agent((pid, uid): (i32, u32), owner: u32) -> Result<i32, String> {
+    match pid {
+        // To the kernel 0 and less are groups of processes, this program's too.
+        ..=0 => Err("the agent is in another namespace of processes".into()),
+        1 => Err("process 1 listens at its socket".into()),
+        _ if uid != owner => Err(format!(
+            "process {pid} of user {uid} listens at its socket, whose folder is user {owner}'s"
+        )),
+        _ => Ok(pid),
+    }
+}
+
+/// Stops all processes below this stopped one; returns them, parents before children. One that forks meanwhile is found
+/// with its children: the looks go on until all are stopped.
+fn stop_below(top: i32) -> Vec<i32> {
+    let until = Instant::now() + STOP_LIMIT;
+    let mut signalled = HashSet::new();
+    let mut found = Vec::new();
+    while let Ok(table) = process_table() {
+        found = below(top, &table);
+        let running = found
+            .iter()
+            .filter(|pid| !table.get(pid).is_none_or(|process| process.is_still));
+        let running: Vec<i32> = running.copied().collect();
+        if running.is_empty() || Instant::now() >= until {
+            break;
+        }
+        for pid in running {
+            if kill(Pid::from_raw(pid), Signal::SIGSTOP).is_ok() {
+                signalled.insert(pid);
+            }
+        }
+    }
+    // One of them had ended before its signal, and another process has its number.
+    for other in signalled.iter().filter(|pid| !found.contains(pid)) {
+        let _ = kill(Pid::from_raw(*other), Signal::SIGCONT);
+    }
+    found
+}
+
+/// Waits until these processes have given back their memory; returns the number of those that have not.
+fn wait_for_deaths<'p>(processes: impl Iterator<Item = &'p i32> + Clone) -> usize {
+    let until = Instant::now() + DEATH_LIMIT;
+    loop {
+        let has_memory = |pid: &&i32| process(**pid).is_some_and(|process| !process.is_dead);
+        let left = processes.clone().filter(has_memory).count();
+        if left == 0 || Instant::now() >= until {
+            return left;
+        }
+        thread::sleep(DEATH_LOOK);
+    }
+}
+
+/// A process, as `/proc/PID/stat` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Process {
+    parent: i32,
+    /// Whether it runs nothing until it gets a signal, or is dead.
+    is_still: bool,
+    is_dead: bool,
+}
+
+/// Processes by number.
+fn process_table() -> io::Result<HashMap<i32, Process>> {
+    let mut table = HashMap::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let pid = name.to_str().and_then(|name| name.parse().ok());
+        // A process that has ended meanwhile has no parent any more.
+        table.extend(pid.and_then(|pid| Some((pid, process(pid)?))));
+    }
+    Ok(table)
+}
+
+fn process(pid: i32) -> Option<Process> {
+    process_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Process of a text of `/proc/PID/stat`: state and parent stand behind the program's name, which may contain anything.
+fn process_in(stat: &str) -> Option<Process> {
+    let mut words = stat.rsplit_once(") ")?.1.split(' ');
+    let state = words.next()?;
+    let is_dead = matches!(state, "Z" | "X" | "x");
+    Some(Process {
+        parent: words.next()?.parse().ok()?,
+        is_still: is_dead || matches!(state, "T" | "t"),
+        is_dead,
+    })
+}
+
+/// All processes below this one, parents before children.
+fn below(top: i32, table: &HashMap<i32, Process>) -> Vec<i32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for (pid, process) in table {
+        children.entry(process.parent).or_default().push(*pid);
+    }
+    let mut found = Vec::new();
+    let mut parent = Some(top);
+    let mut next = 0;
+    while let Some(of) = parent {
+        found.extend(children.remove(&of).into_iter().flatten());
+        parent = found.get(next).copied();
+        next += 1;
     }
     found
 }
@@ -64,19 +191,122 @@ fn below(top: i32, parents: &HashMap<i32, i32>) -> HashSet<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hotlease_fabric::socket::SocketListener;
+    use std::path::PathBuf;
+    use std::process::{Child, Command};
+
+    /// Names the socket of the test's agent in its environment.
+    const SOCKET: &str = "HOTLEASE_TEST_FORCE_SOCKET";
 
     #[test]
     fn children_of_children_are_below_and_others_are_not() {
-        let parents = HashMap::from([(2, 1), (3, 2), (4, 3), (5, 1), (6, 5), (7, 7)]);
-        assert_eq!(below(2, &parents), HashSet::from([3, 4]));
-        assert_eq!(below(7, &parents), HashSet::from([7]), "a circle ends");
-        assert_eq!(below(9, &parents), HashSet::new());
+        let process = |parent| Process {
+            parent,
+            is_still: false,
+            is_dead: false,
+        };
+        let parents = [(2, 1), (3, 2), (4, 3), (5, 1), (6, 5), (7, 7)];
+        let table = parents.map(|(pid, parent)| (pid, process(parent))).into();
+        assert_eq!(below(2, &table), [3, 4], "parents come first");
+        assert_eq!(below(7, &table), [7], "a circle ends");
+        assert_eq!(below(9, &table), [0; 0]);
     }
 
     #[test]
-    fn the_parent_stands_behind_any_name() {
-        assert_eq!(parent_in("7 (python3) T 12 7 7 0"), Some(12));
-        assert_eq!(parent_in("7 (a) S 1 b) S 3 7 7 0"), Some(3));
-        assert_eq!(parent_in(""), None);
+    fn state_and_parent_stand_behind_any_name() {
+        let stopped = Process {
+            parent: 12,
+            is_still: true,
+            is_dead: false,
+        };
+        assert_eq!(process_in("7 (python3) T 12 7 7 0"), Some(stopped));
+        let running = process_in("7 (a) S 1 b) S 3 7 7 0").expect("a process");
+        assert_eq!((running.parent, running.is_still), (3, false));
+        assert!(process_in("7 (a) Z 3 7").is_some_and(|process| process.is_dead && process.is_still));
+        assert_eq!(process_in(""), None);
+    }
+
+    #[test]
+    fn only_a_process_of_the_folder_s_owner_is_taken_for_the_agent() {
+        assert_eq!(checked_agent((7, 1000), 1000), Ok(7));
+        for (peer, owner) in [((0, 0), 0), ((-1, 0), 0), ((1, 0), 0), ((7, 0), 1000), ((7, 1000), 0)] {
+            assert!(checked_agent(peer, owner).is_err(), "{peer:?} in a folder of {owner}");
+        }
+    }
+
+    #[test]
+    fn a_full_queue_is_an_error_and_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("full.sock");
+        let _listening = SocketListener::bind(&path).expect("bound");
+        let mut waiting = 0;
+        let error = loop {
+            // Connections that were closed stay in the queue.
+            match listener(&path) {
+                Ok(pid) => assert_eq!(pid, std::process::id() as i32),
+                Err(error) => break error,
+            }
+            waiting += 1;
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "after {waiting}: {error}");
+        let other = folder.path().join("other.sock");
+        let _other = SocketListener::bind(&other).expect("bound");
+        let (found, _) = first_listener(&[&path, &other]).expect("another socket of it");
+        assert_eq!(found, other);
+    }
+
+    /// Process that is killed at the end of its test, too.
+    struct TestAgent(Child);
+
+    impl Drop for TestAgent {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Not a test by itself: the agent of the next one, with children that start children all the time.
+    #[test]
+    fn agent_of_a_test() {
+        let Some(path) = std::env::var_os(SOCKET).map(PathBuf::from) else {
+            return;
+        };
+        // Ends with its parent, in case the test fails.
+        let forks = "while kill -0 $PPID 2>/dev/null; do sleep 0.001; done";
+        let forking = || Command::new("sh").args(["-c", forks]).spawn();
+        let _children: Vec<Child> = (0..4).map(|_| forking().expect("a shell")).collect();
+        let _listening = SocketListener::bind(&path).expect("bound");
+        loop {
+            thread::park();
+        }
+    }
+
+    #[test]
+    fn the_agent_and_all_below_it_are_gone_when_the_call_returns() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("agent.sock");
+        let program = std::env::current_exe().expect("this test");
+        let agent = Command::new(program)
+            .args(["--exact", "force::tests::agent_of_a_test"])
+            .env(SOCKET, &path)
+            .spawn();
+        let mut agent = TestAgent(agent.expect("an agent"));
+        let pid = agent.0.id() as i32;
+        while listener(&path).is_err() {
+            assert_eq!(agent.0.try_wait().expect("its state"), None, "it has ended");
+            thread::sleep(DEATH_LOOK);
+        }
+        let before = below(pid, &process_table().expect("processes"));
+        let forced = kill_agent(&[&path]).expect("it listens");
+        assert_eq!((forced.agent, forced.dying), (pid, 0));
+        assert!(before.len() >= 4 && forced.processes >= 4, "{before:?}");
+        let alive = before
+            .iter()
+            .filter(|pid| process(**pid).is_some_and(|process| !process.is_dead));
+        assert_eq!(alive.collect::<Vec<_>>(), [&0; 0]);
+        assert!(process(pid).is_none_or(|process| process.is_dead));
+        agent.0.wait().expect("it is reaped");
+        let none = kill_agent(&[&path]).err().expect("no agent listens");
+        assert_eq!(none.kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -2,8 +2,9 @@
 //! `hotlease-node retake` in its epilog.
 //!
 //! It speaks to the agent of this node alone, by the node socket: it asks no batch system and uses no network. It takes
-//! at most [`LIMIT`], and its exit status is 0 in each case, because a prolog that fails drains the node. What it did is
-//! in the system's log (syslog, facility daemon).
+//! at most [`LIMIT`]; if it then kills the agent, it waits a second more for the memory of what it has killed. Its exit
+//! status is 0 in each case, because a prolog that fails drains the node. What it did is in the system's log (syslog,
+//! facility daemon).
 //!
 //! It keeps a file for each job that runs (`--jobs`), for an agent that starts meanwhile.
 
@@ -24,6 +25,8 @@ const LIMIT: Duration = Duration::from_millis(200);
 
 /// Name of the agent's socket in its runtime directory.
 const NODE_SOCKET: &str = "node.sock";
+/// Name of its socket for sessions of clients there.
+const SESSION_SOCKET: &str = "session.sock";
 
 /// Tells the agent of this node which batch jobs begin and end. The job is the one that the environment describes
 /// (SLURM_JOB_ID and so on). Exits with status 0 in each case.
@@ -62,6 +65,7 @@ fn main() {
     };
     let places = Places {
         socket: arguments.runtime_dir.join(NODE_SOCKET),
+        session_socket: arguments.runtime_dir.join(SESSION_SOCKET),
         jobs: arguments.jobs,
     };
     match arguments.action {

@@ -5,7 +5,7 @@ use crate::system_log;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::batch::{BatchJob, NodeAnswer, NodeRequest};
 use hotlease_wire::ids::JobId;
-use std::fs::Permissions;
+use std::fs::{self, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,8 @@ use std::time::Instant;
 pub struct Places {
     /// Node socket of the agent.
     pub socket: PathBuf,
+    /// Its socket for sessions of clients.
+    pub session_socket: PathBuf,
     /// Folder with a file of each running job, named by its number.
     pub jobs: PathBuf,
 }
@@ -38,15 +40,15 @@ pub fn yield_to(places: &Places, job: BatchJob, until: Instant) {
                 "job {id}: the node is free after {took} ms; leases that ended: {leases}"
             ));
         }
-        Ok(other) => free_by_force(&places.socket, id, &format!("the agent's answer is {other:?}")),
+        Ok(other) => free_by_force(places, id, &format!("the agent's answer is {other:?}")),
         Err(AskError::NoAgent(why)) => system_log::note(&format!("job {id}: no agent runs ({why})")),
-        Err(AskError::NoAnswer(why)) => free_by_force(&places.socket, id, &why),
+        Err(AskError::NoAnswer(why)) => free_by_force(places, id, &why),
     }
 }
 
 /// Tells the agent that a job has ended.
 pub fn retake(places: &Places, job: JobId, until: Instant) {
-    match std::fs::remove_file(places.jobs.join(job.to_string())) {
+    match fs::remove_file(places.jobs.join(job.to_string())) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             system_log::error(&format!("job {job}: the next agent takes it for running: {error}"));
         }
@@ -74,10 +76,13 @@ enum AskError {
 fn ask(socket: &Path, request: NodeRequest, until: Instant) -> Result<NodeAnswer, AskError> {
     let path = socket.to_owned();
     let (answers, answered) = mpsc::channel();
-    thread::spawn(move || {
+    let asking = thread::Builder::new().spawn(move || {
         // The receiver is gone once the time is over.
         let _ = answers.send(ask_at(&path, &request));
     });
+    if let Err(error) = asking {
+        return Err(AskError::NoAnswer(format!("it was not asked: {error}")));
+    }
     let left = until.saturating_duration_since(Instant::now());
     answered.recv_timeout(left).unwrap_or_else(|_| {
         let why = "the agent has not answered in time, or its socket takes no connection";
@@ -104,7 +109,7 @@ fn ask_at(path: &Path, request: &NodeRequest) -> Result<NodeAnswer, AskError> {
 
 /// Writes the file of a job. Whole or not at all.
 fn keep(folder: &Path, job: &BatchJob) -> io::Result<()> {
-    std::fs::create_dir_all(folder)?;
+    fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     // The agent reads it as its own user; only root writes here.
     file.as_file().set_permissions(Permissions::from_mode(0o644))?;
@@ -113,11 +118,20 @@ fn keep(folder: &Path, job: &BatchJob) -> io::Result<()> {
     Ok(())
 }
 
-fn free_by_force(socket: &Path, job: JobId, why: &str) {
-    match force::kill_agent(socket) {
-        Ok(Forced { agent, processes }) => system_log::error(&format!(
-            "job {job}: killed agent {agent} and {processes} processes of it, because {why}; start it again"
-        )),
+fn free_by_force(places: &Places, job: JobId, why: &str) {
+    match force::kill_agent(&[&places.socket, &places.session_socket]) {
+        Ok(Forced {
+            agent,
+            processes,
+            dying,
+        }) => {
+            let killed = format!("job {job}: killed agent {agent} and {processes} processes of it, because {why}");
+            let rest = match dying {
+                0 => String::new(),
+                _ => format!("; {dying} of them still give back their memory"),
+            };
+            system_log::error(&format!("{killed}{rest}; start it again"));
+        }
         Err(error) => system_log::error(&format!("job {job}: the node may not be free: {why}; {error}")),
     }
 }
