@@ -7,7 +7,7 @@ use hotlease_wire::batch::{BatchJob, NodeAnswer, NodeRequest};
 use hotlease_wire::ids::JobId;
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -48,7 +48,8 @@ pub fn yield_to(places: &Places, job: BatchJob, until: Instant) {
 
 /// Tells the agent that a job has ended.
 pub fn retake(places: &Places, job: JobId, until: Instant) {
-    match fs::remove_file(places.jobs.join(job.to_string())) {
+    let removed = check_folder(&places.jobs).and_then(|()| fs::remove_file(places.jobs.join(job.to_string())));
+    match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             system_log::error(&format!("job {job}: the next agent takes it for running: {error}"));
         }
@@ -109,13 +110,37 @@ fn ask_at(path: &Path, request: &NodeRequest) -> Result<NodeAnswer, AskError> {
 
 /// Writes the file of a job. Whole or not at all.
 fn keep(folder: &Path, job: &BatchJob) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
+    make_folder(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     // The agent reads it as its own user; only root writes here.
     file.as_file().set_permissions(Permissions::from_mode(0o644))?;
     file.write_all(&hotlease_wire::encode(job))?;
     file.persist(folder.join(job.id.to_string()))?;
     Ok(())
+}
+
+/// Makes the folder, if it is missing.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    if !fs::exists(folder)? {
+        fs::create_dir_all(folder)?;
+        // The agent reads it as its own user, also if the batch system's programs let others read nothing (umask).
+        fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+    }
+    check_folder(folder)
+}
+
+/// Refuses a folder in which other users could put links and files, or that is a link itself.
+fn check_folder(folder: &Path) -> io::Result<()> {
+    let there = fs::symlink_metadata(folder)?;
+    let own = nix::unistd::geteuid().as_raw();
+    let is_own = there.is_dir() && (there.uid() == own || there.uid() == 0) && there.mode() & 0o022 == 0;
+    match is_own {
+        true => Ok(()),
+        false => Err(io::Error::other(format!(
+            "{} is a link, or others than its owner and root can write to it",
+            folder.display()
+        ))),
+    }
 }
 
 fn free_by_force(places: &Places, job: JobId, why: &str) {
@@ -133,5 +158,24 @@ fn free_by_force(places: &Places, job: JobId, why: &str) {
             system_log::error(&format!("{killed}{rest}; start it again"));
         }
         Err(error) => system_log::error(&format!("job {job}: the node may not be free: {why}; {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_kept_only_where_no_other_user_can_write() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let (folder, link) = (parent.path().join("jobs"), parent.path().join("link"));
+        assert!(check_folder(&folder).is_err_and(|error| error.kind() == io::ErrorKind::NotFound));
+        make_folder(&folder).expect("it is made");
+        let mode = fs::metadata(&folder).expect("made").mode();
+        assert_eq!(mode & 0o777, 0o755, "the agent reads it as another user");
+        std::os::unix::fs::symlink(&folder, &link).expect("a link");
+        assert!(make_folder(&link).is_err());
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).expect("open to all");
+        assert!(make_folder(&folder).is_err() && check_folder(&folder).is_err());
     }
 }
