@@ -23,9 +23,17 @@ impl Swapping {
     /// # Panics
     /// If they do not start.
     pub fn start(count: usize, arguments: &[&str]) -> Self {
+        Self::start_with_limit("500ms", count, arguments)
+    }
+
+    /// Starts agents as [`Swapping::start`], which give a worker this time to save its state.
+    ///
+    /// # Panics
+    /// If they do not start.
+    pub fn start_with_limit(limit: &str, count: usize, arguments: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a folder");
         let path = directory.path().to_str().expect("text");
-        let all = [&["--swap-directory", path, "--swap-limit", "500ms"], arguments].concat();
+        let all = [&["--swap-directory", path, "--swap-limit", limit], arguments].concat();
         Self {
             nodes: Nodes::start_with(count, &all),
             directory,

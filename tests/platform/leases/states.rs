@@ -5,7 +5,7 @@ use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_tests::lease::LONG;
 use hotlease_tests::library::{compile, library};
 use hotlease_tests::nodes::Nodes;
-use hotlease_tests::platform::LIMIT;
+use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::session::RawSession;
 use hotlease_tests::swapping::{SAVING, Swapping};
 use hotlease_tests::wait::until_true;
@@ -14,7 +14,7 @@ use hotlease_wire::{Rejection, RunCertainty};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A library that has functions to save and restore its state.
@@ -340,6 +340,40 @@ fn a_library_without_the_two_functions_is_refused_before_anybody_is_asked() {
     let code = Code::open(stateful()).expect("a library");
     let error = Invoker::allocate(&code, options(&nodes)).expect_err("no directory");
     assert!(error.to_string().contains("--swap-directory"), "{error}");
+}
+
+/// A batch job's prolog on the node; returns what it says.
+fn yielded(scene: &Swapping, job: u64) -> String {
+    let mut prolog = Command::new(program("hotlease-node"));
+    let directory = scene.nodes.nodes[0].directory();
+    prolog
+        .arg("--runtime-dir")
+        .arg(directory)
+        .arg("--jobs")
+        .arg(directory.join("jobs"));
+    let done = prolog.arg("yield").env("SLURM_JOB_ID", job.to_string()).output();
+    String::from_utf8_lossy(&done.expect("it runs").stderr).into_owned()
+}
+
+#[test]
+fn a_batch_job_waits_neither_for_a_save_under_way_nor_for_a_lease_that_waits_for_a_state() {
+    let mut said = Vec::new();
+    // A busy host is late once, a fault each time.
+    for job in 1..=3 {
+        let scene = Swapping::start_with_limit("60s", 1, &["--swap-after", "1s"]);
+        let holder = lease(&scene);
+        put(&holder, "saves for ever");
+        let is_part = |path: &PathBuf| path.extension().is_some_and(|end| end == "part");
+        until_true("the idle worker saves its state", LIMIT, || {
+            scene.files().iter().any(is_part)
+        });
+        asked(&scene, |_| ()).expect("a lease that waits for the state");
+        said.push(yielded(&scene, job));
+        if said.iter().any(|said| said.contains("the node is free")) {
+            return;
+        }
+    }
+    panic!("{said:?}");
 }
 
 fn asked(scene: &Swapping, change: impl FnOnce(&mut AcquireRequest)) -> Result<Grant, Rejection> {

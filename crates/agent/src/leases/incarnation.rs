@@ -29,7 +29,7 @@ use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::frame::InvocationId;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::{LastInvocation, UsageTotals};
-use hotlease_wire::{Cause, Rejection};
+use hotlease_wire::{Cause, EndReason, Rejection};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
@@ -269,8 +269,16 @@ impl Incarnation {
                 invocation = self.died_in().map(tracing::field::display), %cause, "worker died"
             );
         }
-        self.end_state(&cause).await;
-        self.state.send_replace(IncarnationState::Gone { cause, output });
+        // A file system may take long to make a written state durable. A batch job does not wait for that.
+        let is_for_job = matches!(cause, Cause::LeaseEnded(EndReason::BatchJob(_)));
+        if !is_for_job {
+            self.end_state(&cause).await;
+        }
+        let gone = IncarnationState::Gone {
+            cause: cause.clone(),
+            output,
+        };
+        self.state.send_replace(gone);
         let held = self.core_time();
         let (used, functions) = match self.usage.get() {
             Some(block) => {
@@ -290,6 +298,9 @@ impl Incarnation {
             functions,
         });
         self.is_booked_out.send_replace(true);
+        if is_for_job {
+            self.end_state(&cause).await;
+        }
     }
 
     /// Cause of the end of an incarnation that has no process yet.
@@ -307,7 +318,12 @@ impl Incarnation {
         (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
         lease: &ServedLease,
     ) -> (Option<Arc<StartedWorker>>, Result<(), BringUpError>) {
-        if let Err(why) = self.find_state().await {
+        let found = tokio::select! {
+            biased;
+            () = self.until_killed() => return (None, Err(BringUpError::Ended)),
+            found = self.find_state() => found,
+        };
+        if let Err(why) = found {
             return (None, Err(BringUpError::Reason(why)));
         }
         // A pooled worker may have died unnoticed; that is no reason to fail.
@@ -348,7 +364,7 @@ impl Incarnation {
         let _ = killed.wait_for(Option::is_some).await;
     }
 
-    async fn until_exit(&self, worker: &StartedWorker) {
+    async fn until_exit(&self, worker: &Arc<StartedWorker>) {
         tokio::select! {
             _ = worker.wait_for_exit() => {}
             () = self.until_killed() => {

@@ -5,7 +5,9 @@ use crate::leases::cause::KillReason;
 use crate::leases::libraries::LoadedCode;
 use crate::workers::worker::{StartError, StartedWorker};
 use hotlease_wire::{Cause, EndReason, Rejection};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// Time for saving a state while a batch job waits for the node.
 const BEFORE_JOB_LIMIT: Duration = Duration::from_millis(80);
@@ -47,7 +49,7 @@ impl Incarnation {
     }
 
     /// Saves the state at the end of its lease, before it is killed, if no function runs.
-    pub(super) async fn save_state(&self, worker: &StartedWorker) {
+    pub(super) async fn save_state(&self, worker: &Arc<StartedWorker>) {
         let limit = match *self.killed.borrow() {
             Some(KillReason::LeaseEnded(EndReason::BatchJob(_))) => Some(BEFORE_JOB_LIMIT),
             Some(KillReason::LeaseEnded(_)) => Some(Duration::MAX),
@@ -56,8 +58,11 @@ impl Incarnation {
         if let (Some(keeping), Some(limit)) = (&self.keeping, limit)
             && self.running().next().is_none()
         {
-            // Result ignored: `save` records it.
-            let _ = keeping.save(worker, limit).await;
+            let (keeping, worker) = (Arc::clone(keeping), Arc::clone(worker));
+            // A task of its own: it goes on, and ends with the worker, if it waits for another save of this state or for
+            // the file system. Result ignored: `save` records it.
+            let saving = tokio::spawn(async move { keeping.save(&worker, limit).await.is_ok() });
+            let _ = timeout(limit, saving).await;
         }
     }
 
