@@ -19,7 +19,8 @@ enum StateStage {
     /// Not looked for yet.
     NotLookedFor,
     /// Held by this lease; with the saved state, if any, until that is restored.
-    Held(StateLock, Option<TakenState>),
+    /// Dropped in this order: an unrestored state is put back before another lease can look for it.
+    Held(Option<TakenState>, StateLock),
     /// In the worker only.
     Living(StateLock),
     /// Written; the worker serves no client any more.
@@ -65,11 +66,10 @@ impl WorkerStateKeeper {
         let hold = self.hold().await?;
         let finding = spawn_blocking(move || {
             let taken = hold.take_saved()?;
-            Ok::<_, StartError>((hold, taken))
+            Ok::<_, StartError>(StateStage::Held(taken, hold))
         });
         let found = self.in_time(FILES_LIMIT, finding).await;
-        let (hold, taken) = found.map_err(StartError::for_now)??;
-        *self.progress.lock().await = StateStage::Held(hold, taken);
+        *self.progress.lock().await = found.map_err(StartError::for_now)??;
         Ok(())
     }
 
@@ -94,7 +94,7 @@ impl WorkerStateKeeper {
     pub async fn restore(&self, worker: &StartedWorker) -> Result<(), StartError> {
         let mut progress = self.progress.lock().await;
         let (hold, taken) = match std::mem::replace(&mut *progress, StateStage::Ended) {
-            StateStage::Held(hold, taken) => (hold, taken),
+            StateStage::Held(taken, hold) => (hold, taken),
             other => {
                 *progress = other;
                 return Ok(());
@@ -119,7 +119,7 @@ impl WorkerStateKeeper {
         let name = &self.wanted.name;
         if let Err(why) = restored {
             // Put back at its end, unless another worker restores it.
-            *progress = StateStage::Held(hold, Some(taken));
+            *progress = StateStage::Held(Some(taken), hold);
             self.say(format!("state `{name}`: not restored from {path}: {why}"));
             return Err(StartError {
                 why: format!(

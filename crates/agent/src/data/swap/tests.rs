@@ -303,6 +303,27 @@ async fn many_leases_that_wait_for_one_state_hold_no_threads() {
     drop(first);
 }
 
+#[tokio::test]
+async fn a_state_that_was_not_restored_is_there_as_soon_as_another_lease_may_have_it() {
+    let (_folder, options) = scene();
+    save(&options, b"weights");
+    let options = Arc::new(options);
+    for round in 0..200 {
+        let keeper = WorkerStateKeeper::new(Arc::clone(&options), model(1), "node1".into());
+        keeper.begin().await.expect("no lease has it");
+        let other = Arc::clone(&options);
+        let next = std::thread::spawn(move || {
+            loop {
+                if let Ok(hold) = hold(&other, model(2)) {
+                    break hold.take_saved().map(|taken| taken.is_some());
+                }
+            }
+        });
+        drop(keeper);
+        assert_eq!(next.join().expect("no panic"), Ok(true), "round {round}");
+    }
+}
+
 #[test]
 fn folders_that_others_may_enter_or_rename_in_are_refused() {
     let (folder, options) = scene();
