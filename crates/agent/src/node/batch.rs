@@ -6,8 +6,10 @@ use hotlease_wire::Rejection;
 use hotlease_wire::batch::{BatchJob, JobShare};
 use hotlease_wire::ids::JobId;
 use hotlease_wire::limits::MESSAGE_BYTES_MAX;
-use std::fs::{self, File};
+use nix::fcntl::OFlag;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -73,8 +75,29 @@ impl Node {
 /// The job of a file, if the file is whole.
 fn read_job(path: &Path) -> Option<BatchJob> {
     let mut bytes = Vec::new();
-    let file = File::open(path).ok()?;
+    // A link would lead elsewhere, and a pipe would be waited for.
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)
+        .ok()?;
     file.take(MESSAGE_BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
     let job = hotlease_wire::decode::<BatchJob>(&bytes).ok()?;
     job.check().is_ok().then_some(job)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::stat::Mode;
+
+    #[test]
+    fn a_pipe_or_link_in_the_place_of_a_job_s_file_is_neither_waited_for_nor_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (pipe, link) = (folder.path().join("7"), folder.path().join("8"));
+        nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).expect("a pipe");
+        std::os::unix::fs::symlink("/dev/zero", &link).expect("a link");
+        assert_eq!((read_job(&pipe), read_job(&link)), (None, None));
+    }
 }
