@@ -334,6 +334,7 @@ impl LeaseBook {
                 limit: memory_left,
             });
         }
+        self.check_share(&spec)?;
         // Refused before anything is taken.
         if self.epoch.0 == u32::MAX {
             self.next_epoch()?;

@@ -124,6 +124,34 @@ fn memory_of_a_job_costs_the_youngest_leases_also_those_with_their_share() {
 }
 
 #[test]
+fn leases_that_ask_for_no_memory_take_none_of_a_job_s() {
+    let mut book = LeaseBook::new(0..4, 400);
+    let first = granted(&mut book, 1, request(1, 1), Duration::ZERO);
+    // A hundred are held. Two hundred are left for three cores.
+    let _ = book.step(begin(JOB, part([3], [], 200)), SECOND);
+    granted(&mut book, 2, request(1, 1), SECOND);
+    let refusal = book.step(grant(3, request(1, 1)), SECOND).refusal;
+    let full = Rejection::NoCapacity {
+        asked: 1,
+        free: 0,
+        offered: 3,
+    };
+    assert_eq!(refusal, Some(full.clone()));
+    assert!(book.has_room_for(JOB), "the leases have 166 of 200");
+    // A lease that is ending holds its memory until its worker is gone, and another does not take what it leaves.
+    let step = book.step(begin(JOB, part([0, 3], [], 250)), SECOND);
+    assert_eq!(killed(&step), [(id(1), EndReason::BatchJob(JOB))]);
+    assert!(book.step(grant(3, request(1, 1)), SECOND).refusal.is_some());
+    let _ = book.step(gone(id(1), 0, first), SECOND);
+    assert!(book.has_room_for(JOB), "66 are held of 150");
+    // Jobs may have all memory and not all cores: no memory is no share, and would be no limit.
+    let _ = book.step(begin(JOB, part([3], [], 400)), SECOND);
+    assert_eq!(book.step(grant(4, request(1, 1)), SECOND).refusal, Some(full));
+    let _ = book.step(BookEvent::EndJob { job: JOB }, SECOND);
+    granted(&mut book, 5, request(1, 1), SECOND);
+}
+
+#[test]
 fn a_job_brings_no_deadline_of_an_operator_forward_and_an_operator_offers_no_more_than_jobs_leave() {
     let mut book = LeaseBook::new(0..3, 0);
     granted(&mut book, 1, request(3, 1), Duration::ZERO);

@@ -59,7 +59,7 @@ impl BatchJobs {
     }
 
     /// The job that may use the most memory, if any was given some.
-    fn largest(&self) -> Option<JobId> {
+    pub(super) fn largest(&self) -> Option<JobId> {
         let given = self.iter().filter_map(|(job, share)| match share {
             JobShare::Part { memory_bytes, .. } if *memory_bytes > 0 => Some((*memory_bytes, job)),
             _ => None,

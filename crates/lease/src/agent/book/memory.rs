@@ -1,7 +1,9 @@
 //! Memory of a node, and what leases hold of it.
 
 use super::LeaseBook;
+use crate::agent::CoreLease;
 use crate::request::{CoreUse, LeaseSpec};
+use hotlease_wire::Rejection;
 
 impl LeaseBook {
     /// Memory of each worker of a lease that asks for none: the node's memory for each of its cores, times the cores
@@ -23,8 +25,48 @@ impl LeaseBook {
 
     /// Memory that new leases may still ask for, bytes.
     pub fn memory_left(&self) -> u64 {
-        self.leases.values().fold(self.memory_bytes, |left, lease| {
-            left.saturating_sub(lease.request.spec.all_memory_bytes())
+        let held = |lease: &CoreLease| match self.is_memory_of_jobs() {
+            true => lease.memory_bytes,
+            false => lease.request.spec.all_memory_bytes(),
+        };
+        let leases = self.leases.values();
+        leases.fold(self.memory_bytes, |left, lease| left.saturating_sub(held(lease)))
+    }
+
+    /// Whether batch jobs were given some of the node's memory. Then all leases together hold no more than is left,
+    /// shares included: they would use memory of the jobs, not only each other's.
+    fn is_memory_of_jobs(&self) -> bool {
+        self.offer.memory_bytes > 0 && self.jobs.largest().is_some()
+    }
+
+    /// Refuses a lease that asks for no memory, if batch jobs leave less than its share.
+    pub(super) fn check_share(&self, spec: &LeaseSpec) -> Result<(), Rejection> {
+        if spec.memory_bytes > 0 || !self.is_memory_of_jobs() {
+            return Ok(());
+        }
+        let (share, left) = (self.memory_share(spec), self.memory_left());
+        // 0 would be no limit.
+        if share > 0 && share.saturating_mul(spec.workers.into()) <= left {
+            return Ok(());
+        }
+        let of_slot = self.memory_share(&LeaseSpec {
+            slots_per_worker: 1,
+            ..*spec
+        });
+        let with_memory = left.checked_div(of_slot).unwrap_or(0);
+        let with_memory = u32::try_from(with_memory).unwrap_or(u32::MAX);
+        let (asked, offered) = (spec.all_slots(), self.offered_cores());
+        Err(match spec.sharing {
+            CoreUse::Exclusive(_) => Rejection::NoCapacity {
+                asked,
+                free: self.free_cores().min(with_memory),
+                offered,
+            },
+            CoreUse::Shared => Rejection::NoPlaces {
+                asked,
+                free: self.free_places().min(with_memory),
+                offered: offered * self.places_per_core(),
+            },
         })
     }
 }
