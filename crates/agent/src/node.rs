@@ -380,12 +380,8 @@ impl Node {
         });
         let (program, hidden) = python.map(of_python).transpose()?.unzip();
         let told = self.told(isolation, program.as_deref(), &hidden.unwrap_or_default());
-        let memory_bytes = match request.spec.memory_bytes {
-            0 => self.tables().book.memory_share(&request.spec),
-            asked => asked,
-        };
-        let terms = Terms {
-            memory_bytes,
+        let mut terms = Terms {
+            memory_bytes: request.spec.memory_bytes,
             request: Arc::clone(request),
             asked: since,
             image: isolation.waited(),
@@ -412,7 +408,11 @@ impl Node {
         if asker == Requester::Client {
             direct::admit(&self.identity, &tables, request)?;
         }
-        let all_memory_bytes = terms.all_memory_bytes();
+        // Under the lock of the grant: a batch job that begins before it takes memory away.
+        if request.spec.memory_bytes == 0 {
+            terms.memory_bytes = tables.book.memory_share(&request.spec);
+        }
+        let (memory_bytes, all_memory_bytes) = (terms.memory_bytes, terms.all_memory_bytes());
         // Before the step, whose actions refer to it.
         tables
             .leases
