@@ -65,12 +65,13 @@ impl Death {
     /// Progress with an invocation, if the worker left a record of an invocation that used the same channel, and the
     /// same part of it (ring or express entry).
     fn state_of(&self, invocation: InvocationId, depth: u32) -> Option<CallState> {
-        self.begun().iter().find_map(|last| {
-            Some(match invocation.behind(last.invocation, depth)? {
-                1.. => CallState::NotBegun,
-                0 if !last.ended => CallState::Begun,
-                _ => CallState::Answered,
-            })
+        let behind = |last: &LastInvocation| Some((invocation.behind(last.invocation, depth)?, last.ended));
+        // Of several the latest: after 32,768 channels of one worker, names of invocations on two of them are alike, and
+        // that of another slot must not deny that this one began.
+        Some(match self.begun().iter().filter_map(behind).min()? {
+            (1.., _) => CallState::NotBegun,
+            (0, false) => CallState::Begun,
+            _ => CallState::Answered,
         })
     }
 
@@ -294,6 +295,22 @@ mod tests {
                 };
                 assert_eq!(death.error(unanswered, true).ran(), RunCertainty::No);
                 assert_eq!(death.error(unanswered, false).ran(), RunCertainty::Unknown);
+            }
+        }
+    }
+
+    #[test]
+    fn a_channel_of_a_name_that_is_alike_does_not_deny_that_an_invocation_began() {
+        let alike = InvocationId::new(Seq::new(3 + (1 << 15), 5), 5);
+        let last = |invocation| LastInvocation {
+            invocation,
+            ended: false,
+        };
+        for own in [7, 8] {
+            let death = killed(Cause::OutOfMemory, &[last(alike), last(number(own))]);
+            for replies_seen in [false, true] {
+                let ran = death.error(unanswered(7, true), replies_seen).ran();
+                assert_eq!(ran, RunCertainty::Unknown, "its slot has begun {own}");
             }
         }
     }
