@@ -1,10 +1,10 @@
 //! Program that a batch system runs on a node before and after each job: `hotlease-node yield` in its prolog,
 //! `hotlease-node retake` in its epilog.
 //!
-//! It speaks to the agent of this node alone, by the node socket: it asks no batch system and uses no network. It takes
-//! at most [`LIMIT`]; if it then kills the agent, it waits a second more for the memory of what it has killed. Its exit
-//! status is 0 in each case, because a prolog that fails drains the node. What it did is in the system's log (syslog,
-//! facility daemon).
+//! It speaks to the agent of this node alone, by the node socket: it asks no batch system and uses no network. An
+//! agent that has not answered within [`LIMIT`] is killed, unless it lives and waits for workers to die, which takes the
+//! kernel longer if they held much memory. The exit status is 0 in each case, because a prolog that fails drains the
+//! node. What was done is in the system's log (syslog, facility daemon).
 //!
 //! It keeps a file for each job that runs (`--jobs`), for an agent that starts meanwhile.
 

@@ -5,13 +5,21 @@ use crate::system_log;
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::batch::{BatchJob, NodeAnswer, NodeRequest};
 use hotlease_wire::ids::JobId;
+use nix::sys::socket::{Shutdown, shutdown};
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Time in which an agent that lives closes a connection that asks for nothing.
+const SIGN_LIMIT: Duration = Duration::from_millis(100);
+/// Time that an agent that lives has for workers that it has killed: the kernel takes up to 0.2 s for each GiB of a process
+/// (measured), and would take as long if the agent were killed, too.
+const DYING_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where the agent and the running jobs are found.
 pub struct Places {
@@ -33,7 +41,7 @@ pub fn yield_to(places: &Places, job: BatchJob, until: Instant) {
         ));
     }
     let begin = Instant::now();
-    match ask(&places.socket, NodeRequest::Yield(job), until) {
+    match free(&places.socket, NodeRequest::Yield(job), until) {
         Ok(NodeAnswer::Free { leases }) => {
             let took = begin.elapsed().as_millis();
             system_log::note(&format!(
@@ -65,7 +73,33 @@ pub fn retake(places: &Places, job: JobId, until: Instant) {
     }
 }
 
+/// Sends a request to free what a job may use. Waits for the answer until `until`, or longer if the agent lives and waits
+/// for its workers.
+fn free(socket: &Path, request: NodeRequest, until: Instant) -> Result<NodeAnswer, AskError> {
+    let answered = send(socket, request)?;
+    let longer = || match lives(socket) {
+        true => wait_for(&answered, Instant::now() + DYING_LIMIT),
+        false => None,
+    };
+    let answer = wait_for(&answered, until).or_else(longer);
+    answer.unwrap_or_else(|| Err(AskError::in_time()))
+}
+
+/// Whether the agent serves its socket: it closes a connection that asks for nothing.
+fn lives(socket: &Path) -> bool {
+    let path = socket.to_owned();
+    let closes = move || {
+        let socket = Socket::connect(&path).ok()?;
+        shutdown(socket.as_raw_fd(), Shutdown::Write).ok()?;
+        let end = socket.receive::<NodeAnswer>().ok()?;
+        Some(end.is_none())
+    };
+    let closed = on_a_thread(move || closes() == Some(true));
+    closed.is_ok_and(|closed| wait_for(&closed, Instant::now() + SIGN_LIMIT) == Some(true))
+}
+
 /// Reason why there is no answer.
+#[derive(Debug)]
 enum AskError {
     /// There is no agent.
     NoAgent(String),
@@ -73,22 +107,37 @@ enum AskError {
     NoAnswer(String),
 }
 
-/// Sends a request on a thread of its own: a connection to an agent that is stopped may wait for ever.
-fn ask(socket: &Path, request: NodeRequest, until: Instant) -> Result<NodeAnswer, AskError> {
-    let path = socket.to_owned();
-    let (answers, answered) = mpsc::channel();
-    let asking = thread::Builder::new().spawn(move || {
-        // The receiver is gone once the time is over.
-        let _ = answers.send(ask_at(&path, &request));
-    });
-    if let Err(error) = asking {
-        return Err(AskError::NoAnswer(format!("it was not asked: {error}")));
+impl AskError {
+    fn in_time() -> Self {
+        Self::NoAnswer("the agent has not answered in time, or its socket takes no connection".into())
     }
+}
+
+/// Sends a request, and waits for its answer.
+fn ask(socket: &Path, request: NodeRequest, until: Instant) -> Result<NodeAnswer, AskError> {
+    let answered = send(socket, request)?;
+    wait_for(&answered, until).unwrap_or_else(|| Err(AskError::in_time()))
+}
+
+fn send(socket: &Path, request: NodeRequest) -> Result<Receiver<Result<NodeAnswer, AskError>>, AskError> {
+    let path = socket.to_owned();
+    let asked = on_a_thread(move || ask_at(&path, &request));
+    asked.map_err(|error| AskError::NoAnswer(format!("it was not asked: {error}")))
+}
+
+/// Does something on a thread of its own: a connection to an agent that is stopped may wait for ever.
+fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Receiver<T>> {
+    let (results, result) = mpsc::channel();
+    thread::Builder::new().spawn(move || {
+        // The receiver is gone once the time is over.
+        let _ = results.send(work());
+    })?;
+    Ok(result)
+}
+
+fn wait_for<T>(result: &Receiver<T>, until: Instant) -> Option<T> {
     let left = until.saturating_duration_since(Instant::now());
-    answered.recv_timeout(left).unwrap_or_else(|_| {
-        let why = "the agent has not answered in time, or its socket takes no connection";
-        Err(AskError::NoAnswer(why.into()))
-    })
+    result.recv_timeout(left).ok()
 }
 
 fn ask_at(path: &Path, request: &NodeRequest) -> Result<NodeAnswer, AskError> {
@@ -164,6 +213,45 @@ fn free_by_force(places: &Places, job: JobId, why: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hotlease_fabric::socket::SocketListener;
+
+    const SOON: Duration = Duration::from_millis(50);
+    const REQUEST: NodeRequest = NodeRequest::Retake(JobId(7));
+
+    /// Answers a request once a connection has asked for nothing, which comes when the time for the answer is over.
+    fn answer_late(listener: &SocketListener) {
+        let (mut asked, mut is_over) = (None, false);
+        while asked.is_none() || !is_over {
+            let Ok(socket) = listener.accept() else {
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            match socket.receive::<NodeRequest>().expect("readable") {
+                Some(_) => asked = Some(socket),
+                None => is_over = true,
+            }
+        }
+        // The other end may have given up.
+        let _ = asked.map(|asked| asked.send(&NodeAnswer::Free { leases: 1 }, &[]));
+    }
+
+    #[test]
+    fn an_agent_that_lives_has_time_for_the_memory_of_its_workers() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let stopped = folder.path().join("stopped.sock");
+        let _listener = SocketListener::bind(&stopped).expect("bound");
+        let answer = free(&stopped, REQUEST, Instant::now() + SOON);
+        assert!(matches!(answer, Err(AskError::NoAnswer(_))), "{answer:?}");
+        // A busy host closes the connection too late once, an agent that is given no time each time.
+        let lasts = (0..3).any(|attempt| {
+            let path = folder.path().join(format!("{attempt}.sock"));
+            let listener = SocketListener::bind(&path).expect("bound");
+            thread::spawn(move || answer_late(&listener));
+            let answer = free(&path, REQUEST, Instant::now() + SOON);
+            matches!(answer, Ok(NodeAnswer::Free { leases: 1 }))
+        });
+        assert!(lasts, "it is killed though it lives");
+    }
 
     #[test]
     fn jobs_are_kept_only_where_no_other_user_can_write() {
