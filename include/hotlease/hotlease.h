@@ -202,7 +202,7 @@ typedef struct hotlease_options {
     uint32_t spread_least;       /* 0: all workers on one agent; else over as many agents as needed, with at least this
                                     many workers (as many as `workers`: all or none) */
     uint32_t direct;             /* 1: asks agents without the manager, if they allow it; 0: asks the manager */
-    uint64_t move_within_ms;     /* how long to try to get another lease when one was lost; 0: 5000 */
+    uint64_t move_within_ms;     /* how long to try to get another lease when one was lost; 0: 5000; UINT64_MAX: for ever */
     uint64_t patience_ms;        /* how long to wait for the first lease if there is no room; 0: not at all */
     uint32_t gpus;               /* GPUs of each worker: devices are counted; functions find their numbers in the
                                     environment variable HOTLEASE_GPUS; 0: none */

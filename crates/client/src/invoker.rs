@@ -141,6 +141,12 @@ impl Invoker {
         Control::get()?.run(self.inner.clone().suspend(first))
     }
 
+    /// Ends all searches for other leases, which then fail, and lets none begin: a worker or lease that is lost from now on is
+    /// not replaced. Present workers stay. A lease that is granted to a search in this moment is given back at once.
+    pub fn stop_searching(&self) {
+        self.inner.parts.stop_replacing();
+    }
+
     /// Name of the transport to the first worker: `shm`, or a libfabric provider.
     pub fn transport(&self) -> &'static str {
         let channel = self.inner.last_channel(0);

@@ -8,6 +8,7 @@ pub(crate) mod manager;
 pub(crate) mod parts;
 mod plan;
 pub(crate) mod slots;
+mod unattached;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -143,8 +143,9 @@ pub struct LeaseOptions {
     /// Whether the library renews the lease until it is released. Otherwise the lease ends after its `ttl`, counted
     /// from when its workers are ready, and is not replaced: calls fail with [`Error::LeaseEnded`]. Default: true.
     pub renew_lease: bool,
-    /// How long the library looks for another lease after one was lost, with pauses that grow; an invocation waits for
-    /// it no longer than its own timeout. 0: one attempt. Default: 5 s.
+    /// How long the library looks for another lease after one was lost, with pauses that grow up to 1 s; an invocation waits
+    /// for it no longer than its own timeout. 0: one attempt. Where batch jobs take nodes, these come back after minutes or
+    /// hours: `Duration::MAX` waits without a limit. Default: 5 s.
     pub move_within: Duration,
     /// How long the library waits for the first lease if there is no room, with pauses that grow. A refusal that
     /// waiting does not change is reported at once: code that cannot be loaded, or a request that no node can serve or
@@ -204,7 +205,8 @@ pub enum Spread {
     /// On as few agents as have room, at most 64; all of the workers, or none.
     AllOrNothing,
     /// On as few agents as have room, at most 64; this many of the workers are enough. [`crate::Invoker::slots`]
-    /// says how many there are. A lost part is replaced by as many workers as it had.
+    /// says how many there are. A lost part is replaced by as many of its workers as there is room for, at least this many
+    /// (or all, if it had fewer); the others when a call needs them and there is room.
     AtLeast(u16),
 }
 

@@ -5,6 +5,7 @@ mod invocations;
 mod providers;
 mod registrations;
 mod retries;
+mod searches;
 
 use crate::fake_platform::FakePlatform;
 use crate::{Function, Invocation, LeaseOptions};

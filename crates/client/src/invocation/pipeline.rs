@@ -109,6 +109,27 @@ impl Pipeline {
         if self.channel.is_closed() || self.made_by.is_foreign() {
             self.reopen(self.function.timeout)?;
         }
+        self.publish(input)
+    }
+
+    /// Starts an invocation as [`Pipeline::push`] does, but never waits: if the worker is gone, it gets no other one.
+    ///
+    /// # Errors
+    /// Those of [`Pipeline::push`]; [`Error::NoCredit`] also if the worker is gone.
+    #[inline]
+    pub fn push_open(&mut self, input: &[u8]) -> Result<(), Error> {
+        if input.len() > self.function.request_bytes {
+            return Err(self.too_large(input.len()));
+        }
+        if self.channel.is_closed() || self.made_by.is_foreign() {
+            self.function.inner.check_own()?;
+            return Err(Error::NoCredit);
+        }
+        self.publish(input)
+    }
+
+    #[inline]
+    fn publish(&mut self, input: &[u8]) -> Result<(), Error> {
         let target = CallTarget {
             output_capacity: self.function.reply_bytes as u32,
             ..self.function.target

@@ -6,6 +6,7 @@ use crate::lease::LeasePlan;
 use crate::lease::acquire::{AcquireError, ReadyLease};
 use crate::lease::direct;
 use crate::lease::manager::ManagerConnection;
+use crate::lease::unattached::UnattachedGrant;
 use crate::options::reach::Reach;
 use crate::session::connection::{self, ConnectionGuard, Rings};
 use crate::session::registrations::RegistrationLimits;
@@ -108,17 +109,19 @@ impl Lease {
             without,
             ..options.acquire_request(workers, &plan.code)
         };
-        let mut first = manager.acquire(request).await?;
+        let asked = manager.clone();
+        let asking = async move { asked.acquire(request).await };
+        let mut first = UnattachedGrant::ask(manager, asking).await?;
         let acquire = lap();
-        let others = std::mem::take(&mut first.others);
+        let others = first.take_others();
         if others.is_empty() {
-            let workers = granted_workers(&first, workers);
+            let workers = first.workers_of(workers);
             return Ok(vec![Self::start(plan, manager, first, workers, acquire).await?]);
         }
         let mut starting = JoinSet::new();
         for (number, grant) in std::iter::once(first).chain(others).enumerate() {
             let (plan, manager) = (plan.clone(), manager.clone());
-            let workers = granted_workers(&grant, workers);
+            let workers = grant.workers_of(workers);
             starting.spawn(async move { (number, Self::start(&plan, &manager, grant, workers, acquire).await) });
         }
         let (mut parts, mut failed) = (BTreeMap::new(), None::<AcquireError>);
@@ -157,11 +160,14 @@ impl Lease {
         let options = &plan.options;
         let mut lap = stopwatch();
         transport::prepare(options);
-        let granted = manager.acquire_of(agent, options.acquire_request(workers, &plan.code));
-        let grant = granted.await.map_err(AcquireError::at(&agent.id, &agent.host))?;
+        let request = options.acquire_request(workers, &plan.code);
+        let asked = (manager.clone(), agent.clone());
+        let asking = async move { asked.0.acquire_of(&asked.1, request).await };
+        let grant = UnattachedGrant::ask(manager, asking).await;
+        let grant = grant.map_err(AcquireError::at(&agent.id, &agent.host))?;
         let granted = Instant::now();
         let acquire = lap();
-        let vouched = (options.clone(), grant.clone());
+        let vouched = (options.clone(), Grant::clone(&grant));
         let (mut lease, channels, phases) = Self::start(plan, manager, grant, workers, acquire).await?;
         // The report goes on if the lease is released before the manager has heard of it.
         lease.vouching = Some(tokio::spawn(direct::report_lease(
@@ -177,7 +183,7 @@ impl Lease {
     async fn start(
         plan: &LeasePlan,
         manager: &ManagerConnection,
-        grant: Grant,
+        grant: UnattachedGrant,
         workers: u16,
         acquire: Duration,
     ) -> Result<ReadyLease, AcquireError> {
@@ -188,7 +194,7 @@ impl Lease {
     async fn start_at(
         plan: &LeasePlan,
         manager: &ManagerConnection,
-        grant: Grant,
+        grant: UnattachedGrant,
         workers: u16,
         acquire: Duration,
     ) -> Result<ReadyLease, Error> {
@@ -207,13 +213,11 @@ impl Lease {
         let (session, reach) = match attached.await {
             Ok(attached) => attached,
             Err(error) => {
-                // Without a session no other party would give it back before its attach window is over.
-                if let Err(error) = manager.release(grant.lease).await {
-                    tracing::debug!(%error, "a lease that could not be attached was not released");
-                }
+                grant.release().await;
                 return Err(error);
             }
         };
+        let grant = grant.attached();
         let attach = lap();
         let hidden = grant.reach.clone().unwrap_or_default().hidden;
         let (mut lease, channels, rest) = Self::begin(plan, session, workers).await?;
@@ -470,14 +474,6 @@ async fn give_back(session: Session) {
 fn stopwatch() -> impl FnMut() -> Duration {
     let mut last = Instant::now();
     move || std::mem::replace(&mut last, Instant::now()).elapsed()
-}
-
-/// Number of workers of a part; a manager that does not know parts grants all that are requested.
-fn granted_workers(grant: &Grant, asked: u16) -> u16 {
-    match u16::try_from(grant.workers) {
-        Ok(workers @ 1..) => workers,
-        _ => asked,
-    }
 }
 
 fn check_workers(session: &Session, workers: u16, slots: u16) -> Result<(), Error> {

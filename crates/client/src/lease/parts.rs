@@ -1,17 +1,16 @@
 //! The leases of an invoker: one on each agent that its workers are on, called its parts. Each part is lost, and
 //! replaced, independently of the others.
 
+mod repair;
+
 use crate::channel::Channel;
-use crate::lease::acquire::{self, ReadyLease};
+use crate::lease::acquire::ReadyLease;
 use crate::lease::slots::LeasedSlots;
 use crate::lease::{ColdPhases, Lease, locked};
-use crate::options::{LeaseOptions, Spread};
-use crate::session::SessionEnd;
-use crate::session::connection::NEWS_LIMIT;
 use crate::{Error, LeaseId};
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::session::UsageTotals;
-use hotlease_wire::{EndReason, Rejection, RunCertainty};
+use hotlease_wire::{EndReason, RunCertainty};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -62,6 +61,16 @@ impl LeasePart {
             workers: lease.workers(),
             lease: Mutex::new(lease.id()),
             holding: tokio::sync::Mutex::new(PartState::Lease(lease)),
+        }
+    }
+
+    /// Workers of a lost part that were not replaced with the others.
+    fn lost(first: u16, workers: u16, of: &Self, reason: EndReason) -> Self {
+        Self {
+            first,
+            workers,
+            lease: Mutex::new(*locked(&of.lease)),
+            holding: tokio::sync::Mutex::new(PartState::Ended(reason)),
         }
     }
 
@@ -258,170 +267,6 @@ impl LeasedSlots {
             delegation,
             grant,
         })
-    }
-
-    /// Opens a slot's channel again, on a new incarnation of its worker or on a new lease; returns the channel. Waits
-    /// for another task that repairs the same part.
-    pub(crate) async fn repair(self: Arc<Self>, slot: usize) -> Result<Arc<Channel>, Error> {
-        let slots = usize::from(self.plan.options.slots);
-        let worker = (slot / slots) as u16;
-        loop {
-            let part = self.parts.of(worker).ok_or_else(|| Error::NoSuchSlot {
-                index: slot,
-                slots: self.slots(),
-            })?;
-            let mut holding = part.holding.lock().await;
-            if let Some(channel) = self.open_channel(slot) {
-                return Ok(channel);
-            }
-            if let PartState::Lease(lease) = &mut *holding {
-                let over = match lease.end() {
-                    Some(end) => end,
-                    None => match reconnect(lease, worker - part.first).await {
-                        Ok(channels) => return self.put_all(worker, channels, slot),
-                        Err(error) => end_by_refusal(&error, lease).await.ok_or(error)?,
-                    },
-                };
-                let reason = match over {
-                    SessionEnd::Lease { reason, .. } => reason,
-                    // The agent is gone, and the lease with it; an agent that comes back has another boot.
-                    SessionEnd::Lost => EndReason::AgentStopping,
-                };
-                if let PartState::Lease(lease) = std::mem::replace(&mut *holding, PartState::Ended(reason)) {
-                    lease.abandon();
-                }
-            }
-            match &*holding {
-                PartState::Replaced => continue,
-                PartState::Deallocated => return Err(ended_error(EndReason::Released)),
-                PartState::Ended(reason) if !self.plan.options.is_replaced() => {
-                    return Err(ended_error(*reason));
-                }
-                PartState::Ended(_) | PartState::Lease(_) => {}
-            }
-            return self.replace_part(&part, &mut holding, slot).await;
-        }
-    }
-
-    /// Takes leases for workers that were requested and not granted, as many as are available now.
-    pub(crate) async fn complete(self: Arc<Self>, within: Duration) -> Result<(), Error> {
-        let _alone = self.completing.lock().await;
-        let missing = (self.missing() / usize::from(self.plan.options.slots)) as u16;
-        if missing == 0 {
-            return Ok(());
-        }
-        let mut options = LeaseOptions::clone(&self.plan.options);
-        (options.workers, options.spread) = (missing, Spread::AtLeast(1));
-        let plan = self.plan.with_options(options);
-        let mut closing = self.parts.closing.subscribe();
-        let taken = tokio::select! {
-            biased;
-            _ = closing.wait_for(|closing| *closing) => return Err(ended_error(EndReason::Released)),
-            taken = acquire::take(&plan, missing, within) => taken?,
-        };
-        let mut late = None;
-        for (lease, channels, _) in taken {
-            if let Some(lease) = self.parts.add(lease, || self.append(channels)) {
-                late = Some(lease.release().await.err().unwrap_or(ended_error(EndReason::Released)));
-            }
-        }
-        late.map_or(Ok(()), Err)
-    }
-
-    /// Replaces a lost part by other leases: by a single one if some agent has room for all of its workers.
-    async fn replace_part(
-        &self,
-        part: &LeasePart,
-        holding: &mut PartState,
-        slot: usize,
-    ) -> Result<Arc<Channel>, Error> {
-        let mut options = LeaseOptions::clone(&self.plan.options);
-        options.workers = part.workers;
-        if let Spread::AtLeast(_) = options.spread {
-            // Its slots keep their numbers: with fewer workers, some would belong to no lease.
-            options.spread = Spread::AllOrNothing;
-        }
-        let plan = self.plan.with_options(options);
-        let mut closing = self.parts.closing.subscribe();
-        let taking = acquire::take(&plan, part.workers, plan.options.move_within);
-        let taken = tokio::select! {
-            biased;
-            _ = closing.wait_for(|closing| *closing) => return Err(ended_error(EndReason::Released)),
-            taken = taking => taken?,
-        };
-        let workers: u32 = taken.iter().map(|(lease, ..)| u32::from(lease.workers())).sum();
-        if workers != u32::from(part.workers) {
-            for (lease, ..) in taken {
-                if let Err(error) = lease.release().await {
-                    tracing::debug!(%error, "a lease of the wrong size was not released");
-                }
-            }
-            return Err(Error::protocol(
-                "the manager granted another number of workers than was asked for",
-            ));
-        }
-        let mut news = Vec::with_capacity(taken.len());
-        let mut first = part.first;
-        for (lease, channels, phases) in taken {
-            *locked(&self.parts.phases) = phases;
-            let next = LeasePart::new(first, lease);
-            self.put_all(first, channels, slot).ok();
-            first += next.workers;
-            news.push(next);
-        }
-        match <[LeasePart; 1]>::try_from(news) {
-            Ok(
-                [
-                    LeasePart {
-                        lease, holding: new, ..
-                    },
-                ],
-            ) => {
-                *locked(&part.lease) = *locked(&lease);
-                *holding = new.into_inner();
-            }
-            Err(news) => {
-                let mut parts = locked(&self.parts.parts);
-                if let Some(at) = parts.iter().position(|old| old.first == part.first) {
-                    parts.splice(at..=at, news.into_iter().map(Arc::new));
-                }
-                *holding = PartState::Replaced;
-            }
-        }
-        self.open_channel(slot).ok_or_else(|| Error::OutcomeUnknown {
-            why: "the new lease was lost at once".into(),
-        })
-    }
-
-    /// Stores the channels of the workers from this one on; returns the channel of `slot`.
-    fn put_all(&self, worker: u16, channels: Vec<Arc<Channel>>, slot: usize) -> Result<Arc<Channel>, Error> {
-        let first = usize::from(worker) * usize::from(self.plan.options.slots);
-        let wanted = slot.checked_sub(first).and_then(|at| channels.get(at).cloned());
-        for (at, channel) in (first..self.slots()).zip(channels) {
-            self.put(at, channel);
-        }
-        wanted.ok_or_else(|| Error::protocol("a worker without the slot that was asked for"))
-    }
-}
-
-/// Connects to a worker again; once more if that worker closed the connection: it may have died meanwhile.
-async fn reconnect(lease: &mut Lease, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
-    match lease.reconnect(worker).await {
-        Err(Error::Refused(Rejection::Unavailable { .. })) if lease.end().is_none() => lease.reconnect(worker).await,
-        done => done,
-    }
-}
-
-/// End of the session that a failure to reconnect implies, if it implies one; the event that reports it may be still to
-/// come.
-async fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
-    match error {
-        Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease) => {
-            Some(lease.end().unwrap_or(SessionEnd::Lost))
-        }
-        // Of the agent, or of one worker: the lease and its other workers may live.
-        Error::Refused(Rejection::Unavailable { .. }) => lease.end_within(NEWS_LIMIT).await,
-        _ => None,
     }
 }
 

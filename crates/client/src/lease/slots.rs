@@ -215,7 +215,7 @@ impl LeasedSlots {
         repaired.unwrap_or_else(|| Err(Error::deadline(limit, RunCertainty::No)))
     }
 
-    /// Starts to repair a slot, so that a later call finds it open.
+    /// Starts to repair a slot, so that a later call finds it open. Ends when the last handle to the slots is dropped.
     pub(crate) fn repair_in_background(self: &Arc<Self>, slot: usize) {
         let state = &self.slots[slot];
         let now = self.start.elapsed();
@@ -224,9 +224,13 @@ impl LeasedSlots {
         {
             return;
         }
-        let inner = self.clone();
+        let inner = Arc::downgrade(self);
         let repair = async move {
-            let result = inner.clone().repair(slot).await;
+            let result = match inner.upgrade() {
+                Some(inner) => inner.repair(slot).await.map(drop),
+                None => return,
+            };
+            let Some(inner) = inner.upgrade() else { return };
             let state = &inner.slots[slot];
             if let Err(error) = result {
                 tracing::debug!(slot, %error, "slot not repaired");

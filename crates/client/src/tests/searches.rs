@@ -1,0 +1,91 @@
+//! Searches for another lease: they end with the invoker that they are made for.
+
+use super::start;
+use crate::control::Control;
+use crate::{EndReason, Error};
+use hotlease_wire::ids::JobId;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Time of a search that does not end: no platform is there.
+const FOREVER: Duration = Duration::from_secs(3600);
+/// Time within which a search that is told to end has ended.
+const SOON: Duration = Duration::from_secs(4);
+
+/// A directory without a platform, removed when dropped.
+struct Nowhere(PathBuf);
+
+impl Nowhere {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("hotlease-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Nowhere {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_search_in_the_background_ends_when_its_invoker_is_dropped() {
+    let nowhere = Nowhere::new("dropped");
+    let (mut platform, echo) = start(|options| {
+        options.workers = 2;
+        options.replace_lease = true;
+        options.move_within = FOREVER;
+        options.runtime_dir = Some(nowhere.0.clone());
+    });
+    platform.end_lease(EndReason::BatchJob(JobId(7)));
+    let slots = platform.invoker.inner().clone();
+    while platform.invoker.is_open(0) || platform.invoker.is_open(1) {
+        std::thread::yield_now();
+    }
+    // One searches, the other one waits for the same part.
+    (0..2).for_each(|slot| slots.repair_in_background(slot));
+    // The control thread has begun both when it runs this.
+    Control::get().unwrap().run(async { Ok(()) }).unwrap();
+    let left = Arc::downgrade(&slots);
+    drop((slots, echo));
+    let (other, _) = start(|_| {});
+    platform.invoker = other.invoker.clone();
+    let dropped = Instant::now();
+    while left.upgrade().is_some() {
+        assert!(dropped.elapsed() < SOON, "it searches on, and would hold a lease");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_invoker_that_is_told_to_stop_ends_searches_and_begins_none() {
+    let nowhere = Nowhere::new("stopped");
+    let (platform, echo) = start(|options| {
+        options.replace_lease = true;
+        options.move_within = FOREVER;
+        options.runtime_dir = Some(nowhere.0.clone());
+    });
+    let mut pipeline = echo.pipeline().unwrap();
+    platform.end_lease(EndReason::BatchJob(JobId(7)));
+    while !pipeline.is_closed() {
+        std::thread::yield_now();
+    }
+    let searching = std::thread::spawn(move || pipeline.repair());
+    // It has begun once the control thread runs, or ends at once otherwise: the error is the same.
+    Control::get().unwrap().run(async { Ok(()) }).unwrap();
+    platform.invoker.stop_searching();
+    let stopped = Instant::now();
+    for error in [searching.join().unwrap().unwrap_err(), echo.pipeline().unwrap_err()] {
+        assert!(
+            matches!(
+                error,
+                Error::LeaseEnded {
+                    reason: EndReason::Released,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+    }
+    assert!(stopped.elapsed() < SOON, "it took {:?}", stopped.elapsed());
+}
