@@ -1,19 +1,24 @@
 //! Batch jobs that come to a node on which leases run, as `hotlease-node` tells the agent of them.
 
 use hotlease_client::{Code, Error, Invocation, Invoker, LeaseOptions};
+use hotlease_fabric::socket::Socket;
 use hotlease_tests::hosts::Host;
 use hotlease_tests::hosts::slurm::Slurm;
 use hotlease_tests::library::library;
 use hotlease_tests::marks::Marks;
-use hotlease_tests::platform::{LIMIT, program};
+use hotlease_tests::platform::{LIMIT, SOON, program};
 use hotlease_tests::process::{Process, cores};
 use hotlease_tests::site::Daemon;
 use hotlease_tests::wait::until_true;
 use hotlease_wire::EndReason;
+use hotlease_wire::batch::{BatchJob, JobShare, NodeAnswer, NodeRequest};
 use hotlease_wire::ids::JobId;
 use nix::sys::signal::Signal;
+use std::fs;
 use std::path::Path;
 use std::process::Output;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A manager, and an agent of two cores at most.
@@ -25,9 +30,13 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
-        let host = Host::here();
+        Self::start_on(Host::here(), &[])
+    }
+
+    /// Starts on a host whose programs have variables of their own, with further arguments for the agent.
+    fn start_on(host: Host, further: &[&str]) -> Self {
         let manager = Daemon::start(&host, &["manager"]);
-        let agent = Self::agent(&host);
+        let agent = Self::agent_with(&host, further);
         let node = Self {
             host,
             _manager: manager,
@@ -38,12 +47,14 @@ impl Node {
     }
 
     fn agent(host: &Host) -> Daemon {
+        Self::agent_with(host, &[])
+    }
+
+    fn agent_with(host: &Host, further: &[&str]) -> Daemon {
         let cores: Vec<String> = cores().iter().take(2).map(u32::to_string).collect();
         let (cores, jobs) = (format!("{},", cores.join(",")), Self::jobs(host));
-        Daemon::start(
-            host,
-            &["agent", "--cores", &cores, "--pool", "1", "--batch-jobs", &jobs],
-        )
+        let arguments = ["agent", "--cores", &cores, "--pool", "1", "--batch-jobs", &jobs];
+        Daemon::start(host, &[&arguments, further].concat())
     }
 
     fn jobs(host: &Host) -> String {
@@ -88,6 +99,21 @@ impl Node {
     /// Processes that compute: workers and those that wait for leases.
     fn workers(&self) -> Vec<Process> {
         self.agent.process().descendants()
+    }
+
+    /// Sends a request to the agent, and waits for its answer for as long as that takes: `hotlease-node` would kill an agent
+    /// that is late.
+    fn ask(&self, request: NodeRequest) -> mpsc::Receiver<NodeAnswer> {
+        let path = self.host.runtime_dir().join("node.sock");
+        let (answers, answered) = mpsc::channel();
+        thread::spawn(move || {
+            let socket = Socket::connect(&path).expect("the node socket");
+            socket.send(&request, &[]).expect("a request");
+            let (answer, _) = socket.receive().expect("an answer").expect("an answer");
+            // The receiver is gone if the test has failed.
+            let _ = answers.send(answer);
+        });
+        answered
     }
 
     /// Calls a function by a new lease.
@@ -159,6 +185,55 @@ fn an_agent_that_starts_while_a_job_runs_offers_nothing() {
     node.tell("retake", 5);
     node.tell("retake", 6);
     node.serves();
+}
+
+/// A job of user ada that has the whole node.
+fn job(number: u64) -> BatchJob {
+    BatchJob {
+        id: JobId(number),
+        user: "ada".into(),
+        partition: String::new(),
+        account: String::new(),
+        share: JobShare::Node,
+    }
+}
+
+/// The worker is gone before its state is durable: the disk may take seconds for that.
+#[test]
+fn a_job_does_not_wait_for_the_disk_and_the_state_of_a_worker_is_there_afterwards() {
+    let swap = tempfile::tempdir().expect("a folder");
+    let (states, gate) = (swap.path().join("states"), swap.path().join("gate"));
+    fs::create_dir(&states).expect("a folder");
+    let host = Host::here();
+    host.set_variable("LD_PRELOAD", library("slow_disk"));
+    host.set_variable("HOTLEASE_TEST_GATE", &gate);
+    let node = Node::start_on(host, &["--swap-directory", states.to_str().expect("text")]);
+    let stateful = || {
+        let options = LeaseOptions {
+            runtime_dir: Some(node.host.runtime_dir().to_owned()),
+            state: "text".into(),
+            patience: LIMIT,
+            ..LeaseOptions::default()
+        };
+        Invoker::allocate(&Code::open(library("stateful")).expect("a library"), options).expect("a lease")
+    };
+    // A state that took longer to be written than a job may wait is lost, which a busy machine may cause now and then.
+    for number in 21..26 {
+        let before = stateful();
+        before.function("put").unwrap().call(b"kept").unwrap();
+        fs::write(&gate, "").expect("a file");
+        let answered = node.ask(NodeRequest::Yield(job(number)));
+        let answer = answered.recv_timeout(SOON);
+        fs::remove_file(&gate).expect("the gate");
+        assert_eq!(answer, Ok(NodeAnswer::Free { leases: 1 }), "the disk was waited for");
+        node.tell("retake", number);
+        drop(before);
+        match &*stateful().function("get").unwrap().call(b"").unwrap() {
+            b"kept" => return,
+            text => assert_eq!(text, b"nothing"),
+        }
+    }
+    panic!("five states were lost\n{}", node.agent.log());
 }
 
 #[test]

@@ -269,16 +269,14 @@ impl Incarnation {
                 invocation = self.died_in().map(tracing::field::display), %cause, "worker died"
             );
         }
-        // A file system may take long to make a written state durable. A batch job does not wait for that.
-        let is_for_job = matches!(cause, Cause::LeaseEnded(EndReason::BatchJob(_)));
-        if !is_for_job {
-            self.end_state(&cause).await;
+        // What it used is free now, and a batch job waits for that: disks may take seconds to make a written state durable.
+        // Otherwise a client that was told of the end finds its state.
+        let is_awaited = matches!(cause, Cause::LeaseEnded(EndReason::BatchJob(_)));
+        let why = self.end_text(&cause);
+        if !is_awaited {
+            self.end_state(&why).await;
         }
-        let gone = IncarnationState::Gone {
-            cause: cause.clone(),
-            output,
-        };
-        self.state.send_replace(gone);
+        self.state.send_replace(IncarnationState::Gone { cause, output });
         let held = self.core_time();
         let (used, functions) = match self.usage.get() {
             Some(block) => {
@@ -298,8 +296,8 @@ impl Incarnation {
             functions,
         });
         self.is_booked_out.send_replace(true);
-        if is_for_job {
-            self.end_state(&cause).await;
+        if is_awaited {
+            self.end_state(&why).await;
         }
     }
 
@@ -318,12 +316,7 @@ impl Incarnation {
         (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
         lease: &ServedLease,
     ) -> (Option<Arc<StartedWorker>>, Result<(), BringUpError>) {
-        let found = tokio::select! {
-            biased;
-            () = self.until_killed() => return (None, Err(BringUpError::Ended)),
-            found = self.find_state() => found,
-        };
-        if let Err(why) = found {
+        if let Err(why) = self.find_state().await {
             return (None, Err(BringUpError::Reason(why)));
         }
         // A pooled worker may have died unnoticed; that is no reason to fail.
@@ -364,7 +357,7 @@ impl Incarnation {
         let _ = killed.wait_for(Option::is_some).await;
     }
 
-    async fn until_exit(&self, worker: &Arc<StartedWorker>) {
+    async fn until_exit(&self, worker: &StartedWorker) {
         tokio::select! {
             _ = worker.wait_for_exit() => {}
             () = self.until_killed() => {

@@ -66,12 +66,17 @@ impl Incarnation {
         }
     }
 
-    /// Ends the state's use, because the incarnation has ended for this reason.
-    pub(super) async fn end_state(&self, cause: &Cause) {
+    /// How the incarnation has ended, for the report of a state that was not saved.
+    pub(super) fn end_text(&self, cause: &Cause) -> String {
+        let runs = self.running().next().is_some();
+        let while_running = if runs { " while a function ran" } else { "" };
+        format!("{cause}{while_running}")
+    }
+
+    /// Ends the state's use: a written one is made durable. `why`: how the incarnation has ended.
+    pub(super) async fn end_state(&self, why: &str) {
         if let Some(keeping) = &self.keeping {
-            let runs = self.running().next().is_some();
-            let while_running = if runs { " while a function ran" } else { "" };
-            keeping.end(format!("{cause}{while_running}")).await;
+            keeping.end(why.to_owned()).await;
         }
     }
 }
