@@ -152,6 +152,26 @@ fn leases_that_ask_for_no_memory_take_none_of_a_job_s() {
 }
 
 #[test]
+fn a_job_with_all_memory_has_the_node_although_it_leaves_cores() {
+    let mut book = LeaseBook::new(0..4, 400);
+    let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);
+    let step = book.step(begin(JOB, part([3], [], 400)), SECOND);
+    assert_eq!(killed(&step), [(id(1), EndReason::BatchJob(JOB))]);
+    assert!(!book.has_room_for(JOB));
+    assert_eq!(
+        (book.availability(), book.offer_now().0),
+        (Availability::Standby, vec![])
+    );
+    let _ = book.step(gone(id(1), 0, epoch), SECOND);
+    assert!(book.has_room_for(JOB));
+    // Workers without a limit of their memory would be granted where none is known to be left.
+    let step = book.step(begin(JOB, part([3], [], 200)), SECOND);
+    assert_eq!((step.refusal, book.free_cores()), (None, 3));
+    let _ = book.step(begin(JobId(18), part([2], [], 200)), SECOND);
+    assert_eq!(book.free_cores(), 0, "both have all memory");
+}
+
+#[test]
 fn a_job_brings_no_deadline_of_an_operator_forward_and_an_operator_offers_no_more_than_jobs_leave() {
     let mut book = LeaseBook::new(0..3, 0);
     granted(&mut book, 1, request(3, 1), Duration::ZERO);

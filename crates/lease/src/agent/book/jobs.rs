@@ -85,6 +85,12 @@ impl LeaseBook {
         self.jobs.iter()
     }
 
+    /// Whether jobs may use all of the node: one does, or they have all memory, without which no worker runs.
+    pub(super) fn jobs_have_all(&self) -> bool {
+        let memory_bytes = self.offer.memory_bytes;
+        self.jobs.have_all() || (memory_bytes > 0 && self.jobs.sum().memory_bytes >= memory_bytes)
+    }
+
     /// Whether no lease, ending or not, holds anything that this job may use.
     pub fn has_room_for(&self, job: JobId) -> bool {
         let Some(share) = self.jobs.0.get(&job) else {
@@ -92,7 +98,10 @@ impl LeaseBook {
         };
         let is_given_memory = matches!(share, JobShare::Part { memory_bytes, .. } if *memory_bytes > 0);
         let held = self.leases.values().map(|lease| lease.memory_bytes);
-        let fits = held.fold(0, u64::saturating_add) <= self.memory_bytes;
+        let fits = match self.jobs_have_all() {
+            true => self.leases.is_empty(),
+            false => held.fold(0, u64::saturating_add) <= self.memory_bytes,
+        };
         let has_memory = !is_given_memory || self.offer.memory_bytes == 0 || fits;
         has_memory && !self.leases.values().any(|lease| is_on(share, lease))
     }
@@ -131,8 +140,9 @@ impl LeaseBook {
             lease.leaving = Some(Duration::ZERO);
             lease.batch_job = Some(job);
         };
+        let of_all = self.jobs.largest().filter(|_| self.jobs_have_all());
         for lease in self.leases.values_mut() {
-            if let Some(job) = self.jobs.first_on(lease) {
+            if let Some(job) = self.jobs.first_on(lease).or(of_all) {
                 over(lease, job);
             }
         }

@@ -76,7 +76,7 @@ impl LeaseBook {
     /// what a job may use, they lose at once, the rest when the operator's offer says.
     pub(super) fn put_into_effect(&mut self) {
         let of_jobs = self.jobs.sum();
-        let (cores, gpus, memory_bytes) = match self.jobs.have_all() {
+        let (cores, gpus, memory_bytes) = match self.jobs_have_all() {
             true => (BTreeSet::new(), 0, 0),
             false => (
                 self.offer.cores.difference(&of_jobs.cores).copied().collect(),
