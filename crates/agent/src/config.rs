@@ -139,6 +139,8 @@ pub struct AgentConfig {
     /// Folder in which `hotlease-node` keeps a file for each batch job that runs on the node, so that an agent that starts
     /// meanwhile knows of it (default: none).
     pub batch_jobs: Option<PathBuf>,
+    /// The site's policy: which of these jobs have company (default: none, and leases use idle nodes only).
+    pub batch_policy: Option<PathBuf>,
     /// Directory of its identity and its usage journal, owned by the agent's user alone, on a local disk (default:
     /// none; the identity is kept in the runtime directory, and usage in memory).
     pub state_dir: Option<PathBuf>,
@@ -205,6 +207,7 @@ impl AgentConfig {
             direct_gpus: 0,
             network: None,
             batch_jobs: None,
+            batch_policy: None,
             state_dir: None,
         }
     }

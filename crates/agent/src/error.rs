@@ -53,6 +53,14 @@ pub enum AgentError {
     /// No worker can be started.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    /// The site's policy cannot be used.
+    #[error("the policy {path} cannot be used: {why}; `hotlease node policy check {path}` tries it")]
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A setting is invalid.
     #[error("agent: {what}")]
     Config {

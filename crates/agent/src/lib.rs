@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod config;
 mod control;
 mod data;
@@ -35,6 +36,8 @@ mod node;
 mod socket;
 mod workers;
 
+pub use batch::hours::{WeekHours, WeekMinute};
+pub use batch::policy::{KeptBack, SitePolicy};
 pub use config::{
     AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, AgentNetwork, NODE_SOCKET, SESSION_SOCKET, SharedByTenants,
 };

@@ -18,6 +18,7 @@ mod waiting;
 pub(crate) use attachment::SessionHold;
 pub(crate) use identity::NodeSettings;
 
+use crate::batch::job_watch::JobWatch;
 use crate::data::code::{CheckedLibrary, CodeCache};
 use crate::data::swap::{self, WorkerStateKeeper};
 use crate::isolation::caller::RequestOrigin;
@@ -78,6 +79,8 @@ pub(crate) struct Node {
     pub supply: Arc<WorkerSupply>,
     /// Lending of idle memory to waiting workers.
     pub borrowing: Borrowing,
+    /// Batch jobs on the node, and the site's policy for them.
+    pub batch: JobWatch,
     /// Journal of usage, which survives crashes; `None`: usage is kept in memory only.
     pub journal: Option<Arc<UsageJournal>>,
     keys: RwLock<TokenKeys>,
@@ -98,6 +101,7 @@ impl Node {
         identity: NodeSettings,
         supply: WorkerSupply,
         borrowing: Borrowing,
+        batch: JobWatch,
         journal: Option<UsageJournal>,
     ) -> Self {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
@@ -109,6 +113,7 @@ impl Node {
             codes: CodeCache::new(),
             supply: Arc::new(supply),
             borrowing,
+            batch,
             journal: journal.map(Arc::new),
             keys: RwLock::new(TokenKeys::new(rand::random())),
             start: Instant::now(),

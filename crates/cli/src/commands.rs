@@ -13,6 +13,7 @@ pub(crate) mod functions;
 pub(crate) mod identity;
 pub(crate) mod leases;
 pub(crate) mod manager;
+pub(crate) mod node;
 pub(crate) mod ps;
 pub(crate) mod run;
 pub(crate) mod state;

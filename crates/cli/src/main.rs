@@ -14,8 +14,8 @@ mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    admin, agent, agents, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, ps, run, top,
-    up, version,
+    admin, agent, agents, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, node, ps, run,
+    top, up, version,
 };
 use hotlease_terminal::output::Printer;
 use hotlease_terminal::{exit, log};
@@ -54,6 +54,7 @@ enum Command {
     Env(env::EnvArgs),
     Identity(identity::IdentityArgs),
     Admin(admin::AdminArgs),
+    Node(node::BatchNodeArgs),
     Doctor(doctor::DoctorArgs),
     Comm(comm::CommArgs),
     /// Test how functions are isolated from the host and from each other
@@ -90,6 +91,7 @@ impl Command {
             Self::Env(args) => env::carry_out(args, output),
             Self::Identity(args) => identity::carry_out(args, output),
             Self::Admin(args) => admin::carry_out(args, output),
+            Self::Node(args) => node::carry_out(args, output),
             Self::Doctor(args) => doctor::carry_out(args, output),
             Self::Comm(args) => comm::carry_out(args, output),
             Self::State(args) => commands::state::carry_out(args, output),

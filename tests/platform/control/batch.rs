@@ -1,5 +1,7 @@
 //! Batch jobs that come to a node on which leases run, as `hotlease-node` tells the agent of them.
 
+mod policy;
+
 use hotlease_client::{Code, Error, Invocation, Invoker, LeaseOptions};
 use hotlease_fabric::socket::Socket;
 use hotlease_tests::hosts::Host;
@@ -30,13 +32,18 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
-        Self::start_on(Host::here(), &[])
+        Self::start_with(&[])
     }
 
-    /// Starts on a host whose programs have variables of their own, with further arguments for the agent.
-    fn start_on(host: Host, further: &[&str]) -> Self {
+    /// With further arguments of the agent.
+    fn start_with(arguments: &[&str]) -> Self {
+        Self::start_on(Host::here(), arguments)
+    }
+
+    /// Starts on a host whose programs have variables of their own.
+    fn start_on(host: Host, arguments: &[&str]) -> Self {
         let manager = Daemon::start(&host, &["manager"]);
-        let agent = Self::agent_with(&host, further);
+        let agent = Self::agent(&host, arguments);
         let node = Self {
             host,
             _manager: manager,
@@ -46,15 +53,18 @@ impl Node {
         node
     }
 
-    fn agent(host: &Host) -> Daemon {
-        Self::agent_with(host, &[])
+    fn agent(host: &Host, arguments: &[&str]) -> Daemon {
+        let mut agent = Self::launch_agent(host, arguments);
+        until_true("the agent serves", LIMIT, || agent.serves());
+        agent
     }
 
-    fn agent_with(host: &Host, further: &[&str]) -> Daemon {
+    /// Starts an agent, and does not wait.
+    fn launch_agent(host: &Host, arguments: &[&str]) -> Daemon {
         let cores: Vec<String> = cores().iter().take(2).map(u32::to_string).collect();
         let (cores, jobs) = (format!("{},", cores.join(",")), Self::jobs(host));
-        let arguments = ["agent", "--cores", &cores, "--pool", "1", "--batch-jobs", &jobs];
-        Daemon::start(host, &[&arguments, further].concat())
+        let usual = ["agent", "--cores", &cores, "--pool", "1", "--batch-jobs", &jobs];
+        Daemon::launch(host, host.runtime_dir(), &[&usual, arguments].concat())
     }
 
     fn jobs(host: &Host) -> String {
@@ -77,6 +87,16 @@ impl Node {
             "a prolog that fails drains the node: {output:?}"
         );
         (output, begin.elapsed())
+    }
+
+    /// Jobs of the node, and the policy, as its agent knows them.
+    fn status(&self) -> serde_json::Value {
+        let mut command = self.host.command(&program("hotlease"));
+        command.args(["--json", "node", "status"]);
+        let output = command.env("HOTLEASE_RUNTIME_DIR", self.host.runtime_dir()).output();
+        let output = output.expect("hotlease runs");
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
     fn lease(&self, name: &str) -> Result<Invoker, Error> {
@@ -177,7 +197,7 @@ fn an_agent_that_starts_while_a_job_runs_offers_nothing() {
     node.tell("yield", 5);
     node.agent.process().signal(Signal::SIGKILL);
     node.agent.ended(LIMIT);
-    node.agent = Node::agent(&node.host);
+    node.agent = Node::agent(&node.host, &[]);
     assert!(node.lease("behaved").is_err(), "job 5 has the node");
     node.tell("retake", 5);
     node.serves();

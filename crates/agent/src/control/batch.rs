@@ -90,6 +90,7 @@ async fn answer(node: &Arc<Node>, request: NodeRequest) -> NodeAnswer {
     let done = match request {
         NodeRequest::Yield(job) => node.yield_to(job).await.map(|leases| NodeAnswer::Free { leases }),
         NodeRequest::Retake(job) => node.retake(job).map(|()| NodeAnswer::Retaken),
+        NodeRequest::Show => Ok(NodeAnswer::Shown(node.batch.show())),
     };
     done.unwrap_or_else(|refusal| NodeAnswer::Refused {
         why: refusal.to_string(),

@@ -1,9 +1,9 @@
 //! Batch jobs on this node: what a job may use is freed before it begins, and offered again when it has ended.
 
 use crate::node::Node;
-use hotlease_lease::agent::BookEvent;
+use hotlease_lease::agent::{BookEvent, CoreLease};
 use hotlease_wire::Rejection;
-use hotlease_wire::batch::{BatchJob, JobShare};
+use hotlease_wire::batch::BatchJob;
 use hotlease_wire::ids::JobId;
 use hotlease_wire::limits::MESSAGE_BYTES_MAX;
 use nix::fcntl::OFlag;
@@ -12,6 +12,11 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Time between two looks at the file of the site's policy.
+const POLICY_LOOKS: Duration = Duration::from_secs(1);
 
 impl Node {
     /// Learns of the jobs that run already, from the files that `hotlease-node` keeps in this folder: one for each, named
@@ -32,11 +37,38 @@ impl Node {
                 continue;
             };
             // A job of which more is not known has the whole node.
-            let share = read_job(&entry.path()).map_or(JobShare::Node, |job| job.share);
-            tracing::info!(job = id, ?share, "a batch job runs already");
-            self.step(BookEvent::BeginJob { job: JobId(id), share })?;
+            let id = JobId(id);
+            let job = read_job(&entry.path()).filter(|job| job.id == id);
+            let job = job.unwrap_or_else(|| BatchJob::unknown(id));
+            tracing::info!(job = %id, share = ?job.share, "a batch job runs already");
+            self.begin_job(job)?;
         }
         Ok(())
+    }
+
+    fn begin_job(self: &Arc<Self>, job: BatchJob) -> Result<(), Rejection> {
+        let mut jobs = self.batch.jobs();
+        self.step(BookEvent::BeginJob {
+            job: job.id,
+            share: job.share.clone(),
+        })?;
+        jobs.insert(job.id, job);
+        Ok(())
+    }
+
+    /// Reads the site's policy again when its file changes. Does not return.
+    pub(crate) async fn follow_policy(self: Arc<Self>) {
+        if !self.batch.policy.has_file() {
+            return std::future::pending().await;
+        }
+        let mut looks = interval(POLICY_LOOKS);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let node = Arc::clone(&self);
+            // The disk may be slow. In error: the runtime ends.
+            let _ = tokio::task::spawn_blocking(move || node.batch.policy.read()).await;
+        }
     }
 
     /// Ends the leases that hold what a job may use. Returns their number once their workers are gone.
@@ -44,19 +76,11 @@ impl Node {
         let id = job.id;
         // Before the step, so that no end is missed.
         let mut active = self.active_leases();
-        let ending = {
-            let mut tables = self.tables();
-            let begin = BookEvent::BeginJob {
-                job: id,
-                share: job.share,
-            };
-            self.step_locked(&mut tables, begin)?;
-            tables.book.leases().filter(|lease| lease.batch_job == Some(id)).count()
-        };
-        tracing::info!(
-            job = %id, user = job.user, partition = job.partition, account = job.account, leases = ending,
-            "a batch job begins"
-        );
+        let (user, partition, account) = (job.user.clone(), job.partition.clone(), job.account.clone());
+        self.begin_job(job)?;
+        let is_ending = |lease: &&CoreLease| lease.batch_job == Some(id);
+        let ending = self.tables().book.leases().filter(is_ending).count();
+        tracing::info!(job = %id, user, partition, account, leases = ending, "a batch job begins");
         while !self.tables().book.has_room_for(id) {
             // Cannot fail: the sender lives in the node.
             let _ = active.changed().await;
@@ -66,7 +90,9 @@ impl Node {
 
     /// Offers again what a job had.
     pub(crate) fn retake(self: &Arc<Self>, job: JobId) -> Result<(), Rejection> {
+        let mut jobs = self.batch.jobs();
         self.step(BookEvent::EndJob { job })?;
+        jobs.remove(&job);
         tracing::info!(%job, "a batch job has ended");
         Ok(())
     }

@@ -54,6 +54,10 @@ pub(crate) struct AgentArgs {
     /// the agent offers nothing of what they have, from its start on
     #[arg(long, value_name = "DIR")]
     batch_jobs: Option<PathBuf>,
+    /// The site's policy: which of these jobs have company, that is leases on what they leave of the node (see
+    /// `hotlease node policy check`). The agent reads it again when it changes [default: idle nodes only]
+    #[arg(long, value_name = "FILE", requires = "batch_jobs")]
+    batch_policy: Option<PathBuf>,
     /// How often the key of lease tokens is replaced, such as 24h; `hotlease admin key rotate` replaces it at once
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = quantity::parse_notice)]
     token_key_rotation: Duration,
@@ -331,6 +335,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result
         config.state_dir = args.state.agent_directory(&dir);
         config.token_key_rotation = args.token_key_rotation;
         config.batch_jobs = args.batch_jobs;
+        config.batch_policy = args.batch_policy;
         let agent = Agent::start(config).await?;
         let serving = AgentSummary {
             pid: std::process::id(),

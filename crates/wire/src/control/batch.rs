@@ -8,7 +8,7 @@ use crate::limits::GPUS_PER_AGENT_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Longest name of a user, a partition or an account, bytes.
+/// Longest name of a user, a partition or an account, and longest constraint and comment, bytes.
 pub const NAME_BYTES_MAX: usize = 256;
 /// Highest number of a core.
 pub const CORE_MAX: u32 = 65_535;
@@ -41,6 +41,32 @@ impl JobShare {
     }
 }
 
+/// Whether a job lets others use its nodes, as its user has asked the batch system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum JobSharing {
+    /// The batch system does not say.
+    #[default]
+    Unknown,
+    /// It does not: its nodes are its own (`--exclusive`).
+    Exclusive,
+    /// It has asked for neither.
+    Possible,
+    /// It does (`--oversubscribe`).
+    Requested,
+}
+
+impl JobSharing {
+    /// The sharing that Slurm names by this word: the value of `OverSubscribe` of a job.
+    pub fn of_slurm(word: &str) -> Self {
+        match word {
+            "NO" | "USER" | "MCS" | "EXCLUSIVE" => Self::Exclusive,
+            "OK" => Self::Possible,
+            "YES" => Self::Requested,
+            _ => Self::Unknown,
+        }
+    }
+}
+
 /// A job, as the batch system describes it. Empty names: it says nothing of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchJob {
@@ -52,6 +78,18 @@ pub struct BatchJob {
     pub partition: String,
     /// Account that pays for it.
     pub account: String,
+    /// Features that its nodes must have, as its user wrote them.
+    pub constraint: String,
+    /// Its comment, or the beginning of it.
+    pub comment: String,
+    /// Number of its nodes; 0: not known.
+    pub nodes: u32,
+    /// Whether it lets others use its nodes.
+    pub sharing: JobSharing,
+    /// Numbers of the GPUs of this node that the batch system names as its own; `None`: it says nothing of GPUs.
+    pub gpus: Option<BTreeSet<u32>>,
+    /// Name that its control group may have, where that is not its number.
+    pub group: String,
     /// What it may use of this node.
     pub share: JobShare,
 }
@@ -59,13 +97,40 @@ pub struct BatchJob {
 impl BatchJob {
     /// Checks lengths and numbers; the error says what is wrong.
     pub fn check(&self) -> Result<(), &'static str> {
-        let names = [&self.user, &self.partition, &self.account];
+        let names = [
+            &self.user,
+            &self.partition,
+            &self.account,
+            &self.constraint,
+            &self.comment,
+            &self.group,
+        ];
         if names.iter().any(|name| name.len() > NAME_BYTES_MAX) {
             return Err("a name is longer than 256 bytes");
         }
-        match self.share.is_sound() {
+        let mut gpus = self.gpus.iter().flatten();
+        match self.share.is_sound() && gpus.all(|gpu| *gpu < GPUS_PER_AGENT_MAX) {
             true => Ok(()),
             false => Err("no machine has a core or a GPU of that number"),
+        }
+    }
+}
+
+impl BatchJob {
+    /// A job of which only its number is known; it has the whole node.
+    pub fn unknown(id: JobId) -> Self {
+        Self {
+            id,
+            user: String::new(),
+            partition: String::new(),
+            account: String::new(),
+            constraint: String::new(),
+            comment: String::new(),
+            nodes: 0,
+            sharing: JobSharing::Unknown,
+            gpus: None,
+            group: String::new(),
+            share: JobShare::Node,
         }
     }
 }
@@ -77,6 +142,8 @@ pub enum NodeRequest {
     Yield(BatchJob),
     /// A job has ended: use again what it had.
     Retake(JobId),
+    /// Tell which jobs are on the node, and the site's policy.
+    Show,
 }
 
 impl NodeRequest {
@@ -84,9 +151,40 @@ impl NodeRequest {
     pub fn check(&self) -> Result<(), &'static str> {
         match self {
             Self::Yield(job) => job.check(),
-            Self::Retake(_) => Ok(()),
+            Self::Retake(_) | Self::Show => Ok(()),
         }
     }
+}
+
+/// Jobs of a node, and the site's policy for what they leave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeJobs {
+    /// The policy; `None`: the agent was given none, and offers idle nodes only.
+    pub policy: Option<PolicyState>,
+    /// Jobs by number, as many as a message takes.
+    pub jobs: Vec<JobOnNode>,
+    /// Number of jobs that are not among them.
+    pub left_out: u32,
+}
+
+/// The policy file of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyState {
+    /// Path of the file.
+    pub file: String,
+    /// Time at which the policy in use was read, milliseconds since 1970.
+    pub since_ms: u64,
+    /// Reason why the file as it is now is not used; the agent keeps what it had read before.
+    pub fault: Option<String>,
+}
+
+/// A job on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobOnNode {
+    /// The job, with its share now.
+    pub job: BatchJob,
+    /// Reason for its share.
+    pub why: String,
 }
 
 /// Answer of an agent.
@@ -99,6 +197,8 @@ pub enum NodeAnswer {
     },
     /// What the job had is offered again, as far as no other job has it.
     Retaken,
+    /// Jobs of the node, and the site's policy.
+    Shown(NodeJobs),
     /// Nothing was done.
     Refused {
         /// Reason.
@@ -113,11 +213,9 @@ mod tests {
     #[test]
     fn requests_with_impossible_numbers_and_long_names_are_refused() {
         let job = BatchJob {
-            id: JobId(7),
             user: "ada".into(),
             partition: "normal".into(),
-            account: String::new(),
-            share: JobShare::Node,
+            ..BatchJob::unknown(JobId(7))
         };
         let part = |core, gpu| JobShare::Part {
             cores: [core].into(),
@@ -132,6 +230,7 @@ mod tests {
         assert!(check(&|_| ()) && check(&|job| job.share = part(CORE_MAX, GPUS_PER_AGENT_MAX - 1)));
         assert!(!check(&|job| job.share = part(CORE_MAX + 1, 0)));
         assert!(!check(&|job| job.share = part(0, GPUS_PER_AGENT_MAX)));
+        assert!(!check(&|job| job.gpus = Some([GPUS_PER_AGENT_MAX].into())));
         assert!(!check(&|job| job.account = "a".repeat(NAME_BYTES_MAX + 1)));
         assert!(NodeRequest::Retake(JobId(u64::MAX)).check().is_ok());
     }

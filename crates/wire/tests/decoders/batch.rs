@@ -1,7 +1,9 @@
 //! Decoders of the node socket.
 
 use super::message;
-use hotlease_wire::batch::{BatchJob, CORE_MAX, JobShare, NAME_BYTES_MAX, NodeAnswer, NodeRequest};
+use hotlease_wire::batch::{
+    BatchJob, CORE_MAX, JobOnNode, JobShare, JobSharing, NAME_BYTES_MAX, NodeAnswer, NodeJobs, NodeRequest, PolicyState,
+};
 use hotlease_wire::ids::JobId;
 use hotlease_wire::{decode, encode};
 
@@ -13,7 +15,7 @@ pub fn request(bytes: &[u8]) -> bool {
     message::<NodeRequest>(bytes)
 }
 
-pub fn requests() -> Vec<Vec<u8>> {
+fn jobs() -> [BatchJob; 2] {
     let shares = [
         JobShare::Node,
         JobShare::Part {
@@ -22,17 +24,24 @@ pub fn requests() -> Vec<Vec<u8>> {
             memory_bytes: u64::MAX,
         },
     ];
-    let jobs = shares.map(|share| {
-        NodeRequest::Yield(BatchJob {
-            id: JobId(17),
-            user: "a".repeat(NAME_BYTES_MAX),
-            partition: "normal".into(),
-            account: String::new(),
-            share,
-        })
-    });
+    shares.map(|share| BatchJob {
+        user: "a".repeat(NAME_BYTES_MAX),
+        partition: "normal".into(),
+        constraint: "haswell&company".into(),
+        comment: "hotlease".into(),
+        nodes: 2,
+        sharing: JobSharing::Requested,
+        gpus: Some([1].into()),
+        group: "s1".into(),
+        share,
+        ..BatchJob::unknown(JobId(17))
+    })
+}
+
+pub fn requests() -> Vec<Vec<u8>> {
+    let jobs = jobs().map(NodeRequest::Yield);
     jobs.iter()
-        .chain([&NodeRequest::Retake(JobId(u64::MAX))])
+        .chain([&NodeRequest::Retake(JobId(u64::MAX)), &NodeRequest::Show])
         .map(encode)
         .collect()
 }
@@ -41,6 +50,20 @@ pub fn answers() -> Vec<Vec<u8>> {
     let answers = [
         NodeAnswer::Free { leases: 3 },
         NodeAnswer::Retaken,
+        NodeAnswer::Shown(NodeJobs {
+            policy: Some(PolicyState {
+                file: "/etc/hotlease/batch.toml".into(),
+                since_ms: 1,
+                fault: Some("it is not there".into()),
+            }),
+            jobs: jobs()
+                .map(|job| JobOnNode {
+                    job,
+                    why: "rule 1".into(),
+                })
+                .into(),
+            left_out: 1,
+        }),
         NodeAnswer::Refused { why: "no".into() },
     ];
     answers.iter().map(encode).collect()
