@@ -1,5 +1,6 @@
 //! Settings of an agent.
 
+use crate::batch::control_groups::CONTROL_GROUPS;
 use crate::data::images::Environments;
 use crate::data::swap::SwapOptions;
 use crate::isolation::reach::DirectoryGrant;
@@ -141,6 +142,8 @@ pub struct AgentConfig {
     pub batch_jobs: Option<PathBuf>,
     /// The site's policy: which of these jobs have company (default: none, and leases use idle nodes only).
     pub batch_policy: Option<PathBuf>,
+    /// Where the control groups of these jobs are mounted (default: `/sys/fs/cgroup`).
+    pub batch_groups: PathBuf,
     /// Directory of its identity and its usage journal, owned by the agent's user alone, on a local disk (default:
     /// none; the identity is kept in the runtime directory, and usage in memory).
     pub state_dir: Option<PathBuf>,
@@ -208,6 +211,7 @@ impl AgentConfig {
             network: None,
             batch_jobs: None,
             batch_policy: None,
+            batch_groups: CONTROL_GROUPS.into(),
             state_dir: None,
         }
     }

@@ -1,5 +1,6 @@
 //! Batch jobs that come to a node on which leases run, as `hotlease-node` tells the agent of them.
 
+mod company;
 mod policy;
 
 use hotlease_client::{Code, Error, Invocation, Invoker, LeaseOptions};

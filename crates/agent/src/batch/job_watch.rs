@@ -1,47 +1,92 @@
-//! Jobs on the node as the batch system has described them, and the site's policy for them.
+//! Jobs on the node as the batch system and their control groups tell of them, and the site's policy for them.
 
+use super::control_groups::ControlGroups;
+use super::follower::{GroupSight, JobChange, JobFollower, LookTerms, NodeParts};
 use super::hours::WeekMinute;
 use super::policy_watch::PolicyWatch;
 use hotlease_wire::batch::{BatchJob, JobOnNode, NodeJobs};
 use hotlease_wire::ids::JobId;
 use hotlease_wire::limits::MESSAGE_BYTES_MAX;
-use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Jobs and policy of an agent.
 pub(crate) struct JobWatch {
     pub policy: PolicyWatch,
-    jobs: Mutex<BTreeMap<JobId, BatchJob>>,
+    /// Folder with the files of the jobs that run; `None`: no batch system tells of jobs.
+    pub folder: Option<PathBuf>,
+    groups: ControlGroups,
+    node: NodeParts,
+    jobs: Mutex<JobFollower>,
 }
 
 impl JobWatch {
-    pub fn new(policy: PolicyWatch) -> Self {
+    pub fn new(policy: PolicyWatch, folder: Option<PathBuf>, groups: ControlGroups, node: NodeParts) -> Self {
         Self {
             policy,
+            folder,
+            groups,
+            node,
             jobs: Mutex::default(),
         }
     }
 
-    /// Locks the jobs. To be locked before the tables of the node, if both are.
-    pub fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobId, BatchJob>> {
+    /// Locks the jobs. To be locked before the tables of the node, if both are, and while control groups are read, so that
+    /// no job begins or ends between the reading and its effect.
+    pub fn jobs(&self) -> MutexGuard<'_, JobFollower> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a job whose prolog runs.
+    pub fn begin(&self, jobs: &mut JobFollower, job: BatchJob, now: Duration) {
+        let groups = self.group_names(job.id);
+        jobs.begin(job, now, groups.iter().map(String::as_str));
+    }
+
+    /// Forgets a job whose epilog has come.
+    pub fn end(&self, jobs: &mut JobFollower, job: JobId) {
+        jobs.end(job, self.group_names(job).iter().map(String::as_str));
+    }
+
+    /// Compares the jobs with their control groups.
+    pub fn look(&self, jobs: &mut JobFollower, now: Duration) -> Vec<JobChange> {
+        let terms = LookTerms {
+            policy: &self.policy.policy(),
+            node: &self.node,
+            now,
+            at: WeekMinute::now(),
+        };
+        jobs.look(&self.sight(), terms)
+    }
+
+    fn sight(&self) -> GroupSight {
+        let listing = self.groups.list().map_err(|error| error.to_string())?;
+        let read = listing.into_iter().map(|(name, group)| (name, group.limits()));
+        Ok(read.collect())
+    }
+
+    /// Names of the groups that are there; if that cannot be read, this job's may be.
+    fn group_names(&self, job: JobId) -> Vec<String> {
+        match self.groups.list() {
+            Ok(listing) => listing.into_keys().collect(),
+            Err(_) => vec![job.to_string()],
+        }
     }
 
     /// Jobs and policy for people, as much as fits in a message.
     pub fn show(&self) -> NodeJobs {
-        let (policy, at) = (self.policy.policy(), WeekMinute::now());
         let mut shown = NodeJobs {
             policy: self.policy.state(),
             jobs: Vec::new(),
             left_out: 0,
         };
         let mut left = MESSAGE_BYTES_MAX / 2;
-        for job in self.jobs().values() {
-            let why = match policy.company(job, at) {
-                Ok(rule) => format!("rule {rule} gives it company"),
-                Err(reasons) => reasons.join("; "),
+        for (job, why) in self.jobs().jobs() {
+            let job = JobOnNode {
+                job: job.clone(),
+                why: why.to_owned(),
             };
-            let job = JobOnNode { job: job.clone(), why };
             let bytes = hotlease_wire::encode(&job).len();
             match left.checked_sub(bytes) {
                 Some(rest) => {

@@ -3,12 +3,18 @@
 use super::hours::{WeekHours, WeekMinute};
 use hotlease_wire::batch::{BatchJob, JobSharing};
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 /// Policy of a site. The default one gives no job company: leases use idle nodes only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SitePolicy {
     /// Most nodes of a job with company.
     pub(crate) nodes_max: Option<NonZeroU32>,
+    /// A job whose control group has been gone for so long has ended, although no epilog came: groups live as long as
+    /// jobs. `None`: they may be gone between two steps.
+    pub(crate) ended_after: Option<Duration>,
+    /// Jobs use no GPUs but those that the batch system names, where their control groups do not tell.
+    pub(crate) named_gpus: bool,
     /// What leases do not use of a node with a job.
     pub(crate) keep: KeptBack,
     /// A job has company if one of them holds for it.
@@ -86,9 +92,9 @@ impl SitePolicy {
         match self.rules.is_empty() {
             true => lines.push("No job has company: leases use idle nodes only.".into()),
             false => {
-                let limit = self.nodes_max.map(|limit| format!(" and at most {limit} nodes"));
+                let limit = self.nodes_max.map(|limit| format!(" of at most {limit} nodes"));
                 lines.push(format!(
-                    "Jobs for which a rule holds{} have company.",
+                    "Jobs{} for which a rule holds have company.",
                     limit.unwrap_or_default()
                 ));
                 let rules = (1..).zip(&self.rules);

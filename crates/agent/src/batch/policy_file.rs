@@ -10,6 +10,7 @@ use std::io::Read;
 use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 use toml::Value;
 
 /// Longest file, bytes.
@@ -18,7 +19,7 @@ const BYTES_MAX: u64 = 256 << 10;
 const RULES_MAX: usize = 64;
 const ENTRIES_MAX: usize = 1024;
 
-const KEYS: &[&str] = &["nodes-max", "keep", "company"];
+const KEYS: &[&str] = &["nodes-max", "ended-after", "named-gpus", "keep", "company"];
 const KEEP_KEYS: &[&str] = &["cores", "memory", "gpus"];
 const RULE_KEYS: &[&str] = &[
     "partitions",
@@ -36,6 +37,9 @@ const RULE_KEYS: &[&str] = &[
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct PolicyFile {
     nodes_max: Option<NonZeroU32>,
+    ended_after: Option<String>,
+    #[serde(default)]
+    named_gpus: bool,
     #[serde(default)]
     keep: KeepEntry,
     #[serde(default)]
@@ -101,6 +105,8 @@ impl SitePolicy {
         });
         Ok(Self {
             nodes_max: file.nodes_max,
+            ended_after: file.ended_after.as_deref().map(time).transpose()?,
+            named_gpus: file.named_gpus,
             keep: file.keep.check().map_err(|why| format!("[keep]: {why}"))?,
             rules: rules.collect::<Result<_, _>>()?,
         })
@@ -158,6 +164,21 @@ impl KeepEntry {
             return Err(format!("gpus = {} is more than {GPUS_PER_AGENT_MAX}", keep.gpus));
         }
         Ok(keep)
+    }
+}
+
+/// A time such as `60s` or `5min`, of at most a day.
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.strip_suffix("min") {
+        Some(number) => (number, 60),
+        None => (text.strip_suffix('s').unwrap_or_default(), 1),
+    };
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    let number = number.parse::<u64>().ok().filter(|_| is_number);
+    let seconds = number.and_then(|number| number.checked_mul(unit));
+    match seconds.filter(|seconds| (1..=24 * 3600).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => Err(format!("ended-after = {text:?} is no time from 1s to 1440min")),
     }
 }
 
@@ -263,6 +284,12 @@ mod tests {
             ("nodes-max = -1", "nodes-max = -1"),
             ("nodes-max = \"4\"", "line 1"),
             ("nodes_max = 4", "did you mean `nodes-max`?"),
+            ("ended-after = \"0s\"", "is no time"),
+            ("ended-after = \"1h\"", "is no time"),
+            ("ended-after = \"+9s\"", "is no time"),
+            ("ended-after = \"1441min\"", "is no time"),
+            ("ended-after = 60", "line 1"),
+            ("named-gpus = 1", "line 1"),
             ("company = 4", "line 1"),
             ("[company]\npartitions = []", "company"),
             ("[[company]]\npartition = [\"a\"]", "did you mean `partitions`?"),

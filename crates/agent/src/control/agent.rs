@@ -1,5 +1,6 @@
 //! Life of an agent: start, service, stop.
 
+use crate::batch::control_groups::ControlGroups;
 use crate::batch::job_watch::JobWatch;
 use crate::batch::policy_watch::PolicyWatch;
 use crate::config::{AGENT_SOCKET, NODE_SOCKET, SESSION_SOCKET};
@@ -128,7 +129,7 @@ impl Agent {
         let neighbours = others.clone().map(|others| Arc::new(others) as Arc<dyn Neighbours>);
         let images = Images::open(&config.environments, launcher.clone(), neighbours).await?;
         let storage = Storage::open(config.storage.as_deref()).await?;
-        let batch = JobWatch::new(PolicyWatch::start(config.batch_policy.clone())?);
+        let policy = PolicyWatch::start(config.batch_policy.clone())?;
         let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
         let sessions = SessionListener::bind(&lock, SESSION_SOCKET)?;
         let node_socket = NodeSocket::bind(&lock, NODE_SOCKET)?;
@@ -188,14 +189,14 @@ impl Agent {
             },
         };
         tracing::info!(%agent, cores = ?identity.cores, gpus = identity.gpus, worker = %launcher.binary().display(), "agent starts");
+        let groups = ControlGroups::new(config.batch_groups.clone());
+        let batch = JobWatch::new(policy, config.batch_jobs.clone(), groups, identity.parts());
         let given = (identity.sharing, identity.gpus);
         let supply = WorkerSupply::new(launcher, (pools, Arc::new(spares)), storage, given);
         let node = Arc::new(Node::new(identity, supply, Borrowing::new(memory), batch, journal));
-        if let Some(folder) = &config.batch_jobs {
-            node.recall_jobs(folder).map_err(|refusal| AgentError::Config {
-                what: refusal.to_string(),
-            })?;
-        }
+        node.recall_jobs().map_err(|refusal| AgentError::Config {
+            what: refusal.to_string(),
+        })?;
         let (registered, is_registered) = watch::channel(false);
         let manager = match (elsewhere, &config.manager_socket) {
             (Some(network), _) => {
@@ -371,6 +372,7 @@ impl AgentParts {
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(eviction::swap_out_idle_ones(Arc::clone(&node)));
         background.spawn(Arc::clone(&node).follow_policy());
+        background.spawn(Arc::clone(&node).follow_jobs());
         for pool in node.supply.pools.iter() {
             background.spawn(Arc::clone(pool).keep_filled());
         }

@@ -1,5 +1,6 @@
 //! Batch jobs on this node: what a job may use is freed before it begins, and offered again when it has ended.
 
+use crate::batch::follower::JobChange;
 use crate::node::Node;
 use hotlease_lease::agent::{BookEvent, CoreLease};
 use hotlease_wire::Rejection;
@@ -17,11 +18,22 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Time between two looks at the file of the site's policy.
 const POLICY_LOOKS: Duration = Duration::from_secs(1);
+/// Time between two looks at the control groups of jobs: for so long a job that grows may find a lease on what is new.
+const GROUP_LOOKS: Duration = Duration::from_millis(200);
 
 impl Node {
-    /// Learns of the jobs that run already, from the files that `hotlease-node` keeps in this folder: one for each, named
-    /// by its number. To be called before the first grant.
-    pub(crate) fn recall_jobs(self: &Arc<Self>, folder: &Path) -> Result<(), Rejection> {
+    /// Learns of the jobs that run already, from the files that `hotlease-node` keeps in a folder: one for each, named by
+    /// its number; and from control groups. To be called before the first grant.
+    pub(crate) fn recall_jobs(self: &Arc<Self>) -> Result<(), Rejection> {
+        let Some(folder) = self.batch.folder.clone() else {
+            return Ok(());
+        };
+        self.recall_files(&folder)?;
+        self.look_at_jobs();
+        Ok(())
+    }
+
+    fn recall_files(self: &Arc<Self>, folder: &Path) -> Result<(), Rejection> {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -41,19 +53,54 @@ impl Node {
             let job = read_job(&entry.path()).filter(|job| job.id == id);
             let job = job.unwrap_or_else(|| BatchJob::unknown(id));
             tracing::info!(job = %id, share = ?job.share, "a batch job runs already");
-            self.begin_job(job)?;
+            let mut jobs = self.batch.jobs();
+            self.step(BookEvent::BeginJob {
+                job: id,
+                share: job.share.clone(),
+            })?;
+            jobs.recall(job, self.now());
         }
         Ok(())
     }
 
-    fn begin_job(self: &Arc<Self>, job: BatchJob) -> Result<(), Rejection> {
+    /// Follows what jobs may use, by their control groups. Does not return.
+    pub(crate) async fn follow_jobs(self: Arc<Self>) {
+        if self.batch.folder.is_none() {
+            return std::future::pending().await;
+        }
+        let mut looks = interval(GROUP_LOOKS);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let node = Arc::clone(&self);
+            // In error: the runtime ends.
+            let _ = tokio::task::spawn_blocking(move || node.look_at_jobs()).await;
+        }
+    }
+
+    fn look_at_jobs(self: &Arc<Self>) {
         let mut jobs = self.batch.jobs();
-        self.step(BookEvent::BeginJob {
-            job: job.id,
-            share: job.share.clone(),
-        })?;
-        jobs.insert(job.id, job);
-        Ok(())
+        for change in self.batch.look(&mut jobs, self.now()) {
+            let stepped = match change {
+                JobChange::Share(job, share) => {
+                    tracing::info!(%job, ?share, "a batch job may use another part of the node");
+                    self.step(BookEvent::BeginJob { job, share })
+                }
+                JobChange::End(job) => {
+                    tracing::warn!(%job, "a batch job has ended without an epilog");
+                    // Only root may remove it; the next agent learns in the same way that the job has ended.
+                    let _ = self
+                        .batch
+                        .folder
+                        .as_ref()
+                        .map(|folder| fs::remove_file(folder.join(job.to_string())));
+                    self.step(BookEvent::EndJob { job })
+                }
+            };
+            if let Err(refusal) = stepped {
+                tracing::error!(%refusal, "a change of a batch job was not noted");
+            }
+        }
     }
 
     /// Reads the site's policy again when its file changes. Does not return.
@@ -77,7 +124,14 @@ impl Node {
         // Before the step, so that no end is missed.
         let mut active = self.active_leases();
         let (user, partition, account) = (job.user.clone(), job.partition.clone(), job.account.clone());
-        self.begin_job(job)?;
+        {
+            let mut jobs = self.batch.jobs();
+            self.step(BookEvent::BeginJob {
+                job: id,
+                share: job.share.clone(),
+            })?;
+            self.batch.begin(&mut jobs, job, self.now());
+        }
         let is_ending = |lease: &&CoreLease| lease.batch_job == Some(id);
         let ending = self.tables().book.leases().filter(is_ending).count();
         tracing::info!(job = %id, user, partition, account, leases = ending, "a batch job begins");
@@ -92,7 +146,7 @@ impl Node {
     pub(crate) fn retake(self: &Arc<Self>, job: JobId) -> Result<(), Rejection> {
         let mut jobs = self.batch.jobs();
         self.step(BookEvent::EndJob { job })?;
-        jobs.remove(&job);
+        self.batch.end(&mut jobs, job);
         tracing::info!(%job, "a batch job has ended");
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Fixed settings of a node.
 
+use crate::batch::follower::NodeParts;
 use crate::data::image_transfer::ImageSender;
 use crate::data::images::Images;
 use crate::data::swap::SwapOptions;
@@ -58,4 +59,17 @@ pub(crate) struct NodeSettings {
     pub sending: ImageSender,
     /// Storage for saved states of workers.
     pub swap: Option<Arc<SwapOptions>>,
+}
+
+impl NodeSettings {
+    /// What the agent may use of its node.
+    pub fn parts(&self) -> NodeParts {
+        let mut cores = self.usable.clone();
+        cores.sort_by_key(|core| (self.cores.contains(core), *core));
+        NodeParts {
+            cores,
+            memory_bytes: self.memory_bytes,
+            gpus: self.gpus,
+        }
+    }
 }

@@ -58,6 +58,9 @@ pub(crate) struct AgentArgs {
     /// `hotlease node policy check`). The agent reads it again when it changes [default: idle nodes only]
     #[arg(long, value_name = "FILE", requires = "batch_jobs")]
     batch_policy: Option<PathBuf>,
+    /// Where the control groups are mounted that say what these jobs may use
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
+    batch_groups: PathBuf,
     /// How often the key of lease tokens is replaced, such as 24h; `hotlease admin key rotate` replaces it at once
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = quantity::parse_notice)]
     token_key_rotation: Duration,
@@ -336,6 +339,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result
         config.token_key_rotation = args.token_key_rotation;
         config.batch_jobs = args.batch_jobs;
         config.batch_policy = args.batch_policy;
+        config.batch_groups = args.batch_groups;
         let agent = Agent::start(config).await?;
         let serving = AgentSummary {
             pid: std::process::id(),
