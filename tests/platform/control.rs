@@ -4,6 +4,7 @@ mod batch;
 mod billing;
 mod commands;
 mod environments;
+mod jobs;
 mod nodes;
 mod plans;
 mod removal;

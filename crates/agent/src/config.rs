@@ -144,6 +144,8 @@ pub struct AgentConfig {
     pub batch_policy: Option<PathBuf>,
     /// Where the control groups of these jobs are mounted (default: `/sys/fs/cgroup`).
     pub batch_groups: PathBuf,
+    /// Name of the node in listings and messages (default: the host's name).
+    pub node_name: Option<String>,
     /// Directory of its identity and its usage journal, owned by the agent's user alone, on a local disk (default:
     /// none; the identity is kept in the runtime directory, and usage in memory).
     pub state_dir: Option<PathBuf>,
@@ -212,6 +214,7 @@ impl AgentConfig {
             batch_jobs: None,
             batch_policy: None,
             batch_groups: CONTROL_GROUPS.into(),
+            node_name: None,
             state_dir: None,
         }
     }

@@ -42,6 +42,7 @@ pub use config::{
     AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, AgentNetwork, NODE_SOCKET, SESSION_SOCKET, SharedByTenants,
 };
 pub use control::agent::Agent;
+pub use control::cores::allowed as allowed_cores;
 pub use data::images::Environments;
 pub use data::swap::SwapOptions;
 pub use data::swap::listing::{SavedState, list_states as saved_states, remove as remove_state};

@@ -7,6 +7,7 @@ use hotlease_manager::identity::TenantPolicy;
 use hotlease_manager::{ManagerConfig, load_tariff};
 use hotlease_store::{MemoryStore, SqliteOptions, Store, open_sqlite};
 use hotlease_terminal::arguments::absolute;
+use hotlease_terminal::exit::CommandError;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -162,9 +163,28 @@ impl LedgerArgs {
         Ok(config)
     }
 
+    /// Configuration of the manager of a batch job, whose ledger is in memory, because it ends with the job.
+    ///
+    /// # Errors
+    /// If a state directory was named, or the prices cannot be read.
+    pub(crate) fn manager_of_job(&self, dir: &RuntimeDir) -> anyhow::Result<ManagerConfig> {
+        if self.durable.state.state_dir.is_some() {
+            let what = "--state-dir: the platform of a batch job keeps its ledger in memory, and ends with the job";
+            return Err(CommandError::Usage(what.into()).into());
+        }
+        self.manager_on(dir, Arc::new(MemoryStore::default()))
+    }
+
     /// Arguments for another process of this program, like [`DaemonStateArgs::to_args`].
     pub(crate) fn to_args(&self, dir: &RuntimeDir) -> Vec<OsString> {
         let mut args = self.durable.to_args(dir);
+        args.extend(self.to_args_of_job());
+        args
+    }
+
+    /// Arguments for the tasks of a batch job.
+    pub(crate) fn to_args_of_job(&self) -> Vec<OsString> {
+        let mut args = Vec::new();
         if let Some(tariff) = &self.tariff {
             args.extend(["--tariff".into(), absolute(tariff).into()]);
         }

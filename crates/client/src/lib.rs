@@ -63,6 +63,7 @@ pub use invocation::function::Function;
 pub use invocation::pipeline::{AwaitedCall, Pipeline};
 pub use invoker::Invoker;
 pub use lease::ColdPhases;
+pub use lease::manager::job_managers;
 pub use model::call_cost::CallCost;
 pub use model::{Measurements, Model, Work, WorkPlan};
 pub use offer::{Invitation, Offer};

@@ -6,6 +6,7 @@
 //! * `authority` — makes such folders (feature `authority`).
 //! * [`TlsListener`] — TLS port of a daemon. Its connections are limited before and after the peer is known.
 //! * [`SiteAccess`] — the manager that a client talks to, and what it shows there: a certificate, or a [`Credential`].
+//! * [`job`] — the folder by which the programs of a batch job find the manager that serves the job.
 //! * [`grpc`] — gRPC between verified peers.
 //! * [`tunnel`] — sessions and worker connections, carried to another host.
 //! * [`WorkerSocket`] — a local socket to a worker, whose code may send what takes minutes to close.
@@ -25,6 +26,7 @@ mod dial;
 mod error;
 pub mod grpc;
 pub mod identity;
+pub mod job;
 mod listener;
 mod node;
 pub mod peer;

@@ -6,6 +6,7 @@ use crate::credential::Credential;
 use crate::error::IdentityError;
 use crate::grpc;
 use crate::identity::{IDENTITY_VARIABLE, Identity};
+use crate::job::JobFolder;
 use crate::peer::CertificateRole;
 use crate::site_channel::SiteChannel;
 use crate::trust::Trust;
@@ -48,7 +49,7 @@ pub struct SiteAccess {
 pub struct SiteOptions<'a> {
     /// `https://HOST:PORT`, or several of them separated by commas.
     pub manager: Option<&'a str>,
-    /// The user named a manager of this node: the variable of the environment is ignored.
+    /// The user named a manager of this node: variables of the environment, and the batch job, are ignored.
     pub is_local: bool,
     /// Folder with a certificate.
     pub identity: Option<&'a Path>,
@@ -72,13 +73,15 @@ impl SiteAccess {
         }
     }
 
-    /// Finds the manager: the one in `wanted`, else the one in `$HOTLEASE_MANAGER`; none means the manager of this
-    /// node. Finds the proof: the one in `wanted`, else the one that the environment names, else the identity in the
-    /// default folder.
+    /// Finds the manager: the one in `wanted`, else the one in `$HOTLEASE_MANAGER`, else the one of this batch job,
+    /// unless `$HOTLEASE_RUNTIME_DIR` names a platform of this node; none means the manager of this node. Finds the proof:
+    /// the one in `wanted`, else the one that the environment names, else the identity in the default folder. The
+    /// manager of a job has a proof of its own.
     pub fn find(wanted: SiteOptions<'_>) -> Result<Option<Self>, NetError> {
         let variable = || env::var(MANAGER_VARIABLE).ok().filter(|_| !wanted.is_local);
         let Some(manager) = wanted.manager.map(str::to_owned).or_else(variable) else {
-            return Ok(None);
+            let job = JobFolder::in_use().filter(|_| !wanted.is_local);
+            return job.map_or(Ok(None), |job| job.site());
         };
         if manager.is_empty() {
             return Ok(None);

@@ -29,6 +29,9 @@ Environment:
   HOTLEASE_STATE_DIR    where the ledger and usage journals are kept
   HOTLEASE_TARIFF       the file with prices
   HOTLEASE_MANAGER      the manager of a site, https://HOST:PORT, for all commands but the daemons' own
+                        [default: in a batch job the platform that `hotlease up` started there, else this host's]
+  HOTLEASE_JOBS_DIR     where batch jobs have the folders by which their programs find it, on a file system of all nodes
+                        (hotlease/jobs in XDG_STATE_HOME or ~/.local/state)
   HOTLEASE_IDENTITY     the client's identity folder; or, without a certificate, one of
   HOTLEASE_KEY_FILE     the file of a key of `hotlease admin key add`
   HOTLEASE_TOKEN_FILE   the file of a token (JWT), read again for each session
@@ -72,6 +75,18 @@ pub enum CommandError {
         dir: String,
         /// Pid of the holder, if it wrote one.
         pid: Option<u32>,
+    },
+    /// The batch job has a platform of its own.
+    #[error(
+        "hotlease serves job {job} already: its manager runs on {node}, in step {step}; the job's programs find it without an argument, and `scancel {step}` ends it"
+    )]
+    ServesJob {
+        /// Number of the job.
+        job: String,
+        /// Node of the manager.
+        node: String,
+        /// Step of the job in which the platform runs.
+        step: String,
     },
     /// A member of `hotlease comm run` failed.
     #[error("rank {rank} {how}{others}")]
@@ -153,7 +168,7 @@ pub fn status(error: &anyhow::Error) -> u8 {
         return match error {
             CommandError::Usage(_) => USAGE,
             CommandError::NotRunning { .. } => NOT_RUNNING,
-            CommandError::RunsAlready { .. } => RUNS_ALREADY,
+            CommandError::RunsAlready { .. } | CommandError::ServesJob { .. } => RUNS_ALREADY,
             CommandError::NotStarted { status, .. }
             | CommandError::Member { status, .. }
             | CommandError::Program { status, .. } => *status,

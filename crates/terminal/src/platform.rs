@@ -51,12 +51,12 @@ pub struct SiteArgs {
 }
 
 impl SiteArgs {
-    /// Site that the arguments or the environment name, if it is not this host's platform.
+    /// Site that the arguments, the environment or the batch job name, if it is not this host's platform.
     pub fn site(&self) -> anyhow::Result<Option<SiteAccess>> {
         let credential = self.credential();
         Ok(SiteAccess::find(SiteOptions {
             manager: self.manager.as_deref(),
-            is_local: true,
+            is_local: false,
             identity: self.identity.as_deref(),
             credential: credential.as_ref(),
             authority: self.ca_file.as_deref(),

@@ -111,6 +111,8 @@ class Gang:
         self._size, self._manager = ranks, manager or os.environ.get("HOTLEASE_MANAGER")
         options = collected(type(self), options, named)
         self._identity, self._runtime_dir = options.identity, options.runtime_dir
+        if not self._manager and self._runtime_dir is None:
+            self._manager = _core._job_managers()
         # Identifies its lease, which `_kill` has to find.
         self._label = f"{options.label or 'gang'} {uuid.uuid4().hex[:12]}"
         self._options = replace(options, label=self._label, at_least=ranks, lends=False)

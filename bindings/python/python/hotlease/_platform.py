@@ -110,8 +110,8 @@ def _described(
 
 
 def may_start() -> bool:
-    """Whether no other platform was asked for."""
-    return not os.environ.get("HOTLEASE_MANAGER")
+    """Whether no other platform was asked for, and this batch job has none of its own."""
+    return not os.environ.get("HOTLEASE_MANAGER") and _core._job_managers() is None
 
 
 def start() -> None:

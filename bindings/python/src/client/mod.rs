@@ -2,6 +2,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `batch_job` | the platform of the batch job in which the program runs |
 //! | `executor` | the base of `Executor`: submit, shutdown |
 //! | `calls` | calls to requests: arguments, options, native functions |
 //! | `futures` | the base of `Future`, outcomes to objects, futures among the arguments of a call |
@@ -14,6 +15,7 @@
 //! | `output` | output of tasks, until it is shown |
 //! | `start_phases` | phases of an executor's start |
 
+mod batch_job;
 mod calls;
 mod core;
 mod dataflow;
@@ -50,6 +52,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<calls::options::TaskOptions>()?;
     futures::inputs::add_to(module)?;
     module.add_function(wrap_pyfunction!(start_phases::_cold_start, module)?)?;
+    module.add_function(wrap_pyfunction!(batch_job::_job_managers, module)?)?;
     module.add_function(wrap_pyfunction!(start_phases::_has_network, module)?)?;
     module.add_function(wrap_pyfunction!(start_phases::_hidden, module)?)?;
     module.add_function(wrap_pyfunction!(start_phases::_is_confined, module)?)?;

@@ -162,7 +162,7 @@ impl Agent {
             endpoint: endpoint.clone(),
             tenants,
             session_socket: config.runtime_dir.join(SESSION_SOCKET),
-            host: cores::host_name(),
+            host: config.node_name.clone().unwrap_or_else(cores::host_name),
             usable: cores::allowed(),
             cores: offered,
             memory_bytes: config.memory_bytes.unwrap_or_else(cores::memory_bytes),
@@ -263,6 +263,21 @@ impl Agent {
         let mut registered = self.registered.clone();
         if registered.wait_for(|registered| *registered).await.is_err() {
             std::future::pending().await
+        }
+    }
+
+    /// Returns once the manager has not known the agent for `limit`.
+    pub async fn without_manager(&self, limit: Duration) {
+        let mut registered = self.registered.clone();
+        loop {
+            // Errors say that the agent has stopped: then no manager will know it.
+            let _ = registered.wait_for(|registered| !*registered).await;
+            if timeout(limit, registered.wait_for(|registered| *registered))
+                .await
+                .is_err()
+            {
+                return;
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use std::fs;
 
 /// Cores that this process may run on, and so may offer.
-pub(crate) fn allowed() -> Vec<u32> {
+pub fn allowed() -> Vec<u32> {
     let Ok(mask) = sched_getaffinity(Pid::from_raw(0)) else {
         return Vec::new();
     };

@@ -253,6 +253,11 @@ impl SandboxArgs {
 }
 
 impl OfferArgs {
+    /// Choice of the cores.
+    pub(crate) fn cores(&self) -> &CoreChoice {
+        &self.cores
+    }
+
     /// Configuration of the agent.
     pub(crate) fn config(self, dir: &RuntimeDir) -> anyhow::Result<AgentConfig> {
         let mut config = AgentConfig::new(dir.path());

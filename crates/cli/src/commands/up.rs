@@ -1,6 +1,7 @@
 //! `hotlease up`: manager and agent in one process.
 
 mod detach;
+mod job;
 pub(crate) mod lock;
 pub(crate) mod signals;
 
@@ -19,16 +20,26 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Start the platform on this host: manager and agent in one process
+/// Start the platform on this host, or on the nodes of a batch job
 ///
-/// Needs no root and no configuration. Stops on Ctrl-C, SIGTERM (after a while if --drain-within is given), SIGUSR1
+/// On this host: manager and agent in one process. In a job of Slurm: `srun hotlease up`, one task on each node, starts a
+/// manager on the first node and an agent on each, which only the job's user can use; programs of the job find it
+/// without an argument. Needs no root and no configuration. Stops on Ctrl-C, SIGTERM (after a while if --drain-within is given), SIGUSR1
 /// or `hotlease down`: leases end, and no process and no socket remains. With `--json`, prints an object when it
-/// serves: pid, version, runtime_dir, agent, cores, pool (number of waiting workers so far), log (or null).
+/// serves: pid, version, runtime_dir, agent, cores, pool (number of waiting workers so far), log (or null); in a job: job,
+/// step, folder, managers, nodes, cores.
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
     /// Go to the background once it serves
     #[arg(long, short)]
     detach: bool,
+    /// In a batch script or the shell of an allocation: start it on all nodes of the job, by a step of `srun` that shares
+    /// the job's cores with its other steps
+    #[arg(long)]
+    nodes_of_this_job: bool,
+    /// In a job: how long its other nodes wait for the first one
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = quantity::parse_time)]
+    first_within: Duration,
     #[command(flatten)]
     offer: OfferArgs,
     #[command(flatten)]
@@ -111,6 +122,16 @@ impl PlatformSummary {
 }
 
 pub(crate) fn carry_out(args: UpArgs, output: &mut Printer) -> anyhow::Result<()> {
+    if args.nodes_of_this_job {
+        return job::start(&args, output);
+    }
+    // A program of a step that starts the platform of its node does it with `--detach`.
+    if !args.detach
+        && !args.background
+        && let Some(task) = job::task()
+    {
+        return job::serve(&task, args, output);
+    }
     let dir = RuntimeDir::resolve()?;
     if args.detach {
         let summary = detach::start(&dir, &args.offer, &args.ledger, args.end)?;

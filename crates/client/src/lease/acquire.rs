@@ -18,6 +18,9 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Pause between two looks for the manager of a batch job that is starting.
+const START_LOOK: Duration = Duration::from_millis(50);
+
 /// A lease in use, its channels in the order of its slots, and the phases of its cold start.
 pub(crate) type ReadyLease = (Lease, Vec<Arc<Channel>>, ColdPhases);
 
@@ -49,7 +52,13 @@ impl AcquireError {
 /// does not change, the others are tried, and the call ends when none is left. On the control thread.
 pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> Result<Vec<ReadyLease>, Error> {
     let start = Instant::now();
-    let manager = ManagerConnection::of(&plan.options)?;
+    let manager = loop {
+        match ManagerConnection::of(&plan.options) {
+            // The platform of this batch job is starting.
+            Err(error) if error.retryable() && start.elapsed() < patience => tokio::time::sleep(START_LOOK).await,
+            found => break found?,
+        }
+    };
     let (way, mut agents) = match plan.options.placement {
         Placement::Managed => (GrantSource::Managed, BTreeMap::new()),
         Placement::Direct => {

@@ -4,6 +4,7 @@ use crate::Error;
 use crate::options::LeaseOptions;
 use hotlease_fabric::forks::PerProcess;
 use hotlease_fabric::runtime_dir::RuntimeDir;
+use hotlease_net::job::JobFolder;
 use hotlease_net::{CertificateRole, NetError, Proof, SiteAccess, SiteChannel, SiteOptions, grpc};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::agent_client::AgentClient;
@@ -269,6 +270,20 @@ pub(crate) fn site_of(options: &LeaseOptions) -> Result<Option<SiteAccess>, Erro
         credential: options.credential.as_ref(),
         authority: options.authority.as_deref(),
     })?)
+}
+
+/// Addresses of the manager that serves this batch job, with commas between them; empty if it is starting; none if the
+/// job has no platform of its own, or this is no job.
+pub fn job_managers() -> Result<Option<String>, Error> {
+    let Some(folder) = JobFolder::in_use() else {
+        return Ok(None);
+    };
+    match folder.is_there()? {
+        true => Ok(Some(
+            folder.manager()?.map(|manager| manager.addresses).unwrap_or_default(),
+        )),
+        false => Ok(None),
+    }
 }
 
 /// The error in a manager's answer, or of the transport.
