@@ -13,7 +13,7 @@ use hotlease_wire::limits::{PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// File name of the agent's gRPC socket in the runtime directory.
 pub const AGENT_SOCKET: &str = "agent.sock";
@@ -146,6 +146,9 @@ pub struct AgentConfig {
     pub batch_groups: PathBuf,
     /// Name of the node in listings and messages (default: the host's name).
     pub node_name: Option<String>,
+    /// Time at which the node is taken away, such as the end of a batch job: no lease lasts that long, and the agent drains
+    /// before (default: none).
+    pub until: Option<SystemTime>,
     /// Directory of its identity and its usage journal, owned by the agent's user alone, on a local disk (default:
     /// none; the identity is kept in the runtime directory, and usage in memory).
     pub state_dir: Option<PathBuf>,
@@ -215,6 +218,7 @@ impl AgentConfig {
             batch_policy: None,
             batch_groups: CONTROL_GROUPS.into(),
             node_name: None,
+            until: None,
             state_dir: None,
         }
     }

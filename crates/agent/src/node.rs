@@ -11,6 +11,7 @@ mod identity;
 pub(crate) mod idleness;
 mod isolation;
 pub(crate) mod journalling;
+pub(crate) mod lifetime;
 pub(crate) mod outbox;
 mod tokens;
 mod waiting;
@@ -104,10 +105,15 @@ impl Node {
         batch: JobWatch,
         journal: Option<UsageJournal>,
     ) -> Self {
+        let start = Instant::now();
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
         let book = book.with_usable(identity.usable.iter().copied());
         let book = book.with_places(identity.sharing.places_per_core);
         let book = book.with_gpus(identity.gpus).with_longest(identity.bounds.duration);
+        let ends = identity
+            .lifetime
+            .map(|times| times.leases_end.saturating_duration_since(start));
+        let book = book.with_end(ends);
         Self {
             identity,
             codes: CodeCache::new(),
@@ -116,7 +122,7 @@ impl Node {
             batch,
             journal: journal.map(Arc::new),
             keys: RwLock::new(TokenKeys::new(rand::random())),
-            start: Instant::now(),
+            start,
             tables: Mutex::new(NodeState {
                 book,
                 outstanding: OwedTotals::new(OWED_MAX),
@@ -141,6 +147,11 @@ impl Node {
     /// Converts a time of [`now`](Self::now) to the runtime's clock.
     pub fn instant(&self, at: Duration) -> tokio::time::Instant {
         (self.start + at).into()
+    }
+
+    /// Converts a time of the host to the clock of [`now`](Self::now).
+    pub fn time_of(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.start)
     }
 
     /// Locks the mutable state.

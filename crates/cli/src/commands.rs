@@ -3,6 +3,7 @@
 pub(crate) mod admin;
 pub(crate) mod agent;
 pub(crate) mod agents;
+pub(crate) mod alloc;
 pub(crate) mod bill;
 pub(crate) mod comm;
 pub(crate) mod doctor;

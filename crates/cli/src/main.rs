@@ -14,7 +14,7 @@ mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    admin, agent, agents, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, node, ps, run,
+    admin, agent, agents, alloc, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, node, ps, run,
     top, up, version,
 };
 use hotlease_terminal::output::Printer;
@@ -48,6 +48,7 @@ enum Command {
     Top(top::TopArgs),
     Leases(leases::LeasesArgs),
     Explain(explain::ExplainArgs),
+    Alloc(alloc::AllocArgs),
     Agents(agents::AgentsArgs),
     Bill(bill::BillArgs),
     Functions(functions::FunctionsArgs),
@@ -85,6 +86,7 @@ impl Command {
             Self::Top(args) => top::carry_out(args, output),
             Self::Leases(args) => leases::carry_out(args, output),
             Self::Explain(args) => explain::carry_out(args, output),
+            Self::Alloc(args) => alloc::carry_out(args, output),
             Self::Agents(args) => agents::carry_out(args, output),
             Self::Bill(args) => bill::carry_out(args, output),
             Self::Functions(args) => functions::carry_out(args, output),

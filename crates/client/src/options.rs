@@ -380,6 +380,7 @@ impl LeaseOptions {
             state: self.state.clone(),
             without: Vec::new(),
             state_format,
+            waiting: 0,
             variables: self.variables.clone().into_iter().collect(),
         }
     }

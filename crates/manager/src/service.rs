@@ -15,7 +15,7 @@ use hotlease_wire::grpc::{
     PastUsageReply, PastUsageRequest, PutOfferReply, PutTenantRequest, RegisterReply, RegisterRequest, ReleaseReply,
     ReleaseRequest, RemoveTenantReply, RemoveTenantRequest, RevokeKeyRequest, RotateKeyReply, RotateKeyRequest,
     ShutdownReply, ShutdownRequest, SlotOffer, SlotOfferList, Tenant, TenantList, VerifyReply, VerifyRequest,
-    VouchReply, VouchRequest, WithdrawOfferReply, WithdrawOfferRequest, WorkerList,
+    VouchReply, VouchRequest, WaitingList, WithdrawOfferReply, WithdrawOfferRequest, WorkerList,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -74,6 +74,13 @@ impl Manager for Service {
     async fn list_leases(&self, request: Request<ListRequest>) -> Result<Response<LeaseList>, Status> {
         let caller = caller_of(&request)?;
         reply(listing::leases(&self.0, caller.listing(request.into_inner())?).await)
+    }
+
+    async fn list_waiting(&self, request: Request<ListRequest>) -> Result<Response<WaitingList>, Status> {
+        let caller = caller_of(&request)?;
+        let ListRequest { tenant } = caller.listing(request.into_inner())?;
+        let clients = self.0.waiting.list(&tenant, self.0.now());
+        reply(Ok(WaitingList { clients }))
     }
 
     async fn list_workers(&self, request: Request<ListRequest>) -> Result<Response<WorkerList>, Status> {

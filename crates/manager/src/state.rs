@@ -7,6 +7,7 @@ pub(crate) mod image_trees;
 pub(crate) mod machine;
 pub(crate) mod offers;
 pub(crate) mod readiness;
+pub(crate) mod waiting;
 
 use crate::ManagerConfig;
 use crate::identity::{Authenticator, TenantDirectory};
@@ -24,6 +25,7 @@ use readiness::Readiness;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
+use waiting::WaitingClients;
 
 /// Number of readings of both clocks, of which the best counts.
 const CLOCK_READINGS: u32 = 8;
@@ -47,6 +49,8 @@ pub(crate) struct ManagerState {
     pub(crate) ledger: u64,
     /// Slots that holders of leases offer.
     pub(crate) offers: Offers,
+    /// Clients that wait for leases.
+    pub(crate) waiting: WaitingClients,
     /// Trees in which agents hand on environments.
     pub(crate) images: ImageTrees,
     machine: Mutex<ClusterDriver>,
@@ -96,6 +100,7 @@ impl ManagerState {
             started_ms: wall_ms.max(latest_ms),
             ledger: rand::random(),
             offers: Offers::default(),
+            waiting: WaitingClients::default(),
             images: ImageTrees::default(),
             machine: Mutex::new(machine),
         }

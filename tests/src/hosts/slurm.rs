@@ -87,6 +87,11 @@ impl Slurm {
         Some(slurm)
     }
 
+    /// Its slurm.conf, for `SLURM_CONF`.
+    pub fn configuration(&self) -> PathBuf {
+        self.directory.path().join("slurm.conf")
+    }
+
     /// Writes a program into the cluster's folder; returns its path.
     pub fn script(at: &Path, name: &str, text: &str) -> String {
         let path = at.join(name);

@@ -1,5 +1,7 @@
 //! Life of an agent: start, service, stop.
 
+mod departure;
+
 use crate::batch::control_groups::ControlGroups;
 use crate::batch::job_watch::JobWatch;
 use crate::batch::policy_watch::PolicyWatch;
@@ -27,6 +29,7 @@ use crate::leases::supply::WorkerSupply;
 use crate::node::eviction;
 use crate::node::idleness;
 use crate::node::journalling;
+use crate::node::lifetime::Lifetime;
 use crate::node::{Node, NodeSettings};
 use crate::workers::borrowing::Borrowing;
 use crate::workers::idle_memory::IdleMemory;
@@ -99,6 +102,8 @@ impl Agent {
             return Err(AgentError::Config { what });
         }
         config.swap.as_ref().map_or(Ok(()), SwapOptions::check)?;
+        let saving = swap::ending_limit(config.swap.as_ref());
+        let lifetime = config.until.map(|until| Lifetime::until(until, saving)).transpose()?;
         let tenants = tenants(&config)?;
         let offered = cores::offered(&config.cores)?;
         if !config.unseen_gpus {
@@ -169,6 +174,7 @@ impl Agent {
             gpus: config.gpus.min(GPUS_PER_AGENT_MAX),
             ttl: config.ttl,
             bounds: config.bounds,
+            lifetime,
             sharing: SharingTerms {
                 places_per_core: config.warm_slots_per_core,
                 call_limit: config.shared_call_limit,
@@ -276,26 +282,6 @@ impl Agent {
                 .await
                 .is_err()
             {
-                return;
-            }
-        }
-    }
-
-    /// Gives the node back: grants no more leases, and ends the remaining ones after `within` (zero: at once). Returns
-    /// when no lease holds any resource of the node; call [`Agent::shutdown`] then. If it is called again, the shorter
-    /// notice counts.
-    pub async fn give_back(&self, within: Duration) {
-        self.node.leave(within).await;
-    }
-
-    /// Returns once no lease has held any resource of the node for `limit`.
-    pub async fn idle(&self, limit: Duration) {
-        let mut active = self.node.active_leases();
-        loop {
-            // Cannot fail: the sender lives in the node.
-            let _ = active.wait_for(|leases| *leases == 0).await;
-            // In error: it stayed idle.
-            if timeout(limit, active.wait_for(|leases| *leases > 0)).await.is_err() {
                 return;
             }
         }

@@ -76,7 +76,11 @@ impl Node {
 
     /// Gives the node back for good, at the latest after `within`; returns when no lease holds any resource of it.
     pub(crate) async fn leave(self: &Arc<Self>, within: Duration) {
-        let until = self.now() + within.min(WITHIN_MAX);
+        self.leave_by(self.now() + within.min(WITHIN_MAX)).await;
+    }
+
+    /// Drains the node for good, and ends the leases that are left at `until`; returns when no lease holds any resource of it.
+    pub(crate) async fn leave_by(self: &Arc<Self>, until: Duration) {
         {
             let mut tables = self.tables();
             tables.leaving = true;

@@ -8,6 +8,7 @@ use crate::isolation::caller::Tenants;
 use crate::isolation::reach::Grants;
 use crate::isolation::sandboxes::Sandboxes;
 use crate::leases::sharing::SharingTerms;
+use crate::node::lifetime::Lifetime;
 use hotlease_lease::LeaseBounds;
 use hotlease_net::Address;
 use hotlease_wire::ids::{AgentId, BootId};
@@ -41,6 +42,8 @@ pub(crate) struct NodeSettings {
     pub gpus: u32,
     /// Time to live of leases that ask for none.
     pub ttl: Duration,
+    /// End of the node's own time, if it has one.
+    pub lifetime: Option<Lifetime>,
     /// Bounds of leases.
     pub bounds: LeaseBounds,
     /// Terms of sharing cores.

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod environments;
+mod lifetime;
 mod swapping;
 
 use crate::commands::agent::bounds::BoundArgs;
@@ -19,6 +20,7 @@ use hotlease_terminal::arguments::{ContainerArgs, MachineArgs, absolute, machine
 use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, PLACES_PER_CORE_DEFAULT, PLACES_PER_CORE_MAX};
+use lifetime::LifetimeArgs;
 use serde::Serialize;
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -32,7 +34,7 @@ use swapping::SwapArgs;
 ///
 /// SIGTERM drains: the agent grants no new leases, present leases may go on until they end, for at most
 /// --drain-within, and then the agent stops. SIGUSR1 removes: all leases end at once, their last usage is recorded,
-/// and the agent stops with status 0. SIGINT, SIGHUP or a second SIGTERM stop it without waiting. It registers with
+/// and the agent stops with status 0. With --until or --idle-limit it stops by itself, with status 0, too. SIGINT, SIGHUP or a second SIGTERM stop it without waiting. It registers with
 /// the manager of its runtime directory as soon as that manager runs, or with a manager on another host. Functions
 /// run as the agent's own user, so it serves only tenants that it is told to serve. With `--json`, prints an object
 /// when it serves: pid, runtime_dir and endpoint (or null).
@@ -61,6 +63,8 @@ pub(crate) struct AgentArgs {
     /// Where the control groups are mounted that say what these jobs may use
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
     batch_groups: PathBuf,
+    #[command(flatten)]
+    lifetime: LifetimeArgs,
     /// How often the key of lease tokens is replaced, such as 24h; `hotlease admin key rotate` replaces it at once
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = quantity::parse_notice)]
     token_key_rotation: Duration,
@@ -345,6 +349,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result
         config.batch_jobs = args.batch_jobs;
         config.batch_policy = args.batch_policy;
         config.batch_groups = args.batch_groups;
+        config.until = args.lifetime.until();
         let agent = Agent::start(config).await?;
         let serving = AgentSummary {
             pid: std::process::id(),
@@ -362,11 +367,14 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result
         })?;
         output.flush()?;
         let told = tokio::select! {
-            told = signals.next() => told,
+            told = signals.next() => Some(told),
+            () = args.lifetime.end(&agent) => None,
             never = tell_ready(&agent) => match never {},
             () = agent.stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
         };
-        signals.obey(told, &agent, args.drain_within).await;
+        if let Some(told) = told {
+            signals.obey(told, &agent, args.drain_within).await;
+        }
         tokio::select! {
             () = agent.shutdown() => Ok(()),
             () = signals.wait_for_stop() => anyhow::bail!("interrupted while stopping"),

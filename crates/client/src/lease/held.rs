@@ -107,7 +107,7 @@ impl Lease {
         transport::prepare(options);
         let request = AcquireRequest {
             without,
-            ..options.acquire_request(workers, &plan.code)
+            ..plan.request(workers)
         };
         let asked = manager.clone();
         let asking = async move { asked.acquire(request).await };

@@ -4,6 +4,9 @@ use crate::code::Code;
 use crate::options::LeaseOptions;
 use crate::session::RoomNotice;
 use hotlease_fabric::doorbell::Doorbell;
+use hotlease_wire::grpc::AcquireRequest;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +19,8 @@ pub(crate) struct LeasePlan {
     pub(crate) doorbell: Arc<Doorbell>,
     /// Called when another client wants the lease's cores.
     pub(crate) wanted: Arc<RoomNotice>,
+    /// Names this invoker to the manager while it waits for a lease.
+    waiting: u64,
     /// Whether a lease so far had its workers in sandboxes that are to confine their code.
     confined: Arc<AtomicBool>,
 }
@@ -27,6 +32,7 @@ impl LeasePlan {
             options: Arc::new(options),
             doorbell: Arc::new(doorbell),
             wanted: Arc::default(),
+            waiting: RandomState::new().build_hasher().finish().max(1),
             confined: Arc::default(),
         }
     }
@@ -36,6 +42,14 @@ impl LeasePlan {
         Self {
             options: Arc::new(options),
             ..self.clone()
+        }
+    }
+
+    /// The request for so many workers.
+    pub(crate) fn request(&self, workers: u16) -> AcquireRequest {
+        AcquireRequest {
+            waiting: self.waiting,
+            ..self.options.acquire_request(workers, &self.code)
         }
     }
 

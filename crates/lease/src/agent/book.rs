@@ -54,6 +54,8 @@ pub struct LeaseBook {
     drained_by: Option<Duration>,
     /// Longest duration of a lease.
     longest: Option<Duration>,
+    /// End of the node's own time, which no lease outlasts.
+    node_ends: Option<Duration>,
 }
 
 impl LeaseBook {
@@ -79,6 +81,7 @@ impl LeaseBook {
             availability: Availability::Serving,
             drained_by: None,
             longest: None,
+            node_ends: None,
         }
     }
 
@@ -384,7 +387,12 @@ impl LeaseBook {
             },
             request,
             paid_cores,
-            cut: self.longest.map(|longest| now + longest),
+            cut: self
+                .longest
+                .map(|longest| now + longest)
+                .into_iter()
+                .chain(self.node_ends)
+                .min(),
             longest: self.longest.map(|longest| now + longest),
             leaving: None,
             batch_job: None,
@@ -478,6 +486,8 @@ impl LeaseBook {
     }
 }
 
+#[cfg(test)]
+mod end_tests;
 #[cfg(test)]
 mod gpu_tests;
 #[cfg(test)]

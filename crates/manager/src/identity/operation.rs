@@ -20,6 +20,8 @@ pub enum ManagerOperation {
     ListAgents,
     /// List leases.
     ListLeases,
+    /// List clients that wait for a lease.
+    ListWaiting,
     /// List worker processes.
     ListWorkers,
     /// List function libraries.
@@ -100,6 +102,7 @@ impl fmt::Display for ManagerOperation {
             Self::FindOffers => "finding offers of slots",
             Self::ListAgents => "listing agents",
             Self::ListLeases => "listing leases",
+            Self::ListWaiting => "listing clients that wait",
             Self::ListWorkers => "listing workers",
             Self::ListFunctions => "listing functions",
             Self::GetInfo => "reading the state of the manager",
@@ -133,6 +136,7 @@ impl ManagerOperation {
             | Self::OfferSlots
             | Self::FindOffers
             | Self::ListLeases
+            | Self::ListWaiting
             | Self::ListWorkers
             | Self::ListFunctions
             | Self::Bill => CallerGroup::Members,
@@ -182,6 +186,7 @@ impl ManagerOperation {
             "Manager/FindOffers" => Self::FindOffers,
             "Manager/ListAgents" => Self::ListAgents,
             "Manager/ListLeases" => Self::ListLeases,
+            "Manager/ListWaiting" => Self::ListWaiting,
             "Manager/ListWorkers" => Self::ListWorkers,
             "Manager/ListFunctions" => Self::ListFunctions,
             "Manager/GetInfo" => Self::GetInfo,

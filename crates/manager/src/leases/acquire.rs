@@ -36,6 +36,7 @@ pub(crate) async fn acquire(
         without: Vec::new(),
         ..message
     };
+    let asked = (message.waiting != 0).then(|| message.clone());
     let allowance = state.directory.allowance(&wanted.tenant);
     let acquire = |request| ClusterEvent::Acquire {
         request,
@@ -45,6 +46,9 @@ pub(crate) async fn acquire(
     let begun = Instant::now();
     let answered = state.ask(Some(message), acquire).await;
     state.metrics.count_acquire(begun.elapsed(), &answered);
+    if let Some(asked) = asked {
+        state.waiting.note(&asked, answered.as_ref().err(), state.now());
+    }
     match answered? {
         (ClusterAnswer::Granted { .. }, Some(grant)) => Ok(*grant),
         (answer, _) => Err(unexpected_answer(&answer)),

@@ -10,6 +10,14 @@ use hotlease_wire::{EndReason, Rejection};
 use std::time::Duration;
 
 impl LeaseBook {
+    /// Ends each lease at this time at the latest, however often it is renewed, and although the node is never drained: then
+    /// the node is taken away. To be called before the first lease.
+    #[must_use]
+    pub fn with_end(mut self, node_ends: Option<Duration>) -> Self {
+        self.node_ends = node_ends;
+        self
+    }
+
     /// Whether the node takes leases.
     pub fn availability(&self) -> Availability {
         match self.availability {
@@ -22,6 +30,9 @@ impl LeaseBook {
     pub(super) fn admit_grants(&self) -> Result<(), Rejection> {
         let what = match self.availability() {
             Availability::Serving => return Ok(()),
+            Availability::Draining | Availability::Drained if self.is_out_of_time() => {
+                "the node's time is nearly over (`--until` of its agent)"
+            }
             Availability::Draining => "the node is being given back",
             Availability::Drained => "the node was given back",
             Availability::Standby if self.jobs.iter().next().is_some() => "batch jobs have the node",
@@ -29,6 +40,11 @@ impl LeaseBook {
             Availability::Stopping => "the agent is stopping",
         };
         Err(Rejection::Unavailable { what: what.into() })
+    }
+
+    /// Whether the node is drained because its own time ends, and not by an order before that.
+    fn is_out_of_time(&self) -> bool {
+        self.node_ends.is_some() && self.drained_by == self.node_ends
     }
 
     /// Grants no more leases, and lets none go on past `until`. A later call may only bring the end forward.
@@ -44,7 +60,8 @@ impl LeaseBook {
     /// Notes when each lease ends even if its holder renews it.
     pub(super) fn cut_leases(&mut self) {
         for lease in self.leases.values_mut() {
-            let ends = self.drained_by.into_iter().chain(lease.leaving).chain(lease.longest);
+            let of_node = self.drained_by.into_iter().chain(self.node_ends);
+            let ends = of_node.chain(lease.leaving).chain(lease.longest);
             lease.cut = ends.min();
         }
     }

@@ -1,0 +1,161 @@
+//! Records of an allocator: queues of a batch system, and the jobs of agents that were submitted to them.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What an allocator knows; kept in a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AllocatorState {
+    /// Queues by name.
+    pub queues: BTreeMap<String, Queue>,
+    /// Jobs, oldest first.
+    pub jobs: Vec<PilotJob>,
+}
+
+/// A way to get nodes: where jobs of agents are submitted, and how many.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Queue {
+    /// Name of the batch system's description.
+    pub system: String,
+    /// Queues of a higher priority are used first.
+    pub priority: i32,
+    /// Most nodes of its jobs, running or not.
+    pub max_nodes: u32,
+    /// Nodes of each job.
+    pub nodes_per_job: u32,
+    /// Most jobs that wait at the batch system.
+    pub backlog: u32,
+    /// Time limit of a job, seconds.
+    pub time_s: u64,
+    /// Time without a lease after which an agent ends, seconds.
+    pub idle_s: u64,
+    /// Cores of each node; none: whole nodes.
+    pub cores: Option<u32>,
+    /// GPUs of each node.
+    pub gpus: u32,
+    /// What the agents are told.
+    pub agents: AgentSetup,
+    /// Further arguments of the command that submits a job.
+    pub submit_args: Vec<String>,
+    /// Why nothing is submitted at present, if so.
+    pub trouble: Option<Trouble>,
+    /// Since when no client has waited, milliseconds since 1970.
+    pub unneeded_since_ms: Option<u64>,
+}
+
+/// What the agents of a queue are told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AgentSetup {
+    /// The program `hotlease`.
+    pub program: String,
+    /// Addresses of the manager.
+    pub manager: String,
+    /// Folder of the authority that issues an identity for each agent.
+    pub authority: String,
+    /// Tenants whose functions may run there.
+    pub tenants: Vec<String>,
+    /// Further arguments of `hotlease agent`.
+    pub args: Vec<String>,
+}
+
+/// Pause of a queue after a rejection or a failed job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trouble {
+    /// The batch system's words.
+    pub why: String,
+    /// Whether the job was rejected; else it was accepted, and failed.
+    pub rejected: bool,
+    /// Number of failures in a row.
+    pub failures: u32,
+    /// End of the pause, milliseconds since 1970.
+    pub until_ms: u64,
+}
+
+/// A job of agents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PilotJob {
+    /// Its name at the batch system, which no other job has.
+    pub name: String,
+    /// Queue to which it was submitted.
+    pub queue: String,
+    /// Its number, once the batch system has given one.
+    pub number: Option<String>,
+    /// Its nodes.
+    pub nodes: u32,
+    /// When it was submitted, milliseconds since 1970.
+    pub submitted_ms: u64,
+    /// Where it stands.
+    pub phase: JobPhase,
+    /// Reason for that, in the batch system's words; may be empty.
+    pub reason: String,
+    /// When it was first seen running, milliseconds since 1970.
+    pub running_ms: Option<u64>,
+    /// When it was seen to have ended, milliseconds since 1970.
+    pub ended_ms: Option<u64>,
+    /// How often the batch system has taken it back into the queue after it had run.
+    pub requeues: u32,
+}
+
+/// Progress of a job at the batch system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum JobPhase {
+    /// The command that submits it has not answered, or was interrupted.
+    Submitting,
+    /// It waits for nodes.
+    Pending,
+    /// It does not start before its user or an administrator lets it.
+    Held,
+    /// It has nodes.
+    Running,
+    /// It ended by itself.
+    Completed,
+    /// It ended at its time limit.
+    OutOfTime,
+    /// It ended for a job of a higher priority.
+    Preempted,
+    /// It was cancelled.
+    Cancelled,
+    /// It, or its node, failed.
+    Failed,
+    /// The batch system does not know it any more.
+    Lost,
+}
+
+impl JobPhase {
+    /// Whether it has ended.
+    pub(super) fn is_over(self) -> bool {
+        !matches!(self, Self::Submitting | Self::Pending | Self::Held | Self::Running)
+    }
+}
+
+impl fmt::Display for JobPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Submitting => "submitting",
+            Self::Pending => "pending",
+            Self::Held => "held",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::OutOfTime => "out of time",
+            Self::Preempted => "preempted",
+            Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
+            Self::Lost => "lost",
+        })
+    }
+}
+
+/// A job as the batch system lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ListedJob {
+    /// Its number.
+    pub number: String,
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub phase: JobPhase,
+    /// Reason for that.
+    pub reason: String,
+}
