@@ -12,6 +12,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 fn used(row: &Value) -> UsageTotals {
@@ -150,6 +151,41 @@ fn bills_are_grouped_filtered_priced_and_exported() {
     assert_eq!(csv.lines().count(), 4, "{csv}");
     let table = String::from_utf8(platform.run(&["bill"]).stdout).unwrap();
     assert!(table.contains("total 0.") && table.contains("core-hours"), "{table}");
+}
+
+/// Slurm's own program needs a database; a program in its place prints what it would.
+#[test]
+fn leased_hours_of_an_account_stand_beside_those_of_its_jobs_or_the_bill_says_why_not() {
+    let platform = Platform::start();
+    let path = library("behaved");
+    let output = platform.run(&["run", path.to_str().unwrap(), "count", "--repeat", "20"]);
+    assert!(output.status.success());
+    until_true("the lease is billed", LIMIT, || {
+        bill(&platform).values().any(|usage| usage.invocations == 20)
+    });
+    let tenant = platform.json(&["bill"])[0]["tenant"].as_str().unwrap().to_owned();
+    let bin = tempfile::tempdir().unwrap();
+    let sreport = |script: &str| {
+        let program = bin.path().join("sreport");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", bin.path().display(), std::env::var("PATH").unwrap());
+        let mut command = platform.hotlease(&["bill", "--by", "account", "--since", "2h", "--json"]);
+        let output = command.env("PATH", path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let row: Value = serde_json::from_slice(&output.stdout).expect("one object");
+        (row, String::from_utf8(output.stderr).unwrap())
+    };
+    let (row, errors) = sreport(&format!("echo 'root||7200'; echo '{tenant}||5400'; echo '{tenant}|alice|5400'"));
+    assert_eq!(
+        (&row["account"], &row["invocations"], &row["slurm_core_hours"]),
+        (&tenant.as_str().into(), &20.into(), &1.5.into()),
+        "{row}"
+    );
+    assert_eq!(errors, "");
+    let (row, errors) = sreport("echo 'sreport: error: Problem talking to the database' >&2; exit 1");
+    assert_eq!((&row["invocations"], &row["slurm_core_hours"]), (&20.into(), &Value::Null));
+    assert!(errors.contains("Problem talking to the database") && errors.contains("slurmdbd"), "{errors}");
 }
 
 /// Billed usage by function, and the row of usage that belongs to no function.

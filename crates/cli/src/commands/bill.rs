@@ -1,6 +1,8 @@
 //! `hotlease bill`: usage and cost.
 
+mod accounts;
 mod moment;
+mod sreport;
 mod verify;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -23,13 +25,17 @@ use serde::Serialize;
 /// is called next. Allocated and polled time, and computing of calls that were refused or cut off by a crash of the
 /// node, are in a row without a function, so that all rows together add up to the tenants' cost. The 64 functions
 /// of a lease that were called first have rows of their own; all others share one row "(others)".
+///
+/// Rows by account are those by tenant, for sites that name a tenant after each account of Slurm: beside the core-hours
+/// that were leased they show those of the account's jobs, as `sreport` says. With `--json`: account, leases,
+/// invocations, leased_core_hours, slurm_core_hours (null: Slurm does not say), cost, currency.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BillArgs {
     #[command(subcommand)]
     command: Option<BillCommand>,
     /// One row for each tenant, job of a tenant, lease, or function of a tenant (with a row for usage of no
-    /// function)
+    /// function); or for each Slurm account, with the core-hours of its jobs
     #[arg(long, value_enum, default_value_t)]
     by: BillGrouping,
     /// Show usage of this tenant only, such as uid:1000
@@ -63,6 +69,7 @@ enum BillGrouping {
     Job,
     Lease,
     Function,
+    Account,
 }
 
 #[derive(Serialize)]
@@ -131,7 +138,7 @@ pub(crate) fn carry_out(args: BillArgs, output: &mut Printer) -> anyhow::Result<
     }
     let mut platform = Platform::of(&args.site)?;
     let by = match args.by {
-        BillGrouping::Tenant => BillBy::Tenant,
+        BillGrouping::Tenant | BillGrouping::Account => BillBy::Tenant,
         BillGrouping::Job => BillBy::Job,
         BillGrouping::Lease => BillBy::Lease,
         BillGrouping::Function => BillBy::Function,
@@ -144,7 +151,10 @@ pub(crate) fn carry_out(args: BillArgs, output: &mut Printer) -> anyhow::Result<
         until_ms: ms(args.until),
         by: by.into(),
     };
-    let bill = platform.request(async |client| client.bill(request).await)?;
+    let bill = platform.request(async |client| client.bill(request.clone()).await)?;
+    if matches!(args.by, BillGrouping::Account) {
+        return accounts::show(&bill, &request, args.csv, output);
+    }
     let rows: Vec<BillLine> = bill
         .rows
         .iter()
@@ -170,7 +180,7 @@ fn csv(rows: Vec<BillLine>, output: &mut Printer) -> anyhow::Result<()> {
 
 fn table(rows: &[BillLine], by: BillGrouping, bill: &BillReply, output: &mut Printer) -> anyhow::Result<()> {
     let what = match by {
-        BillGrouping::Tenant => "LEASES",
+        BillGrouping::Tenant | BillGrouping::Account => "LEASES",
         BillGrouping::Job => "JOB",
         BillGrouping::Lease => "LEASE",
         BillGrouping::Function => "FUNCTION",
@@ -180,7 +190,7 @@ fn table(rows: &[BillLine], by: BillGrouping, bill: &BillReply, output: &mut Pri
         vec![
             row.tenant.clone(),
             match by {
-                BillGrouping::Tenant => row.leases.to_string(),
+                BillGrouping::Tenant | BillGrouping::Account => row.leases.to_string(),
                 BillGrouping::Job => row.job.clone(),
                 BillGrouping::Lease if row.lease.is_empty() => "(earlier ones)".into(),
                 BillGrouping::Lease => format!("{} {}", row.lease, row.label),
