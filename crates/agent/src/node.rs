@@ -108,6 +108,7 @@ impl Node {
         let start = Instant::now();
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
         let book = book.with_usable(identity.usable.iter().copied());
+        let book = book.with_usable_memory(identity.usable_memory_bytes);
         let book = book.with_places(identity.sharing.places_per_core);
         let book = book.with_gpus(identity.gpus).with_longest(identity.bounds.duration);
         let ends = identity

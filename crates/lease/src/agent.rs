@@ -37,16 +37,18 @@ mod core_choice;
 mod event;
 mod fairness;
 mod membership;
+mod node_limits;
 mod owed;
 mod record;
 
 pub use balance::{Balance, CoreMove, LoadSample};
 pub use book::LeaseBook;
 pub use core_choice::{BadCoreChoice, CoreChoice};
-pub use event::{BookAction, BookEvent, BookStep, NodeOffer, OfferedCores, SessionId};
+pub use event::{BookAction, BookEvent, BookStep, NodeOffer, OfferedCores, OfferedGpus, SessionId};
 pub use membership::{
     ANSWER_LIMIT, BACKOFF_MAX, GOODBYE_LIMIT, HEARTBEAT, Membership, MembershipAction, MembershipEvent, QuestionId,
 };
+pub use node_limits::NodeLimits;
 pub use owed::{FUNCTIONS_AT_ONCE_MAX, FinalTotal, OwedTotals, REPORTED_AT_ONCE_MAX};
 pub use record::{Availability, CoreLease, Delegation, EndedLease, LeasePhase, WorkerRecord, WorkerState};
 

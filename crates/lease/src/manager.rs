@@ -11,14 +11,14 @@ mod quota;
 mod registry;
 mod wish;
 
-pub use cluster::{Cluster, PARTS_MAX, REQUESTS_MAX};
+pub use cluster::{Cluster, ORDER_KNOWN_MS, ORDERS_KNOWN_MAX, PARTS_MAX, REQUESTS_MAX};
 pub use event::{
     AgentReport, AskId, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, EndRequest, GrantedLease, LeaseNote,
-    LeaseReport, RequestId, StateWrite,
+    LeaseReport, OrderRecord, OrderRequest, OrderToken, RequestId, StateWrite,
 };
 pub use quota::{Allowance, Amount, Quota};
 pub use registry::{
     AGENTS_MAX, AgentOffer, AgentProfile, AgentState, Capacity, Demand, FORGOTTEN_AFTER, GONE_AFTER, Need,
     REPORTS_PER_SECOND_MAX, RegistrationError, Registry, SUSPECTED_AFTER,
 };
-pub use wish::{NodeOrder, NodeWish, OfferWish, WISHES_MAX};
+pub use wish::{EARLIER_MAX, NodeOrder, NodeWish, OfferWish, WISHES_MAX, WishedState};

@@ -1,14 +1,15 @@
 //! Conversion of agents' messages to checked records, and of records to messages. A conversion from a message refuses
 //! texts, counts and names that are over a limit or malformed.
 
-use hotlease_lease::agent::{Availability, OfferedCores};
+use hotlease_lease::agent::{Availability, NodeLimits, OfferedCores, OfferedGpus};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_lease::manager::{AgentOffer, AgentProfile, AgentState, LeaseNote, NodeWish};
 use hotlease_net::{Address, Peer};
 use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
-    AgentInfo, CoresWanted, FunctionUsage, LeaseInfo, NodeWish as WantedWish, OfferWanted, PastUsage, Usage,
+    AgentInfo, CoresWanted, FunctionUsage, LeaseInfo, NodeLimits as LimitsInfo, NodeWish as WantedWish, OfferWanted,
+    PastUsage, Usage,
 };
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch};
 use hotlease_wire::limits::{
@@ -16,6 +17,7 @@ use hotlease_wire::limits::{
     TENANT_BYTES_MAX,
 };
 use hotlease_wire::session::UsageTotals;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most cores of one agent.
@@ -84,6 +86,7 @@ pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<Agen
     let (id, boot) = agent_ids(&info)?;
     check_limit("number of cores", info.cores.len(), CORES_MAX)?;
     let gpus = gpus(&info)?;
+    let limits = info.limits.map(node_limits).transpose()?;
     Ok(AgentProfile {
         id,
         boot,
@@ -108,6 +111,8 @@ pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<Agen
         memory_bytes: info.memory_bytes,
         gpus,
         free_gpus: info.free_gpus.min(gpus),
+        gpu_numbers: info.gpu_numbers,
+        limits: limits.map(Arc::new),
         pool: info.pool,
     })
 }
@@ -119,6 +124,7 @@ pub(crate) fn offering(info: &AgentInfo) -> Result<AgentOffer, Rejection> {
         cores: info.cores.clone(),
         memory_bytes: info.memory_bytes,
         gpus: gpus(info)?,
+        gpu_numbers: info.gpu_numbers.clone(),
         availability: availability(&info.state)?,
         order: info.order,
     })
@@ -126,7 +132,17 @@ pub(crate) fn offering(info: &AgentInfo) -> Result<AgentOffer, Rejection> {
 
 fn gpus(info: &AgentInfo) -> Result<u32, Rejection> {
     check_limit("number of GPUs", info.gpus as usize, GPUS_PER_AGENT_MAX as usize)?;
+    check_limit("number of GPUs", info.gpu_numbers.len(), GPUS_PER_AGENT_MAX as usize)?;
     Ok(info.gpus)
+}
+
+fn node_limits(told: LimitsInfo) -> Result<NodeLimits, Rejection> {
+    check_limit("number of cores", told.cores.len(), CORES_MAX)?;
+    Ok(NodeLimits {
+        cores: told.cores.into_iter().collect(),
+        gpus: told.gpus.min(GPUS_PER_AGENT_MAX),
+        memory_bytes: told.memory_bytes,
+    })
 }
 
 fn availability(state: &str) -> Result<Availability, Rejection> {
@@ -155,26 +171,34 @@ pub(crate) fn distinct_cores(cores: &[u32]) -> u32 {
 
 /// Message that tells an agent the operator's wish for its node. Deadlines become durations from `now_ms` (Unix time).
 pub(crate) fn node_wish(wish: &NodeWish, now_ms: u64) -> WantedWish {
-    let offer = wish.offer.as_ref().map(|offer| {
+    let state = &wish.state;
+    let offer = state.offer.as_ref().map(|offer| {
         let (choice, count, cores) = match &offer.cores {
             OfferedCores::Unchanged => (CoresWanted::CoresUnchanged, 0, Vec::new()),
             OfferedCores::All => (CoresWanted::CoresAll, 0, Vec::new()),
             OfferedCores::Count(count) => (CoresWanted::CoresCount, *count, Vec::new()),
             OfferedCores::These(cores) => (CoresWanted::CoresThese, 0, cores.iter().copied().collect()),
         };
+        let (gpus, numbers) = match &offer.gpus {
+            Some(OfferedGpus::Count(count)) => (Some(*count), None),
+            Some(OfferedGpus::These(numbers)) => (None, Some(numbers.iter().copied().collect())),
+            None => (None, None),
+        };
         OfferWanted {
             choice: choice.into(),
             count,
             cores,
             memory_bytes: offer.memory_bytes.unwrap_or(0),
-            gpus: offer.gpus,
+            gpus,
+            gpus_named: numbers.is_some(),
+            gpu_numbers: numbers.unwrap_or_default(),
             within_ms: offer.by_ms.saturating_sub(now_ms),
         }
     });
     WantedWish {
         number: wish.number,
-        drained: wish.drained_by_ms.is_some(),
-        within_ms: wish.drained_by_ms.map_or(0, |by_ms| by_ms.saturating_sub(now_ms)),
+        drained: state.drained_by_ms.is_some(),
+        within_ms: state.drained_by_ms.map_or(0, |by_ms| by_ms.saturating_sub(now_ms)),
         offer,
     }
 }
@@ -202,6 +226,8 @@ pub(crate) fn agent_info(record: &AgentProfile, state: AgentState, silent: Durat
         free_places: record.free_places,
         gpus: record.gpus,
         free_gpus: record.free_gpus,
+        gpu_numbers: record.gpu_numbers.clone(),
+        limits: None,
     }
 }
 

@@ -120,7 +120,11 @@ impl Manager for Service {
 
     async fn order_node(&self, request: Request<OrderNodeRequest>) -> Result<Response<OrderNodeReply>, Status> {
         let by = caller_of(&request)?.name;
-        reply(nodes::order(&self.0, request.into_inner(), &by).await)
+        reply(
+            nodes::order(&self.0, request.into_inner(), &by)
+                .await
+                .map_err(Rejection::from),
+        )
     }
 
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {

@@ -1,7 +1,7 @@
 //! Tests of a manager with a store that is slow, as a database can be, or that cannot be read.
 
 use hotlease_lease::ledger::FunctionTotals;
-use hotlease_lease::manager::NodeWish;
+use hotlease_lease::manager::{NodeWish, OrderRecord};
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};
 use hotlease_store::{
     AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, MemoryStore, PutCondition, ReportRecord, ReportResult,
@@ -83,8 +83,16 @@ impl Store for SlowStore {
         self.inner.audit(now_ms)
     }
 
-    fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError> {
-        self.inner.put_wish(agent, wish)
+    fn put_wish(&self, agent: AgentId, wish: NodeWish, order: Option<OrderRecord>) -> Result<(), StoreError> {
+        self.inner.put_wish(agent, wish, order)
+    }
+
+    fn forget_order(&self, agent: AgentId, number: u64) -> Result<(), StoreError> {
+        self.inner.forget_order(agent, number)
+    }
+
+    fn orders(&self) -> Result<Vec<OrderRecord>, StoreError> {
+        self.inner.orders()
     }
 
     fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError> {

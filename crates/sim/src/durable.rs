@@ -92,13 +92,15 @@ impl Durable {
                     self.end_leases(*agent, None);
                     self.agents.remove(agent);
                 }
-                StateWrite::PutWish { agent, wish } => {
+                StateWrite::PutWish { agent, wish, .. } => {
                     self.highest_order.insert(*agent, wish.number);
                     self.wishes.insert(*agent, wish.clone());
                 }
                 StateWrite::RemoveWish(agent) => {
                     self.wishes.remove(agent);
                 }
+                // Operators of the simulator give their orders without tokens.
+                StateWrite::ForgetOrder { .. } => {}
                 StateWrite::PutLease { lease, note } => self.put_lease(*lease, note.clone(), false),
                 StateWrite::Report { agent, leases } => {
                     leases.iter().for_each(|lease| self.report(*agent, lease));

@@ -385,7 +385,7 @@ impl ManagerNode {
             }
             ClusterAnswer::Released { usage } => Response::Released(usage),
             // Only an operator gets this answer, and it is handled above.
-            ClusterAnswer::Ordered { .. } => return,
+            ClusterAnswer::Ordered { .. } | ClusterAnswer::OtherOrder => return,
             // Never requested: the simulated ledger accepts every report.
             ClusterAnswer::Vouched => Response::Refused(Rejection::UnknownLease),
             ClusterAnswer::Refused(refusal) => Response::Refused(refusal),

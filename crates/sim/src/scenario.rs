@@ -332,7 +332,8 @@ impl OperatorOrder {
             1 => Self::Remove,
             2 => Self::Drain { within },
             3 => Self::Offer {
-                cores: random.random_range(0..=cores),
+                // An agent rejects more than it has.
+                cores: random.random_range(0..=cores + 1),
                 within,
             },
             _ => Self::Resume,

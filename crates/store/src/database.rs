@@ -4,14 +4,14 @@ use crate::sql::changes::{self, ACTIVE, LATEST_MS, StoreRules};
 use crate::sql::functions;
 use crate::sql::people;
 use crate::sql::queries::{self, LeaseSelection};
-use crate::sql::{Cell, DatabaseWriter, Sql, WriterHook, schema, wishes};
+use crate::sql::{Cell, DatabaseWriter, Sql, WriterHook, orders, schema, wishes};
 use crate::{
     AgentRecord, Audit, Bill, BillQuery, DoneCallback, KeyRecord, LeaseRecord, PutCondition, ReportRecord,
     ReportResult, RowKey, RowState, Store, StoreError, TenantRecord, TenantStore,
 };
 use hotlease_journal::StateDir;
 use hotlease_lease::ledger::FunctionTotals;
-use hotlease_lease::manager::NodeWish;
+use hotlease_lease::manager::{NodeWish, OrderRecord};
 use hotlease_wire::ids::{AgentId, LeaseId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -145,9 +145,20 @@ impl Store for DatabaseStore {
         Ok(audit)
     }
 
-    fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError> {
+    fn put_wish(&self, agent: AgentId, wish: NodeWish, order: Option<OrderRecord>) -> Result<(), StoreError> {
         let rules = self.rules;
-        self.writer.write(move |sql| wishes::put(sql, &rules, agent, &wish))
+        self.writer.write(move |sql| {
+            wishes::put(sql, &rules, agent, &wish)?;
+            order.iter().try_for_each(|order| orders::put(sql, order))
+        })
+    }
+
+    fn forget_order(&self, agent: AgentId, number: u64) -> Result<(), StoreError> {
+        self.writer.write(move |sql| orders::remove(sql, agent, number))
+    }
+
+    fn orders(&self) -> Result<Vec<OrderRecord>, StoreError> {
+        orders::all(&mut **self.reader())
     }
 
     fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError> {

@@ -66,7 +66,7 @@ pub use sqlite::{LEDGER_FILE, SqliteOptions, open_sqlite};
 pub use tenants::{KeyRecord, MEMBERS_MAX, NAME_BYTES_MAX, Position, PutCondition, TenantRecord, TenantStore};
 
 use hotlease_lease::ledger::FunctionTotals;
-use hotlease_lease::manager::NodeWish;
+use hotlease_lease::manager::{NodeWish, OrderRecord};
 use hotlease_wire::ids::{AgentId, LeaseId};
 
 /// Callback with the result of a change. Called once, by the thread that knows the result; must not block. While more
@@ -132,14 +132,22 @@ pub trait Store: TenantStore + Send + Sync + 'static {
     /// Checks the ledger against its own rules, as of `now_ms`.
     fn audit(&self, now_ms: u64) -> Result<Audit, StoreError>;
 
-    /// Notes an operator's wish for a node. The node may be unknown or away.
-    fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError>;
+    /// Notes an operator's wish for a node, and the order that led to it, if that has a token. The node may be unknown
+    /// or away. Orders are removed that are older than that one by more than
+    /// [`ORDER_KNOWN_MS`](hotlease_lease::manager::ORDER_KNOWN_MS).
+    fn put_wish(&self, agent: AgentId, wish: NodeWish, order: Option<OrderRecord>) -> Result<(), StoreError>;
 
     /// Removes the wish for a node.
     fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError>;
 
     /// Wishes for nodes, ordered by agent id.
     fn wishes(&self) -> Result<Vec<(AgentId, NodeWish)>, StoreError>;
+
+    /// Removes an order with a token.
+    fn forget_order(&self, agent: AgentId, number: u64) -> Result<(), StoreError>;
+
+    /// Orders with a token, oldest first.
+    fn orders(&self) -> Result<Vec<OrderRecord>, StoreError>;
 
     /// Reason why no more writes are possible, if that is so: only a new process can continue.
     fn end_error(&self) -> Option<StoreError> {

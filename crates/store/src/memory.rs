@@ -15,7 +15,7 @@ use crate::{
     RowKey, RowState, Store, StoreError,
 };
 use hotlease_lease::ledger::{FunctionTotals, TOTAL_MAX, sum};
-use hotlease_lease::manager::NodeWish;
+use hotlease_lease::manager::{NodeWish, ORDER_KNOWN_MS, OrderRecord};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,6 +32,8 @@ pub struct MemoryStore {
 struct MemoryState {
     agents: BTreeMap<AgentId, AgentRecord>,
     wishes: BTreeMap<AgentId, NodeWish>,
+    /// Orders with a token, oldest first.
+    orders: Vec<OrderRecord>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
     /// Ended leases, each exactly once; the one that ended first is at the front.
     ended: VecDeque<LeaseId>,
@@ -435,7 +437,7 @@ impl Store for MemoryStore {
         Ok(audit)
     }
 
-    fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError> {
+    fn put_wish(&self, agent: AgentId, wish: NodeWish, order: Option<OrderRecord>) -> Result<(), StoreError> {
         let mut state = self.state();
         if state.wishes.len() >= self.limits.agents && !state.wishes.contains_key(&agent) {
             return Err(StoreError::Full {
@@ -444,7 +446,27 @@ impl Store for MemoryStore {
             });
         }
         state.wishes.insert(agent, wish);
+        if let Some(order) = order {
+            let is_known = |known: &OrderRecord| known.at_ms.saturating_add(ORDER_KNOWN_MS) >= order.at_ms;
+            let is_other = |known: &OrderRecord| known.token.name() != order.token.name();
+            state.orders.retain(|known| is_known(known) && is_other(known));
+            let place = (order.at_ms, order.token.name());
+            let place = state
+                .orders
+                .partition_point(|known| (known.at_ms, known.token.name()) < place);
+            state.orders.insert(place, order);
+        }
         Ok(())
+    }
+
+    fn forget_order(&self, agent: AgentId, number: u64) -> Result<(), StoreError> {
+        let is_it = |order: &OrderRecord| order.agent == agent && order.number == number;
+        self.state().orders.retain(|order| !is_it(order));
+        Ok(())
+    }
+
+    fn orders(&self) -> Result<Vec<OrderRecord>, StoreError> {
+        Ok(self.state().orders.clone())
     }
 
     fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError> {

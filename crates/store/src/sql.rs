@@ -11,6 +11,7 @@
 
 pub(crate) mod changes;
 pub(crate) mod functions;
+pub(crate) mod orders;
 pub(crate) mod people;
 pub(crate) mod queries;
 pub(crate) mod schema;

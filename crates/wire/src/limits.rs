@@ -77,6 +77,8 @@ pub const PATH_BYTES_MAX: usize = 1024;
 pub const VARIABLES_MAX: usize = 256;
 /// Most bytes of all these variables together.
 pub const VARIABLES_BYTES_MAX: usize = 64 * 1024;
+/// Longest token of an operator's order, bytes.
+pub const ORDER_TOKEN_BYTES_MAX: usize = 128;
 /// Longest label of a lease, bytes.
 pub const LABEL_BYTES_MAX: usize = 64;
 /// Largest seat, bytes: a name, an address and a secret.

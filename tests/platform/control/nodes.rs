@@ -2,6 +2,7 @@
 
 use hotlease_client::{Error, Invoker, LeaseOptions};
 use hotlease_tests::hosts::Host;
+use hotlease_tests::http::ask;
 use hotlease_tests::lease::LONG;
 use hotlease_tests::marks::Marks;
 use hotlease_tests::platform::{LIMIT, Platform, program};
@@ -249,4 +250,104 @@ impl SeparateManager {
             || matches!(&self.nodes()[..], [node] if node["state"] == "away" && node["pending"] == true),
         );
     }
+}
+
+/// More cores than any host of a test has.
+const TOO_MANY: &str = "8000";
+
+#[test]
+fn a_rejected_order_leaves_the_one_before_in_force_also_for_a_node_that_was_away() {
+    let mut site = SeparateManager::start();
+    let id = site.nodes()[0]["agent"].as_str().unwrap().to_owned();
+    let order = |site: &SeparateManager, arguments: &[&str]| {
+        let output = site.run(&[&["admin", "node"], arguments].concat());
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.success(), text)
+    };
+    let (done, text) = order(&site, &["remove", &id, "--wait"]);
+    assert!(done, "{text}");
+    let (done, text) = order(&site, &["add", &id, "--cores", TOO_MANY]);
+    assert!(!done && text.contains(TOO_MANY), "{text}");
+    let listed = &site.nodes()[0];
+    assert_eq!(
+        (&listed["state"], &listed["pending"], &listed["drained"]),
+        (&"drained".into(), &false.into(), &true.into()),
+        "the order was never in force: {listed}"
+    );
+
+    // Only the node knows that it cannot do this, and it is away.
+    drop(site.agent.take());
+    site.until_away();
+    let (done, text) = order(&site, &["add", &id, "--cores", TOO_MANY]);
+    assert!(done, "{text}");
+    site.manager.take().unwrap().kill();
+    site.manager = Some(Daemon::start(&site.host, &["manager"]));
+    site.agent = Some(SeparateManager::agent_of(&site.host));
+    site.until_state("drained");
+    let listed = &site.nodes()[0];
+    assert!(
+        listed["rejected"].as_str().is_some_and(|why| why.contains(TOO_MANY)),
+        "the operator sees that it was rejected: {listed}"
+    );
+    site.manager.take().unwrap().kill();
+    site.agent.take().unwrap().kill();
+    site.manager = Some(Daemon::start(&site.host, &["manager"]));
+    site.agent = Some(SeparateManager::agent_of(&site.host));
+    site.until_state("drained");
+    let (done, text) = order(&site, &["add", &id, "--cores", "1", "--wait"]);
+    assert!(done, "{text}");
+}
+
+#[test]
+fn an_order_with_a_token_is_carried_out_once_also_if_the_manager_is_restarted() {
+    let mut site = SeparateManager::start();
+    let id = site.nodes()[0]["agent"].as_str().unwrap().to_owned();
+    let directory = site.host.runtime_dir().to_owned();
+    let send = |method: &str, path: &str, token: &str, body: &str| {
+        let token = match token {
+            "" => String::new(),
+            token => format!("Idempotency-Key: {token}\r\n"),
+        };
+        let headers = format!("Content-Type: application/json\r\n{token}");
+        ask(&directory, method, &format!("/v1/nodes/{id}{path}"), &headers, body)
+    };
+    let drain = || send("POST", "/drain", "job-17", "{\"within_ms\": 600000}");
+    let first = drain();
+    assert_eq!((first.status, &first.json()["done"]), (200, &true.into()), "{first:?}");
+    site.until_state("drained");
+    assert_eq!(send("POST", "/resume", "", "").status, 200);
+    site.until_state("serving");
+    for is_restarted in [false, true] {
+        if is_restarted {
+            site.manager.take().unwrap().kill();
+            site.manager = Some(Daemon::start(&site.host, &["manager"]));
+            site.until_state("serving");
+        }
+        let again = drain();
+        assert_eq!((again.status, &again.body), (first.status, &first.body), "{again:?}");
+        for (method, path, body) in [
+            ("DELETE", "", ""),
+            ("POST", "/drain", "{\"within_ms\": 1}"),
+            ("PUT", "/offer", "{\"cores\": \"none\"}"),
+        ] {
+            let other = send(method, path, "job-17", body);
+            let kind = other.json()["type"].as_str().unwrap_or_default().to_owned();
+            assert_eq!(other.status, 409, "{method} {path}: {other:?}");
+            assert!(kind.ends_with("#token-used"), "{other:?}");
+        }
+        let listed = &site.nodes()[0];
+        assert_eq!(
+            (&listed["state"], &listed["drained"], &listed["pending"]),
+            (&"serving".into(), &false.into(), &false.into()),
+            "restarted {is_restarted}: {listed}"
+        );
+    }
+    for bad in ["\u{e4}", "a b", &"x".repeat(129)] {
+        let refused = send("POST", "/resume", bad, "");
+        assert_eq!(refused.status, 400, "{bad}: {refused:?}");
+    }
+    // A rejected order is none: its token is free.
+    let too_much = format!("{{\"cores\": {TOO_MANY}}}");
+    assert_eq!(send("PUT", "/offer", "job-18", &too_much).status, 400);
+    assert_eq!(send("PUT", "/offer", "job-18", "{\"cores\": 1}").status, 200);
 }

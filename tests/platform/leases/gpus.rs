@@ -103,6 +103,30 @@ fn node_that_takes_gpus_back_ends_who_holds_them() {
 }
 
 #[test]
+fn gpus_are_offered_by_name() {
+    let nodes = Nodes::start_with(1, &["--unseen-gpus", "--gpus", "3"]);
+    let node = nodes.nodes[0].id();
+    let order = |gpus: &str| {
+        let add = ["admin", "node", "add", &node, "--gpus", gpus, "--wait"];
+        nodes.hotlease(&add).output().expect("hotlease runs")
+    };
+    let output = order("1-2");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let both = nodes.invoker("behaved", with_gpus(&nodes, 2));
+    assert_eq!(told(&both), ["1,2"]);
+    let output = order("0,7");
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && words.contains("GPU 7"), "{words}");
+    let list = nodes.hotlease(&["admin", "node", "list", "--json"]).output();
+    let list = String::from_utf8(list.expect("hotlease runs").stdout).expect("text");
+    assert!(
+        list.contains(r#""gpu_numbers":[1,2]"#),
+        "a refused order changed nothing: {list}"
+    );
+    assert!(list.contains(r#""pending":false"#), "{list}");
+}
+
+#[test]
 fn gpus_without_the_manager_have_a_bound_of_their_own() {
     let nodes = Nodes::start_with(
         1,

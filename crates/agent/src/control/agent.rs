@@ -171,6 +171,7 @@ impl Agent {
             usable: cores::allowed(),
             cores: offered,
             memory_bytes: config.memory_bytes.unwrap_or_else(cores::memory_bytes),
+            usable_memory_bytes: cores::memory_bytes(),
             gpus: config.gpus.min(GPUS_PER_AGENT_MAX),
             ttl: config.ttl,
             bounds: config.bounds,

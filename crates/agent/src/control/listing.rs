@@ -9,7 +9,7 @@ use hotlease_lease::CoreUse;
 use hotlease_lease::agent::{Availability, CoreLease, EndedLease, FinalTotal, QuestionId};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_sandbox::Kind;
-use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, FunctionUsage, LeaseInfo, WorkerInfo};
+use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, FunctionUsage, LeaseInfo, NodeLimits, WorkerInfo};
 use hotlease_wire::ids::{AgentId, CodeHash, Epoch};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -50,6 +50,21 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
         free_places: if is_serving { book.free_places() } else { 0 },
         gpus: book.offered_gpus(),
         free_gpus: grantable(book.free_gpus()),
+        gpu_numbers: book.gpu_numbers().collect(),
+        limits: None,
+    }
+}
+
+/// The agent itself, with the most that it can offer: for its registration.
+pub(crate) fn agent_with_limits(node: &Node) -> AgentInfo {
+    let limits = node.tables().book.limits();
+    AgentInfo {
+        limits: Some(NodeLimits {
+            cores: limits.cores.into_iter().collect(),
+            gpus: limits.gpus,
+            memory_bytes: limits.memory_bytes,
+        }),
+        ..agent(node, false)
     }
 }
 

@@ -131,7 +131,7 @@ impl ManagerMembership {
 
     fn register(&self, ask: QuestionId, proof: u64, answers: mpsc::Sender<RequestResult>) {
         let request = RegisterRequest {
-            agent: Some(listing::agent(&self.node, false)),
+            agent: Some(listing::agent_with_limits(&self.node)),
             proof,
         };
         let mut manager = self.manager.clone();

@@ -2,9 +2,10 @@
 
 use crate::node::Node;
 use hotlease_lease::TTL_MAX;
-use hotlease_lease::agent::{BookEvent, NodeOffer, OfferedCores};
+use hotlease_lease::agent::{BookEvent, NodeOffer, OfferedCores, OfferedGpus};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{CoresWanted, NodeWish, OfferWanted};
+use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,24 +29,29 @@ impl Node {
         }
         // An order that was carried out, or overtaken by a later one, changes nothing.
         if wish.number > tables.order {
-            tables.order = wish.number;
             let ordered = match wish.drained {
                 true => BookEvent::Drain {
                     until: after(wish.within_ms),
                 },
                 false => BookEvent::Resume,
             };
-            tracing::info!(number = wish.number, ?ordered, ?offer, "ordered by the manager");
-            // The offer first: if it is refused, the node does not grant leases even for a moment.
-            let offered = offer.map_or(Ok(()), |offer| self.step_locked(&mut tables, BookEvent::Offer(offer)));
-            match offered {
+            // The offer first: if it is refused, nothing of the order is done, and the order before stays in force.
+            let offered = offer.clone().map(BookEvent::Offer);
+            match offered.map_or(Ok(()), |offer| self.step_locked(&mut tables, offer)) {
                 // A node that was started with less than an earlier order wants can still be drained.
                 Err(refusal) if wish.drained => {
                     tracing::warn!(%refusal, "drained without the offer of an earlier order")
                 }
                 offered => offered?,
             }
+            tracing::info!(
+                number = wish.number,
+                ?ordered,
+                ?offer,
+                "carries out an order of the manager"
+            );
             self.step_locked(&mut tables, ordered)?;
+            tables.order = wish.number;
         }
         Ok(())
     }
@@ -62,6 +68,13 @@ impl Node {
             Ok(CoresWanted::CoresThese) => OfferedCores::These(asked.cores.iter().copied().collect()),
             Err(_) => return bad("unknown choice of cores"),
         };
+        let gpus = match asked.gpus_named {
+            true if asked.gpu_numbers.len() > GPUS_PER_AGENT_MAX as usize => {
+                return bad("more GPUs than an agent offers");
+            }
+            true => OfferedGpus::These(asked.gpu_numbers.iter().copied().collect()),
+            false => OfferedGpus::Count(asked.gpus.unwrap_or(self.identity.gpus)),
+        };
         let memory_bytes = match asked.memory_bytes {
             0 => self.identity.memory_bytes,
             bytes => bytes,
@@ -69,7 +82,7 @@ impl Node {
         Ok(NodeOffer {
             cores,
             memory_bytes: Some(memory_bytes),
-            gpus: Some(asked.gpus.unwrap_or(self.identity.gpus)),
+            gpus: Some(gpus),
             until: after(asked.within_ms),
         })
     }

@@ -38,6 +38,8 @@ pub(crate) struct NodeSettings {
     pub cores: Vec<u32>,
     /// Memory that it offers unless its manager orders otherwise, bytes.
     pub memory_bytes: u64,
+    /// Memory of the host, bytes.
+    pub usable_memory_bytes: u64,
     /// GPUs that it has, and offers unless its manager orders otherwise.
     pub gpus: u32,
     /// Time to live of leases that ask for none.

@@ -36,6 +36,8 @@ use std::time::Duration;
 pub struct LeaseBook {
     /// Cores that may be offered.
     usable: BTreeSet<u32>,
+    /// Memory that may be offered, bytes.
+    usable_memory_bytes: u64,
     cores: Cores,
     gpus: Gpus,
     /// Memory that all leases together may ask for, bytes.
@@ -65,13 +67,14 @@ impl LeaseBook {
         let offered: BTreeSet<u32> = cores.into_iter().collect();
         Self {
             usable: offered.clone(),
+            usable_memory_bytes: memory_bytes,
             cores: Cores::new(offered.iter().copied(), 0),
             gpus: Gpus::default(),
             memory_bytes,
             offer: Offer {
                 cores: offered,
                 memory_bytes,
-                gpus: 0,
+                gpus: BTreeSet::new(),
                 until: Duration::ZERO,
             },
             jobs: BatchJobs::default(),
@@ -103,7 +106,7 @@ impl LeaseBook {
     #[must_use]
     pub fn with_gpus(mut self, gpus: u32) -> Self {
         self.gpus = Gpus::new(gpus);
-        self.offer.gpus = gpus;
+        self.offer.gpus = (0..gpus).collect();
         self
     }
 
@@ -133,9 +136,14 @@ impl LeaseBook {
         self.gpus.free()
     }
 
-    /// Number of offered GPUs: they are the first ones of the node.
+    /// Number of offered GPUs.
     pub fn offered_gpus(&self) -> u32 {
         self.gpus.offered()
+    }
+
+    /// Numbers of the offered GPUs.
+    pub fn gpu_numbers(&self) -> impl Iterator<Item = u32> {
+        self.gpus.offered_ones()
     }
 
     /// Whether this node has GPUs, offered or not.

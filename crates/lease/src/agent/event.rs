@@ -21,8 +21,8 @@ pub struct NodeOffer {
     pub cores: OfferedCores,
     /// Offered memory, bytes; none: unchanged.
     pub memory_bytes: Option<u64>,
-    /// Number of offered GPUs, the first ones; none: unchanged.
-    pub gpus: Option<u32>,
+    /// Offered GPUs; none: unchanged.
+    pub gpus: Option<OfferedGpus>,
     /// End of the leases that hold something no longer offered; now or earlier: they end at once.
     pub until: Duration,
 }
@@ -38,6 +38,25 @@ pub enum OfferedCores {
     These(BTreeSet<u32>),
     /// This many: if there are fewer than now, free cores are withdrawn first, then those of the youngest leases.
     Count(u32),
+}
+
+/// GPUs to offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OfferedGpus {
+    /// This many, the first ones.
+    Count(u32),
+    /// The GPUs of these numbers, each of which the agent has; an empty set: none.
+    These(BTreeSet<u32>),
+}
+
+impl OfferedGpus {
+    /// Numbers of the GPUs.
+    pub fn numbers(&self) -> BTreeSet<u32> {
+        match self {
+            Self::Count(count) => (0..*count).collect(),
+            Self::These(numbers) => numbers.clone(),
+        }
+    }
 }
 
 /// Event that the book is told. The book may refuse an event with a [`Rejection`]; then the event changed nothing.

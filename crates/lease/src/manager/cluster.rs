@@ -16,6 +16,7 @@
 //! the report says nothing about it.
 
 mod direct_leases;
+mod order_tokens;
 mod orders;
 mod placement;
 mod rejections;
@@ -29,7 +30,9 @@ use super::{
 };
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
-use orders::{PendingOrder, WishRecord};
+use order_tokens::KnownOrders;
+pub use order_tokens::{ORDER_KNOWN_MS, ORDERS_KNOWN_MAX};
+use orders::{GivenUpOrder, PendingOrder, RejectedOrder, WishRecord};
 pub use placement::PARTS_MAX;
 use placement::{PartWrites, Placement};
 use release::PendingRelease;
@@ -81,6 +84,7 @@ enum Continuation {
         noted: reports::LeaseChange,
     },
     Wished(PendingOrder),
+    OrderGivenUp(GivenUpOrder),
     Vouched {
         request: RequestId,
         noted: reports::LeaseChange,
@@ -114,6 +118,11 @@ pub struct Cluster {
     releases: BTreeMap<RequestId, PendingRelease>,
     /// Operators' wishes for nodes.
     wishes: BTreeMap<AgentId, WishRecord>,
+    /// Orders that nodes have rejected, the latest of each node.
+    rejected_orders: BTreeMap<AgentId, RejectedOrder>,
+    /// Requests that wait for an order: its agent and number.
+    order_requests: BTreeMap<(AgentId, u64), Vec<RequestId>>,
+    known_orders: KnownOrders,
     /// Number of questions under way that tell a node its operator's wish.
     orders_asked: usize,
     asks: BTreeMap<AskId, Question>,
@@ -211,14 +220,9 @@ impl Cluster {
                 self.tick(now, &mut actions);
                 self.release(request, release, known, &mut actions);
             }
-            ClusterEvent::Order {
-                request,
-                agent,
-                order,
-                at_ms,
-            } => {
+            ClusterEvent::Order { request, order } => {
                 self.tick(now, &mut actions);
-                self.order(request, agent, order, at_ms, &mut actions);
+                self.order(request, order, &mut actions);
             }
             ClusterEvent::Ordered { ask, offering } => self.on_ordered(ask, offering, &mut actions),
             ClusterEvent::Vouch { request, lease, note } => self.vouch(request, lease, note, &mut actions),
@@ -328,6 +332,7 @@ impl Cluster {
             }
         }
         actions.push(ClusterAction::AgentJoined(record));
+        self.check_wish(id, actions);
         answer(request, ClusterAnswer::Registered, actions);
     }
 
@@ -373,6 +378,7 @@ impl Cluster {
                 answer(request, reply, actions);
             }
             Continuation::Wished(ordering) => self.on_wish_durable(ordering, actions),
+            Continuation::OrderGivenUp(given_up) => self.on_given_up(given_up, actions),
             Continuation::NoReply => {}
         }
     }
@@ -391,6 +397,7 @@ impl Cluster {
                 refuse(request, refusal, actions);
             }
             Continuation::Wished(ordering) => self.on_wish_not_durable(ordering, refusal, actions),
+            Continuation::OrderGivenUp(given_up) => self.on_not_given_up(given_up, refusal, actions),
             Continuation::Granted { request, .. } => self.on_part_written(request, Some(refusal), actions),
             Continuation::NoReply => {}
         }
@@ -411,6 +418,7 @@ impl Cluster {
 
     /// Forgets an agent everywhere.
     fn remove(&mut self, agent: AgentId, actions: &mut Vec<ClusterAction>) {
+        self.rejected_orders.remove(&agent);
         self.forget_leases(agent);
         actions.push(ClusterAction::AgentGone(agent));
         self.commit(
@@ -466,6 +474,8 @@ fn refuse(request: RequestId, refusal: Rejection, actions: &mut Vec<ClusterActio
 
 #[cfg(test)]
 mod order_tests;
+#[cfg(test)]
+mod order_token_tests;
 #[cfg(test)]
 mod quota_tests;
 #[cfg(test)]

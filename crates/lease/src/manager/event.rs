@@ -102,6 +102,50 @@ pub struct EndRequest {
     pub unused: bool,
 }
 
+/// A caller's name for an order, which is carried out once, however often it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderToken {
+    /// Name of the caller; each caller has tokens of its own.
+    pub caller: String,
+    /// The token, of the caller's choice.
+    pub token: String,
+    /// Hash of what is ordered, as text: another order with the same token is refused.
+    pub content: String,
+}
+
+impl OrderToken {
+    /// Caller and token: they name the order.
+    pub fn name(&self) -> (&str, &str) {
+        (&self.caller, &self.token)
+    }
+}
+
+/// An operator's order for a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderRequest {
+    /// Agent of the node.
+    pub agent: AgentId,
+    /// The order.
+    pub order: NodeOrder,
+    /// The caller's name for the order.
+    pub token: Option<OrderToken>,
+    /// Present time, milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// An order that is known by its token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderRecord {
+    /// The token.
+    pub token: OrderToken,
+    /// Agent of the node.
+    pub agent: AgentId,
+    /// Number of the wish after the order.
+    pub number: u64,
+    /// Time of the order, milliseconds since 1970.
+    pub at_ms: u64,
+}
+
 /// A lease as the durable state knows it: where it was granted, and for which tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseNote {
@@ -183,12 +227,8 @@ pub enum ClusterEvent {
     Order {
         /// The request to answer.
         request: RequestId,
-        /// Agent of the node.
-        agent: AgentId,
         /// The order.
-        order: NodeOrder,
-        /// Present time, milliseconds since 1970.
-        at_ms: u64,
+        order: OrderRequest,
     },
     /// A holder reports a lease that its agent granted directly.
     Vouch {
@@ -278,9 +318,18 @@ pub enum StateWrite {
         agent: AgentId,
         /// The wish.
         wish: NodeWish,
+        /// The order that led to the wish, if it has a token. Written with the wish or not at all.
+        order: Option<OrderRecord>,
     },
     /// The node has no wish any more.
     RemoveWish(AgentId),
+    /// An order was not carried out: its token is not known any more.
+    ForgetOrder {
+        /// Agent of the node.
+        agent: AgentId,
+        /// Number of the order.
+        number: u64,
+    },
 }
 
 impl StateWrite {
@@ -288,7 +337,11 @@ impl StateWrite {
     pub fn changes_agent(&self) -> bool {
         matches!(
             self,
-            Self::PutAgent(_) | Self::RemoveAgent(_) | Self::PutWish { .. } | Self::RemoveWish(_)
+            Self::PutAgent(_)
+                | Self::RemoveAgent(_)
+                | Self::PutWish { .. }
+                | Self::RemoveWish(_)
+                | Self::ForgetOrder { .. }
         )
     }
 }
@@ -381,6 +434,8 @@ pub enum ClusterAnswer {
         /// Whether the node has carried it out; false: the node is away, and will be told when it comes back.
         done: bool,
     },
+    /// To `Order`: the caller has used the token for another order.
+    OtherOrder,
     /// To any request: the refusal.
     Refused(Rejection),
 }

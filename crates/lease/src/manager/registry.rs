@@ -6,7 +6,7 @@ mod runs;
 mod share;
 mod silence;
 
-use crate::agent::Availability;
+use crate::agent::{Availability, NodeLimits};
 pub use capacity::Capacity;
 use hotlease_wire::ids::{AgentId, BootId};
 pub use need::{Demand, Need};
@@ -15,6 +15,7 @@ pub use silence::{FORGOTTEN_AFTER, GONE_AFTER, REPORTS_PER_SECOND_MAX, SUSPECTED
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Agents that one manager remembers; beyond that, the agent that has been gone for longest makes room, if any is
@@ -58,6 +59,10 @@ pub struct AgentProfile {
     pub gpus: u32,
     /// Number of offered GPUs that no lease holds.
     pub free_gpus: u32,
+    /// Numbers of the offered GPUs.
+    pub gpu_numbers: Vec<u32>,
+    /// Most that the agent can offer; none: it has not said.
+    pub limits: Option<Arc<NodeLimits>>,
 }
 
 impl AgentProfile {
@@ -90,6 +95,8 @@ pub struct AgentOffer {
     pub memory_bytes: u64,
     /// GPUs.
     pub gpus: u32,
+    /// Their numbers.
+    pub gpu_numbers: Vec<u32>,
     /// Whether the agent grants leases.
     pub availability: Availability,
     /// The last order of an operator that the agent has carried out; 0: none in this run.
@@ -353,6 +360,7 @@ impl Registry {
             record.cores == offering.cores
                 && record.memory_bytes == offering.memory_bytes
                 && record.gpus == offering.gpus
+                && record.gpu_numbers == offering.gpu_numbers
                 && record.availability == offering.availability
                 && record.order == offering.order
         });
@@ -365,6 +373,7 @@ impl Registry {
             record.free_cores = record.free_cores.min(record.cores.len() as u32);
             record.memory_bytes = offering.memory_bytes;
             record.gpus = offering.gpus;
+            record.gpu_numbers = offering.gpu_numbers;
             record.free_gpus = record.free_gpus.min(record.gpus);
             record.availability = offering.availability;
             record.order = offering.order;

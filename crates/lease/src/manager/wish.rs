@@ -3,11 +3,16 @@
 //! An order changes the wish for its node. The wish is durable, and the manager repeats it to the node until the
 //! node reports that it has carried it out. So an order for a node that is away is carried out when the node comes
 //! back, and a restarted node does not forget that it was drained.
+//!
+//! Only the node knows whether it can do an order. Until it has carried the order out, the wish keeps the state that
+//! was wanted before: a node that rejects the order is told that state again.
 
-use crate::agent::OfferedCores;
+use crate::agent::{OfferedCores, OfferedGpus};
 
 /// Most nodes with a wish: the number of agents that a manager remembers.
 pub const WISHES_MAX: usize = super::AGENTS_MAX;
+/// Most earlier states that a wish keeps: offers to a node that is away, which it may reject when it comes.
+pub const EARLIER_MAX: usize = 8;
 
 /// Order of an operator. Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,10 +37,35 @@ pub struct OfferWish {
     pub cores: OfferedCores,
     /// Memory to offer, bytes; none: what the agent finds.
     pub memory_bytes: Option<u64>,
-    /// Number of GPUs to offer, the first ones; none: what the agent says.
-    pub gpus: Option<u32>,
+    /// GPUs to offer; none: what the agent says.
+    pub gpus: Option<OfferedGpus>,
     /// When leases end that hold something no longer offered.
     pub by_ms: u64,
+}
+
+/// State of a node that an operator wants.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WishedState {
+    /// The node grants no leases, and those that are left end at this time; none: it grants leases.
+    pub drained_by_ms: Option<u64>,
+    /// The offer; none: as the node's own configuration says.
+    pub offer: Option<OfferWish>,
+}
+
+impl WishedState {
+    /// A deadline may be brought forward, but not be put off: clients rely on it.
+    fn drain(&mut self, by_ms: u64) {
+        self.drained_by_ms = Some(self.drained_by_ms.map_or(by_ms, |known| known.min(by_ms)));
+    }
+
+    /// Whether both want the same of the node, by any time.
+    fn is_like(&self, other: &Self) -> bool {
+        let resources = |state: &Self| {
+            let offer = state.offer.clone();
+            offer.map(|offer| (offer.cores, offer.memory_bytes, offer.gpus))
+        };
+        self.drained_by_ms.is_some() == other.drained_by_ms.is_some() && resources(self) == resources(other)
+    }
 }
 
 /// Combined wish of all orders for a node.
@@ -43,33 +73,74 @@ pub struct OfferWish {
 pub struct NodeWish {
     /// Number of the wish; it rises with each order for the node.
     pub number: u64,
-    /// The node grants no leases, and those that are left end at this time; none: it grants leases.
-    pub drained_by_ms: Option<u64>,
-    /// The offer; none: as the node's own configuration says.
-    pub offer: Option<OfferWish>,
+    /// The wanted state.
+    pub state: WishedState,
+    /// States that were wanted before the orders that the node has not carried out yet, oldest first; a node that
+    /// rejects the wish gets the last of them.
+    pub earlier: Vec<WishedState>,
 }
 
 impl NodeWish {
     /// The wish after another order.
     #[must_use]
     pub fn after(&self, order: NodeOrder, now_ms: u64) -> Self {
-        // A deadline may be brought forward, but not be put off: clients rely on it.
-        let by = |by_ms: u64| Some(self.drained_by_ms.map_or(by_ms, |known| known.min(by_ms)));
-        let (drained_by_ms, offer) = match order {
-            NodeOrder::Add(offer) => (None, Some(offer)),
-            NodeOrder::Drain { by_ms } => (by(by_ms), self.offer.clone()),
-            NodeOrder::Resume => (None, self.offer.clone()),
-            NodeOrder::Remove => (by(now_ms), self.offer.clone()),
-        };
-        Self {
-            number: now_ms.max(self.number + 1),
-            drained_by_ms,
-            offer,
+        let mut wish = self.clone();
+        wish.number = now_ms.max(self.number + 1);
+        match order {
+            NodeOrder::Add(offer) => wish.change(WishedState {
+                drained_by_ms: None,
+                offer: Some(offer),
+            }),
+            // Without an offer there is nothing that the node could reject.
+            NodeOrder::Resume if wish.state.offer.is_none() => wish.state.drained_by_ms = None,
+            NodeOrder::Resume => wish.change(WishedState {
+                drained_by_ms: None,
+                offer: wish.state.offer.clone(),
+            }),
+            NodeOrder::Drain { by_ms } => wish.drain(by_ms),
+            NodeOrder::Remove => wish.drain(now_ms),
         }
+        wish
+    }
+
+    /// A node can always do this, so it holds whichever offer the node rejects.
+    fn drain(&mut self, by_ms: u64) {
+        self.state.drain(by_ms);
+        self.earlier.iter_mut().for_each(|state| state.drain(by_ms));
+    }
+
+    fn change(&mut self, state: WishedState) {
+        let before = std::mem::replace(&mut self.state, state);
+        if !before.is_like(&self.state) {
+            self.earlier.retain(|earlier| !earlier.is_like(&before));
+            self.earlier.push(before);
+        }
+    }
+
+    /// The wish once the node has carried it out; none: that changes nothing. A drained node has not shown whether
+    /// it can make the offer.
+    pub(super) fn carried_out(&self) -> Option<Self> {
+        let is_shown = self.state.drained_by_ms.is_none() && !self.earlier.is_empty();
+        is_shown.then(|| Self {
+            earlier: Vec::new(),
+            ..self.clone()
+        })
+    }
+
+    /// The wish once the node has rejected it: the state before. None: the node had carried it out before, in another
+    /// run that had more.
+    pub(super) fn rejected(&self) -> Option<Self> {
+        let mut earlier = self.earlier.clone();
+        let state = earlier.pop()?;
+        Some(Self {
+            number: self.number + 1,
+            state,
+            earlier,
+        })
     }
 
     /// Whether a node without orders already is what the wish wants.
     pub fn is_nothing(&self) -> bool {
-        self.drained_by_ms.is_none() && self.offer.is_none()
+        self.state == WishedState::default()
     }
 }

@@ -14,7 +14,7 @@ use hotlease_wire::grpc::{
     AgentInfo, AgentList, AgentStatus, CodeList, Info, LeaseInfo, LeaseList, ListRequest, WorkerList,
 };
 use hotlease_wire::ids::AgentId;
-use hotlease_wire::limits::TENANT_BYTES_MAX;
+use hotlease_wire::limits::{GPUS_PER_AGENT_MAX, TENANT_BYTES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +69,10 @@ fn merge_status(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
         }
         info.free_cores = now.free_cores.min(info.cores.len() as u32);
         info.free_places = now.free_places;
+        if now.gpus as usize == now.gpu_numbers.len() && now.gpus <= GPUS_PER_AGENT_MAX {
+            info.gpus = now.gpus;
+            info.gpu_numbers = now.gpu_numbers;
+        }
         info.free_gpus = now.free_gpus.min(info.gpus);
         info.pool = now.pool;
         if Availability::of_word(&now.state).is_some() {

@@ -38,6 +38,8 @@ mirror! {
         memory_bytes: u64,
         /// Number of GPUs that it offers.
         gpus: u32,
+        /// Numbers of the GPUs that it offers.
+        gpu_numbers: Vec<u32>,
         /// Number of offered GPUs that no lease holds.
         free_gpus: u32,
         /// Number of workers in its warm pool.

@@ -4,8 +4,8 @@ use super::problem::Problem;
 use crate::identity::Caller;
 use axum::Json;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderName, StatusCode};
 use hotlease_wire::Rejection;
 use serde::de::DeserializeOwned;
 use serde::de::Error;
@@ -55,6 +55,25 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestCaller {
             what: "a request whose caller was not identified".into(),
         };
         caller.map(Self).ok_or_else(|| Problem::unauthenticated(&unknown()))
+    }
+}
+
+/// Header by which a caller names a change, so that a repetition of the request is not carried out again.
+const TOKEN_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// The caller's token for an order, if it has one; empty: none.
+pub(super) struct TokenHeader(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for TokenHeader {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let mut tokens = parts.headers.get_all(TOKEN_HEADER).iter();
+        match (tokens.next().map(|token| token.to_str()), tokens.next()) {
+            (None, _) => Ok(Self(String::new())),
+            (Some(Ok(token)), None) if !token.is_empty() => Ok(Self(token.to_owned())),
+            _ => Err(Problem::bad("the Idempotency-Key header is not one text")),
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Nodes that operators and batch systems give to the site and take back.
 
 use super::agents::Agent;
-use super::extract::{JsonBody, Page, PageQuery, PathParameter, QueryParameters, RequestCaller, deserialize_number};
+use super::extract::{
+    JsonBody, Page, PageQuery, PathParameter, QueryParameters, RequestCaller, TokenHeader, deserialize_number,
+};
 use super::problem::Problem;
 use crate::agents::nodes;
 use crate::records::CORES_MAX;
@@ -30,6 +32,8 @@ mirror! {
         drain_left_ms: u64,
         /// Whether the node has not carried out an order yet.
         pending: bool,
+        /// Why the node rejects its latest order, of which it does nothing; empty: it does not.
+        rejected: String,
     }
 }
 
@@ -90,6 +94,37 @@ impl Cores {
     }
 }
 
+/// GPUs that a node is to offer: a count (the first ones of the node), a list of their numbers, or a text: `"none"`, or
+/// numbers and ranges like `"0,2-5"`.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(
+    untagged,
+    expecting = "gpus must be a count, a list of numbers, or a text: \"none\", or like \"0,2-5\""
+)]
+pub(super) enum Gpus {
+    Text(String),
+    Count(u32),
+    These(Vec<u32>),
+}
+
+impl Gpus {
+    /// The GPUs in the words of an order: a count, or numbers.
+    fn wanted(self) -> Result<(Option<u32>, Option<Vec<u32>>), Problem> {
+        match self {
+            Self::Count(count) => Ok((Some(count), None)),
+            Self::These(gpus) => Ok((None, Some(gpus))),
+            Self::Text(text) => match text.parse() {
+                Ok(CoreChoice::Count(count)) => Ok((Some(u32::try_from(count).unwrap_or(u32::MAX)), None)),
+                Ok(CoreChoice::List(gpus)) => Ok((None, Some(gpus))),
+                Ok(CoreChoice::NoCores) => Ok((Some(0), None)),
+                Ok(CoreChoice::All) | Err(_) => Err(Problem::bad(format!(
+                    "{text:?} names no GPUs: write \"none\", a count like \"2\", or a list like \"0,2-5\""
+                ))),
+            },
+        }
+    }
+}
+
 /// Resources that a node is to offer from now on.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -100,9 +135,8 @@ pub(super) struct Offer {
     #[schema(minimum = 1)]
     #[serde(default, deserialize_with = "deserialize_number")]
     memory_bytes: Option<u64>,
-    /// Number of GPUs to offer, the first ones of the node (default: what its agent offers by itself).
-    #[schema(maximum = 1024)]
-    gpus: Option<u32>,
+    /// GPUs to offer (default: what its agent offers by itself).
+    gpus: Option<Gpus>,
     /// Time after which leases end that hold resources no longer offered, milliseconds from now (default: at once).
     #[serde(default, deserialize_with = "deserialize_number")]
     within_ms: Option<u64>,
@@ -149,7 +183,12 @@ pub(super) async fn get(
 
 /// Sets what a node offers, and lets it grant leases. A node that is away gets the order when it comes.
 #[utoipa::path(put, path = "/v1/nodes/{node}/offer", operation_id = "offer_node", tag = "nodes",
-    params(("node" = String, Path, description = "Id of the node's agent, or name of its host")),
+    params(
+        ("node" = String, Path, description = "Id of the node's agent, or name of its host"),
+        ("Idempotency-Key" = Option<String>, Header, max_length = 128,
+            description = "Token of the caller's choice: within an hour, a request with this token and the same order is \
+                           answered again and not carried out again, and one with another order gets 409"),
+    ),
     request_body = Offer,
     responses(
         (status = 200, description = "The node offers these resources", body = Ordered),
@@ -159,13 +198,16 @@ pub(super) async fn offer(
     State(state): State<Arc<Shared>>,
     RequestCaller(caller): RequestCaller,
     PathParameter(node): PathParameter<String>,
+    TokenHeader(token): TokenHeader,
     JsonBody(offer): JsonBody<Offer>,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
     let unchanged = (CoresWanted::CoresUnchanged, 0, Vec::new());
     let (choice, count, cores) = offer.cores.map_or(Ok(unchanged), Cores::wanted)?;
+    let (gpus, numbers) = offer.gpus.map_or(Ok((None, None)), Gpus::wanted)?;
     let request = OrderNodeRequest {
         node,
         order: NodeOrder::Add.into(),
+        token,
         within_ms: 0,
         offer: Some(OfferWanted {
             choice: choice.into(),
@@ -173,7 +215,9 @@ pub(super) async fn offer(
             cores,
             memory_bytes: offer.memory_bytes.unwrap_or(0),
             within_ms: offer.within_ms.unwrap_or(0),
-            gpus: offer.gpus,
+            gpus,
+            gpus_named: numbers.is_some(),
+            gpu_numbers: numbers.unwrap_or_default(),
         }),
     };
     order(&state, request, &caller.name).await
@@ -181,7 +225,12 @@ pub(super) async fn offer(
 
 /// Takes a node back by a deadline: it grants no new leases, and running leases end by then.
 #[utoipa::path(post, path = "/v1/nodes/{node}/drain", operation_id = "drain_node", tag = "nodes",
-    params(("node" = String, Path, description = "Id of the node's agent, or name of its host")),
+    params(
+        ("node" = String, Path, description = "Id of the node's agent, or name of its host"),
+        ("Idempotency-Key" = Option<String>, Header, max_length = 128,
+            description = "Token of the caller's choice: within an hour, a request with this token and the same order is \
+                           answered again and not carried out again, and one with another order gets 409"),
+    ),
     request_body = Drain,
     responses(
         (status = 200, description = "The node drains", body = Ordered),
@@ -191,6 +240,7 @@ pub(super) async fn drain(
     State(state): State<Arc<Shared>>,
     RequestCaller(caller): RequestCaller,
     PathParameter(node): PathParameter<String>,
+    TokenHeader(token): TokenHeader,
     JsonBody(drain): JsonBody<Drain>,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
     if i64::try_from(drain.within_ms).is_err() {
@@ -201,13 +251,19 @@ pub(super) async fn drain(
         order: NodeOrder::Drain.into(),
         within_ms: drain.within_ms,
         offer: None,
+        token,
     };
     order(&state, request, &caller.name).await
 }
 
 /// Lets a drained or removed node grant leases again.
 #[utoipa::path(post, path = "/v1/nodes/{node}/resume", operation_id = "resume_node", tag = "nodes",
-    params(("node" = String, Path, description = "Id of the node's agent, or name of its host")),
+    params(
+        ("node" = String, Path, description = "Id of the node's agent, or name of its host"),
+        ("Idempotency-Key" = Option<String>, Header, max_length = 128,
+            description = "Token of the caller's choice: within an hour, a request with this token and the same order is \
+                           answered again and not carried out again, and one with another order gets 409"),
+    ),
     responses(
         (status = 200, description = "The node takes leases", body = Ordered),
         (status = 202, description = "The node is away; its agent gets the order when it connects", body = Ordered),
@@ -216,10 +272,12 @@ pub(super) async fn resume(
     State(state): State<Arc<Shared>>,
     RequestCaller(caller): RequestCaller,
     PathParameter(node): PathParameter<String>,
+    TokenHeader(token): TokenHeader,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
     let request = OrderNodeRequest {
         node,
         order: NodeOrder::Resume.into(),
+        token,
         ..OrderNodeRequest::default()
     };
     order(&state, request, &caller.name).await
@@ -227,7 +285,12 @@ pub(super) async fn resume(
 
 /// Takes a node back at once: invocations are aborted, and its leases end.
 #[utoipa::path(delete, path = "/v1/nodes/{node}", operation_id = "remove_node", tag = "nodes",
-    params(("node" = String, Path, description = "Id of the node's agent, or name of its host")),
+    params(
+        ("node" = String, Path, description = "Id of the node's agent, or name of its host"),
+        ("Idempotency-Key" = Option<String>, Header, max_length = 128,
+            description = "Token of the caller's choice: within an hour, a request with this token and the same order is \
+                           answered again and not carried out again, and one with another order gets 409"),
+    ),
     responses(
         (status = 200, description = "The node takes no leases, and its leases end", body = Ordered),
         (status = 202, description = "The node is away; its agent gets the order when it connects", body = Ordered),
@@ -236,10 +299,12 @@ pub(super) async fn remove(
     State(state): State<Arc<Shared>>,
     RequestCaller(caller): RequestCaller,
     PathParameter(node): PathParameter<String>,
+    TokenHeader(token): TokenHeader,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
     let request = OrderNodeRequest {
         node,
         order: NodeOrder::Remove.into(),
+        token,
         ..OrderNodeRequest::default()
     };
     order(&state, request, &caller.name).await
@@ -286,5 +351,27 @@ mod tests {
             error.as_ref().is_err_and(|error| error.contains("\"0,2-5\"")),
             "{error:?}"
         );
+    }
+
+    #[test]
+    fn gpus_are_a_count_or_named() {
+        let read = |json: &str| serde_json::from_str::<Offer>(&format!("{{\"gpus\": {json}}}"));
+        for (json, wanted) in [
+            ("2", (Some(2), None)),
+            ("0", (Some(0), None)),
+            ("\"none\"", (Some(0), None)),
+            ("\"2\"", (Some(2), None)),
+            ("[1, 3]", (None, Some(vec![1, 3]))),
+            ("[]", (None, Some(vec![]))),
+            ("\"0,2-3\"", (None, Some(vec![0, 2, 3]))),
+        ] {
+            let gpus = read(json).ok().and_then(|offer| offer.gpus).expect(json);
+            assert_eq!(gpus.wanted().ok(), Some(wanted), "{json}");
+        }
+        for bad in ["\"all\"", "\"some\"", "\"0\""] {
+            let gpus = read(bad).ok().and_then(|offer| offer.gpus).expect(bad);
+            assert!(gpus.wanted().is_err(), "{bad}");
+        }
+        assert!(read("-1").is_err());
     }
 }

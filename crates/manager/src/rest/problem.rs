@@ -1,5 +1,6 @@
 //! Errors in the format of RFC 9457: `application/problem+json`.
 
+use crate::agents::nodes::OrderRejection;
 use crate::refusal_kind::{RefusalKind, UNKNOWN, kind};
 use crate::trace::Trace;
 use axum::body::Body;
@@ -97,6 +98,15 @@ impl Problem {
         Self::new(kind, format!("this is to be had as {offered}"))
     }
 
+    /// The caller has used the token for another order.
+    fn token_used(detail: String) -> Self {
+        let kind = ("token-used", "The token stands for another order", StatusCode::CONFLICT);
+        Self {
+            ran: Some("no"),
+            ..Self::new(kind, detail)
+        }
+    }
+
     /// Error of axum for a body or parameters that it could not read.
     pub(super) fn of_status(status: StatusCode, why: String) -> Self {
         let kind = match status {
@@ -137,6 +147,15 @@ impl From<Rejection> for Problem {
                 RunCertainty::Unknown => "unknown",
             }),
             ..Self::new(kind(&refusal), refusal.to_string())
+        }
+    }
+}
+
+impl From<OrderRejection> for Problem {
+    fn from(error: OrderRejection) -> Self {
+        match error {
+            OrderRejection::TokenUsed(detail) => Self::token_used(detail),
+            OrderRejection::Refused(refusal) => Self::from(refusal),
         }
     }
 }

@@ -144,8 +144,9 @@ fn apply(store: &dyn Store, write: StateWrite, at_ms: u64) -> Result<Option<Repo
             store.put_agent(agent, at_ms)?;
         }
         StateWrite::RemoveAgent(agent) => store.remove_agent(agent, at_ms)?,
-        StateWrite::PutWish { agent, wish } => store.put_wish(agent, wish)?,
+        StateWrite::PutWish { agent, wish, order } => store.put_wish(agent, wish, order)?,
         StateWrite::RemoveWish(agent) => store.remove_wish(agent)?,
+        StateWrite::ForgetOrder { agent, number } => store.forget_order(agent, number)?,
         StateWrite::PutLease { lease, note } => {
             store.open_lease(lease_of_grant(lease, note), at_ms)?;
         }

@@ -63,5 +63,6 @@ pub(crate) fn restore_cluster(store: &dyn hotlease_store::Store) -> Result<Clust
     );
     Ok(cluster
         .with_wishes(store.wishes()?)
+        .with_orders(store.orders()?)
         .with_challenges_after(rand::random()))
 }

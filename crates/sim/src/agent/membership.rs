@@ -57,6 +57,9 @@ impl AgentNode {
                     memory_bytes: 0,
                     gpus: process.book.offered_gpus(),
                     free_gpus: process.book.free_gpus(),
+                    gpu_numbers: process.book.gpu_numbers().collect(),
+                    // Others have not said, and reject orders themselves.
+                    limits: number.is_multiple_of(2).then(|| process.book.limits().into()),
                     pool: 0,
                 };
                 process.ask_manager(ask, Request::Register(record, proof), node, site);
@@ -109,6 +112,7 @@ impl AgentProcess {
             cores: self.book.offer_now().0,
             memory_bytes: 0,
             gpus: self.book.offered_gpus(),
+            gpu_numbers: self.book.gpu_numbers().collect(),
             availability: self.book.availability(),
             order: self.order,
         }

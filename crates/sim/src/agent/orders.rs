@@ -16,7 +16,6 @@ impl AgentNode {
         let now = process.clock.shows(site.now);
         let boot = process.boot;
         if ordered.number > process.order {
-            process.order = ordered.number;
             if let Some((cores, within)) = ordered.offer {
                 let offer = NodeOffer {
                     cores,
@@ -50,6 +49,10 @@ impl AgentNode {
             if let Some(refusal) = done {
                 return Ok(Response::Refused(refusal));
             }
+            let Some(process) = self.process.as_mut() else {
+                return Err(ProcessDied);
+            };
+            process.order = ordered.number;
         }
         site.truth.carried_out.insert((number, ordered.number));
         Ok(match &self.process {

@@ -7,7 +7,8 @@ use crate::message::AgentOrder;
 use crate::scenario::OperatorOrder;
 use crate::shared_state::SharedState;
 use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish, RequestId};
+use hotlease_lease::manager::{ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish, OrderRequest, RequestId};
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,6 +19,10 @@ pub struct Operator {
     wants: VecDeque<(usize, OperatorOrder)>,
     /// Run of the manager that got the order, and the order's number.
     asked: Option<(u32, u64)>,
+    /// How often it has given the order.
+    tries: u32,
+    /// Whether the order's agent was given back before.
+    was_given_back: bool,
     /// Agents that the operator was told are given back.
     given_back: BTreeSet<AgentId>,
 }
@@ -34,10 +39,10 @@ fn ms(time: Duration) -> u64 {
 /// Order as it is sent to an agent.
 pub(super) fn order_for_agent(wish: &NodeWish, now: Duration) -> AgentOrder {
     let within = |by_ms: u64| Duration::from_millis(by_ms.saturating_sub(at_ms(now)));
-    let offer = wish.offer.as_ref();
+    let offer = wish.state.offer.as_ref();
     AgentOrder {
         number: wish.number,
-        drained_within: wish.drained_by_ms.map(within),
+        drained_within: wish.state.drained_by_ms.map(within),
         offer: offer.map(|offer| (offer.cores.clone(), within(offer.by_ms))),
     }
 }
@@ -62,12 +67,25 @@ impl Operator {
     pub(super) fn handle_answer(&mut self, answer: &ClusterAnswer, durable: &Durable, site: &mut SharedState) {
         site.note(NODE, || format!("tells the operator {answer:?}"));
         let asked = self.asked.take();
+        if let ClusterAnswer::Refused(Rejection::BadRequest { .. }) = answer {
+            // The state before is in force again, and everywhere. An earlier try may have been recorded for an agent
+            // that was away: it will reject it, too.
+            if let Some((agent, _)) = self.wants.pop_front()
+                && self.was_given_back
+                && self.tries == 1
+            {
+                self.given_back.insert(id(agent));
+            }
+            self.tries = 0;
+            return;
+        }
         let (ClusterAnswer::Ordered { done }, Some((_, number))) = (answer, asked) else {
             return;
         };
         let Some((agent, order)) = self.wants.pop_front() else {
             return;
         };
+        self.tries = 0;
         site.check_promise(NODE, durable.has_recorded(id(agent), number), || {
             format!("the order {number} for agent{agent} is acknowledged, and not durable")
         });
@@ -102,8 +120,9 @@ impl ManagerNode {
         let now_ms = at_ms(site.now);
         let known = process.cluster.wish(id(agent)).map_or(0, |wish| wish.number);
         self.operator.asked = Some((process.run, now_ms.max(known + 1)));
+        self.operator.tries += 1;
         if !matches!(order, OperatorOrder::Drain { .. } | OperatorOrder::Remove) {
-            self.operator.given_back.remove(&id(agent));
+            self.operator.was_given_back = self.operator.given_back.remove(&id(agent));
         }
         process.last_request += 1;
         let request = RequestId(process.last_request);
@@ -134,9 +153,12 @@ impl ManagerNode {
         };
         let event = ClusterEvent::Order {
             request,
-            agent: id(agent),
-            order,
-            at_ms: now_ms,
+            order: OrderRequest {
+                agent: id(agent),
+                order,
+                token: None,
+                at_ms: now_ms,
+            },
         };
         self.step(event, site)
     }
@@ -145,5 +167,5 @@ impl ManagerNode {
 /// Whether the node offers everything and is not drained.
 fn is_all(wish: &NodeWish) -> bool {
     let offers_all = |offer: &OfferWish| offer.cores == OfferedCores::All;
-    wish.drained_by_ms.is_none() && wish.offer.as_ref().is_some_and(offers_all)
+    wish.state.drained_by_ms.is_none() && wish.state.offer.as_ref().is_some_and(offers_all)
 }

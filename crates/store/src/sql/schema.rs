@@ -5,7 +5,7 @@ use crate::StoreError;
 
 /// Each step takes a database to the next version, in one transaction. A released step is never changed: a new step
 /// is added.
-pub(crate) const MIGRATIONS: [&[&str]; 7] = [
+pub(crate) const MIGRATIONS: [&[&str]; 8] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
         "CREATE TABLE agents (id TEXT PRIMARY KEY, boot TEXT NOT NULL, address TEXT NOT NULL, \
@@ -69,6 +69,13 @@ pub(crate) const MIGRATIONS: [&[&str]; 7] = [
     &[
         "ALTER TABLE leases ADD COLUMN busy_slots BIGINT NOT NULL DEFAULT 0",
         "ALTER TABLE ledger ADD COLUMN busy_slots BIGINT NOT NULL DEFAULT 0",
+    ],
+    &[
+        "ALTER TABLE wishes ADD COLUMN gpu_numbers TEXT",
+        "ALTER TABLE wishes ADD COLUMN earlier TEXT NOT NULL DEFAULT ''",
+        "CREATE TABLE node_orders (caller TEXT NOT NULL, token TEXT NOT NULL, content TEXT NOT NULL, \
+         agent TEXT NOT NULL, number BIGINT NOT NULL, at_ms BIGINT NOT NULL, PRIMARY KEY (caller, token))",
+        "CREATE INDEX node_orders_by_time ON node_orders (at_ms)",
     ],
 ];
 

@@ -5,18 +5,21 @@ use super::queries::{cores_text, count, damaged, find_row, read_rows};
 use super::values::{int, int_or_null, upsert};
 use super::{Sql, Value};
 use crate::StoreError;
-use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{NodeWish, OfferWish};
+use hotlease_lease::agent::{OfferedCores, OfferedGpus};
+use hotlease_lease::manager::{NodeWish, OfferWish, WishedState};
 use hotlease_wire::ids::AgentId;
+use std::collections::BTreeSet;
 
 /// No offer is wished for.
 const NONE: &str = "none";
 const UNCHANGED: &str = "unchanged";
 const ALL: &str = "all";
-/// Prefix of a list of cores, which may be empty.
+/// Prefix of a list of cores or GPUs, which may be empty.
 const THESE: &str = "these:";
-/// Prefix of a number of cores.
+/// Prefix of a number of cores or GPUs.
 const COUNT: &str = "count:";
+/// A number or GPUs that are not wished for, in the text of a state.
+const ABSENT: &str = "-";
 
 pub(crate) fn put(sql: &mut dyn Sql, rules: &StoreRules, agent: AgentId, wish: &NodeWish) -> Result<(), StoreError> {
     if !find_row(sql, "SELECT agent FROM wishes WHERE agent = $1", agent)?
@@ -27,16 +30,25 @@ pub(crate) fn put(sql: &mut dyn Sql, rules: &StoreRules, agent: AgentId, wish: &
             limit: rules.limits.agents,
         });
     }
-    let offer = wish.offer.as_ref();
+    let offer = wish.state.offer.as_ref();
     let (id, cores) = (agent.to_string(), cores_choice_text(offer));
+    let (gpus, numbers) = match offer.and_then(|offer| offer.gpus.as_ref()) {
+        Some(OfferedGpus::Count(count)) => (Some(u64::from(*count)), None),
+        Some(OfferedGpus::These(numbers)) => (None, Some(list_text(numbers))),
+        None => (None, None),
+    };
+    let earlier: Vec<String> = wish.earlier.iter().map(state_text).collect();
+    let earlier = earlier.join("\n");
     let columns = [
         ("agent", Value::Text(&id)),
         ("number", int(wish.number)),
-        ("drained_by_ms", int_or_null(wish.drained_by_ms)),
+        ("drained_by_ms", int_or_null(wish.state.drained_by_ms)),
         ("cores", Value::Text(&cores)),
         ("memory_bytes", int_or_null(offer.and_then(|offer| offer.memory_bytes))),
         ("offer_by_ms", int_or_null(offer.map(|offer| offer.by_ms))),
-        ("gpus", int_or_null(offer.and_then(|offer| offer.gpus).map(u64::from))),
+        ("gpus", int_or_null(gpus)),
+        ("gpu_numbers", numbers.as_deref().map_or(Value::Null, Value::Text)),
+        ("earlier", Value::Text(&earlier)),
     ];
     upsert(sql, "wishes", 1, &columns)
 }
@@ -47,25 +59,79 @@ pub(crate) fn remove(sql: &mut dyn Sql, agent: AgentId) -> Result<(), StoreError
 }
 
 pub(crate) fn all(sql: &mut dyn Sql) -> Result<Vec<(AgentId, NodeWish)>, StoreError> {
-    let statement =
-        "SELECT agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms, gpus FROM wishes ORDER BY agent";
+    let statement = "SELECT agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms, gpus, gpu_numbers, earlier \
+                     FROM wishes ORDER BY agent";
     read_rows(sql, statement, &[], |row| {
         let (agent, number, drained_by_ms) = (row.id()?, row.number()?, row.number_or_null()?);
         let cores = parse_cores_choice(&row.text()?)?;
         let (memory_bytes, by_ms) = (row.number_or_null()?, row.number_or_null()?);
-        let gpus = row.number_or_null()?;
+        let (count, numbers) = (row.number_or_null()?, row.text_or_null()?);
+        let gpus = match numbers {
+            Some(numbers) => Some(OfferedGpus::These(parse_list(&numbers)?)),
+            None => count.map(OfferedGpus::Count),
+        };
         let offer = cores.map(|cores| OfferWish {
             cores,
             memory_bytes,
             gpus,
             by_ms: by_ms.unwrap_or(0),
         });
+        let earlier = row.text()?;
         let wish = NodeWish {
             number,
-            drained_by_ms,
-            offer,
+            state: WishedState { drained_by_ms, offer },
+            earlier: earlier.lines().map(parse_state).collect::<Result<_, _>>()?,
         };
         Ok((agent, wish))
+    })
+}
+
+/// One line: deadline of a drain, cores, memory, GPUs, deadline of the offer.
+fn state_text(state: &WishedState) -> String {
+    let number = |number: Option<u64>| number.map_or(ABSENT.into(), |number| number.to_string());
+    let offer = state.offer.as_ref();
+    let gpus = match offer.and_then(|offer| offer.gpus.as_ref()) {
+        None => ABSENT.into(),
+        Some(OfferedGpus::Count(count)) => format!("{COUNT}{count}"),
+        Some(OfferedGpus::These(numbers)) => format!("{THESE}{}", list_text(numbers)),
+    };
+    format!(
+        "{} {} {} {gpus} {}",
+        number(state.drained_by_ms),
+        cores_choice_text(offer),
+        number(offer.and_then(|offer| offer.memory_bytes)),
+        number(offer.map(|offer| offer.by_ms)),
+    )
+}
+
+fn parse_state(line: &str) -> Result<WishedState, StoreError> {
+    let bad = || damaged("earlier state of a node");
+    let fields: Vec<&str> = line.split(' ').collect();
+    let [drained_by, cores, memory, gpus, by] = fields[..] else {
+        return Err(bad());
+    };
+    let number = |text: &str| match text {
+        ABSENT => Ok(None),
+        text => text.parse::<u64>().map(Some).map_err(|_| bad()),
+    };
+    let gpus = match gpus {
+        ABSENT => None,
+        text => Some(match (text.strip_prefix(COUNT), text.strip_prefix(THESE)) {
+            (Some(count), _) => OfferedGpus::Count(count.parse().map_err(|_| bad())?),
+            (_, Some(list)) => OfferedGpus::These(parse_list(list)?),
+            _ => return Err(bad()),
+        }),
+    };
+    let (memory_bytes, by_ms) = (number(memory)?, number(by)?.unwrap_or(0));
+    let offer = parse_cores_choice(cores)?.map(|cores| OfferWish {
+        cores,
+        memory_bytes,
+        gpus,
+        by_ms,
+    });
+    Ok(WishedState {
+        drained_by_ms: number(drained_by)?,
+        offer,
     })
 }
 
@@ -75,10 +141,7 @@ fn cores_choice_text(offer: Option<&OfferWish>) -> String {
         Some(OfferedCores::Unchanged) => UNCHANGED.into(),
         Some(OfferedCores::All) => ALL.into(),
         Some(OfferedCores::Count(count)) => format!("{COUNT}{count}"),
-        Some(OfferedCores::These(cores)) => {
-            let cores: Vec<u32> = cores.iter().copied().collect();
-            format!("{THESE}{}", cores_text(&cores))
-        }
+        Some(OfferedCores::These(cores)) => format!("{THESE}{}", list_text(cores)),
     }
 }
 
@@ -88,9 +151,7 @@ fn parse_cores_choice(text: &str) -> Result<Option<OfferedCores>, StoreError> {
         return Ok(Some(OfferedCores::Count(count.parse().map_err(|_| bad())?)));
     }
     if let Some(list) = text.strip_prefix(THESE) {
-        let parts = list.split(',').filter(|part| !part.is_empty());
-        let cores: Result<_, _> = parts.map(str::parse).collect();
-        return Ok(Some(OfferedCores::These(cores.map_err(|_| bad())?)));
+        return Ok(Some(OfferedCores::These(parse_list(list)?)));
     }
     match text {
         NONE => Ok(None),
@@ -98,4 +159,14 @@ fn parse_cores_choice(text: &str) -> Result<Option<OfferedCores>, StoreError> {
         ALL => Ok(Some(OfferedCores::All)),
         _ => Err(bad()),
     }
+}
+
+fn list_text(numbers: &BTreeSet<u32>) -> String {
+    cores_text(&numbers.iter().copied().collect::<Vec<u32>>())
+}
+
+fn parse_list(list: &str) -> Result<BTreeSet<u32>, StoreError> {
+    let parts = list.split(',').filter(|part| !part.is_empty());
+    let numbers: Result<_, _> = parts.map(str::parse).collect();
+    numbers.map_err(|_| damaged("list of numbers"))
 }

@@ -172,7 +172,7 @@ fn a_ledger_of_the_first_version_is_migrated() {
     let path = dir.path().join(LEDGER_FILE);
     let old = Connection::open(&path).unwrap();
     old.execute_batch(
-        "DROP TABLE periods; DROP TABLE wishes; DROP TABLE tenants; DROP TABLE members; DROP TABLE keys; DROP TABLE functions;
+        "DROP TABLE periods; DROP TABLE wishes; DROP TABLE node_orders; DROP TABLE tenants; DROP TABLE members; DROP TABLE keys; DROP TABLE functions;
          DROP TABLE function_periods; ALTER TABLE leases DROP COLUMN gpus; ALTER TABLE leases DROP COLUMN busy_slots;
          ALTER TABLE ledger DROP COLUMN busy_slots; PRAGMA user_version = 1;
          INSERT INTO counters VALUES ('ledger_rows', 1);

@@ -1,9 +1,9 @@
 //! Random work on all stores: their answers must be equal after every step.
 
 use crate::fixture::{START_MS, TestStore, agent, lease, limits, local_stores, row, stores};
-use hotlease_lease::agent::OfferedCores;
+use hotlease_lease::agent::{OfferedCores, OfferedGpus};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
-use hotlease_lease::manager::{NodeWish, OfferWish};
+use hotlease_lease::manager::{NodeWish, OfferWish, WishedState};
 use hotlease_store::{BillGrouping, BillQuery, LeaseRecord, LeaseState, LedgerRow, PERIOD_MS, ReportRecord, Store};
 use hotlease_wire::ids::{AgentId, CodeHash, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -102,13 +102,21 @@ fn some_wish(random: &mut StdRng, at_ms: u64) -> NodeWish {
     let offer = OfferWish {
         cores,
         memory_bytes: random.random_bool(0.5).then_some(1 << 40),
-        gpus: random.random_bool(0.5).then_some(4),
+        gpus: match random.random_range(0..3) {
+            0 => None,
+            1 => Some(OfferedGpus::Count(4)),
+            _ => Some(OfferedGpus::These((0..random.random_range(0..5)).collect())),
+        },
         by_ms: at_ms,
+    };
+    let mut state = || WishedState {
+        drained_by_ms: random.random_bool(0.5).then_some(at_ms + 5),
+        offer: random.random_bool(0.6).then(|| offer.clone()),
     };
     NodeWish {
         number: at_ms,
-        drained_by_ms: random.random_bool(0.5).then_some(at_ms + 5),
-        offer: random.random_bool(0.6).then_some(offer),
+        state: state(),
+        earlier: vec![state(), state()],
     }
 }
 
@@ -132,7 +140,7 @@ fn some_step(random: &mut StdRng, at_ms: u64) -> Step {
         }
         10 => {
             let (agent, wish) = (AgentId([random.random_range(1..7); 8]), some_wish(random, at_ms));
-            Box::new(move |store| format!("{:?}", store.put_wish(agent, wish.clone())))
+            Box::new(move |store| format!("{:?}", store.put_wish(agent, wish.clone(), None)))
         }
         11 => {
             let agent = AgentId([random.random_range(1..7); 8]);

@@ -33,8 +33,9 @@ enum NodeCommand {
 /// List nodes, and the orders for them
 ///
 /// With `--json`, prints an object for each node: host, agent, state (serving, draining, drained, standby,
-/// stopping; suspected, gone, away), cores, free_cores, gpus, free_gpus, memory_bytes, leases, drained (an operator
-/// ordered it), drain_left_ms, pending (an order that is not carried out yet), endpoint.
+/// stopping; suspected, gone, away), cores, free_cores, gpus, gpu_numbers, free_gpus, memory_bytes, leases, drained (an
+/// operator ordered it), drain_left_ms, pending (an order that is not carried out yet), rejected (why the node rejects
+/// its latest order), endpoint.
 #[derive(Debug, Args)]
 struct ListArgs {
     #[command(flatten)]
@@ -48,6 +49,9 @@ struct NodeTargetArgs {
     node: String,
     #[command(flatten)]
     site: SiteArgs,
+    /// Name of this order, of your choice: the same order with it is carried out once in an hour, another is refused
+    #[arg(long, value_name = "TEXT")]
+    token: Option<String>,
     /// Return when the order is carried out, and print how long that took
     #[arg(long)]
     wait: bool,
@@ -73,10 +77,10 @@ struct AddArgs {
     /// Memory, such as 64G [default: as its agent detects]
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory: Option<usize>,
-    /// GPUs: the first N of the node's; leases that hold others end within the notice [default: as its agent was
-    /// started]
-    #[arg(long, value_name = "N")]
-    gpus: Option<u32>,
+    /// GPUs: `none`, a count like `2` (the first ones of the node), or a list like `0,2-5`; leases that hold others end
+    /// within the notice [default: as its agent was started]
+    #[arg(long, value_name = "GPUS", value_parser = parse_gpus)]
+    gpus: Option<CoreChoice>,
     /// Notice for leases that hold resources that are no longer offered
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_notice)]
     within: Duration,
@@ -120,12 +124,14 @@ struct NodeRow {
     cores: Vec<u32>,
     free_cores: u32,
     gpus: u32,
+    gpu_numbers: Vec<u32>,
     free_gpus: u32,
     memory_bytes: u64,
     leases: u32,
     drained: bool,
     drain_left_ms: u64,
     pending: bool,
+    rejected: String,
     endpoint: String,
 }
 
@@ -139,12 +145,14 @@ impl From<NodeInfo> for NodeRow {
             cores: agent.cores,
             free_cores: agent.free_cores,
             gpus: agent.gpus,
+            gpu_numbers: agent.gpu_numbers,
             free_gpus: agent.free_gpus,
             memory_bytes: agent.memory_bytes,
             leases: node.leases,
             drained: node.drained,
             drain_left_ms: node.drain_left_ms,
             pending: node.pending,
+            rejected: node.rejected,
             endpoint: agent.endpoint,
         }
     }
@@ -170,6 +178,7 @@ pub(super) fn carry_out(args: NodeArgs, output: &mut Printer) -> anyhow::Result<
         order: NodeOrder::into(order),
         within_ms: within.as_millis() as u64,
         offer,
+        token: String::new(),
     };
     let none = Duration::ZERO;
     match args.command {
@@ -204,6 +213,17 @@ fn is_drained(node: &NodeRow) -> bool {
     node.state == "drained"
 }
 
+/// Reads a choice of GPUs; which ones an agent has by itself, only the agent knows.
+fn parse_gpus(text: &str) -> Result<CoreChoice, String> {
+    let bad = || format!("{text:?} names no GPUs: write `none`, a count like `2`, or a list like `0,2-5`");
+    match text.parse() {
+        // A count of no GPUs.
+        Err(_) if text == "0" => Ok(CoreChoice::NoCores),
+        Ok(CoreChoice::All) | Err(_) => Err(bad()),
+        Ok(choice) => Ok(choice),
+    }
+}
+
 fn offer(args: &AddArgs) -> OfferWanted {
     let (choice, count, cores) = match &args.cores {
         CoreChoice::All => (CoresWanted::CoresAll, 0, Vec::new()),
@@ -214,12 +234,20 @@ fn offer(args: &AddArgs) -> OfferWanted {
         }
         CoreChoice::List(cores) => (CoresWanted::CoresThese, 0, cores.clone()),
     };
+    let (gpus, gpu_numbers) = match &args.gpus {
+        Some(CoreChoice::Count(count)) => (Some(u32::try_from(*count).unwrap_or(u32::MAX)), None),
+        Some(CoreChoice::List(gpus)) => (None, Some(gpus.clone())),
+        Some(CoreChoice::NoCores) => (Some(0), None),
+        Some(CoreChoice::All) | None => (None, None),
+    };
     OfferWanted {
         choice: choice.into(),
         count,
         cores,
         memory_bytes: args.memory.unwrap_or(0) as u64,
-        gpus: args.gpus,
+        gpus,
+        gpus_named: gpu_numbers.is_some(),
+        gpu_numbers: gpu_numbers.unwrap_or_default(),
         within_ms: args.within.as_millis() as u64,
     }
 }
@@ -234,6 +262,7 @@ fn list(site: &SiteArgs, output: &mut Printer) -> anyhow::Result<()> {
     let columns = "HOST, AGENT, STATE, CORES, >FREE, >GPUS, >MEMORY, >LEASES, WANTED";
     output.list(&rows, columns, "no nodes", |node| {
         let wanted = match (node.drained, node.pending) {
+            _ if !node.rejected.is_empty() => format!("rejected an order: {}", node.rejected),
             (true, _) if node.drain_left_ms > 0 && node.state != "drained" => {
                 let left = quantity::nanoseconds(node.drain_left_ms.saturating_mul(1_000_000));
                 format!("drained in {left}")
@@ -267,6 +296,7 @@ fn send_order(
     let start = Instant::now();
     let request = OrderNodeRequest {
         node: target.node.clone(),
+        token: target.token.clone().unwrap_or_default(),
         ..request
     };
     let OrderNodeReply { agent, host, done } =
@@ -311,6 +341,9 @@ fn wait(
     loop {
         let node = nodes(platform)?.into_iter().find(|node| node.agent == agent);
         let state = match node {
+            Some(node) if !node.rejected.is_empty() => {
+                bail!("{agent} rejects the order, and does as before: {}", node.rejected)
+            }
             Some(node) if !node.pending && reached(&node) => return Ok(node.state),
             Some(node) => node.state,
             None => "not known".into(),

@@ -2,7 +2,7 @@
 
 use super::tests::{SECOND, gone, grant, granted, id, request};
 use super::*;
-use crate::agent::{NodeOffer, OfferedCores};
+use crate::agent::{NodeOffer, OfferedCores, OfferedGpus};
 use hotlease_wire::limits::GPUS_PER_WORKER_MAX;
 
 #[test]
@@ -79,7 +79,7 @@ fn the_first_gpus_stay_and_who_holds_others_goes_by_the_notice() {
         BookEvent::Offer(NodeOffer {
             cores: OfferedCores::Unchanged,
             memory_bytes: None,
-            gpus: Some(gpus),
+            gpus: Some(OfferedGpus::Count(gpus)),
             until: 9 * SECOND,
         })
     };
@@ -92,4 +92,50 @@ fn the_first_gpus_stay_and_who_holds_others_goes_by_the_notice() {
     assert_eq!((book.free_gpus(), book.offered_gpus()), (0, 1));
     assert_eq!(book.step(first(2), 5 * SECOND).refusal, None);
     assert_eq!(book.lease(id(2)).expect("there").cut, None, "it is offered again");
+}
+
+#[test]
+fn gpus_that_are_named_are_granted_and_no_others() {
+    let mut book = LeaseBook::new(0..4, 0).with_gpus(4);
+    let with_gpu = |number: u64| {
+        let spec = LeaseSpec {
+            gpus: 1,
+            ..LeaseSpec::exclusive(1, 1)
+        };
+        grant(number, LeaseRequest { spec, ..request(1, 1) })
+    };
+    assert_eq!(book.step(with_gpu(1), Duration::ZERO).refusal, None);
+    let named = |gpus: &[u32]| {
+        BookEvent::Offer(NodeOffer {
+            cores: OfferedCores::Unchanged,
+            memory_bytes: None,
+            gpus: Some(OfferedGpus::These(gpus.iter().copied().collect())),
+            until: 9 * SECOND,
+        })
+    };
+    let refusal = book.step(named(&[1, 4]), SECOND).refusal;
+    assert!(matches!(refusal, Some(Rejection::BadRequest { .. })), "{refusal:?}");
+    assert_eq!(book.offered_gpus(), 4, "a refused order changed nothing");
+    assert_eq!(book.step(named(&[1, 3]), SECOND).refusal, None);
+    assert_eq!(book.gpu_numbers().collect::<Vec<_>>(), [1, 3]);
+    let cut = book.lease(id(1)).expect("there").cut;
+    assert_eq!(cut, Some(9 * SECOND), "it holds GPU 0");
+    for (number, device) in [(2, 1), (3, 3)] {
+        assert_eq!(book.step(with_gpu(number), SECOND).refusal, None);
+        assert_eq!(book.lease(id(number)).expect("granted").gpus(), [device]);
+    }
+    let refusal = book.step(with_gpu(4), SECOND).refusal;
+    assert!(
+        matches!(
+            refusal,
+            Some(Rejection::NoGpus {
+                free: 0,
+                offered: 2,
+                ..
+            })
+        ),
+        "{refusal:?}"
+    );
+    assert_eq!(book.step(named(&[]), SECOND).refusal, None);
+    assert_eq!((book.offered_gpus(), book.free_gpus()), (0, 0));
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
     usable: u32,
-    /// The GPUs with numbers below this are offered, except those that batch jobs have.
-    below: u32,
+    /// GPUs that the operator offers; those that batch jobs have are not in effect.
+    of_operator: BTreeSet<u32>,
     of_jobs: BTreeSet<u32>,
     held: BTreeSet<u32>,
 }
@@ -17,7 +17,7 @@ impl Gpus {
     pub(super) fn new(usable: u32) -> Self {
         Self {
             usable,
-            below: usable,
+            of_operator: (0..usable).collect(),
             of_jobs: BTreeSet::new(),
             held: BTreeSet::new(),
         }
@@ -38,11 +38,12 @@ impl Gpus {
     /// Whether this GPU is offered, held or not.
     #[cfg(test)]
     pub(super) fn is_offered(&self, gpu: u32) -> bool {
-        gpu < self.below && !self.of_jobs.contains(&gpu)
+        self.of_operator.contains(&gpu) && !self.of_jobs.contains(&gpu)
     }
 
-    fn offered_ones(&self) -> impl Iterator<Item = u32> {
-        (0..self.below).filter(|gpu| !self.of_jobs.contains(gpu))
+    /// Numbers of the offered GPUs, held or not.
+    pub(super) fn offered_ones(&self) -> impl Iterator<Item = u32> {
+        self.of_operator.difference(&self.of_jobs).copied()
     }
 
     fn free_ones(&self) -> impl Iterator<Item = u32> {
@@ -66,10 +67,10 @@ impl Gpus {
         }
     }
 
-    /// Offers the first `gpus` GPUs from now on, at most those that exist, except those of batch jobs. A held GPU that
-    /// is no longer offered returns to its owner with its lease.
-    pub(super) fn offer(&mut self, gpus: u32, of_jobs: BTreeSet<u32>) {
-        self.below = gpus.min(self.usable);
+    /// Offers these GPUs from now on, as far as they exist, except those of batch jobs. A held GPU that is no longer
+    /// offered returns to its owner with its lease.
+    pub(super) fn offer(&mut self, gpus: &BTreeSet<u32>, of_jobs: BTreeSet<u32>) {
+        self.of_operator = gpus.range(..self.usable).copied().collect();
         self.of_jobs = of_jobs;
     }
 }
@@ -114,7 +115,9 @@ mod tests {
                         let of_jobs = (0..random.random_range(0..3))
                             .map(|_| random.random_range(0..9))
                             .collect();
-                        gpus.offer(random.random_range(0..10), of_jobs);
+                        let offered = (0..random.random_range(0..10)).filter(|_| random.random_bool(0.8));
+                        let offered = offered.collect();
+                        gpus.offer(&offered, of_jobs);
                     }
                     _ if held.is_empty() => {}
                     _ => gpus.give_back(held.swap_remove(random.random_range(0..held.len()))),

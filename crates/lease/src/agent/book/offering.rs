@@ -1,7 +1,7 @@
 //! Changes of a node's offer: it grows at once, and shrinks by a deadline.
 
 use super::LeaseBook;
-use crate::agent::{BookAction, CoreLease, NodeOffer, OfferedCores};
+use crate::agent::{BookAction, CoreLease, NodeLimits, NodeOffer, OfferedCores, OfferedGpus};
 use hotlease_wire::Rejection;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -12,8 +12,8 @@ use std::time::Duration;
 pub(super) struct Offer {
     pub(super) cores: BTreeSet<u32>,
     pub(super) memory_bytes: u64,
-    /// Number of GPUs, the first ones.
-    pub(super) gpus: u32,
+    /// Numbers of the GPUs.
+    pub(super) gpus: BTreeSet<u32>,
     /// When leases end that hold more than that.
     pub(super) until: Duration,
 }
@@ -43,6 +43,22 @@ impl LeaseBook {
         self
     }
 
+    /// Lets the node offer up to this much memory, more than it offers now.
+    #[must_use]
+    pub fn with_usable_memory(mut self, memory_bytes: u64) -> Self {
+        self.usable_memory_bytes = self.usable_memory_bytes.max(memory_bytes);
+        self
+    }
+
+    /// Most that the node can offer.
+    pub fn limits(&self) -> NodeLimits {
+        NodeLimits {
+            cores: self.usable.clone(),
+            gpus: self.gpus.usable(),
+            memory_bytes: self.usable_memory_bytes,
+        }
+    }
+
     /// Present offer of the node, less what batch jobs have: cores by number, and memory in bytes.
     pub fn offer_now(&self) -> (Vec<u32>, u64) {
         (self.cores.offered_set().iter().copied().collect(), self.memory_bytes)
@@ -55,16 +71,13 @@ impl LeaseBook {
         now: Duration,
         actions: &mut Vec<BookAction>,
     ) -> Result<(), Rejection> {
-        let cores = self.resolve_cores(&offer.cores)?;
-        let gpus = offer.gpus.unwrap_or(self.offer.gpus);
-        if gpus > self.gpus.usable() {
-            let what = format!("the agent has {} GPUs, not {gpus}", self.gpus.usable());
-            return Err(Rejection::BadRequest { what });
-        }
+        self.limits()
+            .check(&offer.cores, offer.gpus.as_ref(), offer.memory_bytes)?;
+        let kept = std::mem::take(&mut self.offer.gpus);
         self.offer = Offer {
-            cores,
+            cores: self.resolve_cores(&offer.cores),
             memory_bytes: offer.memory_bytes.unwrap_or(self.offer.memory_bytes),
-            gpus,
+            gpus: offer.gpus.as_ref().map_or(kept, OfferedGpus::numbers),
             until: offer.until,
         };
         self.put_into_effect();
@@ -77,21 +90,21 @@ impl LeaseBook {
     pub(super) fn put_into_effect(&mut self) {
         let of_jobs = self.jobs.sum();
         let (cores, gpus, memory_bytes) = match self.jobs_have_all() {
-            true => (BTreeSet::new(), 0, 0),
+            true => (BTreeSet::new(), BTreeSet::new(), 0),
             false => (
                 self.offer.cores.difference(&of_jobs.cores).copied().collect(),
-                self.offer.gpus,
+                self.offer.gpus.clone(),
                 self.offer.memory_bytes.saturating_sub(of_jobs.memory_bytes),
             ),
         };
         let held: BTreeSet<u32> = self.leases.values().flat_map(CoreLease::held_cores).collect();
         self.cores.offer(cores, &held);
-        self.gpus.offer(gpus, of_jobs.gpus);
+        self.gpus.offer(&gpus, of_jobs.gpus);
         self.memory_bytes = memory_bytes;
         for lease in self.leases.values_mut() {
             // A move that is under way may fail or succeed, so both cores count.
             let has_cores = lease.held_cores().iter().all(|core| self.offer.cores.contains(core));
-            let kept = has_cores && lease.gpus().iter().all(|gpu| *gpu < self.offer.gpus);
+            let kept = has_cores && lease.gpus().iter().all(|gpu| self.offer.gpus.contains(gpu));
             let earlier = lease.leaving.filter(|_| lease.batch_job.is_none());
             let until = earlier.map_or(self.offer.until, |earlier| earlier.min(self.offer.until));
             lease.leaving = (!kept).then_some(until);
@@ -113,22 +126,13 @@ impl LeaseBook {
         }
     }
 
-    fn resolve_cores(&self, cores: &OfferedCores) -> Result<BTreeSet<u32>, Rejection> {
-        let bad = |what: String| Err(Rejection::BadRequest { what });
+    /// The cores of an offer that was checked.
+    fn resolve_cores(&self, cores: &OfferedCores) -> BTreeSet<u32> {
         match cores {
-            OfferedCores::Unchanged => Ok(self.offer.cores.clone()),
-            OfferedCores::All => Ok(self.usable.clone()),
-            OfferedCores::These(cores) => match cores.difference(&self.usable).next() {
-                Some(core) => bad(format!(
-                    "core {core} is not one that the agent may use; it has {:?}",
-                    self.usable
-                )),
-                None => Ok(cores.clone()),
-            },
-            OfferedCores::Count(count) if *count as usize > self.usable.len() => {
-                bad(format!("the agent may use {} cores, not {count}", self.usable.len()))
-            }
-            OfferedCores::Count(count) => Ok(self.resized(*count as usize)),
+            OfferedCores::Unchanged => self.offer.cores.clone(),
+            OfferedCores::All => self.usable.clone(),
+            OfferedCores::These(cores) => cores.clone(),
+            OfferedCores::Count(count) => self.resized(*count as usize),
         }
     }
 

@@ -2,36 +2,51 @@
 
 use super::tests::{AGENT, commit, registered, report, wanted};
 use super::*;
-use crate::agent::{Availability, OfferedCores};
-use crate::manager::{AgentOffer, Allowance, NodeOrder, NodeWish, OfferWish};
+use crate::agent::{Availability, NodeLimits, OfferedCores};
+use crate::manager::{AgentOffer, Allowance, EARLIER_MAX, NodeOrder, NodeWish, OfferWish, OrderRequest, WishedState};
 use crate::request::LeaseSpec;
 
 const NOW: Duration = Duration::ZERO;
 
-fn ordered(cluster: &mut Cluster, request: u64, order: NodeOrder, at_ms: u64) -> (CommitId, NodeWish) {
-    let order = ClusterEvent::Order {
+fn order(request: u64, order: NodeOrder, at_ms: u64) -> ClusterEvent {
+    ClusterEvent::Order {
         request: RequestId(request),
-        agent: AGENT,
-        order,
-        at_ms,
-    };
-    let (id, writes, rest) = commit(cluster.step(order, NOW));
+        order: OrderRequest {
+            agent: AGENT,
+            order,
+            token: None,
+            at_ms,
+        },
+    }
+}
+
+pub(super) fn ordered(cluster: &mut Cluster, request: u64, wanted: NodeOrder, at_ms: u64) -> (CommitId, NodeWish) {
+    let (id, writes, rest) = commit(cluster.step(order(request, wanted, at_ms), NOW));
     assert!(rest.is_empty(), "nothing is told before it is durable: {rest:?}");
     match &writes[..] {
-        [StateWrite::PutWish { agent: AGENT, wish }] => (id, wish.clone()),
+        [StateWrite::PutWish { agent: AGENT, wish, .. }] => (id, wish.clone()),
         other => panic!("{other:?}"),
     }
 }
 
+pub(super) fn offer(cores: OfferedCores) -> NodeOrder {
+    NodeOrder::Add(OfferWish {
+        cores,
+        memory_bytes: None,
+        gpus: None,
+        by_ms: 0,
+    })
+}
+
 /// The question that tells a node its wish.
-fn told(actions: &[ClusterAction]) -> AskId {
+pub(super) fn told(actions: &[ClusterAction]) -> AskId {
     match actions {
         [ClusterAction::AskOrder { ask, agent: AGENT, .. }, ..] => *ask,
         other => panic!("{other:?}"),
     }
 }
 
-fn answered(actions: &[ClusterAction]) -> &ClusterAnswer {
+pub(super) fn answered(actions: &[ClusterAction]) -> &ClusterAnswer {
     match actions {
         [ClusterAction::Answer { answer, .. }] => answer,
         other => panic!("{other:?}"),
@@ -47,7 +62,7 @@ fn acquire(cluster: &mut Cluster, request: u64) -> Vec<ClusterAction> {
     cluster.step(acquire, NOW)
 }
 
-fn offers(availability: Availability, order: u64) -> AgentOffer {
+pub(super) fn offers(availability: Availability, order: u64) -> AgentOffer {
     AgentOffer {
         availability,
         order,
@@ -71,7 +86,7 @@ fn hears(cluster: &mut Cluster, request: u64, availability: Availability, order:
 fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
     let mut cluster = registered();
     let (id, wish) = ordered(&mut cluster, 2, NodeOrder::Drain { by_ms: 9000 }, 1000);
-    assert_eq!((wish.number, wish.drained_by_ms), (1000, Some(9000)));
+    assert_eq!((wish.number, wish.state.drained_by_ms), (1000, Some(9000)));
     for durable in [false, true] {
         if durable {
             let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
@@ -95,7 +110,7 @@ fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
         "nothing to remind of"
     );
     let (id, wish) = ordered(&mut cluster, 5, NodeOrder::Resume, 2000);
-    assert_eq!((wish.number, wish.drained_by_ms), (2000, None));
+    assert_eq!((wish.number, wish.state.drained_by_ms), (2000, None));
     let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
     let offering = offers(Availability::Serving, 2000);
     let _ = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
@@ -109,8 +124,11 @@ fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
 fn an_order_for_a_node_that_is_away_is_told_when_it_comes() {
     let wish = NodeWish {
         number: 7,
-        drained_by_ms: Some(1),
-        offer: None,
+        state: WishedState {
+            drained_by_ms: Some(1),
+            offer: None,
+        },
+        earlier: Vec::new(),
     };
     let mut cluster = registered().with_wishes([(AGENT, wish)]);
     assert!(matches!(answered(&acquire(&mut cluster, 2)), ClusterAnswer::Refused(_)));
@@ -147,17 +165,14 @@ fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
     ));
     assert!(matches!(acquire(&mut cluster, 3)[..], [ClusterAction::AskGrant { .. }]));
 
-    let offer = NodeOrder::Add(OfferWish {
-        cores: OfferedCores::These([99].into()),
-        memory_bytes: None,
-        gpus: None,
-        by_ms: 0,
-    });
+    let offer = offer(OfferedCores::These([99].into()));
     let (commit_id, _) = ordered(&mut cluster, 4, offer, 2000);
     let ask = told(&cluster.step(ClusterEvent::Committed { commit: commit_id }, NOW));
     let refusal = Rejection::BadRequest { what: "core 99".into() };
-    let (_, writes, rest) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
+    let (id, writes, rest) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
     assert_eq!(writes, [StateWrite::RemoveWish(AGENT)]);
+    assert!(rest.is_empty(), "nothing is told before it is durable: {rest:?}");
+    let rest = cluster.step(ClusterEvent::Committed { commit: id }, NOW);
     assert!(matches!(
         answered(&rest),
         ClusterAnswer::Refused(Rejection::BadRequest { .. })
@@ -166,22 +181,17 @@ fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
 }
 
 #[test]
-fn a_node_that_cannot_do_an_order_is_told_the_one_before_again() {
+fn a_node_that_rejects_an_order_is_told_the_state_before_again() {
     let mut cluster = registered();
     let (first, drained) = ordered(&mut cluster, 2, NodeOrder::Remove, 1000);
     let ask = told(&cluster.step(ClusterEvent::Committed { commit: first }, NOW));
     let offering = offers(Availability::Drained, 1000);
     let _ = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
-    let offer = NodeOrder::Add(OfferWish {
-        cores: OfferedCores::Count(99),
-        memory_bytes: None,
-        gpus: None,
-        by_ms: 0,
-    });
+    let offer = offer(OfferedCores::Count(99));
     let (second, _) = ordered(&mut cluster, 3, offer, 2000);
     let ask = told(&cluster.step(ClusterEvent::Committed { commit: second }, NOW));
     let refusal = Rejection::BadRequest { what: "99".into() };
-    let (_, writes, _) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
+    let (id, writes, _) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
     let again = NodeWish {
         number: 2001,
         ..drained
@@ -189,17 +199,27 @@ fn a_node_that_cannot_do_an_order_is_told_the_one_before_again() {
     let put = StateWrite::PutWish {
         agent: AGENT,
         wish: again,
+        order: None,
     };
     assert_eq!(writes, [put]);
-    told(&hears(&mut cluster, 4, Availability::Serving, 2000));
+    let actions = cluster.step(ClusterEvent::Committed { commit: id }, NOW);
+    let is_refused = matches!(
+        &actions[0],
+        ClusterAction::Answer {
+            answer: ClusterAnswer::Refused(Rejection::BadRequest { .. }),
+            ..
+        }
+    );
+    assert!(is_refused, "{actions:?}");
+    told(&actions[1..]);
 }
 
 #[test]
 fn a_deadline_is_brought_forward_and_not_put_off() {
     let drained = NodeWish::default().after(NodeOrder::Drain { by_ms: 500 }, 100);
     let later = drained.after(NodeOrder::Drain { by_ms: 900 }, 100);
-    assert_eq!((later.drained_by_ms, later.number), (Some(500), 101));
-    assert_eq!(later.after(NodeOrder::Remove, 200).drained_by_ms, Some(200));
+    assert_eq!((later.state.drained_by_ms, later.number), (Some(500), 101));
+    assert_eq!(later.after(NodeOrder::Remove, 200).state.drained_by_ms, Some(200));
     assert!(later.after(NodeOrder::Resume, 300).is_nothing());
 }
 
@@ -226,12 +246,185 @@ fn a_node_that_is_ordered_back_while_another_is_asked_is_not_asked_after_it() {
     };
     let order = ClusterEvent::Order {
         request: RequestId(4),
-        agent: OTHER,
-        order: NodeOrder::Remove,
-        at_ms: 1,
+        order: OrderRequest {
+            agent: OTHER,
+            order: NodeOrder::Remove,
+            token: None,
+            at_ms: 1,
+        },
     };
     let _ = cluster.step(order, NOW);
     let refusal = Rejection::UnknownLease;
     let actions = cluster.step(ClusterEvent::Refused { ask, refusal }, NOW);
     assert!(matches!(answered(&actions), ClusterAnswer::Refused(_)), "{actions:?}");
+}
+
+/// The one agent, registered with its limits: two cores, no GPU, 100 bytes.
+fn limited() -> Cluster {
+    let mut cluster = Cluster::new([], [], NOW);
+    let limits = NodeLimits {
+        cores: [0, 1].into(),
+        gpus: 0,
+        memory_bytes: 100,
+    };
+    let register = ClusterEvent::Register {
+        request: RequestId(1),
+        record: AgentProfile {
+            limits: Some(limits.into()),
+            ..super::tests::record(1)
+        },
+        proof: 0,
+    };
+    let (id, ..) = commit(cluster.step(register, NOW));
+    let _ = cluster.step(ClusterEvent::Committed { commit: id }, NOW);
+    cluster
+}
+
+#[test]
+fn an_order_for_more_than_the_node_has_is_refused_before_anything_is_written() {
+    let mut cluster = limited();
+    let (id, wish) = ordered(&mut cluster, 2, offer(OfferedCores::Count(1)), 1000);
+    let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
+    let offering = offers(Availability::Serving, wish.number);
+    let actions = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
+    let shown = NodeWish {
+        earlier: Vec::new(),
+        ..wish
+    };
+    let too_much = OfferWish {
+        cores: OfferedCores::All,
+        memory_bytes: Some(101),
+        gpus: None,
+        by_ms: 0,
+    };
+    assert!(
+        actions
+            .iter()
+            .any(|action| matches!(action, ClusterAction::Answer { .. }))
+    );
+    for wanted in [offer(OfferedCores::Count(7)), NodeOrder::Add(too_much)] {
+        let actions = cluster.step(order(3, wanted.clone(), 2000), NOW);
+        let [ClusterAction::Answer { answer, .. }] = &actions[..] else {
+            panic!("{wanted:?} led to {actions:?}");
+        };
+        let is_rejected = matches!(answer, ClusterAnswer::Refused(Rejection::BadRequest { .. }));
+        assert!(is_rejected, "{wanted:?}: {answer:?}");
+        assert_eq!(cluster.wish(AGENT), Some(&shown), "{wanted:?} changed the wish");
+    }
+    let actions = hears(&mut cluster, 4, Availability::Serving, 1000);
+    assert_eq!(answered(&actions), &ClusterAnswer::Heard { known: true });
+}
+
+/// The manager takes three offers for a node that is away; the node comes and can do the first only.
+#[test]
+fn a_node_that_was_away_does_the_latest_order_that_it_can_also_after_a_restart_of_the_manager() {
+    let mut cluster = Cluster::new([], [], NOW);
+    let drain = NodeOrder::Drain { by_ms: 9000 };
+    let mut written = NodeWish::default();
+    for (number, wanted) in [
+        NodeOrder::Remove,
+        offer(OfferedCores::Count(1)),
+        offer(OfferedCores::Count(7)),
+        offer(OfferedCores::Count(8)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (id, wish) = ordered(&mut cluster, 2 + number as u64, wanted, 1000);
+        let actions = cluster.step(ClusterEvent::Committed { commit: id }, NOW);
+        assert_eq!(answered(&actions), &ClusterAnswer::Ordered { done: false });
+        written = wish;
+    }
+    let mut cluster = registered().with_wishes([(AGENT, written.clone())]);
+    let mut ask = told(&hears(&mut cluster, 9, Availability::Serving, 0));
+    for count in [8, 7] {
+        let state = cluster.wish(AGENT).expect("wanted").state.offer.clone();
+        assert_eq!(state.map(|offer| offer.cores), Some(OfferedCores::Count(count)));
+        let refusal = Rejection::BadRequest {
+            what: "too many".into(),
+        };
+        let (id, writes, _) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
+        let wish = cluster.wish(AGENT).expect("wanted").clone();
+        assert!(wish.number > written.number, "the node accepts later orders only");
+        let order = None;
+        let put = StateWrite::PutWish {
+            agent: AGENT,
+            wish,
+            order,
+        };
+        assert_eq!(writes, [put], "the node's rejection is durable");
+        ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
+        assert_eq!(cluster.rejected_orders().count(), 1, "a listing says so");
+    }
+    let wish = cluster.wish(AGENT).expect("wanted").clone();
+    let offering = offers(Availability::Serving, wish.number);
+    let (_, writes, _) = commit(cluster.step(ClusterEvent::Ordered { ask, offering }, NOW));
+    let expected = NodeWish {
+        number: wish.number,
+        state: WishedState {
+            drained_by_ms: None,
+            offer: match offer(OfferedCores::Count(1)) {
+                NodeOrder::Add(offer) => Some(offer),
+                _ => None,
+            },
+        },
+        earlier: Vec::new(),
+    };
+    let put = StateWrite::PutWish {
+        agent: AGENT,
+        wish: expected,
+        order: None,
+    };
+    assert_eq!(writes, [put], "the states before are not needed any more");
+
+    // A drain holds whichever offer the node rejects.
+    let drained = written.after(drain, 1000);
+    let states = drained.earlier.iter().chain([&drained.state]);
+    assert!(states.clone().count() == 4 && states.clone().all(|state| state.drained_by_ms.is_some()));
+}
+
+#[test]
+fn offers_for_a_node_that_is_away_are_bounded_and_the_same_offer_counts_once() {
+    let mut cluster = Cluster::new([], [], NOW);
+    for count in 1..=EARLIER_MAX as u32 {
+        for _ in 0..3 {
+            let _ = ordered(&mut cluster, 1, offer(OfferedCores::Count(count)), 1000);
+        }
+    }
+    let wish = cluster.wish(AGENT).expect("wanted").clone();
+    assert_eq!(wish.earlier.len(), EARLIER_MAX, "{wish:?}");
+    let more = offer(OfferedCores::Count(99));
+    let actions = cluster.step(order(2, more, 1000), NOW);
+    let is_refused = matches!(answered(&actions), ClusterAnswer::Refused(Rejection::TooMany { .. }));
+    assert!(is_refused && cluster.wish(AGENT) == Some(&wish), "{actions:?}");
+    let _ = ordered(&mut cluster, 3, NodeOrder::Remove, 1000);
+}
+
+/// A run of the agent that has less than an earlier one rejects what that one did.
+#[test]
+fn a_run_of_the_agent_that_rejects_the_wish_is_not_reminded_of_it_and_the_next_run_is_told_it() {
+    let wish = NodeWish {
+        number: 7,
+        state: WishedState {
+            drained_by_ms: None,
+            offer: Some(OfferWish {
+                cores: OfferedCores::Count(2),
+                memory_bytes: None,
+                gpus: None,
+                by_ms: 0,
+            }),
+        },
+        earlier: Vec::new(),
+    };
+    let mut cluster = registered().with_wishes([(AGENT, wish.clone())]);
+    let ask = told(&hears(&mut cluster, 2, Availability::Serving, 0));
+    let refusal = Rejection::BadRequest {
+        what: "too many".into(),
+    };
+    assert!(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW).is_empty());
+    let actions = hears(&mut cluster, 3, Availability::Serving, 0);
+    assert_eq!(answered(&actions), &ClusterAnswer::Heard { known: true });
+    assert_eq!(cluster.wish(AGENT), Some(&wish));
+    let mut again = registered().with_wishes([(AGENT, wish)]);
+    told(&hears(&mut again, 2, Availability::Serving, 0));
 }

@@ -1,20 +1,28 @@
 //! Orders of operators for nodes.
 //!
 //! ```text
-//! Order ──► Commit ──► AskOrder ──► Ordered ──► Answer
-//!              │           ▲  agent away: answered at once
-//!              └───────────┴─ each report of another number
+//! Order ──► check ──► Commit ──► AskOrder ──► Ordered ──► Answer
+//!                         │        ▲  ▲  agent away: answered at once
+//!                         └────────┴──┼─ each report of another number
+//!                      Commit ────────┘
+//!                         ▲ rejected: the state that was wanted before
 //! ```
 //!
-//! The manager repeats a node's wish to it until the node's reports name the order's number. From the order on the
-//! manager asks the node for no lease that the order forbids, whether or not the node knows of the order.
+//! An order that the node cannot do, as far as it has told its limits, is refused before anything is written. The
+//! manager repeats a node's wish to it until the node's reports name the order's number. If the node rejects the
+//! order after all, the state before it is wanted again. From the order on the manager asks the node for no lease
+//! that the order forbids, whether or not the node knows of the order.
 
 use super::{Cluster, Continuation, Question, answer, refuse};
 use crate::manager::{
-    AgentOffer, AskId, ClusterAction, ClusterAnswer, NodeOrder, NodeWish, RequestId, StateWrite, WISHES_MAX,
+    AgentOffer, AgentState, AskId, ClusterAction, ClusterAnswer, EARLIER_MAX, NodeOrder, NodeWish, OrderRecord,
+    OrderRequest, OrderToken, RequestId, StateWrite, WISHES_MAX,
 };
 use hotlease_wire::Rejection;
-use hotlease_wire::ids::AgentId;
+use hotlease_wire::ids::{AgentId, BootId};
+
+/// Most requests that wait for one order: the first of them, and repetitions with its token.
+const WAITING_MAX: usize = 64;
 
 /// A node's wish, and its progress.
 #[derive(Debug)]
@@ -28,7 +36,7 @@ pub(super) struct WishRecord {
 impl WishRecord {
     /// Whether its operator lets the node grant leases.
     pub(super) fn may_serve(&self) -> bool {
-        self.wish.drained_by_ms.is_none()
+        self.wish.state.drained_by_ms.is_none()
     }
 
     fn durable(wish: NodeWish) -> Self {
@@ -40,15 +48,31 @@ impl WishRecord {
     }
 }
 
-/// An order that is being carried out.
+/// An order that is being carried out; the requests that wait for it are in `Cluster::order_requests`.
 #[derive(Debug)]
 pub(super) struct PendingOrder {
-    /// The request to answer; none if the node is merely reminded.
-    request: Option<RequestId>,
     agent: AgentId,
     number: u64,
     /// The wish before this order.
     before: Option<NodeWish>,
+}
+
+/// An order that its node has rejected, while the state before it is written.
+#[derive(Debug)]
+pub(super) struct GivenUpOrder {
+    order: PendingOrder,
+    why: Rejection,
+    /// The state before, as an order; none: the node needs no order.
+    fallback: Option<PendingOrder>,
+}
+
+/// The latest order that a node has rejected.
+#[derive(Debug)]
+pub(super) struct RejectedOrder {
+    /// The run of the agent that rejected it.
+    boot: Option<BootId>,
+    number: u64,
+    why: Rejection,
 }
 
 impl Cluster {
@@ -58,6 +82,13 @@ impl Cluster {
         let wishes = wishes.into_iter();
         self.wishes
             .extend(wishes.map(|(agent, wish)| (agent, WishRecord::durable(wish))));
+        self
+    }
+
+    /// Adds the orders of the durable state that are known by their tokens.
+    #[must_use]
+    pub fn with_orders(mut self, orders: impl IntoIterator<Item = OrderRecord>) -> Self {
+        orders.into_iter().for_each(|order| self.known_orders.note(order));
         self
     }
 
@@ -71,37 +102,82 @@ impl Cluster {
         self.wishes.get(&agent).map(|wished| &wished.wish)
     }
 
+    /// Nodes that have rejected their latest order, and why.
+    pub fn rejected_orders(&self) -> impl Iterator<Item = (AgentId, &Rejection)> {
+        let rejected = self.rejected_orders.iter();
+        rejected.map(|(agent, rejected)| (*agent, &rejected.why))
+    }
+
+    /// The order that a caller has given with this token, as long as it is known.
+    pub fn known_order(&self, token: &OrderToken) -> Option<&OrderRecord> {
+        self.known_orders.of(&token.caller, &token.token)
+    }
+
     /// Whether its operator lets this agent grant leases.
     pub(super) fn may_serve(&self, agent: AgentId) -> bool {
         self.wishes.get(&agent).is_none_or(WishRecord::may_serve)
     }
 
-    pub(super) fn order(
+    pub(super) fn order(&mut self, request: RequestId, asked: OrderRequest, actions: &mut Vec<ClusterAction>) {
+        self.known_orders.expire(asked.at_ms);
+        let known = asked.token.as_ref().and_then(|token| self.known_order(token));
+        if let (Some(known), Some(token)) = (known, &asked.token) {
+            if known.token != *token {
+                return answer(request, ClusterAnswer::OtherOrder, actions);
+            }
+            let (agent, number) = (known.agent, known.number);
+            return self.repeat_answer(request, agent, number, actions);
+        }
+        match self.check_order(&asked) {
+            Ok(wish) => self.record_order(request, asked, wish, actions),
+            Err(refusal) => refuse(request, refusal, actions),
+        }
+    }
+
+    /// The wish after an order, unless the order is refused. Changes nothing.
+    fn check_order(&self, asked: &OrderRequest) -> Result<NodeWish, Rejection> {
+        let too_many = |what: &str, limit: usize| {
+            Err(Rejection::TooMany {
+                what: what.into(),
+                limit: limit as u64,
+            })
+        };
+        self.admit()?;
+        if asked.token.is_some() {
+            self.known_orders.admit()?;
+        }
+        let agent = asked.agent;
+        if self.wishes.len() >= WISHES_MAX && !self.wishes.contains_key(&agent) {
+            return too_many("nodes with orders", WISHES_MAX);
+        }
+        let before = self.wish(agent).cloned().unwrap_or_default();
+        let wish = before.after(asked.order.clone(), asked.at_ms);
+        if wish.earlier.len() > EARLIER_MAX {
+            return too_many("offers that the node has not answered", EARLIER_MAX);
+        }
+        // A drain is possible with every offer.
+        let offer = wish.state.offer.as_ref();
+        if let (NodeOrder::Add(_) | NodeOrder::Resume, Some(offer)) = (&asked.order, offer)
+            && let Some((known, state, _)) = self.registry.agent(agent)
+            && let (Some(limits), true) = (&known.limits, state != AgentState::Gone)
+        {
+            limits.check(&offer.cores, offer.gpus.as_ref(), offer.memory_bytes)?;
+        }
+        Ok(wish)
+    }
+
+    fn record_order(
         &mut self,
         request: RequestId,
-        agent: AgentId,
-        order: NodeOrder,
-        at_ms: u64,
+        asked: OrderRequest,
+        wish: NodeWish,
         actions: &mut Vec<ClusterAction>,
     ) {
-        let full = self.wishes.len() >= WISHES_MAX && !self.wishes.contains_key(&agent);
-        let admitted = self.admit().and(match full {
-            false => Ok(()),
-            true => Err(Rejection::TooMany {
-                what: "nodes with orders".into(),
-                limit: WISHES_MAX as u64,
-            }),
-        });
-        if let Err(refusal) = admitted {
-            return refuse(request, refusal, actions);
-        }
-        let before = self.wish(agent).cloned();
-        let wish = before.clone().unwrap_or_default().after(order, at_ms);
+        let (agent, number) = (asked.agent, wish.number);
         let ordering = PendingOrder {
-            request: Some(request),
             agent,
-            number: wish.number,
-            before,
+            number,
+            before: self.wish(agent).cloned(),
         };
         let wished = WishRecord {
             wish: wish.clone(),
@@ -109,12 +185,38 @@ impl Cluster {
             asking: None,
         };
         self.wishes.insert(agent, wished);
+        self.rejected_orders.remove(&agent);
+        self.order_requests.insert((agent, number), vec![request]);
+        let order = asked.token.map(|token| OrderRecord {
+            token,
+            agent,
+            number,
+            at_ms: asked.at_ms,
+        });
+        order.iter().for_each(|order| self.known_orders.note(order.clone()));
         self.commit(
             agent,
-            vec![StateWrite::PutWish { agent, wish }],
+            vec![StateWrite::PutWish { agent, wish, order }],
             Continuation::Wished(ordering),
             actions,
         );
+    }
+
+    /// Answers an order that was given before: as soon as the first one is answered, or else as it stands now.
+    fn repeat_answer(&mut self, request: RequestId, agent: AgentId, number: u64, actions: &mut Vec<ClusterAction>) {
+        match self.order_requests.get_mut(&(agent, number)) {
+            Some(waiting) if waiting.len() < WAITING_MAX => waiting.push(request),
+            Some(_) => {
+                let what = "requests with one token at a time".into();
+                let limit = WAITING_MAX as u64;
+                refuse(request, Rejection::TooMany { what, limit }, actions);
+            }
+            None => {
+                let agent = self.registry.agent(agent);
+                let done = agent.is_some_and(|(known, state, _)| state != AgentState::Gone && known.order >= number);
+                answer(request, ClusterAnswer::Ordered { done }, actions);
+            }
+        }
     }
 
     /// Continues with a durable order: tells the node, if it is there.
@@ -124,12 +226,12 @@ impl Cluster {
         match self.wishes.get_mut(&agent) {
             Some(wished) if wished.wish.number == ordering.number => wished.durable = true,
             // A later order came; its wish contains or undoes this order.
-            _ => return answer_order(&ordering, false, actions),
+            _ => return self.answer_order(&ordering, false, actions),
         }
         if here {
             self.tell(ordering, actions);
         } else {
-            answer_order(&ordering, false, actions);
+            self.answer_order(&ordering, false, actions);
         }
     }
 
@@ -140,10 +242,19 @@ impl Cluster {
         refusal: Rejection,
         actions: &mut Vec<ClusterAction>,
     ) {
-        self.take_back(&ordering);
-        if let Some(request) = ordering.request {
-            refuse(request, refusal, actions);
+        let agent = ordering.agent;
+        self.known_orders.forget(agent, ordering.number);
+        if self.wish(agent).map(|wish| wish.number) == Some(ordering.number) {
+            match &ordering.before {
+                Some(wish) => {
+                    self.wishes.insert(agent, WishRecord::durable(wish.clone()));
+                }
+                None => {
+                    self.wishes.remove(&agent);
+                }
+            }
         }
+        self.refuse_order(&ordering, refusal, actions);
     }
 
     fn tell(&mut self, ordering: PendingOrder, actions: &mut Vec<ClusterAction>) {
@@ -175,7 +286,26 @@ impl Cluster {
         };
         self.note_answer(ask, ordering.agent);
         self.registry.offers(ordering.agent, offering);
-        answer_order(&ordering, true, actions);
+        self.note_carried_out(ordering.agent, ordering.number, actions);
+        self.answer_order(&ordering, true, actions);
+    }
+
+    /// Forgets the states before a wish that the node has carried out: the node can do what it wants.
+    fn note_carried_out(&mut self, agent: AgentId, number: u64, actions: &mut Vec<ClusterAction>) {
+        let wished = self.wishes.get_mut(&agent);
+        let Some(wished) = wished.filter(|wished| wished.wish.number == number) else {
+            return;
+        };
+        let Some(wish) = wished.wish.carried_out() else {
+            return;
+        };
+        wished.wish = wish.clone();
+        let write = StateWrite::PutWish {
+            agent,
+            wish,
+            order: None,
+        };
+        self.commit(agent, vec![write], Continuation::NoReply, actions);
     }
 
     /// Notes that a node has refused, or did not answer.
@@ -187,45 +317,108 @@ impl Cluster {
         actions: &mut Vec<ClusterAction>,
     ) {
         self.note_answer(ask, ordering.agent);
-        let Some(request) = ordering.request else {
-            return;
-        };
         if !matches!(refusal, Rejection::BadRequest { .. }) {
             // The node's next report makes the manager repeat the wish.
-            return answer_order(&ordering, false, actions);
+            return self.answer_order(&ordering, false, actions);
         }
-        // The node will never carry the order out.
-        let agent = ordering.agent;
-        // The node has seen this number, and accepts only later ones.
-        let before = ordering.before.map(|wish| NodeWish {
-            number: ordering.number + 1,
-            ..wish
-        });
-        let ordering = PendingOrder { before, ..ordering };
-        if self.take_back(&ordering) {
-            let write = match ordering.before {
-                Some(wish) => StateWrite::PutWish { agent, wish },
-                None => StateWrite::RemoveWish(agent),
-            };
-            self.commit(agent, vec![write], Continuation::NoReply, actions);
-        }
-        refuse(request, refusal, actions);
+        self.give_up_order(ordering, refusal, actions);
     }
 
-    /// Restores the wish before this order, unless a later order came. Returns whether it did.
-    fn take_back(&mut self, ordering: &PendingOrder) -> bool {
-        let latest = self.wish(ordering.agent).map(|wish| wish.number) == Some(ordering.number);
-        if latest {
-            match &ordering.before {
+    /// Gives up an order for a node that was away, and has come with too little for it.
+    pub(super) fn check_wish(&mut self, agent: AgentId, actions: &mut Vec<ClusterAction>) {
+        let wished = self.wishes.get(&agent).filter(|wished| wished.durable);
+        let limits = self.registry.agent(agent).and_then(|(known, ..)| known.limits.clone());
+        let (Some(wished), Some(limits)) = (wished, limits) else {
+            return;
+        };
+        let Some(offer) = wished.wish.state.offer.as_ref().filter(|_| wished.may_serve()) else {
+            return;
+        };
+        if let Err(why) = limits.check(&offer.cores, offer.gpus.as_ref(), offer.memory_bytes) {
+            let order = PendingOrder {
+                agent,
+                number: wished.wish.number,
+                before: None,
+            };
+            self.give_up_order(order, why, actions);
+        }
+    }
+
+    /// Wants the state before an order that the node has rejected, and will never carry out. The order's caller is told
+    /// once that is durable.
+    fn give_up_order(&mut self, ordering: PendingOrder, why: Rejection, actions: &mut Vec<ClusterAction>) {
+        let (agent, number) = (ordering.agent, ordering.number);
+        let mut writes = Vec::new();
+        let mut fallback = None;
+        // Before the wish: the order must not be answered as if it was carried out.
+        if self.known_orders.forget(agent, number) {
+            writes.push(StateWrite::ForgetOrder { agent, number });
+        }
+        let wish = self.wish(agent).filter(|wish| wish.number == number).cloned();
+        if let Some(rejected) = wish {
+            let boot = self.registry.agent(agent).map(|(known, ..)| known.boot);
+            let rejection = RejectedOrder {
+                boot,
+                number,
+                why: why.clone(),
+            };
+            self.rejected_orders.insert(agent, rejection);
+            match rejected.rejected() {
+                Some(wish) if wish.is_nothing() => {
+                    self.wishes.remove(&agent);
+                    writes.push(StateWrite::RemoveWish(agent));
+                }
                 Some(wish) => {
-                    self.wishes.insert(ordering.agent, WishRecord::durable(wish.clone()));
+                    fallback = Some(PendingOrder {
+                        agent,
+                        number: wish.number,
+                        before: Some(rejected),
+                    });
+                    self.wishes.insert(
+                        agent,
+                        WishRecord {
+                            wish: wish.clone(),
+                            durable: false,
+                            asking: None,
+                        },
+                    );
+                    let order = None;
+                    writes.push(StateWrite::PutWish { agent, wish, order });
                 }
-                None => {
-                    self.wishes.remove(&ordering.agent);
-                }
+                // The wish stands for another run of the agent.
+                None => {}
             }
         }
-        latest
+        if writes.is_empty() {
+            return self.refuse_order(&ordering, why, actions);
+        }
+        let then = Continuation::OrderGivenUp(GivenUpOrder {
+            order: ordering,
+            why,
+            fallback,
+        });
+        self.commit(agent, writes, then, actions);
+    }
+
+    pub(super) fn on_given_up(&mut self, given_up: GivenUpOrder, actions: &mut Vec<ClusterAction>) {
+        self.refuse_order(&given_up.order, given_up.why, actions);
+        if let Some(fallback) = given_up.fallback {
+            self.on_wish_durable(fallback, actions);
+        }
+    }
+
+    /// The durable state still has the rejected order: the node is told it again, and rejects it again.
+    pub(super) fn on_not_given_up(
+        &mut self,
+        given_up: GivenUpOrder,
+        refusal: Rejection,
+        actions: &mut Vec<ClusterAction>,
+    ) {
+        self.refuse_order(&given_up.order, refusal.clone(), actions);
+        if let Some(fallback) = given_up.fallback {
+            self.rejected_orders.remove(&fallback.agent);
+            self.on_wish_not_durable(fallback, refusal, actions);
+        }
     }
 
     /// Repeats the wish to a node whose report names another order than the latest.
@@ -236,11 +429,16 @@ impl Cluster {
         if !wished.durable || wished.asking.is_some() {
             return;
         }
-        if wished.wish.number != order {
+        let number = wished.wish.number;
+        if number != order {
+            let boot = self.registry.agent(agent).map(|(known, ..)| known.boot);
+            let rejected = self.rejected_orders.get(&agent);
+            if rejected.is_some_and(|rejected| (rejected.boot, rejected.number) == (boot, number)) {
+                return;
+            }
             let ordering = PendingOrder {
-                request: None,
                 agent,
-                number: wished.wish.number,
+                number,
                 before: None,
             };
             self.tell(ordering, actions);
@@ -253,12 +451,25 @@ impl Cluster {
                 Continuation::NoReply,
                 actions,
             );
+        } else {
+            self.note_carried_out(agent, number, actions);
         }
     }
-}
 
-fn answer_order(ordering: &PendingOrder, done: bool, actions: &mut Vec<ClusterAction>) {
-    if let Some(request) = ordering.request {
-        answer(request, ClusterAnswer::Ordered { done }, actions);
+    fn answer_order(&mut self, ordering: &PendingOrder, done: bool, actions: &mut Vec<ClusterAction>) {
+        for request in self.take_requests(ordering) {
+            answer(request, ClusterAnswer::Ordered { done }, actions);
+        }
+    }
+
+    fn refuse_order(&mut self, ordering: &PendingOrder, refusal: Rejection, actions: &mut Vec<ClusterAction>) {
+        for request in self.take_requests(ordering) {
+            refuse(request, refusal.clone(), actions);
+        }
+    }
+
+    fn take_requests(&mut self, ordering: &PendingOrder) -> Vec<RequestId> {
+        let key = (ordering.agent, ordering.number);
+        self.order_requests.remove(&key).unwrap_or_default()
     }
 }

@@ -40,6 +40,8 @@ fn record(number: u8, cores: u32) -> AgentProfile {
         order: 0,
         gpus: 0,
         free_gpus: 0,
+        gpu_numbers: Vec::new(),
+        limits: None,
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) fn record(boot: u8) -> AgentProfile {
         order: 0,
         gpus: 2,
         free_gpus: 2,
+        gpu_numbers: vec![0, 1],
+        limits: None,
     }
 }
 
@@ -44,6 +46,7 @@ pub(super) fn report(epoch: u32, leases: Vec<LeaseReport>) -> AgentReport {
         offering: AgentOffer {
             cores: vec![0, 1],
             gpus: 2,
+            gpu_numbers: vec![0, 1],
             ..AgentOffer::default()
         },
         leaving: false,

@@ -20,6 +20,8 @@ fn agent(number: u8, offered: u32, free_cores: u32) -> AgentProfile {
         order: 0,
         gpus: 0,
         free_gpus: 0,
+        gpu_numbers: Vec::new(),
+        limits: None,
     }
 }
 
