@@ -53,11 +53,11 @@ public:
     explicit gang(const code& code, const options& options = {}, const std::string& address = {})
         : reply_bytes_(options.reply_bytes)
     {
-        const hotlease_options asked = detail::asked(options);
+        const hotlease_options in_c = detail::to_c(options);
         detail::alive(code.handle(), "hotlease::code was moved from");
         hotlease_gang* leased = nullptr;
         detail::communicate([&](hotlease_error** failure) {
-            return hotlease_gang_lease(code.handle(), &asked, address.empty() ? nullptr : address.c_str(), &leased,
+            return hotlease_gang_lease(code.handle(), &in_c, address.empty() ? nullptr : address.c_str(), &leased,
                                        failure);
         });
         handle_.reset(leased);

@@ -131,7 +131,7 @@ struct options {
 
 namespace detail {
 
-// Number of a time's units, for the options of C; a negative time is refused with the option's name.
+// Number of units of a time, for the options of C; the error for a negative time names the option.
 template <class Time>
 std::uint64_t at_least_0(Time time, const char* name)
 {
@@ -141,8 +141,8 @@ std::uint64_t at_least_0(Time time, const char* name)
     return static_cast<std::uint64_t>(time.count());
 }
 
-// Converts to the options of C; the texts are those of `options`.
-inline hotlease_options asked(const options& options)
+// Converts to the options of C, whose texts are in the memory of `options`.
+inline hotlease_options to_c(const options& options)
 {
     hotlease_options in_c{};
     in_c.struct_size = sizeof in_c;
@@ -199,11 +199,11 @@ class invoker {
 public:
     explicit invoker(const code& code, const options& options = {})
     {
-        const hotlease_options asked = detail::asked(options);
+        const hotlease_options in_c = detail::to_c(options);
         detail::alive(code.handle(), "hotlease::code was moved from");
         hotlease_invoker* allocated = nullptr;
         detail::check([&](hotlease_error** failure) {
-            return hotlease_allocate(code.handle(), &asked, &allocated, failure);
+            return hotlease_allocate(code.handle(), &in_c, &allocated, failure);
         });
         handle_.reset(allocated);
     }

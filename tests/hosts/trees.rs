@@ -181,7 +181,7 @@ fn readers(sources: &BTreeMap<String, Option<&str>>, of: Option<&str>) -> usize 
 }
 
 #[test]
-fn those_below_an_agent_that_dies_while_it_hands_on_go_on_from_others() {
+fn agents_below_one_that_dies_while_it_sends_continue_from_others() {
     let Some(mut forest) = Forest::new(8) else { return };
     let (hash, bytes) = forest.publish(3);
     let (middle, child, below) = {

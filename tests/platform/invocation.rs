@@ -17,7 +17,7 @@ use hotlease_tests::platform::Platform;
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// As many bytes, different for each size.
+/// This many bytes, different for each size.
 pub fn bytes(size: usize) -> Vec<u8> {
     (0..size).map(|at| (at * 31 + size) as u8).collect()
 }
@@ -205,7 +205,7 @@ fn every_mode_of_polling_and_waiting_answers() {
             let echo = invoker.function("echo").unwrap();
             for number in 0..300u32 {
                 assert_eq!(echo.call(&number.to_le_bytes()).unwrap(), number.to_le_bytes());
-                // Now and then longer than the slot's polling budget, so that it has gone to sleep.
+                // Some pauses are longer than the slot's polling budget, so that the slot has gone to sleep.
                 if number % 50 == 0 {
                     std::thread::sleep(Duration::from_millis(3));
                 }

@@ -1,6 +1,6 @@
 //! Parameters of a raw peer in another process.
 
-use hotlease_fabric::ofi::providers::named;
+use hotlease_fabric::ofi::providers::find_provider;
 use hotlease_fabric::ofi::{Libfabric, OfiError, Provider};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStrExt;
@@ -54,7 +54,7 @@ impl PeerParameters {
     /// Finds the provider, on the loopback interface of this host.
     pub fn provider(&self) -> Result<Provider, OfiError> {
         let library = Libfabric::load_from(&self.library)?;
-        named(&library, &self.provider, Some(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+        find_provider(&library, &self.provider, Some(IpAddr::V4(Ipv4Addr::LOCALHOST)))
     }
 }
 

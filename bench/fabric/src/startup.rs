@@ -2,7 +2,7 @@
 
 use super::{Failure, with_server};
 use crate::channel::Channel;
-use hotlease_fabric::ofi::providers::named;
+use hotlease_fabric::ofi::providers::find_provider;
 use hotlease_fabric::ofi::{Libfabric, Port, providers};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -30,7 +30,7 @@ pub fn startup(path: &Path, name: Option<&str>) -> Result<(), Failure> {
         let begin = Instant::now();
         let library = steps.take("load", || Ok(Libfabric::load_from(path)?))?;
         let provider = steps.take("choose", || match name {
-            Some(name) => Ok(named(&library, name, Some(loopback))?),
+            Some(name) => Ok(find_provider(&library, name, Some(loopback))?),
             None => providers(&library, Some(loopback))
                 .into_iter()
                 .next()

@@ -57,7 +57,7 @@ pub(crate) unsafe fn bytes_mut<'a>(
 fn check_size(size: usize, name: &'static str) -> Result<(), Failure> {
     if size > isize::MAX as usize {
         return Err(Failure::Argument(format!(
-            "{name}: {size} bytes are more than there can be"
+            "{name}: {size} bytes are more than fit into memory"
         )));
     }
     Ok(())

@@ -34,7 +34,7 @@ impl FunctionOptions {
         }
         if self.output_bytes != 0 {
             *output_bytes = usize::try_from(self.output_bytes)
-                .map_err(|_| Failure::Argument("options->output_bytes: more than there can be".to_owned()))?;
+                .map_err(|_| Failure::Argument("options->output_bytes: more than fits into memory".to_owned()))?;
             function = function.output_bytes(*output_bytes);
         }
         function = match self.idempotent {

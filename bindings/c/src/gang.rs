@@ -63,7 +63,7 @@ impl GangHandle {
         let function = unsafe { text(function, "function") }?;
         let ranks = self.gang.ranks() as usize;
         let room = outputs.capacity.checked_mul(ranks);
-        let room = room.ok_or_else(|| Failure::Argument("out_capacity: more than there can be".into()))?;
+        let room = room.ok_or_else(|| Failure::Argument("out_capacity: more than fits into memory".into()))?;
         // SAFETY: the caller's promise.
         let room = unsafe { bytes_mut(outputs.start, room, "out") }?;
         let results = self.gang.call_with(GangCall {

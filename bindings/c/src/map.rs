@@ -35,7 +35,9 @@ pub unsafe extern "C" fn hotlease_map(
             return Err(Failure::Null("items"));
         }
         if count > isize::MAX as usize / size_of::<Item>() {
-            return Err(Failure::Argument(format!("{count} items are more than there can be")));
+            return Err(Failure::Argument(format!(
+                "{count} items are more than fit into memory"
+            )));
         }
         // All arguments first: nothing runs if one of them is wrong.
         let mut inputs = Vec::with_capacity(count);

@@ -396,12 +396,12 @@ impl Node {
             python
         });
         let (program, hidden) = python.map(of_python).transpose()?.unzip();
-        let told = self.told(isolation, program.as_deref(), &hidden.unwrap_or_default());
+        let told = self.reach_message(isolation, program.as_deref(), &hidden.unwrap_or_default());
         let mut terms = Terms {
             memory_bytes: request.spec.memory_bytes,
             request: Arc::clone(request),
             asked: since,
-            image: isolation.waited(),
+            image: isolation.waiting_time(),
             direct: asker == Requester::Client,
             sandbox: isolation.sandbox,
             reach: isolation.reach.clone(),

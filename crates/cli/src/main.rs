@@ -14,8 +14,8 @@ mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    admin, agent, agents, alloc, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, node, ps, run,
-    top, up, version,
+    admin, agent, agents, alloc, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, node,
+    ps, run, top, up, version,
 };
 use hotlease_terminal::output::Printer;
 use hotlease_terminal::{exit, log};

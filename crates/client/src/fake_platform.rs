@@ -52,7 +52,7 @@ pub(crate) struct FakeWorker {
     pub(crate) served: AtomicU64,
     pub(crate) regions: Mutex<Vec<u32>>,
     dead: AtomicBool,
-    /// The invocation that each slot began last, by the agent's later report.
+    /// Last invocation that each slot began, as the agent will report it.
     begun: Mutex<Vec<LastInvocation>>,
 }
 
@@ -69,7 +69,7 @@ struct Shared {
     welcomes: Mutex<VecDeque<LinkBehaviour>>,
     /// Whether a renewal is refused before the answer to an earlier release.
     overtaken_release: AtomicBool,
-    /// Number of the next requests for a channel at which the worker closes the connection instead.
+    /// Number of further requests for a channel that the worker answers by closing the connection.
     closed_opens: AtomicU64,
 }
 
@@ -85,13 +85,13 @@ impl FakePlatform {
         Self::try_start(options, &[]).unwrap()
     }
 
-    /// Starts with a worker that treats its first links like this, one after the other.
+    /// Starts with a worker that treats its first links as `welcomes` says, one after the other.
     pub(crate) fn try_start(options: LeaseOptions, welcomes: &[LinkBehaviour]) -> Result<Self, Error> {
         let workers = options.workers;
         Self::try_start_on(options, &[workers], welcomes)
     }
 
-    /// Starts one agent for each of `workers`, with so many workers; the invoker's lease is spread over all of them.
+    /// Starts agents, and spreads the invoker's lease over all of them. `workers`: number of workers of each agent.
     pub(crate) fn start_on(mut options: LeaseOptions, workers: &[u16]) -> Self {
         options.workers = workers.iter().sum();
         Self::try_start_on(options, workers, &[]).unwrap()
@@ -143,7 +143,7 @@ impl FakePlatform {
         worker.expect("connected").clone()
     }
 
-    /// Stops answers after `answers` more, on all workers, also future ones.
+    /// Lets all workers, also future ones, answer this many more requests, and then none.
     pub(crate) fn allow(&self, answers: u64) {
         self.shared.allowed.store(answers, Ordering::SeqCst);
         for worker in &*self.shared.workers.lock().unwrap() {
@@ -151,12 +151,12 @@ impl FakePlatform {
         }
     }
 
-    /// Workers that are started from now on answer everything.
+    /// Lets workers that are started from now on answer all requests.
     pub(crate) fn allow_future(&self) {
         self.shared.allowed.store(u64::MAX, Ordering::SeqCst);
     }
 
-    /// Kills a worker; with news, as the agent sends them after reaping.
+    /// Kills a worker. `with_news`: the agent then reports the death, as it does after reaping.
     pub(crate) fn kill(&self, index: u16, with_news: bool) {
         self.worker(index).dead.store(true, Ordering::SeqCst);
         if with_news {
@@ -186,12 +186,12 @@ impl FakePlatform {
         UnixStream::from(session).shutdown(Shutdown::Both).unwrap();
     }
 
-    /// From now on refuses a renewal before it answers the release ahead of it.
+    /// From now on the agent refuses a renewal before it answers the release that the client sent earlier.
     pub(crate) fn overtake_release(&self) {
         self.shared.overtaken_release.store(true, Ordering::SeqCst);
     }
 
-    /// The next connections are closed by their worker, so many of them, when the client asks for a channel.
+    /// Makes workers close the next `count` connections when the client asks for a channel.
     pub(crate) fn close_opens(&self, count: u64) {
         self.shared.closed_opens.store(count, Ordering::SeqCst);
     }
@@ -206,7 +206,7 @@ impl FakePlatform {
         }
     }
 
-    /// Ends the lease as the agent does: workers first, then the news.
+    /// Ends the lease as the agent does: kills the workers, then reports the end.
     pub(crate) fn end_lease(&self, reason: EndReason) {
         for worker in &*self.shared.workers.lock().unwrap() {
             worker.dead.store(true, Ordering::SeqCst);
@@ -374,7 +374,7 @@ impl FakeWorker {
             }
             socket.send(&ConnectionReply::Done, &[]).unwrap();
         }
-        // A process's end of file comes after its threads are gone.
+        // The client of a real process sees the end of file after all threads of the process are gone.
         over.store(true, Ordering::SeqCst);
         for slot in slots {
             slot.join().unwrap();
@@ -430,7 +430,7 @@ impl FakeWorker {
         let mut reply = ReplyHeader::ok(request.seq, u64::from(request.length));
         if request.flags != Flags::NONE {
             reply.length = 5;
-            // As far as it is inline in the header.
+            // Only a span that is inline in the header is checked.
             let mut span = [0; Span::BYTES];
             if request.length as usize == span.len() {
                 request.inline.read(&mut span);

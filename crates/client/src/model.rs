@@ -141,7 +141,7 @@ impl Model {
         Ok(Self::fit(&measured))
     }
 
-    /// The parameters that explain the measurements. No measurements give zeros.
+    /// The parameters that explain the measurements; all 0 without measurements.
     pub fn fit(measured: &Measurements) -> Self {
         let (empty, input_byte) = line(&measured.by_input);
         let (empty_too, output_byte) = line(&measured.by_output);
@@ -149,7 +149,7 @@ impl Model {
             true => empty,
             false => (empty + empty_too) / 2.0,
         };
-        // Together at most the time that one side of the round trip has room for.
+        // The latency is not negative, so both overheads together are at most half of the round trip.
         let (send, receive) = (measured.send.as_secs_f64(), measured.receive.as_secs_f64());
         let share = (empty / 2.0 / (send + receive).max(f64::MIN_POSITIVE)).min(1.0);
         let (send_overhead, receive_overhead) = (send * share, receive * share);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_back_when_the_kept_tasks_are_done_and_one_more_would_not_be() {
+    fn sent_tasks_return_before_kept_ones_end_and_one_more_would_not() {
         for (tasks, local_us, slots) in [(100, 50, 1), (1000, 20, 4), (17, 1000, 2), (1, 100, 1)] {
             let work = work(tasks, local_us);
             let plan = TRUE.plan(&work, slots);

@@ -91,7 +91,7 @@ impl Recipe {
                 return refuse("it is not known which ranks share a node");
             };
             if self.algorithm.is_mediated() {
-                return refuse("a store is as far from every rank");
+                return refuse("a store is equally far from all ranks");
             }
             if !operation.has_levels() {
                 return refuse("it cannot be done in two levels");
@@ -108,7 +108,7 @@ impl Recipe {
     /// ```
     /// use hotlease_collectives::{Algorithm, Collective, CollectiveCall, Datatype, Operator, Recipe};
     ///
-    /// // Rank 2 of 4, in a sum of 1000 elements that everyone gets.
+    /// // Rank 2 of 4, in a sum of 1000 elements that all ranks get.
     /// let sum = Collective::Allreduce { count: 1000, operator: &Operator::Sum };
     /// let call = CollectiveCall::new(sum, Datatype::F64, 2, 4);
     /// let schedule = Recipe::from(Algorithm::RecursiveDoubling).build(&call)?;

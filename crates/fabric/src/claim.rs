@@ -211,19 +211,19 @@ mod tests {
 
     /// Starts another process, which holds the claim until it is killed.
     fn another_holder(file: &ClaimFile) -> Pid {
-        let (mut told, tells) = std::io::pipe().expect("a pipe");
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
         // SAFETY: the child does nothing that is not async-signal-safe: fcntl, write, pause.
         match unsafe { fork() }.expect("another process") {
             ForkResult::Child => {
                 let claimed = fcntl(&file.0, FcntlArg::F_SETLK(&lock(libc::F_WRLCK))).is_ok();
-                let _ = nix::unistd::write(&tells, &[u8::from(claimed)]);
+                let _ = nix::unistd::write(&writer, &[u8::from(claimed)]);
                 loop {
                     nix::unistd::pause();
                 }
             }
             ForkResult::Parent { child } => {
                 let mut claimed = [0];
-                told.read_exact(&mut claimed).expect("it says");
+                reader.read_exact(&mut claimed).expect("the child writes");
                 assert_eq!(claimed, [1], "it cannot claim the core");
                 child
             }
@@ -354,18 +354,18 @@ mod tests {
 
     /// Holder of a claim, as another process sees it.
     fn seen_by_another(file: &ClaimFile) -> Option<u32> {
-        let (mut told, tells) = std::io::pipe().expect("a pipe");
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
         // SAFETY: the child does nothing that is not async-signal-safe: fcntl, write, _exit.
         match unsafe { fork() }.expect("another process") {
             ForkResult::Child => {
                 let holder = file.holder().unwrap_or(0);
-                let _ = nix::unistd::write(&tells, &holder.to_ne_bytes());
+                let _ = nix::unistd::write(&writer, &holder.to_ne_bytes());
                 // SAFETY: ends the process without the destructors of the test.
                 unsafe { libc::_exit(0) }
             }
             ForkResult::Parent { child } => {
                 let mut holder = [0; 4];
-                told.read_exact(&mut holder).expect("it says");
+                reader.read_exact(&mut holder).expect("the child writes");
                 waitpid(child, None).expect("it ends");
                 Some(u32::from_ne_bytes(holder)).filter(|pid| *pid != 0)
             }

@@ -44,7 +44,7 @@ pub enum MemoryError {
     },
     /// The opened descriptor is not the object that the peer announced.
     #[error("the peer's open file is not the memory that it announced")]
-    NotMeant,
+    OtherObject,
     /// Zero, or larger than the address space.
     #[error("{size_bytes} bytes cannot be mapped")]
     BadSize {
@@ -282,7 +282,7 @@ impl std::ops::Deref for SealedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping has that many readable bytes as long as self lives, and the seals, checked above, prevent
+        // SAFETY: the mapping has this many readable bytes as long as self lives, and the seals, checked above, prevent
         // every process from changing or removing them.
         unsafe { std::slice::from_raw_parts(self.mapping.start().as_ptr(), self.bytes) }
     }

@@ -81,7 +81,7 @@ pub enum CheckpointError {
     },
     /// The file is not a checkpoint; it was not touched.
     #[error("{path} is no checkpoint; it was left as it is: choose another file")]
-    Other {
+    NotCheckpoint {
         /// The file.
         path: PathBuf,
     },
@@ -320,10 +320,10 @@ fn begin_file(file: &File, path: &Path) -> Result<FileId, CheckpointError> {
 fn identify(begin: &[u8], path: &Path) -> Result<FileId, CheckpointError> {
     let path = || path.to_owned();
     let Some(header) = begin.first_chunk() else {
-        return Err(CheckpointError::Other { path: path() });
+        return Err(CheckpointError::NotCheckpoint { path: path() });
     };
-    frame::decode_file(header).map_err(|not| match not {
-        HeaderError::NotACheckpoint => CheckpointError::Other { path: path() },
+    frame::decode_file(header).map_err(|error| match error {
+        HeaderError::NotACheckpoint => CheckpointError::NotCheckpoint { path: path() },
         HeaderError::Version(version) => CheckpointError::Version { path: path(), version },
         HeaderError::Damaged => CheckpointError::Beginning { path: path() },
     })
@@ -370,7 +370,7 @@ impl Iterator for CheckpointReplay {
 ///
 /// # Errors
 ///
-/// [`CheckpointError::Other`], [`CheckpointError::Version`] or [`CheckpointError::Beginning`].
+/// [`CheckpointError::NotCheckpoint`], [`CheckpointError::Version`] or [`CheckpointError::Beginning`].
 pub fn replay_bytes<'a>(
     bytes: &'a [u8],
     name: &'a Path,

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_by_itself_is_named_and_not_who_was_told() {
+    fn a_rank_that_failed_by_itself_is_named_before_ranks_that_followed() {
         let told = || failed(code::MEMBER_LOST);
         assert_eq!(named(vec![told(), cut_off(), failed(33), Ok(vec![])]), 2);
         assert_eq!(named(vec![told(), failed(code::NOT_TOGETHER), failed(33), died()]), 3);

@@ -143,7 +143,8 @@ impl Cache {
         &self.root
     }
 
-    pub(crate) fn of(&self, folder: &str, id: &ImageId) -> PathBuf {
+    /// Place of an image in one of the folders.
+    pub(crate) fn place(&self, folder: &str, id: &ImageId) -> PathBuf {
         self.root.join(folder).join(id.to_string())
     }
 
@@ -162,14 +163,14 @@ impl Cache {
             let (Some(id), Ok(found)) = (id_of(&entry.path()), entry.metadata()) else {
                 continue;
             };
-            let used = fs::metadata(self.of("use", &id)).or(Ok(found.clone()));
+            let used = fs::metadata(self.place("use", &id)).or(Ok(found.clone()));
             images.push(CachedImage {
                 id,
                 bytes: found.len(),
                 used: used
                     .and_then(|found: fs::Metadata| found.modified())
                     .unwrap_or(SystemTime::UNIX_EPOCH),
-                mounted: mounted.contains(&self.of("mounts", &id)),
+                mounted: mounted.contains(&self.place("mounts", &id)),
             });
         }
         images.sort_unstable_by(|a, b| b.used.cmp(&a.used).then(a.id.cmp(&b.id)));
@@ -192,11 +193,11 @@ impl Cache {
     /// last user drops it, or is found dead.
     ///
     /// # Errors
-    /// Fails as [`Cache::fetch`] does; also if the image contains what no image may contain, no way of mounting works
-    /// here, or the interpreter that it needs is not on this node.
+    /// Fails as [`Cache::fetch`] does; also if the image contains a file that no image may contain, no way of mounting works
+    /// here, or the interpreter that the image needs is not on this node.
     pub fn mount(&self, id: &ImageId) -> Result<MountedImage, ImageError> {
         let _work = self.work(id)?;
-        let at = self.of("mounts", id);
+        let at = self.place("mounts", id);
         let state = mount::state(&at).map_err(io("look for the mount", &at))?;
         if state == MountState::Dead {
             mount::unmount(&at, state).map_err(io("unmount", &at))?;
@@ -214,7 +215,7 @@ impl Cache {
         }
         let looked = self.read_checked_manifest(id, &at);
         let shared = looked.and_then(|manifest| {
-            let lock = self.of("use", id);
+            let lock = self.place("use", id);
             let shared = Lock::shared(&lock).map_err(io("lock", &lock))?;
             shared.note().map_err(io("note the use of", &lock))?;
             Ok((manifest, shared))
@@ -253,40 +254,40 @@ impl Cache {
     }
 
     pub(crate) fn work(&self, id: &ImageId) -> Result<WorkLock, ImageError> {
-        let path = self.of("work", id);
+        let path = self.place("work", id);
         let lock = Lock::exclusive(&path).map_err(io("lock", &path))?;
         Ok(self.at_work(id, lock))
     }
 
     /// Tries the lock `work` of an image; none if another process or thread holds it.
     pub(crate) fn try_work(&self, id: &ImageId) -> Result<Option<WorkLock>, ImageError> {
-        let path = self.of("work", id);
+        let path = self.place("work", id);
         let lock = Lock::try_exclusive(&path).map_err(io("lock", &path))?;
         Ok(lock.map(|lock| self.at_work(id, lock)))
     }
 
     fn at_work(&self, id: &ImageId, lock: Lock) -> WorkLock {
         WorkLock {
-            file: self.of("work", id),
+            file: self.place("work", id),
             image: self.image(id),
             _lock: lock,
         }
     }
 
     fn note_use(&self, id: &ImageId) -> Result<(), ImageError> {
-        let path = self.of("use", id);
+        let path = self.place("use", id);
         let noted = Lock::shared(&path).and_then(|lock| lock.note());
         noted.map_err(io("note the use of", &path))
     }
 
     /// Unmounts an image unless it is in use. The caller must hold `work`.
     pub(crate) fn unmount_unused(&self, id: &ImageId) -> io::Result<()> {
-        let at = self.of("mounts", id);
+        let at = self.place("mounts", id);
         let state = mount::state(&at)?;
         if state == MountState::Unmounted {
             return Ok(());
         }
-        match Lock::try_exclusive(&self.of("use", id))? {
+        match Lock::try_exclusive(&self.place("use", id))? {
             Some(_lock) => mount::unmount(&at, state),
             None => Ok(()),
         }
@@ -342,7 +343,7 @@ fn check_contents(at: &Path, manifest: &Manifest, limits: &Limits) -> Result<(),
     let survey = survey(at, &limits)?;
     let links = Links::of(&survey.entries);
     let interpreter = manifest.interpreter();
-    let leads: std::collections::HashMap<&Path, &Path> = survey
+    let link_targets: std::collections::HashMap<&Path, &Path> = survey
         .entries
         .iter()
         .filter_map(|entry| match &entry.what {
@@ -361,7 +362,7 @@ fn check_contents(at: &Path, manifest: &Manifest, limits: &Limits) -> Result<(),
             EntryKind::Link { target } => {
                 let by = links.leaves_by(&entry.path);
                 let is_allowed =
-                    by.is_none_or(|by| is_interpreter(by) && leads.get(by).copied() == interpreter.as_deref());
+                    by.is_none_or(|by| is_interpreter(by) && link_targets.get(by).copied() == interpreter.as_deref());
                 if !is_allowed {
                     let target = target.display();
                     return Err(contents_error(

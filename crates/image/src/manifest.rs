@@ -138,7 +138,9 @@ impl Manifest {
         }
         for path in [Some(manifest.prefix()), manifest.interpreter()].into_iter().flatten() {
             if !path.is_absolute() || path.as_os_str().as_bytes().contains(&0) {
-                return Err(wrong("it names a path that is none".into()));
+                return Err(wrong(
+                    "it names a path that is not absolute, or has a NUL byte in it".into(),
+                ));
             }
         }
         Ok(manifest)
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_that_is_none_is_refused() {
+    fn a_malformed_or_missing_manifest_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         assert!(Manifest::read(dir.path()).is_err(), "it is missing");
         let file = dir.path().join(MANIFEST_FILE);

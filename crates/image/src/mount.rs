@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn who_else_sees_a_mount_is_in_its_line() {
+    fn a_line_of_the_mount_table_says_which_other_namespaces_see_a_mount() {
         let shared = |line: &str| is_shared_line(line.as_bytes(), Path::new("/a b"));
         assert!(shared(
             "36 35 98:0 / /a\\040b ro,nosuid shared:1 master:2 - squashfs /dev/loop0 ro"

@@ -38,7 +38,7 @@ impl MountedImage {
         shared: Lock,
         is_first: bool,
     ) -> Self {
-        let prefetch = is_first.then(|| Prefetch::start(&cache.image(&id), &cache.of("traces", &id), &at));
+        let prefetch = is_first.then(|| Prefetch::start(&cache.image(&id), &cache.place("traces", &id), &at));
         Self {
             cache,
             id,
@@ -76,7 +76,7 @@ impl MountedImage {
     /// Covers this namespace, and sandboxes that see the image at its original path. Ends when the result is dropped,
     /// after a minute at most. None if a trace exists already, or the process lacks the rights (only root has them).
     pub fn record(&self) -> Option<OpenRecorder> {
-        let trace = self.cache.of("traces", &self.id);
+        let trace = self.cache.place("traces", &self.id);
         if trace.exists() {
             return None;
         }

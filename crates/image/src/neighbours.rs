@@ -25,7 +25,7 @@ pub trait Neighbours: Debug + Send + Sync {
     /// Nodes to ask for the image, one after the other. The iterator is advanced only when the previous nodes have
     /// not sent all of it, and yields an offer of what comes after the first `at` bytes. Called, and advanced, on a
     /// thread that may block.
-    fn of<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = ImageOffer> + 'a>;
+    fn offers<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = ImageOffer> + 'a>;
 
     /// Called when an image has arrived, complete and correct, from a neighbour or a store; for statistics of how
     /// images spread.

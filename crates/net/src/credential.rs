@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_not_sent() {
+    fn a_file_without_a_secret_is_refused() {
         let long = "x".repeat(SECRET_BYTES_MAX as usize + 1);
         for text in ["", "\n", "two words", "two\nlines", "\u{e9}", "a\0b", &long] {
             let (_dir, path) = file(text, 0o600);

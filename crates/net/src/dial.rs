@@ -171,7 +171,7 @@ pub(crate) fn explain(peer: &str, error: io::Error) -> NetError {
         },
         Some(rustls::Error::InvalidMessage(_)) => NetError::Protocol {
             peer,
-            why: "what answers there is no TLS".into(),
+            why: "the server at this address does not speak TLS".into(),
         },
         Some(error) => NetError::Protocol {
             peer,

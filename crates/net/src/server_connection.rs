@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_known_in_time_is_closed_however_much_it_talks() {
+    async fn a_connection_that_does_not_sign_in_in_time_is_closed_however_much_it_sends() {
         let (stream, mut peer) = tokio::io::duplex(8);
         let mut served = ServerConnection::new(stream, (), ()).with_probation(BRIEF, || false);
         peer.write_all(&[1]).await.unwrap();

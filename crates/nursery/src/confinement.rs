@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_that_cannot_keep_abstract_sockets_inside_is_told() {
+    fn a_kernel_that_cannot_confine_abstract_sockets_is_reported() {
         for version in -1..LANDLOCK_WITH_SCOPES {
             let lacking = find_lacking(version).expect("something is missing");
             assert!(lacking.contains("abstract"), "version {version}: {lacking}");

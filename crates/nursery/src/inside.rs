@@ -1,5 +1,5 @@
-//! Pid 1 of a sandbox: makes the inside, waits for its program, starts it, reaps, and ends everything in the sandbox
-//! with itself.
+//! Pid 1 of a sandbox: makes the root file system, waits for the order to start the program, starts it, and reaps. When
+//! pid 1 ends, the kernel ends everything else in the sandbox.
 //!
 //! It is a copy of the nursery that never execs, so all code that runs before the program starts is this code. No
 //! process in the sandbox can inspect it, because it is not dumpable, nor signal it, because the kernel protects pid 1
@@ -38,7 +38,7 @@ pub enum View {
 pub struct SandboxInit<'a> {
     pub view: &'a View,
     pub policy: &'a Policy,
-    /// Filter of system calls for other programs.
+    /// Filter of system calls for all programs but those below.
     pub filter: &'a BpfProgram,
     /// Filter of programs with access to object storage.
     pub filter_with_storage: &'a BpfProgram,
@@ -56,7 +56,7 @@ const SOCKET: i32 = 3;
 impl SandboxInit<'_> {
     /// Runs pid 1 until its end; `socket` leads to the nursery.
     pub fn live(&self, socket: OwnedFd) -> ! {
-        let status = match only_socket(socket, "/host/dev/null") {
+        let status = match close_all_but(socket, "/host/dev/null") {
             Ok(socket) => match self.prepare_and_start(&socket) {
                 Ok(status) => {
                     // Fails if the nursery is gone, which needs no report.
@@ -258,7 +258,7 @@ impl SandboxInit<'_> {
 struct StartedProgram {
     pid: libc::pid_t,
     pidfd: OwnedFd,
-    /// Of a zygote: the namespaces in which the namespaces of its workers are made.
+    /// If the program is a zygote: the namespaces in which the namespaces of its workers are made.
     parent: Vec<OwnedFd>,
 }
 
@@ -274,7 +274,7 @@ impl StartedProgram {
 
 /// Closes all descriptors that were copied from the nursery, except `socket`: among them are the nursery's socket to
 /// the agent, and its sockets to other sandboxes. `null`: path of the null device, for the standard streams.
-pub fn only_socket(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
+pub fn close_all_but(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
     let null = fs::File::options().read(true).write(true).open(null)?;
     nix::unistd::dup2_stdin(&null)?;
     nix::unistd::dup2_stdout(&null)?;
@@ -295,7 +295,7 @@ fn nursery_gone() -> StepError {
     step("hearing from the nursery")(io::Error::from(io::ErrorKind::UnexpectedEof))
 }
 
-/// Reaps every child that ends until this one has; returns its exit status or negative signal.
+/// Reaps children until the program has ended; returns the program's exit status or negative signal.
 fn reap_until(program: libc::pid_t) -> io::Result<i32> {
     loop {
         let mut status = 0;

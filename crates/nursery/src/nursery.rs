@@ -118,7 +118,7 @@ struct PendingStart {
 /// A fork that waits for a sandbox within that of its zygote.
 struct PendingFork {
     id: u64,
-    of: u64,
+    zygote: u64,
     reply: OwnedFd,
     input: OwnedFd,
     output: OwnedFd,
@@ -432,14 +432,14 @@ impl Nursery {
                 };
                 answer(&start.reply, &Reply::Failed { what }, &[]);
             }
-            NurseryOrder::Fork { id, of } => {
+            NurseryOrder::Fork { id, zygote } => {
                 let mut next = || fds.next();
                 let (Some(reply), Some(input), Some(output), Some(end)) = (next(), next(), next(), next()) else {
                     return false;
                 };
                 self.fork(PendingFork {
                     id,
-                    of,
+                    zygote,
                     reply,
                     input,
                     output,

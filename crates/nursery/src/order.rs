@@ -45,7 +45,7 @@ pub enum NurseryOrder {
         /// Number of the worker's sandbox, never used before.
         id: u64,
         /// Number of the zygote's sandbox.
-        of: u64,
+        zygote: u64,
     },
     /// As [`NurseryOrder::Serve`], with containers in place of sandboxes that are made of pieces of the host.
     Contain(Policy, ContainerConfig),

@@ -134,7 +134,7 @@ impl Machine {
         }
     }
 
-    /// The promise of a machine that an emulated one does not keep.
+    /// The promise of a machine that these machines do not keep, if they are emulated.
     pub(crate) fn lacking(&self) -> Option<String> {
         self.emulated.then(|| {
             "the processor's boundary: machines are emulated (--sandbox-emulated), and what is left is the sandbox around them".to_owned()
@@ -201,7 +201,8 @@ impl MachineSetup {
         Program {
             path: MONITOR_INSIDE.into(),
             arguments,
-            // Those of the worker are wrapped: the monitor is outside of the machine.
+            // The monitor has no variables of the worker: it runs outside the machine. The worker's variables travel wrapped,
+            // under other names.
             environment: Vec::new(),
             directory: "/".into(),
             mounts: program.mounts.iter().cloned().chain(own).collect(),
@@ -214,10 +215,10 @@ impl MachineSetup {
 /// modules.
 fn check_kvm(device: &Path, modules: &Path) -> Result<(), String> {
     let device_is = match File::options().read(true).write(true).open(device) {
-        // Whether or not the agent may open it.
+        // PVM is of no use, even if the agent may open the device.
         _ if is_of_pvm(modules) => format!(
-            "{} is that of the module kvm_pvm, which runs guests whose kernels are made for PVM, and no others: virtual machines need a host \
-             with VT-x or AMD-V (kvm_intel or kvm_amd), and where that is itself a virtual machine, nested virtualization",
+            "{} belongs to the module kvm_pvm, which runs only guests whose kernels are made for PVM: virtual machines need a host \
+             with VT-x or AMD-V (kvm_intel or kvm_amd); a host that is itself a virtual machine needs nested virtualization, too",
             device.display()
         ),
         Ok(_) => return Ok(()),
@@ -232,7 +233,7 @@ fn check_kvm(device: &Path, modules: &Path) -> Result<(), String> {
         ),
     };
     Err(format!(
-        "{device_is}; --sandbox-emulated makes slow ones without, for trying things out"
+        "{device_is}; for trials, --sandbox-emulated makes machines without it, which are slow"
     ))
 }
 
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hypervisor_that_is_not_there_or_may_not_be_used_is_said() {
+    fn a_missing_or_forbidden_hypervisor_is_reported() {
         let folder = tempfile::tempdir().expect("a folder");
         let none = folder.path();
         let why = check_kvm(&folder.path().join("kvm"), none).expect_err("it is not there");
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hypervisor_that_runs_only_kernels_made_for_it_is_said_with_what_helps() {
+    fn a_hypervisor_that_runs_only_kernels_made_for_it_is_reported_with_a_remedy() {
         let folder = tempfile::tempdir().expect("a folder");
         let device = Path::new("/dev/null");
         for (module, is_good) in [("kvm", true), ("kvm_pvm", false), ("kvm_amd", true)] {
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_machine_s_processes_together_may_have_more_open_than_one_of_them() {
+    fn all_processes_of_a_machine_may_together_open_more_files_than_one_of_them() {
         let site = Policy::default();
         let around = Machine::default().policy(&site);
         assert_eq!(around.files - site.files, OPEN_FILES);
@@ -345,12 +346,12 @@ mod tests {
         };
         let monitor = found.monitor(&site, (None, false), &WorkerReach::default(), Path::new("/bin/worker"));
         let files = monitor.arguments.iter().position(|argument| argument == "--files");
-        let told = files.and_then(|at| monitor.arguments.get(at + 1)).expect("it is told");
-        assert_eq!(*told, *site.files.to_string(), "that of each");
+        let limit = files.and_then(|at| monitor.arguments.get(at + 1)).expect("an argument");
+        assert_eq!(*limit, *site.files.to_string(), "the limit of each process");
     }
 
     #[test]
-    fn what_is_missing_is_said_with_what_to_do() {
+    fn a_missing_part_is_reported_with_a_remedy() {
         let own = std::env::current_exe().expect("this program");
         let small = Machine {
             memory_bytes: 1 << 20,

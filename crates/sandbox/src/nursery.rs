@@ -218,8 +218,10 @@ impl SandboxLimits {
 
     /// Forks a worker from the zygote in this sandbox, into a sandbox of its own.
     pub fn fork(&self, control: OwnedFd) -> Result<StartedSandbox, SandboxError> {
-        let of = self.id;
-        let begun = self.nursery.begin(|id| NurseryOrder::Fork { id, of }, &control, None);
+        let zygote = self.id;
+        let begun = self
+            .nursery
+            .begin(|id| NurseryOrder::Fork { id, zygote }, &control, None);
         let mut started = begun.map_err(failed("the nursery"))??;
         started.limits.is_machine = self.is_machine;
         Ok(started)

@@ -12,7 +12,7 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// Pace of reading a process's output.
 #[derive(Debug, Default)]
 pub(crate) struct ReadPace {
-    /// Begin of the current interval, and bytes that were read in it.
+    /// Beginning of the current interval, and bytes that were read in it.
     window: Option<(Instant, usize)>,
 }
 
@@ -34,7 +34,7 @@ impl ReadPace {
     }
 }
 
-/// Bytes that are kept: with a mark before the last ones, so that no part of a mark is taken for text.
+/// Number of kept bytes. There is room for a whole mark before the text, so that no part of a mark is taken for text.
 const KEPT_BYTES: usize = LAST_OUTPUT_BYTES_MAX + END_OF_TASK.len();
 
 /// The last [`LAST_OUTPUT_BYTES_MAX`] bytes of a stream since the last [`END_OF_TASK`] in it.
@@ -123,7 +123,7 @@ mod tests {
             }
             assert_eq!(pace.paused_until(begin + millis(4)), Some(begin + WINDOW));
         }
-        // What was not read earlier is not made up for.
+        // An interval in which less was read does not raise the limit of a later one.
         let later = begin + 100 * WINDOW;
         pace.count(WINDOW_BYTES, later);
         assert_eq!(pace.paused_until(later), Some(later + WINDOW));

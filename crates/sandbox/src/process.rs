@@ -39,7 +39,8 @@ struct ProcessState {
     /// A pidfd of the process to kill.
     pidfd: AsyncFd<OwnedFd>,
     limits: ProcessLimits,
-    /// Limit of its memory that no kernel enforces, bytes; 0: none; [`NOT_LIMITED`]: no limit was set yet.
+    /// Limit of the process's memory that the kernel does not enforce, bytes; 0: none; [`NOT_LIMITED`]: no limit was set
+    /// yet.
     watched_bytes: AtomicU64,
     killed: AtomicBool,
     /// The last of its output.
@@ -48,9 +49,9 @@ struct ProcessState {
 
 /// Access to the limits of a process.
 enum ProcessLimits {
-    /// Its sandbox has them.
+    /// The sandbox of the process has them.
     Sandbox(SandboxLimits),
-    /// Its control group has them, if it is in one.
+    /// The control group of the process has them, if it is in one.
     Group(WorkerGroup),
 }
 
@@ -209,12 +210,12 @@ impl Process {
         }
     }
 
-    /// Limits it, with all processes that it starts, to this memory (0: as the policy of its sandbox says) and its
-    /// sandbox to these processors (none: all), as far as the node can. Returns whether the kernel holds the limit on its
+    /// Limits the memory of the process and of all processes that it starts (0: to the limit of its sandbox's policy), and
+    /// the processors of its sandbox (none: all), as far as the node can. Returns whether the kernel enforces the limit on
     /// memory. Blocks for a moment.
     ///
     /// # Errors
-    /// The control group rejects the limits. That of its memory then holds like one that no kernel enforces.
+    /// The control group rejects the limits. The limit on memory then counts as one that the kernel does not enforce.
     pub fn limit(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<bool> {
         if self.is_gone() {
             return Ok(true);
@@ -228,14 +229,14 @@ impl Process {
         by_kernel
     }
 
-    /// Sets a limit for [`check_memory_limit`](Self::check_memory_limit) that the kernel does not hold.
+    /// Sets a limit for [`check_memory_limit`](Self::check_memory_limit), which the kernel does not enforce.
     pub fn watch_memory(&self, memory_bytes: u64) {
         self.shared.watched_bytes.store(memory_bytes, Ordering::Relaxed);
     }
 
-    /// Compares its memory with its limit. `Ok` with the bytes that are left: `u64::MAX` if the kernel enforces the
-    /// limit, or there is none. `Err` with the bytes that it holds: they exceed the limit, or the kernel has killed one
-    /// of the processes that it started. Reads files, for milliseconds if it holds much.
+    /// Compares the memory of the process with its limit. `Ok` with the bytes that are left: `u64::MAX` if the kernel
+    /// enforces the limit, or there is none. `Err` with the bytes that the process holds: they exceed the limit, or the
+    /// kernel has killed a process that it started. Reads files, which takes milliseconds if the process holds much.
     pub fn check_memory_limit(&self) -> Result<u64, u64> {
         if self.is_gone() {
             return Ok(u64::MAX);
@@ -253,7 +254,8 @@ impl Process {
         }
     }
 
-    /// Forks a worker from it, with `control` as the worker's standard input. Fails if it is gone, or is no zygote.
+    /// Forks a worker from the process, with `control` as the worker's standard input. Fails if the process is gone, or
+    /// is no zygote.
     pub(crate) fn fork(&self, control: OwnedFd) -> Result<StartedSandbox, SandboxError> {
         let gone = || SandboxError::Sandbox {
             what: "the zygote is gone".into(),
@@ -274,7 +276,7 @@ impl Process {
         self.shared.pid
     }
 
-    /// Kills it; the rest of its group follows when it is reaped. Without effect once it is gone.
+    /// Kills the process; the rest of its group is killed when it is reaped. Without effect once it is gone.
     pub fn kill(&self) {
         self.shared.killed.store(true, Ordering::Relaxed);
         send_kill(self.shared.pidfd.get_ref());
@@ -331,7 +333,7 @@ impl Drop for Process {
     }
 }
 
-/// Source of the news that a process has ended.
+/// Source of the report that a process has ended.
 enum EndSource {
     /// A child of the agent, which reaps it.
     Child(Child),

@@ -155,6 +155,6 @@ impl Durable {
             gpus: lease.gpus,
             granted_ms: 0,
         };
-        self.put_lease(lease.lease, note, lease.over.is_some());
+        self.put_lease(lease.lease, note, lease.end_reason.is_some());
     }
 }

@@ -8,7 +8,7 @@ const SOON: u32 = 10;
 
 /// Growing pause.
 pub(crate) struct Backoff {
-    asked: u32,
+    reads: u32,
     pause: Duration,
     pause_max: Duration,
 }
@@ -16,7 +16,7 @@ pub(crate) struct Backoff {
 impl Backoff {
     pub(crate) fn new(first: Duration, longest: Duration) -> Self {
         Self {
-            asked: 0,
+            reads: 0,
             pause: first,
             pause_max: longest,
         }
@@ -24,8 +24,8 @@ impl Backoff {
 
     /// Pause before the next read.
     pub(crate) fn pause(&mut self) -> Duration {
-        self.asked = self.asked.saturating_add(1);
-        if self.asked > SOON {
+        self.reads = self.reads.saturating_add(1);
+        if self.reads > SOON {
             self.pause = (self.pause * 2).min(self.pause_max);
         }
         self.pause

@@ -57,7 +57,7 @@ pub(crate) struct Boards {
     /// A member has failed, or a collective has gone wrong: objects may be left that no member knows of.
     is_untidy: bool,
     /// Communicators that all have left, while others may not know yet that this member has.
-    over: BTreeSet<u64>,
+    left_by_all: BTreeSet<u64>,
     sent: BTreeMap<(u64, Rank), u64>,
     /// Messages that may not have been read yet, and their numbers of pieces.
     unread: BTreeMap<(u64, Rank), BTreeMap<u64, u64>>,
@@ -86,7 +86,7 @@ impl Boards {
             is_leaving: false,
             is_seen_leaving: false,
             is_untidy: false,
-            over: BTreeSet::new(),
+            left_by_all: BTreeSet::new(),
             sent: BTreeMap::new(),
             unread: BTreeMap::new(),
             written: Vec::new(),
@@ -310,9 +310,9 @@ impl Boards {
             let heard = other.board.as_ref().and_then(|board| board.heard.get(&me));
             other.has_left || other.is_lost || heard.is_some_and(|heard| *heard > number)
         });
-        for over in std::mem::take(&mut self.over) {
+        for over in std::mem::take(&mut self.left_by_all) {
             if self.own.has(&MemberFrame::Leave { context: over }) {
-                self.over.insert(over);
+                self.left_by_all.insert(over);
                 continue;
             }
             self.own.quit.retain(|(context, _), _| *context != over);
@@ -330,7 +330,7 @@ impl Boards {
         for other in &mut self.others {
             other.quit.remove(&over);
         }
-        self.over.insert(over);
+        self.left_by_all.insert(over);
         outlived
     }
 

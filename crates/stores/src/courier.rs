@@ -19,12 +19,13 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 /// Pieces of one body that are on their way at a time.
 const PIECES_MAX: usize = 8;
-/// Time for cleaning at the end, at least.
+/// Shortest time for cleaning at the end.
 const CLEANING: Duration = Duration::from_secs(2);
-/// Time for which keys to be removed are gathered, where each request is paid for or takes its time.
+/// Time for which keys to be removed are gathered, in stores where each request costs money or time.
 const GATHER_TIME: Duration = Duration::from_millis(50);
-/// Longest delay of a read from a polled store while this member writes. What it reads may be the answer to what is
-/// being written, or be written at the same time: sooner, it is not there yet. Writing takes about as long.
+/// Longest delay of a read from a polled store while this member writes. The object to read is often the answer to the one
+/// that is being written, or is written at the same time, so an earlier read would not find it. A write takes about this
+/// long.
 const READ_DELAY_MAX: Duration = Duration::from_millis(50);
 
 /// Parameters of a courier.
@@ -36,7 +37,8 @@ pub(crate) struct CourierPlan {
     pub(crate) bound: Duration,
     /// Time by which all members are to be there.
     pub(crate) deadline: Instant,
-    /// A member that is not there by then has failed, which is no error.
+    /// Whether the group may begin without members that are not there by the deadline: such a member has failed, which is
+    /// no error.
     pub(crate) is_partial: bool,
     pub(crate) shared: Arc<Shared>,
     /// Name of the store, without credentials.
@@ -48,7 +50,7 @@ pub(crate) struct Courier<S> {
     pub(crate) store: S,
     pub(crate) plan: CourierPlan,
     pub(crate) boards: Mutex<Boards>,
-    /// The board has words that other members wait for.
+    /// Notified when the board has messages that other members wait for.
     pub(crate) news: Notify,
     pub(crate) is_severed: AtomicBool,
     /// Boards need not be looked at any more.
@@ -64,8 +66,8 @@ pub(crate) struct Courier<S> {
     is_urgent: Notify,
     /// Keys are being removed.
     is_removing: AtomicBool,
-    /// Tasks that run until the end: one keeps the boards, one removes keys.
-    always: Mutex<Option<(JoinHandle<()>, JoinHandle<()>)>>,
+    /// Tasks that run until the courier ends: one keeps the boards, one removes keys.
+    permanent_tasks: Mutex<Option<(JoinHandle<()>, JoinHandle<()>)>>,
 }
 
 /// Body of a message that is to be written.
@@ -117,12 +119,12 @@ impl<S: LinkStore> Courier<S> {
             writing: AtomicUsize::new(0),
             is_written: Notify::new(),
             is_removing: AtomicBool::new(false),
-            always: Mutex::default(),
+            permanent_tasks: Mutex::default(),
         });
         boards::gather(&courier).await?;
         let beats = tokio::spawn(boards::keep(Arc::clone(&courier)));
         let remover = tokio::spawn(run_remover(Arc::clone(&courier)));
-        *lock(&courier.always) = Some((beats, remover));
+        *lock(&courier.permanent_tasks) = Some((beats, remover));
         Ok(courier)
     }
 
@@ -245,7 +247,7 @@ impl<S: LinkStore> Courier<S> {
         let mut tasks = JoinSet::new();
         for (number, range) in object::pieces(body.len() as u64, first, S::PIECE_BYTES) {
             if tasks.len() >= PIECES_MAX {
-                next_of(&mut tasks).await?;
+                join_next(&mut tasks).await?;
             }
             let Some(piece) = body.part(range, Vec::new()) else {
                 return Ok(false);
@@ -254,7 +256,7 @@ impl<S: LinkStore> Courier<S> {
             tasks.spawn(async move { courier.store.put(&key, piece).await.map(|()| true) });
         }
         while !tasks.is_empty() {
-            next_of(&mut tasks).await?;
+            join_next(&mut tasks).await?;
         }
         // Readers find an object by its head, so the head is written last.
         self.store.put_head(key, head, readers).await?;
@@ -300,7 +302,7 @@ impl<S: LinkStore> Courier<S> {
         match self.read_rest(&name, first, &into).await {
             Ok(is_written) => {
                 lock(&self.gets).remove(&get);
-                self.plan.shared.tell(CourierEvent::Rested { get, is_written });
+                self.plan.shared.tell(CourierEvent::RestRead { get, is_written });
             }
             Err(fault) => self.sever(&fault),
         }
@@ -312,7 +314,7 @@ impl<S: LinkStore> Courier<S> {
         let (mut tasks, mut is_written, mut count) = (JoinSet::new(), true, 0);
         for (number, range) in object::pieces(into.len() as u64, first, S::PIECE_BYTES) {
             if tasks.len() >= PIECES_MAX {
-                is_written &= next_of(&mut tasks).await?;
+                is_written &= join_next(&mut tasks).await?;
             }
             let (courier, into) = (Arc::clone(self), into.part(range));
             let key = object::piece_key(&key, number);
@@ -331,14 +333,14 @@ impl<S: LinkStore> Courier<S> {
             });
         }
         while !tasks.is_empty() {
-            is_written &= next_of(&mut tasks).await?;
+            is_written &= join_next(&mut tasks).await?;
         }
         self.finish_read(name, key, count);
         Ok(is_written)
     }
 
-    /// Notes that an object was read completely. The one reader of a message removes it; the publisher removes what
-    /// several read.
+    /// Notes that an object was read completely. The reader removes an object that only it reads; the publisher removes an
+    /// object that several members read.
     fn finish_read(&self, name: &ObjectName, key: String, pieces: u64) {
         if !matches!(name, ObjectName::Published { .. }) {
             self.mark_for_removal((1..=pieces).map(|number| object::piece_key(&key, number)));
@@ -361,7 +363,7 @@ impl<S: LinkStore> Courier<S> {
     /// Ends the courier, and leaves nothing in the store that no member will read.
     pub(crate) async fn end(self: &Arc<Self>, until: Instant) {
         let until = until.max(Instant::now() + CLEANING);
-        let Some((beats, remover)) = lock(&self.always).take() else {
+        let Some((beats, remover)) = lock(&self.permanent_tasks).take() else {
             return;
         };
         let gets = std::mem::take(&mut *lock(&self.gets));
@@ -370,12 +372,13 @@ impl<S: LinkStore> Courier<S> {
             self.is_ending.store(true, Ordering::Release);
             self.is_urgent.notify_one();
             self.news.notify_one();
-            // A write of the board must not be under way any more: it would come back after all members are gone.
+            // Waits for a write of the board that may be under way: it would make the board again after all members are
+            // gone.
             let _ = beats.await;
             if self.is_severed.load(Ordering::Acquire) {
                 return;
             }
-            // A member that all others left before it has not said yet that it leaves.
+            // If all other members left before, this one has not announced yet that it leaves.
             lock(&self.boards).leave();
             let left_over = lock(&self.boards).take_left_over();
             self.mark_for_removal(left_over);
@@ -411,7 +414,7 @@ impl<S: LinkStore> RequestReceiver for Courier<S> {
     }
 }
 
-async fn next_of(tasks: &mut JoinSet<Result<bool, StoreFault>>) -> Result<bool, StoreFault> {
+async fn join_next(tasks: &mut JoinSet<Result<bool, StoreFault>>) -> Result<bool, StoreFault> {
     match tasks.join_next().await {
         None => Ok(true),
         Some(Ok(result)) => result,

@@ -177,7 +177,7 @@ fn run_courier<S: LinkStore>(
 
 impl Link for StoreLink {
     fn send(&mut self, to: Rank, frame: &MemberFrame, _body: Body<'_>) {
-        // The boards show that anyway.
+        // No message is needed: the boards show signs of life and farewells.
         if to == self.me || matches!(frame, MemberFrame::Alive | MemberFrame::Farewell) {
             return;
         }
@@ -201,10 +201,10 @@ impl Link for StoreLink {
                 CourierEvent::Sent(send) => self.sent.push_back(send),
                 CourierEvent::CannotSend(send) => self.unsendable.push_back(send),
                 CourierEvent::Object { get, head, first } => sink.object(get, head, first),
-                CourierEvent::Rested { get, is_written } => sink.rest_read(get, is_written),
+                CourierEvent::RestRead { get, is_written } => sink.rest_read(get, is_written),
                 CourierEvent::Word { from, frame } => {
-                    // Words have no bodies, so the sink has nowhere to write; and a word that is not allowed is no
-                    // reason to end everything.
+                    // A word has no body, so there is no place in the sink to write to. A word that is not allowed does
+                    // not end the link.
                     let _ = sink.frame(from, frame);
                 }
                 CourierEvent::Left { from, parting } => sink.member_finished(from, parting),

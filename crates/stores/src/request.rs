@@ -46,7 +46,7 @@ pub(crate) enum CourierEvent {
         head: ObjectHead,
         first: Vec<u8>,
     },
-    Rested {
+    RestRead {
         get: Key,
         is_written: bool,
     },

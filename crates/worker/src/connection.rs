@@ -41,7 +41,7 @@ pub struct ClientConnection {
     channels: Vec<usize>,
     /// Delegation that the client may use, if it is a peer of the lease's holder.
     lent: Option<LentSlots>,
-    /// Slot and peer (the client's port as the slot's port knows it) of each link, by the link's key.
+    /// Slot of each link, and its peer: the client's port, as the slot's port knows it. By the link's key.
     links: BTreeMap<u64, (SlotIndex, Arc<PortPeer>)>,
 }
 
@@ -217,7 +217,7 @@ impl ClientConnection {
         let index = self.check_slot(lease, slot)?;
         let peer = match self.links.get(&key) {
             Some((linked, peer)) if *linked == slot => peer.clone(),
-            _ => return Err(bad_request("a channel over a link that was not made".into())),
+            _ => return Err(bad_request("a channel over a link that does not exist".into())),
         };
         let requests = RequestRing::create(request).map_err(refused_memory)?;
         let near = peer.port().open_channel(requests.near()).map_err(unavailable)?;

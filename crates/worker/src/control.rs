@@ -112,7 +112,7 @@ fn execute(
         (_, None) => return Err("this worker has no lease yet".into()),
         (WorkerOrder::Load { size_bytes, base, .. }, Some(lease)) => {
             let before = &lease.functions;
-            let (functions, hooks) = before.with_library(program.elsewhere, fd?, size_bytes, base)?;
+            let (functions, hooks) = before.with_library(program.remote_worker, fd?, size_bytes, base)?;
             let functions = Arc::new(functions);
             lease.functions = functions.clone();
             // The state belongs to the program that hosts the worker, or else to its one library.
@@ -206,7 +206,7 @@ fn configure(
     usage.set_clock(tick_hz);
     let usage = Arc::new(usage);
     crash::set_usage_block(usage.clone());
-    match program.elsewhere {
+    match program.remote_worker {
         None => limit_memory(memory_bytes, slots, hosted)?,
         Some(there) => there.assign(Assignment {
             epoch,
@@ -268,7 +268,7 @@ fn configure(
             host::set_mailbox(mailbox.clone());
         }
         let started = program.threads.start(&format!("slot-{index}"), move || {
-            // A thread that existed before was not made with the affinity set above.
+            // A hosted worker's thread existed before, and has not inherited the affinity that was set above.
             let _ = sched_setaffinity(Pid::from_raw(0), &pinning);
             let (index, shared, mailbox, idle) = slot;
             match core {
@@ -287,14 +287,15 @@ fn configure(
         place,
         functions: program.functions.clone(),
         keeper: program.state.map(StateKeeper::Program),
-        has_gangs: program.elsewhere.is_none(),
+        has_gangs: program.remote_worker.is_none(),
         generation: 0,
         connections_made: 0,
     })
 }
 
 /// Gives the calling thread its affinity from before a slot was pinned. The agent limits the worker's control group to the
-/// lease's cores at the same time, so the earlier cores may not be allowed any more (EINVAL): then all that are.
+/// lease's cores at the same time, so the earlier cores may not be allowed any more (EINVAL): then the thread gets all
+/// cores that are allowed.
 fn restore_affinity(before: &CpuSet) -> nix::Result<()> {
     sched_setaffinity(Pid::from_raw(0), before).or_else(|_| {
         let mut every = CpuSet::new();
@@ -306,13 +307,13 @@ fn restore_affinity(before: &CpuSet) -> nix::Result<()> {
 /// Tells the worker's functions, in the environment, the numbers of their GPUs.
 fn tell_gpus(gpus: &[u32]) {
     let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
-    // SAFETY: the only other thread until `configure` starts more watches the control socket and never looks at the
-    // environment, and no code of a tenant is loaded yet.
+    // SAFETY: `configure` has started no thread yet. The only other thread watches the control socket and never looks at
+    // the environment, and no code of a tenant is loaded yet.
     unsafe { std::env::set_var(GPUS, numbers.join(",")) };
 }
 
 /// Limits private memory (heap, anonymous mappings) to the lease's grant plus the worker's own needs; buffers belong to
-/// the client and are not counted. A `hosted` worker needs as much as its program has by now.
+/// the client and are not counted. The needs of a `hosted` worker include the memory that its program has by now.
 fn limit_memory(memory_bytes: u64, slots: u16, hosted: bool) -> Result<(), String> {
     if memory_bytes == 0 {
         return Ok(());

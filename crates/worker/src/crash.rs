@@ -106,7 +106,7 @@ pub fn exit_now(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Ends the process as the worker elsewhere has ended, and records its crash.
+/// Ends the process as the remote worker has ended, and records its crash.
 pub fn end_as(end: crate::WorkerEnd) -> ! {
     if let (Some(usage), Some(crash)) = (USAGE.get(), end.crash) {
         usage.record_end(crash.slot, crash.signal, crash.overrun_capacity);

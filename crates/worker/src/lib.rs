@@ -155,10 +155,10 @@ impl Worker {
             crash::exit_now(1)
         }
         let program = program::WorkerProgram {
-            functions: Arc::new(function::library::FunctionTable::of_elsewhere(there, functions)),
+            functions: Arc::new(function::library::FunctionTable::of_remote_worker(there, functions)),
             imports: self.imports,
             boot: self.boot,
-            elsewhere: Some(there),
+            remote_worker: Some(there),
             ..program::WorkerProgram::default()
         };
         obey(self.socket, program)

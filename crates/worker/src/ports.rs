@@ -49,7 +49,7 @@ impl SlotPorts {
             None => Libfabric::load()?,
         };
         self.library = Some(library.clone());
-        let port = Port::open_with(&providers::named(&library, provider, host)?, self.options)?;
+        let port = Port::open_with(&providers::find_provider(&library, provider, host)?, self.options)?;
         self.ports[slot].insert(port.provider(), port.clone());
         mailbox.put(Letter::Port(port.clone()));
         Ok(port)

@@ -26,8 +26,8 @@ pub struct WorkerProgram {
     pub state: Option<StateFunctions>,
     /// Time that its own virtual machine took to boot.
     pub boot: Duration,
-    /// The worker that runs functions in place of this process, if there is one.
-    pub elsewhere: Option<&'static dyn RemoteWorker>,
+    /// Worker that runs functions in place of this process, in a virtual machine for instance; if there is one.
+    pub remote_worker: Option<&'static dyn RemoteWorker>,
 }
 
 /// Threads that slots run on.

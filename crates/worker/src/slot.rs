@@ -433,11 +433,11 @@ impl<C: Core> Slot<C> {
         }
         let SlotClient { channel, landing, .. } = &mut self.clients[position];
         let gives_output = matches!(outcome.status, InvocationStatus::Ok | InvocationStatus::FunctionError);
-        if let Some(elsewhere) = &arguments.elsewhere
-            && !elsewhere.output.is_empty()
+        if let Some(remote) = &arguments.remote
+            && !remote.output.is_empty()
             && gives_output
             && outcome.bytes > 0
-            && let Err(status) = landing.store(channel, &elsewhere.output, outcome.bytes, timeout_us)
+            && let Err(status) = landing.store(channel, &remote.output, outcome.bytes, timeout_us)
         {
             outcome.status = status;
         }

@@ -15,7 +15,7 @@ namespace hotlease::detail {
 // Counts or displacements of blocks, for C: one entry for each member, or none.
 using sizes = std::span<const std::size_t>;
 
-// Checks that all blocks are in the memory, and that there are as many as members.
+// Checks that there is a block for each member, and that all blocks are in the memory; `otherwise`: text of the error.
 inline void fit(std::size_t room, sizes counts, sizes displacements, std::uint32_t members,
                 const char* otherwise)
 {
@@ -28,7 +28,7 @@ inline void fit(std::size_t room, sizes counts, sizes displacements, std::uint32
     }
 }
 
-// Checks that this many blocks of `count` elements are in the memory.
+// Checks that the memory has room for a block of `count` elements for each member; `otherwise`: text of the error.
 inline void fit(std::size_t room, std::size_t count, std::uint32_t members, const char* otherwise)
 {
     demand(count <= room / members, otherwise);
@@ -50,7 +50,7 @@ protected:
         return std::tuple(output(values), length(values), datatype_of<value_of<Range>>, root);
     }
 
-    // Number of elements from this rank: one block of the output if it is in place.
+    // Number of elements that this rank gives: one block of the output if the call is in place.
     template <class In, class Out>
     std::size_t block(const In& values, const Out& into) const
     {
@@ -129,7 +129,7 @@ protected:
         if constexpr (!std::same_as<In, inplace_t>)
             demand(
                 length(values) == counts[rank()],
-                "communicator::allgatherv: this rank gives another number of values than stands in `counts`");
+                "communicator::allgatherv: this rank gives another number of values than `counts` says");
         return std::tuple(input(values), output(into), start(counts), start(displacements),
                           datatype_of<common<In, Out>>);
     }
@@ -192,7 +192,7 @@ protected:
     {
         constexpr const char* otherwise =
             "communicator::alltoallv: there are fewer values than go to all ranks, `into` has no "
-            "room for what comes, or not every rank has a count and a displacement";
+            "room for the received values, or not every rank has a count and a displacement";
         if constexpr (!std::same_as<In, inplace_t>)
             fit(length(values), sent, sent_displacements, members(), otherwise);
         fit(length(into), received, received_displacements, members(), otherwise);

@@ -176,7 +176,9 @@ fn leased_hours_of_an_account_stand_beside_those_of_its_jobs_or_the_bill_says_wh
         let row: Value = serde_json::from_slice(&output.stdout).expect("one object");
         (row, String::from_utf8(output.stderr).unwrap())
     };
-    let (row, errors) = sreport(&format!("echo 'root||7200'; echo '{tenant}||5400'; echo '{tenant}|alice|5400'"));
+    let (row, errors) = sreport(&format!(
+        "echo 'root||7200'; echo '{tenant}||5400'; echo '{tenant}|alice|5400'"
+    ));
     assert_eq!(
         (&row["account"], &row["invocations"], &row["slurm_core_hours"]),
         (&tenant.as_str().into(), &20.into(), &1.5.into()),
@@ -184,8 +186,14 @@ fn leased_hours_of_an_account_stand_beside_those_of_its_jobs_or_the_bill_says_wh
     );
     assert_eq!(errors, "");
     let (row, errors) = sreport("echo 'sreport: error: Problem talking to the database' >&2; exit 1");
-    assert_eq!((&row["invocations"], &row["slurm_core_hours"]), (&20.into(), &Value::Null));
-    assert!(errors.contains("Problem talking to the database") && errors.contains("slurmdbd"), "{errors}");
+    assert_eq!(
+        (&row["invocations"], &row["slurm_core_hours"]),
+        (&20.into(), &Value::Null)
+    );
+    assert!(
+        errors.contains("Problem talking to the database") && errors.contains("slurmdbd"),
+        "{errors}"
+    );
 }
 
 /// Billed usage by function, and the row of usage that belongs to no function.

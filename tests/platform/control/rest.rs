@@ -347,7 +347,7 @@ fn ten_thousand_hostile_requests_leave_it_serving_and_small() {
 }
 
 #[test]
-fn who_sends_slowly_loses_its_connection() {
+fn a_slow_sender_loses_its_connection() {
     let platform = Platform::start();
     let begun = Instant::now();
     let mut stream = connect(platform.directory());

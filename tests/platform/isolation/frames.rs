@@ -121,7 +121,7 @@ fn forged_reply_entry_or_flags_are_refused() {
             InvocationStatus::BadHeader,
             |request| {
                 request.reply_entry = request.reply_entry.wrapping_add(entry);
-                // 8 entries: +8 would be the same after reduction, and must be refused all the same.
+                // The ring has 8 entries: +8 names the right entry modulo 8, and must be refused nevertheless.
             },
         );
     }
@@ -135,7 +135,7 @@ fn forged_reply_entry_or_flags_are_refused() {
     for bit in [13, 14, 15, 5, 6] {
         assert_eq!(status_with(1 << bit), InvocationStatus::BadHeader, "flag {bit}");
     }
-    // One that can be withdrawn, unclaimed, and claimed before it is there.
+    // A request that can be withdrawn: not claimed, and claimed before it arrives.
     assert_eq!(status_with(1 << 7), InvocationStatus::Ok);
     for claims in [1, 2, 3] {
         let status = status_with(1 << 7 | claims << 5);

@@ -120,7 +120,7 @@ fn workers_that_were_not_granted_are_added_when_others_give_theirs_back() {
 }
 
 #[test]
-fn giving_back_ends_the_question_for_more() {
+fn deallocating_ends_a_request_for_more_workers() {
     let nodes = Nodes::start(1);
     let other = nodes.invoker("behaved", nodes.lease_options());
     let invoker = nodes.invoker("behaved", spread(&nodes, 2, Spread::AtLeast(1)));

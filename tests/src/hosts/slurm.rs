@@ -105,11 +105,6 @@ impl Slurm {
         self.daemons.push(child.expect("Slurm starts"));
     }
 
-    /// Path of its slurm.conf.
-    pub fn configuration(&self) -> PathBuf {
-        self.directory.path().join("slurm.conf")
-    }
-
     fn command(&self, name: &str) -> Command {
         let mut command = Command::new(program(name).unwrap_or_else(|| name.into()));
         command.env("SLURM_CONF", self.configuration());

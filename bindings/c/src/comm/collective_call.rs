@@ -44,29 +44,29 @@ pub(super) enum WaitMode {
 /// ended; the place of the request is NULL or valid.
 pub(super) unsafe fn start(
     comm: &CommHandle,
-    (collective, of, input, output): (Collective<'_>, u64, *const c_void, *mut c_void),
+    (collective, element_type, input, output): (Collective<'_>, u64, *const c_void, *mut c_void),
     how: WaitMode,
 ) -> Result<(), Failure> {
     let site = CALL_LOCATION.with_borrow(Clone::clone);
     let site = site.as_deref();
     let collective = comm
         .communicator
-        .collective(collective, datatype(of)?)
+        .collective(collective, datatype(element_type)?)
         .in_place(is_in_place(input) || is_in_place(output))
-        .at(site.unwrap_or("a place that it has not told (hotlease_comm_at)"));
+        .at(site.unwrap_or("a place that the program has not named (hotlease_comm_at names it)"));
     let [read, written] = collective.lengths()?;
     let input = non_null_memory(input.cast_mut(), read, "input")?.cast_const();
     let output = non_null_memory(output, written, "output")?;
     check_overlap((input, read), (output, written), ["input", "output"])?;
     match how {
         WaitMode::Wait => {
-            // SAFETY: the caller's promise, and they are apart.
+            // SAFETY: the caller's promise, and they do not overlap.
             let (input, output) = unsafe { (bytes(input, read, "input")?, bytes_mut(output, written, "output")?) };
             collective.run(input, output)?;
         }
         WaitMode::Begin(request) => {
             require_place(request, "request")?;
-            // SAFETY: the caller's promise, and they are apart.
+            // SAFETY: the caller's promise, and they do not overlap.
             let memory = unsafe { LentMemory::of((input, read, "input"), (output, written, "output")) }?;
             let begun = collective.begin(&memory.input, &memory.output)?;
             // SAFETY: checked not to be NULL; valid by the caller's promise.
@@ -89,8 +89,8 @@ fn non_null_memory(start: *mut c_void, size: usize, name: &str) -> Result<*mut c
         return Ok(std::ptr::null_mut());
     }
     Err(Failure::Argument(format!(
-        "{name} cannot be HOTLEASE_COMM_IN_PLACE here: it is for `input`, in scatters for `output`, and of a call with a root \
-         at the root only"
+        "{name} cannot be HOTLEASE_COMM_IN_PLACE here: pass it as `input`, in scatters as `output`, and if the collective has a \
+         root, at the root only"
     )))
 }
 
@@ -103,7 +103,7 @@ pub(super) fn check_overlap(
     let (input, output) = (input.addr(), output.addr());
     if read > 0 && written > 0 && input < output.saturating_add(written) && output < input.saturating_add(read) {
         return Err(Failure::Argument(format!(
-            "{input_name} and {output_name} overlap; collectives take HOTLEASE_COMM_IN_PLACE as the one of them"
+            "{input_name} and {output_name} overlap; to use the same memory, pass HOTLEASE_COMM_IN_PLACE as one of them"
         )));
     }
     Ok(())
@@ -117,6 +117,8 @@ pub(super) struct BlockLists<'a> {
 }
 
 impl<'a> BlockLists<'a> {
+    /// Blocks of these lengths; one after the other if `displacements` is NULL.
+    ///
     /// # Safety
     /// Both are NULL or have an entry for each member, for `'a`.
     pub(super) unsafe fn of(

@@ -26,7 +26,7 @@ macro_rules! collective {
     }) => {
         /// See `communicator.h`.
         #[unsafe(no_mangle)]
-        #[allow(clippy::too_many_arguments, reason = "MPI's")]
+        #[allow(clippy::too_many_arguments, reason = "the arguments are MPI's")]
         pub unsafe extern "C" fn $wait(
             $comm: *const CommHandle,
             $($argument: $type,)*
@@ -44,7 +44,7 @@ macro_rules! collective {
 
         /// See `communicator.h`.
         #[unsafe(no_mangle)]
-        #[allow(clippy::too_many_arguments, reason = "MPI's")]
+        #[allow(clippy::too_many_arguments, reason = "the arguments are MPI's")]
         pub unsafe extern "C" fn $begin(
             $comm: *const CommHandle,
             $($argument: $type,)*

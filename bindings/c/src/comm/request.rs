@@ -175,7 +175,7 @@ pub unsafe extern "C" fn hotlease_comm_wait_all(
         }
         if count > isize::MAX as usize / size_of::<Message>() {
             return Err(Failure::Argument(format!(
-                "{count} requests are more than there can be"
+                "{count} requests are more than fit into memory"
             )));
         }
         let mut first_failure = None;
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn hotlease_comm_wait_any(
         require_place(index, "index")?;
         if count > isize::MAX as usize / size_of::<*mut RequestHandle>() {
             return Err(Failure::Argument(format!(
-                "{count} requests are more than there can be"
+                "{count} requests are more than fit into memory"
             )));
         }
         let (mut indices, mut watches) = (Vec::new(), Vec::new());

@@ -7,7 +7,7 @@ use hotlease_gang::Error as GangError;
 use hotlease_wire::{Rejection, RunCertainty};
 use std::ffi::c_int;
 
-/// Error of what the feature `platform` adds.
+/// Error of the parts that the feature `platform` adds.
 pub(crate) enum PlatformError {
     /// An error of the client library.
     Client(Error),
@@ -85,7 +85,7 @@ impl PlatformError {
         }
     }
 
-    /// The error of an invocation, by itself or by a rank.
+    /// Error of the invocation that failed: a single one, or that of a rank of a gang.
     fn of_function(&self) -> Option<&Error> {
         match self {
             Self::Client(error) | Self::Gang(GangError::Rank { source: error, .. }) => Some(error),

@@ -52,7 +52,7 @@ def was_not_sent(error: BaseException) -> bool:
 
 
 def is_of_signal(error: BaseException) -> bool:
-    """Whether a signal ended an unpickling (Ctrl-C, or a handler that exits), and not the code of what was unpickled."""
+    """Whether a signal ended an unpickling (Ctrl-C, or a handler that exits), and not code that the pickle ran."""
     if isinstance(error, Exception):
         return False
     import opcode
@@ -71,8 +71,8 @@ def is_of_signal(error: BaseException) -> bool:
 
 
 def unreadable(error: BaseException, function: str) -> BaseException:
-    """Makes the exception of a task whose result cannot be read because of `error`; raises that, if it is another's."""
-    # The result of a native function is not as declared.
+    """Makes the exception of a task whose result cannot be read because of `error`. Raises `error` itself if it already says
+    what is wrong with the result (of a native function: it is not as declared), or if a signal caused it."""
     if isinstance(error, TaskError) or is_of_signal(error):
         raise error
     return TaskError(f"{function} ran, but its result does not unpickle here: {type(error).__name__}: {error}", True)
@@ -133,7 +133,7 @@ def dependency_error(
     return error
 
 
-# Advice that gives each task more work, by library, and the packages between that library and the program.
+# By library: how a program gives each task more work, and the packages between the library and the program.
 _MORE_WORK = {
     "joblib": ("with batches {times} times as large, for instance: Parallel(batch_size=)", {"joblib", "sklearn"}),
     "dask": ("with chunks or partitions {times} times as large, for instance, or compute(chunksize={times})", {"dask"}),
@@ -142,7 +142,7 @@ _MORE_WORK = {
 
 
 def hint(submitting_ns: int, running_ns: int) -> None:
-    """Warns a program, once, that its tasks take longer to submit than to run: medians of both."""
+    """Warns a program, once, that its tasks take longer to submit than to run. Both times are medians."""
     advice, between = "with map(..., chunksize={times}) for instance, or a function that takes a list", {"hotlease"}
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None:

@@ -24,9 +24,9 @@ _ATOMS = (type(None), bool, int, float, complex, str, bytes, types.BuiltinFuncti
 
 
 def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declared]]:
-    """Describes how a callable is sent: its pickle (None: as an argument), 0 if that stays the same, its name (empty: that
-    of the function which it calls), and the options that it declares for its tasks (idempotent, retries, priority,
-    memo)."""
+    """Describes how a callable is sent. Returns its pickle (None: it is sent as an argument), whether the pickle may be
+    another one at the next submission (0: no), its name (empty: the name of the function that it calls), and the options
+    that it declares for its tasks (idempotent, retries, priority, memo)."""
     declared = getattr(function, "_hotlease_declared", None)
     if not callable(function):
         raise TypeError(f"{function!r} is not callable")
@@ -131,7 +131,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def dump_arguments(
     args: Any, kwargs: Optional[dict[str, Any]], alone: bool = False
 ) -> tuple[bytes, list[memoryview]]:
-    """Pickles both, or the first one alone; returns the pickle and its buffers."""
+    """Pickles `args` and `kwargs`, or `args` alone; returns the pickle and its buffers."""
     buffers: list[pickle.PickleBuffer] = []
     what = args if alone else (args, kwargs)
     if sys.path != _modules.given:
@@ -159,7 +159,7 @@ def dump_arguments(
 
 
 def dump_kept(args: tuple[Any, ...]) -> bytes:
-    """Pickles positional arguments that a worker keeps: with their buffers."""
+    """Pickles positional arguments that a worker keeps; their buffers are in the pickle."""
     what = (args, None)
     data, buffers = dump_arguments(what, None, alone=True)
     if not buffers:

@@ -1,4 +1,4 @@
-"""Output and log records of tasks, as the program gets them."""
+"""Output and log records of tasks: how the program shows them, or gets them as objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Callable, Union
 
-# Kinds of pieces, as defined in printed.rs.
+# Kinds of pieces, as defined in task_output.rs.
 _STREAMS = {1: "stdout", 2: "stderr"}
 _RECORD = 3
 
@@ -22,13 +22,13 @@ class Line(NamedTuple):
     """A line that a task printed. As text it has its label: ``[simulate worker 3] text``."""
 
     function: str
-    """What the function is called."""
+    """Name of the function."""
     worker: int
-    """Which worker of its executor ran it, from 0 on."""
+    """Number of the worker that ran it, among those of its executor, from 0 on."""
     stream: str
     """``"stdout"`` or ``"stderr"``."""
     text: str
-    """Without the line's end."""
+    """Text of the line, without its end."""
 
     def __str__(self) -> str:
         return f"[{_label(self.function, self.worker)}] {self.text}"
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def show(output: Union[bool, Callable[[Part], object]], function: str, worker: int, pieces: Pieces) -> None:
-    """Shows the output of a task, or passes it to a callable. A part that cannot be shown does not keep back the
+    """Shows the output of a task, or passes it to a callable. A part that cannot be shown does not hold up the
     others."""
     if not isinstance(output, bool):
         for part in _parts(function, worker, pieces):
@@ -74,30 +74,30 @@ def _parts(function: str, worker: int, pieces: Pieces) -> Iterator[Part]:
     """Yields lines and records in order; an unfinished line ends with the task."""
     # Only the function's own name, without that of an enclosing function.
     function = function.rpartition("<locals>.")[2]
-    begun: dict[str, str] = {}
+    unfinished: dict[str, str] = {}
     stream = "stdout"
     for kind, what in pieces:
         if kind in _STREAMS:
             stream = _STREAMS[kind]
-            *lines, begun[stream] = (begun.get(stream, "") + what).split("\n")
+            *lines, unfinished[stream] = (unfinished.get(stream, "") + what).split("\n")
             for text in lines:
-                yield Line(function, worker, stream, _seen(text))
+                yield Line(function, worker, stream, _final_text(text))
         elif kind == _RECORD:
             yield _record(function, worker, *what)
         else:
-            yield from _rest(function, worker, begun)
+            yield from _unfinished_lines(function, worker, unfinished)
             yield Line(function, worker, stream, f"... {what} bytes ...")
-    yield from _rest(function, worker, begun)
+    yield from _unfinished_lines(function, worker, unfinished)
 
 
-def _rest(function: str, worker: int, begun: dict[str, str]) -> Iterator[Line]:
+def _unfinished_lines(function: str, worker: int, unfinished: dict[str, str]) -> Iterator[Line]:
     for stream in _STREAMS.values():
-        text = begun.pop(stream, "")
+        text = unfinished.pop(stream, "")
         if text:
-            yield Line(function, worker, stream, _seen(text))
+            yield Line(function, worker, stream, _final_text(text))
 
 
-def _seen(line: str) -> str:
+def _final_text(line: str) -> str:
     """Returns what a terminal finally shows of a line: progress bars overwrite it again and again."""
     return line.rstrip("\r").rpartition("\r")[2]
 
@@ -135,7 +135,7 @@ def _record(
     import logging
 
     filename = pathname.rpartition("/")[2]
-    # A sandbox may name its attributes like the methods of records.
+    # Code in a sandbox may give its record an attribute with the name of a method of records.
     fields: dict[str, Any] = {name: value for name, value in extras if not hasattr(logging.LogRecord, name)}
     fields.update(name=name, levelno=levelno, levelname=levelname, msg=message, args=(), created=created)
     fields.update(msecs=created % 1 * 1000, pathname=pathname, filename=filename, module=filename.rpartition(".")[0] or filename)

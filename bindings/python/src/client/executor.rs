@@ -458,7 +458,7 @@ fn unsendable<'py>(
         return Err(closed_error(py, &closed));
     }
     let raised = decode::called(py, intern!(py, "not_sent"))?.call1((error.into_value(py),))?;
-    let cell = TaskCell::ended(TaskOutcome::Raised(raised.unbind()));
+    let cell = TaskCell::with_outcome(TaskOutcome::Raised(raised.unbind()));
     future::make(opened.future.bind(py), Arc::new(cell), opened.core.clone(), target)
 }
 
@@ -482,7 +482,7 @@ fn prepare(functions: &Functions, function: &Bound<'_, PyAny>, args: &Bound<'_, 
     all.extend(args.iter());
     let args = PyTuple::new(py, all)?;
     let (Callable::Target(target) | Callable::Argument(target)) = functions.find(&prepare, Rerun::Forbidden)?;
-    let request = encode::kept(&target, &args)?;
+    let request = encode::encode_kept(&target, &args)?;
     let name = function.getattr(intern!(py, "__qualname__"));
     let name = name.and_then(|name| name.extract::<String>());
     let named = Target {

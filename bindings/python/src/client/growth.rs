@@ -25,7 +25,7 @@ const TROUBLE_MAX: Duration = Duration::from_secs(60);
 
 /// Starts a thread that asks for the workers that are missing out of those that the executor was made with.
 pub fn start(core: &Arc<ExecutorCore>) {
-    if core.invoker.slots() >= wanted(core) {
+    if core.invoker.slots() >= wanted_workers(core) {
         return;
     }
     core.state().lease = LendingPhase::Growing;
@@ -37,7 +37,7 @@ pub fn start(core: &Arc<ExecutorCore>) {
     }
 }
 
-fn wanted(core: &ExecutorCore) -> usize {
+fn wanted_workers(core: &ExecutorCore) -> usize {
     usize::from(core.invoker.options().workers)
 }
 
@@ -53,7 +53,7 @@ fn take_workers(core: &ExecutorCore, within: Duration) -> Result<(), Error> {
 
 fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
     let end = Instant::now() + WITHIN;
-    while core.invoker.slots() < wanted(core) {
+    while core.invoker.slots() < wanted_workers(core) {
         let left = end.saturating_duration_since(Instant::now());
         match take_workers(core, left) {
             Ok(()) => {}

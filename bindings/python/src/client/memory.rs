@@ -122,7 +122,7 @@ impl BufferPool {
     }
 
     /// The program's memory that starts at an address, if no task uses it.
-    pub fn given(&self, address: *const u8, bytes: usize) -> Option<Extent> {
+    pub fn find_given(&self, address: *const u8, bytes: usize) -> Option<Extent> {
         let given = locked(&self.given);
         let memory = given.iter().filter_map(Weak::upgrade);
         let mut memory = memory.filter(|memory| std::ptr::eq(&memory.buffer[HEADROOM], address));

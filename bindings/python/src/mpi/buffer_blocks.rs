@@ -27,16 +27,16 @@ impl BufferBlocks {
         }
     }
 
-    /// Takes the memory; the blocks stay.
+    /// Takes the memory, and leaves the counts and displacements of the blocks.
     pub fn take_part(&mut self) -> BufferPart {
         std::mem::replace(&mut self.part, BufferPart::none())
     }
 
     /// A block for each rank.
     pub fn of(spec: &Bound<'_, PyAny>, access: BufferAccess, ranks: usize, what: &str) -> PyResult<Self> {
-        let mut said = BufferSpec::of(spec, what, |count| count.is_instance_of::<PyTuple>())?;
-        let (pinned, element) = said.pin(access, what)?;
-        let mut counts = match &said.count {
+        let mut spec = BufferSpec::of(spec, what, |count| count.is_instance_of::<PyTuple>())?;
+        let (pinned, element) = spec.pin(access, what)?;
+        let mut counts = match &spec.count {
             None => {
                 let all = elements(pinned.as_ref(), &element, what)?;
                 (0..ranks)
@@ -45,7 +45,7 @@ impl BufferBlocks {
             }
             Some(given) => read_each(given, "count", ranks, what)?.unwrap_or_else(|count| vec![count; ranks]),
         };
-        let mut displacements: Vec<usize> = match &said.displacement {
+        let mut displacements: Vec<usize> = match &spec.displacement {
             None => Blocks::consecutive_starts(&counts),
             Some(given) => read_each(given, "displacement", ranks, what)?
                 .unwrap_or_else(|apart| (0..ranks).map(|rank| rank.saturating_mul(apart)).collect()),
@@ -64,7 +64,7 @@ impl BufferBlocks {
         for (rank, (count, place)) in counts.iter().zip(&displacements).enumerate() {
             if *count > 0 && place.checked_add(*count).is_none_or(|end| end > room) {
                 return Err(PyValueError::new_err(format!(
-                    "{what} has {room} elements, and the block of rank {rank} is {count} from {place} on"
+                    "{what} has {room} elements, and the block of rank {rank} has {count} elements from {place} on"
                 )));
             }
         }
@@ -113,7 +113,7 @@ impl BufferBlocks {
         let (counts, places) = (counts?, numbers(places, "displacement", 0)?);
         let types = types
             .try_iter()?
-            .map(|kind| element::named(&kind?))
+            .map(|kind| element::element_type(&kind?))
             .collect::<PyResult<Vec<_>>>()?;
         if types.len() != ranks {
             let given = types.len();

@@ -73,16 +73,16 @@ impl<'py> BufferSpec<'py> {
         let mut counts = None;
         match &items[1..] {
             [] => {}
-            [kind] if element::is_type(kind) => said.element = Some(element::named(kind)?),
+            [kind] if element::is_type(kind) => said.element = Some(element::element_type(kind)?),
             [count] => counts = given(count),
             [count, kind] => {
                 counts = given(count);
-                said.element = given(kind).map(|kind| element::named(&kind)).transpose()?;
+                said.element = given(kind).map(|kind| element::element_type(&kind)).transpose()?;
             }
             [count, displacement, kind] => {
                 counts = given(count);
                 said.displacement = given(displacement);
-                said.element = given(kind).map(|kind| element::named(&kind)).transpose()?;
+                said.element = given(kind).map(|kind| element::element_type(&kind)).transpose()?;
             }
             _ => return Err(wrong_length(what)),
         }

@@ -101,7 +101,7 @@ impl CommunicatorGuard {
         let known = u32::try_from(root).ok().filter(|root| (*root as usize) < self.size);
         let known = known.ok_or_else(|| {
             let text = format!("the root is rank {root}, of a communicator of {}", self.size);
-            failure::found(py, "Root", text)
+            failure::error(py, "Root", text)
         })?;
         Ok((known, known as usize == self.rank))
     }

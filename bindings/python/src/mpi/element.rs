@@ -102,7 +102,7 @@ impl ElementType {
 }
 
 /// Reads a type from an `MPI.Datatype` or a code such as "d".
-pub fn named(object: &Bound<'_, PyAny>) -> PyResult<ElementType> {
+pub fn element_type(object: &Bound<'_, PyAny>) -> PyResult<ElementType> {
     if let Ok(datatype) = object.cast::<Datatype>() {
         return datatype.get().element().cloned();
     }

@@ -6,7 +6,7 @@ use pyo3::sync::PyOnceLock;
 
 static EXCEPTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-fn made(py: Python<'_>, text: String, kind: &str, rank: Option<u32>, cause: Option<String>) -> PyErr {
+fn new_error(py: Python<'_>, text: String, kind: &str, rank: Option<u32>, cause: Option<String>) -> PyErr {
     let class = EXCEPTION.get_or_try_init(py, || -> PyResult<_> {
         Ok(py.import("hotlease.MPI._errors")?.getattr("Exception")?.unbind())
     });
@@ -24,10 +24,10 @@ pub fn of(py: Python<'_>, error: &Error) -> PyErr {
         Error::MemberLost { loss, .. } | Error::Outcast { loss, .. } => Some(loss.to_string()),
         _ => None,
     };
-    made(py, error.to_string(), kind, error.rank(), cause)
+    new_error(py, error.to_string(), kind, error.rank(), cause)
 }
 
 /// Makes the exception for an error that was found here.
-pub fn found(py: Python<'_>, kind: &str, text: impl Into<String>) -> PyErr {
-    made(py, text.into(), kind, None, None)
+pub fn error(py: Python<'_>, kind: &str, text: impl Into<String>) -> PyErr {
+    new_error(py, text.into(), kind, None, None)
 }

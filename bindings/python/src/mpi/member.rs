@@ -133,7 +133,7 @@ impl Member {
         let mut state = self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         let joined = match &*state {
             MemberState::Joined(shared) if shared.is_foreign() => {
-                return Err(failure::found(
+                return Err(failure::error(
                     py,
                     "Forked",
                     "this process was forked after its parent had joined this communicator, in which only the parent is a member; \
@@ -141,7 +141,7 @@ impl Member {
                 ));
             }
             MemberState::Joined(shared) => return Ok(Arc::clone(shared)),
-            MemberState::Absent(why) => return Err(failure::found(py, "Finished", *why)),
+            MemberState::Absent(why) => return Err(failure::error(py, "Finished", *why)),
             MemberState::World if !Options::is_in_env() => Communicator::alone("MPI_COMM_WORLD"),
             MemberState::World => interruptible(py, || {
                 let mut options = Options::from_env()?;

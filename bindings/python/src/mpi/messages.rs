@@ -47,7 +47,7 @@ fn receiver(py: Python<'_>, shared: &SharedCommunicator, dest: i64) -> PyResult<
     }
     u32::try_from(dest).map(Some).map_err(|_| {
         let size = shared.size();
-        failure::found(
+        failure::error(
             py,
             "NoSuchRank",
             format!("there is no rank {dest} in a communicator of {size}; use MPI.PROC_NULL for no rank"),
@@ -62,7 +62,7 @@ fn tag(py: Python<'_>, tag: i64) -> PyResult<u32> {
             "a tag of {tag}: tags are 0 to {}; MPI.ANY_TAG is for receives",
             i32::MAX
         );
-        failure::found(py, "Tag", text)
+        failure::error(py, "Tag", text)
     })
 }
 
@@ -88,7 +88,7 @@ impl Messages {
     }
 
     /// Makes another communicator of this one; Ctrl-C ends the wait.
-    fn made(
+    fn make(
         &self,
         py: Python<'_>,
         make: impl FnOnce(&SharedCommunicator) -> Result<Communicator, Error> + Send + 'static,
@@ -469,20 +469,20 @@ impl Messages {
     }
 
     fn _dup(&self, py: Python<'_>) -> PyResult<Handle> {
-        self.made(py, |shared| shared.dup())
+        self.make(py, |shared| shared.dup())
     }
 
     fn _shrink(&self, py: Python<'_>) -> PyResult<Handle> {
-        self.made(py, |shared| shared.shrink())
+        self.make(py, |shared| shared.shrink())
     }
 
     fn _grow(&self, py: Python<'_>, joining: u32) -> PyResult<Handle> {
-        self.made(py, move |shared| shared.grow(joining))
+        self.make(py, move |shared| shared.grow(joining))
     }
 
     /// Makes a communicator of these ranks, which alone call it.
     fn _create(&self, py: Python<'_>, ranks: Vec<u32>, tag: u32) -> PyResult<Handle> {
-        self.made(py, move |shared| shared.create_group(&ranks, tag))
+        self.make(py, move |shared| shared.create_group(&ranks, tag))
     }
 
     /// Number of the group that has met, and each member's rank there: what tells a process from others.

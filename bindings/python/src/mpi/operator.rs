@@ -45,7 +45,7 @@ impl Op {
         }
         match &self.operator {
             Some(operator) => Ok((operator.clone(), self.raised.clone())),
-            None => Err(failure::found(
+            None => Err(failure::error(
                 py,
                 "Operator",
                 format!("{} is no operator of a reduction", self.name),

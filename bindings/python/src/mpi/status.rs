@@ -108,7 +108,9 @@ impl Status {
     /// Number of elements in the message; `MPI.UNDEFINED` if it is not a whole number of them.
     #[pyo3(signature = (datatype=None))]
     fn Get_count(&self, datatype: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
-        let size = datatype.map_or(Ok(1), |datatype| element::named(datatype).map(|kind| kind.size()))? as u64;
+        let size = datatype.map_or(Ok(1), |datatype| {
+            element::element_type(datatype).map(|kind| kind.size())
+        })? as u64;
         Ok(match size {
             0 if self.bytes == 0 => 0,
             0 => UNDEFINED,
@@ -119,7 +121,7 @@ impl Status {
 
     /// Sets the number of elements in the message.
     fn Set_elements(&mut self, datatype: &Bound<'_, PyAny>, count: u64) -> PyResult<()> {
-        self.bytes = count.saturating_mul(element::named(datatype)?.size() as u64);
+        self.bytes = count.saturating_mul(element::element_type(datatype)?.size() as u64);
         Ok(())
     }
 

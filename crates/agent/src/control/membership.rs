@@ -37,7 +37,7 @@ pub(crate) struct ManagerMembership {
     manager: ManagerClient<Channel>,
     registered: watch::Sender<bool>,
     /// Whether a failed attempt was logged, so that the following ones need not be.
-    said: bool,
+    is_logged: bool,
     past: Arc<PastReporter>,
     reporting_past: Option<JoinHandle<()>>,
 }
@@ -64,7 +64,7 @@ impl ManagerMembership {
             node,
             manager,
             registered,
-            said: false,
+            is_logged: false,
             reporting_past: None,
         }
     }
@@ -99,8 +99,8 @@ impl ManagerMembership {
         let Some(refusal) = refusal else { return };
         if *self.registered.borrow() {
             tracing::warn!(%refusal, "lost the manager");
-        } else if !self.said {
-            self.said = true;
+        } else if !self.is_logged {
+            self.is_logged = true;
             tracing::warn!(%refusal, "not registered with the manager; trying again for ever");
         }
     }
@@ -118,7 +118,7 @@ impl ManagerMembership {
             MembershipAction::OweAgain => self.node.owe_again(),
             MembershipAction::Joined => {
                 tracing::info!(agent = %self.node.identity.agent, "registered with the manager");
-                self.said = false;
+                self.is_logged = false;
                 self.registered.send_replace(true);
             }
             MembershipAction::Lost => {

@@ -141,7 +141,7 @@ impl Grants {
             }
             declared.check().map_err(|error| {
                 self.refused(
-                    named(directory),
+                    directory_text(directory),
                     format!("{error}; it is granted, but cannot be opened there"),
                 )
             })?;
@@ -181,7 +181,7 @@ impl Grants {
         });
         seen.map_err(|error| {
             let why = format!("{error}, for the agent's user, which runs functions in a sandbox of kind process");
-            self.refused(named(directory), why)
+            self.refused(directory_text(directory), why)
         })
     }
 
@@ -256,7 +256,7 @@ impl Grants {
         };
         let end = if directory.writable { WRITABLE } else { "" };
         self.refused(
-            named(directory),
+            directory_text(directory),
             format!(
                 "this site grants tenant {tenant} {granted}; ask for what is granted, or have its operator grant it with \
                  `hotlease agent --sandbox-grant {}{end}`",
@@ -266,7 +266,7 @@ impl Grants {
     }
 }
 
-fn named(directory: &grpc::Directory) -> String {
+fn directory_text(directory: &grpc::Directory) -> String {
     let how = if directory.writable {
         "to read and write"
     } else {

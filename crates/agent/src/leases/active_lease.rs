@@ -173,7 +173,7 @@ impl ActiveLease {
         let mut is_any_watched = false;
         for incarnation in self.incarnations() {
             if let Some(keeping) = &incarnation.keeping {
-                start.state = keeping.history();
+                start.state = keeping.history_text();
                 start.restore_ns = keeping.restoring().map(ns);
             }
             if !incarnation.start.was_up() {

@@ -316,7 +316,12 @@ impl Incarnation {
         (book, supply): (&Arc<impl BookSteps>, &WorkerSupply),
         lease: &ServedLease,
     ) -> (Option<Arc<StartedWorker>>, Result<(), BringUpError>) {
-        if let Err(why) = self.find_state().await {
+        let found = tokio::select! {
+            biased;
+            () = self.until_killed() => return (None, Err(BringUpError::Ended)),
+            found = self.find_state() => found,
+        };
+        if let Err(why) = found {
             return (None, Err(BringUpError::Reason(why)));
         }
         // A pooled worker may have died unnoticed; that is no reason to fail.
@@ -357,7 +362,7 @@ impl Incarnation {
         let _ = killed.wait_for(Option::is_some).await;
     }
 
-    async fn until_exit(&self, worker: &StartedWorker) {
+    async fn until_exit(&self, worker: &Arc<StartedWorker>) {
         tokio::select! {
             _ = worker.wait_for_exit() => {}
             () = self.until_killed() => {

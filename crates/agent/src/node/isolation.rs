@@ -33,7 +33,7 @@ pub(super) struct Isolation {
 
 impl Isolation {
     /// Time for which the lease waited for its environment.
-    pub(super) fn waited(&self) -> Option<Duration> {
+    pub(super) fn waiting_time(&self) -> Option<Duration> {
         self.image.as_ref().map(|(_, took)| *took)
     }
 }
@@ -201,7 +201,12 @@ impl Node {
     }
 
     /// Access of a lease in the form that its client is told, with what its sandbox shows of the host.
-    pub(super) fn told(&self, isolation: &Isolation, program: Option<&Program>, hidden: &[PathBuf]) -> grpc::Reach {
+    pub(super) fn reach_message(
+        &self,
+        isolation: &Isolation,
+        program: Option<&Program>,
+        hidden: &[PathBuf],
+    ) -> grpc::Reach {
         let own = program.map_or(&[][..], |program| &program.mounts);
         let shown = self.supply.launcher.policy().mounts.iter().chain(own);
         grpc::Reach {

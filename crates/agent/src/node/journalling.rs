@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    /// Tells the holders of what a refused request lacks that room is wanted.
+    /// Sends a hint to the leases that hold cores, memory or GPUs which a refused request lacks: another client wants them.
     pub(crate) fn tell_room_wanted(&self, refusal: &Rejection) {
         let has_it = |held: &LeaseSpec| match refusal {
             Rejection::NoGpus { .. } => held.gpus > 0,

@@ -13,9 +13,9 @@ use std::time::Duration;
 /// its workers, and should receive the reason.
 pub(crate) const INTERPRETER_START_LIMIT: Duration = Duration::from_secs(9);
 
-/// Code that an interpreter runs. Not by `-m`: functions of the client's own `__main__` must not find hotlease's names
-/// there. Nothing is imported from the client's current folder before the client's own path says so. `begun`: start
-/// time of the imports; the worker removes the name.
+/// Code that an interpreter runs. It is not started by `-m`: functions of the client's own `__main__` must not find
+/// hotlease's names there. It takes the current folder from the import path, so that nothing is imported from there
+/// unless the client's own path names the folder. `begun`: start time of the imports; the worker removes the name.
 const INTERPRETER_CODE: &str = "\
 import sys
 begun = __import__('time').monotonic_ns()
@@ -82,7 +82,9 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
         return bad("the environment and import path of Python workers are too large");
     }
     if nul || environment.keys().any(|name| name.is_empty() || name.contains('=')) {
-        return bad("the environment or the import path of Python workers has a name that cannot be");
+        return bad(
+            "the environment or the import path of Python workers has a NUL byte, or a variable whose name is empty or has `=` in it",
+        );
     }
     let interpreter = PathBuf::from(decode_path(&interpreter));
     let interpreter = match image {
@@ -199,6 +201,7 @@ mod tests {
             assert!(program(request, None).is_err(), "request {number} was let through");
         }
     }
+
     #[test]
     fn an_image_s_interpreter_is_in_the_image() {
         let of = |interpreter: &str| {

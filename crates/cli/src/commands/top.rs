@@ -75,16 +75,16 @@ pub(crate) fn carry_out(args: TopArgs, output: &mut Printer) -> anyhow::Result<(
 }
 
 fn used(worker: &WorkerInfo) -> (WorkerKey, UsageCounts) {
-    let which = (worker.agent.clone(), worker.lease.clone(), worker.index, worker.epoch);
+    let key = (worker.agent.clone(), worker.lease.clone(), worker.index, worker.epoch);
     let usage = worker.usage.unwrap_or_default();
-    (which, (usage.invocations, usage.compute_ns))
+    (key, (usage.invocations, usage.compute_ns))
 }
 
 /// Activity of each worker since the last look.
 fn rows(workers: &[WorkerInfo], before: &HashMap<WorkerKey, UsageCounts>, between: Duration) -> Vec<ActivityRow> {
     let row = |worker: &WorkerInfo| {
-        let (which, (invocations, compute_ns)) = used(worker);
-        let since = before.get(&which).map(|(calls, ns)| {
+        let (key, (invocations, compute_ns)) = used(worker);
+        let since = before.get(&key).map(|(calls, ns)| {
             let seconds = between.as_secs_f64().max(1e-9);
             let calls = invocations.saturating_sub(*calls) as f64 / seconds;
             let busy = compute_ns.saturating_sub(*ns) as f64 / 1e9 / seconds;
@@ -162,6 +162,6 @@ mod tests {
             .map(|row| (row.index, row.busy, row.calls_per_second))
             .collect();
         let expected = [(1, Some(1.0), Some(0.5)), (0, Some(0.25), Some(10.0)), (2, None, None)];
-        assert_eq!(seen, expected, "a worker of which nothing is known yet has no rates");
+        assert_eq!(seen, expected, "a worker without an earlier look has no rates");
     }
 }

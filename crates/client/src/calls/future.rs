@@ -38,7 +38,7 @@ impl Invocation {
     /// Waits for the output and copies it to `output`; returns its length.
     ///
     /// # Errors
-    /// [`Error::OutputTooLarge`] if it does not fit, among those of the invocation.
+    /// Errors of the invocation; [`Error::OutputTooLarge`] if the output does not fit.
     pub fn wait_into(mut self, mut output: &mut [u8]) -> Result<usize, Error> {
         self.0.wait(&mut output)
     }
@@ -55,8 +55,9 @@ impl Invocation {
         self.0.is_done()
     }
 
-    /// Withdraws it: it does not run, and uses no memory any more. Returns it if its slot has begun it, or if it cannot
-    /// be withdrawn: over a fabric, or without [`Function::withdrawable`](crate::Function::withdrawable).
+    /// Withdraws the invocation: its function does not run, and it uses no memory any more. Returns the invocation if its
+    /// slot has begun the function, or if it cannot be withdrawn: over a fabric, or without
+    /// [`Function::withdrawable`](crate::Function::withdrawable).
     #[allow(clippy::result_large_err, reason = "it is the invocation itself, which goes on")]
     pub fn withdraw(mut self) -> Result<(), Self> {
         if self.0.in_flight.withdraw() { Ok(()) } else { Err(self) }
@@ -110,7 +111,7 @@ impl BufferInvocation {
         self.0.is_done()
     }
 
-    /// Withdraws it as [`Invocation::withdraw`] does; no worker writes to its output then.
+    /// Withdraws the invocation as [`Invocation::withdraw`] does; afterwards no worker writes to its output.
     #[allow(clippy::result_large_err, reason = "it is the invocation itself, which goes on")]
     pub fn withdraw(mut self) -> Result<(), Self> {
         if self.0.in_flight.withdraw() { Ok(()) } else { Err(self) }
@@ -158,7 +159,7 @@ impl CallFuture {
     }
 
     fn wait(&mut self, take: &mut impl ResultDestination) -> Result<usize, Error> {
-        // Without a limit there is a result.
+        // A wait without a limit ends with a result.
         self.in_flight
             .wait(take, None)
             .unwrap_or_else(|| Err(Error::protocol("a wait without a limit ended without a result")))
@@ -186,7 +187,7 @@ impl CallFuture {
             // Another submission needs a worker. An executor's thread must not wait for it, so the completion
             // thread does. If no worker is available, the next poll finds out why.
             self.prepared = true;
-            let (function, limit) = (self.in_flight.function().clone(), self.in_flight.left());
+            let (function, limit) = (self.in_flight.function().clone(), self.in_flight.time_left());
             let prepare = move || {
                 let _ = function.inner.pick(function.slot, limit);
                 waker.wake();

@@ -1,6 +1,6 @@
 //! A fake worker's end of fabrics: real ports on the loopback interface.
 
-use hotlease_fabric::ofi::providers::named;
+use hotlease_fabric::ofi::providers::find_provider;
 use hotlease_fabric::ofi::{Libfabric, OfiRing, Port, PortPeer};
 use hotlease_fabric::shm::NearRing;
 use hotlease_wire::Rejection;
@@ -41,7 +41,7 @@ impl Fabric {
         }
         let library = Libfabric::load().unwrap();
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let port = Port::open(&named(&library, &client.provider, Some(local)).unwrap()).unwrap();
+        let port = Port::open(&find_provider(&library, &client.provider, Some(local)).unwrap()).unwrap();
         let linked = ConnectionReply::Linked { port: port.address() };
         if welcome == LinkBehaviour::Mute {
             self.mute.push(port);

@@ -154,10 +154,10 @@ pub(crate) async fn take_or_explain(
     };
     match now.refresh(refusal, &plan.options) {
         Some((_, true)) => match take(plan, workers, Duration::ZERO).await {
-            Err(Error::Refused(again)) if is_full(&again) => Err(holders::named(again, now.holders())),
+            Err(Error::Refused(again)) if is_full(&again) => Err(holders::with_holders(again, now.holders())),
             done => done,
         },
-        Some((refreshed, false)) => Err(holders::named(refreshed, now.holders())),
+        Some((refreshed, false)) => Err(holders::with_holders(refreshed, now.holders())),
         None => Err(error),
     }
 }

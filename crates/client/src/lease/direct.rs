@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Age from which the manager is asked for another list, if it can be reached.
 const FRESH_FOR: Duration = Duration::from_secs(30);
-/// The same for a client of another host that waits, and is not told of new agents.
+/// Age from which a client of another host that waits asks for another list: it is not told of new agents.
 const FRESH_WHILE_WAITING: Duration = Duration::from_secs(1);
 /// How often a client that waits looks whether an agent has joined: a call of the system, of a microsecond.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -57,13 +57,13 @@ pub(crate) async fn agents(manager: &ManagerConnection) -> Result<Vec<AgentInfo>
         .map(|list| list.agents.clone());
     match fresh {
         Some(agents) => Ok(agents),
-        None => refreshed(manager).await,
+        None => refresh(manager).await,
     }
 }
 
-/// The agents by the manager's word of now; if it is away, by its last one.
-pub(crate) async fn refreshed(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {
-    // Before the question: an agent that joins meanwhile is asked for again.
+/// Asks the manager for a new list of agents; returns the last list if the manager is away.
+pub(crate) async fn refresh(manager: &ManagerConnection) -> Result<Vec<AgentInfo>, Error> {
+    // Read before the request: if an agent joins meanwhile, the time differs and the list is requested again.
     let joined = manager.last_joined();
     let name = manager.name();
     match manager.agents().await {
@@ -98,7 +98,7 @@ pub(crate) async fn agents_by(manager: &ManagerConnection, due: Instant) -> Opti
     loop {
         match manager.last_joined() {
             // While the manager is away, its last list stays in use.
-            joined if joined.is_some() && Some(joined) != known => return refreshed(manager).await.ok(),
+            joined if joined.is_some() && Some(joined) != known => return refresh(manager).await.ok(),
             _ => {}
         }
         let left = due.saturating_duration_since(Instant::now());
@@ -109,7 +109,7 @@ pub(crate) async fn agents_by(manager: &ManagerConnection, due: Instant) -> Opti
     }
     let is_old = asked.is_none_or(|asked: Instant| asked.elapsed() >= FRESH_WHILE_WAITING);
     match manager.site().is_some() && is_old {
-        true => refreshed(manager).await.ok(),
+        true => refresh(manager).await.ok(),
         false => None,
     }
 }

@@ -33,7 +33,7 @@ impl Occupancy {
     /// Asks the manager; none if it does not answer.
     pub(crate) async fn of(manager: &ManagerConnection) -> Option<Self> {
         Some(Self {
-            agents: direct::refreshed(manager).await.ok()?,
+            agents: direct::refresh(manager).await.ok()?,
             leases: manager.leases().await.ok()?,
         })
     }
@@ -136,7 +136,7 @@ fn time(held: Duration) -> String {
 }
 
 /// Adds the holders to a refusal.
-pub(crate) fn named(refusal: Rejection, holders: String) -> Error {
+pub(crate) fn with_holders(refusal: Rejection, holders: String) -> Error {
     match holders.is_empty() {
         true => Error::Refused(refusal),
         false => Error::NoRoom { refusal, holders },
@@ -192,7 +192,7 @@ mod tests {
             .refresh(&refusal, &LeaseOptions::default())
             .expect("for lack of room");
         assert!(!has_room);
-        let told = named(refreshed, now.holders()).to_string();
+        let told = with_holders(refreshed, now.holders()).to_string();
         for part in [
             "asked for: 2, free: 1, offered: 8",
             "3 cores by train.py (pid 4242) of root for 3 min",

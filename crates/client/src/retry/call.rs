@@ -45,14 +45,14 @@ impl Function {
         let mut refused_by = None;
         let mut since = None;
         loop {
-            let left = deadline.left().map_err(|error| again.take_final_error(error))?;
+            let left = deadline.time_left().map_err(|error| again.take_final_error(error))?;
             let picked = match refused_by.take().filter(|_| self.slot.is_none()) {
                 Some(slot) => self.inner.pick_beside(slot, left),
                 None => self.inner.pick(self.slot, left),
             };
             let (slot, channel) = picked.map_err(|error| again.take_final_error(error))?;
             let left = if deadline.has_begun() {
-                let left = deadline.left().map_err(|error| again.take_final_error(error))?;
+                let left = deadline.time_left().map_err(|error| again.take_final_error(error))?;
                 request.target.timeout_us = micros(left);
                 left
             } else {

@@ -29,7 +29,7 @@ impl Deadline {
     }
 
     /// Time left for the next attempt; an error if it is over.
-    pub(crate) fn left(&self) -> Result<Option<Duration>, Error> {
+    pub(crate) fn time_left(&self) -> Result<Option<Duration>, Error> {
         let Some(until) = self.until else {
             return Ok(self.timeout);
         };
@@ -48,15 +48,15 @@ mod tests {
     fn time_is_counted_from_the_first_attempt_and_ends() {
         let second = Duration::from_secs(1);
         let mut deadline = Deadline::new(Some(second));
-        assert_eq!(deadline.left().unwrap(), Some(second), "nothing was tried yet");
+        assert_eq!(deadline.time_left().unwrap(), Some(second), "nothing was tried yet");
         let now = Instant::now();
         deadline.begin(now);
         deadline.begin(now + 10 * second);
-        let left = deadline.left().unwrap().unwrap();
+        let left = deadline.time_left().unwrap().unwrap();
         assert!(left <= second, "a later attempt does not begin anew: {left:?}");
         let mut late = Deadline::new(Some(Duration::ZERO));
         late.begin(now);
-        assert_eq!(late.left().unwrap_err().ran(), RunCertainty::No);
-        assert_eq!(Deadline::new(None).left().unwrap(), None);
+        assert_eq!(late.time_left().unwrap_err().ran(), RunCertainty::No);
+        assert_eq!(Deadline::new(None).time_left().unwrap(), None);
     }
 }

@@ -241,7 +241,7 @@ impl InFlight {
 
     /// Submits a parked invocation to a slot other than the one that refused it; parks it again if there is no credit.
     fn unpark(&mut self) -> Result<(), Error> {
-        let (left, inner) = (self.left(), &self.function.inner);
+        let (left, inner) = (self.time_left(), &self.function.inner);
         self.parked = None;
         // Set back if the submission succeeds.
         self.resolved = true;
@@ -287,7 +287,7 @@ impl InFlight {
                 again: self.function.new_attempts(),
             }));
         }
-        let left = self.left();
+        let left = self.time_left();
         let Some(kept) = &mut self.kept else {
             return Err(error);
         };
@@ -326,7 +326,7 @@ impl InFlight {
     }
 
     /// Time left of the timeout: earlier attempts count.
-    pub(crate) fn left(&self) -> Option<Duration> {
+    pub(crate) fn time_left(&self) -> Option<Duration> {
         let since = self.since?;
         Some(self.function.timeout?.saturating_sub(since.elapsed()))
     }

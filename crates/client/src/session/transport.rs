@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::options::{Completion, LeaseOptions};
-use hotlease_fabric::ofi::providers::{named, remote_providers};
+use hotlease_fabric::ofi::providers::{find_provider, remote_providers};
 use hotlease_fabric::ofi::{Libfabric, OfiError, Port, PortOptions, PortPeer, Provider};
 use hotlease_wire::fabric::PortAddress;
 use std::net::{IpAddr, Ipv4Addr};
@@ -80,7 +80,7 @@ pub(crate) fn prepare(options: &LeaseOptions) {
 pub(crate) fn candidates(provider: Option<&str>, local: IpAddr) -> Result<Vec<Provider>, OfiError> {
     let library = Libfabric::load()?;
     match provider {
-        Some(name) => Ok(vec![named(&library, name, Some(local))?]),
+        Some(name) => Ok(vec![find_provider(&library, name, Some(local))?]),
         None => Ok(remote_providers(&library, Some(local))),
     }
 }

@@ -76,7 +76,7 @@ impl Rule {
             || empty(self.block_bytes_min, self.block_bytes_max)
             || empty(ranks(self.ranks_min), ranks(self.ranks_max))
         {
-            Some("the least is more than the most")
+            Some("a minimum is more than its maximum")
         } else {
             None
         }
@@ -156,9 +156,11 @@ impl fmt::Display for Rule {
     }
 }
 
+/// Reason why a rule is not followed for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Obstacle {
     Link,
+    /// Stores need algorithms by objects, other links those by messages.
     Mediation,
     Ranks,
     Bytes,
@@ -171,10 +173,10 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Obstacle::Link => "another link",
-            Obstacle::Mediation => "not by the way that this link goes",
+            Obstacle::Mediation => "stores need algorithms by objects, and other links those by messages",
             Obstacle::Ranks => "another number of ranks",
             Obstacle::Bytes => "another number of bytes",
-            Obstacle::Nodes => "there are not several nodes of which one has several ranks, or nodes are not known",
+            Obstacle::Nodes => "it needs several nodes, one of them with several ranks, or the nodes are not known",
             Obstacle::OwnProcessors => "each member has a processor, as far as is known",
             Obstacle::Algorithm(why) => why,
         })

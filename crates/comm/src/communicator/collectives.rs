@@ -45,7 +45,7 @@ impl<'a> MemberCollective<'a> {
     /// Bytes that input and output must have at least.
     ///
     /// # Errors
-    /// [`Error::Arguments`].
+    /// [`Error::Arguments`] if the call contradicts itself.
     pub fn lengths(&self) -> Result<[usize; 2], Error> {
         self.call.check()?;
         let bytes = |elements: usize| elements.saturating_mul(self.call.datatype.size());
@@ -100,14 +100,14 @@ impl<'a> MemberCollective<'a> {
             return Ok(());
         }
         let elements = needed / self.call.datatype.size();
-        let why = format!("the {what} has {bytes} bytes, of {needed} for {elements} elements");
+        let why = format!("the {what} has {bytes} bytes, and {elements} elements need {needed}");
         Err(self.communicator.contradiction(self.call.collective.operation(), why))
     }
 
     /// Explains which algorithm the collective would use. Nothing is sent.
     ///
     /// # Errors
-    /// [`Error::Arguments`].
+    /// [`Error::Arguments`] if the call contradicts itself.
     pub fn explain(&self) -> Result<Explanation, Error> {
         self.call.check()?;
         let question = self.communicator.question(&self.call);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn who_computes_beside_members_stops_them_from_giving_way() {
+    fn a_busy_process_beside_members_stops_them_from_yielding() {
         let (mut habit, mut now) = (YieldRecord::default(), Instant::now());
         assert_eq!(tries(&mut habit, &mut now, TURN), 10_000);
         assert_eq!(tries(&mut habit, &mut now, SLICE), SLOW_MAX);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_nothing_sleeps() {
+    fn a_thread_that_finds_nothing_sleeps() {
         for (patience, ways) in [
             (EnginePatience::of(Duration::ZERO, 1), 0),
             (EnginePatience::of(Duration::ZERO, 4), 0),

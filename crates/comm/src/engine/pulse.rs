@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_still_joining_may_be_silent() {
+    fn a_member_that_still_joins_may_be_silent() {
         let mut pulse = Pulse::new(2);
         for _ in 0..10 * SILENT_BEATS_MAX {
             assert!(!pulse.count_beat(0, false, true) && !pulse.count_beat(1, false, true));

@@ -1,4 +1,5 @@
-//! Collectives: runs schedules. The transfers of a round go all at once, then its local work, then the next round.
+//! Collectives: runs schedules, round by round. A round begins all its transfers together, and does its local work when
+//! they have ended.
 //!
 //! Messages of a collective carry its number, so ranks may be several collectives apart. Local work may take long, and
 //! may call a user's operator: it becomes a [`LocalWork`], which the driving thread does without the lock.
@@ -49,16 +50,16 @@ pub(crate) enum CollectiveStart {
 /// Work of a collective, with its scratch memory.
 #[derive(Clone)]
 struct Work {
-    of: CollectiveWork,
+    collective: CollectiveWork,
     scratch: TransferMemory,
 }
 
 impl Work {
     fn piece(&self, span: AreaSpan) -> Piece {
-        let element = self.of.element;
+        let element = self.collective.element;
         let area = match span.area {
-            Area::Input => &self.of.input,
-            Area::Output => &self.of.output,
+            Area::Input => &self.collective.input,
+            Area::Output => &self.collective.output,
             Area::Scratch => &self.scratch,
         };
         area.piece(span.offset * element..(span.offset + span.count) * element)
@@ -72,8 +73,8 @@ pub(super) struct RunningCollective {
     pub(super) members: Arc<[Rank]>,
     request: Key,
     work: Work,
-    /// Work that follows, where the current work is an exchange of cards.
-    then: Option<Work>,
+    /// Work that follows, if the current work is an exchange of cards.
+    after_exchange: Option<Work>,
     round: usize,
     /// Number of transfers of this round that have not ended.
     pub(super) outstanding: usize,
@@ -103,7 +104,7 @@ impl RunningCollective {
 
     /// Whether the collective exchanges what members are about to call.
     pub(super) fn is_checking(&self) -> bool {
-        self.then.is_some()
+        self.after_exchange.is_some()
     }
 }
 
@@ -122,18 +123,18 @@ pub(crate) struct LocalWork {
 impl LocalWork {
     /// Does the work. Returns its collective and, if an operator panicked, the message of the panic.
     pub(super) fn run(self) -> (Key, Result<(), String>) {
-        let Work { of, scratch } = &self.work;
-        let [input, output, scratch] = [&of.input, &of.output, scratch].map(TransferMemory::whole);
-        let steps = &of.schedule.rounds[self.round].local;
+        let Work { collective, scratch } = &self.work;
+        let [input, output, scratch] = [&collective.input, &collective.output, scratch].map(TransferMemory::whole);
+        let steps = &collective.schedule.rounds[self.round].local;
         let run = |input: &[u8], output: &mut [u8], scratch: &mut [u8]| {
             let mut areas = Areas {
                 input,
                 output,
                 scratch,
-                element: of.element,
+                element: collective.element,
             };
             let steps = steps.iter();
-            steps.for_each(|step| areas.local(step, of.reduction.as_ref()));
+            steps.for_each(|step| areas.local(step, collective.reduction.as_ref()));
         };
         let work = || input.read(|input| output.write(|output| scratch.write(|scratch| run(input, output, scratch))));
         let result = match catch_unwind(AssertUnwindSafe(work)) {
@@ -169,12 +170,12 @@ impl Protocol {
         let lost = lost.next().copied().unwrap_or(self.me);
         let error = error.or_else(|| self.departure(lost, during));
         let is_to_run = error.is_none();
-        let mut with_scratch = |of: CollectiveWork| {
-            let bytes = of.schedule.scratch.saturating_mul(of.element);
+        let mut with_scratch = |collective: CollectiveWork| {
+            let bytes = collective.schedule.scratch.saturating_mul(collective.element);
             let scratch = self.scratch(if is_to_run { bytes } else { 0 });
-            Work { of, scratch }
+            Work { collective, scratch }
         };
-        let (work, then) = match start {
+        let (work, after_exchange) = match start {
             CollectiveStart::Given(work) | CollectiveStart::Built { work, exchange: None } => {
                 (with_scratch(work), None)
             }
@@ -189,7 +190,7 @@ impl Protocol {
             members,
             request,
             work,
-            then,
+            after_exchange,
             round: 0,
             outstanding: 0,
             is_at_work: false,
@@ -233,7 +234,9 @@ impl Protocol {
         let element = work.element.max(1);
         let (input, output) = (work.input.len(), work.output.len());
         if !input.is_multiple_of(element) || !output.is_multiple_of(element) {
-            return wrong(format!("elements of {element} bytes in {input} and {output}"));
+            return wrong(format!(
+                "input and output, of {input} and {output} bytes, are not whole elements of {element} bytes"
+            ));
         }
         let Some(rank) = members.iter().position(|rank| *rank == self.me) else {
             return wrong("this member is not of its communicator".into());
@@ -241,11 +244,11 @@ impl Protocol {
         let rounds = &work.schedule.rounds;
         let is_mediated = |step: &Step| matches!(step, Step::Publish { .. } | Step::Fetch { .. });
         if !self.is_stored() && rounds.iter().any(|round| round.transfers.iter().any(is_mediated)) {
-            return wrong("it publishes objects, and these links are direct".into());
+            return wrong("it publishes objects, which these links cannot do: they are direct".into());
         }
         let reduces = |step: &Step| matches!(step, Step::Reduce { .. });
         if work.reduction.is_none() && rounds.iter().any(|round| round.local.iter().any(reduces)) {
-            return wrong("it reduces, and was given nothing to reduce by".into());
+            return wrong("it reduces, and no reduction was given".into());
         }
         let (rank, ranks) = (rank as Rank, members.len() as Rank);
         let checked = work.schedule.check(rank, ranks, input / element, output / element);
@@ -256,7 +259,7 @@ impl Protocol {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
         };
-        let schedule = Arc::clone(&running.work.of.schedule);
+        let schedule = Arc::clone(&running.work.collective.schedule);
         let Some(round) = schedule.rounds.get(running.round) else {
             return self.end(key);
         };
@@ -295,7 +298,7 @@ impl Protocol {
                     };
                     self.send(to, address, body, owner);
                 }
-                // Refused before.
+                // `check_start` has refused steps that these links cannot do.
                 _ => running.outstanding -= 1,
             }
         }
@@ -330,7 +333,7 @@ impl Protocol {
                 continue;
             }
             let round = running.round;
-            let rounds = &running.work.of.schedule.rounds;
+            let rounds = &running.work.collective.schedule.rounds;
             let has_work = rounds.get(round).is_some_and(|round| !round.local.is_empty());
             if running.error.is_some() {
                 self.end(key);
@@ -361,7 +364,7 @@ impl Protocol {
         match result {
             _ if has_failed => self.end(key),
             Ok(()) => self.next_round(key),
-            // The failure puts the collective among those that are ready.
+            // The failure queues the collective in `ready`.
             Err(message) => self.fail_collective(key, Error::OperatorPanicked { during, message }),
         }
     }
@@ -377,9 +380,12 @@ impl Protocol {
     fn end(&mut self, key: Key) {
         if let Some(running) = self.collectives.get_mut(key)
             && running.error.is_none()
-            && let Some(then) = running.then.take()
+            && let Some(work) = running.after_exchange.take()
         {
-            let Work { of: exchange, scratch } = std::mem::replace(&mut running.work, then);
+            let Work {
+                collective: exchange,
+                scratch,
+            } = std::mem::replace(&mut running.work, work);
             running.error = exchange.output.whole().read(first_difference).flatten();
             running.round = 0;
             let differs = running.error.is_some();

@@ -102,7 +102,7 @@ mod tests {
     use hotlease_wire::comm::frame::{EAGER_BYTES_MAX, SMALL_BYTES_MAX};
 
     #[test]
-    fn who_takes_what_comes_never_stops_the_sender() {
+    fn a_receiver_that_takes_its_messages_never_stops_the_sender() {
         for size in [2, 8, RANKS_MAX] {
             let (mut spender, mut lender) = (Spender::new(size), Lender::new(size));
             for number in 0..10_000_u64 {

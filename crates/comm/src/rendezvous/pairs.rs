@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_again_takes_its_own_place() {
+    fn a_member_that_asks_again_replaces_its_earlier_request() {
         let mut pairs = Pairs::default();
         assert_eq!(pairs.ask(KEY, &between(3, 1), 10, 1), PairResult::Waits);
         assert_eq!(pairs.ask(KEY, &between(3, 1), 11, 1), PairResult::Repeated(10));

@@ -84,7 +84,7 @@ fn one_process_is_a_communicator_without_a_rendezvous() {
 }
 
 #[test]
-fn who_gives_up_is_told_to_the_others() {
+fn a_member_that_gives_up_is_reported_to_the_others() {
     each(2, as_they_are, |all| {
         if all.rank() == 1 {
             return all.abort();

@@ -2,7 +2,7 @@
 
 use crate::group::{self, each_over, options, pattern, rendezvous, until};
 use hotlease_comm::{Communicator, Error, JoinRejection, LinkChoice, Operator, Pattern, Route};
-use hotlease_fabric::ofi::providers::named;
+use hotlease_fabric::ofi::providers::find_provider;
 use hotlease_fabric::ofi::{Libfabric, OfiError};
 use std::process::Command;
 use std::thread::scope;
@@ -20,7 +20,7 @@ fn over(provider: &str) -> LinkChoice {
 /// Returns whether this host has a provider.
 fn has(provider: &str) -> bool {
     let loopback = "127.0.0.1".parse().expect("an address");
-    let found = Libfabric::load().and_then(|library| named(&library, provider, Some(loopback)));
+    let found = Libfabric::load().and_then(|library| find_provider(&library, provider, Some(loopback)));
     found
         .inspect_err(|error: &OfiError| eprintln!("skipped: {error}"))
         .is_ok()
@@ -87,7 +87,7 @@ fn told(links: [LinkChoice; 2]) -> [Error; 2] {
 }
 
 #[test]
-fn who_has_chosen_another_provider_is_told_to_choose_the_same() {
+fn a_member_with_another_provider_is_told_to_choose_the_same() {
     if !has("tcp;ofi_rxm") || !has("udp;ofi_rxd") {
         return;
     }
@@ -99,7 +99,7 @@ fn who_has_chosen_another_provider_is_told_to_choose_the_same() {
 }
 
 #[test]
-fn who_has_chosen_libfabric_does_not_meet_who_has_not() {
+fn members_with_libfabric_do_not_meet_members_without() {
     if !has("tcp") {
         return;
     }

@@ -142,13 +142,13 @@ impl PeerBell {
         check_sealed(memory.as_fd(), PAGE_BYTES as u64)?;
         let shared = BellMemory::map(&memory)?;
         if shared.page().key.load(Ordering::Acquire) != place.key {
-            return Err(MemoryError::NotMeant);
+            return Err(MemoryError::OtherObject);
         }
         // Opened for reading too: so the pipe always has a reader, and writing raises no signal when the other process
         // is gone.
         let pipe = File::from(open(place.process, place.pipe).map_err(system("open a pipe beside"))?);
         if !pipe.metadata().is_ok_and(|status| status.file_type().is_fifo()) {
-            return Err(MemoryError::NotMeant);
+            return Err(MemoryError::OtherObject);
         }
         Ok(Self { shared, pipe })
     }

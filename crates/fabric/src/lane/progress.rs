@@ -98,7 +98,7 @@ impl LaneRoom {
 pub(super) struct ReaderProgress {
     capacity: u64,
     pub(super) taken: LaneCount,
-    told: LaneCount,
+    reported: LaneCount,
 }
 
 impl ReaderProgress {
@@ -106,7 +106,7 @@ impl ReaderProgress {
         Self {
             capacity,
             taken: LaneCount::default(),
-            told: LaneCount::default(),
+            reported: LaneCount::default(),
         }
     }
 
@@ -114,12 +114,12 @@ impl ReaderProgress {
     /// wait for, which is at most half of the bytes. Returns whether the writer waits and must be woken.
     #[inline]
     pub(super) fn report(&mut self, control: &LaneControl) -> bool {
-        let lines = self.taken.lines - self.told.lines;
-        let bytes = self.taken.bytes - self.told.bytes;
+        let lines = self.taken.lines - self.reported.lines;
+        let bytes = self.taken.bytes - self.reported.bytes;
         if lines < LINES / 4 && bytes < self.capacity / 4 {
             return false;
         }
-        self.told = self.taken;
+        self.reported = self.taken;
         control.taken.0[0].store(self.taken.lines, Ordering::Release);
         control.taken.0[1].store(self.taken.bytes, Ordering::Release);
         // Pairs with the fence in `LaneRoom::stall`.

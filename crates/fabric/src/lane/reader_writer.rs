@@ -278,7 +278,7 @@ impl LaneReader {
         placed.map_err(system("map", size))?;
         let space = LaneMemory::of(mapping, capacity);
         if space.control().key.load(Ordering::Acquire) != key {
-            return Err(MemoryError::NotMeant);
+            return Err(MemoryError::OtherObject);
         }
         Ok(Self::on(space))
     }

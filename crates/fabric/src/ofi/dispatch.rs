@@ -162,7 +162,7 @@ impl PortState {
 mod tests {
     use super::*;
     use crate::ofi::counters::Counters;
-    use crate::ofi::providers::named;
+    use crate::ofi::providers::find_provider;
     use crate::ofi::{Libfabric, Port};
     use crate::shm::NearRing;
     use hotlease_wire::connection::RingShape;
@@ -174,7 +174,7 @@ mod tests {
     /// Opens a port with a channel, and makes the prefix of a frame for it. `None` without libfabric.
     fn channel() -> Option<(Arc<Port>, NearRing, impl Drop, Prefix)> {
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let provider = Libfabric::load().and_then(|library| named(&library, "tcp;ofi_rxm", Some(local)));
+        let provider = Libfabric::load().and_then(|library| find_provider(&library, "tcp;ofi_rxm", Some(local)));
         let provider = provider.inspect_err(|error| eprintln!("skipped: {error}")).ok()?;
         let port = Port::open(&provider).unwrap();
         let shape = RingShape {

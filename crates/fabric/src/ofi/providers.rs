@@ -25,8 +25,8 @@ pub enum Addressing {
 pub enum TestStatus {
     /// The conformance suite runs on the provider wherever the library has it.
     Conformance,
-    /// Coded from manual pages and sources; no such hardware was at hand.
-    No,
+    /// Not tested: written from manual pages and sources, as no such hardware was at hand.
+    Untested,
 }
 
 /// Known properties of a provider.
@@ -40,7 +40,7 @@ pub struct Quirks {
     /// provider claims FI_ORDER_SAW. Otherwise writes request delivery and are waited for.
     pub trust_send_after_write: bool,
     /// Whether the source address of a message is reliable and cheap to get.
-    pub source: bool,
+    pub reports_source: bool,
     /// Longest payload that travels in the message; a longer one is written ahead by RMA.
     pub eager_bytes: u32,
     /// Receive buffers of a port; messages that find none wait in the provider or in the network.
@@ -54,14 +54,15 @@ pub struct Quirks {
     pub tested: TestStatus,
     /// Known faults, and workarounds.
     pub trouble: &'static str,
-    /// Source of the row's content.
-    pub learned: &'static str,
+    /// Origin of the row's content: manual pages, measurements.
+    pub evidence: &'static str,
 }
 
 /// Eager limit of adapters: about where a copy costs as much as a second operation.
 const EAGER_BYTES: u32 = 4096;
-/// Over sockets a second operation is a system call more on each side: 8128 bytes and back took 1.10 times
-/// the raw ping-pong in one message, 1.53 times written ahead. A whole entry of the default size fits.
+/// Eager limit of sockets, where a second operation costs each side one more system call: 8128 bytes and back took 1.10
+/// times the raw ping-pong as one message, and 1.53 times with the payload written ahead. A whole entry of the default
+/// size fits.
 const EAGER_BYTES_SOCKETS: u32 = hotlease_wire::limits::ENTRY_BYTES_DEFAULT;
 
 /// Receive buffers of adapters: there a message that finds no buffer is refused and sent again after a pause.
@@ -78,67 +79,67 @@ pub const PROVIDERS: &[Quirks] = &[
         addressing: Addressing::Adapter,
         // Sends and writes may take different paths through the switches.
         trust_send_after_write: false,
-        source: true,
+        reports_source: true,
         eager_bytes: EAGER_BYTES,
         receives: RECEIVES,
         wait_fd: true,
         survives_peer: true,
-        tested: TestStatus::No,
+        tested: TestStatus::Untested,
         trouble: "needs a service id that the user may use; wait descriptors need FI_CXI_DEFAULT_CQ_SIZE room",
-        learned: "fi_cxi(7)",
+        evidence: "fi_cxi(7)",
     },
     Quirks {
         name: "verbs;ofi_rxm",
         addressing: Addressing::Ip,
         trust_send_after_write: true,
-        source: true,
+        reports_source: true,
         eager_bytes: EAGER_BYTES,
         receives: RECEIVES,
         wait_fd: true,
         survives_peer: true,
-        tested: TestStatus::No,
+        tested: TestStatus::Untested,
         trouble: "locked memory limit (ulimit -l); fork needs IBV_FORK_SAFE or kernel 5.12 copy-on-fork",
-        learned: "fi_verbs(7), fi_rxm(7); a reliable connection places in order",
+        evidence: "fi_verbs(7), fi_rxm(7); a reliable connection places in order",
     },
     Quirks {
         name: "efa",
         addressing: Addressing::Adapter,
         // Scalable reliable datagrams arrive in any order; the provider sorts sends only.
         trust_send_after_write: false,
-        source: true,
+        reports_source: true,
         eager_bytes: EAGER_BYTES,
         receives: RECEIVES,
         wait_fd: false,
         survives_peer: true,
-        tested: TestStatus::No,
+        tested: TestStatus::Untested,
         trouble: "no wait object before 1.20; fork needs FI_EFA_FORK_SAFE=1; RMA without delivery is emulated",
-        learned: "fi_efa(7)",
+        evidence: "fi_efa(7)",
     },
     Quirks {
         name: "opx",
         addressing: Addressing::Adapter,
         trust_send_after_write: false,
-        source: true,
+        reports_source: true,
         eager_bytes: EAGER_BYTES,
         receives: RECEIVES,
         wait_fd: false,
         survives_peer: true,
-        tested: TestStatus::No,
+        tested: TestStatus::Untested,
         trouble: "no wait object; registers by offset (FI_MR_SCALABLE only in old versions)",
-        learned: "fi_opx(7)",
+        evidence: "fi_opx(7)",
     },
     Quirks {
         name: "psm2",
         addressing: Addressing::Adapter,
         trust_send_after_write: false,
-        source: true,
+        reports_source: true,
         eager_bytes: EAGER_BYTES,
         receives: RECEIVES,
         wait_fd: false,
         survives_peer: true,
-        tested: TestStatus::No,
+        tested: TestStatus::Untested,
         trouble: "one endpoint per process unless PSM2_MULTI_EP=1; wait descriptors need a progress thread",
-        learned: "fi_psm2(7)",
+        evidence: "fi_psm2(7)",
     },
     // `tcp` and `net` are the same provider: RDM over TCP without a layer between was called `net` up to 1.17, `tcp`
     // since 1.18.
@@ -146,20 +147,20 @@ pub const PROVIDERS: &[Quirks] = &[
         name: "tcp",
         addressing: Addressing::Ip,
         trust_send_after_write: true,
-        source: true,
+        reports_source: true,
         eager_bytes: EAGER_BYTES_SOCKETS,
         receives: RECEIVES_SOCKETS,
         wait_fd: true,
         survives_peer: true,
         tested: TestStatus::Conformance,
         trouble: "keys and bounds of RMA are not checked before the initiator is told of success",
-        learned: "fi_tcp(7), measured with 2.4: one stream for each peer, in order",
+        evidence: "fi_tcp(7), measured with 2.4: one stream for each peer, in order",
     },
     Quirks {
         name: "net",
         addressing: Addressing::Ip,
         trust_send_after_write: true,
-        source: true,
+        reports_source: true,
         eager_bytes: EAGER_BYTES_SOCKETS,
         receives: RECEIVES_SOCKETS,
         wait_fd: true,
@@ -167,13 +168,13 @@ pub const PROVIDERS: &[Quirks] = &[
         tested: TestStatus::Conformance,
         trouble: "as tcp; loses a descriptor for each endpoint that is closed before its connection is set up, \
                   0.6 KB for each endpoint, and 0.7 KB for each connection that it accepts",
-        learned: "measured with 1.17 (valgrind), and its sources",
+        evidence: "measured with 1.17 (valgrind), and its sources",
     },
     Quirks {
         name: "tcp;ofi_rxm",
         addressing: Addressing::Ip,
         trust_send_after_write: true,
-        source: true,
+        reports_source: true,
         eager_bytes: EAGER_BYTES_SOCKETS,
         receives: RECEIVES_SOCKETS,
         wait_fd: true,
@@ -181,14 +182,14 @@ pub const PROVIDERS: &[Quirks] = &[
         tested: TestStatus::Conformance,
         trouble: "8 to 10 us slower than tcp or net; keeps memory of endpoints that were connected and \
                   closed: 0.5 MiB each with 1.17; 2.4 kept nothing in most runs, 117 MiB of 100 in one",
-        learned: "fi_rxm(7), measured with 1.17 and 2.4",
+        evidence: "fi_rxm(7), measured with 1.17 and 2.4",
     },
     Quirks {
         name: "udp;ofi_rxd",
         addressing: Addressing::Ip,
         trust_send_after_write: true,
         // With several peers it names the wrong ones (measured with 1.17 and 2.4).
-        source: false,
+        reports_source: false,
         eager_bytes: EAGER_BYTES_SOCKETS,
         // With 16, two dozen channels at once lost a message for good under load (2.4).
         receives: RECEIVES,
@@ -198,13 +199,13 @@ pub const PROVIDERS: &[Quirks] = &[
         trouble: "large transfers are slow; no wait object (FI_GETWAIT: function not implemented); 1.17 \
                   never forgets a peer: a client that gets the UDP port of an earlier one of the same \
                   worker is not heard, and says so after its probe's time; 2.4 hears it",
-        learned: "fi_rxd(7), measured with 1.17 and 2.4",
+        evidence: "fi_rxd(7), measured with 1.17 and 2.4",
     },
     Quirks {
         name: "shm",
         addressing: Addressing::Node,
         trust_send_after_write: false,
-        source: true,
+        reports_source: true,
         eager_bytes: EAGER_BYTES,
         receives: RECEIVES_SOCKETS,
         wait_fd: false,
@@ -214,7 +215,7 @@ pub const PROVIDERS: &[Quirks] = &[
                   of, an endpoint of \
                   the same process that was closed is a segmentation fault; for conformance only, the \
                   transport shm of this crate is 2 to 4 times faster",
-        learned: "fi_shm(7), measured with 1.17 and 2.4",
+        evidence: "fi_shm(7), measured with 1.17 and 2.4",
     },
 ];
 
@@ -282,7 +283,7 @@ pub fn remote_providers(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec
 }
 
 /// The provider of this name, or the reason why it is not available.
-pub fn named(library: &Arc<Libfabric>, name: &str, source: Option<IpAddr>) -> Result<Provider, OfiError> {
+pub fn find_provider(library: &Arc<Libfabric>, name: &str, source: Option<IpAddr>) -> Result<Provider, OfiError> {
     let quirks = PROVIDERS.iter().find(|quirks| quirks.name == name);
     let quirks = quirks.ok_or_else(|| OfiError::Unusable {
         provider: name.to_owned(),
@@ -299,7 +300,7 @@ fn provider(library: &Arc<Libfabric>, quirks: &'static Quirks, source: Option<Ip
     let mut hints = library.new_info().ok_or_else(|| unusable("out of memory"))?;
     hints.set_provider(quirks.name);
     let top = hints.top_mut();
-    top.caps = ffi::FI_MSG | ffi::FI_RMA | if quirks.source { ffi::FI_SOURCE } else { 0 };
+    top.caps = ffi::FI_MSG | ffi::FI_RMA | if quirks.reports_source { ffi::FI_SOURCE } else { 0 };
     top.mode = ffi::FI_CONTEXT | ffi::FI_CONTEXT2;
     hints.endpoint_mut().type_ = ffi::FI_EP_RDM;
     let domain = hints.domain_mut();
@@ -360,7 +361,7 @@ mod tests {
     #[test]
     fn every_row_says_where_it_was_learned_and_no_name_comes_twice() {
         for (number, row) in PROVIDERS.iter().enumerate() {
-            assert!(!row.learned.is_empty() && !row.trouble.is_empty(), "{}", row.name);
+            assert!(!row.evidence.is_empty() && !row.trouble.is_empty(), "{}", row.name);
             assert!(
                 PROVIDERS[..number].iter().all(|other| other.name != row.name),
                 "{}",

@@ -139,7 +139,7 @@ fn refused(fabric: &Fabric, forgery: &Forgery) {
 
 /// A stranger that has everything that a client was given, but is not that client.
 fn stranger_is_refused(fabric: &Fabric) {
-    if !fabric.provider.quirks().source {
+    if !fabric.provider.quirks().reports_source {
         return eprintln!("a frame with stolen keys gets through: the provider names no sources");
     }
     let (client, slot, stranger) = (fabric.port(), fabric.port(), fabric.port());

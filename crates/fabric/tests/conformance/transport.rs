@@ -113,7 +113,7 @@ impl Fabric {
             Err(error) => panic!("{error}"),
         };
         let loopback = "127.0.0.1".parse().unwrap();
-        match providers::named(&library, name, Some(loopback)) {
+        match providers::find_provider(&library, name, Some(loopback)) {
             Ok(provider) => {
                 eprintln!("{library:?}: {provider:?}");
                 test(&Self { provider });

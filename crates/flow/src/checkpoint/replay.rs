@@ -96,8 +96,8 @@ impl<S: ByteSource> Scan<S> {
         }))
     }
 
-    /// The next whole record from here on. Any offset may be the beginning of one, even inside the value of a torn
-    /// record, because appending went on there.
+    /// The next whole record from here on. A record may begin at any offset, even inside the value of a torn record,
+    /// because the next one was appended there.
     fn next_record(&mut self) -> io::Result<Option<CheckpointRecord>> {
         while self.at < self.end {
             if let Some(record) = self.record_here()? {

@@ -8,8 +8,8 @@ use crate::nodes::TaskState;
 impl<P, R, E> Flow<P, R, E> {
     /// Applies an event, and appends the resulting actions to `actions`.
     pub fn step(&mut self, event: FlowEvent<R, E>, actions: &mut Vec<FlowAction<P, R, E>>) -> Reaction {
-        let heard = match event {
-            FlowEvent::WorkerUp { worker, credits } => taken(self.workers.set(worker, credits)),
+        let reaction = match event {
+            FlowEvent::WorkerUp { worker, credits } => applied_if(self.workers.set(worker, credits)),
             FlowEvent::WorkerDown { worker } => self.worker_down(worker, actions),
             FlowEvent::Ended { task, attempt, outcome } => self.on_ended(task, attempt, outcome, actions),
             FlowEvent::Cancel { task } => self.cancel(task, actions),
@@ -20,7 +20,7 @@ impl<P, R, E> Flow<P, R, E> {
             FlowEvent::CopyLost { task, worker } => self.on_copy_lost(task, worker, actions),
         };
         self.settle(actions);
-        heard
+        reaction
     }
 
     fn on_ended(
@@ -101,7 +101,7 @@ impl<P, R, E> Flow<P, R, E> {
     pub(super) fn make_ready(&mut self, index: u32) {
         let node = self.nodes.at_mut(index);
         let Some(payload) = node.replace_state(TaskState::Vacant).into_payload() else {
-            unreachable!("only what has a payload gets ready");
+            unreachable!("only a task with a payload becomes ready");
         };
         node.state = TaskState::Ready(payload);
         self.ready.push(index, node.priority, node.sequence);
@@ -224,11 +224,11 @@ impl<P, R, E> Flow<P, R, E> {
     }
 }
 
-fn taken(is: bool) -> Reaction {
-    if is { Reaction::Applied } else { Reaction::Stale }
+fn applied_if(is_applied: bool) -> Reaction {
+    if is_applied { Reaction::Applied } else { Reaction::Stale }
 }
 
-/// Hands back the value of a report that does not belong to a present run.
+/// Hands back the value of a report that does not belong to the task's present run.
 fn hand_back_stale<P, R, E>(
     task: TaskId,
     outcome: RunOutcome<R, E>,

@@ -130,11 +130,11 @@ impl Cache {
 
     /// Removes an image that is not in use; the caller holds `work`. Returns whether it was removed.
     pub(crate) fn remove_held(&self, id: &ImageId) -> io::Result<bool> {
-        let used = self.of("use", id);
+        let used = self.place("use", id);
         let Some(_lock) = Lock::try_exclusive(&used)? else {
             return Ok(false);
         };
-        let at = self.of("mounts", id);
+        let at = self.place("mounts", id);
         let state = crate::mount::state(&at)?;
         // Without a holder of `use` a process may still work in the mount: then it is in use.
         if state != crate::mount::MountState::Unmounted && crate::mount::unmount(&at, state).is_err() {
@@ -142,7 +142,7 @@ impl Cache {
         }
         fs::remove_file(self.image(id))?;
         for folder in ["stamps", "traces", "use"] {
-            let _ = fs::remove_file(self.of(folder, id));
+            let _ = fs::remove_file(self.place(folder, id));
         }
         let _ = fs::remove_dir(at);
         Ok(true)

@@ -52,7 +52,7 @@ impl Cache {
         };
         if let Some(neighbours) = &self.options.neighbours {
             let at = Cell::new(0);
-            for offer in neighbours.of(id, &at) {
+            for offer in neighbours.offers(id, &at) {
                 let from = PathBuf::from(offer.from);
                 match incoming.add(&from, offer.content, offer.bytes) {
                     Ok(()) => {
@@ -88,7 +88,7 @@ impl Cache {
         advise_sequential(&file);
         check_id(id, hash(file, &image, |_| Ok(()))?.0, &image)?;
         if before == stamp(&image) {
-            self.note_right(id);
+            self.note_correct(id);
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Cache {
         let outcome = self.read_again(id);
         if let Err(ImageError::Damaged { .. }) = &outcome {
             // Users of the mount keep it; the next fetch fetches the image again.
-            let _ = fs::remove_file(self.of("stamps", id));
+            let _ = fs::remove_file(self.place("stamps", id));
             let _ = self.remove_held(id);
         }
         outcome
@@ -117,18 +117,18 @@ impl Cache {
 
     /// Rest of the stamp, if the stamp belongs to the present file.
     fn stamp_rest(&self, id: &ImageId) -> Option<String> {
-        let noted = fs::read_to_string(self.of("stamps", id)).ok()?;
+        let noted = fs::read_to_string(self.place("stamps", id)).ok()?;
         Some(noted.strip_prefix(&stamp(&self.image(id))?)?.to_owned())
     }
 
     fn note(&self, id: &ImageId, more: &str) {
         // A failure is harmless: without a stamp the image is read again the next time.
         if let Some(stamp) = stamp(&self.image(id)) {
-            let _ = fs::write(self.of("stamps", id), stamp + more);
+            let _ = fs::write(self.place("stamps", id), stamp + more);
         }
     }
 
-    pub(crate) fn note_right(&self, id: &ImageId) {
+    pub(crate) fn note_correct(&self, id: &ImageId) {
         self.note(id, "");
     }
 

@@ -18,13 +18,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Image that is being fetched. Dropped before it is published, it is removed.
+/// Image that is being fetched. Dropping it before it is published removes the image.
 pub(crate) struct Transfer<'a> {
     cache: &'a Cache,
     id: &'a ImageId,
-    announced: Announcement<'a>,
+    announcement: Announcement<'a>,
     path: PathBuf,
-    begun: Option<TransferFile>,
+    file: Option<TransferFile>,
 }
 
 struct TransferFile {
@@ -41,20 +41,20 @@ impl<'a> Transfer<'a> {
         Self {
             cache,
             id,
-            announced: cache.arrivals.announce(id),
-            path: cache.of("incoming", id),
-            begun: None,
+            announcement: cache.arrivals.announce(id),
+            path: cache.place("incoming", id),
+            file: None,
         }
     }
 
     /// Number of bytes that have arrived; the next source continues after them.
     pub fn written(&self) -> u64 {
-        self.begun.as_ref().map_or(0, |begun| begun.written)
+        self.file.as_ref().map_or(0, |file| file.written)
     }
 
     /// Discards what has arrived; the next source starts anew.
     pub fn restart(&mut self) {
-        if self.begun.take().is_some() {
+        if self.file.take().is_some() {
             // Readers keep the open file.
             let _ = fs::remove_file(&self.path);
         }
@@ -64,18 +64,21 @@ impl<'a> Transfer<'a> {
     /// After an error of the source, what arrived before stays for the next source, unless it is known to be wrong.
     pub fn add(&mut self, from: &Path, content: impl Read, bytes: u64) -> Result<(), ImageError> {
         check_limit("bytes of the image", bytes, self.cache.options.limits.image_bytes)?;
-        let mut begun = match self.begun.take() {
-            Some(begun) => begun,
+        let mut file = match self.file.take() {
+            Some(file) => file,
             None => self.begin(bytes)?,
         };
-        let outcome = match begun.bytes == bytes {
-            true => self.take(&mut begun, from, content),
-            false => Err(damaged(from, "it is not as long as another source says")),
+        let outcome = match file.bytes == bytes {
+            true => self.take(&mut file, from, content),
+            false => Err(damaged(
+                from,
+                "its length differs from the one that another source states",
+            )),
         };
         let is_right = outcome.is_ok();
         // After a broken transfer the next source may continue.
-        let goes_on = begun.bytes == bytes && begun.written < bytes;
-        self.begun = Some(begun);
+        let goes_on = file.bytes == bytes && file.written < bytes;
+        self.file = Some(file);
         if !is_right && !goes_on {
             self.restart();
         }
@@ -92,7 +95,7 @@ impl<'a> Transfer<'a> {
                 .truncate(true)
                 .open(path)
                 .map_err(io("make", path))?;
-            // Allocate all bytes now: their place on the disk is certain, and the cache's limit counts them before
+            // Allocates all bytes now: so their place on the disk is certain, and the cache's limit counts them before
             // they arrive.
             let size = i64::try_from(bytes).unwrap_or(i64::MAX);
             posix_fallocate(&to, 0, size.max(1))
@@ -107,7 +110,7 @@ impl<'a> Transfer<'a> {
                 return Err(error);
             }
         };
-        self.announced.begin(Arc::clone(&to), bytes);
+        self.announcement.begin(Arc::clone(&to), bytes);
         Ok(TransferFile {
             to,
             bytes,
@@ -116,45 +119,45 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    fn take(&self, begun: &mut TransferFile, from: &Path, mut content: impl Read) -> Result<(), ImageError> {
+    fn take(&self, file: &mut TransferFile, from: &Path, mut content: impl Read) -> Result<(), ImageError> {
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
             let read = match content.read(&mut chunk) {
-                Ok(0) if begun.written < begun.bytes => return Err(damaged(from, "it ends before its end")),
-                Ok(0) => return check_id(self.id, ImageId::of(&begun.hasher), from),
+                Ok(0) if file.written < file.bytes => {
+                    return Err(damaged(from, "it ends before the length that it states"));
+                }
+                Ok(0) => return check_id(self.id, ImageId::of(&file.hasher), from),
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(io("read", from)(error)),
             };
-            if read as u64 > begun.bytes - begun.written {
-                // Mark it as complete, so that no source continues it.
-                begun.written = begun.bytes;
+            if read as u64 > file.bytes - file.written {
+                // Marks the file as complete, so that no source continues it.
+                file.written = file.bytes;
                 return Err(damaged(from, "it grows while it is read"));
             }
-            begun.hasher.update(&chunk[..read]);
-            (&*begun.to)
-                .write_all(&chunk[..read])
-                .map_err(io("write", &self.path))?;
-            begun.written += read as u64;
-            self.announced.add_written(read as u64);
+            file.hasher.update(&chunk[..read]);
+            (&*file.to).write_all(&chunk[..read]).map_err(io("write", &self.path))?;
+            file.written += read as u64;
+            self.announcement.add_written(read as u64);
         }
     }
 
     /// Publishes the image, which is complete and correct, under its name in the cache.
     pub fn publish(mut self) -> Result<(), ImageError> {
-        let Some(TransferFile { to, .. }) = &self.begun else {
+        let Some(TransferFile { to, .. }) = &self.file else {
             return Ok(());
         };
-        // Set regardless of the umask: for root, users without rights read the image. No other user can enter the
+        // Set regardless of the umask: under root, users without rights read the image. No other user can enter the
         // folder.
         let readable = fs::Permissions::from_mode(0o644);
         to.set_permissions(readable)
             .map_err(io("set the mode of", &self.path))?;
         let image = image_file(&self.cache.path().join("images"), self.id);
         fs::rename(&self.path, &image).map_err(io("publish", &image))?;
-        self.begun = None;
-        self.cache.note_right(self.id);
-        self.announced.set_complete();
+        self.file = None;
+        self.cache.note_correct(self.id);
+        self.announcement.set_complete();
         Ok(())
     }
 }

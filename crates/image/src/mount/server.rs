@@ -1,9 +1,9 @@
 //! FUSE mounts for root, without root parsing images that any user may have packed.
 //!
 //! Root opens the connection and mounts it. squashfuse gets the open connection and the open image. It runs as a user
-//! that owns nothing, and that no other server of this process has: a server could debug those of its own user. The
-//! author of an image does not choose the user; a hash of the image would be the author's choice. An attacker that takes
-//! over a server can lie about its image, and do what any stranger on the node can do.
+//! that owns nothing, and that no other server of this process has: a server could debug others of its user. The user is
+//! random; if it followed from the image's hash, the author of an image could choose it. An attacker that takes over a
+//! server can lie about its image, and do what any stranger on the node can do.
 
 use crate::ImageId;
 use crate::error::ImageError;
@@ -27,31 +27,31 @@ const USERS: u32 = 65_536;
 /// Time limit for a server's first answer: it reads the image's first and last blocks.
 const UP_WITHIN: Duration = Duration::from_secs(20);
 /// Limit of output that is kept, bytes.
-const SAID_BYTES_MAX: u64 = 4096;
+const OUTPUT_BYTES_MAX: u64 = 4096;
 
 /// Users of the servers of this process.
-static TAKEN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+static USERS_IN_USE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// User of one server, as long as this value lives.
 struct ServerUser(u32);
 
 impl ServerUser {
-    /// Takes the first free user from this place on; `None`: all are taken.
+    /// Takes the first free user from number `first` of the range on; `None`: all are in use.
     fn take(first: u32) -> Option<Self> {
-        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = USERS_IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut users = (0..USERS).map(|next| USER_FIRST + (first % USERS + next) % USERS);
         users.find(|user| taken.insert(*user)).map(Self)
     }
 
     fn random() -> Option<Self> {
-        // Each state has random keys.
+        // Each `RandomState` has random keys.
         Self::take(RandomState::new().hash_one(0) as u32)
     }
 }
 
 impl Drop for ServerUser {
     fn drop(&mut self) {
-        let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = USERS_IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         taken.remove(&self.0);
     }
 }
@@ -128,22 +128,22 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
     }
     // The server may have ended already.
     let _ = child.kill();
-    let said = wait_for_output(&mut child);
-    Err(format!("squashfuse does not serve it ({said})"))
+    let output = wait_for_output(&mut child);
+    Err(format!("squashfuse does not serve it ({output})"))
 }
 
 /// Waits for the end of the server; returns its last output, or its exit status.
 fn wait_for_output(child: &mut Child) -> String {
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     if let Some(mut from) = child.stderr.take() {
-        let _ = from.by_ref().take(SAID_BYTES_MAX).read_to_end(&mut said);
+        let _ = from.by_ref().take(OUTPUT_BYTES_MAX).read_to_end(&mut output);
         let _ = io::copy(&mut from, &mut io::sink());
     }
     let ended = child.wait();
-    let said = String::from_utf8_lossy(&said).trim().replace('\n', "; ");
-    match (said.is_empty(), ended) {
+    let output = String::from_utf8_lossy(&output).trim().replace('\n', "; ");
+    match (output.is_empty(), ended) {
         (true, Ok(status)) => status.to_string(),
-        _ => said,
+        _ => output,
     }
 }
 

@@ -23,7 +23,7 @@ trait DebugRead: Read + Send + std::fmt::Debug {}
 impl<T: Read + Send + std::fmt::Debug> DebugRead for T {}
 
 impl Neighbours for TestNeighbours {
-    fn of<'a>(&'a self, _: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = ImageOffer> + 'a> {
+    fn offers<'a>(&'a self, _: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = ImageOffer> + 'a> {
         Box::new(std::iter::from_fn(|| {
             let mut given = self.0.lock().unwrap();
             let (bytes, mut content) = (!given.is_empty()).then(|| given.remove(0))?;

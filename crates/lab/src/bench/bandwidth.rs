@@ -17,7 +17,7 @@ use hotlease_terminal::quantity;
 #[derive(Debug, Args)]
 pub(super) struct BandwidthArgs {
     #[command(flatten)]
-    over: fabric::TransportArgs,
+    transports: fabric::TransportArgs,
     /// Sizes, bytes [default: 64 KiB, 1 MiB, 16 MiB, 100 MiB; over fabrics 1, 16 and 256 MiB]
     #[arg(long, value_delimiter = ',', value_parser = size)]
     sizes: Vec<usize>,
@@ -41,10 +41,10 @@ const BLOCK_BYTES: usize = 64 << 20;
 
 pub(super) fn carry_out(args: &BandwidthArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
-    for transport in args.over.fabrics() {
+    for transport in args.transports.fabrics() {
         fabric::bandwidth::measure(&host, transport, &args.sizes, args.bytes, output)?;
     }
-    if !args.over.shm() {
+    if !args.transports.shm() {
         return output.flush();
     }
     let stage = MeasuredLease::start(&host, hot(), 0)?;

@@ -19,7 +19,7 @@ use hotlease_terminal::quantity;
 #[derive(Debug, Args)]
 pub(super) struct LatencyArgs {
     #[command(flatten)]
-    over: fabric::TransportArgs,
+    transports: fabric::TransportArgs,
     /// What to measure [default: all]
     #[arg(long, value_enum)]
     mode: Option<Mode>,
@@ -64,7 +64,7 @@ fn size(text: &str) -> Result<usize, String> {
 pub(super) fn carry_out(args: &LatencyArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     let wanted = |mode| args.mode.is_none_or(|only| only == mode);
-    for transport in args.over.fabrics() {
+    for transport in args.transports.fabrics() {
         if wanted(Mode::Hot) {
             let sizes = or_default(&args.sizes, &fabric::SIZES);
             fabric::latency::hot(&host, transport, sizes, args.samples as usize, output)?;
@@ -73,7 +73,7 @@ pub(super) fn carry_out(args: &LatencyArgs, output: &mut Printer) -> anyhow::Res
             fabric::latency::warm(&host, transport, args.warm_samples as usize, output)?;
         }
     }
-    if !args.over.shm() {
+    if !args.transports.shm() {
         return output.flush();
     }
     if wanted(Mode::Hot) {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Args)]
 pub(super) struct ModelArgs {
     #[command(flatten)]
-    over: TransportArgs,
+    transports: TransportArgs,
     /// Tasks of each plan
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     tasks: u32,
@@ -37,8 +37,8 @@ const PLANS: usize = 11;
 
 pub(super) fn carry_out(args: &ModelArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
-    let shm = args.over.shm().then_some("shm");
-    for transport in shm.into_iter().chain(args.over.fabrics()) {
+    let shm = args.transports.shm().then_some("shm");
+    for transport in shm.into_iter().chain(args.transports.fabrics()) {
         let invoker = lease(&host, transport, hot())?;
         let (_, cores, _pinned) = pin_apart(&invoker)?;
         let machine = HostInfo::here(cores);

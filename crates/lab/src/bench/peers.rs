@@ -29,7 +29,7 @@ use tempfile::TempDir;
 #[derive(Debug, Args)]
 pub(super) struct PeersArgs {
     #[command(flatten)]
-    over: fabric::TransportArgs,
+    transports: fabric::TransportArgs,
     /// Payload sizes, bytes, at most 4096
     #[arg(long, value_delimiter = ',', default_values_t = [8], value_parser = size)]
     sizes: Vec<usize>,
@@ -134,7 +134,7 @@ fn polling() -> LeaseOptions {
 pub(super) fn carry_out(args: &PeersArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
     let samples = args.samples as usize;
-    for transport in args.over.fabrics() {
+    for transport in args.transports.fabrics() {
         let stage = fabric::FabricLease::set(&host, transport, polling())?;
         let ground = HotBaseline {
             transport: stage.provider.name(),
@@ -150,7 +150,7 @@ pub(super) fn carry_out(args: &PeersArgs, output: &mut Printer) -> anyhow::Resul
         stage.invoker.deallocate()?;
         show(output, stage.provider.name(), &records)?;
     }
-    if args.over.shm() {
+    if args.transports.shm() {
         let mut stage = MeasuredLease::start(&host, polling(), BYTES_MAX)?;
         let mut records = Vec::new();
         for size in &args.sizes {

@@ -64,7 +64,7 @@ pub(super) fn carry_out(args: &HandOverArgs, output: &mut Printer) -> anyhow::Re
             _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing is said of this sandbox"),
         }
     })?;
-    output.answer(&handed, || told(&handed))?;
+    output.answer(&handed, || summary_text(&handed))?;
     if !handed.found.is_empty() {
         // The findings are printed before the error.
         output.flush()?;
@@ -74,7 +74,7 @@ pub(super) fn carry_out(args: &HandOverArgs, output: &mut Printer) -> anyhow::Re
     Ok(())
 }
 
-fn told(handed: &HandOverSummary) -> String {
+fn summary_text(handed: &HandOverSummary) -> String {
     let HandOverSummary {
         kind,
         times,

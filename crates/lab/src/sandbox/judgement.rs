@@ -23,7 +23,7 @@ pub(super) enum AttemptVerdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Judgement {
     pub(super) verdict: AttemptVerdict,
-    pub(super) how: String,
+    pub(super) reason: String,
 }
 
 /// Facts about an attempt that has ended.
@@ -40,23 +40,23 @@ pub(super) struct AttemptFacts<'a> {
 }
 
 pub(super) fn judge(attempt: &Attempt, facts: &AttemptFacts<'_>) -> Judgement {
-    let of = |verdict, how: String| Judgement { verdict, how };
+    let judgement = |verdict, reason: String| Judgement { verdict, reason };
     if !facts.noticed.is_empty() {
-        return of(AttemptVerdict::Escaped, facts.noticed.join("; "));
+        return judgement(AttemptVerdict::Escaped, facts.noticed.join("; "));
     }
     match AttemptOutcome::read(facts.output) {
         Some(AttemptOutcome::Escaped(got)) if attempt.evidence == Evidence::OwnClaim => {
-            of(AttemptVerdict::Escaped, got)
+            judgement(AttemptVerdict::Escaped, got)
         }
-        Some(AttemptOutcome::Escaped(got)) => of(
+        Some(AttemptOutcome::Escaped(got)) => judgement(
             AttemptVerdict::Contained,
             format!("the neighbour outside did not notice: {got}"),
         ),
-        Some(AttemptOutcome::Contained(how)) => of(AttemptVerdict::Contained, how),
-        Some(AttemptOutcome::Untried(why)) => of(AttemptVerdict::Untried, why),
-        None if facts.overdue => of(AttemptVerdict::Contained, "killed at its deadline".into()),
+        Some(AttemptOutcome::Contained(how)) => judgement(AttemptVerdict::Contained, how),
+        Some(AttemptOutcome::Untried(why)) => judgement(AttemptVerdict::Untried, why),
+        None if facts.overdue => judgement(AttemptVerdict::Contained, "killed at its deadline".into()),
         None => match facts.end {
-            ProcessEnd::OutOfMemory => of(AttemptVerdict::Contained, "killed for want of memory".into()),
+            ProcessEnd::OutOfMemory => judgement(AttemptVerdict::Contained, "killed for want of memory".into()),
             ProcessEnd::Signalled(signal) => {
                 let name = Signal::try_from(signal).map_or("a signal", Signal::as_str);
                 // Other signals are the attempt's own fault, unless it uses instructions that the processor may
@@ -66,11 +66,11 @@ pub(super) fn judge(attempt: &Attempt, facts: &AttemptFacts<'_>) -> Judgement {
                     "SIGSEGV" | "SIGILL" if attempt.needs.is_some() => AttemptVerdict::Contained,
                     _ => AttemptVerdict::Failed,
                 };
-                of(verdict, name.to_owned())
+                judgement(verdict, name.to_owned())
             }
             ProcessEnd::Exited(status) => {
                 let said = facts.output.lines().last().unwrap_or("nothing");
-                of(
+                judgement(
                     AttemptVerdict::Failed,
                     format!("exit status {status}, and it said: {said}"),
                 )
@@ -121,7 +121,7 @@ mod tests {
             verdict("file-read", &[], exit, false, "escaped: no secret\n"),
             AttemptVerdict::Contained
         );
-        // Its own claim counts if only the kernel's answer to it can be evidence.
+        // Its own claim counts where the only possible evidence is the kernel's answer to the attempt.
         assert_eq!(
             verdict("no-filter", &[], exit, false, "escaped: open\n"),
             AttemptVerdict::Escaped
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_ran_proves_nothing() {
+    fn an_attempt_that_never_ran_proves_nothing() {
         for end in [
             ProcessEnd::Exited(127),
             ProcessEnd::Exited(0),

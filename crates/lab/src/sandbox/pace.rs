@@ -80,7 +80,7 @@ impl Pace {
     }
 
     /// Description in words.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn text(&self) -> String {
         format!(
             "{:.2} times its 99th percentile alone (median of {}; {:.2} to {:.2})",
             self.times_p99,

@@ -128,7 +128,7 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Printer) -> anyhow::Result
         .iter()
         .filter_map(|row| Some((row.attempt, row.neighbour.as_ref()?)));
     let worst = floods.max_by(|(_, one), (_, other)| one.times_p99().total_cmp(&other.times_p99()));
-    output.answer(&totals, || told(&totals, worst))?;
+    output.answer(&totals, || summary_text(&totals, worst))?;
     if totals.escaped + totals.failed > 0 {
         // The results are printed before the error.
         output.flush()?;
@@ -144,7 +144,7 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Printer) -> anyhow::Result
         let is_over = |row: &&AttemptRow| totals.slowing.contains(&row.attempt);
         let over = rows.iter().filter(is_over).filter_map(|row| {
             let pace = row.neighbour.as_ref()?;
-            Some(format!("{}: {}", row.attempt, pace.told()))
+            Some(format!("{}: {}", row.attempt, pace.text()))
         });
         let over: Vec<String> = over.collect();
         bail!(
@@ -157,7 +157,7 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Printer) -> anyhow::Result
     Ok(())
 }
 
-fn told(totals: &Totals, worst: Option<(&str, &Pace)>) -> String {
+fn summary_text(totals: &Totals, worst: Option<(&str, &Pace)>) -> String {
     let micros = |ns: u64| ns as f64 / 1000.0;
     let alone = &totals.neighbour_alone;
     let mut text = format!(
@@ -174,7 +174,7 @@ fn told(totals: &Totals, worst: Option<(&str, &Pace)>) -> String {
         text += &format!("\nthis machine cannot hold a limit: {lacking}");
     }
     if let Some((attempt, pace)) = worst {
-        text += &format!("\nneighbour beside {attempt}, the worst: {}", pace.told());
+        text += &format!("\nneighbour beside {attempt}, the worst: {}", pace.text());
     }
     text
 }
@@ -234,7 +234,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
                 Some(judgement) => Trial::without_flood(judgement),
                 None if is_granted(attempt) => Trial::without_flood(Judgement {
                     verdict: AttemptVerdict::Untried,
-                    how: "the network is granted".into(),
+                    reason: "the network is granted".into(),
                 }),
                 None => try_out(&mut ground, attempt, args.kind).await?,
             };
@@ -248,7 +248,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
                 what: attempt.what,
                 threat: theme.threat,
                 verdict: judgement.verdict,
-                how: judgement.how,
+                how: judgement.reason,
                 outside: attempt.teeth.to_string(),
                 needs: attempt.needs,
                 neighbour,
@@ -308,7 +308,7 @@ async fn try_out(ground: &mut TestSetup, attempt: &Attempt, kind: Kind) -> anyho
     if let (Kind::MicroVm, Some(why)) = (kind, why_meaningless(attempt)) {
         return Ok(Trial::without_flood(Judgement {
             verdict: AttemptVerdict::Untried,
-            how: why.to_owned(),
+            reason: why.to_owned(),
         }));
     }
     match try_outside(ground, attempt).await? {
@@ -352,9 +352,9 @@ async fn try_outside(ground: &mut TestSetup, attempt: &Attempt) -> anyhow::Resul
     if outside.judgement.verdict == AttemptVerdict::Escaped {
         return Ok(Some(outside));
     }
-    let how = format!("needs {needs}; outside sandboxes: {}", outside.judgement.how);
+    let reason = format!("needs {needs}; outside sandboxes: {}", outside.judgement.reason);
     let verdict = AttemptVerdict::Untried;
-    Ok(Some(Trial::without_flood(Judgement { verdict, how })))
+    Ok(Some(Trial::without_flood(Judgement { verdict, reason })))
 }
 
 /// Program that makes the attempts: next to this one, or at its place of installation.

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_has_all_of_it_and_nothing_is_saved_up() {
+    fn a_tenant_alone_gets_the_whole_core_and_saves_nothing_up() {
         let mut core = Core::new(&["a", "b"], 1);
         for _ in 0..100 {
             core.turn(CALL, |tenant| tenant == "a");
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_the_claim_or_computes_without_one_is_found_out() {
+    fn a_worker_that_keeps_the_claim_or_computes_without_one_is_found() {
         // Holding and sleeping costs no processor time, computing needs no claim: either is a use of the core.
         for computes in [false, true] {
             let mut turns = Fairness::new(Duration::from_secs(1));

@@ -67,7 +67,7 @@ impl FinalTotal {
             cores: self.cores.clone(),
             usage: self.usage,
             functions: self.functions.clone(),
-            over: Some(self.why.clone()),
+            end_reason: Some(self.why.clone()),
         }
     }
 }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded_and_says_what_it_gives_up() {
+    fn the_table_of_totals_is_bounded_and_reports_each_total_that_it_drops() {
         let mut outstanding = OwedTotals::new(2);
         assert_eq!(outstanding.owe(total(1)), None);
         assert_eq!(outstanding.owe(total(2)), None);

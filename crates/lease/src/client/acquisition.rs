@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn who_announced_to_be_full_is_not_asked() {
+    fn an_agent_that_announced_to_be_full_is_not_asked() {
         let way = GrantSource::Direct(agents(3));
         let mut acquisition = Acquisition::new(way, Patience(Duration::ZERO), 1, Duration::ZERO);
         let announced = AcquisitionEvent::Announced {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_patience_helps_against_ends_it_at_once() {
+    fn a_refusal_that_does_not_pass_ends_the_acquisition_at_once() {
         let patience = Patience(Duration::from_secs(10));
         let mut acquisition = Acquisition::new(GrantSource::Managed, patience, 5, Duration::ZERO);
         assert!(acquisition.step(AcquisitionEvent::Tick, Duration::ZERO).is_some());
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_agents_say_is_told_as_if_one_had_said_it() {
+    fn a_reason_that_all_agents_give_is_reported_once() {
         let mut acquisition = Acquisition::new(GrantSource::Managed, Patience(NOW), 5, NOW);
         acquisition.step(AcquisitionEvent::Tick, NOW);
         acquisition.step(cannot(1, "no libm"), NOW);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_full_is_waited_for_though_another_cannot_serve_it() {
+    fn full_agents_are_waited_for_though_another_one_cannot_serve_the_lease() {
         let patience = Patience(Duration::from_secs(10));
         let mut acquisition = Acquisition::new(GrantSource::Managed, patience, 5, NOW);
         acquisition.step(AcquisitionEvent::Tick, NOW);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn directly_each_agent_is_asked_until_all_have_said_that_they_never_will() {
+    fn directly_each_agent_is_asked_until_all_have_refused_for_good() {
         let patience = Patience(Duration::from_secs(30));
         let mut acquisition = Acquisition::new(GrantSource::Direct(agents(3)), patience, 5, NOW);
         let mut asked = BTreeSet::new();

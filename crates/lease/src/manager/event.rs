@@ -41,7 +41,7 @@ pub struct LeaseReport {
     /// The part of that usage by each function: cumulative too, and not in every report.
     pub functions: FunctionTotals,
     /// Why the lease is over, in words; none while it goes on.
-    pub over: Option<String>,
+    pub end_reason: Option<String>,
 }
 
 /// An agent's report.

@@ -139,7 +139,7 @@ pub enum RegistrationError {
 struct AgentEntry {
     record: AgentProfile,
     state: AgentState,
-    heard: Duration,
+    last_heard: Duration,
 }
 
 /// Key of an agent that may be asked. It orders by tightest fit: how well the agent is heard, its free cores,
@@ -199,7 +199,7 @@ impl Registry {
 
     fn longest_gone(&self) -> Option<AgentId> {
         let gone = self.agents.values().filter(|entry| entry.state == AgentState::Gone);
-        gone.min_by_key(|entry| entry.heard).map(|entry| entry.record.id)
+        gone.min_by_key(|entry| entry.last_heard).map(|entry| entry.record.id)
     }
 
     /// Registers an agent, for the first time or again; its former run is over. If another run is known, the caller
@@ -214,7 +214,7 @@ impl Registry {
         }
         let entry = AgentEntry {
             state: AgentState::Serving,
-            heard: now,
+            last_heard: now,
             record,
         };
         let (id, boot) = (entry.record.id, entry.record.boot);
@@ -236,7 +236,7 @@ impl Registry {
                 self.gpus.insert(gpus);
             }
         }
-        self.silence.insert((entry.heard, entry.record.id));
+        self.silence.insert((entry.last_heard, entry.record.id));
         self.agents.insert(entry.record.id, entry);
     }
 
@@ -247,7 +247,7 @@ impl Registry {
             self.places.remove(&places);
             self.gpus.remove(&gpus);
         }
-        self.silence.remove(&(entry.heard, id));
+        self.silence.remove(&(entry.last_heard, id));
         Some(entry)
     }
 
@@ -301,7 +301,7 @@ impl Registry {
                 entry.record.free_gpus = free_gpus;
                 entry.record.pool = pool;
                 entry.state = AgentState::Serving;
-                entry.heard = now;
+                entry.last_heard = now;
             }
         });
         known
@@ -393,7 +393,7 @@ impl Registry {
     pub fn agents(&self) -> impl Iterator<Item = (&AgentProfile, AgentState, Duration)> {
         self.agents
             .values()
-            .map(|entry| (&entry.record, entry.state, entry.heard))
+            .map(|entry| (&entry.record, entry.state, entry.last_heard))
     }
 
     /// Number of agents.
@@ -410,7 +410,7 @@ impl Registry {
     pub fn agent(&self, id: AgentId) -> Option<(&AgentProfile, AgentState, Duration)> {
         self.agents
             .get(&id)
-            .map(|entry| (&entry.record, entry.state, entry.heard))
+            .map(|entry| (&entry.record, entry.state, entry.last_heard))
     }
 
     /// Agents to ask for this many cores or places, and GPUs, in this order. Only nodes that grant leases are among

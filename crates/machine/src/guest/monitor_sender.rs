@@ -30,7 +30,7 @@ struct SenderState {
     port: Mutex<File>,
     /// Numbers of questions whose answers have not come. Locked for moments, never during a send: the thread that
     /// receives from the monitor must not wait for a thread that sends to it.
-    asked: Mutex<BTreeSet<u64>>,
+    unanswered: Mutex<BTreeSet<u64>>,
     answered: Condvar,
 }
 
@@ -38,7 +38,7 @@ impl MonitorSender {
     pub fn new(port: File) -> Self {
         Self(Arc::new(SenderState {
             port: Mutex::new(port),
-            asked: Mutex::default(),
+            unanswered: Mutex::default(),
             answered: Condvar::new(),
         }))
     }
@@ -47,8 +47,8 @@ impl MonitorSender {
         self.0.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn asked(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.0.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unanswered(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.0.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a message to the monitor.
@@ -60,14 +60,14 @@ impl MonitorSender {
     pub fn ask(&self, question: &[u8]) {
         let mut port = self.port();
         // With the port locked, so that no further question is added once another thread holds the port.
-        self.asked().extend(pending_number(question));
+        self.unanswered().extend(pending_number(question));
         send_or_end(&mut port, &FromGuest::File, question);
     }
 
     /// Notes that the kernel has received this answer.
     pub fn note_answer(&self, answer: &[u8]) {
         if let Some(number) = number(answer) {
-            self.asked().remove(&number);
+            self.unanswered().remove(&number);
             self.0.answered.notify_all();
         }
     }
@@ -76,7 +76,7 @@ impl MonitorSender {
     /// and no thread can send.
     pub fn pause(&self) -> MutexGuard<'_, File> {
         let mut port = self.port();
-        let all = self.0.answered.wait_while(self.asked(), |asked| !asked.is_empty());
+        let all = self.0.answered.wait_while(self.unanswered(), |asked| !asked.is_empty());
         drop(all);
         send_or_end(&mut port, &FromGuest::Obeyed(Ok(())), &[]);
         port

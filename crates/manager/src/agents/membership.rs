@@ -121,7 +121,7 @@ fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {
         gpus: lease.gpus,
         usage: row.usage,
         functions: row.functions,
-        over: match lease.state {
+        end_reason: match lease.state {
             LeaseState::Active => None,
             LeaseState::Ended { why } => Some(why),
         },

@@ -26,9 +26,9 @@ pub enum ConnectionPeer {
     Certified(Arc<Peer>),
     /// A peer over TLS without a certificate, of which nothing is known.
     Stranger {
-        /// Identifier of the connection: made by us, random, and never sent.
+        /// Identifier of the connection: made by the manager, random, and never sent.
         channel: [u8; 32],
-        /// BLAKE3 hash of the certificate that we showed.
+        /// BLAKE3 hash of the certificate that the manager showed.
         server: [u8; 32],
     },
 }
@@ -73,8 +73,8 @@ impl Authenticator {
         }
     }
 
-    /// Finds the caller. A credential in the header must be valid: a wrong one is never ignored because the
-    /// connection would suffice. No error repeats what was sent.
+    /// Finds the caller. A wrong credential in the header is refused, even if the connection alone would identify the
+    /// caller. No error repeats what was sent.
     pub async fn authenticate(
         &self,
         connection: &ConnectionPeer,
@@ -120,14 +120,15 @@ impl Authenticator {
         }
     }
 
-    /// Fails if a new member is the subject of a token and the site's issuers do not say whose.
+    /// Refuses a new member that is the subject of a token, if it names an issuer that the site does not have, or names
+    /// none of several.
     pub(crate) fn check_member(&self, member: &str) -> Result<(), Rejection> {
         self.issuers
             .as_ref()
             .map_or(Ok(()), |issuers| issuers.check_member(member))
     }
 
-    /// Warns of members that name no issuer although the site has several: such members admit no party.
+    /// Warns of members that name no issuer although the site has several: no party is admitted as such a member.
     pub(crate) fn warn_of_members_without_issuer(&self) {
         if self.issuers.as_ref().is_none_or(|issuers| issuers.count() < 2) {
             return;
@@ -140,13 +141,13 @@ impl Authenticator {
         }
     }
 
-    fn of_subject(&self, subject: Subject, how: CallerProof) -> Result<Caller, Rejection> {
+    fn of_subject(&self, subject: Subject, proof: CallerProof) -> Result<Caller, Rejection> {
         let (tenant, role) = self.directory.find_member(&subject)?;
         Ok(Caller {
             name: subject.member(),
             tenant: Some(tenant),
             role,
-            how,
+            proof,
         })
     }
 
@@ -182,7 +183,7 @@ impl Authenticator {
             name: format!("uid:{uid}"),
             tenant,
             role,
-            how: CallerProof::PeerCredentials,
+            proof: CallerProof::PeerCredentials,
         };
         // A user that could stop the manager and read its files is an operator, even if the directory says otherwise. A
         // disabled tenant still leases nothing.
@@ -217,7 +218,7 @@ impl Authenticator {
             name: peer.name.clone(),
             tenant,
             role,
-            how: CallerProof::Certificate(Arc::clone(peer)),
+            proof: CallerProof::Certificate(Arc::clone(peer)),
         })
     }
 
@@ -229,7 +230,7 @@ impl Authenticator {
             name: format!("{KEY_NAME}{}", record.id),
             tenant: Some(record.tenant),
             role: record.position.into(),
-            how: CallerProof::Key,
+            proof: CallerProof::Key,
         })
     }
 

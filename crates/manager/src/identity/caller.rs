@@ -74,7 +74,7 @@ pub struct Caller {
     /// Role, which decides what it may do.
     pub role: Role,
     /// Proof of the identity.
-    pub how: CallerProof,
+    pub proof: CallerProof,
 }
 
 impl Caller {
@@ -89,14 +89,14 @@ impl Caller {
                 operation.allowed_callers(),
                 self.role,
                 self.name,
-                self.how
+                self.proof
             ),
         })
     }
 
     /// Id of the key that authenticated the caller or opened its session, if one did.
     pub(super) fn key(&self) -> Option<&str> {
-        match self.how {
+        match self.proof {
             CallerProof::Key => self.name.strip_prefix(KEY_NAME),
             _ => None,
         }
@@ -139,7 +139,7 @@ impl Caller {
 
     /// Certificate that an agent registers with; none for an agent of this node.
     pub fn agent(&self) -> Option<&Peer> {
-        match &self.how {
+        match &self.proof {
             CallerProof::Certificate(peer) => Some(peer),
             CallerProof::PeerCredentials | CallerProof::Munge | CallerProof::Token | CallerProof::Key => None,
         }

@@ -101,7 +101,7 @@ impl TenantDirectory {
     }
 
     /// Locks the copy. It is replaced as a whole, so it is good even if the lock is poisoned.
-    fn known(&self) -> RwLockReadGuard<'_, DirectoryCopy> {
+    fn read_copy(&self) -> RwLockReadGuard<'_, DirectoryCopy> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,7 +128,7 @@ impl TenantDirectory {
     /// long as a bill takes. Returns false if no tenant has such a quota.
     pub(crate) fn measure(&self, store: &dyn Store, now_ms: u64) -> Result<bool, StoreError> {
         let bounded: Vec<_> = {
-            let known = self.known();
+            let known = self.read_copy();
             let bounded = known
                 .tenants
                 .values()
@@ -177,17 +177,17 @@ impl TenantDirectory {
 
     /// Record of a key.
     pub(crate) fn key(&self, id: &str) -> Option<KeyRecord> {
-        self.known().keys.get(id).cloned()
+        self.read_copy().keys.get(id).cloned()
     }
 
     /// Record of a tenant that operators named.
     pub(crate) fn tenant(&self, name: &str) -> Option<TenantRecord> {
-        self.known().tenants.get(name).cloned()
+        self.read_copy().tenants.get(name).cloned()
     }
 
     /// Records of all tenants that operators named.
     pub(crate) fn tenants(&self) -> Vec<TenantRecord> {
-        self.known().tenants.values().cloned().collect()
+        self.read_copy().tenants.values().cloned().collect()
     }
 
     /// Core-seconds that a tenant has used, as measured last; 0 without a quota of core-seconds.
@@ -198,7 +198,7 @@ impl TenantDirectory {
 
     /// Tenant of a subject, and its role.
     pub(super) fn find_member(&self, subject: &Subject) -> Result<(String, Role), Rejection> {
-        let known = self.known();
+        let known = self.read_copy();
         let member = subject.member();
         let listed = subject.members().into_iter().find_map(|name| known.members.get(&name));
         let name = listed.cloned().unwrap_or_else(|| subject.tenant());
@@ -223,14 +223,14 @@ impl TenantDirectory {
 
     /// Members that are named without an issuer: at a site with several issuers they admit no party.
     pub(crate) fn members_without_issuer(&self) -> Vec<String> {
-        let known = self.known();
+        let known = self.read_copy();
         let bare = known.members.keys().filter(|member| is_bare(member));
         bare.cloned().collect()
     }
 
     /// Quota of a tenant and its use.
     pub(crate) fn allowance(&self, tenant: &str) -> Allowance {
-        let known = self.known();
+        let known = self.read_copy();
         Allowance {
             quota: known.tenants.get(tenant).map(|tenant| tenant.quota).unwrap_or_default(),
             core_seconds_used: self.core_seconds(tenant),
@@ -239,7 +239,7 @@ impl TenantDirectory {
 
     /// Fails if the tenant of a known caller has been removed or disabled since.
     pub(super) fn check_enabled(&self, tenant: &str) -> Result<(), Rejection> {
-        match self.known().tenants.get(tenant) {
+        match self.read_copy().tenants.get(tenant) {
             Some(tenant) if tenant.enabled => Ok(()),
             Some(_) => Err(refused(format!("tenant {tenant} is disabled"))),
             None => Err(refused(format!("there is no tenant {tenant} any more"))),

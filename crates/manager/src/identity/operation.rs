@@ -164,7 +164,7 @@ impl ManagerOperation {
             | (CallerGroup::Operators, Role::Operator)
             | (CallerGroup::Agents, Role::Agent) => true,
             // For `hotlease up`, and for an agent of the manager's own node and user.
-            (CallerGroup::Agents, Role::Operator) => caller.how == CallerProof::PeerCredentials,
+            (CallerGroup::Agents, Role::Operator) => caller.proof == CallerProof::PeerCredentials,
             (
                 CallerGroup::Members
                 | CallerGroup::MembersAndHooks
@@ -230,12 +230,12 @@ mod tests {
         routes
     }
 
-    fn caller(role: Role, how: CallerProof) -> Caller {
+    fn caller(role: Role, proof: CallerProof) -> Caller {
         Caller {
             name: "a peer".into(),
             tenant: Some("alice".into()),
             role,
-            how,
+            proof,
         }
     }
 

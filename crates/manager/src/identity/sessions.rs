@@ -60,7 +60,7 @@ impl Sessions {
     /// Makes a token for a caller that was authenticated on this connection; returns it with the end of its validity.
     pub fn open(&self, caller: &Caller, connection: &ConnectionPeer, now_ms: u64) -> Result<(String, u64), Rejection> {
         let role = ROLES.iter().position(|role| *role == caller.role);
-        let kind = KINDS.iter().position(|kind| *kind == caller.how);
+        let kind = KINDS.iter().position(|kind| *kind == caller.proof);
         let (Some(role), Some(kind), Some(tenant)) = (role, kind, &caller.tenant) else {
             return Err(Rejection::BadRequest {
                 what: "a session is for a credential in the authorization header; this connection needs none".into(),
@@ -112,12 +112,12 @@ impl Sessions {
             return Err(refused("the session has expired"));
         }
         let role = ROLES.get(usize::from(claims.role)).copied().ok_or_else(bad)?;
-        let how = KINDS.get(usize::from(claims.kind)).cloned().ok_or_else(bad)?;
+        let proof = KINDS.get(usize::from(claims.kind)).cloned().ok_or_else(bad)?;
         Ok(Caller {
             name: claims.name,
             tenant: Some(claims.tenant),
             role,
-            how,
+            proof,
         })
     }
 }
@@ -138,7 +138,7 @@ mod tests {
             name: "uid:7".into(),
             tenant: Some("alice".into()),
             role: Role::Hook,
-            how: CallerProof::Munge,
+            proof: CallerProof::Munge,
         }
     }
 

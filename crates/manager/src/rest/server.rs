@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_known_is_told_nothing_but_that_it_lives() {
+    async fn a_stranger_learns_only_that_the_manager_lives() {
         let scene = TestRouter::start().await;
         let mut routes = routes_of_the_document();
         for elsewhere in ["/", "/v1", "/v1/secrets", "/metrics/"] {

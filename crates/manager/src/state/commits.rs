@@ -190,7 +190,7 @@ fn report(agent: AgentId, leases: Vec<LeaseReport>, at_ms: u64) -> ReportRecord 
         tenant: lease.tenant.clone(),
         usage: lease.usage,
         functions: lease.functions.clone(),
-        settled: lease.over.is_some(),
+        settled: lease.end_reason.is_some(),
     });
     ReportRecord {
         agent,
@@ -220,7 +220,7 @@ fn lease_of_report(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecor
         memory_bytes: 0,
         gpus: lease.gpus,
         granted_ms: at_ms,
-        state: match lease.over {
+        state: match lease.end_reason {
             Some(why) => LeaseState::Ended { why },
             None => LeaseState::Active,
         },

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_again_keeps_its_place() {
+    fn an_agent_that_asks_again_keeps_its_place_in_the_tree() {
         let images = ImageTrees::default();
         for who in 0..4 {
             ask(&images, who, None, &[]);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gave_nothing_or_is_gone_has_no_place_and_the_next_moves_up() {
+    fn an_agent_that_sends_nothing_or_is_gone_loses_its_place_to_the_next() {
         let images = ImageTrees::default();
         for who in 0..4 {
             ask(&images, who, None, &[]);

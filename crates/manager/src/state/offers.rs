@@ -31,28 +31,28 @@ pub(crate) struct StoredOffer {
 pub(crate) struct Offers(Mutex<BTreeMap<OfferKey, StoredOffer>>);
 
 impl Offers {
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<OfferKey, StoredOffer>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<OfferKey, StoredOffer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Names of all offers.
     pub(crate) fn keys(&self) -> Vec<OfferKey> {
-        self.kept().keys().cloned().collect()
+        self.lock().keys().cloned().collect()
     }
 
     /// Removes an offer, if it is still there.
     pub(crate) fn remove(&self, key: &OfferKey) {
-        self.kept().remove(key);
+        self.lock().remove(key);
     }
 
     /// Removes offers that are over. `is_over`: whether a lease has ended.
     pub(crate) fn forget(&self, now: Duration, is_over: impl Fn(LeaseId) -> bool) {
-        self.kept()
+        self.lock()
             .retain(|(_, lease, _), kept| kept.until.is_none_or(|until| now < until) && !is_over(*lease));
     }
 
     pub(crate) fn put(&self, key: OfferKey, kept: StoredOffer) -> Result<(), Rejection> {
-        let mut all = self.kept();
+        let mut all = self.lock();
         if !all.contains_key(&key) {
             let too_many = |what: &str, limit: usize| {
                 Err(Rejection::TooMany {
@@ -72,7 +72,7 @@ impl Offers {
     }
 
     pub(crate) fn of(&self, tenant: &str, job: &str) -> Vec<SlotOffer> {
-        let all = self.kept();
+        let all = self.lock();
         let own = all
             .iter()
             .filter(|((whose, ..), kept)| whose == tenant && kept.offer.job == job);

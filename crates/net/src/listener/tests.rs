@@ -1,4 +1,4 @@
-//! Clients that connect while other connections of their address fill the waiting_room.
+//! Clients that connect while other connections of their address fill the waiting room.
 
 use super::*;
 use crate::CertificateRole;
@@ -108,7 +108,7 @@ async fn clients_get_in_while_others_of_their_address_say_nothing_or_stop_in_the
         let served = async {
             loop {
                 let tcp = client.connect().await.expect("it listens");
-                // Closed while all others are as new as it is.
+                // The listener may close this connection while all others are as new.
                 let Ok(mut stream) = client.shake_hands(tcp).await else {
                     sleep(Duration::from_millis(10)).await;
                     continue;
@@ -126,7 +126,7 @@ async fn clients_get_in_while_others_of_their_address_say_nothing_or_stop_in_the
 }
 
 #[tokio::test]
-async fn a_slow_client_is_closed_for_none_of_many_honest_ones() {
+async fn a_slow_client_keeps_its_place_among_many_honest_ones() {
     const ROUNDS: usize = 5;
     const CLIENTS: usize = 100;
     // The burst is larger than the room, and no client of it is over a limit.

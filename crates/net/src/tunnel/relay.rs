@@ -149,7 +149,7 @@ async fn send<S: AsyncWrite>(
             ..
         } => {
             if decode::<SessionReply>(&bytes).is_ok_and(|reply| reply.is_answer()) {
-                locked(unanswered).pop_front();
+                lock(unanswered).pop_front();
             }
             for socket in fds {
                 let ticket = tickets.insert(socket, holder).map_err(NetError::Refused)?;
@@ -227,7 +227,7 @@ async fn inward<S: AsyncRead>(
         let (fds, arrival) = descriptors(incoming, side, attachments).await?;
         if let RelaySide::AgentSession { unanswered, .. } = side {
             // Before the agent can answer.
-            locked(unanswered).push_back(arrival);
+            lock(unanswered).push_back(arrival);
         }
         let RelaySide::Connection { sources } = side else {
             if local.send(&bytes, &fds).await.is_err() {
@@ -250,7 +250,8 @@ async fn inward<S: AsyncRead>(
     }
 }
 
-/// Turns attachments of a message into descriptors. To an agent a message brings one memory at most, which is returned, too.
+/// Turns attachments of a message into descriptors. A message to an agent has at most one memory, whose arrival is
+/// returned, too.
 async fn descriptors<S: AsyncRead>(
     incoming: &mut FrameReader<S>,
     side: &RelaySide,
@@ -298,7 +299,7 @@ async fn descriptors<S: AsyncRead>(
     Ok((fds, arrival))
 }
 
-fn locked<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -30,16 +30,16 @@ pub(super) struct Zygote {
     parent: Option<ZygoteNamespaces>,
     /// Whether the zygote lives. If not, its sandbox ends with its last worker.
     lives: bool,
-    /// Whether a requested fork has succeeded. From then on the next fork is made ahead; before, the zygote may still
-    /// be busy with its imports.
-    forks: bool,
+    /// Whether a requested fork has succeeded. From then on the next fork is made ahead; before that, the zygote may
+    /// still be busy with its imports.
+    has_forked: bool,
 }
 
 /// State of a sandbox for one fork, nested in the sandbox of its zygote.
 pub(super) struct ForkedSandbox {
     /// Number of the zygote's sandbox.
-    pub of: u64,
-    /// Namespaces that the fork enters; none once the fork was ordered.
+    pub zygote: u64,
+    /// Namespaces that the fork enters; empty once the fork was ordered.
     pub namespaces: Vec<OwnedFd>,
     /// Pid of the worker in the zygote's sandbox.
     worker: Option<i32>,
@@ -53,9 +53,9 @@ pub(super) struct ForkedSandbox {
 
 impl ForkedSandbox {
     /// A sandbox whose fork was not ordered yet.
-    fn new(of: u64) -> Self {
+    fn new(zygote: u64) -> Self {
         Self {
-            of,
+            zygote,
             namespaces: Vec::new(),
             worker: None,
             go: None,
@@ -77,7 +77,7 @@ impl Zygote {
             targets,
             parent: None,
             lives: true,
-            forks: false,
+            has_forked: false,
         };
         Ok((zygote, theirs))
     }
@@ -94,7 +94,7 @@ impl Sandbox {
         }
         let pidfd = fds.remove(0);
         forked.namespaces = fds;
-        let Some(&pid) = numbers(&pidfd).as_ref().and_then(|numbers| numbers.first()) else {
+        let Some(&pid) = pids(&pidfd).as_ref().and_then(|pids| pids.first()) else {
             return self.made.kill();
         };
         self.made.set_pid_1(pidfd, pid);
@@ -145,9 +145,9 @@ impl Sandbox {
             return Err("a fork arrived in a sandbox that expects none".into());
         };
         // Until now the fork was in the zygote's group, which has the same limits.
-        if let Some(numbers) = numbers(&program).filter(|numbers| numbers.len() > 2) {
-            forked.worker = numbers.get(numbers.len() - 2).copied();
-            let joined = self.made.group.join(numbers[0]);
+        if let Some(pids) = pids(&program).filter(|pids| pids.len() > 2) {
+            forked.worker = pids.get(pids.len() - 2).copied();
+            let joined = self.made.group.join(pids[0]);
             joined.map_err(|error| format!("moving a fork of a zygote into its control group: {error}"))?;
         }
         forked.program = Some(program);
@@ -183,29 +183,29 @@ impl Sandbox {
     }
 
     fn is_of(&self, zygote: u64) -> bool {
-        matches!(&self.role, ZygoteRole::Nested(forked) if forked.of == zygote)
+        matches!(&self.role, ZygoteRole::Nested(forked) if forked.zygote == zygote)
     }
 
-    /// Whether this sandbox waits, or will wait, for a fork of this zygote.
+    /// Whether this sandbox is prepared, or being prepared, for a fork of this zygote, and has no fork yet.
     fn is_spare_of(&self, zygote: u64) -> bool {
         let waits = matches!(self.stage, SandboxStage::Preparing(_) | SandboxStage::Prepared);
         self.is_of(zygote) && waits && self.failure.is_none()
     }
 }
 
-/// Has the kernel refuse messages to a socket that only sends. The kernel would close descriptors in them with the socket,
-/// in the nursery, for as long as the tenant likes.
+/// Has the kernel refuse messages to a socket that only sends. A tenant could put descriptors into such messages; the
+/// nursery would close them together with the socket, which could take as long as the tenant likes.
 fn only_send(socket: &OwnedFd) -> io::Result<()> {
     Ok(shutdown(socket.as_raw_fd(), Shutdown::Read)?)
 }
 
 /// Pids of a process, from the nursery's namespace inwards; `None`: it is gone.
-fn numbers(pidfd: &OwnedFd) -> Option<Vec<i32>> {
+fn pids(pidfd: &OwnedFd) -> Option<Vec<i32>> {
     let path = Host::path(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()));
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    let numbers: Result<Vec<i32>, _> = line.split_whitespace().map(str::parse).collect();
-    numbers.ok()
+    let pids: Result<Vec<i32>, _> = line.split_whitespace().map(str::parse).collect();
+    pids.ok()
 }
 
 impl Nursery {
@@ -213,7 +213,7 @@ impl Nursery {
     pub(super) fn fork(&mut self, fork: PendingFork) {
         let what = if self.sandboxes.len() + self.forks.len() >= SANDBOXES_MAX {
             format!("there are {SANDBOXES_MAX} sandboxes already")
-        } else if !self.is_alive(fork.of) {
+        } else if !self.is_alive(fork.zygote) {
             "the zygote is gone".into()
         } else {
             return self.forks.push_back(fork);
@@ -227,8 +227,8 @@ impl Nursery {
     }
 
     /// Fails the first fork that waits for this zygote.
-    pub(super) fn fail_fork(&mut self, of: u64, what: &str) {
-        let first = self.forks.iter().position(|fork| fork.of == of);
+    pub(super) fn fail_fork(&mut self, zygote: u64, what: &str) {
+        let first = self.forks.iter().position(|fork| fork.zygote == zygote);
         if let Some(fork) = first.and_then(|index| self.forks.remove(index)) {
             let what = what.to_owned();
             answer(&fork.reply, &Reply::Failed { what }, &[]);
@@ -240,19 +240,19 @@ impl Nursery {
         let mut waiting = std::mem::take(&mut self.forks);
         while let Some(fork) = waiting.pop_front() {
             let ready =
-                |sandbox: &Sandbox| sandbox.is_spare_of(fork.of) && matches!(sandbox.stage, SandboxStage::Prepared);
+                |sandbox: &Sandbox| sandbox.is_spare_of(fork.zygote) && matches!(sandbox.stage, SandboxStage::Prepared);
             match self.sandboxes.iter().position(ready) {
                 Some(index) => self.fork_into(index, fork),
                 None => self.forks.push_back(fork),
             }
         }
         // Sandboxes in preparation serve the first forks that wait; the rest get new ones at once.
-        let mut zygotes: Vec<u64> = self.forks.iter().map(|fork| fork.of).collect();
+        let mut zygotes: Vec<u64> = self.forks.iter().map(|fork| fork.zygote).collect();
         zygotes.sort_unstable();
         zygotes.dedup();
         for zygote in zygotes {
             loop {
-                let wanted = self.forks.iter().filter(|fork| fork.of == zygote).count();
+                let wanted = self.forks.iter().filter(|fork| fork.zygote == zygote).count();
                 if self.spare_of(zygote) >= wanted {
                     break;
                 }
@@ -320,7 +320,7 @@ impl Nursery {
     fn fork_into(&mut self, index: usize, fork: PendingFork) {
         let PendingFork {
             id,
-            of: _,
+            zygote: _,
             reply,
             input,
             output,
@@ -365,8 +365,8 @@ impl Nursery {
             return;
         };
         let mut all = self.sandboxes.iter();
-        let forks = all.find_map(|sandbox| sandbox.zygote(forked.of).map(|zygote| zygote.forks));
-        if forks != Some(true) || forked.go.is_some() {
+        let has_forked = all.find_map(|sandbox| sandbox.zygote(forked.zygote).map(|zygote| zygote.has_forked));
+        if has_forked != Some(true) || forked.go.is_some() {
             return;
         }
         match self.order_fork(index) {
@@ -381,14 +381,14 @@ impl Nursery {
 
     /// Notes that the zygote of this sandbox has forked on request.
     pub(super) fn note_fork(&mut self, index: usize) {
-        let ZygoteRole::Nested(ForkedSandbox { of, .. }) = self.sandboxes[index].role else {
+        let ZygoteRole::Nested(ForkedSandbox { zygote: number, .. }) = self.sandboxes[index].role else {
             return;
         };
         for sandbox in &mut self.sandboxes {
             if let (ZygoteRole::Zygote(zygote), Some(id)) = (&mut sandbox.role, sandbox.id)
-                && id == of
+                && id == number
             {
-                zygote.forks = true;
+                zygote.has_forked = true;
             }
         }
     }
@@ -407,7 +407,7 @@ impl Nursery {
         // Even if the order fails, no other process is forked into these namespaces.
         let namespaces = std::mem::take(&mut forked.namespaces);
         forked.go = Some(go);
-        let of = forked.of;
+        let number = forked.zygote;
         let mounts = self.policy.mounts.iter().filter(|mount| mount.writable);
         let order = zygote::ForkOrder {
             writable: mounts.map(|mount| mount.target.clone()).collect(),
@@ -415,7 +415,7 @@ impl Nursery {
         let fds = [waiting.as_fd(), reporting.as_fd()];
         let fds = fds.into_iter().chain(namespaces.iter().map(AsFd::as_fd));
         let fds: Vec<BorrowedFd<'_>> = fds.collect();
-        let found = self.sandboxes.iter().find_map(|sandbox| sandbox.zygote(of));
+        let found = self.sandboxes.iter().find_map(|sandbox| sandbox.zygote(number));
         let zygote = found.ok_or(io::ErrorKind::NotConnected)?;
         send(&zygote.orders, &order, &fds)?;
         drop(fds);
@@ -434,7 +434,7 @@ impl Nursery {
             zygote.lives = false;
         }
         let Some(id) = sandbox.id else { return };
-        while self.forks.iter().any(|fork| fork.of == id) {
+        while self.forks.iter().any(|fork| fork.zygote == id) {
             self.fail_fork(id, "the zygote has died");
         }
         let spare = self.sandboxes.iter_mut().filter(|sandbox| sandbox.is_spare_of(id));
@@ -449,7 +449,7 @@ impl Nursery {
     pub(super) fn on_worker_ended(&mut self, zygote: Option<u64>, pid: i32, status: i32) {
         for sandbox in &mut self.sandboxes {
             if let ZygoteRole::Nested(forked) = &sandbox.role
-                && Some(forked.of) == zygote
+                && Some(forked.zygote) == zygote
                 && forked.worker == Some(pid)
             {
                 sandbox.status = Some(status);
@@ -483,7 +483,7 @@ mod tests {
     use crate::zygote::ForkRequest;
 
     #[test]
-    fn a_zygote_can_send_the_nursery_nothing_to_close() {
+    fn a_zygote_cannot_send_descriptors_to_the_nursery() {
         let (zygote, theirs) = Zygote::new(Vec::new()).expect("a socket");
         let refused = send(&theirs, &ForkRequest::Go, &[zygote.orders.as_fd()]);
         assert_eq!(refused.expect_err("taken").kind(), io::ErrorKind::BrokenPipe);

@@ -104,7 +104,7 @@ impl Nursery {
             // The request that has waited longest may have waited for this sandbox.
             SandboxStage::Preparing(_) => match &sandbox.role {
                 ZygoteRole::Nested(forked) => {
-                    self.fail_fork(forked.of, &why());
+                    self.fail_fork(forked.zygote, &why());
                     self.refill_at.get_or_insert(Instant::now() + STEP_LIMIT);
                 }
                 ZygoteRole::Plain | ZygoteRole::Zygote(_) => {

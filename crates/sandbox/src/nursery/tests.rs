@@ -65,7 +65,7 @@ async fn output_of(launcher: &Launcher, script: &str) -> String {
 }
 
 #[tokio::test]
-async fn it_sees_only_its_own_root_processes_and_devices() {
+async fn a_sandbox_sees_only_its_own_root_processes_and_devices() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };
@@ -98,7 +98,7 @@ async fn it_sees_only_its_own_root_processes_and_devices() {
 }
 
 #[tokio::test]
-async fn it_has_namespaces_of_its_own_and_no_rights() {
+async fn a_sandbox_has_namespaces_of_its_own_and_no_rights() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };

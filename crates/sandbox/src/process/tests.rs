@@ -42,7 +42,7 @@ async fn the_last_output_of_both_streams_is_kept() {
 async fn a_flood_of_output_is_read_slowly_and_not_kept() {
     let start = Instant::now();
     let exit = exit_of("head -c 20000000 /dev/zero | tr '\\0' x; echo the end").await;
-    // At 10 MiB a second; the last 100 ms and what is in the pipe do not count.
+    // 10 MiB are read in a second; the last 100 ms do not count, nor the bytes that are still in the pipe.
     let least = Duration::from_millis(1700);
     assert!(start.elapsed() > least, "20 MB were read in {:?}", start.elapsed());
     assert_eq!(exit.end, ProcessEnd::Exited(0));
@@ -95,7 +95,7 @@ async fn within_a_limit((process, mut end): (Arc<Process>, io::PipeWriter), prog
     end.write_all(script.as_bytes()).expect("fits into the pipe");
     let until = Instant::now() + Duration::from_secs(30);
     while !process.is_gone() {
-        // The program may be faster than a look, so there is one after its last word.
+        // The program may pass its limit and print its last word between two checks, so one more check follows the word.
         let has_passed = process.output().contains("passed");
         if process.check_memory_limit().is_err() {
             process.kill();
@@ -128,7 +128,7 @@ async fn a_limit_on_memory_bounds_memory_files_and_children_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_that_its_group_does_not_take_is_held_without_the_kernel() {
+async fn a_limit_that_the_control_group_refuses_is_enforced_by_checks() {
     let launcher = shell();
     if let Some(why) = launcher.find_lacking(Kind::Process).expect("known").first() {
         eprintln!("skipped: {why}");
@@ -143,7 +143,7 @@ async fn a_limit_that_its_group_does_not_take_is_held_without_the_kernel() {
         started.0.pid().to_string(),
     )
     .expect("moved");
-    std::fs::remove_dir(&folder).expect("it was the only one");
+    std::fs::remove_dir(&folder).expect("the group is empty");
     limit(&started.0, LIMIT_BYTES).await.expect_err("it has no group");
     let output = within_a_limit(started, MEMORY_FILE).await;
     assert!(!output.contains("passed"), "{output}");

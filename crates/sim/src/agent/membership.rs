@@ -66,7 +66,7 @@ impl AgentNode {
             }
             MembershipAction::Report { ask, whole, leaving } => {
                 let report = process.report(ask, (whole, leaving), number, &self.workers, site.now);
-                for lease in report.leases.iter().filter(|lease| lease.over.is_none()) {
+                for lease in report.leases.iter().filter(|lease| lease.end_reason.is_none()) {
                     let sync = site.random.random_bool(0.5);
                     self.journal.append(snapshot(lease), sync, site, number);
                 }
@@ -149,7 +149,7 @@ impl AgentProcess {
                 cores: lease.cores(),
                 usage,
                 functions,
-                over: None,
+                end_reason: None,
             }
         }));
         AgentReport {

@@ -13,7 +13,8 @@ use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Counters: rows of a table (counting rows takes as long as reading them), and the order of ends.
+/// Names of counters: of a table's rows (counting them takes as long as reading them), and of ends, which are numbered in
+/// their order.
 const ROWS: &str = "ledger_rows";
 pub(crate) const ACTIVE: &str = "active_leases";
 const ENDED: &str = "ended_leases";
@@ -33,8 +34,8 @@ fn full(what: &'static str, limit: usize) -> StoreError {
     StoreError::Full { what, limit }
 }
 
-/// Raises the latest time, to the millisecond. A manager that starts with its clock set back continues from there;
-/// with a coarser time it could end a lease before what is billed of it.
+/// Raises the latest time, to the millisecond. A manager that starts with its clock set back continues from this time;
+/// with a coarser one it could end a lease at a time before the last one that is billed.
 fn note_time(sql: &mut dyn Sql, at_ms: u64) -> Result<(), StoreError> {
     raise(sql, LATEST_MS, i64::try_from(at_ms).unwrap_or(i64::MAX))
 }
@@ -176,7 +177,7 @@ fn check_active(sql: &mut dyn Sql, rules: &StoreRules, more: usize) -> Result<()
     Ok(())
 }
 
-/// Notes a lease that an agent reported: takes over its epoch and cores, and its end; all else that is known stays.
+/// Notes a lease that an agent reported: takes over the epoch, the cores and the end; all other known facts stay.
 fn note_lease(sql: &mut dyn Sql, rules: &StoreRules, lease: &LeaseRecord) -> Result<(), StoreError> {
     let known = queries::lease(sql, lease.id)?;
     match (known, &lease.state) {
@@ -325,9 +326,9 @@ fn make_room(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Folds the row that was settled first into its tenant's total. A later report for that row would be taken for a new
-/// row: for that, an agent would have to repeat a final report after as many other leases have ended as the ledger
-/// has rows.
+/// Folds the row that was settled first into its tenant's total. A later report for this row would count as a new row;
+/// but it would have to be a final report that an agent repeats after as many other leases have ended as the ledger has
+/// rows.
 fn fold_oldest(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> {
     let Some(row) = queries::oldest_settled(sql)? else {
         return Err(full("ledger rows of running leases", rules.limits.ledger_rows));

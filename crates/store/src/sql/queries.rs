@@ -50,14 +50,6 @@ impl CellReader {
         }
     }
 
-    pub(super) fn text_or_null(&mut self) -> Result<Option<String>, StoreError> {
-        match self.cells.next() {
-            Some(Cell::Text(text)) => Ok(Some(text)),
-            Some(Cell::Null) => Ok(None),
-            _ => Err(damaged("text")),
-        }
-    }
-
     pub(super) fn id<T: FromStr>(&mut self) -> Result<T, StoreError> {
         self.text()?.parse().map_err(|_| damaged("name"))
     }

@@ -71,7 +71,7 @@ pub(crate) const MIGRATIONS: [&[&str]; 8] = [
         "ALTER TABLE ledger ADD COLUMN busy_slots BIGINT NOT NULL DEFAULT 0",
     ],
     &[
-        "ALTER TABLE wishes ADD COLUMN gpu_numbers TEXT",
+        "ALTER TABLE wishes ADD COLUMN gpu_numbers TEXT NOT NULL DEFAULT '-'",
         "ALTER TABLE wishes ADD COLUMN earlier TEXT NOT NULL DEFAULT ''",
         "CREATE TABLE node_orders (caller TEXT NOT NULL, token TEXT NOT NULL, content TEXT NOT NULL, \
          agent TEXT NOT NULL, number BIGINT NOT NULL, at_ms BIGINT NOT NULL, PRIMARY KEY (caller, token))",

@@ -33,9 +33,9 @@ pub(crate) fn put(sql: &mut dyn Sql, rules: &StoreRules, agent: AgentId, wish: &
     let offer = wish.state.offer.as_ref();
     let (id, cores) = (agent.to_string(), cores_choice_text(offer));
     let (gpus, numbers) = match offer.and_then(|offer| offer.gpus.as_ref()) {
-        Some(OfferedGpus::Count(count)) => (Some(u64::from(*count)), None),
-        Some(OfferedGpus::These(numbers)) => (None, Some(list_text(numbers))),
-        None => (None, None),
+        Some(OfferedGpus::Count(count)) => (Some(u64::from(*count)), ABSENT.into()),
+        Some(OfferedGpus::These(numbers)) => (None, list_text(numbers)),
+        None => (None, ABSENT.into()),
     };
     let earlier: Vec<String> = wish.earlier.iter().map(state_text).collect();
     let earlier = earlier.join("\n");
@@ -47,7 +47,7 @@ pub(crate) fn put(sql: &mut dyn Sql, rules: &StoreRules, agent: AgentId, wish: &
         ("memory_bytes", int_or_null(offer.and_then(|offer| offer.memory_bytes))),
         ("offer_by_ms", int_or_null(offer.map(|offer| offer.by_ms))),
         ("gpus", int_or_null(gpus)),
-        ("gpu_numbers", numbers.as_deref().map_or(Value::Null, Value::Text)),
+        ("gpu_numbers", Value::Text(&numbers)),
         ("earlier", Value::Text(&earlier)),
     ];
     upsert(sql, "wishes", 1, &columns)
@@ -65,10 +65,10 @@ pub(crate) fn all(sql: &mut dyn Sql) -> Result<Vec<(AgentId, NodeWish)>, StoreEr
         let (agent, number, drained_by_ms) = (row.id()?, row.number()?, row.number_or_null()?);
         let cores = parse_cores_choice(&row.text()?)?;
         let (memory_bytes, by_ms) = (row.number_or_null()?, row.number_or_null()?);
-        let (count, numbers) = (row.number_or_null()?, row.text_or_null()?);
-        let gpus = match numbers {
-            Some(numbers) => Some(OfferedGpus::These(parse_list(&numbers)?)),
-            None => count.map(OfferedGpus::Count),
+        let (count, numbers) = (row.number_or_null()?, row.text()?);
+        let gpus = match numbers.as_str() {
+            ABSENT => count.map(OfferedGpus::Count),
+            numbers => Some(OfferedGpus::These(parse_list(numbers)?)),
         };
         let offer = cores.map(|cores| OfferWish {
             cores,

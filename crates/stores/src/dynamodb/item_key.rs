@@ -55,7 +55,7 @@ impl ItemKey {
         Self { partition, sort }
     }
 
-    /// Series of objects that are asked for together: messages of a communicator, or what belongs to one collective.
+    /// Series of objects that are asked for together: messages of a communicator, or objects of one collective.
     pub(super) fn series(&self) -> (&str, &str) {
         // All but the number and the sender.
         let series = self.sort.rsplitn(3, '-').last().unwrap_or("");

@@ -25,7 +25,7 @@ type DynamoDbHeadSender = oneshot::Sender<Result<Vec<u8>, StoreFault>>;
 /// Waits for heads, by place.
 #[derive(Default)]
 pub(super) struct DynamoDbWaits {
-    of: Mutex<HashMap<ItemKey, DynamoDbHeadSender>>,
+    senders: Mutex<HashMap<ItemKey, DynamoDbHeadSender>>,
     is_new: Notify,
     /// Reason why no wait is possible any more.
     fault: Mutex<Option<StoreFault>>,
@@ -38,7 +38,7 @@ impl DynamoDbWaits {
             return Err(fault.clone());
         }
         let (found, is_found) = oneshot::channel();
-        lock(&self.of).insert(place, found);
+        lock(&self.senders).insert(place, found);
         self.is_new.notify_one();
         is_found.await.unwrap_or_else(|_| {
             let why = "its link has ended".into();
@@ -50,8 +50,8 @@ impl DynamoDbWaits {
     pub(super) async fn run(self: Arc<Self>, table: Arc<Table>) {
         let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
-            lock(&self.of).retain(|_, found| !found.is_closed());
-            if lock(&self.of).is_empty() {
+            lock(&self.senders).retain(|_, found| !found.is_closed());
+            if lock(&self.senders).is_empty() {
                 self.is_new.notified().await;
                 // Heads that are asked for together are looked for together.
                 tokio::task::yield_now().await;
@@ -63,7 +63,7 @@ impl DynamoDbWaits {
                 Ok(true) => backoff = Backoff::new(PAUSE, PAUSE_MAX),
                 Err(fault) => return self.fail(&fault),
             }
-            if lock(&self.of).is_empty() {
+            if lock(&self.senders).is_empty() {
                 continue;
             }
             tokio::select! {
@@ -75,7 +75,7 @@ impl DynamoDbWaits {
 
     fn fail(&self, fault: &StoreFault) {
         *lock(&self.fault) = Some(fault.clone());
-        for (_, found) in lock(&self.of).drain() {
+        for (_, found) in lock(&self.senders).drain() {
             let _ = found.send(Err(fault.clone()));
         }
     }
@@ -83,7 +83,7 @@ impl DynamoDbWaits {
     /// Looks for all awaited heads once; returns whether one was there.
     async fn look(&self, table: &Table) -> Result<bool, StoreFault> {
         let mut all: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
-        for place in lock(&self.of).keys() {
+        for place in lock(&self.senders).keys() {
             let (partition, series) = place.series();
             let series = (partition.to_owned(), series.to_owned());
             all.entry(series).or_default().insert(place.sort.clone());
@@ -123,7 +123,7 @@ impl DynamoDbWaits {
 
     /// Hands a head to its waiter; false if there is none.
     fn hand(&self, place: ItemKey, head: Vec<u8>) -> bool {
-        let found = lock(&self.of).remove(&place);
+        let found = lock(&self.senders).remove(&place);
         found.is_some_and(|found| found.send(Ok(head)).is_ok())
     }
 }

@@ -57,7 +57,7 @@ fn members_within_tasks_of_tokio_talk_over_redis() {
 /// Rank 1 begins the collective last, after a message from rank 0. Rank 0 sends it after a message from rank 2, which
 /// it receives while it waits for the collective.
 #[test]
-fn who_waits_for_a_collective_over_redis_receives_what_comes_meanwhile() {
+fn a_member_that_waits_for_a_collective_over_redis_receives_messages_meanwhile() {
     let Some(redis) = Redis::start() else { return };
     each(4, &redis.link(), |all| {
         for round in 0..10_u32 {

@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_missing_is_named() {
+    fn missing_members_are_named() {
         let missing = |ranks: &[u32]| {
             let refused = JoinRejection::Missing {
                 ranks: ranks.to_vec(),

@@ -64,7 +64,7 @@ pub struct Arguments {
     /// First address of the guard page behind the output's ring entry or buffer.
     pub guard: u64,
     /// Parts that have to be fetched or stored. In a box, so that other calls carry one word of it.
-    pub elsewhere: Option<Box<RemoteArguments>>,
+    pub remote: Option<Box<RemoteArguments>>,
 }
 
 /// Arguments that the function cannot use in place: on the client's host, or in several parts.
@@ -100,7 +100,7 @@ impl Arguments {
     /// Whether any argument has to be fetched or stored.
     #[inline]
     pub fn has_remote(&self) -> bool {
-        self.elsewhere.is_some()
+        self.remote.is_some()
     }
 }
 
@@ -126,7 +126,7 @@ pub fn locate(
         output,
         output_in_ring: true,
         guard: (output.start.as_ptr() as usize + channel.output_bytes()).next_multiple_of(64) as u64,
-        elsewhere: None,
+        remote: None,
     };
     match request.header.flags {
         Flags::NONE => Ok(in_ring),
@@ -134,8 +134,8 @@ pub fn locate(
     }
 }
 
-/// Arguments of a call with buffers: `in_ring.input` is the whole payload in the ring, spans included. A function of
-/// its own, so that calls without buffers do not pay for it.
+/// Arguments of a call with buffers: `in_ring.input` is the whole payload in the ring, spans included. Not inlined, so
+/// that calls without buffers do not pay for it.
 #[cold]
 #[inline(never)]
 fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arguments, InvocationStatus> {
@@ -160,15 +160,15 @@ fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arg
         });
         ArgumentData::of(found)
     };
-    let mut elsewhere = RemoteArguments::default();
+    let mut remote = RemoteArguments::default();
     let input = match next(flags.inputs())? {
         ArgumentData::InRing => MemoryPlace {
             start: payload.start,
             bytes: input_bytes as u64,
         },
         ArgumentData::InPlace(found) => found.place,
-        ArgumentData::Elsewhere(parts) => {
-            elsewhere.input = parts;
+        ArgumentData::Remote(parts) => {
+            remote.input = parts;
             MemoryPlace::NOWHERE
         }
     };
@@ -176,18 +176,18 @@ fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arg
     let (output, guard) = match next(flags.outputs())? {
         ArgumentData::InRing => (ring_output, ring_guard),
         ArgumentData::InPlace(found) => (found.place, found.guard),
-        ArgumentData::Elsewhere(parts) => {
-            elsewhere.output = parts;
+        ArgumentData::Remote(parts) => {
+            remote.output = parts;
             (MemoryPlace::NOWHERE, 0)
         }
     };
-    let is_elsewhere = !elsewhere.input.is_empty() || !elsewhere.output.is_empty();
+    let is_remote = !remote.input.is_empty() || !remote.output.is_empty();
     Ok(Arguments {
         input,
         output,
         output_in_ring,
         guard,
-        elsewhere: is_elsewhere.then(|| Box::new(elsewhere)),
+        remote: is_remote.then(|| Box::new(remote)),
     })
 }
 
@@ -208,7 +208,7 @@ enum SpanMemory {
 enum ArgumentData {
     InRing,
     InPlace(GuardedPlace),
-    Elsewhere(Vec<MemoryPart>),
+    Remote(Vec<MemoryPart>),
 }
 
 impl ArgumentData {
@@ -228,7 +228,7 @@ impl ArgumentData {
                 for found in found {
                     parts.push(part(found?));
                 }
-                Ok(Self::Elsewhere(parts))
+                Ok(Self::Remote(parts))
             }
         }
     }

@@ -32,7 +32,7 @@ pub struct LoadedFunction {
 pub enum CodeLocation {
     /// In this process.
     Local(NonNull<c_void>),
-    /// In the worker elsewhere, under this index.
+    /// In the remote worker, under this index.
     Remote(&'static dyn RemoteWorker, u16),
 }
 
@@ -56,8 +56,8 @@ impl FunctionTable {
         Self(loaded.into_iter().collect())
     }
 
-    /// The functions that a program elsewhere has from the beginning: `count` functions of the context interface.
-    pub fn of_elsewhere(there: &'static dyn RemoteWorker, count: u16) -> Self {
+    /// The functions that a remote worker's program has from the beginning: `count` functions of the context interface.
+    pub fn of_remote_worker(there: &'static dyn RemoteWorker, count: u16) -> Self {
         let loaded = |index| LoadedFunction {
             interface: Interface::Context,
             code: CodeLocation::Remote(there, index),
@@ -77,7 +77,7 @@ impl FunctionTable {
     }
 
     /// This table with the functions of one more library, from index `base` on; the library is loaded here, or by the
-    /// worker elsewhere. Also returns the library's save and restore functions, if it has them.
+    /// remote worker. Also returns the library's save and restore functions, if it has them.
     pub fn with_library(
         &self,
         there: Option<&'static dyn RemoteWorker>,
@@ -93,7 +93,7 @@ impl FunctionTable {
         }
         let (loaded, hooks) = match there {
             None => open(code, size_bytes)?,
-            Some(there) => (open_elsewhere(there, code, size_bytes, base)?, None),
+            Some(there) => (open_remotely(there, code, size_bytes, base)?, None),
         };
         let loaded = loaded.into_iter().map(|(_, function)| function);
         Ok((Self(self.0.iter().copied().chain(loaded).collect()), hooks))
@@ -186,8 +186,8 @@ fn is_in(path: &str, address: *mut c_void) -> bool {
     !is_known || unsafe { CStr::from_ptr(found.dli_fname) }.to_bytes() == path.as_bytes()
 }
 
-/// Has the worker elsewhere load a library from a sealed memfd; returns its functions.
-fn open_elsewhere(
+/// Has the remote worker load a library from a sealed memfd; returns its functions.
+fn open_remotely(
     there: &'static dyn RemoteWorker,
     code: OwnedFd,
     size_bytes: u64,

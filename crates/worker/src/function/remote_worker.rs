@@ -9,7 +9,7 @@ use crate::function::outcome::CallOutcome;
 use hotlease_wire::frame::InvocationStatus;
 use hotlease_wire::machine::{Assignment, GuestCrash};
 
-/// The worker elsewhere that runs functions. Used by several threads at once; each waits for its own answer.
+/// The remote worker that runs functions. Used by several threads at once; each waits for its own answer.
 pub trait RemoteWorker: Send + Sync {
     /// Tells that worker its lease. Called once, before the other methods.
     ///
@@ -30,7 +30,7 @@ pub trait RemoteWorker: Send + Sync {
     fn call(&self, call: RemoteCall<'_>) -> Result<RemoteCallResult, InvocationStatus>;
 }
 
-/// A call of a function elsewhere.
+/// A call of a function by the remote worker.
 #[derive(Debug, Clone, Copy)]
 pub struct RemoteCall<'a> {
     /// Slot of the call.
@@ -45,7 +45,7 @@ pub struct RemoteCall<'a> {
     pub capacity: u64,
 }
 
-/// Result of a call elsewhere.
+/// Result of such a call.
 #[derive(Debug)]
 pub struct RemoteCallResult {
     /// Status of the invocation, whose function ran.
@@ -58,7 +58,7 @@ pub struct RemoteCallResult {
     pub output: Vec<u8>,
 }
 
-/// End of the worker elsewhere, with which this process ends too.
+/// End of the remote worker, with which this process ends too.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerEnd {
     /// Exit status, or the negative number of the signal that killed the worker.
@@ -67,7 +67,7 @@ pub struct WorkerEnd {
     pub crash: Option<GuestCrash>,
 }
 
-/// Calls a function elsewhere with a private copy of its input.
+/// Calls a function in the remote worker with a private copy of its input.
 ///
 /// # Safety
 /// Both places are valid during the call, the output's for writing.

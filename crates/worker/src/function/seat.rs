@@ -5,10 +5,10 @@
 //! When a function fails, and when the slot gets another seat, the worker has the value given up.
 //!
 //! ```text
-//! hotlease_context.communicator ──► Seat { told, kept, give_up, owner }
-//!                                            │        ▲ called by the worker: behind the reply of a call that failed,
-//!                                            │        │ and before the slot gets another seat
-//!                                            └► made in the first call that asks, by the library `owner`
+//! hotlease_context.communicator ──► Seat { description, kept, give_up, owner }
+//!                                                   │     ▲ called by the worker: behind the reply of a call that
+//!                                                   │     │ failed, and before the slot gets another seat
+//!                                                   └► made by the library `owner`, in the first call that asks for it
 //! ```
 //!
 //! All of this happens on the slot's thread, so there is no lock.
@@ -27,7 +27,7 @@ pub trait SeatValue: Any {
     fn give_up(self: Box<Self>);
 }
 
-/// The seat already keeps a value of another library, or of another version of this one.
+/// Error: the value that the seat keeps was made by another library, or by another version of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForeignValue;
 
@@ -38,11 +38,11 @@ pub struct SeatLayout {
     struct_size: u32,
     /// Not 0 after a function has failed: the kept value was given up, and no other one is made.
     is_over: Cell<u32>,
-    told: *const u8,
-    told_bytes: u64,
+    description: *const u8,
+    description_bytes: u64,
     kept: Cell<*mut c_void>,
     give_up: Cell<Option<unsafe extern "C" fn(*mut c_void)>>,
-    /// Owner of `value`: an address in its library.
+    /// Address in the library that made `kept`.
     owner: Cell<*const c_void>,
 }
 
@@ -56,11 +56,11 @@ fn owner() -> *const c_void {
 impl SeatLayout {
     /// The client's description of the seat, encoded.
     pub fn description(&self) -> &[u8] {
-        if self.told_bytes == 0 {
+        if self.description_bytes == 0 {
             return &[];
         }
         // SAFETY: the worker's memory, which it keeps as long as the seat.
-        unsafe { std::slice::from_raw_parts(self.told, self.told_bytes as usize) }
+        unsafe { std::slice::from_raw_parts(self.description, self.description_bytes as usize) }
     }
 
     /// Whether a function of this slot has failed on this seat, so that no value is kept any more.
@@ -102,8 +102,10 @@ impl SeatLayout {
     }
 }
 
+/// Gives up the value of a seat.
+///
 /// # Safety
-/// `value` was made by [`SeatLayout::keep`], and no code uses it any more.
+/// `kept` was made by [`SeatLayout::keep`], and no code uses it any more.
 unsafe extern "C" fn give_up_value(kept: *mut c_void) {
     // SAFETY: the caller's promise.
     let kept = unsafe { Box::from_raw(kept.cast::<Box<dyn SeatValue>>()) };
@@ -114,7 +116,7 @@ unsafe extern "C" fn give_up_value(kept: *mut c_void) {
 /// A slot's own seat.
 pub(crate) struct SlotSeat {
     layout: Box<SeatLayout>,
-    _told: Box<[u8]>,
+    _description: Box<[u8]>,
 }
 
 // SAFETY: it is made on its slot's thread and stays there; it points only to memory of its own.
@@ -122,17 +124,20 @@ unsafe impl Send for SlotSeat {}
 
 impl SlotSeat {
     pub(crate) fn new(seat: &hotlease_wire::comm::seat::Seat) -> Self {
-        let told = encode(seat).into_boxed_slice();
+        let description = encode(seat).into_boxed_slice();
         let layout = Box::new(SeatLayout {
             struct_size: size_of::<SeatLayout>() as u32,
             is_over: Cell::new(0),
-            told: told.as_ptr(),
-            told_bytes: told.len() as u64,
+            description: description.as_ptr(),
+            description_bytes: description.len() as u64,
             kept: Cell::new(ptr::null_mut()),
             give_up: Cell::new(None),
             owner: Cell::new(ptr::null()),
         });
-        Self { layout, _told: told }
+        Self {
+            layout,
+            _description: description,
+        }
     }
 
     /// Address of the seat for the context of functions.
@@ -202,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_given_up_once_when_a_function_fails() {
+    fn a_kept_value_is_given_up_once_when_a_function_fails() {
         let mut own = seat();
         let count = Rc::new(Cell::new(0));
         // SAFETY: `own` outlives it.
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_library_keeps_is_not_touched() {
+    fn a_value_of_another_library_is_not_touched() {
         let mut own = seat();
         let count = Rc::new(Cell::new(0));
         // SAFETY: `own` outlives it.

@@ -51,11 +51,11 @@ impl LandingBuffers {
         now: u64,
     ) -> Result<(), InvocationStatus> {
         self.used = now;
-        let Some(elsewhere) = &arguments.elsewhere else {
+        let Some(remote) = &arguments.remote else {
             return Ok(());
         };
         let ring = ring(channel);
-        let (input, output) = (&elsewhere.input[..], &elsewhere.output[..]);
+        let (input, output) = (&remote.input[..], &remote.output[..]);
         if self.make_room(ring, input, output).is_err() {
             // Buffers kept from earlier calls may leave too little memory.
             (self.input, self.output) = (None, None);

@@ -18,7 +18,7 @@ const CALL: CallParameters = CallParameters {
     output_capacity: 64,
 };
 
-/// A worker elsewhere that runs no function.
+/// A remote worker that runs no function.
 struct Unable;
 
 impl RemoteWorker for Unable {
@@ -69,7 +69,7 @@ fn slot_with_client(functions: FunctionTable) -> (Slot<OwnCore>, ClientChannel) 
 
 #[test]
 fn an_invocation_whose_function_did_not_run_is_not_billed() {
-    let (mut slot, client) = slot_with_client(FunctionTable::of_elsewhere(&Unable, 1));
+    let (mut slot, client) = slot_with_client(FunctionTable::of_remote_worker(&Unable, 1));
     client.publish(0, &CALL, &[b"input"]).expect("it fits");
     assert!(slot.serve_each_client(), "there is a request");
     let reply = client.poll(0).expect("a reply").expect("a whole one");

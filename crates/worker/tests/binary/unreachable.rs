@@ -35,7 +35,7 @@ impl Client {
     /// `None` without libfabric.
     fn connect(worker: &mut Worker) -> Option<Self> {
         let library = Libfabric::load();
-        let provider = library.and_then(|library| providers::named(&library, "tcp;ofi_rxm", Some(LOCAL)));
+        let provider = library.and_then(|library| providers::find_provider(&library, "tcp;ofi_rxm", Some(LOCAL)));
         let provider = provider.inspect_err(|error| eprintln!("skipped: {error}")).ok()?;
         let port = Port::open(&provider).unwrap();
         let (socket, theirs) = Socket::pair().unwrap();

@@ -11,7 +11,7 @@ from hotlease.MPI._errors import Exception as Failure
 from hotlease.MPI._neighbours import Topocomm
 
 
-def _wrong(text: str) -> Failure:
+def _argument_error(text: str) -> Failure:
     return Failure(text, "Arguments")
 
 
@@ -28,9 +28,9 @@ class Adjacency(NamedTuple):
         if len(ends) > 1 and ends[0] == 0 and ends[-1] == len(nodes):
             ends = ends[1:]
         if not ends or any(end < 0 for end in ends) or sorted(ends) != ends or ends[-1] != len(nodes):
-            raise _wrong(f"an index of {ends} for {len(nodes)} edges")
+            raise _argument_error(f"an index of {ends} for {len(nodes)} edges")
         if not all(0 <= node < len(ends) for node in nodes):
-            raise _wrong(f"edges to {nodes} in a graph of {len(ends)} nodes")
+            raise _argument_error(f"edges to {nodes} in a graph of {len(ends)} nodes")
         return cls(ends, nodes)
 
     def of_rank(self, rank: int) -> list[int]:
@@ -140,7 +140,7 @@ def create_graph(comm: Comm, index: Sequence[int], edges: Sequence[int]) -> Comm
     adjacency = Adjacency.of(index, edges)
     nodes, rank = len(adjacency.ends), comm.rank
     if nodes > comm.size:
-        raise _wrong(f"a graph of {nodes} nodes, of {comm.size} ranks")
+        raise _argument_error(f"a graph of {nodes} nodes, of {comm.size} ranks")
     part = comm.Split(0 if rank < nodes else UNDEFINED, rank)
     if part == COMM_NULL:
         return COMM_NULL
@@ -166,7 +166,7 @@ def _weights(given: Any, edges: list[int]) -> Optional[list[int]]:
         return None
     weights = [] if isinstance(given, int) else list(map(int, given))
     if len(weights) != len(edges) or any(weight < 0 for weight in weights):
-        raise _wrong(f"weights of {weights} for {len(edges)} edges")
+        raise _argument_error(f"weights of {weights} for {len(edges)} edges")
     return weights
 
 
@@ -188,7 +188,7 @@ def create_distributed(
 ) -> Distgraphcomm:
     nodes, ends, counts = _ranks(comm, sources), _ranks(comm, destinations), list(map(int, degrees))
     if len(nodes) != len(counts) or any(count < 0 for count in counts) or sum(counts) != len(ends):
-        raise _wrong(f"{counts} edges of {len(nodes)} nodes, and {len(ends)} destinations")
+        raise _argument_error(f"{counts} edges of {len(nodes)} nodes, and {len(ends)} destinations")
     heavy = _weights(weights, ends)
     begins = [node for node, count in zip(nodes, counts) for _ in range(count)]
     own = list(zip(begins, ends, heavy or [1] * len(ends)))

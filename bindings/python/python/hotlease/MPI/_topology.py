@@ -51,7 +51,7 @@ class Grid(NamedTuple):
         return edges, list(edges)
 
 
-def _wrong(text: str) -> Failure:
+def _argument_error(text: str) -> Failure:
     return Failure(text, "Arguments")
 
 
@@ -85,23 +85,23 @@ class Cartcomm(Topocomm[Grid]):
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
         """Returns the rank at these coordinates; they wrap around where the dimension does."""
         if len(coords) != self.Get_dim():
-            raise _wrong(f"{len(coords)} coordinates in {self.Get_dim()} dimensions")
+            raise _argument_error(f"{len(coords)} coordinates in {self.Get_dim()} dimensions")
         rank = self._known.rank(coords)
         if rank is None:
-            raise _wrong(f"{list(coords)} is outside of a grid of {self.dims}, which does not go round there")
+            raise _argument_error(f"{list(coords)} is outside of a grid of {self.dims}, which does not go round there")
         return rank
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
         """Returns the ranks before and behind this one in a dimension, so far away; ``PROC_NULL`` beyond an end."""
         if not 0 <= direction < self.Get_dim():
-            raise _wrong(f"a direction of {direction} in {self.Get_dim()} dimensions")
+            raise _argument_error(f"a direction of {direction} in {self.Get_dim()} dimensions")
         return self._known.shift(self.rank, direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Comm:
         """Makes communicators of the grid's parts: of ranks that differ only in the dimensions that remain."""
         grid = self._known
         if len(remain_dims) != len(grid.dims):
-            raise _wrong(f"{len(remain_dims)} values for {len(grid.dims)} dimensions")
+            raise _argument_error(f"{len(remain_dims)} values for {len(grid.dims)} dimensions")
         color = 0
         for coordinate, size, remains in zip(self.coords, grid.dims, remain_dims):
             color = color if remains else color * size + coordinate
@@ -152,7 +152,7 @@ def create_cart(comm: Comm, dims: Sequence[int], periods: Union[Sequence[bool], 
     sizes = list(dims)
     rounds = [bool(periods)] * len(sizes) if periods is None or isinstance(periods, bool) else list(map(bool, periods))
     if len(rounds) != len(sizes) or min(sizes, default=1) < 1 or math.prod(sizes) > comm.size:
-        raise _wrong(f"a grid of {sizes}, going round {rounds}, of {comm.size} ranks")
+        raise _argument_error(f"a grid of {sizes}, going round {rounds}, of {comm.size} ranks")
     rank = comm.rank
     return _made(comm.Split(0 if rank < math.prod(sizes) else UNDEFINED, rank), Grid(sizes, rounds))
 
@@ -179,11 +179,11 @@ def Compute_dims(nnodes: int, dims: Union[int, Sequence[int]]) -> list[int]:
     given = [0] * dims if isinstance(dims, int) else list(dims)
     fixed = math.prod(size for size in given if size)
     if nnodes < 1 or any(size < 0 for size in given) or nnodes % fixed:
-        raise _wrong(f"{nnodes} ranks make no grid of {given}")
+        raise _argument_error(f"{nnodes} ranks make no grid of {given}")
     free = given.count(0)
     if not free:
         if fixed != nnodes:
-            raise _wrong(f"{nnodes} ranks make no grid of {given}")
+            raise _argument_error(f"{nnodes} ranks make no grid of {given}")
         return given
     rest = nnodes // fixed
     chosen: Any = iter(min(_factors(rest, free, rest), key=lambda sizes: (sizes[0] - sizes[-1], sizes)))

@@ -1,8 +1,8 @@
 """Windows: memory of each rank that the others of its node read and write without its help (``MPI.Win``).
 
-The memory is one anonymous file of the first rank, which all ranks map; it is opened through ``/proc``, where the kernel
-checks whether a process may, and has no name that could stay behind. Locks are those of the system on single bytes behind
-that file, so they end with the process that holds them.
+The memory is one anonymous file of the first rank, which all ranks map. Ranks open it through ``/proc``, where the kernel
+checks their rights; it has no name that could stay behind. Locks are the system's locks on single bytes behind the end of
+that file, so a lock ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from hotlease.MPI._groups import Group
 from hotlease.MPI._native import BufferBytes, Datatype, Op, Request, memory
 from hotlease.MPI._window_copies import ProgramMemory
 
-# Bytes between the parts of two ranks where they need not be neighbours: a cache line.
+# Alignment of the parts of the ranks, unless the parts must be neighbours: a cache line.
 _APART = 64
 # Place of the first lock: behind any memory.
 _LOCKS = 1 << 60
 
 
-def _wrong(text: str) -> Failure:
+def _argument_error(text: str) -> Failure:
     return Failure(text, "Arguments")
 
 
-def _mapped(comm: Intracomm, sizes: list[int], apart: int) -> tuple[int, mmap.mmap, list[int]]:
+def _map_memory(comm: Intracomm, sizes: list[int], apart: int) -> tuple[int, mmap.mmap, list[int]]:
     """Returns a descriptor of the memory of all ranks, the memory, and where the part of each rank begins."""
     rooms = [-(-size // apart) * apart for size in sizes]
     starts = [0, *itertools.accumulate(rooms)]
@@ -98,16 +98,16 @@ class Win:
     _started: Sequence[int]
 
     @classmethod
-    def _made(cls, size: int, unit: int, comm: Comm, flavor: int, own_memory: Optional[ProgramMemory] = None) -> Win:
+    def _make(cls, size: int, unit: int, comm: Comm, flavor: int, own_memory: Optional[ProgramMemory] = None) -> Win:
         win = cls()
         own = comm.Idup()[0]
         given: list[Any] = own.allgather((size, unit))
         try:
             if any(size < 0 or unit < 1 for size, unit in given):
-                raise _wrong(f"sizes and units of {given}")
+                raise _argument_error(f"sizes and units of {given}")
             sizes = [size for size, _ in given]
             apart = 1 if flavor == WIN_FLAVOR_SHARED else _APART
-            win._descriptor, whole, starts = _mapped(own, sizes, apart)
+            win._descriptor, whole, starts = _map_memory(own, sizes, apart)
         except BaseException:
             own.Free()
             raise
@@ -119,7 +119,7 @@ class Win:
         win._own = own_memory
         if own_memory is not None:
             own_memory.publish(win._parts[own.rank])
-            # Before that, others would read zeros.
+            # Other ranks would read zeros before the memory is published.
             own.Barrier()
         win._comm = own
         return win
@@ -127,29 +127,29 @@ class Win:
     @classmethod
     def Allocate(cls, size: int, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> Win:
         """Makes a window with so many bytes at this rank; displacements count ``disp_unit`` bytes."""
-        return cls._made(size, disp_unit, comm, WIN_FLAVOR_ALLOCATE)
+        return cls._make(size, disp_unit, comm, WIN_FLAVOR_ALLOCATE)
 
     @classmethod
     def Allocate_shared(cls, size: int, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> Win:
         """Makes a window as ``Allocate`` does; the parts of the ranks are one after the other in memory."""
-        return cls._made(size, disp_unit, comm, WIN_FLAVOR_SHARED)
+        return cls._make(size, disp_unit, comm, WIN_FLAVOR_SHARED)
 
     @classmethod
     def Create(cls, memory: Any, disp_unit: int = 1, info: Any = None, comm: Comm = COMM_SELF) -> Win:
         """Makes a window over a buffer of the program; None for no memory.
 
-        Its model is ``WIN_SEPARATE``: other ranks access a copy. This rank sees what they wrote, and they what it wrote,
-        after its next ``Fence``, ``Post``, ``Wait``, ``Sync``, or ``Lock`` or ``Unlock`` of its own memory. Each of these
+        Its model is ``WIN_SEPARATE``: other ranks access a copy. This rank sees what others wrote, and others see what it
+        wrote, after its next ``Fence``, ``Post``, ``Wait``, ``Sync``, or ``Lock`` or ``Unlock`` of its own memory. Each of these
         compares all of the memory: ``Allocate`` needs no copies.
         """
         given = ProgramMemory(memory)
-        return cls._made(len(given.own), disp_unit, comm, WIN_FLAVOR_CREATE, given)
+        return cls._make(len(given.own), disp_unit, comm, WIN_FLAVOR_CREATE, given)
 
     @classmethod
     def Create_dynamic(cls, info: Any = None, comm: Comm = COMM_SELF) -> Win:
         """Makes a window to which each rank attaches memory of the program (``Attach``). Displacements are addresses at the
         target (``MPI.Get_address``). Its model is ``WIN_SEPARATE``, as with ``Create``: other ranks access copies."""
-        win = cls._made(TABLE_BYTES, 1, comm, WIN_FLAVOR_DYNAMIC)
+        win = cls._make(TABLE_BYTES, 1, comm, WIN_FLAVOR_DYNAMIC)
         win._attached = Attachments(win._parts, win._ranks.allgather(os.getpid()), win._ranks.rank)
         return win
 
@@ -278,7 +278,7 @@ class Win:
         return rank
 
     def _settle(self, rank: Optional[int] = None) -> None:
-        """Brings memory of the program in line with its copy; for `rank`: if that is this one."""
+        """Brings memory of the program in line with its copy. With `rank`: only if this is that rank."""
         if self.model == WIN_SEPARATE and rank in (None, self._ranks.rank):
             with self._atomic(self._ranks.rank):
                 for each in self._program_memory():
@@ -290,14 +290,15 @@ class Win:
         return () if self._own is None else (self._own,)
 
     def Fence(self, assertion: int = 0) -> None:
-        """Waits until all ranks have done what they did so far."""
+        """Waits until all ranks have called it. Accesses before the call are then done at all ranks."""
         self._ranks.Barrier()
         if self.model == WIN_SEPARATE:
             self._settle()
             self._ranks.Barrier()
 
     def Lock(self, rank: int, lock_type: int = LOCK_EXCLUSIVE, assertion: int = 0) -> None:
-        """Waits until no other rank has locked that rank's memory: for itself, or, with ``LOCK_SHARED``, with others."""
+        """Locks a rank's memory for this rank alone, or, with ``LOCK_SHARED``, together with others. Waits while other ranks
+        hold a lock that excludes this one."""
         how = fcntl.LOCK_SH if lock_type == LOCK_SHARED else fcntl.LOCK_EX
         fcntl.lockf(self._descriptor, how, 1, _LOCKS + 2 * self._at(rank))
         self._settle(rank)
@@ -308,7 +309,7 @@ class Win:
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _LOCKS + 2 * self._at(rank))
 
     def Lock_all(self, assertion: int = 0) -> None:
-        """Locks the memory of all ranks, with others."""
+        """Locks the memory of all ranks with ``LOCK_SHARED``."""
         for rank in range(self._ranks.size):
             self.Lock(rank, LOCK_SHARED)
 
@@ -344,7 +345,7 @@ class Win:
         self._settle()
 
     def Test(self) -> bool:
-        """Whether ``Wait`` would not wait; if so, it is done."""
+        """Whether ``Wait`` would return at once; if so, does what ``Wait`` does."""
         if not all(self._ranks.iprobe(rank, 1) for rank in self._posted):
             return False
         self.Wait()
@@ -358,7 +359,7 @@ class Win:
         self._settle()
 
     def Flush(self, rank: int) -> None:
-        """Accesses are done when their calls return; brings this rank's own memory in line, as ``Sync`` does."""
+        """Does for this rank's own memory what ``Sync`` does. Accesses are done when their calls return, in any case."""
         self._settle(rank)
 
     def Flush_all(self) -> None:
@@ -379,7 +380,7 @@ class Win:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, place)
 
     def _atomic(self, rank: int) -> AbstractContextManager[None]:
-        """Keeps other accumulating calls from a rank's memory."""
+        """Keeps accumulating calls of other ranks from a rank's memory."""
         return self._locked(_LOCKS + 2 * rank + 1)
 
     def _table(self, rank: int) -> int:
@@ -387,7 +388,7 @@ class Win:
         return _LOCKS + 2 * self._ranks.size + rank
 
     def _places(self, length: int, rank: int, target: Any) -> list[tuple[int, int]]:
-        """Offset and length of the runs of bytes at the target of so many bytes."""
+        """Offset and length of each run of bytes that `target` names in a rank's memory; `length`: sum of the lengths."""
         place, count, datatype = 0, None, None
         if isinstance(target, (list, tuple)):
             place, count, datatype = (*target, None, None, None)[:3]
@@ -400,7 +401,7 @@ class Win:
             kind = Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
             runs = kind._runs(length // max(kind.size, 1) if count is None else int(count), start)
         if sum(run for _, run in runs) != length or start < 0 or any(at + run > room for at, run in runs):
-            raise _wrong(f"{length} bytes at {target!r} of rank {rank}, which has {room} in the window")
+            raise _argument_error(f"{length} bytes at {target!r} of rank {rank}, which has {room} in the window")
         return runs
 
     def _parts_at(self, rank: int, places: list[tuple[int, int]]) -> list[memoryview]:
@@ -411,7 +412,7 @@ class Win:
         part = memoryview(self._parts[rank])
         return [part[at : at + length] for at, length in places]
 
-    def _moved(self, local: BufferBytes, rank: int, target: Any, is_put: bool) -> int:
+    def _move(self, local: BufferBytes, rank: int, target: Any, is_put: bool) -> int:
         view, done = memoryview(local), 0
         for there in self._parts_at(rank, self._places(len(view), rank, target)):
             length = len(there)
@@ -424,23 +425,23 @@ class Win:
         return done
 
     def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Writes to a rank's memory. ``target``: a displacement, or it with a count and a datatype."""
+        """Writes to a rank's memory. ``target``: a displacement, or a list of displacement, count and datatype."""
         if target_rank != PROC_NULL:
-            self._moved(BufferBytes(origin, False), self._at(target_rank), target, True)
+            self._move(BufferBytes(origin, False), self._at(target_rank), target, True)
 
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Reads from a rank's memory."""
         if target_rank != PROC_NULL:
             local = BufferBytes(origin, True)
-            self._moved(local, self._at(target_rank), target, False)
+            self._move(local, self._at(target_rank), target, False)
             local.unpack()
 
     def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: Op = SUM) -> None:
-        """Reduces a rank's memory with this rank's elements, each at once."""
+        """Reduces a rank's memory with this rank's elements; each element is updated atomically."""
         self.Get_accumulate(origin, None, target_rank, target, op)
 
     def Get_accumulate(self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Op = SUM) -> None:
-        """Reads from a rank's memory, and reduces it with this rank's elements, at once."""
+        """Reads from a rank's memory, and reduces it with this rank's elements, in one atomic step."""
         if target_rank == PROC_NULL:
             return
         rank = self._at(target_rank)
@@ -449,20 +450,20 @@ class Win:
                 return self.Get(result, rank, target)
             given = memoryview(BufferBytes(origin, False))
             before = bytearray(len(given))
-            self._moved(BufferBytes(before, True), rank, target, False)
+            self._move(BufferBytes(before, True), rank, target, False)
             after = given if op is REPLACE else accumulated(origin, op, before, given)
-            self._moved(BufferBytes(after, False), rank, target, True)
+            self._move(BufferBytes(after, False), rank, target, True)
         if result is not None:
             local = BufferBytes(result, True)
             memoryview(local)[:] = before
             local.unpack()
 
     def Fetch_and_op(self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: Op = SUM) -> None:
-        """Reads one element of a rank's memory, and reduces it with one of this rank, at once."""
+        """Reads one element of a rank's memory, and reduces it with one of this rank, in one atomic step."""
         self.Get_accumulate(origin, result, target_rank, target_disp, op)
 
     def Compare_and_swap(self, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0) -> None:
-        """Reads one element of a rank's memory, and replaces it if it is ``compare``, at once."""
+        """Reads one element of a rank's memory, and replaces it if it equals ``compare``, in one atomic step."""
         if target_rank == PROC_NULL:
             return
         rank = self._at(target_rank)

@@ -123,12 +123,12 @@ impl Functions {
     pub fn find(&self, function: &Bound<'_, PyAny>, rerun: Rerun) -> PyResult<Callable> {
         let address = function.as_ptr() as usize;
         // The table keeps its objects alive, so that an address means one object.
-        if let Some((_, target)) = self.known().get(&address) {
+        if let Some((_, target)) = self.lock_targets().get(&address) {
             return Ok(Callable::Target(target.clone()));
         }
         let py = function.py();
         let remember = |target: Arc<Target>| {
-            let mut known = self.known();
+            let mut known = self.lock_targets();
             let forgotten = (known.len() >= FUNCTIONS_MAX).then(|| std::mem::take(&mut *known));
             known.insert(address, (function.clone().unbind(), target));
             drop(known);
@@ -182,7 +182,7 @@ impl Functions {
         drop(known);
     }
 
-    fn known(&self) -> MutexGuard<'_, TargetTable> {
+    fn lock_targets(&self) -> MutexGuard<'_, TargetTable> {
         locked(&self.known)
     }
 }
@@ -207,7 +207,7 @@ pub fn call(
 
 /// Encodes the request for a call whose worker keeps the arguments: all of them are in the pickle, none in memory that is
 /// lent for the call.
-pub fn kept(target: &Target, args: &Bound<'_, PyTuple>) -> PyResult<Box<[u8]>> {
+pub fn encode_kept(target: &Target, args: &Bound<'_, PyTuple>) -> PyResult<Box<[u8]>> {
     let py = args.py();
     let pickle = called(py, intern!(py, "dump_kept"))?
         .call1((args,))?
@@ -278,7 +278,7 @@ fn pickled(
     let dumped = called(py, intern!(py, "dump_arguments"))?.call1((args, kwargs))?;
     let object = PickledObject::read(&dumped)?;
     let given = match &object.buffers[..] {
-        [buffer] if buffer.len_bytes() > limit => pool.given(buffer.buf_ptr().cast(), buffer.len_bytes()),
+        [buffer] if buffer.len_bytes() > limit => pool.find_given(buffer.buf_ptr().cast(), buffer.len_bytes()),
         _ => None,
     };
     // A task may not write to memory that the program sees.

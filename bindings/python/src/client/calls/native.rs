@@ -98,7 +98,7 @@ pub fn request<'py>(
     let is_large = request.layout.end > core.invoker.options().request_bytes as usize;
     let place = view.as_ref().map(InputView::place).filter(|_| is_large);
     // An array of `Executor.empty` is in shared memory already.
-    let given = place.and_then(|place| core.pool.given(place.start.as_ptr(), place.bytes as usize));
+    let given = place.and_then(|place| core.pool.find_given(place.start.as_ptr(), place.bytes as usize));
     put(py, &request, given, (&core.invoker, &core.pool), |into| {
         let is_copied_alone = into.len() >= COPIED_ALONE;
         let mut fill = || {

@@ -134,7 +134,7 @@ impl ExecutorCore {
                 planned.cell.resolve(TaskOutcome::Shared(outcome));
                 return true;
             }
-            // Set by another thread at the same time: an equal value.
+            // Another thread may have set it at the same time, to an equal value.
             let _ = planned.key.set(Box::new(key));
         }
         false
@@ -233,7 +233,7 @@ impl ExecutorCore {
     /// Carries out the kernel's actions.
     pub fn act(&self, state: &mut CoreState) {
         if std::mem::replace(&mut state.graph.is_acting, true) {
-            // Called while it is running: that call carries these actions out, too.
+            // A call that is running already carries these actions out, too.
             return;
         }
         while !state.graph.actions.is_empty() {
@@ -353,7 +353,7 @@ impl ExecutorCore {
         if planned.key.get().is_none()
             && let Some(key) = planned.key_of(&results)
         {
-            // Set by another thread at the same time: an equal value.
+            // Another thread may have set it at the same time, to an equal value.
             let _ = planned.key.set(Box::new(key));
         }
         if let Some(key) = planned.key.get().map(|key| **key) {

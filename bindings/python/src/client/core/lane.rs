@@ -48,7 +48,7 @@ impl SendPath {
 pub enum Flight {
     /// A task, and the work that it is counted as, nanoseconds.
     Task(TaskJob, SendPath, u32),
-    /// Fetches a result that the worker keeps into this memory.
+    /// Fetches, into this memory, a result that the worker keeps.
     Fetch(Recipient, BufferInvocation, PoolBuffer),
     /// Releases results that stayed with the worker; sent through the ring.
     Release,
@@ -77,7 +77,7 @@ impl Recipient {
     }
 }
 
-/// A kept result that is not asked for yet.
+/// A result that the worker keeps, and that no request to fetch was sent for yet.
 struct KeptResult {
     to: Recipient,
     ticket: u64,
@@ -231,9 +231,9 @@ impl Lane {
             },
         };
         let size = whole.as_ref().map_or(job.size(), Assembly::len);
-        let told = native::reply_bytes(job.payload.bytes());
-        let mut expected = told.unwrap_or_else(|| job.target.estimates.size.of(job.size()));
-        if expected > self.reply_bytes && !self.shares_memory && told.is_none() {
+        let declared = native::reply_bytes(job.payload.bytes());
+        let mut expected = declared.unwrap_or_else(|| job.target.estimates.size.of(job.size()));
+        if expected > self.reply_bytes && !self.shares_memory && declared.is_none() {
             // Over a fabric, result memory costs something even if nothing is written to it.
             expected = job.target.estimates.size.of(0);
         }
@@ -287,7 +287,7 @@ impl Lane {
             self.known.insert(job.target.key);
         }
         let work_ns = job.target.estimates.pace.work_ns();
-        self.take_off(Flight::Task(job, sent, work_ns));
+        self.add_flight(Flight::Task(job, sent, work_ns));
         Ok(())
     }
 
@@ -349,7 +349,7 @@ impl Lane {
                 self.places += 1;
                 return Ok(SendPath::Placed(invocation, extent, place));
             }
-            // Perhaps only because no more memory can be registered: sent without memory for the result.
+            // The reason may be only that no more memory can be registered: the task is sent without memory for the result.
         }
         if let Some(extent) = extent {
             let invocation = match self.function.submit_from_buffer(extent.slice()) {
@@ -386,13 +386,13 @@ impl Lane {
             return false;
         }
         pipeline.flush();
-        self.take_off(Flight::Release);
+        self.add_flight(Flight::Release);
         true
     }
 
     /// Adds a request that was sent.
     #[inline]
-    fn take_off(&mut self, flight: Flight) {
+    fn add_flight(&mut self, flight: Flight) {
         if self.flights.is_empty() {
             self.beat.begins(Instant::now());
         }

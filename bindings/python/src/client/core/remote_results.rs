@@ -100,7 +100,7 @@ impl ExecutorCore {
     /// `all`: the run needs the bytes of all of them.
     pub fn await_inputs(&self, state: &mut CoreState, run: Run, results: &[Arc<TaskOutcome>], all: bool) -> bool {
         let missing = |away: &&Arc<RemoteResult>| {
-            away.here().is_none() && (all || away.wanted().is_wanted || state.lane_of(away).is_none())
+            away.here().is_none() && (all || away.lock_fetch().is_wanted || state.lane_of(away).is_none())
         };
         let missing: Vec<_> = results
             .iter()
@@ -131,7 +131,7 @@ impl ExecutorCore {
     /// Brings a result to the client; `run` continues when it is there.
     fn bring(&self, state: &mut CoreState, away: &Arc<RemoteResult>, run: Run) {
         // The result may have arrived, or been lost, since the caller looked.
-        let mut wanted = away.wanted();
+        let mut wanted = away.lock_fetch();
         if away.here().is_some() || wanted.runs.contains(&run) {
             return;
         }
@@ -196,7 +196,7 @@ impl ExecutorCore {
     pub fn complete_fetch(&self, state: &mut CoreState, away: &RemoteResult, outcome: TaskOutcome) {
         // Set once; a second call changes nothing.
         let _ = away.here.set(outcome.share());
-        let runs = std::mem::take(&mut away.wanted().runs);
+        let runs = std::mem::take(&mut away.lock_fetch().runs);
         for run in runs {
             let graph = &state.graph;
             let Some(planned) = graph.flow.payload(run.0) else {

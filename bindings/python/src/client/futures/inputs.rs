@@ -106,7 +106,7 @@ fn look<'py>(
             InputState::Decoded => match task.decoded(py)? {
                 Decoded::Value(value) => return Ok(Some(Replacement::Value(value.bind(py).clone()))),
                 Decoded::Raised(exception) => {
-                    let ended = TaskCell::ended(TaskOutcome::Raised(exception.clone_ref(py)));
+                    let ended = TaskCell::with_outcome(TaskOutcome::Raised(exception.clone_ref(py)));
                     FutureInput::Task(Arc::new(ended), task.target.clone())
                 }
             },

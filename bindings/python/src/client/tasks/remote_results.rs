@@ -89,11 +89,11 @@ impl RemoteResult {
 
     /// Marks that dependent tasks could not fetch the result from its worker.
     pub fn require_here(&self) {
-        self.wanted().is_wanted = true;
+        self.lock_fetch().is_wanted = true;
     }
 
     /// State of bringing the result to the client.
-    pub fn wanted(&self) -> MutexGuard<'_, FetchState> {
+    pub fn lock_fetch(&self) -> MutexGuard<'_, FetchState> {
         locked(&self.wanted)
     }
 }

@@ -127,7 +127,7 @@ impl TaskCell {
     }
 
     /// State of a task that ended before it could be sent.
-    pub fn ended(outcome: TaskOutcome) -> Self {
+    pub fn with_outcome(outcome: TaskOutcome) -> Self {
         Self::with(Stage::Finished, StageContent::Ended(outcome), None)
     }
 

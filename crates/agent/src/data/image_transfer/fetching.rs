@@ -20,7 +20,7 @@ use tonic::transport::Channel;
 
 /// Most agents that are asked for one environment before the store is read.
 const ASKED_MAX: usize = 3;
-/// Time in which the manager must name one.
+/// Time in which the manager must name an agent.
 const NAME_LIMIT: Duration = Duration::from_secs(3);
 /// Longest time without a piece from an agent: more than that agent itself waits for its next piece.
 const STALL_LIMIT: Duration = Duration::from_secs(15);
@@ -38,7 +38,7 @@ pub(crate) struct OtherAgents {
 
 impl fmt::Debug for OtherAgents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Others")
+        f.debug_struct("OtherAgents")
             .field("agent", &self.agent)
             .finish_non_exhaustive()
     }
@@ -73,7 +73,7 @@ impl OtherAgents {
         debug_assert!(set.is_ok(), "an agent has one manager");
     }
 
-    /// Asks the manager for an agent, and its address.
+    /// Asks the manager for an agent that has the image; returns its id and address.
     async fn find(&self, id: &ImageId, without: String) -> Option<(String, Address)> {
         let mut manager = self.manager.get()?.clone();
         let request = FindImageRequest {
@@ -99,9 +99,9 @@ impl OtherAgents {
         &self,
         (id, behind): (&ImageId, u64),
         address: Address,
-        came: &mpsc::Sender<TransferMessage>,
+        messages: &mpsc::Sender<TransferMessage>,
     ) -> Result<(), String> {
-        let said = |status: Status| refusal(status).to_string();
+        let refused = |status: Status| refusal(status).to_string();
         let silent = |_| format!("nothing came for {} s", STALL_LIMIT.as_secs());
         let channel = grpc::channel(address, Arc::clone(&self.identity), CertificateRole::Agent);
         let mut other = AgentClient::new(channel);
@@ -110,11 +110,11 @@ impl OtherAgents {
             behind,
         };
         let begun = timeout(STALL_LIMIT, other.read_image(request)).await;
-        let mut pieces = begun.map_err(silent)?.map_err(said)?.into_inner();
+        let mut pieces = begun.map_err(silent)?.map_err(refused)?.into_inner();
         let mut has_begun = false;
         loop {
             let piece = timeout(STALL_LIMIT, pieces.message()).await;
-            let word = match piece.map_err(silent)?.map_err(said)? {
+            let message = match piece.map_err(silent)?.map_err(refused)? {
                 Some(piece) if has_begun => TransferMessage::Piece(piece.content),
                 Some(first) => TransferMessage::Begun {
                     bytes: first.total_bytes,
@@ -122,8 +122,8 @@ impl OtherAgents {
                 None => TransferMessage::End,
             };
             has_begun = true;
-            let is_end = matches!(word, TransferMessage::End);
-            if came.send(word).await.is_err() || is_end {
+            let is_end = matches!(message, TransferMessage::End);
+            if messages.send(message).await.is_err() || is_end {
                 return Ok(());
             }
         }
@@ -131,7 +131,7 @@ impl OtherAgents {
 
     /// Waits until another agent has begun to send, or has failed to.
     fn begin(&self, what: (ImageId, u64), (agent, address): (&str, Address)) -> Result<ImageOffer, String> {
-        let (sender, mut came) = mpsc::channel(PIECES_MAX);
+        let (sender, mut messages) = mpsc::channel(PIECES_MAX);
         let others = self.clone();
         self.runtime.spawn(async move {
             if let Err(why) = others.read((&what.0, what.1), address, &sender).await {
@@ -139,12 +139,12 @@ impl OtherAgents {
                 let _ = sender.send(TransferMessage::Failed(why)).await;
             }
         });
-        match came.blocking_recv() {
+        match messages.blocking_recv() {
             Some(TransferMessage::Begun { bytes }) => Ok(ImageOffer {
                 from: format!("agent {agent}"),
                 bytes,
                 content: Box::new(PieceReader {
-                    came,
+                    messages,
                     piece: Vec::new(),
                     at: 0,
                 }),
@@ -168,7 +168,7 @@ impl OtherAgents {
 }
 
 impl Neighbours for OtherAgents {
-    fn of<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = ImageOffer> + 'a> {
+    fn offers<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = ImageOffer> + 'a> {
         let (id, mut without) = (*id, String::new());
         let mut asked = 0;
         let next = move || {
@@ -200,7 +200,7 @@ impl Neighbours for OtherAgents {
 
 /// Reader of the pieces that arrive.
 struct PieceReader {
-    came: mpsc::Receiver<TransferMessage>,
+    messages: mpsc::Receiver<TransferMessage>,
     piece: Vec<u8>,
     at: usize,
 }
@@ -208,7 +208,7 @@ struct PieceReader {
 impl Read for PieceReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.at == self.piece.len() {
-            match self.came.blocking_recv() {
+            match self.messages.blocking_recv() {
                 Some(TransferMessage::Piece(piece)) => (self.piece, self.at) = (piece, 0),
                 Some(TransferMessage::End) => return Ok(0),
                 Some(TransferMessage::Failed(why)) => return Err(io::Error::other(why)),

@@ -32,9 +32,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Owner of a connection: known from the beginning, or from its first signed request.
 pub(super) struct ConnectionOwner {
     known: watch::Sender<Option<Arc<LeaseStorage>>>,
-    /// Its place among the connections at the host's loopback, if it came over that.
+    /// Place of the connection among those at the host's loopback, if it came over that.
     at_host: Option<HostPlace>,
-    /// Its permit among the connections of its lease, if it came over the host's loopback.
+    /// Permit of the connection among those of its lease, if it came over the host's loopback.
     place: Mutex<Option<OwnedSemaphorePermit>>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct LeaseStorage {
     pub(super) stores: Vec<usize>,
     pub(super) connections: Arc<Semaphore>,
     way: Way,
-    over: watch::Sender<bool>,
+    is_over: watch::Sender<bool>,
 }
 
 impl fmt::Debug for LeaseStorage {
@@ -64,7 +64,7 @@ impl LeaseStorage {
             stores,
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             way,
-            over: watch::Sender::new(false),
+            is_over: watch::Sender::new(false),
         });
         open.leases().insert(lease.keys.id.clone(), Arc::downgrade(&lease));
         lease
@@ -83,19 +83,19 @@ impl LeaseStorage {
     /// Ends the access, because the lease has ended or is ending: connections are cut, and the keys open nothing any
     /// more.
     pub fn end(&self) {
-        self.over.send_replace(true);
+        self.is_over.send_replace(true);
         self.forget();
     }
 
     /// Whether the access has ended.
     pub(super) fn is_over(&self) -> bool {
-        *self.over.borrow()
+        *self.is_over.borrow()
     }
 
     /// Waits until the access has ended.
     pub(super) async fn wait_for_end(&self) {
         // The sender lives in self, so waiting cannot fail.
-        let _ = self.over.subscribe().wait_for(|over| *over).await;
+        let _ = self.is_over.subscribe().wait_for(|over| *over).await;
     }
 
     fn forget(&self) {

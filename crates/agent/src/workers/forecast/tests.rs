@@ -1,4 +1,4 @@
-//! Tests of the forecast in virtual time: the tests know who arrives when, the forecast does not.
+//! Tests of the forecast in virtual time: the tests know when leases arrive, the forecast does not.
 
 use super::*;
 
@@ -26,14 +26,16 @@ impl Chance {
     }
 }
 
-/// A node with this forecast, and a maker of one worker at a time.
+/// A node with a forecast, which makes one worker at a time.
 struct World {
     forecast: Forecast,
     now: Duration,
     making: Duration,
-    /// Workers that are ready, the time of the maker's next one, and the ends of running leases.
+    /// Number of workers that are ready.
     ready: usize,
+    /// Time at which the worker that is being made is ready.
     next: Option<Duration>,
+    /// Ends of running leases.
     ends: Vec<Duration>,
     warm: usize,
     cold: usize,
@@ -113,7 +115,7 @@ impl World {
 }
 
 #[test]
-fn leases_one_after_the_other_have_one_that_waits_and_none_is_started_beside_them() {
+fn leases_in_sequence_keep_one_worker_waiting_and_start_no_second_one() {
     let mut world = World::new(ms(100));
     for number in 0..50u64 {
         world.lease(ms(5000 * number), ms(4000));
@@ -138,10 +140,10 @@ fn a_lease_of_many_workers_leaves_as_many() {
 }
 
 #[test]
-fn a_steady_rate_finds_19_of_20_warm_with_not_many_more_than_littles_law_says() {
+fn at_a_steady_rate_19_of_20_leases_are_warm_with_about_as_many_workers_as_littles_law_says() {
     for seed in 1..=20 {
         let mut chance = Chance(seed);
-        // 4 a second, each in use for 1 s, each made in 0.1 s: 4.4 away on average.
+        // 4 leases a second, each of 1 s, and 0.1 s to make a worker: 4.4 workers are in use or being made on average.
         let mut world = World::new(ms(100));
         let mut at = ms(0);
         for number in 0..2000 {
@@ -159,7 +161,7 @@ fn a_steady_rate_finds_19_of_20_warm_with_not_many_more_than_littles_law_says() 
 }
 
 #[test]
-fn more_arrivals_have_more_that_wait_and_fewer_have_fewer() {
+fn the_number_of_waiting_workers_follows_the_rate_of_arrivals() {
     let mut world = World::new(ms(100));
     let mut chance = Chance(7);
     let mut at = ms(0);
@@ -176,7 +178,7 @@ fn more_arrivals_have_more_that_wait_and_fewer_have_fewer() {
 }
 
 #[test]
-fn bursts_find_all_of_them_warm_from_the_third_on() {
+fn from_the_third_burst_on_all_leases_are_warm() {
     let mut world = World::new(ms(100));
     for burst in 0..10u64 {
         if burst == 2 {
@@ -190,7 +192,7 @@ fn bursts_find_all_of_them_warm_from_the_third_on() {
 }
 
 #[test]
-fn one_unlucky_moment_is_not_prepared_for_for_ever() {
+fn a_single_burst_is_forgotten() {
     let mut world = World::new(ms(100));
     let mut at = ms(0);
     for round in 0..200u64 {
@@ -206,7 +208,7 @@ fn one_unlucky_moment_is_not_prepared_for_for_ever() {
 }
 
 #[test]
-fn without_arrivals_nothing_waits_after_a_while_and_for_ever() {
+fn without_arrivals_no_worker_waits_after_a_while() {
     let mut world = World::new(ms(100));
     for lease in 0..100u64 {
         world.lease(ms(1000 * lease), ms(500));
@@ -241,7 +243,7 @@ fn leases_that_come_every_five_minutes_are_waited_for_only_when_they_are_due() {
 }
 
 #[test]
-fn who_comes_once_a_day_is_waited_for_as_if_he_were_unknown() {
+fn a_client_that_comes_once_a_day_is_treated_as_an_unknown_one() {
     let mut forecast = Forecast::new(LEAST);
     for day in 0..10 {
         let day = Duration::from_secs(24 * 3600 * day);
@@ -269,7 +271,7 @@ fn no_lease_waits_longer_than_the_limit_at_a_stretch() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded() {
+fn the_memory_of_a_forecast_is_bounded() {
     let mut forecast = Forecast::new(LEAST);
     for number in 0..10_000u64 {
         forecast.record_arrival(ms(number), 1);

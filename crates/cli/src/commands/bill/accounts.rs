@@ -44,7 +44,10 @@ pub(super) fn show(bill: &BillReply, range: &BillRequest, csv: bool, output: &mu
     let rows = bill.rows.iter().map(|row| {
         let usage = row.usage.unwrap_or_default();
         // An account without jobs is not in Slurm's report.
-        let seconds = known.as_ref().ok().map(|known| known.get(&row.tenant).copied().unwrap_or(0));
+        let seconds = known
+            .as_ref()
+            .ok()
+            .map(|known| known.get(&row.tenant).copied().unwrap_or(0));
         AccountLine {
             account: row.tenant.clone(),
             leases: row.leases,

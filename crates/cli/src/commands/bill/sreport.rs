@@ -76,7 +76,11 @@ fn hour(unix_s: u64) -> Result<String, String> {
     let seconds = i64::try_from(unix_s).map_err(|_| bad())?;
     let hour = time::OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| bad())?;
     let (year, month, day) = hour.to_calendar_date();
-    Ok(format!("{year:04}-{:02}-{day:02}T{:02}:00:00", u8::from(month), hour.hour()))
+    Ok(format!(
+        "{year:04}-{:02}-{day:02}T{:02}:00:00",
+        u8::from(month),
+        hour.hour()
+    ))
 }
 
 /// Reads lines of `account|login|seconds`. A line without a login is the account's total, with all accounts below it; an
@@ -114,7 +118,17 @@ mod tests {
         let expected = [("bio", 0), ("chem", 87), ("root", 100)];
         assert_eq!(accounts, expected.map(|(name, used)| (name.to_owned(), used)).into());
         assert!(parse("").expect("no accounts").is_empty());
-        for bad in ["chem", "chem|80", "chem||", "chem||-1", "chem||1.5", "||1", "chem||1|", "a|b|c|d", "x||99999999999999999999"] {
+        for bad in [
+            "chem",
+            "chem|80",
+            "chem||",
+            "chem||-1",
+            "chem||1.5",
+            "||1",
+            "chem||1|",
+            "a|b|c|d",
+            "x||99999999999999999999",
+        ] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
         let full = format!("a||{}\na||{}", u64::MAX, u64::MAX);
@@ -132,7 +146,10 @@ mod tests {
     #[tokio::test]
     async fn the_range_is_in_whole_hours_of_utc_and_a_failure_says_why() {
         let directory = tempfile::tempdir().expect("a directory");
-        let echo = program(&directory, r#"echo "chem||$(echo "$TZ $*" | cksum | cut -c1-4)"; echo "$TZ $*" > "$0.arguments""#);
+        let echo = program(
+            &directory,
+            r#"echo "chem||$(echo "$TZ $*" | cksum | cut -c1-4)"; echo "$TZ $*" > "$0.arguments""#,
+        );
         let hour = 1_700_000_000_000;
         let ask = async |program: &str, within| cpu_seconds(program, Some(hour), hour + 1, within).await;
         let accounts = ask(&echo, WITHIN).await.expect("figures");
@@ -146,7 +163,11 @@ mod tests {
         for (script, within, reason) in [
             ("echo first >&2; echo no database >&2; exit 1", WITHIN, "no database"),
             ("echo nonsense", WITHIN, "nonsense"),
-            ("exec sleep 600", Duration::from_millis(50), "did not answer within 0.05 s"),
+            (
+                "exec sleep 600",
+                Duration::from_millis(50),
+                "did not answer within 0.05 s",
+            ),
         ] {
             let error = ask(&program(&directory, script), within).await.expect_err(script);
             assert!(error.contains(reason), "{error}");

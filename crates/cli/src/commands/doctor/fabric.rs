@@ -5,7 +5,7 @@ use super::Finding;
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_fabric::clock::median;
 use hotlease_fabric::ofi::Libfabric;
-use hotlease_fabric::ofi::providers::{Addressing, PROVIDERS, Quirks, TestStatus, named};
+use hotlease_fabric::ofi::providers::{Addressing, PROVIDERS, Quirks, TestStatus, find_provider};
 use hotlease_terminal::functions::functions;
 use hotlease_terminal::platform::SiteArgs;
 use hotlease_terminal::quantity;
@@ -101,9 +101,9 @@ fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -
     const CHECK: &str = "provider";
     let tested = match quirks.tested {
         TestStatus::Conformance => "passes the conformance suite",
-        TestStatus::No => "never tried on such hardware",
+        TestStatus::Untested => "never tried on such hardware",
     };
-    match named(library, quirks.name, source) {
+    match find_provider(library, quirks.name, source) {
         Ok(found) => {
             let place = found.domain();
             let finding = match quirks.addressing {

@@ -29,13 +29,13 @@ const OPERATIONS: [Operation; 11] = [
     Operation::Alltoall,
 ];
 
-/// Makes a collective with blocks of 64 elements, or with as many elements as all these blocks have, so that all
-/// shares are equal.
+/// Makes a collective with a block of 64 elements for each rank; one without blocks has as many elements as all these
+/// blocks. So all shares are equal.
 fn collective(operation: Operation, ranks: Rank, root: Rank) -> Collective<'static> {
     collective_of_size(operation, root, ranks, BLOCK * ranks as usize)
 }
 
-/// Measures steps; for algorithms with objects, waits.
+/// Measures the steps of an algorithm; of one with objects, the waits for the store.
 fn measure(operation: Operation, recipe: Recipe, ranks: Rank, root: Rank, commutes: bool) -> SimulationResult {
     let link = LinkCost {
         latency_s: 1.0,
@@ -188,12 +188,12 @@ fn requests(operation: Operation, algorithm: Algorithm, p: u64) -> (u64, u64, u6
         (ReduceScatter | Alltoall | Alltoallv, Objects) => (1, p * (p - 1), p * (p - 1)),
         (Scan | Exscan, Objects) => (1, p - 1, p * (p - 1) / 2),
         (Scan | Exscan, ObjectsDoubling) => (log, doubling, doubling),
-        _ => panic!("nothing is said of {operation} by {algorithm}"),
+        _ => panic!("no numbers are given for {operation} by {algorithm}"),
     }
 }
 
 #[test]
-fn stores_get_exactly_the_requests_that_are_said() {
+fn stores_get_exactly_the_expected_requests() {
     for (operation, _) in Operation::NAMES {
         for &algorithm in operation
             .algorithms()
@@ -203,9 +203,9 @@ fn stores_get_exactly_the_requests_that_are_said() {
             for ranks in ranks().filter(|ranks| *ranks > 1) {
                 let outcome = measure(operation, algorithm.into(), ranks, ranks / 2, false);
                 let measured = (outcome.seconds as u64, outcome.writes, outcome.reads);
-                let said = requests(operation, algorithm, ranks.into());
+                let expected = requests(operation, algorithm, ranks.into());
                 assert_eq!(
-                    measured, said,
+                    measured, expected,
                     "{operation} by {algorithm}, {ranks} ranks: (waits, writes, reads)"
                 );
             }

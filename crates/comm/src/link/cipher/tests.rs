@@ -81,7 +81,7 @@ fn another_secret_is_told() {
 }
 
 #[test]
-fn who_only_names_the_secret_is_a_stranger() {
+fn a_peer_that_only_names_the_secret_is_a_stranger() {
     // The greeting of one secret with the handshake of another.
     let (_, first) = Initiator::new(&secret(2), &greeting(&secret(1)), b"").expect("a handshake");
     let refused = Responder::new().read(&first, &rules(&[secret(1)])).err();

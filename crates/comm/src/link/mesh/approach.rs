@@ -12,17 +12,18 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// other side has not called yet, and the system would repeat it only after a second.
 const PATIENCE_MIN: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
-/// Delay of the higher rank's own call where no NAT is known of: there may be a firewall.
-const CALLS_BACK: Duration = Duration::from_millis(300);
-/// Delay of the request for a relay, unless nothing else can work: the first connection that is ready is kept.
-const RELAYS: Duration = Duration::from_secs(2);
+/// Delay of the higher rank's own call where no NAT is known: a firewall may keep the lower rank's call out.
+const CALL_BACK_DELAY: Duration = Duration::from_millis(300);
+/// Delay of the request for a relay. The first connection that is ready is kept, so direct ones get this much time,
+/// unless only a relay can work.
+const RELAY_DELAY: Duration = Duration::from_secs(2);
 
 /// Way to reach another member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Approach {
-    /// To its own address.
+    /// To the member's own address.
     Direct,
-    /// To the address that a NAT gives it.
+    /// To the address that a NAT gives the member.
     Mapped,
     /// Through the rendezvous.
     Relay,
@@ -30,7 +31,7 @@ pub(super) enum Approach {
     Incoming,
 }
 
-/// Attempt to reach a member on one way.
+/// Attempt to reach a member by one approach.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) to: SocketAddr,
@@ -80,9 +81,13 @@ pub(super) fn ways(
     let calls_at = if me < other || mine.mapped.is_some() {
         now
     } else {
-        now + CALLS_BACK
+        now + CALL_BACK_DELAY
     };
-    let relays_at = if is_hopeless(mine, theirs) { now } else { now + RELAYS };
+    let relays_at = if needs_relay(mine, theirs) {
+        now
+    } else {
+        now + RELAY_DELAY
+    };
     let own = (Approach::Direct, Attempt::new(theirs.address, calls_at));
     let mapped = theirs
         .mapped
@@ -91,9 +96,9 @@ pub(super) fn ways(
     std::iter::once(own).chain(mapped).chain(relay).collect()
 }
 
-/// Whether only a relay can connect these members: two NATs that give each destination another port admit nothing at a
-/// known port. Two members behind one NAT may reach each other inside it.
-fn is_hopeless(mine: &MemberAddress, theirs: &MemberAddress) -> bool {
+/// Whether only a relay can connect these members: if both NATs use another port for each destination, no packet reaches
+/// a port that is known. Two members behind one NAT may reach each other inside it.
+fn needs_relay(mine: &MemberAddress, theirs: &MemberAddress) -> bool {
     let (Some(mine), Some(theirs)) = (mine.mapped, theirs.mapped) else {
         return false;
     };
@@ -135,11 +140,11 @@ mod tests {
         let at_once = Duration::ZERO;
         assert_eq!(
             plan(0, None, 1, None),
-            [(Approach::Direct, at_once), (Approach::Relay, RELAYS)]
+            [(Approach::Direct, at_once), (Approach::Relay, RELAY_DELAY)]
         );
         assert_eq!(
             plan(1, None, 0, None),
-            [(Approach::Direct, CALLS_BACK), (Approach::Relay, RELAYS)]
+            [(Approach::Direct, CALL_BACK_DELAY), (Approach::Relay, RELAY_DELAY)]
         );
     }
 
@@ -149,17 +154,17 @@ mod tests {
         let all = [
             (Approach::Direct, at_once),
             (Approach::Mapped, at_once),
-            (Approach::Relay, RELAYS),
+            (Approach::Relay, RELAY_DELAY),
         ];
         assert_eq!(plan(0, Some(false), 1, Some(false)), all);
         assert_eq!(plan(1, Some(false), 0, Some(true)), all);
         // Behind one NAT only: this member calls, or is called.
         assert_eq!(plan(1, Some(false), 0, None)[0], (Approach::Direct, at_once));
-        assert_eq!(plan(1, None, 0, Some(false))[1], (Approach::Mapped, CALLS_BACK));
+        assert_eq!(plan(1, None, 0, Some(false))[1], (Approach::Mapped, CALL_BACK_DELAY));
     }
 
     #[test]
-    fn what_cannot_be_punched_is_relayed_at_once() {
+    fn between_two_nats_with_varying_ports_a_relay_is_asked_at_once() {
         let relay = |ways: Vec<(Approach, Duration)>| ways.last().copied();
         assert_eq!(
             relay(plan(0, Some(true), 1, Some(true))),
@@ -167,20 +172,20 @@ mod tests {
         );
         assert_eq!(
             relay(plan(0, Some(true), 1, Some(false))),
-            Some((Approach::Relay, RELAYS))
+            Some((Approach::Relay, RELAY_DELAY))
         );
     }
 
     #[test]
-    fn behind_one_nat_what_is_relayed_does_not_come_before_what_is_direct() {
+    fn members_behind_one_nat_try_a_direct_connection_before_the_relay() {
         let place = || place_behind(5, Some(true));
         let ways = plan_of((0, place()), (1, place()));
         assert_eq!(ways[0], (Approach::Direct, Duration::ZERO));
-        assert_eq!(ways[2], (Approach::Relay, RELAYS));
+        assert_eq!(ways[2], (Approach::Relay, RELAY_DELAY));
     }
 
     #[test]
-    fn what_fails_is_tried_again_and_keeps_its_reason() {
+    fn a_failed_attempt_is_repeated_and_keeps_its_reason() {
         let now = Instant::now();
         let mut attempt = Attempt::new("10.0.0.2:1".parse().expect("an address"), now);
         let first = attempt.begin(now) - now;

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use hotlease_collectives::Rank;
-use hotlease_fabric::ofi::providers::{Addressing, named, remote_providers};
+use hotlease_fabric::ofi::providers::{Addressing, find_provider, remote_providers};
 use hotlease_fabric::ofi::{Libfabric, Messenger, OfiError, Provider};
 use std::net::IpAddr;
 
@@ -76,7 +76,7 @@ fn candidates(provider: Option<&str>, local: Option<IpAddr>) -> Result<Vec<Provi
             found => Ok(found),
         },
         Some(name) => {
-            let found = named(&library, name, local)?;
+            let found = find_provider(&library, name, local)?;
             if found.quirks().addressing == Addressing::Node {
                 let why = "it leads to no other host; inside a node the link `direct` shares memory";
                 return Err(unusable(name, why));

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_unknown_or_shares_no_memory_is_alone() {
+    fn a_member_without_a_known_node_or_shared_memory_is_alone() {
         let home = |byte, shares_memory| home(byte, shares_memory, 1);
         let of = [
             home(0, true),

@@ -316,7 +316,7 @@ fn what_no_member_may_write_into_a_lane_ends_the_member() {
 }
 
 #[test]
-fn who_talks_over_a_connection_after_its_last_word_there_is_ended() {
+fn a_member_that_uses_a_connection_after_its_last_message_there_is_cut_off() {
     let (mut link, mut rogue) = rogue();
     rogue
         .stream

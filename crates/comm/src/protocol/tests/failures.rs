@@ -179,7 +179,7 @@ fn a_member_that_finishes_early_loses_no_message_of_its_own() {
 }
 
 #[test]
-fn who_finishes_because_another_has_failed_says_so_first() {
+fn a_member_that_finishes_because_another_one_failed_reports_the_failure_first() {
     let mut net = Net::new(4, seed());
     let started: Vec<Key> = (0..3)
         .map(|rank| {
@@ -206,7 +206,7 @@ fn who_finishes_because_another_has_failed_says_so_first() {
 }
 
 #[test]
-fn who_is_held_to_have_failed_learns_it() {
+fn a_member_that_others_take_for_failed_is_told_so() {
     let mut net = Net::new(3, seed());
     let receive = net.receive(2, Pattern::of(1, 0), &TransferMemory::zeroed(1));
     let to_self = net.send(2, 2, 0, vec![0; 5000]);
@@ -242,7 +242,7 @@ fn who_is_held_to_have_failed_learns_it() {
 }
 
 #[test]
-fn who_gives_up_says_so() {
+fn a_member_that_gives_up_announces_it() {
     let mut net = Net::new(3, seed());
     let receive = net.receive(2, Pattern::of(0, 0), &TransferMemory::zeroed(1));
     net.at(0).give_up();

@@ -120,7 +120,7 @@ fn a_rank_that_is_taken_another_size_and_another_link_are_refused_at_once() {
 }
 
 #[test]
-fn who_is_missing_is_told_to_all_that_have_come() {
+fn missing_members_are_reported_to_all_present_ones() {
     let mut book = Matchmaker::new(10, true);
     let now = Instant::now();
     let mut early = asks(1, 5, Some(1));
@@ -179,7 +179,7 @@ fn together(answers: &[(ConnectionId, JoinAnswer)]) -> Vec<ConnectionId> {
 }
 
 #[test]
-fn those_that_are_left_wait_for_all_but_those_that_one_knows_to_be_lost() {
+fn remaining_members_wait_for_all_members_that_none_of_them_knows_to_be_lost() {
     let mut book = Matchmaker::new(10, false);
     let now = Instant::now();
     assert!(book.join(KEY, 3, left(3, 3, &[]), None, now, group(1)).is_empty());
@@ -241,7 +241,7 @@ fn a_member_that_comes_anew_has_its_old_place() {
 }
 
 #[test]
-fn those_that_are_left_do_not_wait_for_ever() {
+fn remaining_members_do_not_wait_for_ever() {
     let mut book = Matchmaker::new(10, false);
     let now = Instant::now();
     assert!(book.join(KEY, 3, left(3, 3, &[]), None, now, group(1)).is_empty());

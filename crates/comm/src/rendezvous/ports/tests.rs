@@ -167,7 +167,7 @@ fn nats_that_number_each_connection_are_told_from_those_that_do_not() {
 }
 
 #[test]
-fn who_is_not_seen_at_the_second_port_is_taken_in_without() {
+fn a_member_that_does_not_reach_the_second_port_is_admitted_without_it() {
     let (from, place) = place(|guest, to, number| {
         // Other peers say something there: with another number, and with another secret.
         let wrong = GroupId([9; 16]);
@@ -210,7 +210,7 @@ fn losses_that_both_hear_of_at_once_do_not_part_them() {
 }
 
 #[test]
-fn who_tells_of_losses_where_there_can_be_none_is_turned_away() {
+fn a_member_that_reports_impossible_losses_is_refused() {
     let server = server(1);
     let lost = |ranks: &[u32]| JoinQuestion::Lost(ranks.to_vec());
     let first = Guest::of(&server, secret(1)).asks(&lost(&[2]));
@@ -274,7 +274,7 @@ fn no_more_are_relayed_than_may() {
 }
 
 #[test]
-fn who_asks_again_is_not_kept_twice() {
+fn a_member_that_asks_again_is_kept_once() {
     let server = server(1);
     let mut before = Guest::of(&server, secret(1)).asks(&between(0, 1));
     // For a connection that a NAT has forgotten.

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_costs_a_buffer_and_the_other_waits() {
+    fn a_member_that_does_not_read_costs_one_buffer_and_its_peer_waits() {
         let (mut pipe, [one, other]) = pipe([b"", b""]);
         one.set_nonblocking(true).expect("a socket");
         // Sends until neither the pipe nor the system takes any more.

@@ -187,7 +187,7 @@ fn only_the_memory_that_was_meant_is_opened() {
     let (process, descriptor) = (std::process::id(), writer.descriptor().expect("it is open"));
     let open = |descriptor, capacity, key| LaneReader::open(process, descriptor, capacity, key).map(drop);
     assert!(open(descriptor, CAPACITY, 7).is_ok());
-    assert!(matches!(open(descriptor, CAPACITY, 8), Err(MemoryError::NotMeant)));
+    assert!(matches!(open(descriptor, CAPACITY, 8), Err(MemoryError::OtherObject)));
     assert!(matches!(
         open(descriptor, 2 * CAPACITY, 7),
         Err(MemoryError::TooSmall { .. })

@@ -112,7 +112,7 @@ impl Endpoint {
             message_bytes: info.endpoint().max_msg_size,
             transmit_size,
             receive_size,
-            source: provider.quirks().source && info.top().caps & FI_SOURCE != 0,
+            source: provider.quirks().reports_source && info.top().caps & FI_SOURCE != 0,
             provider: provider.name(),
             endpoint: EndpointHandle(Some(endpoint)),
             vector,

@@ -38,8 +38,8 @@ use std::path::PathBuf;
 /// (`--sandbox-emulated`) take a hundred times as long: use fewer rounds, and `--kinds microvm`.
 ///
 /// With `--json`, prints one object per row. details has p25, p75, phases_us (of the start with the median time),
-/// why (why no worker was waiting), private_bytes (of a worker after its first call) and papers (how many times
-/// less than the figures that they report).
+/// why (why no worker was waiting), private_bytes (of a worker after its first call) and papers (by how many times a
+/// start is shorter than the figures that papers report).
 #[derive(Debug, Args)]
 pub(super) struct ColdArgs {
     /// Starts of each kind

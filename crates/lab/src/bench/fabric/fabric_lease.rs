@@ -9,7 +9,7 @@ use anyhow::Context;
 use hotlease_bench_fabric::{Client, EndAddress, PeerParameters};
 use hotlease_client::{Function, Invoker, LeaseOptions};
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::providers::{named, remote_providers};
+use hotlease_fabric::ofi::providers::{find_provider, remote_providers};
 use hotlease_fabric::ofi::{Libfabric, Provider};
 use hotlease_terminal::functions::fabric_functions;
 use std::net::{IpAddr, Ipv4Addr};
@@ -112,7 +112,7 @@ impl RawBaseline {
 fn find(transport: &str) -> anyhow::Result<Provider> {
     let library = Libfabric::load()?;
     if transport != "ofi" {
-        return Ok(named(&library, transport, Some(LOCAL))?);
+        return Ok(find_provider(&library, transport, Some(LOCAL))?);
     }
     let best = remote_providers(&library, Some(LOCAL)).into_iter().next();
     best.context("libfabric has no provider here that leads to other hosts")

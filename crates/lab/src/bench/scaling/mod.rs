@@ -1,7 +1,7 @@
 //! `hotlease bench scaling`: many workers at the same time, each called by a thread of its own.
 //!
 //! The round trip should stay constant: clients share nothing on the path of a call, until cores, memory or the
-//! link are full. The baseline of each number of workers is the first of them called alone, in blocks that
+//! link are full. The baseline of each number of workers is the first of these workers, called alone. Blocks of both
 //! alternate, because virtual cores are near each other at one time and far at another.
 //!
 //! * [`team`] — the leases of one number of workers, and a block of calls by all of them.
@@ -31,7 +31,7 @@ use team::{Payload, Team};
 #[derive(Debug, Args)]
 pub(super) struct ScalingArgs {
     #[command(flatten)]
-    over: fabric::TransportArgs,
+    transports: fabric::TransportArgs,
     /// Numbers of workers, each with a client's thread of its own
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16], value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Vec<u16>,
@@ -63,9 +63,9 @@ fn size(text: &str) -> Result<usize, String> {
 
 pub(super) fn carry_out(args: &ScalingArgs, output: &mut Printer) -> anyhow::Result<()> {
     let host = BenchPlatform::find_or_start()?;
-    let shm = args.over.shm().then_some("shm");
-    for transport in shm.into_iter().chain(args.over.fabrics()) {
-        let records = over(&host, transport, args, output)?;
+    let shm = args.transports.shm().then_some("shm");
+    for transport in shm.into_iter().chain(args.transports.fabrics()) {
+        let records = measure_transport(&host, transport, args, output)?;
         if !output.is_json() {
             let title = format!("an echo on several workers at once over {transport}, beside one alone");
             print(output, &title, &records, describe)?;
@@ -75,7 +75,7 @@ pub(super) fn carry_out(args: &ScalingArgs, output: &mut Printer) -> anyhow::Res
 }
 
 /// Measures one transport. For JSON, prints each record at once, because the next one takes long with many workers.
-fn over(
+fn measure_transport(
     host: &BenchPlatform,
     transport: &str,
     args: &ScalingArgs,
@@ -85,7 +85,7 @@ fn over(
     for workers in &args.workers {
         let team = match Team::gather(host, transport, *workers) {
             Ok(team) => team,
-            Err(error) => match lacking(&error) {
+            Err(error) => match find_shortage(&error) {
                 Some(refusal) => {
                     tracing::warn!("{workers} workers are left out: {refusal}");
                     continue;
@@ -94,7 +94,7 @@ fn over(
             },
         };
         for size in &args.sizes {
-            let record = by_size(&team, *size, args)?;
+            let record = measure_size(&team, *size, args)?;
             if output.is_json() {
                 output.object(&record)?;
                 output.flush()?;
@@ -107,7 +107,7 @@ fn over(
 }
 
 /// The refusal, if there are too few cores for this number of workers, which is no error.
-fn lacking(error: &anyhow::Error) -> Option<&Rejection> {
+fn find_shortage(error: &anyhow::Error) -> Option<&Rejection> {
     let refusal = error.downcast_ref().and_then(Error::refusal);
     refusal.filter(|refusal| matches!(refusal, Rejection::NoCapacity { .. }))
 }
@@ -118,7 +118,7 @@ fn counts(size: usize, samples: usize) -> (usize, usize) {
     (calls, (BLOCK_BYTES / size).clamp(1, BLOCK).min(calls))
 }
 
-fn by_size(team: &Team, size: usize, args: &ScalingArgs) -> anyhow::Result<Record> {
+fn measure_size(team: &Team, size: usize, args: &ScalingArgs) -> anyhow::Result<Record> {
     let mut payloads = team.payloads(size)?;
     let (calls, block) = counts(size, args.samples as usize);
     let begin = Instant::now();
@@ -222,8 +222,8 @@ mod tests {
         assert_eq!(default.sizes, [1024, 1 << 20]);
         let chosen = parse(&["--transport", "shm,net", "--workers", "3,1", "--sizes", "8"]).unwrap();
         assert_eq!((chosen.workers, chosen.sizes), (vec![3, 1], vec![8]));
-        assert!(chosen.over.shm());
-        assert_eq!(chosen.over.fabrics().collect::<Vec<_>>(), ["net"]);
+        assert!(chosen.transports.shm());
+        assert_eq!(chosen.transports.fabrics().collect::<Vec<_>>(), ["net"]);
         for bad in [
             ["--workers", "0"],
             ["--sizes", "0"],
@@ -262,8 +262,8 @@ mod tests {
             offered: 2,
         };
         let error = anyhow::Error::new(Error::Refused(refusal));
-        assert!(lacking(&error.context("worker 3")).is_some());
-        assert!(lacking(&anyhow::Error::new(Error::Refused(Rejection::NoAgent))).is_none());
-        assert!(lacking(&anyhow::anyhow!("anything")).is_none());
+        assert!(find_shortage(&error.context("worker 3")).is_some());
+        assert!(find_shortage(&anyhow::Error::new(Error::Refused(Rejection::NoAgent))).is_none());
+        assert!(find_shortage(&anyhow::anyhow!("anything")).is_none());
     }
 }

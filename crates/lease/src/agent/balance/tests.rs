@@ -73,7 +73,7 @@ impl Node {
             let mut called: Vec<&mut Worker> = on.collect();
             let count = called.len();
             for (position, worker) in called.iter_mut().enumerate() {
-                // Not in step with periods, so that no worker holds the core at the end of each of them.
+                // Out of step with the periods: otherwise one worker would hold the core at the end of every period.
                 worker.holds = position == (self.looks / 7) as usize % count;
                 if !worker.sleeps {
                     worker.computed += LOOK_PERIOD / count as u32;
@@ -134,7 +134,7 @@ fn workers_that_take_turns_beside_an_idle_core_are_moved_apart_once() {
 }
 
 #[test]
-fn a_worker_that_is_refused_once_leaves_a_long_invocation_and_not_the_other_way() {
+fn a_worker_that_is_refused_once_moves_away_from_a_long_invocation_which_stays() {
     // The first worker's function sleeps: it computes nothing, and the kernel says that it holds the claim.
     let long = Worker {
         sleeps: true,

@@ -119,7 +119,7 @@ fn a_lease_lasts_no_longer_than_its_operator_allows_however_often_it_is_renewed(
         assert_eq!(renewed, BookStep::default(), "at {second} s");
     }
     assert_eq!(book.next_expiry(), Some(9 * SECOND));
-    // A drain that would end it later does not put that off.
+    // A drain with a later deadline does not put off the end of the lease.
     let drain = BookEvent::Drain { until: 20 * SECOND };
     assert_eq!(book.step(drain, 8 * SECOND).refusal, None);
     let step = book.step(BookEvent::Renew { lease: id(1) }, 9 * SECOND);
@@ -250,7 +250,7 @@ fn a_token_opens_only_its_own_living_lease() {
 }
 
 #[test]
-fn a_dead_worker_is_told_and_replaced_in_a_new_epoch() {
+fn a_dead_worker_is_reported_and_replaced_in_a_new_epoch() {
     let mut book = LeaseBook::new(0..2, 0);
     let epoch = granted(&mut book, 1, request(1, 2), Duration::ZERO);
     assert_eq!(book.step(attach(1, id(1), epoch), SECOND).refusal, None);
@@ -285,7 +285,7 @@ fn a_dead_worker_is_told_and_replaced_in_a_new_epoch() {
     assert_eq!(
         book.step(gone(id(1), 0, epoch), SECOND),
         BookStep::default(),
-        "an earlier incarnation is not meant"
+        "the report is about an earlier incarnation"
     );
     let missing = BookEvent::Replace {
         lease: id(1),
@@ -393,7 +393,7 @@ fn active(book: &LeaseBook) -> usize {
 }
 
 #[test]
-fn a_drain_grants_nothing_and_cuts_what_is_left_at_its_deadline() {
+fn a_drain_grants_nothing_and_ends_the_remaining_leases_at_its_deadline() {
     let mut book = LeaseBook::new(0..4, 0);
     let epoch = granted(&mut book, 1, request(1, 1), Duration::ZERO);
     let step = book.step(BookEvent::Drain { until: 3 * SECOND }, SECOND);

@@ -77,7 +77,7 @@ fn an_answer_after_its_time_acknowledges_nothing() {
 }
 
 #[test]
-fn who_is_not_known_registers_and_a_known_ledger_is_not_told_twice() {
+fn an_unknown_agent_registers_and_a_known_ledger_gets_no_total_twice() {
     let mut membership = member();
     let unknown = MembershipEvent::ReportAnswered {
         ask: QuestionId(2),
@@ -214,7 +214,7 @@ fn the_goodbye_ends_by_an_answer_or_its_time() {
 
 /// A late message of a dead run made the manager take the present run for ended.
 #[test]
-fn who_is_taken_for_a_run_that_is_over_repeats_the_challenge() {
+fn an_agent_that_is_taken_for_an_ended_run_repeats_the_challenge() {
     let now = Duration::ZERO;
     let mut membership = Membership::new(now);
     let asked = membership.step(MembershipEvent::Tick, now);

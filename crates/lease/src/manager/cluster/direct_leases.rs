@@ -64,7 +64,7 @@ impl Cluster {
                 tenant: note.tenant.clone(),
                 amount: note.amount(),
             }],
-            over: Vec::new(),
+            ended: Vec::new(),
         };
         let then = Continuation::Vouched { request, noted, unseen };
         self.commit(agent, vec![StateWrite::PutLease { lease, note }], then, actions);

@@ -22,7 +22,7 @@ fn order(request: u64, order: NodeOrder, at_ms: u64) -> ClusterEvent {
 
 pub(super) fn ordered(cluster: &mut Cluster, request: u64, wanted: NodeOrder, at_ms: u64) -> (CommitId, NodeWish) {
     let (id, writes, rest) = commit(cluster.step(order(request, wanted, at_ms), NOW));
-    assert!(rest.is_empty(), "nothing is told before it is durable: {rest:?}");
+    assert!(rest.is_empty(), "no action before it is durable: {rest:?}");
     match &writes[..] {
         [StateWrite::PutWish { agent: AGENT, wish, .. }] => (id, wish.clone()),
         other => panic!("{other:?}"),
@@ -39,7 +39,7 @@ pub(super) fn offer(cores: OfferedCores) -> NodeOrder {
 }
 
 /// The question that tells a node its wish.
-pub(super) fn told(actions: &[ClusterAction]) -> AskId {
+pub(super) fn order_request(actions: &[ClusterAction]) -> AskId {
     match actions {
         [ClusterAction::AskOrder { ask, agent: AGENT, .. }, ..] => *ask,
         other => panic!("{other:?}"),
@@ -70,16 +70,16 @@ pub(super) fn offers(availability: Availability, order: u64) -> AgentOffer {
     }
 }
 
-fn hears(cluster: &mut Cluster, request: u64, availability: Availability, order: u64) -> Vec<ClusterAction> {
+pub(super) fn heartbeat(cluster: &mut Cluster, request: u64, availability: Availability, order: u64) -> Vec<ClusterAction> {
     let report = super::super::AgentReport {
         offering: offers(availability, order),
         ..report(0, vec![])
     };
-    let heartbeat = ClusterEvent::Heartbeat {
+    let event = ClusterEvent::Heartbeat {
         request: RequestId(request),
         report,
     };
-    cluster.step(heartbeat, NOW)
+    cluster.step(event, NOW)
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
     assert_eq!((wish.number, wish.state.drained_by_ms), (1000, Some(9000)));
     for durable in [false, true] {
         if durable {
-            let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
+            let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
             let offering = offers(Availability::Draining, 1000);
             let actions = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
             assert_eq!(answered(&actions), &ClusterAnswer::Ordered { done: true });
@@ -103,20 +103,20 @@ fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
             "durable {durable}: {actions:?}"
         );
     }
-    let actions = hears(&mut cluster, 4, Availability::Draining, 1000);
+    let actions = heartbeat(&mut cluster, 4, Availability::Draining, 1000);
     assert_eq!(
         answered(&actions),
         &ClusterAnswer::Heard { known: true },
-        "nothing to remind of"
+        "the node has carried the order out"
     );
     let (id, wish) = ordered(&mut cluster, 5, NodeOrder::Resume, 2000);
     assert_eq!((wish.number, wish.state.drained_by_ms), (2000, None));
-    let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
+    let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
     let offering = offers(Availability::Serving, 2000);
     let _ = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
     assert!(matches!(acquire(&mut cluster, 6)[..], [ClusterAction::AskGrant { .. }]));
-    let (_, writes, _) = commit(hears(&mut cluster, 7, Availability::Serving, 2000));
-    assert_eq!(writes, [StateWrite::RemoveWish(AGENT)], "what is so need not be wanted");
+    let (_, writes, _) = commit(heartbeat(&mut cluster, 7, Availability::Serving, 2000));
+    assert_eq!(writes, [StateWrite::RemoveWish(AGENT)], "a fulfilled wish is removed");
     assert_eq!(cluster.wishes().count(), 0);
 }
 
@@ -132,17 +132,17 @@ fn an_order_for_a_node_that_is_away_is_told_when_it_comes() {
     };
     let mut cluster = registered().with_wishes([(AGENT, wish)]);
     assert!(matches!(answered(&acquire(&mut cluster, 2)), ClusterAnswer::Refused(_)));
-    let actions = hears(&mut cluster, 3, Availability::Serving, 0);
-    let ask = told(&actions);
+    let actions = heartbeat(&mut cluster, 3, Availability::Serving, 0);
+    let ask = order_request(&actions);
     assert!(
-        !hears(&mut cluster, 4, Availability::Serving, 0)
+        !heartbeat(&mut cluster, 4, Availability::Serving, 0)
             .iter()
             .any(|action| matches!(action, ClusterAction::AskOrder { .. })),
         "one question at a time"
     );
     let refusal = Rejection::UnknownLease;
     assert!(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW).is_empty());
-    told(&hears(&mut cluster, 5, Availability::Serving, 0));
+    order_request(&heartbeat(&mut cluster, 5, Availability::Serving, 0));
 
     let mut absent = Cluster::new([AGENT], [], NOW);
     let (id, _) = ordered(&mut absent, 2, NodeOrder::Remove, 500);
@@ -167,11 +167,11 @@ fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
 
     let offer = offer(OfferedCores::These([99].into()));
     let (commit_id, _) = ordered(&mut cluster, 4, offer, 2000);
-    let ask = told(&cluster.step(ClusterEvent::Committed { commit: commit_id }, NOW));
+    let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: commit_id }, NOW));
     let refusal = Rejection::BadRequest { what: "core 99".into() };
     let (id, writes, rest) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
     assert_eq!(writes, [StateWrite::RemoveWish(AGENT)]);
-    assert!(rest.is_empty(), "nothing is told before it is durable: {rest:?}");
+    assert!(rest.is_empty(), "no action before it is durable: {rest:?}");
     let rest = cluster.step(ClusterEvent::Committed { commit: id }, NOW);
     assert!(matches!(
         answered(&rest),
@@ -181,15 +181,15 @@ fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
 }
 
 #[test]
-fn a_node_that_rejects_an_order_is_told_the_state_before_again() {
+fn a_node_that_rejects_an_order_gets_the_state_before_again() {
     let mut cluster = registered();
     let (first, drained) = ordered(&mut cluster, 2, NodeOrder::Remove, 1000);
-    let ask = told(&cluster.step(ClusterEvent::Committed { commit: first }, NOW));
+    let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: first }, NOW));
     let offering = offers(Availability::Drained, 1000);
     let _ = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
     let offer = offer(OfferedCores::Count(99));
     let (second, _) = ordered(&mut cluster, 3, offer, 2000);
-    let ask = told(&cluster.step(ClusterEvent::Committed { commit: second }, NOW));
+    let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: second }, NOW));
     let refusal = Rejection::BadRequest { what: "99".into() };
     let (id, writes, _) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
     let again = NodeWish {
@@ -211,7 +211,7 @@ fn a_node_that_rejects_an_order_is_told_the_state_before_again() {
         }
     );
     assert!(is_refused, "{actions:?}");
-    told(&actions[1..]);
+    order_request(&actions[1..]);
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_deadline_is_brought_forward_and_not_put_off() {
 
 /// Found by the simulator.
 #[test]
-fn a_node_that_is_ordered_back_while_another_is_asked_is_not_asked_after_it() {
+fn a_node_removed_while_another_agent_is_asked_gets_no_request_after_it() {
     const OTHER: AgentId = AgentId([2; 8]);
     let mut cluster = registered();
     let other = AgentProfile {
@@ -284,7 +284,7 @@ fn limited() -> Cluster {
 fn an_order_for_more_than_the_node_has_is_refused_before_anything_is_written() {
     let mut cluster = limited();
     let (id, wish) = ordered(&mut cluster, 2, offer(OfferedCores::Count(1)), 1000);
-    let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
+    let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
     let offering = offers(Availability::Serving, wish.number);
     let actions = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
     let shown = NodeWish {
@@ -311,7 +311,7 @@ fn an_order_for_more_than_the_node_has_is_refused_before_anything_is_written() {
         assert!(is_rejected, "{wanted:?}: {answer:?}");
         assert_eq!(cluster.wish(AGENT), Some(&shown), "{wanted:?} changed the wish");
     }
-    let actions = hears(&mut cluster, 4, Availability::Serving, 1000);
+    let actions = heartbeat(&mut cluster, 4, Availability::Serving, 1000);
     assert_eq!(answered(&actions), &ClusterAnswer::Heard { known: true });
 }
 
@@ -336,7 +336,7 @@ fn a_node_that_was_away_does_the_latest_order_that_it_can_also_after_a_restart_o
         written = wish;
     }
     let mut cluster = registered().with_wishes([(AGENT, written.clone())]);
-    let mut ask = told(&hears(&mut cluster, 9, Availability::Serving, 0));
+    let mut ask = order_request(&heartbeat(&mut cluster, 9, Availability::Serving, 0));
     for count in [8, 7] {
         let state = cluster.wish(AGENT).expect("wanted").state.offer.clone();
         assert_eq!(state.map(|offer| offer.cores), Some(OfferedCores::Count(count)));
@@ -353,7 +353,7 @@ fn a_node_that_was_away_does_the_latest_order_that_it_can_also_after_a_restart_o
             order,
         };
         assert_eq!(writes, [put], "the node's rejection is durable");
-        ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
+        ask = order_request(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
         assert_eq!(cluster.rejected_orders().count(), 1, "a listing says so");
     }
     let wish = cluster.wish(AGENT).expect("wanted").clone();
@@ -417,14 +417,14 @@ fn a_run_of_the_agent_that_rejects_the_wish_is_not_reminded_of_it_and_the_next_r
         earlier: Vec::new(),
     };
     let mut cluster = registered().with_wishes([(AGENT, wish.clone())]);
-    let ask = told(&hears(&mut cluster, 2, Availability::Serving, 0));
+    let ask = order_request(&heartbeat(&mut cluster, 2, Availability::Serving, 0));
     let refusal = Rejection::BadRequest {
         what: "too many".into(),
     };
     assert!(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW).is_empty());
-    let actions = hears(&mut cluster, 3, Availability::Serving, 0);
+    let actions = heartbeat(&mut cluster, 3, Availability::Serving, 0);
     assert_eq!(answered(&actions), &ClusterAnswer::Heard { known: true });
     assert_eq!(cluster.wish(AGENT), Some(&wish));
     let mut again = registered().with_wishes([(AGENT, wish)]);
-    told(&hears(&mut again, 2, Availability::Serving, 0));
+    order_request(&heartbeat(&mut again, 2, Availability::Serving, 0));
 }

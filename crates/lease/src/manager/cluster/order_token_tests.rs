@@ -1,6 +1,6 @@
 //! Orders that are repeated with their tokens.
 
-use super::order_tests::{answered, offer, offers, ordered, told};
+use super::order_tests::{answered, offer, offers, ordered, order_request};
 use super::tests::{AGENT, commit, registered};
 use super::*;
 use crate::agent::{Availability, OfferedCores};
@@ -40,7 +40,7 @@ fn an_order_that_is_repeated_with_its_token_is_answered_again_and_not_carried_ou
     let record = record.clone();
     // The first one is not answered yet: both are answered together.
     assert!(cluster.step(with_token(3, drain.clone(), 1, 1001), NOW).is_empty());
-    let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
+    let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
     let offering = offers(Availability::Draining, record.number);
     let actions = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
     let answers: Vec<_> = actions
@@ -54,7 +54,7 @@ fn an_order_that_is_repeated_with_its_token_is_answered_again_and_not_carried_ou
     assert_eq!(answers, [(2, done.clone()), (3, done.clone())]);
 
     let (id, resumed) = ordered(&mut cluster, 4, NodeOrder::Resume, 2000);
-    let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
+    let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
     let offering = offers(Availability::Serving, resumed.number);
     let _ = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
     let actions = cluster.step(with_token(5, drain.clone(), 1, 3000), NOW);
@@ -88,7 +88,7 @@ fn the_token_of_an_order_that_its_node_rejects_is_forgotten_before_the_wish_chan
     let mut cluster = registered();
     let asked = with_token(2, offer(OfferedCores::Count(99)), 1, 1000);
     let (id, ..) = commit(cluster.step(asked.clone(), NOW));
-    let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
+    let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
     let refusal = Rejection::BadRequest { what: "99".into() };
     let (id, writes, _) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
     let forget = StateWrite::ForgetOrder {

@@ -394,7 +394,7 @@ impl Cluster {
                     tenant: wanted.tenant.clone(),
                     amount: note.amount(),
                 }],
-                over: Vec::new(),
+                ended: Vec::new(),
             };
             let then = Continuation::Granted { request, noted };
             self.commit(agent, vec![StateWrite::PutLease { lease, note }], then, actions);

@@ -67,7 +67,7 @@ fn heartbeat(cluster: &mut Cluster, request: u64, named: &[(u8, &str, usize)]) {
         gpus: 0,
         usage: UsageTotals::default(),
         functions: Default::default(),
-        over: None,
+        end_reason: None,
     });
     let report = report(200, leases.collect());
     let event = ClusterEvent::Heartbeat {

@@ -89,7 +89,7 @@ impl Cluster {
             agent: note.agent,
             boot: note.boot,
             active: Vec::new(),
-            over: vec![lease],
+            ended: vec![lease],
         };
         let report = LeaseReport {
             lease,
@@ -102,7 +102,7 @@ impl Cluster {
             usage,
             // The functions' usage comes with the agent's next report.
             functions: FunctionTotals::default(),
-            over: Some(releasing.release.reason.to_string()),
+            end_reason: Some(releasing.release.reason.to_string()),
         };
         let write = StateWrite::Report {
             agent: note.agent,

@@ -21,7 +21,7 @@ pub(super) struct LeaseChange {
     pub agent: AgentId,
     pub boot: BootId,
     pub active: Vec<ActiveLease>,
-    pub over: Vec<LeaseId>,
+    pub ended: Vec<LeaseId>,
 }
 
 impl Cluster {
@@ -59,11 +59,11 @@ impl Cluster {
             agent,
             boot,
             active: Vec::new(),
-            over: over.clone(),
+            ended: over.clone(),
         };
         for lease in &report.leases {
-            match lease.over {
-                Some(_) => noted.over.push(lease.lease),
+            match lease.end_reason {
+                Some(_) => noted.ended.push(lease.lease),
                 None => noted.active.push(ActiveLease {
                     lease: lease.lease,
                     epoch: lease.epoch,
@@ -123,13 +123,13 @@ impl Cluster {
         if noted.boot != change.boot {
             return;
         }
-        for lease in &change.over {
+        for lease in &change.ended {
             noted.leases.remove(lease);
         }
         for active in &change.active {
             noted.leases.insert(active.lease, active.epoch);
         }
-        for lease in change.over {
+        for lease in change.ended {
             self.free(lease);
         }
         for active in change.active {

@@ -195,7 +195,7 @@ fn nothing_is_held_before_all_have_said_for_how_many_they_have_room() {
 }
 
 #[test]
-fn no_agent_is_asked_for_what_all_of_them_together_do_not_offer() {
+fn no_agent_is_asked_for_more_than_all_agents_together_offer() {
     let mut cluster = cluster(&[4, 2]);
     let (ask, ..) = asked(&acquire(&mut cluster, 1, 2, 1));
     settle_commits(&mut cluster, grants(ask, 1), false);

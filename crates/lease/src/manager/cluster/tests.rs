@@ -54,7 +54,7 @@ pub(super) fn report(epoch: u32, leases: Vec<LeaseReport>) -> AgentReport {
     }
 }
 
-fn lease(over: Option<&str>) -> LeaseReport {
+fn lease(end_reason: Option<&str>) -> LeaseReport {
     LeaseReport {
         lease: LEASE,
         boot: BOOT,
@@ -65,7 +65,7 @@ fn lease(over: Option<&str>) -> LeaseReport {
         gpus: 0,
         usage: UsageTotals::default(),
         functions: Default::default(),
-        over: over.map(Into::into),
+        end_reason: end_reason.map(Into::into),
     }
 }
 

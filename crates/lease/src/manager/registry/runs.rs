@@ -10,9 +10,9 @@ const OVER_MAX: usize = 4096;
 /// The runs that are over, and the challenges that wait for proof.
 #[derive(Debug, Default)]
 pub(super) struct AgentRuns {
-    over: BTreeSet<BootId>,
+    ended: BTreeSet<BootId>,
     /// The runs that are over, the earliest first.
-    over_order: VecDeque<BootId>,
+    ended_order: VecDeque<BootId>,
     /// Challenges: the number that a run has to repeat to prove that it is alive.
     challenges: BTreeMap<AgentId, (BootId, u64)>,
     /// The challenged agents by the challenge's number, the oldest first.
@@ -22,17 +22,17 @@ pub(super) struct AgentRuns {
 
 impl AgentRuns {
     pub fn is_over(&self, boot: BootId) -> bool {
-        self.over.contains(&boot)
+        self.ended.contains(&boot)
     }
 
     pub fn note_over(&mut self, boot: BootId) {
-        if self.over.insert(boot) {
-            self.over_order.push_back(boot);
+        if self.ended.insert(boot) {
+            self.ended_order.push_back(boot);
         }
-        if self.over_order.len() > OVER_MAX
-            && let Some(oldest) = self.over_order.pop_front()
+        if self.ended_order.len() > OVER_MAX
+            && let Some(oldest) = self.ended_order.pop_front()
         {
-            self.over.remove(&oldest);
+            self.ended.remove(&oldest);
         }
     }
 
@@ -65,8 +65,8 @@ impl AgentRuns {
         let is_proof = proof != 0 && self.challenges.get(&id) == Some(&(boot, proof));
         if is_proof {
             self.drop_challenge(id);
-            self.over.remove(&boot);
-            self.over_order.retain(|over| *over != boot);
+            self.ended.remove(&boot);
+            self.ended_order.retain(|over| *over != boot);
         }
         is_proof
     }

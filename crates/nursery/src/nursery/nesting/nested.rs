@@ -5,7 +5,7 @@
 //! copy of the nursery, started outside, and not dumpable at any moment.
 
 use crate::confinement;
-use crate::inside::{SandboxInit, View, only_socket};
+use crate::inside::{SandboxInit, View, close_all_but};
 use crate::kernel;
 use crate::message::{receive, send};
 use crate::pid1_message::{Pid1Order, Pid1Report};
@@ -31,7 +31,7 @@ pub struct NestedSandbox<'a> {
 impl NestedSandbox<'_> {
     /// Runs pid 1 until its end; `socket` leads to the nursery.
     pub fn live(&self, socket: OwnedFd) -> ! {
-        let status = match only_socket(socket, "/dev/null") {
+        let status = match close_all_but(socket, "/dev/null") {
             Ok(socket) => match self.serve(&socket) {
                 Ok(()) => 0,
                 Err(error) => {

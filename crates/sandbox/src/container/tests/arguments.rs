@@ -46,7 +46,7 @@ async fn a_runtime_that_needs_the_host_gets_its_words_there() {
 }
 
 #[test]
-fn what_is_missing_is_said_with_what_to_do() {
+fn a_missing_part_is_reported_with_a_remedy() {
     let image = |runtime: &str, path: &str| Container {
         image: Some(path.into()),
         ..of(runtime)
