@@ -120,6 +120,6 @@ mod tests {
         ]);
         let job = job.expect("a job");
         assert_eq!((job.constraint.as_str(), job.comment.as_str()), ("", "hotlease"));
-        assert!(hotlease_wire::batch::NodeRequest::Yield(job).check().is_ok());
+        assert!(hotlease_wire::batch::NodeRequest::Yield(job.into()).check().is_ok());
     }
 }

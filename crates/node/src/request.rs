@@ -41,7 +41,7 @@ pub fn yield_to(places: &Places, job: BatchJob, until: Instant) {
         ));
     }
     let begin = Instant::now();
-    match free(&places.socket, NodeRequest::Yield(job), until) {
+    match free(&places.socket, NodeRequest::Yield(job.into()), until) {
         Ok(NodeAnswer::Free { leases }) => {
             let took = begin.elapsed().as_millis();
             system_log::note(&format!(

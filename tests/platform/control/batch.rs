@@ -90,6 +90,22 @@ impl Node {
         (output, begin.elapsed())
     }
 
+    /// A cluster of one node, whose prolog and epilog tell this agent of jobs; `None` where there is no Slurm.
+    fn slurm(&self) -> Option<Slurm> {
+        let program = program("hotlease-node").display().to_string();
+        let (runtime_dir, jobs) = (self.host.runtime_dir().display(), Self::jobs(&self.host));
+        let script = |at: &Path, action: &str| {
+            let text = format!(
+                "#!/bin/sh\nexec {program} --runtime-dir {runtime_dir} --jobs {jobs} {action} 2>>{action}.log\n"
+            );
+            Slurm::script(at, action, &text)
+        };
+        Slurm::start(1, 2, |at| {
+            let (prolog, epilog) = (script(at, "yield"), script(at, "retake"));
+            format!("PrologFlags=Alloc\nProlog={prolog}\nEpilog={epilog}")
+        })
+    }
+
     /// Jobs of the node, and the policy, as its agent knows them.
     fn status(&self) -> serde_json::Value {
         let mut command = self.host.command(&program("hotlease"));
@@ -211,11 +227,8 @@ fn an_agent_that_starts_while_a_job_runs_offers_nothing() {
 /// A job of user ada that has the whole node.
 fn job(number: u64) -> BatchJob {
     BatchJob {
-        id: JobId(number),
         user: "ada".into(),
-        partition: String::new(),
-        account: String::new(),
-        share: JobShare::Node,
+        ..BatchJob::unknown(JobId(number))
     }
 }
 
@@ -284,20 +297,7 @@ fn a_job_of_slurm_finds_its_node_free() {
     let node = Node::start();
     let (_invoker, call) = node.looping();
     let workers: Vec<String> = node.workers().iter().map(|worker| worker.pid.to_string()).collect();
-    let program = program("hotlease-node").display().to_string();
-    let (runtime_dir, jobs) = (node.host.runtime_dir().display().to_string(), Node::jobs(&node.host));
-    let script = |at: &Path, action: &str| {
-        let text =
-            format!("#!/bin/sh\nexec {program} --runtime-dir {runtime_dir} --jobs {jobs} {action} 2>>{action}.log\n");
-        Slurm::script(at, action, &text)
-    };
-    let Some(slurm) = Slurm::start(1, 2, |at| {
-        format!(
-            "PrologFlags=Alloc\nProlog={}\nEpilog={}",
-            script(at, "yield"),
-            script(at, "retake")
-        )
-    }) else {
+    let Some(slurm) = node.slurm() else {
         return;
     };
     // The job looks for the workers that ran, as soon as it runs.

@@ -88,7 +88,7 @@ async fn answer(node: &Arc<Node>, request: NodeRequest) -> NodeAnswer {
         return NodeAnswer::Refused { why: why.into() };
     }
     let done = match request {
-        NodeRequest::Yield(job) => node.yield_to(job).await.map(|leases| NodeAnswer::Free { leases }),
+        NodeRequest::Yield(job) => node.yield_to(*job).await.map(|leases| NodeAnswer::Free { leases }),
         NodeRequest::Retake(job) => node.retake(job).map(|()| NodeAnswer::Retaken),
         NodeRequest::Show => Ok(NodeAnswer::Shown(node.batch.show())),
     };

@@ -289,7 +289,7 @@ fn what_is_wrong_in_a_table_is_said() {
         (rule("algorithm = \"linear\"\nsegment_bytes = 3"), "only `chain`"),
         (
             rule("algorithm = \"linear\"\nbytes_min = 3\nbytes_max = 2"),
-            "the least is more",
+            "a minimum is more",
         ),
         (format!("version = 1\n#{}", "x".repeat(BYTES_MAX)), "the most is"),
     ] {

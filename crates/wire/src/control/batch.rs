@@ -139,7 +139,7 @@ impl BatchJob {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {
     /// A job is about to begin, or its share has changed: free that. Answered when nothing else runs there.
-    Yield(BatchJob),
+    Yield(Box<BatchJob>),
     /// A job has ended: use again what it had.
     Retake(JobId),
     /// Tell which jobs are on the node, and the site's policy.
@@ -225,7 +225,7 @@ mod tests {
         let check = |change: &dyn Fn(&mut BatchJob)| {
             let mut changed = job.clone();
             change(&mut changed);
-            NodeRequest::Yield(changed).check().is_ok()
+            NodeRequest::Yield(changed.into()).check().is_ok()
         };
         assert!(check(&|_| ()) && check(&|job| job.share = part(CORE_MAX, GPUS_PER_AGENT_MAX - 1)));
         assert!(!check(&|job| job.share = part(CORE_MAX + 1, 0)));

@@ -39,7 +39,7 @@ fn jobs() -> [BatchJob; 2] {
 }
 
 pub fn requests() -> Vec<Vec<u8>> {
-    let jobs = jobs().map(NodeRequest::Yield);
+    let jobs = jobs().map(|job| NodeRequest::Yield(job.into()));
     jobs.iter()
         .chain([&NodeRequest::Retake(JobId(u64::MAX)), &NodeRequest::Show])
         .map(encode)

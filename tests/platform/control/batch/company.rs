@@ -135,6 +135,34 @@ fn leases_use_what_a_job_leaves_and_follow_it_as_it_grows_shrinks_and_ends() {
     assert_eq!(node.status()["jobs"], serde_json::json!([]));
 }
 
+/// Slurm here makes no control groups: the test does, when the job runs.
+#[test]
+fn a_job_of_slurm_has_company_by_the_word_of_its_comment() {
+    let Some((first, _)) = two_cores() else { return };
+    let site = Site::new();
+    let rule = "[keep]\nmemory = \"0\"\n[[company]]\npartitions = [\"main\"]\ncomment = \"hotlease\"\nnodes-max = 1\n";
+    fs::write(site.path("policy.toml"), rule).expect("a file");
+    let node = site.node();
+    let Some(slurm) = node.slurm() else { return };
+    for (comment, share) in [("run 7, hotlease", Some(&[first][..])), ("run 8", None)] {
+        let job = slurm.submit(&["--comment", comment], "sleep 600");
+        // Slurm makes a group after the prolog; a job counts as running before.
+        until_share(&node, job, None);
+        site.group(job, &[first]);
+        until_share(&node, job, share);
+        match share {
+            Some(_) => node.serves(),
+            None => assert!(node.lease("behaved").is_err(), "the job has the node"),
+        }
+        slurm.run("scancel", &[&job.to_string()]).expect("it ends");
+        until_true("its epilog has come", LIMIT, || {
+            node.status()["jobs"] == serde_json::json!([])
+        });
+        site.end_group(job);
+        node.serves();
+    }
+}
+
 #[test]
 fn an_agent_that_starts_beside_jobs_offers_only_what_they_leave() {
     let Some((first, _)) = two_cores() else { return };

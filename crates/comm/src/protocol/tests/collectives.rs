@@ -289,8 +289,8 @@ fn a_schedule_that_reduces_is_refused_without_an_operator() {
         .at(0)
         .take_result(key)
         .expect("an end")
-        .expect_err("nothing to reduce by");
-    assert!(error.to_string().contains("nothing to reduce by"), "{error}");
+        .expect_err("no reduction");
+    assert!(error.to_string().contains("no reduction was given"), "{error}");
 }
 
 #[test]

@@ -70,7 +70,12 @@ pub(super) fn offers(availability: Availability, order: u64) -> AgentOffer {
     }
 }
 
-pub(super) fn heartbeat(cluster: &mut Cluster, request: u64, availability: Availability, order: u64) -> Vec<ClusterAction> {
+pub(super) fn heartbeat(
+    cluster: &mut Cluster,
+    request: u64,
+    availability: Availability,
+    order: u64,
+) -> Vec<ClusterAction> {
     let report = super::super::AgentReport {
         offering: offers(availability, order),
         ..report(0, vec![])

@@ -1,6 +1,6 @@
 //! Orders that are repeated with their tokens.
 
-use super::order_tests::{answered, offer, offers, ordered, order_request};
+use super::order_tests::{answered, offer, offers, order_request, ordered};
 use super::tests::{AGENT, commit, registered};
 use super::*;
 use crate::agent::{Availability, OfferedCores};
