@@ -7,6 +7,7 @@
 //! | `touch` | at least one byte | the first byte |
 //! | `sum` | 64-bit words | their wrapping sum: every byte is read |
 //! | `whereabouts` | any bytes | process id and processor, two 64-bit words |
+//! | `spin` | a number of milliseconds, a 64-bit word | nothing, after that time: its core is busy |
 //! | `raw` | a [`RoundTripKind`] as two 64-bit words | a registered buffer: answers its client until told to stop |
 //!
 //! `noop` and `echo` have the plain interface of the papers; the others have the interface with a context, which a data
@@ -14,6 +15,7 @@
 
 use hotlease_bench_baseline::{RoundTripKind, serve_peer};
 use std::ffi::c_void;
+use std::time::{Duration, Instant};
 
 /// Error code of `raw` and `sum` for an invalid input or output.
 pub const BAD_ARGUMENT: i32 = 22;
@@ -108,6 +110,18 @@ context_functions! {
             place[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
             place[8..].copy_from_slice(&(processor as i64).to_le_bytes());
             write_if_fits(output, &place)
+        };
+
+    spin hotlease_context_spin "Keeps its core busy for a number of milliseconds.":
+        |input, output| {
+            let [ms] = input.as_chunks::<8>().0 else {
+                return BAD_ARGUMENT;
+            };
+            let (begin, time) = (Instant::now(), Duration::from_millis(u64::from_le_bytes(*ms)));
+            while begin.elapsed() < time {
+                std::hint::spin_loop();
+            }
+            write_if_fits(output, &[])
         };
 
     raw hotlease_context_raw "The peer of a raw round trip, in the slot that is compared with it.":

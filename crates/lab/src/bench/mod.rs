@@ -19,6 +19,7 @@
 //! * [`fabric`] — latency and bandwidth over libfabric.
 //! * [`model`] — LogP parameters of a channel, and the accuracy of their predictions.
 //! * [`scaling`] — round trips on several workers at the same time.
+//! * [`yields`] — batch jobs that take the node from leases, and leases afterwards.
 //! * [`soak`] — a million invocations: memory and descriptors before and after.
 //!
 //! Shared by the benchmarks: [`measured_lease`] (a lease and its baseline), [`bench_platform`] (the platform, running or private),
@@ -44,6 +45,7 @@ mod scaling;
 mod soak;
 mod throughput;
 mod warm;
+mod yields;
 
 use clap::{Args, Subcommand};
 use hotlease_terminal::output::Printer;
@@ -79,6 +81,8 @@ enum Bench {
     Peers(peers::PeersArgs),
     /// Round trips on several workers at the same time, next to those of a single worker
     Scaling(scaling::ScalingArgs),
+    /// Batch jobs that take the node: time until it is free, until callers are told, and until leases compute again
+    Yields(yields::YieldArgs),
     /// Memory and descriptors before and after many invocations
     Soak(soak::SoakArgs),
     /// Duration of each algorithm of each collective between processes, and a table of the fastest
@@ -105,6 +109,7 @@ pub(crate) fn carry_out(args: BenchArgs, output: &mut Printer) -> anyhow::Result
         Bench::Oversubscription(args) => oversubscription::carry_out(&args, output),
         Bench::Peers(args) => peers::carry_out(&args, output),
         Bench::Scaling(args) => scaling::carry_out(&args, output),
+        Bench::Yields(args) => yields::carry_out(&args, output),
         Bench::Soak(args) => soak::carry_out(&args, output),
         Bench::Comm(args) => comm::carry_out(&args, output),
         Bench::CommMember(args) => comm::take_part(&args),
