@@ -81,8 +81,8 @@ class Executor(_core.Client, _bases.Executor):
     Parameters
     ----------
     max_workers
-        Limit of the worker processes; fewer if the platform has no more. Workers that other leases release within the
-        first seconds are added. Default: one for each core of this process. A string is taken as `manager`.
+        Limit of the worker processes; fewer if the platform has no more. Workers that others release are added, in the first
+        seconds and as long as more tasks wait than there are workers. Default: one for each core of this process. A string is taken as `manager`.
     mp_context
         Accepted for programs that name a context of `multiprocessing`, and without effect: workers are interpreters of
         their own, as with ``spawn``.
@@ -98,7 +98,8 @@ class Executor(_core.Client, _bases.Executor):
         file. It must have this program's versions of hotlease, cloudpickle and Python (except the last number). Of this
         program's import path, workers get only the folders of its own modules, last, if they exist there.
     timeout
-        Seconds for each task. After that its worker is killed and its future raises `DeadlineExceeded`.
+        Seconds for each task. After that its worker is killed and its future raises `DeadlineExceeded`. So does a task that
+        has waited for at least that long without any worker, after the executor has lost all. Default: tasks wait.
     options
         Options in one object, for several executors: `ExecutorOptions`.
     named

@@ -146,8 +146,14 @@ def start() -> None:
         raise NotRunning(f"hotlease is not running, and cannot be started: {error}", False) from error
     if done.returncode not in (0, _RUNS_ALREADY):
         raise NotRunning(f"hotlease is not running, and cannot be started: {done.stderr.strip()}", False)
-    if done.returncode == 0 and sys.stderr is not None:
+    if done.returncode == 0:
         ends = "runs until `hotlease down`"
         if limit:
             ends = f"ends after {_IDLE_LIMIT} without leases ($HOTLEASE_IDLE_LIMIT), or with `hotlease down`"
-        sys.stderr.write(f"hotlease: started the platform of this machine, which {ends}\n")
+        tell(f"started the platform of this machine, which {ends}")
+
+
+def tell(text: str) -> None:
+    """Writes a line about workers and platforms to standard error."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"hotlease: {text}\n")

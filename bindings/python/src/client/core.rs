@@ -23,6 +23,7 @@ use crate::client::core::lane::Lane;
 use crate::client::core::lending::{LendingPhase, RoomNotices};
 use crate::client::dataflow::checkpoint::CheckpointFile;
 use crate::client::dataflow::graph::Graph;
+use crate::client::growth::{LaterGrowth, WaitNotice};
 use crate::client::memory::BufferPool;
 use crate::client::output::OutputQueue;
 use crate::client::tasks::job::{TaskJob, Waiter};
@@ -64,6 +65,10 @@ pub struct CoreState {
     pub closed: Option<Closed>,
     /// Phase of the leases behind the lanes.
     pub lease: LendingPhase,
+    /// Later requests for workers that were missing at first.
+    pub growth: LaterGrowth,
+    /// Time since when the tasks that are marked have waited; `None`: there are workers.
+    pub waiting_since: Option<Instant>,
     /// Number of tasks without an outcome.
     pub pending: usize,
     /// Workers in a row that ended before they were prepared.
@@ -141,6 +146,8 @@ pub struct ExecutorCore {
     pub slots: AtomicUsize,
     /// In a fork of that process the core shows its parent's state, and its threads do not exist.
     made_by: ProcessMark,
+    /// Whether the program was told that tasks wait for workers.
+    pub wait_notice: WaitNotice,
     /// Notices that other programs find no room.
     pub room_notices: RoomNotices,
     /// The lease was released.
@@ -181,6 +188,8 @@ impl ExecutorCore {
                 lanes,
                 closed: None,
                 lease: LendingPhase::Held,
+                growth: LaterGrowth::default(),
+                waiting_since: None,
                 pending: 0,
                 unprepared: 0,
                 graph,
@@ -205,6 +214,7 @@ impl ExecutorCore {
             releases: Arc::default(),
             slots: AtomicUsize::new(slots),
             made_by: ProcessMark::here(),
+            wait_notice: WaitNotice::default(),
             room_notices: RoomNotices::default(),
             ended: AtomicBool::new(false),
             classes,
@@ -229,6 +239,7 @@ impl ExecutorCore {
             self.prepare(state, state.lanes.len() - 1);
         }
         self.slots.store(state.lanes.len(), Ordering::Relaxed);
+        self.end_waiting(state);
         self.refill(state);
         drop(guard);
         self.version.fetch_add(1, Ordering::Release);

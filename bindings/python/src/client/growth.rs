@@ -1,27 +1,36 @@
-//! Late workers: an executor that got fewer than it asked for gets the rest shortly afterwards, and one that has lent its
+//! Late workers: an executor that got fewer than it asked for gets the rest when there are more, and one that has lent its
 //! cores, or has lost its workers, gets others.
 //!
 //! A manager learns that cores were released when their agent reports next. So an executor that is made right after
 //! another one was shut down finds some of them still taken; it starts with what it got, and a thread asks for the
-//! rest.
+//! rest. Cores that batch jobs have come back minutes later. So an executor with more tasks than workers goes on asking:
+//! one request at a time, after pauses that grow.
+
+mod search;
 
 use crate::client::core::lending::LendingPhase;
-use crate::client::core::{Closed, ExecutorCore};
-use hotlease_client::{Error, Rejection};
-use pyo3::prelude::*;
+use crate::client::core::{Closed, CoreState, ExecutorCore};
+use hotlease_client::Error;
+use search::{lacks_room, may_pass};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use search::{WaitNotice, WorkerSearch};
+
 /// Time limit of asking for the missing workers: agents report every half second, thousands of them every two seconds.
 const WITHIN: Duration = Duration::from_millis(2500);
-/// First and longest pause after an attempt that was refused at once.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Time for which a platform of this machine may be away before it is started anew: one that is restarted is back by then.
-const RESTART_AFTER: Duration = Duration::from_secs(4);
-/// Quota that other leases use up for good.
-const CORE_TIME: &str = "core-seconds";
-/// Time for which tasks wait for workers that cannot be had for another reason than lack of room.
-const TROUBLE_MAX: Duration = Duration::from_secs(60);
+/// First and longest pause between later requests for missing workers, while more tasks than workers are pending.
+const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// Time without the missing workers after which the program is told.
+const TELL_AFTER: Duration = Duration::from_secs(10);
+
+/// Later requests for workers that were missing at first.
+#[derive(Default)]
+pub struct LaterGrowth {
+    /// Time of the next request, the pause after it, and when the first was made; `None`: no request helps, or none was
+    /// refused yet.
+    next: Option<(Instant, Duration, Instant)>,
+}
 
 /// Starts a thread that asks for the workers that are missing out of those that the executor was made with.
 pub fn start(core: &Arc<ExecutorCore>) {
@@ -53,6 +62,7 @@ fn take_workers(core: &ExecutorCore, within: Duration) -> Result<(), Error> {
 
 fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
     let end = Instant::now() + WITHIN;
+    let mut refused = None;
     while core.invoker.slots() < wanted_workers(core) {
         let left = end.saturating_duration_since(Instant::now());
         match take_workers(core, left) {
@@ -60,10 +70,85 @@ fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
             // New workers were lost at once.
             Err(error) if may_pass(&error) && !left.is_zero() => {}
             // If there are no more workers, or the executor has ended, it goes on with those it has.
-            Err(_) => break,
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
         }
     }
+    if refused.is_some_and(|error| lacks_room(&error)) {
+        core.state().growth.begin(Instant::now());
+    }
     core.hold();
+}
+
+impl LaterGrowth {
+    /// Begins to ask, after a first pause.
+    fn begin(&mut self, now: Instant) {
+        self.next = Some((now + LATER.0, LATER.0, now));
+    }
+
+    /// Notes the end of a request. Returns the refusal if workers have been missing for so long that the program is told.
+    fn note(&mut self, taken: Result<(), Error>, is_complete: bool) -> Option<Error> {
+        let now = Instant::now();
+        let (_, pause, since) = self.next?;
+        let pause = LATER.1.min(2 * pause);
+        match taken {
+            Ok(()) if !is_complete => self.begin(now),
+            Err(error) if lacks_room(&error) || may_pass(&error) => {
+                self.next = Some((now + pause, pause, since));
+                return (now - since >= TELL_AFTER).then_some(error);
+            }
+            Ok(()) | Err(_) => self.next = None,
+        }
+        None
+    }
+
+    /// Whether it is time for another request.
+    fn is_due(&self) -> bool {
+        self.next.is_some_and(|(next, ..)| Instant::now() >= next)
+    }
+}
+
+/// Starts a thread that asks once more for workers that are missing, if it is time to: more tasks are pending than there
+/// are workers. The caller holds the state's lock.
+pub fn ask_later(core: &Arc<ExecutorCore>, state: &mut CoreState) {
+    let live = state.lanes.iter().filter(|lane| lane.is_usable()).count();
+    let is_wanted = state.lease == LendingPhase::Held && state.growth.is_due();
+    // Lost workers are replaced by the threads of their slots.
+    if !is_wanted || live < state.lanes.len() || state.pending <= live {
+        return;
+    }
+    state.lease = LendingPhase::Growing;
+    let asking = core.clone();
+    let thread = std::thread::Builder::new().name("hotlease-growth".into());
+    if thread.spawn(move || ask_once(&asking)).is_err() {
+        state.lease = LendingPhase::Held;
+        state.growth.begin(Instant::now());
+    }
+}
+
+fn ask_once(core: &Arc<ExecutorCore>) {
+    let taken = take_workers(core, Duration::ZERO);
+    let is_complete = core.invoker.slots() >= wanted_workers(core);
+    // A statement of its own: the lock is free before the program is told.
+    let refused = core.state().growth.note(taken, is_complete);
+    if let Some(error) = refused {
+        tell_missing(core, &error);
+    }
+    core.hold();
+}
+
+/// Tells the program once that it has fewer workers than it asked for.
+fn tell_missing(core: &ExecutorCore, error: &Error) {
+    let (workers, tasks) = {
+        let state = core.state();
+        (state.lanes.len(), state.pending)
+    };
+    let wanted = wanted_workers(core);
+    core.wait_notice.tell(|| {
+        format!("{workers} of {wanted} workers are there, for {tasks} tasks; the others are asked for while tasks wait: {error}")
+    });
 }
 
 /// Starts a thread that takes workers for an executor without any, as soon as there is room.
@@ -77,7 +162,7 @@ pub fn start_again(core: &Arc<ExecutorCore>) {
 }
 
 fn take_again(core: &Arc<ExecutorCore>) {
-    let mut search = WorkerSearch::new();
+    let mut search = WorkerSearch::new(core);
     loop {
         let begun = Instant::now();
         let error = match take_workers(core, WITHIN) {
@@ -90,85 +175,8 @@ fn take_again(core: &Arc<ExecutorCore>) {
         if give_up_idle(core) {
             return;
         }
-        search.pause(begun);
+        search.pause(core, begun);
     }
-}
-
-/// Search for workers, for tasks that wait: one attempt after the other.
-pub struct WorkerSearch {
-    /// Pause after the next attempt that is refused at once.
-    pause: Duration,
-    /// Begin of the attempts that have failed for another reason than lack of room, and whether a platform was started.
-    trouble: Option<(Instant, bool)>,
-}
-
-impl WorkerSearch {
-    /// Search before its first attempt.
-    pub const fn new() -> Self {
-        Self {
-            pause: PAUSE.0,
-            trouble: None,
-        }
-    }
-
-    /// Whether another attempt may succeed after one, begun at this time, that has failed.
-    pub fn goes_on(&mut self, core: &ExecutorCore, begun: Instant, error: &Error) -> bool {
-        if lacks_room(error) {
-            // All cores compute for others: its tasks wait.
-            self.trouble = None;
-            return true;
-        }
-        let (since, is_started) = self.trouble.get_or_insert((begun, false));
-        if !may_pass(error) || since.elapsed() >= TROUBLE_MAX {
-            return false;
-        }
-        let is_away = matches!(error, Error::NotRunning { .. }) && since.elapsed() >= RESTART_AFTER;
-        if is_away && !std::mem::replace(is_started, true) {
-            start_platform(core);
-        }
-        true
-    }
-
-    /// Sleeps before the next attempt, if the last one, begun at this time, was refused at once.
-    pub fn pause(&mut self, begun: Instant) {
-        if begun.elapsed() < WITHIN {
-            std::thread::sleep(self.pause);
-            self.pause = PAUSE.1.min(2 * self.pause);
-        }
-    }
-}
-
-/// Whether other leases hold what is missing: those of others, or of this program's tenant.
-fn lacks_room(error: &Error) -> bool {
-    let is_held = |refusal: &Rejection| match refusal {
-        // A budget of core time does not come back while others work.
-        Rejection::QuotaExceeded { what, used, .. } => *used > 0 && what != CORE_TIME,
-        refusal => refusal.may_pass(),
-    };
-    error.refusal().is_some_and(is_held)
-}
-
-/// Whether the next attempt may succeed: a party comes back, or other workers live longer.
-fn may_pass(error: &Error) -> bool {
-    error.retryable() || matches!(error, Error::OutcomeUnknown { .. })
-}
-
-/// Starts the platform of this machine, unless the executor uses another one. A platform that programs start ends without
-/// leases, also while an executor has lent its cores.
-fn start_platform(core: &ExecutorCore) {
-    let options = core.invoker.options();
-    if options.manager.is_some() || options.runtime_dir.is_some() {
-        return;
-    }
-    let start = |py: Python<'_>| {
-        let platform = py.import("hotlease._platform")?;
-        if platform.call_method0("may_start")?.is_truthy()? {
-            platform.call_method0("start")?;
-        }
-        PyResult::Ok(())
-    };
-    // `None` while the interpreter ends. A platform that does not start is not running, which the next attempt tells.
-    drop(Python::try_attach(start));
 }
 
 /// Ends the search for workers if no task waits for them any more.

@@ -452,6 +452,7 @@ impl ExecutorCore {
         match repaired {
             Ok(true) => {
                 state.lanes[at].restart(pipeline);
+                self.end_waiting(state);
                 self.prepare(state, at);
             }
             // Without its worker: the next task makes it look for one again.
@@ -473,7 +474,7 @@ impl ExecutorCore {
     /// Gets another worker for a slot: tries again while tasks wait for workers, and some may come. Returns false if there is
     /// none, and no task waits.
     fn repair(&self, pipeline: &mut Pipeline) -> Result<bool, Error> {
-        let mut search = WorkerSearch::new();
+        let mut search = WorkerSearch::new(self);
         loop {
             let begun = Instant::now();
             let Err(error) = pipeline.repair() else {
@@ -485,7 +486,7 @@ impl ExecutorCore {
             if self.state().pending == 0 {
                 return Ok(false);
             }
-            search.pause(begun);
+            search.pause(self, begun);
         }
     }
 }

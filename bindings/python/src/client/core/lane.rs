@@ -364,7 +364,8 @@ impl Lane {
         let Some(pipeline) = &mut self.pipeline else {
             return Err(None);
         };
-        match pipeline.push(bytes) {
+        // Another worker has to be prepared first: a thread of its own gets it, which does not hold the executor's lock.
+        match pipeline.push_open(bytes) {
             Ok(()) => {
                 // A push does not always wake the slot, and no other push may follow soon.
                 pipeline.flush();
@@ -382,7 +383,7 @@ impl Lane {
         let Some(pipeline) = &mut self.pipeline else {
             return false;
         };
-        if pipeline.push(request).is_err() {
+        if pipeline.push_open(request).is_err() {
             return false;
         }
         pipeline.flush();

@@ -134,7 +134,8 @@ impl ExecutorCore {
         None
     }
 
-    /// Returns whether tasks are pending; takes leases again for those that wait.
+    /// Returns whether tasks are pending. Takes leases again for those that wait, and further ones if there are fewer workers
+    /// than were asked for; ends all searches for workers once no task will need any.
     pub fn begin_turn(self: &Arc<Self>) -> bool {
         let mut state = self.state();
         let is_busy = state.pending > 0;
@@ -142,8 +143,20 @@ impl ExecutorCore {
             state.lease = LendingPhase::Returning;
             drop(state);
             growth::start_again(self);
+        } else if is_busy {
+            growth::ask_later(self, &mut state);
+        } else if state.is_unwanted() {
+            drop(state);
+            // A lease that they took would cost other programs its cores until the keeper gives it back.
+            self.invoker.stop_searching();
+            self.tell_followers();
         }
         is_busy
+    }
+
+    /// Whether no task is pending, and none will be.
+    pub fn is_unwanted(&self) -> bool {
+        self.state().is_unwanted()
     }
 
     /// Marks that the executor goes on with the workers that it has.
@@ -154,6 +167,11 @@ impl ExecutorCore {
 }
 
 impl CoreState {
+    /// Whether no task is pending, and none will be.
+    pub fn is_unwanted(&self) -> bool {
+        self.pending == 0 && self.closed.is_some()
+    }
+
     /// Whether nothing is under way, and nothing of the program is on workers alone: over a fabric, results may be.
     fn can_lend(&self) -> bool {
         let is_idle = self.pending == 0 && self.closed.is_none() && self.lease == LendingPhase::Held;

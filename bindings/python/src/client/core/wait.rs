@@ -135,7 +135,7 @@ impl ExecutorCore {
     pub fn is_finished(&self) -> bool {
         let state = self.state();
         let busy = state.lanes.iter().any(|lane| lane.pipeline.is_none() && !lane.is_dead);
-        state.pending == 0 && state.closed.is_some() && !busy
+        state.is_unwanted() && !busy
     }
 
     fn follow(&self, cell: &TaskCell, until: Instant) {

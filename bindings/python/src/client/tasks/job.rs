@@ -23,6 +23,8 @@ pub struct TaskJob {
     /// Higher priorities are sent first.
     pub priority: i32,
     pub rerun: Rerun,
+    /// Whether it has waited since `CoreState::waiting_since`, without any worker.
+    pub is_late: bool,
     /// Number of workers that died of the task.
     deaths: u8,
     /// Number of workers that ended before they started the task.
@@ -79,6 +81,7 @@ impl TaskJob {
             target,
             payload,
             priority: 0,
+            is_late: false,
             deaths: 0,
             moves: 0,
         }

@@ -1,0 +1,204 @@
+//! Search for workers, while tasks wait for them: how long it goes on, what it says, and which tasks give up waiting.
+
+use crate::client::core::{CoreState, ExecutorCore};
+use crate::locks::locked;
+use hotlease_client::{Error, Rejection, RunCertainty};
+use pyo3::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// First and longest pause after an attempt that was refused at once.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Time of an attempt from which on no pause follows it: it has paused itself.
+const LONG: Duration = Duration::from_secs(2);
+/// Time for which a platform of this machine may be away before it is started anew: one that is restarted is back by then.
+const RESTART_AFTER: Duration = Duration::from_secs(4);
+/// Quota that other leases use up for good.
+const CORE_TIME: &str = "core-seconds";
+/// Time for which tasks wait for a platform that does not answer, or for workers that do not start.
+const TROUBLE_MAX: Duration = Duration::from_secs(60);
+/// Time after which the program is told that its tasks wait.
+const TELL_AFTER: Duration = Duration::from_secs(5);
+
+/// Whether the program was told that its tasks wait for workers: once, until there are some again.
+#[derive(Default)]
+pub struct WaitNotice(AtomicBool);
+
+impl WaitNotice {
+    /// Marks that workers have come.
+    pub fn end(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    /// Writes a line to standard error, unless that was done.
+    pub fn tell(&self, text: impl FnOnce() -> String) {
+        if self.0.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let text = text();
+        // `None` while the interpreter ends: no one reads it then.
+        let told = Python::try_attach(|py| py.import("hotlease._platform")?.call_method1("tell", (text,)).map(drop));
+        drop(told);
+    }
+}
+
+/// Search for workers, for tasks that wait: one attempt after the other.
+pub struct WorkerSearch {
+    since: Instant,
+    /// Pause after the next attempt that is refused at once.
+    pause: Duration,
+    /// Begin of the attempts that have failed for another reason than lack of room, and whether a platform was started.
+    trouble: Option<(Instant, bool)>,
+}
+
+impl WorkerSearch {
+    /// Search before its first attempt.
+    pub fn new(core: &ExecutorCore) -> Self {
+        core.give_up_late_tasks();
+        Self {
+            since: Instant::now(),
+            pause: PAUSE.0,
+            trouble: None,
+        }
+    }
+
+    /// Whether another attempt may succeed after one, begun at this time, that has failed. Says so if it takes long, and
+    /// fails tasks that have waited for longer than the executor's timeout.
+    pub fn goes_on(&mut self, core: &ExecutorCore, begun: Instant, error: &Error) -> bool {
+        let goes_on = self.may_succeed(core, begun, error);
+        if goes_on {
+            core.give_up_late_tasks();
+            if self.since.elapsed() >= TELL_AFTER {
+                core.tell_waiting(error);
+            }
+        }
+        goes_on
+    }
+
+    fn may_succeed(&mut self, core: &ExecutorCore, begun: Instant, error: &Error) -> bool {
+        if lacks_room(error) {
+            // All cores compute for others, or for batch jobs: its tasks wait.
+            self.trouble = None;
+            return true;
+        }
+        let (since, is_started) = self.trouble.get_or_insert((begun, false));
+        if !may_pass(error) || since.elapsed() >= TROUBLE_MAX {
+            return false;
+        }
+        let is_away = matches!(error, Error::NotRunning { .. }) && since.elapsed() >= RESTART_AFTER;
+        if is_away && !std::mem::replace(is_started, true) {
+            start_platform(core);
+        }
+        true
+    }
+
+    /// Sleeps before the next attempt, if the last one, begun at this time, was refused at once.
+    pub fn pause(&mut self, core: &ExecutorCore, begun: Instant) {
+        if begun.elapsed() < LONG {
+            core.sleep_while_wanted(self.pause);
+            self.pause = PAUSE.1.min(2 * self.pause);
+        }
+    }
+}
+
+/// Whether what is missing may come back however long that takes: other leases hold it, those of others or of this
+/// program's tenant; or batch jobs have its nodes, or there are none now.
+pub(super) fn lacks_room(error: &Error) -> bool {
+    let is_held = |refusal: &Rejection| match refusal {
+        // A budget of core time does not come back while others work.
+        Rejection::QuotaExceeded { what, used, .. } => *used > 0 && what != CORE_TIME,
+        // The worker's end is no word on room.
+        Rejection::WorkerDied { .. } | Rejection::Timeout { .. } => false,
+        refusal => refusal.may_pass(),
+    };
+    error.refusal().is_some_and(is_held)
+}
+
+/// Whether the next attempt may succeed: a party comes back, or other workers live longer.
+pub(super) fn may_pass(error: &Error) -> bool {
+    error.retryable() || matches!(error, Error::OutcomeUnknown { .. })
+}
+
+/// Starts the platform of this machine, unless the executor uses another one. A platform that programs start ends without
+/// leases, also while an executor has lent its cores.
+fn start_platform(core: &ExecutorCore) {
+    let options = core.invoker.options();
+    if options.manager.is_some() || options.runtime_dir.is_some() {
+        return;
+    }
+    let start = |py: Python<'_>| {
+        let platform = py.import("hotlease._platform")?;
+        if platform.call_method0("may_start")?.is_truthy()? {
+            platform.call_method0("start")?;
+        }
+        PyResult::Ok(())
+    };
+    // `None` while the interpreter ends. A platform that does not start is not running, which the next attempt tells.
+    drop(Python::try_attach(start));
+}
+
+impl ExecutorCore {
+    /// Tells the program once that its tasks wait for workers, and why there are none.
+    fn tell_waiting(&self, error: &Error) {
+        let waiting = self.state().pending;
+        if waiting > 0 {
+            self.wait_notice.tell(|| match waiting {
+                1 => format!("a task waits for a worker, and runs when there is one: {error}"),
+                tasks => format!("{tasks} tasks wait for workers, and run when there are some: {error}"),
+            });
+        }
+    }
+
+    /// Fails the tasks that have waited for a worker for as long as a task may take. When each began to wait is not noted: all
+    /// that wait are marked, and those that are still there after that time fail.
+    fn give_up_late_tasks(&self) {
+        let Some(timeout) = self.invoker.options().timeout else {
+            return;
+        };
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if state.lanes.iter().any(|lane| lane.is_usable()) {
+            // Tasks run: the others wait for these.
+            return;
+        }
+        let is_over = match state.waiting_since {
+            None => false,
+            Some(since) if since.elapsed() < timeout => return,
+            Some(_) => true,
+        };
+        state.waiting_since = Some(Instant::now());
+        for mut job in state.queue.take_all() {
+            if std::mem::replace(&mut job.is_late, true) && is_over {
+                let ran = RunCertainty::No;
+                self.fail(state, job, Error::Deadline { timeout, ran });
+            } else {
+                state.queue.push_back(job);
+            }
+        }
+        drop(guard);
+        self.tell_followers();
+        self.keeper.wake(&self.invoker);
+    }
+
+    /// Marks that there are workers again.
+    pub fn end_waiting(&self, state: &mut CoreState) {
+        state.waiting_since = None;
+        self.wait_notice.end();
+    }
+
+    /// Sleeps for this time, or until the executor has ended without a task left.
+    fn sleep_while_wanted(&self, time: Duration) {
+        let end = Instant::now() + time;
+        let mut guard = locked(&self.progress.0);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_unwanted() {
+                return;
+            }
+            guard = match self.progress.1.wait_timeout(guard, left) {
+                Ok((guard, _)) => guard,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+}
