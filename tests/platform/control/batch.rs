@@ -14,7 +14,7 @@ use hotlease_tests::process::{Process, cores};
 use hotlease_tests::site::Daemon;
 use hotlease_tests::wait::until_true;
 use hotlease_wire::EndReason;
-use hotlease_wire::batch::{BatchJob, JobShare, NodeAnswer, NodeRequest};
+use hotlease_wire::batch::{BatchJob, NodeAnswer, NodeRequest};
 use hotlease_wire::ids::JobId;
 use nix::sys::signal::Signal;
 use std::fs;
@@ -256,7 +256,7 @@ fn a_job_does_not_wait_for_the_disk_and_the_state_of_a_worker_is_there_afterward
         let before = stateful();
         before.function("put").unwrap().call(b"kept").unwrap();
         fs::write(&gate, "").expect("a file");
-        let answered = node.ask(NodeRequest::Yield(job(number)));
+        let answered = node.ask(NodeRequest::Yield(Box::new(job(number))));
         let answer = answered.recv_timeout(SOON);
         fs::remove_file(&gate).expect("the gate");
         assert_eq!(answer, Ok(NodeAnswer::Free { leases: 1 }), "the disk was waited for");

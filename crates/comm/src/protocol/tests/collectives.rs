@@ -285,11 +285,7 @@ fn a_schedule_that_reduces_is_refused_without_an_operator() {
     });
     let key = net.at(0).collective(0, start).expect("room");
     net.at(0).settle();
-    let error = net
-        .at(0)
-        .take_result(key)
-        .expect("an end")
-        .expect_err("no reduction");
+    let error = net.at(0).take_result(key).expect("an end").expect_err("no reduction");
     assert!(error.to_string().contains("no reduction was given"), "{error}");
 }
 
