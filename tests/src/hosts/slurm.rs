@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Time that Slurm has for each step; it takes a second or two.
@@ -154,6 +154,11 @@ impl Slurm {
 impl Drop for Slurm {
     fn drop(&mut self) {
         let _ = self.run("scancel", &["--user=root"]);
+        // Without its slurmd a step would go on.
+        let begin = Instant::now();
+        while self.run("squeue", &["-h"]).is_ok_and(|jobs| !jobs.is_empty()) && begin.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let _ = self.run("scontrol", &["shutdown"]);
         for daemon in &mut self.daemons {
             let _ = daemon.kill();

@@ -16,7 +16,7 @@ use hotlease_fabric::socket::Socket;
 use hotlease_terminal::functions::functions;
 use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
-use hotlease_wire::batch::{BatchJob, JobShare, NodeAnswer, NodeRequest};
+use hotlease_wire::batch::{BatchJob, NodeAnswer, NodeRequest};
 use hotlease_wire::ids::JobId;
 use serde_json::Value;
 use std::thread;
@@ -98,14 +98,11 @@ impl Node {
     fn begin_job(&mut self) -> anyhow::Result<Duration> {
         self.job += 1;
         let job = BatchJob {
-            id: JobId(self.job),
             user: "bench".into(),
-            partition: String::new(),
-            account: String::new(),
-            share: JobShare::Node,
+            ..BatchJob::unknown(JobId(self.job))
         };
         let begin = Instant::now();
-        match self.ask(&NodeRequest::Yield(job))? {
+        match self.ask(&NodeRequest::Yield(Box::new(job)))? {
             NodeAnswer::Free { .. } => Ok(begin.elapsed()),
             other => bail!("the agent does not yield: {other:?}"),
         }

@@ -291,6 +291,7 @@ mod tests {
             "WithdrawOffer",
             "ListAgents",
             "ListLeases",
+            "ListWaiting",
             "ListWorkers",
             "ListFunctions",
             "GetInfo",

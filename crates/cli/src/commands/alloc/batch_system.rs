@@ -96,7 +96,6 @@ static SLURM: BatchSystem = BatchSystem {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct JobWords<'a> {
     pub name: &'a str,
-    pub number: &'a str,
     pub nodes: u32,
     pub output: &'a str,
     /// File of the script.
