@@ -7,7 +7,6 @@ pub(crate) mod alloc;
 pub(crate) mod bill;
 pub(crate) mod comm;
 pub(crate) mod doctor;
-pub(crate) mod down;
 pub(crate) mod env;
 pub(crate) mod explain;
 pub(crate) mod functions;

@@ -14,8 +14,8 @@ mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    admin, agent, agents, alloc, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, node,
-    ps, run, top, up, version,
+    admin, agent, agents, alloc, bill, comm, doctor, env, explain, functions, identity, leases, manager, node, ps, run,
+    top, up, version,
 };
 use hotlease_terminal::output::Printer;
 use hotlease_terminal::{exit, log};
@@ -40,7 +40,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Up(up::UpArgs),
-    Down(down::DownArgs),
+    Down(up::down::DownArgs),
     Manager(manager::ManagerArgs),
     Agent(agent::AgentArgs),
     Run(run::RunArgs),
@@ -78,7 +78,7 @@ impl Command {
     fn carry_out(self, output: &mut Printer) -> anyhow::Result<()> {
         match self {
             Self::Up(args) => up::carry_out(args, output),
-            Self::Down(args) => down::carry_out(args, output),
+            Self::Down(args) => up::down::carry_out(args, output),
             Self::Manager(args) => manager::carry_out(args, output),
             Self::Agent(args) => agent::carry_out(args, output),
             Self::Run(args) => run::carry_out(args, output),

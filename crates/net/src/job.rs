@@ -206,11 +206,11 @@ mod tests {
     #[test]
     fn a_job_has_one_folder_wherever_its_programs_run() {
         let job = (JOB_VARIABLE, "17");
-        let home = ("HOME", "/home/ada");
+        let home = ("HOME", "/users/ada");
         assert_eq!(folder(&[home]), None, "this is no job");
         assert_eq!(folder(&[job]), None, "there is no place for the folder");
         assert_eq!(folder(&[home, (JOB_VARIABLE, "../../x")]), None);
-        let usual = "/home/ada/.local/state/hotlease/jobs";
+        let usual = "/users/ada/.local/state/hotlease/jobs";
         assert_eq!(folder(&[job, home]), Some(format!("{usual}/cluster-17")));
         let cluster = (CLUSTER_VARIABLE, "../daint");
         assert_eq!(folder(&[job, home, cluster]), Some(format!("{usual}/.._daint-17")));

@@ -1,6 +1,7 @@
 //! `hotlease up`: manager and agent in one process.
 
 mod detach;
+pub(crate) mod down;
 mod job;
 pub(crate) mod lock;
 pub(crate) mod signals;

@@ -131,26 +131,6 @@ impl LeaseBook {
         self.cores.free_places()
     }
 
-    /// Number of offered GPUs that no lease holds.
-    pub fn free_gpus(&self) -> u32 {
-        self.gpus.free()
-    }
-
-    /// Number of offered GPUs.
-    pub fn offered_gpus(&self) -> u32 {
-        self.gpus.offered()
-    }
-
-    /// Numbers of the offered GPUs.
-    pub fn gpu_numbers(&self) -> impl Iterator<Item = u32> {
-        self.gpus.offered_ones()
-    }
-
-    /// Whether this node has GPUs, offered or not.
-    pub fn has_gpus(&self) -> bool {
-        self.gpus.usable() > 0
-    }
-
     /// Places for warm slots on a shared core; 0: this node shares no core.
     pub fn places_per_core(&self) -> u32 {
         self.cores.places_per_core()

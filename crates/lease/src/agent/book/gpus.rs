@@ -1,5 +1,6 @@
 //! GPUs of a node, free and held. They are counted devices: numbered from 0, each held by one worker at a time.
 
+use super::LeaseBook;
 use std::collections::BTreeSet;
 
 /// The GPUs of a node: how many exist, how many are offered, and which are held.
@@ -10,6 +11,28 @@ pub(super) struct Gpus {
     of_operator: BTreeSet<u32>,
     of_jobs: BTreeSet<u32>,
     held: BTreeSet<u32>,
+}
+
+impl LeaseBook {
+    /// Number of offered GPUs that no lease holds.
+    pub fn free_gpus(&self) -> u32 {
+        self.gpus.free()
+    }
+
+    /// Number of offered GPUs.
+    pub fn offered_gpus(&self) -> u32 {
+        self.gpus.offered()
+    }
+
+    /// Numbers of the offered GPUs.
+    pub fn gpu_numbers(&self) -> impl Iterator<Item = u32> {
+        self.gpus.offered_ones()
+    }
+
+    /// Whether this node has GPUs, offered or not.
+    pub fn has_gpus(&self) -> bool {
+        self.gpus.usable() > 0
+    }
 }
 
 impl Gpus {
