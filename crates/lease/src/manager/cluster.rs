@@ -84,7 +84,7 @@ enum Continuation {
         noted: reports::LeaseChange,
     },
     Wished(PendingOrder),
-    OrderGivenUp(GivenUpOrder),
+    OrderGivenUp(Box<GivenUpOrder>),
     Vouched {
         request: RequestId,
         noted: reports::LeaseChange,
@@ -378,7 +378,7 @@ impl Cluster {
                 answer(request, reply, actions);
             }
             Continuation::Wished(ordering) => self.on_wish_durable(ordering, actions),
-            Continuation::OrderGivenUp(given_up) => self.on_given_up(given_up, actions),
+            Continuation::OrderGivenUp(given_up) => self.on_given_up(*given_up, actions),
             Continuation::NoReply => {}
         }
     }
@@ -397,7 +397,7 @@ impl Cluster {
                 refuse(request, refusal, actions);
             }
             Continuation::Wished(ordering) => self.on_wish_not_durable(ordering, refusal, actions),
-            Continuation::OrderGivenUp(given_up) => self.on_not_given_up(given_up, refusal, actions),
+            Continuation::OrderGivenUp(given_up) => self.on_not_given_up(*given_up, refusal, actions),
             Continuation::Granted { request, .. } => self.on_part_written(request, Some(refusal), actions),
             Continuation::NoReply => {}
         }

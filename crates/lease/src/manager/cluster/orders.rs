@@ -392,11 +392,11 @@ impl Cluster {
         if writes.is_empty() {
             return self.refuse_order(&ordering, why, actions);
         }
-        let then = Continuation::OrderGivenUp(GivenUpOrder {
+        let then = Continuation::OrderGivenUp(Box::new(GivenUpOrder {
             order: ordering,
             why,
             fallback,
-        });
+        }));
         self.commit(agent, writes, then, actions);
     }
 
