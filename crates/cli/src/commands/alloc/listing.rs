@@ -69,9 +69,19 @@ impl JobRow {
             false => format!(": {}", self.reason),
         };
         format!(
-            "  job {}, {} nodes, {}{requeued}{reason}",
-            self.job, self.nodes, self.state
+            "  job {}, {}, {}{requeued}{reason}",
+            self.job,
+            node_count(self.nodes),
+            self.state
         )
+    }
+}
+
+/// A number of nodes in words.
+pub(super) fn node_count(nodes: u32) -> String {
+    match nodes {
+        1 => "1 node".to_owned(),
+        nodes => format!("{nodes} nodes"),
     }
 }
 
@@ -91,7 +101,11 @@ impl QueueRow {
             max_nodes: queue.max_nodes,
             why: trouble.map_or_else(String::new, |trouble| {
                 let what = if trouble.rejected { "rejected" } else { "failed" };
-                format!("{what} {} times in a row: {}", trouble.failures, trouble.why)
+                let times = match trouble.failures {
+                    1 => "once".to_owned(),
+                    times => format!("{times} times in a row"),
+                };
+                format!("{what} {times}: {}", trouble.why)
             }),
             again_in_ms: trouble.map_or(0, |trouble| trouble.until_ms.saturating_sub(now)),
             served,

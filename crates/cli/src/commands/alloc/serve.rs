@@ -1,6 +1,7 @@
 //! `hotlease alloc serve`: the allocator itself.
 
 use super::batch_system::{BatchSystem, JobWords, last_lines};
+use super::listing::node_count;
 use super::planner::{AllocatorAction, ClientDemand};
 use super::records::{AllocatorState, JobPhase, PilotJob};
 use super::script::script;
@@ -208,7 +209,7 @@ impl Allocator {
                 match &answer {
                     Ok(number) => self
                         .directory
-                        .log(&job.queue, format!("submitted job {number}, {} nodes", job.nodes)),
+                        .log(&job.queue, format!("submitted job {number}, {}", node_count(job.nodes))),
                     Err(error) => self.directory.log(&job.queue, format!("not submitted: {}", error.why)),
                 }
                 edit.state.note_submitted(&name, answer, now_ms());
