@@ -170,14 +170,15 @@ class File:
         self._descriptor = None
         self._shared.close()
         self._comm.Barrier()
-        if self._comm.rank == 0:
-            self._shared.delete()
-        if self._amode & MODE_DELETE_ON_CLOSE:
+        try:
             if self._comm.rank == 0:
-                self.Delete(self._name)
-            # It is gone for all ranks once their calls have returned.
+                self._shared.delete()
+                if self._amode & MODE_DELETE_ON_CLOSE:
+                    self.Delete(self._name)
+        finally:
+            # What is deleted is gone for all ranks once their calls have returned.
             self._comm.Barrier()
-        self._comm.Free()
+            self._comm.Free()
 
     @classmethod
     def Delete(cls, filename: Any, info: Any = None) -> None:
