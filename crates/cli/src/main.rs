@@ -39,10 +39,10 @@ struct Cli {
 /// Commands. Each is documented on its arguments, which makes its `--help`.
 #[derive(Debug, Subcommand)]
 enum Command {
-    Up(up::UpArgs),
+    Up(Box<up::UpArgs>),
     Down(up::down::DownArgs),
     Manager(manager::ManagerArgs),
-    Agent(agent::AgentArgs),
+    Agent(Box<agent::AgentArgs>),
     Run(run::RunArgs),
     Ps(ps::PsArgs),
     Top(top::TopArgs),
@@ -77,10 +77,10 @@ impl Command {
 
     fn carry_out(self, output: &mut Printer) -> anyhow::Result<()> {
         match self {
-            Self::Up(args) => up::carry_out(args, output),
+            Self::Up(args) => up::carry_out(*args, output),
             Self::Down(args) => up::down::carry_out(args, output),
             Self::Manager(args) => manager::carry_out(args, output),
-            Self::Agent(args) => agent::carry_out(args, output),
+            Self::Agent(args) => agent::carry_out(*args, output),
             Self::Run(args) => run::carry_out(args, output),
             Self::Ps(args) => ps::carry_out(args, output),
             Self::Top(args) => top::carry_out(args, output),

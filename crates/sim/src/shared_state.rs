@@ -23,6 +23,7 @@ const EVENTS_MAX: u64 = 5_000_000;
 
 /// An event at a node.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most events are messages")]
 pub enum SimEvent {
     /// A message arrives.
     Arrives { from: Node, message: Message },

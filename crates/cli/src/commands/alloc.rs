@@ -254,7 +254,6 @@ fn dry_run(args: &QueueArgs, output: &mut Printer) -> anyhow::Result<()> {
         nodes: queue.nodes_per_job,
         output: &out,
         script: &file,
-        ..JobWords::default()
     };
     let command = system.submit_line(&queue, words, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -93,7 +93,7 @@ static SLURM: BatchSystem = BatchSystem {
 };
 
 /// Properties of a job, for the words of commands.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct JobWords<'a> {
     pub name: &'a str,
     pub nodes: u32,

@@ -203,7 +203,6 @@ impl Allocator {
                     nodes: job.nodes,
                     output: &output.display().to_string(),
                     script: &path.display().to_string(),
-                    ..JobWords::default()
                 };
                 let answer = self.runtime.block_on(system.submit(&queue, words));
                 match &answer {
