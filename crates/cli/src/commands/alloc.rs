@@ -291,7 +291,7 @@ fn remove(args: &NameArgs, output: &mut Printer) -> anyhow::Result<()> {
         let known = listed
             .iter()
             .find(|listed| listed.name == job.name)
-            .filter(|listed| !listed.phase.is_over());
+            .filter(|listed| listed.phase.is_none_or(|phase| !phase.is_over()));
         if let Some(known) = known {
             runtime.block_on(system.cancel(&known.number))?;
             cancelled.push(job_text(job));

@@ -3,6 +3,7 @@
 use super::planner::SubmitError;
 use super::records::{JobPhase, ListedJob, Queue};
 use anyhow::{Context, bail};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -10,6 +11,8 @@ use tokio::process::Command;
 
 /// Time that a command of a batch system has.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// Part of a job's output that is read for its last lines.
+const OUTPUT_END_BYTES: u64 = 4096;
 /// Separator of the fields of a listed job.
 const FIELD: char = '|';
 
@@ -191,7 +194,7 @@ impl BatchSystem {
         Ok(text.lines().filter_map(|line| self.listed(line)).collect())
     }
 
-    /// Reads a line of the list of jobs; none for a job in a state that is not known.
+    /// Reads a line of the list of jobs; none for a line of another form.
     fn listed(&self, line: &str) -> Option<ListedJob> {
         let mut fields = line.splitn(4, FIELD).map(str::trim);
         let (number, state, reason, name) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
@@ -199,11 +202,11 @@ impl BatchSystem {
         let state = state.split_whitespace().next()?;
         let known = self.states.iter().find(|(word, _)| *word == state);
         let phase = match known {
-            Some((_, JobPhase::Pending)) if reason.to_ascii_lowercase().contains(self.held) => JobPhase::Held,
-            Some((_, phase)) => *phase,
+            Some((_, JobPhase::Pending)) if reason.to_ascii_lowercase().contains(self.held) => Some(JobPhase::Held),
+            Some((_, phase)) => Some(*phase),
             None => {
-                tracing::warn!(state, number, "unknown state of a job");
-                return None;
+                tracing::warn!(state, number, "unknown state of a job: it counts as before");
+                None
             }
         };
         let reason = match reason {
@@ -262,8 +265,17 @@ fn complaint(output: &Output) -> String {
 
 /// The last lines of a job's output, without line breaks.
 pub(super) fn last_lines(output: &Path, lines: usize) -> String {
-    let text = std::fs::read(output).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+    // The output may be of any length.
+    let end = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(output)?;
+        let begin = file.metadata()?.len().saturating_sub(OUTPUT_END_BYTES);
+        file.seek(SeekFrom::Start(begin))?;
+        let mut text = Vec::new();
+        file.take(OUTPUT_END_BYTES).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    let text = end().unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
     let last: Vec<&str> = text
         .lines()
         .rev()
@@ -297,16 +309,25 @@ mod tests {
             ("17|TIMEOUT|TimeLimit|x", JobPhase::OutOfTime, "TimeLimit"),
             ("17|REQUEUE_HOLD|None|x", JobPhase::Held, ""),
         ] {
-            assert_eq!(phase(line), Some((expected, reason.to_owned())), "{line}");
+            assert_eq!(phase(line), Some((Some(expected), reason.to_owned())), "{line}");
         }
-        for unknown in ["", "17", "17|DREAMING|None|x", "slurm_load_jobs error"] {
-            assert_eq!(phase(unknown), None, "{unknown:?}");
+        assert_eq!(phase("17|DREAMING|None|x"), Some((None, String::new())));
+        for other in ["", "17", "slurm_load_jobs error"] {
+            assert_eq!(phase(other), None, "{other:?}");
         }
         let named = SLURM.listed("17_3|RUNNING|None|a name | with a bar").expect("a job");
         assert_eq!(
             (named.number.as_str(), named.name.as_str()),
             ("17_3", "a name | with a bar")
         );
+    }
+
+    #[test]
+    fn only_the_end_of_a_long_output_is_read() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "line\n".repeat(10_000) + "one\n\ntwo\n").expect("written");
+        assert_eq!(last_lines(file.path(), 3), "line; one; two");
+        assert_eq!(last_lines(Path::new("/no/output"), 3), "");
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl AllocatorState {
             let (phase, reason) = match seen {
                 Some(seen) => {
                     job.number = Some(seen.number.clone());
-                    (seen.phase, seen.reason.clone())
+                    (seen.phase.unwrap_or(job.phase), seen.reason.clone())
                 }
                 None if job.number.is_none() => (JobPhase::Lost, "its submission was interrupted".to_owned()),
                 None => (JobPhase::Lost, "the batch system no longer lists it".to_owned()),

@@ -154,8 +154,8 @@ pub(super) struct ListedJob {
     pub number: String,
     /// Its name.
     pub name: String,
-    /// Where it stands.
-    pub phase: JobPhase,
+    /// Where it stands; none: the batch system has a word for it that is not known.
+    pub phase: Option<JobPhase>,
     /// Reason for that.
     pub reason: String,
 }

@@ -69,7 +69,7 @@ impl Scene {
                 self.listed.push(ListedJob {
                     number: name.trim_start_matches("job").to_owned(),
                     name: name.clone(),
-                    phase: JobPhase::Pending,
+                    phase: Some(JobPhase::Pending),
                     reason: "Priority".into(),
                 });
                 self.state
@@ -94,7 +94,7 @@ impl Scene {
     /// Lets all jobs be in this phase.
     fn see(&mut self, phase: JobPhase, reason: &str) -> Vec<PilotJob> {
         for job in &mut self.listed {
-            (job.phase, job.reason) = (phase, reason.into());
+            (job.phase, job.reason) = (Some(phase), reason.into());
         }
         self.state.observe(&self.listed, self.now_ms)
     }
@@ -264,11 +264,15 @@ fn a_submission_that_was_interrupted_is_found_by_its_name() {
     let listed = ListedJob {
         number: "77".into(),
         name: "job1".into(),
-        phase: JobPhase::Running,
+        phase: Some(JobPhase::Running),
         reason: String::new(),
     };
-    scene.state.observe(&[listed], scene.now_ms);
+    scene.state.observe(std::slice::from_ref(&listed), scene.now_ms);
     assert_eq!(scene.job().number.as_deref(), Some("77"));
+    // A word that is not known says nothing of its end.
+    let unknown = ListedJob { phase: None, ..listed };
+    scene.state.observe(&[unknown], scene.now_ms);
+    assert_eq!(scene.job().phase, JobPhase::Running);
 }
 
 #[test]
