@@ -3,6 +3,7 @@ use hotlease_image::{ImageStore, Limits, pack};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::time::Instant;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -18,6 +19,23 @@ const OTHER: ImageRequester<'_> = ImageRequester {
 /// A folder with a store and a cache.
 struct Scene {
     folder: TempDir,
+}
+
+impl Drop for Scene {
+    /// Waits for the threads that unmount what the test has dropped: a mount would outlive the test's process.
+    fn drop(&mut self) {
+        let deadline = Instant::now() + LIMIT;
+        while mounted_below(self.folder.path()) && !std::thread::panicking() {
+            assert!(Instant::now() < deadline, "an environment is still mounted");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Whether a file system is mounted at a path below this folder.
+fn mounted_below(folder: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("the kernel tells");
+    table.contains(&format!(" {}/", folder.display()))
 }
 
 impl Scene {
