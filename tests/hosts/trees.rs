@@ -221,7 +221,7 @@ fn agents_below_one_that_dies_while_it_sends_continue_from_others() {
 }
 
 #[test]
-fn what_a_damaged_copy_hands_on_is_noticed_by_who_gets_it() {
+fn receivers_notice_pieces_of_a_damaged_copy() {
     let Some(forest) = Forest::new(3) else { return };
     let names = forest.names();
     let (hash, bytes) = forest.publish(4);

@@ -18,7 +18,7 @@ fn refused(further: &[&str], path: Option<&str>) -> String {
 }
 
 #[test]
-fn what_machines_lack_is_said_before_any_is_made() {
+fn missing_requirements_of_machines_are_named_before_any_start() {
     let why = refused(&[], Some("/no/such/folder"));
     // Some hosts have QEMU in a folder that no PATH names.
     assert!(

@@ -37,7 +37,7 @@ fn pieces(printed: &[u8]) -> Vec<(u8, Vec<u8>)> {
 }
 
 #[test]
-fn what_fits_is_kept_in_its_order() {
+fn output_within_the_limit_is_kept_in_order() {
     let mut printed = TaskOutput::new();
     printed.text(STDOUT, b"one ");
     printed.text(STDOUT, "für".as_bytes());
@@ -152,7 +152,7 @@ fn damage_is_noticed_or_costs_what_is_damaged() {
 }
 
 #[test]
-fn what_a_task_prints_follows_its_reply_where_the_lease_asks_for_it() {
+fn output_of_a_task_follows_its_reply_if_the_lease_requests_it() {
     let scene = Scene::new();
     let mut python = scene.python.clone();
     let wanted = ("HOTLEASE_PYTHON_OUTPUT".to_owned(), "30".to_owned());
@@ -183,7 +183,7 @@ fn what_a_task_prints_follows_its_reply_where_the_lease_asks_for_it() {
 }
 
 #[test]
-fn what_does_not_fit_beside_a_reply_is_kept_with_it() {
+fn output_too_large_for_the_reply_is_kept_with_it() {
     let scene = Scene::new();
     let mut python = scene.python.clone();
     let wanted = ("HOTLEASE_PYTHON_OUTPUT".to_owned(), "30".to_owned());

@@ -139,7 +139,7 @@ fn large_buffers_reach_the_function_where_they_lie() {
 }
 
 #[test]
-fn what_a_function_keeps_of_its_arguments_is_noticed_and_its_worker_replaced() {
+fn a_function_that_keeps_its_arguments_has_its_worker_replaced() {
     let scene = Scene::new();
     let (_invoker, function) = scene.function();
     let pid = ask(&function, "pid", NOTHING).expect("it runs");

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_survives_the_way_and_nonsense_is_refused() {
+    fn parameters_are_decoded_as_encoded_and_invalid_bytes_are_refused() {
         let opening = PeerParameters {
             library: "/lib/libfabric.so.1".into(),
             provider: "tcp;ofi_rxm".into(),

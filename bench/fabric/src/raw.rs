@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_say_of_themselves_survives_the_way_and_nonsense_is_refused() {
+    fn addresses_are_decoded_as_encoded_and_invalid_bytes_are_refused() {
         let hello = EndAddress {
             address: vec![1, 2, 3],
             memory: 4,

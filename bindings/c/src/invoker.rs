@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_refused() {
+    fn unknown_option_values_are_refused() {
         let refused = |options: Options| {
             // SAFETY: the texts are NULL.
             unsafe { options.lease_options() }.is_err()

@@ -38,7 +38,7 @@ def everyone_with_everyone():
             assert (statuses[of].Get_source(), statuses[of].Get_count(MPI.DOUBLE)) == (of, count)
 
 
-def what_is_known_of_a_message():
+def probe_returns_the_status_of_a_message():
     if rank == 0:
         comm.Send([np.arange(3, dtype="i4"), MPI.INT], 1, 8)
         comm.send("object", 1, 9)
@@ -175,7 +175,7 @@ def counts_that_differ_are_told():
     group.Free()
 
 
-def what_cannot_be_pickled_is_told_to_all():
+def a_pickling_error_is_raised_on_every_rank():
     for call in (lambda given: comm.bcast(given, 0), lambda given: comm.allgather(given), lambda given: comm.gather(given, 1)):
         try:
             call(lambda: 1) if rank == 0 else call("fine")

@@ -68,7 +68,7 @@ def test_executors_and_futures_that_are_there_already_are_its_own_then(platform,
     )
 
 
-def test_what_its_classes_are_needed_for_works_where_no_program_has_imported_it(platform, run):
+def test_base_classes_work_before_a_program_imports_their_module(platform, run):
     passes(
         run(
             "import os, sys, hotlease, tasks\n"

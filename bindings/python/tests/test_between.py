@@ -164,7 +164,7 @@ def test_a_result_whose_worker_died_fails_what_needs_it_with_the_chain(run):
     assert runs == "1"
 
 
-def test_where_no_way_leads_from_one_host_to_the_other_the_program_brings_it(run, site):
+def test_the_program_carries_a_result_if_the_hosts_have_no_path_between_them(run, site):
     def block(*what):
         for one, other in (("node", "next"), ("next", "node")):
             where = site.hosts.namespace(one)

@@ -122,7 +122,7 @@ def test_a_long_chain_fails_at_once_and_names_the_first_and_the_last(executor):
     assert all(isinstance(future.exception(60), hotlease.DependencyError) for future in futures[1:])
 
 
-def test_what_needs_nothing_of_a_failed_task_runs(executor):
+def test_tasks_that_do_not_depend_on_a_failed_task_run(executor):
     bad = executor.submit(tasks.fail, "x")
     dependent = executor.submit(tasks.add, bad)
     good = executor.submit(tasks.add, executor.submit(tasks.add, 1), 1)
@@ -308,7 +308,7 @@ def test_functions_and_executors_say_how_their_tasks_are_treated(platform, tmp_p
             executor.options(**bad)
 
 
-def test_what_has_priority_is_run_first(executor, gate, tmp_path):
+def test_tasks_run_in_the_order_of_their_priority(executor, gate, tmp_path):
     path = str(tmp_path / "order")
     first = executor.submit(tasks.wait_for, str(gate))
     low = [executor.options(priority=-1).submit(tasks.append_to, path, "low") for _ in range(3)]

@@ -147,7 +147,7 @@ def test_leases_share_a_mount(node, packed, eventually):
     eventually(lambda: not node.mounts(), "it is unmounted")
 
 
-def test_what_cannot_be_used_is_refused_with_what_to_do(node, packed, tmp_path):
+def test_an_unusable_environment_is_refused_with_a_remedy(node, packed, tmp_path):
     with pytest.raises(hotlease.Error, match="hotlease env pack"):
         node.executor("00ff" * 16)
     other = "ab" * 32

@@ -121,7 +121,7 @@ def test_result_and_exception_give_up_at_their_timeout(executor, tmp_path):
     assert future.result(60) == str(gate)
 
 
-def test_what_has_not_started_can_be_cancelled_and_does_not_run(executor, tmp_path):
+def test_a_task_that_has_not_started_can_be_cancelled_and_does_not_run(executor, tmp_path):
     gate = tmp_path / "gate"
     first = executor.submit(tasks.wait_for, str(gate))
     others = [executor.submit(tasks.mark, str(tmp_path / "ran")) for _ in range(2000)]

@@ -27,7 +27,7 @@ def test_an_argument_that_does_not_pickle_fails_its_future_only(executor, argume
     assert works(executor)
 
 
-def test_what_is_not_callable_fails_its_future_only(executor):
+def test_an_object_that_is_not_callable_fails_its_future_only(executor):
     with pytest.raises(TypeError, match="not callable"):
         executor.submit(5).result(60)
     assert works(executor)
@@ -55,7 +55,7 @@ def test_sys_exit_in_a_task_is_its_result(executor):
 
 
 @pytest.mark.parametrize("way", [tasks.Exits, tasks.Interrupts, tasks.ExitsWhenPickled], ids=lambda way: way.__name__)
-def test_what_exits_while_it_is_pickled_or_unpickled_ends_its_task_only(executor, way):
+def test_an_object_that_exits_in_pickling_ends_its_task_only(executor, way):
     with pytest.raises(hotlease.TaskError, match="the function ran, but its result does not (un)?pickle") as raised:
         executor.submit(way).result(60)
     assert raised.value.ran is True
@@ -98,7 +98,7 @@ def test_a_dead_worker_is_told_with_cause_and_exit_code_and_replaced(executor):
     assert executor.submit(tasks.pid).result(60) != first
 
 
-def test_what_waited_behind_a_death_is_run(executor, tmp_path):
+def test_tasks_queued_behind_a_death_run(executor, tmp_path):
     gate = tmp_path / "gate"
     executor.submit(tasks.wait_for, str(gate))
     dying = executor.submit(tasks.die, 1)

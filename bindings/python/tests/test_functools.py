@@ -1,7 +1,7 @@
 """What `functools` makes of the program's functions, on its way to workers and back."""
 
 
-def test_what_functools_makes_of_the_programs_functions_arrives(output):
+def test_functions_wrapped_by_functools_run_on_workers(output):
     script = """
         import functools
         import hotlease

@@ -78,7 +78,7 @@ def test_a_function_on_a_gang_is_offered_its_communicator(gang):
         hotlease.communicator()
 
 
-def test_what_a_rank_raises_is_raised_and_the_others_are_told(gang, monkeypatch, tmp_path):
+def test_an_exception_of_a_rank_is_raised_and_the_other_ranks_are_told(gang, monkeypatch, tmp_path):
     # However busy the host is.
     monkeypatch.setattr(_gang, "_GRACE", 60.0)
     with pytest.raises(ValueError, match="not on 1") as raised:
@@ -140,13 +140,13 @@ def test_a_call_is_cancelled_with_its_workers_and_those_behind_it_run(gang, tmp_
     assert following.result(60) == [1, 0]
 
 
-def test_what_cannot_be_sent_is_told_and_no_rank_waits(gang):
+def test_an_argument_that_does_not_pickle_raises_and_no_rank_waits(gang):
     with pytest.raises(TypeError, match="pickle"):
         gang.run(ranks.total, threading.Lock())
     assert gang.run(ranks.ring) == [1, 0]
 
 
-def test_what_ranks_print_is_labelled_with_their_ranks(gang, capsys):
+def test_output_of_ranks_is_labelled_with_their_ranks(gang, capsys):
     gang.run(ranks.say)
     printed = capsys.readouterr().out.splitlines()
     assert sorted(printed) == ["[say worker 0] here is 0", "[say worker 1] here is 1"]

@@ -396,7 +396,7 @@ def test_an_exception_that_is_refused_comes_as_text():
         assert type(made) is hotlease.TaskError
 
 
-def test_what_comes_by_value_defines_nothing():
+def test_functions_by_value_in_results_define_nothing():
     namespace = {"__name__": "made_elsewhere"}
     exec("class Local:\n    def __init__(self): self.a = 1\ndef function(): return Local", namespace)
     for value in (namespace["Local"](), namespace["function"], lambda: None):

@@ -129,7 +129,7 @@ def test_a_dead_worker_is_told(two):
     assert Parallel()(delayed(abs)(-n) for n in range(10)) == list(range(10))
 
 
-def test_what_does_not_pickle_is_told(two):
+def test_an_argument_that_does_not_pickle_raises(two):
     with pytest.raises(TypeError, match="pickle"):
         Parallel()(delayed(tasks.add)(threading.Lock()) for _ in range(4))
 

@@ -64,7 +64,7 @@ def test_more_equal_tasks_than_the_kernel_has_credits_keep_no_other_waiting(pair
     assert ran(path) == 1 and pair._pending() == 0
 
 
-def test_who_waits_gets_a_result_though_the_first_is_cancelled(blocked, gate, tmp_path):
+def test_a_joined_future_has_a_result_although_the_first_is_cancelled(blocked, gate, tmp_path):
     path, memo = str(tmp_path / "ran"), blocked.options(memo=True)
     first, second, third, fourth = [memo.submit(tasks.mark_and_return, path, 5) for _ in range(4)]
     needs = blocked.submit(tasks.add, second, 1)
@@ -96,7 +96,7 @@ def test_a_failure_is_its_own_and_the_next_one_is_run(blocked, gate, tmp_path):
     assert ran(path) == 2
 
 
-def test_who_waits_has_the_result_of_a_later_try_and_its_own_tries_else(blocked, gate, tmp_path):
+def test_a_joined_future_has_the_result_of_a_retry_or_retries_itself(blocked, gate, tmp_path):
     path, memo = str(tmp_path / "ran"), blocked.options(memo=True, retries=1)
     equal = [memo.submit(tasks.mark_and_fail, path, 1) for _ in range(3)]
     often = str(tmp_path / "often")
@@ -190,7 +190,7 @@ def test_a_broken_executor_ends_those_that_wait(platform, gate, tmp_path):
     executor.shutdown()
 
 
-def test_who_waits_is_timed(platform, gate, tmp_path):
+def test_a_joined_future_is_timed(platform, gate, tmp_path):
     with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, timing=True)) as executor:
         futures = [executor.submit(tasks.mark_and_wait, str(tmp_path / "ran"), str(gate)) for _ in range(2)]
         gate.touch()

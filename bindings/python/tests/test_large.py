@@ -118,7 +118,7 @@ def test_a_function_that_keeps_its_large_argument_is_told_and_its_worker_replace
     assert executor.submit(tasks.summed, numpy.ones(100_000)).result(60) == 100_000
 
 
-def test_what_was_sent_to_a_worker_that_is_about_to_leave_runs_on_the_next_one(executor, tmp_path):
+def test_tasks_sent_to_a_worker_that_is_about_to_leave_run_on_the_next_one(executor, tmp_path):
     big, ran = numpy.ones(100_000), tmp_path / "ran"
     for round in range(10):
         gate = tmp_path / f"gate {round}"

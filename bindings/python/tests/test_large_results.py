@@ -110,7 +110,7 @@ def test_a_worker_that_dies_before_a_large_result_is_told_or_replaced(platform, 
             assert set(other.result(60)) == {float(n)}
 
 
-def test_what_was_sent_behind_a_death_runs_on_a_worker_that_was_prepared(platform):
+def test_tasks_sent_behind_a_death_run_on_an_initialized_worker(platform):
     with hotlease.Executor(1, initializer=tasks.set_state, initargs=(7,)) as executor:
         for _ in range(3):
             # Short ones first, so that all later ones are sent ahead.
@@ -211,7 +211,7 @@ def test_a_result_without_another_user_is_passed_on_in_place(executor, tmp_path)
     assert set(first.result(60)) == {3.0}
 
 
-def test_what_a_task_writes_to_a_result_is_seen_by_no_other_that_needs_it(executor):
+def test_a_task_that_writes_to_a_result_changes_it_for_no_other_task(executor):
     for _ in range(3):
         first = executor.submit(tasks.counted, 3, 8 * _MB)
         doubled, tripled = executor.submit(tasks.scaled, first, 2), executor.submit(tasks.scaled, first, 3)
@@ -327,7 +327,7 @@ def test_an_array_in_shared_memory_reaches_tasks_without_a_copy(executor):
     assert executor.submit(tasks.summed, array).result(60) == 1_000_000
 
 
-def test_what_is_not_the_whole_array_or_not_alone_is_copied(executor, tmp_path):
+def test_slices_and_arrays_beside_other_arguments_are_copied(executor, tmp_path):
     array = executor.empty(200_000)
     array[:] = numpy.arange(200_000)
     memory, _ = tasks.place(array)

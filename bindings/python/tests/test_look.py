@@ -69,7 +69,7 @@ def test_exceptions_and_large_results_are_timed_as_others_are(timed, seconds):
         assert seconds <= future.timing.running < seconds + 10
 
 
-def test_what_is_not_known_is_none(timed, tmp_path):
+def test_unknown_times_are_none(timed, tmp_path):
     gate = tmp_path / "gate"
     blocker = timed.submit(tasks.wait_for, str(gate))
     waiting = [timed.submit(tasks.sleep, 0.01) for _ in range(3)]
@@ -225,7 +225,7 @@ def test_progress_of_parsl_s_apps_is_shown_on_both_kernels(platform, tmp_path, l
     assert re.search(r"100%\|.*9/9", done.stderr), done.stderr
 
 
-def test_what_tasks_print_stands_between_progress_bars(executor, capsys):
+def test_output_of_tasks_does_not_break_a_progress_bar(executor, capsys):
     tqdm = pytest.importorskip("tqdm")
     with tqdm.tqdm(total=2, file=sys.stdout, mininterval=0) as bar:
         for n in range(2):

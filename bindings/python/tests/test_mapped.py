@@ -47,7 +47,7 @@ def test_views_of_mapped_arrays_are_views_in_tasks(executor, mapped, part):
     assert view[(0, 0)[: view.ndim]] == 77
 
 
-def test_what_may_not_be_written_to_is_not(executor, mapped, tmp_path):
+def test_a_read_only_map_stays_read_only(executor, mapped, tmp_path):
     mapped.flush()
     readonly = np.memmap(tmp_path / "data", dtype="f8", mode="r", shape=(4, 1000))
     for array in (readonly, readonly[1:], np.load(_saved(tmp_path), mmap_mode="r")):

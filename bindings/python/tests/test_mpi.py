@@ -246,7 +246,7 @@ def run_alone():
     return run
 
 
-def test_what_the_environment_lacks_is_named(run_alone):
+def test_a_missing_environment_variable_is_named(run_alone):
     program = "from hotlease import MPI; MPI.COMM_WORLD.Get_rank()"
     some = {"HOTLEASE_COMM_RENDEZVOUS": "127.0.0.1:1", "HOTLEASE_COMM_NAME": "n"}
     assert "HOTLEASE_COMM_SIZE is not set" in run_alone(program, **some)

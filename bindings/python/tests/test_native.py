@@ -58,7 +58,7 @@ def test_items_of_every_dtype_come_back_as_they_went(executor, library, dtype):
     assert result.dtype == array.dtype and result.tobytes() == array.tobytes()
 
 
-def test_what_comes_out_can_be_declared(executor, library):
+def test_the_output_can_be_declared(executor, library):
     array = numpy.arange(6.0).reshape(2, 3)
     total = hotlease.native(library, "sum", output=1, dtype="float64")
     assert executor.submit(total, array).result(60) == [15.0]
@@ -207,7 +207,7 @@ def test_a_result_that_is_larger_than_declared_is_told_with_its_size(executor, l
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_what_has_no_memory_in_one_piece_is_a_type_error_that_says_what_to_do(executor, library, given, says):
+def test_an_argument_that_is_not_contiguous_raises_a_type_error_with_a_remedy(executor, library, given, says):
     echo = hotlease.native(library, "echo")
     with pytest.raises(TypeError, match=says):
         executor.submit(echo, given).result(60)
@@ -335,7 +335,7 @@ def test_writing_past_the_declared_output_ends_the_worker_and_is_told_as_that(ex
     assert executor.submit(hotlease.native(library, "twice"), numpy.ones(1)).result(60) == [2.0]
 
 
-def test_what_waits_behind_a_crash_is_sent_to_the_next_worker_with_its_library(executor, library):
+def test_tasks_queued_behind_a_crash_are_sent_to_the_next_worker_with_their_library(executor, library):
     echo, twice = hotlease.native(library, "echo"), hotlease.native(library, "twice")
     list(executor.map(echo, [b"short"] * 300, timeout=60))
     big = numpy.ones(200_000)
@@ -348,7 +348,7 @@ def test_what_waits_behind_a_crash_is_sent_to_the_next_worker_with_its_library(e
         assert all(future.result(60) == b"x" for future in others[20:])
 
 
-def test_what_its_library_calls_idempotent_runs_again_after_a_crash_and_nothing_else(executor, library, tmp_path):
+def test_only_functions_that_their_library_calls_idempotent_run_again_after_a_crash(executor, library, tmp_path):
     marks = []
     for idempotent in (None, False):
         path = tmp_path / str(idempotent)

@@ -96,7 +96,7 @@ def test_threads_of_a_task_write_whole_lines(executor, capsys):
     assert sorted(said) == sorted(f"{label}thread {thread} line {line}" for thread in range(8) for line in range(60))
 
 
-def test_what_is_printed_before_an_exception(executor, capsys):
+def test_output_before_an_exception_is_shown(executor, capsys):
     with pytest.raises(ValueError, match="after it"):
         executor.submit(talking.say_and_fail, "before it").result(60)
     assert capsys.readouterr().out == "[say_and_fail worker 0] before it\n"
@@ -188,7 +188,7 @@ def test_retries_show_each_run(executor, capsys):
     assert capsys.readouterr().out == "[say_and_fail worker 0] a run\n" * 3
 
 
-def test_what_is_remembered_is_the_result_alone(platform, capsys, tmp_path):
+def test_output_is_not_part_of_a_remembered_result(platform, capsys, tmp_path):
     path = tmp_path / "checkpoint"
     for _ in range(2):
         with hotlease.Executor(1, options=hotlease.ExecutorOptions(memo=True, checkpoint=path)) as executor:

@@ -93,7 +93,7 @@ def test_join_apps_join_apps_that_run_in_workers(kernel):
     assert fibonacci(6).result(300) == 8
 
 
-def test_what_an_app_raises_comes_with_the_traceback_of_the_worker(kernel):
+def test_an_exception_of_an_app_has_the_traceback_of_the_worker(kernel):
     with pytest.raises(ValueError, match="on purpose") as raised:
         fail("on purpose").result(300)
     text = "".join(traceback.format_exception(type(raised.value), raised.value, raised.value.__traceback__))
@@ -180,7 +180,7 @@ def test_an_executor_can_be_used_on_its_own(platform, kernel):
         executor.submit(tasks.add, {}, 1)
 
 
-def test_what_an_app_raises_in_a_sandbox_is_what_the_program_gets(platform, tmp_path):
+def test_the_program_gets_the_exception_of_an_app_in_a_sandbox(platform, tmp_path):
     if os.environ.get("HOTLEASE_TRANSPORT"):
         pytest.skip("a worker without a network is reached through shared memory only")
     executor = hotlease.parsl.HotleaseExecutor("confined", 1, sandbox="namespace")

@@ -31,7 +31,7 @@ def same(value):
     return value
 
 
-def test_what_was_not_sent_is_cancelled_and_never_runs_and_what_has_ended_cannot_be(platform, tmp_path):
+def test_an_unsent_app_can_be_cancelled_and_an_ended_one_cannot(platform, tmp_path):
     gate, marked = tmp_path / "gate", tmp_path / "marked"
     config = Config(executors=[hotlease.parsl.HotleaseExecutor(max_workers=1)], run_dir=str(tmp_path / "runs"), usage_tracking=0)
     with hotlease.parsl.load(config):

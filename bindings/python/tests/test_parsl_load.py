@@ -193,7 +193,7 @@ def test_futures_of_others_are_arguments_too(loaded, tmp_path):
         assert future.result(300) == 6
 
 
-def test_what_an_app_raises_comes_as_parsl_has_it(loaded):
+def test_an_exception_of_an_app_has_the_form_that_parsl_gives_it(loaded):
     future = fail("on purpose")
     with pytest.raises(ValueError, match="on purpose") as raised:
         future.result(300)
@@ -217,7 +217,7 @@ def test_an_exception_that_does_not_pickle_is_told(loaded):
         unpicklable().result(300)
 
 
-def test_what_needs_a_failed_app_fails_with_parsl_s_error(loaded):
+def test_an_app_that_depends_on_a_failed_app_fails_with_parsl_s_error(loaded):
     first = fail("first")
     second = add(first, 1)
     third = total(inputs=[second, add(1)])
@@ -328,7 +328,7 @@ def test_futures_are_parsl_s(loaded, tmp_path):
     assert called == [third]
 
 
-def test_what_is_not_for_it_is_refused_by_name(loaded):
+def test_unsupported_app_options_are_refused_by_name(loaded):
     @python_app
     def asking(parsl_resource_specification={}):  # noqa: B006
         return 1
@@ -383,7 +383,7 @@ def test_a_retry_handler_is_asked(load, tmp_path):
     assert asked == [("OSError", "fail_first")] * 2
 
 
-def test_what_is_remembered_is_not_computed_again(load, tmp_path):
+def test_a_remembered_result_is_not_computed_again(load, tmp_path):
     load()
     path = str(tmp_path / "ran")
     assert [once(path, 5, label=n).result(300) for n in range(3)] == [5] * 3

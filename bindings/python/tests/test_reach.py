@@ -53,14 +53,14 @@ def test_a_task_writes_into_a_directory_that_its_lease_declares(platform, folder
     end(executor)
 
 
-def test_what_is_not_asked_for_to_write_is_only_read(platform, folder):
+def test_a_directory_is_read_only_unless_writing_was_requested(platform, folder):
     executor = _executor(mounts=[folder])
     with pytest.raises(OSError, match="Read-only"):
         executor.submit(_write, os.path.join(folder, "file")).result(60)
     end(executor)
 
 
-def test_what_cannot_be_reached_is_refused_with_its_name(platform, folder):
+def test_an_unreachable_directory_is_refused_by_name(platform, folder):
     end(_executor())
     with pytest.raises(hotlease.Error, match=f"may not reach {folder}/missing"):
         _executor(mounts=[f"{folder}/missing"])

@@ -97,7 +97,7 @@ def _in_sandbox(**options):
     return hotlease.Executor(1, options=hotlease.ExecutorOptions(sandbox="namespace", **options))
 
 
-def test_what_a_sandbox_returns_runs_no_code_of_it_in_the_program(sandboxed, tmp_path):
+def test_a_result_from_a_sandbox_runs_no_code_in_the_program(sandboxed, tmp_path):
     numpy = pytest.importorskip("numpy")
     path = str(tmp_path / "made")
     for way in (tasks.returns_code, tasks.raises_code, tasks.returns_place_of_file, tasks.returns_code_as_to_a_trusting_program):

@@ -45,7 +45,7 @@ def test_it_goes_through_python_s_own_stream(executor, capfd, stream):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_cannot_be_encoded_here_is_shown_as_far_as_it_can(platform, run):
+def test_characters_that_the_output_cannot_encode_are_escaped(platform, run):
     program = "import hotlease, talking\nwith hotlease.Executor(1) as e: print(e.submit(talking.say, 'für', then=1).result())"
     done = run(program, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stdout) == (0, "[say worker 0] f\\xfcr\n1\n"), done.stderr
@@ -128,7 +128,7 @@ def test_a_callable_gets_lines_and_records(platform, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_shows_nothing_is_refused(platform):
+def test_an_output_that_is_not_callable_is_refused(platform):
     with pytest.raises(TypeError, match="output"):
         hotlease.Executor(1, options=hotlease.ExecutorOptions(output="yes"))
 
@@ -174,7 +174,7 @@ def test_a_callable_that_is_stuck_delays_no_other_task_for_long(platform):
     assert output.seen == ["stuck", *map(str, range(20))]
 
 
-def test_what_is_not_shown_in_time_is_bounded(platform):
+def test_output_that_waits_to_be_shown_is_bounded(platform):
     output = Stuck()
     with hotlease.Executor(1, options=hotlease.ExecutorOptions(output=output)) as executor:
         executor.submit(talking.say, "the first")

@@ -118,7 +118,7 @@ def test_boto3_works_in_a_task_as_it_is(granted):
     end(executor)
 
 
-def test_what_the_lease_does_not_have_is_refused_with_words(granted):
+def test_storage_outside_the_lease_is_refused_with_a_message(granted):
     secret, runtime = granted
     executor = _executor(runtime, storage=[f"s3://cases/{_OWN}/run"])
     for bucket, key in [("cases", f"{_OWN}/run/a"), ("cases", f"{_OWN}/a"), ("other", "a")]:

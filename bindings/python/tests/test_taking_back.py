@@ -39,7 +39,7 @@ def test_a_task_behind_a_long_one_of_another_function_is_taken_back_for_a_waitin
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-def test_what_is_taken_back_runs_once_with_its_arguments(pair, tmp_path, size):
+def test_a_task_that_is_taken_back_runs_once_with_its_arguments(pair, tmp_path, size):
     folder = tmp_path / "ran"
     folder.mkdir()
     concurrent.futures.wait([pair.submit(tasks.note_run, str(folder), 0, 0, b"") for _ in range(300)], 60)

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_option_is_named() {
+    fn unknown_options_are_named() {
         let args = ["hotlease", "manager", "--config=FILE"];
         for (file, says) in [
             ("lisen = \"x\"", "`lisen` is no option of `hotlease manager`"),

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_is_refused_with_its_name() {
+    fn a_file_that_is_no_library_is_refused_by_name() {
         let error = Code::from_bytes("hello.txt", b"hello".to_vec()).unwrap_err();
         assert!(matches!(&error, Error::Code { name, source: CodeError::NotElf } if name == "hello.txt"));
         assert!(matches!(Code::open("/nonexistent/lib.so"), Err(Error::File { .. })));

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_arguments_are_refused_by_name() {
         let refused = [
             (Operator::Sum, Datatype::Bool),
             (Operator::Max, Datatype::Complex128),

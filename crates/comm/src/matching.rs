@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_withdrawn_takes_nothing() {
+    fn a_withdrawn_receive_matches_no_message() {
         let mut matching = Numbers::new(10);
         matching.post(Pattern::of(1, 1), 0).unwrap();
         matching.post(Pattern::of(1, 1), 1).unwrap();

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_back_is_neither_read_nor_written() {
+    fn memory_whose_loan_has_ended_is_neither_read_nor_written() {
         let mut bytes = [1, 2, 3];
         let piece = hotlease_fabric::loan::lend_mut(&mut bytes, |lent| TransferMemory::LentMut(lent.clone()).whole());
         assert_eq!((piece.read(<[u8]>::len), piece.write(|_| ())), (None, None));

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_name() {
+    fn invalid_options_are_refused_by_name() {
         let options = Options::new("n", 2, "localhost:1", Secret::new(&[1; 16]).expect("16 bytes"));
         assert_eq!(options.check(), Ok(()));
         let refused = |change: fn(&mut Options), part: &str| {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_link_of_the_environment_is_said() {
+    fn an_invalid_link_in_the_environment_is_an_error() {
         assert_eq!(parse_named_link("tcp"), Ok(LinkChoice::Tcp));
         let error = parse_named_link("tpc").expect_err("there is none").to_string();
         assert!(

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_said_last_arrives_though_it_closed_with_our_message_unread() {
+    fn the_last_message_of_a_peer_arrives_although_it_closed_with_ours_unread() {
         let (a, b) = pair();
         send(&a, &[7], &[std::io::stdin().as_fd()]).expect("sent");
         send(&b, &[8], &[]).expect("sent");

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_found_and_removed() {
+    fn residue_is_found_and_removed() {
         let token = format!("residue{}", std::process::id());
         let all = || [Residue::of_attempt(&token), Residue::of_neighbour(&token)].concat();
         assert_eq!(all(), []);

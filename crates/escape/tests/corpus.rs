@@ -104,7 +104,7 @@ fn a_neighbour_notices_what_is_done_to_it() {
 }
 
 #[test]
-fn what_a_killed_neighbour_leaves_is_found_and_removed() {
+fn residue_of_a_killed_neighbour_is_found_and_removed() {
     let token = token("killed");
     let mut neighbour = neighbour(&token);
     let pid = nix::unistd::Pid::from_raw(neighbour.pid() as i32);

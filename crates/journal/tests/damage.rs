@@ -317,7 +317,7 @@ fn one_flipped_byte_costs_one_record() {
 }
 
 #[test]
-fn what_was_made_durable_survives_a_loss_of_power() {
+fn durable_records_survive_a_loss_of_power() {
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);
         let disk = SimulatedDisk::default();

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_account_does_not_allow_is_no_loss() {
+    fn usage_above_an_account_limit_is_no_loss() {
         let most = row(0).account.limit_ns(5_000);
         assert_eq!(find(Some(row(most)), most + 1, true, true), Finding::Capped);
         let unbilled = RowState {

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_functions_is_checked() {
+    fn reported_function_usage_is_checked() {
         let told = |library: usize, name: usize| FunctionUsage {
             library: vec![1; library],
             name: "x".repeat(name),

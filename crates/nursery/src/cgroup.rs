@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_memory_is_short_all_processes_of_a_group_are_killed() {
+    fn a_group_out_of_memory_is_killed_as_a_whole() {
         let directory = tempfile::tempdir().expect("a directory");
         let files = ["memory.max", "memory.swap.max", "memory.oom.group"].map(|name| directory.path().join(name));
         for file in &files {

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded_to_the_same() {
+    fn decoding_reverses_encoding() {
         for text in ["", "a b", "ä/ö", "%2e%2e", "a+b&c=d", "\u{10ffff}", "~-._"] {
             assert_eq!(decode(&encode(text, true)).as_deref(), Some(text));
             assert_eq!(decode(&encode(text, false)).as_deref(), Some(text));

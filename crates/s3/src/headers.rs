@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_rights_does_not_go_on() {
+    fn headers_that_change_rights_are_not_forwarded() {
         let of = |headers: &HeaderMap| {
             let asked = S3Request::read(&Method::PUT, "/data/key", headers).expect("good");
             forward_headers(headers, &asked)

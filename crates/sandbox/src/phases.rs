@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_other_step_has_taken_is_the_sandboxs() {
+    fn the_remaining_start_time_counts_as_the_sandboxs() {
         let ms = Duration::from_millis;
         let image = Phases {
             image: Some(ms(3)),

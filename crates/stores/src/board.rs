@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_a_member_is_heard_once_and_in_order() {
+    fn frames_for_a_member_are_delivered_once_and_in_order() {
         let lost = |rank| MemberFrame::Lost {
             rank,
             loss: Loss::Silent,

@@ -74,7 +74,7 @@ fn usage_that_a_client_was_told_is_billed_after_kill_9_of_everything() {
 }
 
 #[test]
-fn what_the_journal_says_is_what_is_billed_whenever_the_agent_is_killed() {
+fn the_bill_matches_the_journal_whenever_the_agent_is_killed() {
     let mut platform = Platform::start();
     let mut written = BTreeMap::new();
     for seed in 0..6 {

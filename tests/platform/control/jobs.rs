@@ -215,7 +215,7 @@ fn programs_of_a_job_find_its_platform_and_sigterm_leaves_nothing() {
 }
 
 #[test]
-fn what_a_killed_platform_has_left_does_not_hinder_the_next() {
+fn leftovers_of_a_killed_platform_do_not_hinder_the_next() {
     let job = Job::new();
     let mut killed = job.up(0, 0, 1, &[], &[]);
     killed.serves();

@@ -195,7 +195,7 @@ fn a_simulation_names_the_fastest() {
 }
 
 #[test]
-fn what_makes_no_sense_is_said() {
+fn invalid_arguments_of_plan_are_named() {
     for (arguments, status, expected) in [
         (
             vec!["plan", "--ranks", "4", "--op", "allreduce"],

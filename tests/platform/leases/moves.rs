@@ -72,7 +72,7 @@ fn killed_agent_is_not_noticed_under_idempotent_invocations() {
 }
 
 #[test]
-fn what_had_not_started_moves_and_the_rest_says_unknown() {
+fn invocations_not_started_move_and_the_others_are_unknown() {
     // A killed agent's worker is known to be gone when its socket closes, within 100 ms: a busy machine has more
     // attempts.
     let mut moved = 0;

@@ -134,7 +134,7 @@ fn peer_is_told_that_slots_are_taken_back_and_the_holder_goes_on() {
 }
 
 #[test]
-fn what_is_lent_ends_with_its_time_and_with_its_lease() {
+fn an_offer_ends_with_its_time_and_with_its_lease() {
     let platform = Platform::start_alone();
     let holder = holder(&platform);
     // Long enough to join within it.

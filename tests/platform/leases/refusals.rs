@@ -103,7 +103,7 @@ fn a_node_that_can_and_is_full_is_waited_for() {
 }
 
 #[test]
-fn what_no_node_has_or_grants_is_refused_at_once() {
+fn requests_that_no_node_can_grant_are_refused_at_once() {
     let nodes = Nodes::start_with(2, &["--direct", "2"]);
     let code = Code::open(library("echo")).expect("a library");
     for way in WAYS {

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_function_refuses_is_told_with_its_number() {
+    fn a_failing_operator_is_reported_with_its_number() {
         let mut calls = 0;
         let made = make(&raw mut calls);
         let reduction = reduction(made);

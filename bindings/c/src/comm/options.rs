@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_is_taken() {
+    fn given_options_replace_the_defaults() {
         let options = Options {
             has_rank: 1,
             sealed: 1,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_arguments_are_refused_by_name() {
         let short = "it has 3 bytes";
         for (options, part) in [
             (

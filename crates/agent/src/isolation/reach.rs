@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sandbox_is_made_of_is_not_covered() {
+    fn directories_of_the_sandbox_itself_cannot_be_covered() {
         for inside in ["/usr/lib", "/", "/etc", "/proc/1", "/dev", "data", "/a/../usr"] {
             let mut asked = asking("/tmp", false);
             asked.directories[0].inside = inside.into();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_never_shrinks() {
+    fn attributed_usage_never_shrinks() {
         let mut attribution = Attribution::default();
         let some = attribution.of_worker(&[row(None, 5)], used(100, 2));
         assert_eq!(attribution.so_far(&some, used(100, 2)), some);

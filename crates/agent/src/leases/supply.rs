@@ -91,7 +91,7 @@ impl WorkerSupply {
             None => {
                 let pool = self.pools.of(sandbox);
                 let taken = pool.take();
-                let why = taken.is_none().then(|| pool.why_none());
+                let why = taken.is_none().then(|| pool.absence_reason());
                 (taken, why.unwrap_or_default())
             }
         };
@@ -99,7 +99,7 @@ impl WorkerSupply {
             Some(worker) if worker.is_ready() && worker.is_forked() => WorkerOrigin::Warm(FROM_ZYGOTE.into()),
             Some(worker) if worker.is_ready() => {
                 let program = terms.program.as_deref();
-                let why = program.and_then(|program| self.spares.zygotes.why_none(tenant, sandbox, program));
+                let why = program.and_then(|program| self.spares.zygotes.absence_reason(tenant, sandbox, program));
                 WorkerOrigin::Warm(why.unwrap_or_default())
             }
             Some(_) => WorkerOrigin::Unready,

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_borrowed_leaves_a_tenth() {
+    fn borrowed_memory_leaves_a_tenth_of_the_host() {
         let meminfo = "MemTotal: 1000 kB\nMemAvailable: 300 kB\n";
         assert!(has_room(meminfo, 200 << 10));
         assert!(!has_room(meminfo, (200 << 10) + 1));

@@ -161,7 +161,7 @@ impl WorkerPool {
     }
 
     /// Reason why there was no worker to take, for the client.
-    pub fn why_none(&self) -> String {
+    pub fn absence_reason(&self) -> String {
         let kind = self.kind;
         match self.idle().keep {
             _ if self.fixed == Some(0) => "the node keeps no warm pool of native workers".into(),
@@ -362,7 +362,7 @@ mod tests {
             let pool = pools.of(kind);
             pool.set_limit(64);
             assert_eq!(kept(pool), (0, 0), "{kind}");
-            assert!(pool.why_none().contains("they do once leases ask"));
+            assert!(pool.absence_reason().contains("they do once leases ask"));
             pool.lease_began(3);
             pool.set_limit(64);
             // Starting a virtual machine would slow the lease down.

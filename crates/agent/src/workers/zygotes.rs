@@ -102,7 +102,7 @@ impl Zygotes {
     }
 
     /// Reason why there is no zygote for this program, if that is known.
-    pub fn why_none(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<String> {
+    pub fn absence_reason(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<String> {
         match self.find(tenant, sandbox, program)? {
             ZygoteState::Ready(_) => None,
             ZygoteState::Refused(why) => Some(format!("no zygote: {why}")),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_names_no_imports_or_another_kind_has_none_and_it_is_nothing_to_speak_of() {
+    async fn programs_without_imports_or_of_another_kind_have_no_zygote_and_no_reason() {
         let zygotes = some();
         for (kind, imports) in [
             (Kind::Process, "numpy"),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_memory_is_short_there_are_none_and_none_is_put_by() {
+    async fn no_zygote_is_kept_while_memory_is_short() {
         let zygotes = some();
         let this = program("/bin/true", "numpy");
         zygotes.refuse("ann", Kind::Namespace, &this, "none".into());

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_functions_reach_is_said_in_words() {
+    fn the_reach_of_functions_is_described_in_sentences() {
         let mut start = LeaseStart {
             sandbox: "namespace".into(),
             ..LeaseStart::default()

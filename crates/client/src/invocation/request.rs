@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_an_entry_is_staged() {
+    fn input_larger_than_an_entry_is_staged() {
         let input: Vec<u8> = (0..5000).map(|i| i as u8).collect();
         let request = lay_out(Input::Bytes(&input), OutputPlace::Bytes(100_000));
         assert_eq!(request.target.flags, Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER));

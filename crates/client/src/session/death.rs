@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_swapped_out_worker_has_not_answered_did_not_run() {
+    fn invocations_unanswered_by_a_swapped_out_worker_did_not_run() {
         for first in [true, false] {
             let death = Death {
                 kind: DeathKind::Lease(EndReason::SwappedOut),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_left_behind_says_what_ran_over_any_transport() {
+    fn the_record_of_a_dead_worker_says_what_ran_over_any_transport() {
         let last = |number: InvocationId, ended| LastInvocation {
             invocation: number,
             ended,
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_by_the_other_way_through_a_channel_did_not_run_unless_its_reply_may_be_lost() {
+    fn an_invocation_on_the_other_path_of_a_channel_did_not_run_unless_its_reply_may_be_lost() {
         let express = |number: u64| InvocationId::new(Seq::new(3, number), EXPRESS_ENTRY);
         for (last, unanswered) in [(express(2), number(5)), (number(5), express(3))] {
             for ended in [false, true] {

@@ -62,7 +62,7 @@ fn a_dead_worker_fails_in_time_what_may_have_run_and_the_rest_moves() {
 }
 
 #[test]
-fn what_is_without_resubmission_comes_back_with_its_worker_and_whether_it_ran() {
+fn an_invocation_without_resubmission_fails_with_its_worker_and_whether_it_ran() {
     let (platform, echo) = start(|_| {});
     let once = echo.clone().on_slot(0).unwrap().without_resubmission();
     platform.allow(1);

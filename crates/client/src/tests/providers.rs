@@ -32,7 +32,7 @@ fn over_fabrics(welcomes: &[LinkBehaviour]) -> Result<FakePlatform, Error> {
 }
 
 #[test]
-fn where_a_provider_fails_the_next_is_taken() {
+fn the_next_provider_is_tried_when_one_fails() {
     for welcome in [LinkBehaviour::Link, LinkBehaviour::Refuse, LinkBehaviour::Mute] {
         let failing = usize::from(welcome != LinkBehaviour::Link);
         let names = candidates();
@@ -52,7 +52,7 @@ fn where_a_provider_fails_the_next_is_taken() {
 }
 
 #[test]
-fn where_every_provider_fails_each_is_named_with_its_reason() {
+fn the_error_names_every_failed_provider_with_its_reason() {
     let names = candidates();
     if names.is_empty() {
         return eprintln!("skipped: no provider leads to other hosts here");

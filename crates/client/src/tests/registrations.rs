@@ -29,7 +29,7 @@ fn nothing_is_closed_here() -> bool {
 }
 
 #[test]
-fn what_was_not_used_lately_makes_room_and_is_registered_again_by_its_next_use() {
+fn the_least_recently_used_buffer_is_deregistered_until_its_next_use() {
     if nothing_is_closed_here() {
         return;
     }
@@ -52,7 +52,7 @@ fn what_was_not_used_lately_makes_room_and_is_registered_again_by_its_next_use()
 }
 
 #[test]
-fn what_an_invocation_in_flight_uses_stays_even_if_its_buffer_is_gone() {
+fn memory_of_an_invocation_in_flight_stays_registered_after_its_buffer_is_dropped() {
     if nothing_is_closed_here() {
         return;
     }
@@ -86,7 +86,7 @@ fn what_an_invocation_in_flight_uses_stays_even_if_its_buffer_is_gone() {
 }
 
 #[test]
-fn what_was_given_up_is_in_use_until_it_is_answered_and_no_longer() {
+fn buffers_of_an_abandoned_invocation_are_in_use_until_its_reply() {
     if nothing_is_closed_here() {
         return;
     }
@@ -173,7 +173,7 @@ fn over_a_fabric_what_is_registered_stays_within_bytes_and_goes_with_the_buffers
 }
 
 #[tokio::test]
-async fn where_the_provider_has_no_room_it_is_made_once_and_then_the_error_names_the_limit() {
+async fn a_full_provider_is_cleared_once_and_then_the_error_names_the_limit() {
     if nothing_is_closed_here() {
         return;
     }

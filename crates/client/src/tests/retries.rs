@@ -25,7 +25,7 @@ fn an_idempotent_invocation_runs_again_on_a_new_worker() {
 }
 
 #[test]
-fn what_did_not_run_is_submitted_again_even_if_not_idempotent() {
+fn an_invocation_that_did_not_run_is_resubmitted_even_if_not_idempotent() {
     let (platform, echo) = start(|_| {});
     platform.allow(0);
     let first = echo.submit(b"first").unwrap();

@@ -273,7 +273,7 @@ fn members_that_share_processors_send_the_fewest_messages() {
 }
 
 #[test]
-fn what_is_wrong_in_a_table_is_said() {
+fn errors_in_a_table_are_named() {
     let rule = |text: &str| format!("version = 1\n[[rule]]\noperation = \"scan\"\n{text}");
     for (text, expected) in [
         ("version = 2".to_string(), "version 2"),

@@ -122,7 +122,7 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
 }
 
 #[test]
-fn what_counts_nowhere_is_not_looked_at() {
+fn blocks_that_only_the_root_uses_are_not_checked_elsewhere() {
     let unknown = Blocks::Equal(usize::MAX);
     let nonsense = each(&[7], &[]);
     for collective in [

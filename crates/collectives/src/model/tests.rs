@@ -139,7 +139,7 @@ fn the_link_is_chosen_in_one_unit() {
 }
 
 #[test]
-fn what_is_unknown_or_too_large_is_said() {
+fn unknown_prices_and_overflows_are_errors() {
     let allreduce = scenario(Operation::Allreduce, 8, 4);
     let no = |result: Result<Estimate, Error>, expected: &str| {
         let text = result.expect_err("no estimate").to_string();

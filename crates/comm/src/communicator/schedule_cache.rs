@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_another_schedule_makes_another_key() {
+    fn each_parameter_of_a_schedule_changes_its_key() {
         let call = CollectiveCall::new(
             Collective::Reduce {
                 root: 0,

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_without_repeating_it() {
+    fn invalid_choices_are_refused_without_repeating_the_text() {
         for (text, expected) in [
             ("auto:telex", "it can be `direct`"),
             ("auto:direct,auto", "auto"),

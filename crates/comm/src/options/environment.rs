@@ -93,7 +93,7 @@ mod tests {
     const ALL: [(&str, &str); 3] = [(RENDEZVOUS, "localhost:7072"), (NAME, "sums"), (SIZE, "4")];
 
     #[test]
-    fn what_is_named_is_taken() {
+    fn variables_of_the_environment_set_the_options() {
         let options = of(&ALL).expect("all that is needed");
         assert_eq!((options.name.as_str(), options.size, options.rank), ("sums", 4, None));
         assert_eq!(options.rendezvous, "localhost:7072");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_makes_no_sense_is_named() {
+    fn missing_and_invalid_variables_are_named() {
         for (missing, _) in ALL {
             let rest: Vec<_> = ALL.into_iter().filter(|(name, _)| *name != missing).collect();
             let text = of(&rest).expect_err(missing).to_string();

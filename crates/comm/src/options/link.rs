@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_link_is_refused_without_repeating_it() {
+    fn invalid_links_are_refused_without_repeating_the_text() {
         for text in [
             "",
             "tcp:",

@@ -100,7 +100,7 @@ fn a_member_that_would_choose_otherwise_is_refused_at_once() {
 }
 
 #[test]
-fn what_cannot_be_chosen_is_said_before_anybody_waits() {
+fn an_impossible_choice_fails_before_any_member_waits() {
     let server = rendezvous();
     let mut options = options(&server, "auto", 2);
     let mut said = |text: &str, prices: Option<LinkPrices>| {

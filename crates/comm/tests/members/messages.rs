@@ -239,7 +239,7 @@ fn operations_go_on_while_the_program_does_something_else() {
 }
 
 #[test]
-fn what_is_not_there_is_waited_for_or_not_as_one_asks() {
+fn a_missing_message_blocks_recv_and_not_iprobe_or_test() {
     each(2, as_they_are, |all| {
         let any = Pattern::ANY;
         if all.rank() == 1 {

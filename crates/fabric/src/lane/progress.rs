@@ -193,7 +193,7 @@ mod loom_tests {
     unsafe impl Sync for Lane {}
 
     #[test]
-    fn what_is_not_read_yet_is_not_written_again_and_no_wake_up_is_lost() {
+    fn unread_lines_are_not_overwritten_and_no_wake_up_is_lost() {
         loom::model(|| {
             let lane = Arc::new(Lane {
                 control: LaneControl {

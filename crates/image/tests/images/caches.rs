@@ -22,7 +22,7 @@ fn used(scene: &TestImages, id: &ImageId, seconds: u64) {
 }
 
 #[test]
-fn what_was_not_used_for_longest_goes_first() {
+fn the_least_recently_used_image_is_removed_first() {
     let scene = TestImages::new();
     let ids = blobs(&scene, 4, 100_000);
     let cache = scene.cache_with(350_000, MountMethod::Any);
@@ -153,7 +153,7 @@ fn many_at_once_stay_within_the_bound() {
 }
 
 #[test]
-fn what_is_mounted_is_never_removed() {
+fn a_mounted_image_is_never_removed() {
     if !can_pack() {
         return;
     }

@@ -76,7 +76,7 @@ fn a_damaged_store_is_named_and_nothing_of_it_is_kept() {
 }
 
 #[test]
-fn what_is_no_file_in_a_store_is_neither_waited_for_nor_followed() {
+fn pipes_and_links_in_a_store_are_neither_waited_for_nor_followed() {
     let scene = TestImages::new();
     let cache = scene.cache();
     let secret = scene.path("secret");

@@ -147,7 +147,7 @@ fn a_dead_server_is_replaced() {
 }
 
 #[test]
-fn what_a_run_opens_is_written_down_for_the_next() {
+fn files_opened_by_a_run_are_recorded_for_the_next_run() {
     if !can_pack() || !is_root() {
         eprintln!("skipped: only root may watch a mount");
         return;

@@ -79,7 +79,7 @@ fn an_image_comes_from_a_neighbour_and_no_store_has_to_have_it() {
 }
 
 #[test]
-fn what_a_neighbour_sends_is_not_believed_and_the_next_is_asked_and_the_store() {
+fn wrong_content_of_a_neighbour_is_rejected_and_the_next_source_is_tried() {
     let scene = TestImages::new();
     let bytes = noise(2, BYTES);
     let mut wrong = bytes.clone();
@@ -127,7 +127,7 @@ fn slow(bytes: usize) -> (SyncSender<Vec<u8>>, Content) {
 }
 
 #[test]
-fn what_has_come_goes_on_before_the_rest_has_come() {
+fn received_pieces_are_passed_on_before_the_rest_arrives() {
     let scene = TestImages::new();
     let bytes = noise(3, 10_000);
     let id = named(&bytes);
@@ -177,7 +177,7 @@ fn a_reader_of_a_fetch_is_told_when_it_breaks_off() {
 }
 
 #[test]
-fn where_one_breaks_off_the_next_goes_on_and_who_reads_it_here_does_not_notice() {
+fn the_next_neighbour_continues_a_broken_transfer_unnoticed_by_readers() {
     let scene = TestImages::new();
     let bytes = noise(5, 10_000);
     let id = named(&bytes);

@@ -145,7 +145,7 @@ fn bytecode_is_still_good_and_its_absence_is_told() {
 }
 
 #[test]
-fn what_no_image_may_hold_is_refused_by_name() {
+fn files_that_no_image_may_hold_are_refused_by_name() {
     if !can_pack() {
         return;
     }

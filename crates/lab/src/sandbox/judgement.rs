@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noticed_outside_counts_more_than_what_an_attempt_says() {
+    fn harm_seen_outside_overrules_what_an_attempt_says() {
         let exit = ProcessEnd::Exited(0);
         let hurt = ["signal 10 came"];
         assert_eq!(

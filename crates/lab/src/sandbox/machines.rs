@@ -20,11 +20,11 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Whether this attempt can share a machine with others.
 fn can_share(attempt: &Attempt) -> bool {
     let leaves = |name: &str| name.starts_with("outlive-") || name.starts_with("leave-");
-    !attempt.flood && !attempt.endless && !leaves(attempt.name) && why_meaningless(attempt).is_none()
+    !attempt.flood && !attempt.endless && !leaves(attempt.name) && exclusion_reason(attempt).is_none()
 }
 
 /// Reason why this attempt proves nothing about a machine, if there is one.
-pub(super) fn why_meaningless(attempt: &Attempt) -> Option<&'static str> {
+pub(super) fn exclusion_reason(attempt: &Attempt) -> Option<&'static str> {
     let counts_processors = ["processors", "flood-cpu"].contains(&attempt.name);
     counts_processors.then_some(
         "a machine's processors are threads outside, and what they are granted is not seen inside: the sandbox around it is tried in kind \
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_several_attempts_print_is_put_together_from_its_ends() {
+    fn output_of_several_attempts_is_assembled_from_its_ends() {
         let mut heard = OutputAssembly::default();
         assert!(heard.add_output("begun one\ncontained: EPERM\nended 0\nbegun two\nsome"));
         assert!(!heard.add_output("contained: EPERM\nended 0\nbegun two\nsome"));

@@ -1,7 +1,7 @@
 //! `hotlease sandbox test`: attempts to escape from a sandbox.
 
 use super::judgement::{AttemptVerdict, Judgement};
-use super::machines::{sharing, why_meaningless};
+use super::machines::{exclusion_reason, sharing};
 use super::pace::{Pace, parse_limit};
 use super::stand_in::StandIn;
 use super::trial::{FLOOD, PROCESSORS, TestSetup, Trial, policy, processors};
@@ -305,7 +305,7 @@ async fn measure_pace(
 
 /// Makes an attempt, unless this node lacks what it needs.
 async fn try_out(ground: &mut TestSetup, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
-    if let (Kind::MicroVm, Some(why)) = (kind, why_meaningless(attempt)) {
+    if let (Kind::MicroVm, Some(why)) = (kind, exclusion_reason(attempt)) {
         return Ok(Trial::without_flood(Judgement {
             verdict: AttemptVerdict::Untried,
             reason: why.to_owned(),

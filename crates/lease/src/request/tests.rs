@@ -160,7 +160,7 @@ mod message {
     }
 
     #[test]
-    fn what_a_message_leaves_out_has_its_default() {
+    fn fields_missing_from_a_message_have_their_defaults() {
         assert_eq!(of(&message()), Ok(good()));
         let whole = AcquireRequest {
             memory_bytes: 1 << 20,

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_passed_over_and_refusals_are_told() {
+    fn events_are_skipped_and_refusals_are_returned() {
         let event = r#"{"event": "STOP", "data": {}}"#;
         let mut qemu = says(&[event, r#"{"return": {}}"#]);
         assert_eq!(qemu.execute("stop", &json!({})), Ok(()));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_the_reason() {
+    fn an_invalid_tariff_is_refused_with_the_reason() {
         for (text, reason) in [
             ("", "currency"),
             ("currency = \"\"", "currency"),

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_is_refused() {
+    fn unknown_paths_are_refused() {
         for path in [
             "",
             "/",

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_asks_for_nothing() {
+    fn unknown_routes_have_no_operation() {
         for (method, path) in [
             (Method::POST, "/v1/leases"),
             (Method::GET, "/v1/leases/"),

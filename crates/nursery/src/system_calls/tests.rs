@@ -16,7 +16,7 @@ fn every_call_is_there_once_and_for_a_reason() {
 }
 
 #[test]
-fn what_escapes_are_made_of_is_not_there() {
+fn system_calls_of_known_escapes_are_absent() {
     let names: HashSet<_> = table(true).chain(STORAGE).map(SystemCall::name).collect();
     for bad in [
         "ptrace",

@@ -100,7 +100,7 @@ fn requests_are_let_through_by_table_and_place() {
 }
 
 #[test]
-fn what_is_copied_has_to_be_reached_too() {
+fn the_source_of_a_copy_must_be_permitted_too() {
     for (source, expected) in [
         ("shared/reference/a", Ok(S3Operation::Write)),
         ("/shared/reference/a", Ok(S3Operation::Write)),
@@ -125,7 +125,7 @@ fn what_is_copied_has_to_be_reached_too() {
 }
 
 #[test]
-fn what_goes_on_is_what_was_judged() {
+fn the_forwarded_request_is_the_judged_request() {
     let asked = S3Request::read(
         &Method::GET,
         "/data/ann/%61 %C3%A4%2Fb+c?response-content-type=a%2fb&partNumber=1",

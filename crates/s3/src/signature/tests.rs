@@ -137,7 +137,7 @@ fn a_signature_is_of_one_request_one_day_and_one_secret() {
 }
 
 #[test]
-fn what_is_signed_here_is_good_there() {
+fn own_signatures_pass_verification() {
     let asked = crate::S3Request::read(
         &Method::GET,
         "/data?list-type=2&prefix=a%20b/&delimiter=/",

@@ -142,7 +142,7 @@ async fn a_sandbox_has_namespaces_of_its_own_and_no_rights() {
 }
 
 #[tokio::test]
-async fn what_is_not_in_the_table_fails_and_what_is_read_only_stays() {
+async fn system_calls_outside_the_table_fail_and_read_only_mounts_stay() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };

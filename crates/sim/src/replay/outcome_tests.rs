@@ -151,7 +151,7 @@ fn no_microsecond_is_lost_or_counted_twice() {
 }
 
 #[test]
-fn what_costs_more_offers_no_more() {
+fn higher_costs_never_raise_the_offer() {
     for seed in 0..50 {
         let periods = random_periods(seed);
         let offered =

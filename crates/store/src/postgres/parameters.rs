@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_show_a_secret_or_trust_anyone_is_refused_with_what_to_do() {
+    fn parameters_that_leak_secrets_or_skip_verification_are_refused_with_a_remedy() {
         for (text, says) in [
             ("host=/run/postgresql password=x", "passfile"),
             ("postgresql://a:secret@db.example/x", "passfile"),

@@ -18,7 +18,7 @@ fn open(parameters: &str) -> DatabaseStore {
 }
 
 #[test]
-fn what_was_answered_is_there_for_the_next_manager() {
+fn acknowledged_records_are_read_by_the_next_manager() {
     let Some(database) = server::new_database() else {
         return;
     };

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 #[test]
-fn what_was_answered_is_there_when_it_is_opened_again() {
+fn acknowledged_records_are_there_after_reopening() {
     let dir = directory();
     let store = open(dir.path());
     use_lease(&store, 1, 7);

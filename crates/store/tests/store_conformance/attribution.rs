@@ -149,7 +149,7 @@ fn functions_are_filtered_by_tenant_job_and_time() {
 
 /// At the edge of a range a function may have been reported later than its lease.
 #[test]
-fn what_a_function_is_late_with_is_not_billed_twice() {
+fn late_function_usage_is_not_billed_twice() {
     let hour = |number: u64| START_MS / PERIOD_MS * PERIOD_MS + number * PERIOD_MS;
     for scene in stores(limits()) {
         let key = lease(1, 1).key();

@@ -16,7 +16,7 @@ fn offer(cores: OfferedCores, gpus: OfferedGpus) -> NodeOrder {
 }
 
 #[test]
-fn what_is_wanted_of_a_node_stays_until_it_is_taken_back_whether_or_not_the_node_is_known() {
+fn orders_for_a_node_stay_until_withdrawn_even_if_the_node_is_unknown() {
     let orders = [
         NodeOrder::Drain { by_ms: START_MS + 5 },
         offer(OfferedCores::These([0, 7].into()), OfferedGpus::Count(2)),

@@ -258,7 +258,7 @@ fn a_root_that_finishes_early_loses_nothing_of_a_slow_reader_over_redis() {
 }
 
 #[test]
-fn what_no_member_receives_is_removed_from_redis() {
+fn messages_that_no_member_receives_are_removed_from_redis() {
     let Some(redis) = Redis::start() else { return };
     unread(&redis.link());
     assert_eq!(redis.keys(), 0);

@@ -8,7 +8,7 @@ use std::sync::Barrier;
 
 /// A member that is busy elsewhere does not keep others waiting: the operations that it has begun make progress.
 #[test]
-fn what_is_begun_goes_on_over_redis_while_the_program_does_something_else() {
+fn operations_over_redis_progress_while_the_program_is_busy() {
     let Some(redis) = Redis::start() else { return };
     // The body has several pieces: a single write does not suffice.
     let body = pattern(1, 24 << 20);

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_logged_of_a_seat_has_not_its_secret() {
+    fn a_logged_seat_lacks_its_secret() {
         let secret = SeatSecret(b"never shown here".to_vec());
         let mut seat = Seat {
             name: "gang".into(),

@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(InvocationId::from_bits(id.bits()), id);
     }
     #[test]
-    fn which_of_two_came_first_is_told_of_one_channel_only() {
+    fn only_invocations_of_one_channel_are_ordered() {
         let id = |generation, number, entry| InvocationId::new(Seq::new(generation, number), entry);
         assert_eq!(id(7, 41, 1).behind(id(7, 41, 1), 0), Some(0));
         assert_eq!(id(7, 44, 0).behind(id(7, 41, 1), 64), Some(3));

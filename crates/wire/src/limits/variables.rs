@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_can_have_is_accepted() {
+    fn valid_variables_are_accepted() {
         assert_eq!(checked(&[]), Ok(()));
         let values = [
             ("A", ""),

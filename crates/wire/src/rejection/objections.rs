@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_say_is_said_once_and_what_differs_is_told_of_each() {
+    fn equal_objections_are_merged_and_different_ones_listed() {
         let mut objections = Objections::default();
         for node in ["a", "b"] {
             objections.add(node, rejected("no libm"));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_were_told_is_gathered_with_ones_own() {
+    fn objections_of_others_are_merged_with_own_ones() {
         let mut theirs = Objections::default();
         theirs.add("a", rejected("no libm"));
         theirs.add("b", Rejection::BadToken);

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_once_is_of_no_use_in_another_exchange() {
+    fn a_proof_from_one_exchange_fails_in_another() {
         let secret = ResultSecret([9; 32]);
         let said = exchange(&secret);
         let others = [

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_comes_in_its_order_and_is_read_in_pieces_of_any_size() {
+    fn state_is_written_in_order_and_read_in_pieces_of_any_size() {
         let sent = saved(saves).expect("saved");
         let mut expected = [&2_u64.to_le_bytes()[..], b"ab", &70_000_u64.to_le_bytes()].concat();
         expected.extend([b'x'; 70_000]);

@@ -115,7 +115,7 @@ async fn got(images: &Arc<Images>, hash: &str) -> Option<Arc<Image>> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_had_is_refused_with_what_to_do() {
+async fn an_unavailable_image_is_refused_with_a_remedy() {
     let scene = Scene::new();
     let hash = "00ff".repeat(16);
     let none = Arc::new(opened(&Environments::default()).await);

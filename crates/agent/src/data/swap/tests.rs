@@ -97,7 +97,7 @@ fn a_state_is_found_once_and_only_when_it_is_whole() {
 }
 
 #[test]
-fn what_was_not_restored_is_there_again() {
+fn a_state_that_was_not_restored_is_available_again() {
     let (_folder, options) = scene();
     save(&options, b"weights");
     for _ in 0..2 {
@@ -196,7 +196,7 @@ fn another_tenant_s_program_s_or_a_damaged_file_is_refused_and_stays() {
 }
 
 #[test]
-fn what_is_too_large_for_itself_or_for_its_tenant_leaves_nothing() {
+fn a_state_over_its_own_or_its_tenants_limit_leaves_no_file() {
     let (_folder, mut options) = scene();
     options.state_bytes = 10;
     let first = hold(&options, model(1)).expect("no lease has it");

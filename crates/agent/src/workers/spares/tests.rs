@@ -197,7 +197,7 @@ async fn memory_that_others_need_is_given_back_at_once_and_none_is_borrowed_befo
 }
 
 #[tokio::test]
-async fn where_less_than_a_tenth_of_the_memory_is_idle_none_is_started() {
+async fn no_spare_is_started_if_less_than_a_tenth_of_the_memory_is_idle() {
     let folder = tempfile::tempdir().expect("a folder");
     let meminfo = folder.path().join("meminfo");
     std::fs::write(&meminfo, "MemTotal: 1000 kB\nMemAvailable: 99 kB\n").expect("written");
@@ -223,7 +223,7 @@ fn programs_that_are_known_are_bounded_and_the_last_ones() {
 }
 
 #[test]
-fn what_is_not_waited_for_keeps_no_image_mounted() {
+fn a_spare_that_no_lease_needs_keeps_no_image_mounted() {
     let (mut spares, _) = unkept(enough());
     spares.wait_least = Duration::from_millis(1);
     let image = Arc::new(());

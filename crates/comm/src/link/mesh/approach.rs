@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_nat_one_side_calls() {
+    fn one_side_connects_where_there_is_no_nat() {
         let at_once = Duration::ZERO;
         assert_eq!(
             plan(0, None, 1, None),

@@ -161,7 +161,7 @@ impl Sink for Undecided {
 }
 
 #[test]
-fn what_is_held_stays_until_its_place_is_known_and_also_when_its_sender_has_gone() {
+fn a_held_body_stays_until_it_is_placed_even_if_its_sender_is_gone() {
     let (one, other) = streams();
     let (mut one, mut other) = (link(0, one), link(1, other));
     for round in 0..3 {
@@ -232,7 +232,7 @@ fn words_out_of_place_end_the_member() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_declined_and_talking_goes_on() {
+fn an_offer_that_cannot_be_opened_is_declined() {
     let bell = no_bell();
     let (memory, bytes) = (0, 1 << 18);
     assert_eq!(said(&[MemberFrame::Offer { bell, memory, bytes }]), None);
@@ -287,7 +287,7 @@ fn rogue() -> (Shm, Rogue) {
 }
 
 #[test]
-fn what_no_member_may_write_into_a_lane_ends_the_member() {
+fn invalid_frames_in_a_lane_end_their_member() {
     let garbage = [0xff; MemberFrame::BYTES];
     let (longer, inline) = ([1; 200], [0xff; 8]);
     for (head, body) in [
@@ -328,7 +328,7 @@ fn a_member_that_uses_a_connection_after_its_last_message_there_is_cut_off() {
 }
 
 #[test]
-fn what_a_member_wrote_before_it_was_gone_is_read_first() {
+fn frames_written_before_a_member_ended_are_read_first() {
     let (mut link, mut rogue) = rogue();
     for number in 0..100 {
         let body = pattern(number, 60);

@@ -49,7 +49,7 @@ fn eager(tag: u32) -> MemberFrame {
 }
 
 #[test]
-fn what_a_member_has_said_before_it_went_is_heard_though_nothing_can_be_sent_to_it_any_more() {
+fn frames_sent_before_a_member_ended_are_read_although_nothing_can_be_sent_to_it() {
     for is_asked_by_readiness in [false, true] {
         let (mut tcp, mut theirs) = link();
         let mut seen = RecordedEvents::default();

@@ -21,7 +21,7 @@ impl Net {
 }
 
 #[test]
-fn what_involves_a_failed_member_ends_everywhere_and_the_rest_goes_on() {
+fn operations_with_a_failed_member_end_everywhere_and_others_go_on() {
     let mut net = Net::new(4, seed());
     let memory = || TransferMemory::zeroed(100);
     let large = vec![1; 5000];
@@ -66,7 +66,7 @@ fn what_involves_a_failed_member_ends_everywhere_and_the_rest_goes_on() {
 }
 
 #[test]
-fn what_came_of_a_member_before_it_failed_is_received() {
+fn messages_that_arrived_before_their_sender_failed_are_received() {
     let mut net = Net::new(2, seed());
     net.send(0, 1, 1, vec![1; 10]);
     net.send(0, 1, 2, vec![2; 5000]);
@@ -112,7 +112,7 @@ fn granted_in_vain() -> (Net, Key, Key) {
 }
 
 #[test]
-fn what_was_granted_to_who_has_given_up_leaves_nothing_behind() {
+fn a_grant_to_a_member_that_gave_up_leaves_no_state() {
     let (mut net, sender, receiver) = granted_in_vain();
     net.at(0).leave(0, true);
     net.run();

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_sends_the_other_gets_behind_what_was_to_be_sent_first() {
+    fn bytes_of_a_peer_follow_the_bytes_that_the_relay_sends_first() {
         let (mut pipe, [mut one, mut other]) = pipe([b"to one", b"to other"]);
         one.write_all(b", hello").expect("open");
         assert_eq!(pipe.turn(), PipeState::Idle);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn when_one_goes_the_other_is_told() {
+    fn a_closed_side_closes_the_other_side() {
         let (mut pipe, [one, mut other]) = pipe([b"", b""]);
         drop(one);
         until(&mut pipe, |_| pipe_has_ended(&mut other));

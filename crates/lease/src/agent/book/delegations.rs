@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_or_over_ends_for_its_peers_alone() {
+    fn a_revoked_or_expired_delegation_ends_for_its_peers_alone() {
         let (mut book, epoch) = held();
         for until in [2 * SECOND, Duration::MAX] {
             assert_eq!(book.step(delegate(&[place(0, 0)], until), SECOND).refusal, None);

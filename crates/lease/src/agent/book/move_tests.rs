@@ -125,7 +125,7 @@ fn a_worker_that_stays_or_dies_gives_the_new_places_back() {
 }
 
 #[test]
-fn what_cannot_be_moved_is_refused_and_changes_nothing() {
+fn an_impossible_move_is_refused_and_changes_nothing() {
     let (mut book, [epoch, second]) = crowded_book();
     let own = granted(&mut book, 5, request(1, 1), SECOND);
     assert_eq!(book.step(up(id(5), 0, own), SECOND).refusal, None);

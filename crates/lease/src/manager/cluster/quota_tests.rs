@@ -109,7 +109,7 @@ fn requests_under_way_at_the_same_time_do_not_pass_a_quota_together() {
 }
 
 #[test]
-fn what_was_refused_or_is_over_counts_no_more() {
+fn refused_requests_and_ended_leases_leave_the_quota() {
     let mut cluster = registered();
     for round in 0..3 {
         let request = 10 + round;
@@ -156,7 +156,7 @@ fn a_grant_that_was_not_written_down_counts_no_more() {
 }
 
 #[test]
-fn what_agents_report_and_what_was_noted_before_a_start_counts() {
+fn reported_leases_and_recorded_notes_count_against_the_quota() {
     let mut cluster = registered();
     heartbeat(&mut cluster, 2, &[(5, ALICE, 3)]);
     let refused = asked(&cluster.step(acquire(3, ALICE, 1, of_cores(3)), Duration::ZERO));

@@ -81,7 +81,7 @@ fn one_agent_that_may_serve_it_later_is_reason_to_wait_in_any_order_of_requests(
 }
 
 #[test]
-fn where_all_have_other_reasons_each_is_told_with_its_agent() {
+fn different_rejections_are_listed_with_their_agents() {
     let refusal = told(&[no_sandbox("no crun"), no_sandbox("no kernel")]);
     let Rejection::NoSuitableAgent { reasons } = &refusal else {
         panic!("{refusal:?}");

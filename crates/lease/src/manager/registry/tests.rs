@@ -176,7 +176,7 @@ fn a_late_message_brings_no_earlier_run_back() {
 }
 
 #[test]
-fn what_was_just_granted_is_not_offered_again_before_the_next_report() {
+fn cores_just_granted_are_not_offered_before_the_next_report() {
     let mut registry = registry(&[agent(1, 4, 4), agent(2, 4, 3)]);
     let [one, two] = [1, 2].map(|number| AgentId([number; 8]));
     assert_eq!(registry.candidates(Need::Cores(3)), [two, one]);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_renamed_takes_what_is_in_it_along() {
+    fn renaming_a_directory_moves_its_entries() {
         let mut table = FileTable::new(1);
         let a = table.look_up(ROOT, name("a")).expect("room");
         let inner = table.look_up(a, name("inner")).expect("room");

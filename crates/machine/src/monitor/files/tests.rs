@@ -57,7 +57,7 @@ fn files_are_read_written_and_changed_by_those_who_may() {
 }
 
 #[test]
-fn what_does_not_change_is_believed_for_long_and_links_are_not_followed() {
+fn unchanging_entries_are_cached_long_and_links_are_not_followed() {
     let folder = tempfile::tempdir().expect("a folder");
     symlink("/etc/passwd", folder.path().join("link")).expect("made");
     let files = FileServer::new(&[], &[folder.path().to_owned()], MANY);
@@ -123,7 +123,7 @@ fn of_the_monitor_s_own_folders_nothing_is_served_by_no_way() {
 }
 
 #[test]
-fn what_is_open_for_writing_is_not_shared_by_machines() {
+fn files_open_for_writing_are_not_shared_by_machines() {
     let folder = tempfile::tempdir().expect("a folder");
     let paths = ["a", "b"].map(|name| folder.path().join(name));
     let files = FileServer::new(&[], &[folder.path().to_owned()], MANY);

@@ -235,7 +235,7 @@ fn each_of_several_issuers_has_tenants_of_its_own() {
 }
 
 #[test]
-fn what_a_claim_must_be_it_must_be() {
+fn invalid_claims_are_refused() {
     let scene = Scene::new("");
     let expired = scene
         .issuers

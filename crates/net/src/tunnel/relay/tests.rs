@@ -26,7 +26,7 @@ impl AsyncWrite for ClosedHost {
 
 /// Chance decides which of the two is noticed first, so the test repeats it.
 #[tokio::test]
-async fn what_the_other_host_said_before_it_closed_arrives_though_nothing_can_be_said_to_it() {
+async fn messages_sent_before_the_other_host_closed_arrive_although_writing_fails() {
     for _ in 0..50 {
         let last = TunnelFrame::Message {
             bytes: b"the last".to_vec(),

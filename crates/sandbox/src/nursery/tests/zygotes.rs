@@ -70,7 +70,7 @@ async fn a_fork_is_confined_as_what_is_started() {
 }
 
 #[tokio::test]
-async fn what_forks_need_is_lost_by_them() {
+async fn system_calls_for_forking_are_lost_by_forks() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };

@@ -199,7 +199,7 @@ fn operations_that_results_do_not_need_are_refused() {
 }
 
 #[test]
-fn what_is_announced_is_there() {
+fn announced_lengths_must_be_present() {
     for operations in [
         &b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f."[..],
         b"\x95\xff\x00\x00\x00\x00\x00\x00\x00N.",
