@@ -111,7 +111,7 @@ fn certificate_for_other_hosts_is_not_trusted() {
 }
 
 #[test]
-fn each_role_gets_what_is_its_own_and_nothing_else() {
+fn each_role_receives_only_its_own_identity() {
     let scene = Scene::new();
     let not_permitted = |what: &str, refusal: Rejection| {
         assert!(matches!(refusal, Rejection::NotPermitted { .. }), "{what}: {refusal}");

@@ -297,7 +297,7 @@ fn a_relay_that_ends_is_told_as_the_cause() {
 }
 
 #[test]
-fn one_nat_for_both() {
+fn both_members_communicate_behind_one_nat() {
     let Some(mut scene) = Scene::new() else { return };
     let [one, other] = scene.internet.private(Nat::Symmetric);
     // The router does not send packets from inside back inside: the members use their own addresses.
@@ -312,7 +312,7 @@ fn firewalls_that_let_no_peer_in() {
 }
 
 #[test]
-fn without_a_relay_who_cannot_be_reached_is_named() {
+fn an_unreachable_member_is_named_if_there_is_no_relay() {
     let limits = Limits {
         relays: 0,
         ..Limits::default()

@@ -50,7 +50,7 @@ fn nothing_escapes_from_a_machine() {
 }
 
 #[test]
-fn no_tenant_finds_anything_of_one_whose_machine_is_gone() {
+fn no_tenant_finds_data_of_an_ended_machine() {
     let Some(machines) = Machines::take() else {
         return;
     };

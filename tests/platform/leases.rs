@@ -447,7 +447,7 @@ fn worker_that_hangs_in_a_constructor_is_gone_with_the_platform() {
 }
 
 #[test]
-fn of_several_ups_at_once_exactly_one_runs() {
+fn exactly_one_of_several_concurrent_ups_runs() {
     let platform = Platform::start();
     let directory = private_directory();
     let mut ups: Vec<_> = (0..6)

@@ -57,7 +57,7 @@ fn output_within_the_limit_is_kept_in_order() {
 }
 
 #[test]
-fn of_more_the_first_and_the_last_are_kept_and_the_rest_is_counted() {
+fn output_over_the_limit_keeps_its_ends_and_counts_the_rest() {
     for size in [1, 7, 100, 1023, 1024, 1025, 40_000, 300_000] {
         let mut printed = TaskOutput::new();
         let text: String = (0..300_000 / 3).map(|at| ["aü", "ü\n", "日"][at % 3]).collect();

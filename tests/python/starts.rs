@@ -19,7 +19,7 @@ fn spares(scene: &Scene) -> usize {
 }
 
 #[test]
-fn the_first_lease_a_warm_one_and_one_that_finds_all_spares_taken_each_say_so() {
+fn first_warm_and_late_leases_report_their_kind_of_start() {
     let scene = Scene::new();
     let begin = std::time::Instant::now();
     let (first, function) = scene.function();

@@ -312,7 +312,7 @@ fn a_damaged_state_or_another_program_s_is_refused_and_stays_where_it_is() {
 }
 
 #[test]
-fn of_two_leases_that_want_one_state_one_has_it_and_the_other_is_told_who() {
+fn only_one_of_two_leases_gets_a_state_and_the_other_learns_the_holder() {
     let scene = Scene::new(2);
     scene.leave("seven");
     let results = std::thread::scope(|scope| {

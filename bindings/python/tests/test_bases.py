@@ -25,7 +25,7 @@ def passes(done):
     assert (done.returncode, done.stdout) == (0, "derived\n"), done.stderr
 
 
-def test_a_program_whose_tasks_end_well_never_imports_it(platform, run):
+def test_a_program_whose_tasks_succeed_never_imports_concurrent_futures(platform, run):
     program = (
         "import sys; began = set(sys.modules)\n"
         "import hotlease\n"
@@ -42,7 +42,7 @@ def test_our_classes_are_derived_from_its_own_whenever_it_is_imported(run, first
     passes(run(f"import sys, hotlease\n{first}\nfrom concurrent.futures import wait\n{DERIVED}"))
 
 
-def test_so_they_are_where_another_thread_was_importing_it(run):
+def test_base_classes_exist_although_another_thread_was_importing_their_module(run):
     # The other thread had found the module before the hook was there.
     missed = "from hotlease import _bases\nsys.meta_path.pop(0)\nimport concurrent.futures\n"
     passes(run(f"import sys, hotlease\n{missed}{DERIVED}"))

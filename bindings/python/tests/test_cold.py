@@ -62,7 +62,7 @@ def test_a_program_that_runs_again_gets_an_interpreter_that_waits(ran):
     assert again[2], "a spare has imported what functions of __main__ need"
 
 
-def test_another_program_gets_none_of_them(ran, tmp_path_factory):
+def test_spares_serve_no_other_program(ran, tmp_path_factory):
     _, folder = ran
     spares = _spares()
     assert _run(folder, TZ="UTC")[0] not in spares, "with another environment"

@@ -27,7 +27,7 @@ def test_delayed_calls_run_in_workers():
     assert delayed(tasks.pid)().compute(scheduler=get) != os.getpid()
 
 
-def test_it_is_chosen_as_dask_chooses_schedulers():
+def test_dask_selects_the_scheduler_by_its_usual_ways():
     with dask.config.set(scheduler=get):
         assert delayed(tasks.pid)().compute() != os.getpid()
     assert delayed(tasks.pid)().compute(scheduler="hotlease") != os.getpid()

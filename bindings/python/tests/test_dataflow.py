@@ -59,7 +59,7 @@ def test_a_tree_of_adds_gives_its_sum(executor):
     assert level[0].result(120) == sum(range(256))
 
 
-def test_one_task_may_need_many_and_many_may_need_one(executor):
+def test_dependencies_may_be_many_to_one_and_one_to_many(executor):
     first = executor.submit(tasks.add, 7)
     many = [executor.submit(tasks.add, first, n) for n in range(1500)]
     assert executor.submit(tasks.total, many).result(120) == sum(7 + n for n in range(1500))

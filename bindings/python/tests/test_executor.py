@@ -198,7 +198,7 @@ def test_many_threads_may_use_an_executor_at_once(executor):
     assert wrong == []
 
 
-def test_after_a_shutdown_nothing_is_accepted_and_all_has_run(platform):
+def test_a_shutdown_runs_all_tasks_and_accepts_no_more(platform):
     executor = hotlease.Executor(1)
     futures = [executor.submit(tasks.add, n) for n in range(1000)]
     executor.shutdown()

@@ -34,7 +34,7 @@ def test_results_are_in_the_order_of_ranks(gang):
     assert [rank for rank, _, _ in gang.run(ranks.where)] == [0, 1]
 
 
-def test_arrays_and_what_is_sent_by_value(gang):
+def test_arrays_and_functions_by_value_arrive(gang):
     numpy = pytest.importorskip("numpy")
     sums = gang.run(ranks.array_total, numpy.arange(100_000.0))
     assert all(numpy.array_equal(each, 2 * numpy.arange(100_000.0)) for each in sums)
@@ -176,7 +176,7 @@ def test_a_gang_is_whole_or_not_at_all(alone):
                 executor.submit(hotlease.communicator).result(60)
 
 
-def test_a_host_without_such_an_address_is_told(alone):
+def test_a_host_without_the_address_raises_an_error(alone):
     with pytest.raises(hotlease.NotRunning, match="192.0.2.1"):
         hotlease.Gang(1, address="192.0.2.1")
     with hotlease.Gang(1, address="127.0.0.2") as gang:

@@ -37,7 +37,7 @@ def test_results_come_in_order_from_other_processes(two, batch_size):
     assert os.getpid() not in Parallel()(delayed(tasks.pid)() for _ in range(20))
 
 
-def test_it_is_named_as_joblib_names_backends():
+def test_joblib_selects_the_backend_by_name():
     with parallel_backend("hotlease", n_jobs=2):
         assert os.getpid() not in Parallel()(delayed(tasks.pid)() for _ in range(4))
     assert os.getpid() not in Parallel(n_jobs=2, backend="hotlease")(delayed(tasks.pid)() for _ in range(4))
@@ -122,7 +122,7 @@ def test_a_verbose_call_says_how_far_it_is(two, tmp_path, monkeypatch, eventuall
     assert re.search(r"Done +31 out of +31 \| elapsed: .*finished", told.getvalue()), told.getvalue()
 
 
-def test_a_dead_worker_is_told(two):
+def test_the_death_of_a_worker_is_reported(two):
     with pytest.raises(hotlease.WorkerDied) as raised:
         Parallel(batch_size=1)(delayed(tasks.die)(3) for _ in range(1))
     assert raised.value.exit_code == 3

@@ -107,7 +107,7 @@ def test_a_joined_future_has_the_result_of_a_retry_or_retries_itself(blocked, ga
     assert failing[1].result(60) == failing[2].result(60) == 4, "the next one's second try was the fourth"
 
 
-def test_the_death_of_a_worker_is_told_to_whose_task_it_was(blocked, gate, tmp_path):
+def test_the_death_of_a_worker_fails_only_its_own_task(blocked, gate, tmp_path):
     path, memo = str(tmp_path / "ran"), blocked.options(memo=True)
     first, second, third = [memo.submit(tasks.die_once, path) for _ in range(3)]
     gate.touch()
@@ -115,7 +115,7 @@ def test_the_death_of_a_worker_is_told_to_whose_task_it_was(blocked, gate, tmp_p
     assert second.result(60) == third.result(60) == "survived"
 
 
-def test_one_of_a_higher_priority_does_not_wait_behind_the_others(blocked, gate, tmp_path):
+def test_a_task_of_higher_priority_does_not_wait_behind_others(blocked, gate, tmp_path):
     path = str(tmp_path / "order")
     low = blocked.options(memo=True, priority=-1).submit(tasks.append_to, path, "equal")
     usual = [blocked.submit(tasks.append_to, path, "usual") for _ in range(5)]
@@ -127,7 +127,7 @@ def test_one_of_a_higher_priority_does_not_wait_behind_the_others(blocked, gate,
     assert open(path).read().split() == ["equal"] + ["usual"] * 5
 
 
-def test_one_that_was_overtaken_is_run_if_the_other_is_cancelled(blocked, gate, tmp_path):
+def test_an_overtaken_task_runs_if_the_other_is_cancelled(blocked, gate, tmp_path):
     path = str(tmp_path / "order")
     low = blocked.options(memo=True, priority=-1).submit(tasks.append_to, path, "equal")
     high = blocked.options(memo=True, priority=1).submit(tasks.append_to, path, "equal")

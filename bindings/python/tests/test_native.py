@@ -286,7 +286,7 @@ def test_functions_of_one_library_are_in_one_copy_of_it(executor, library):
     assert executor.submit(count, b"").result(60) == [before + 2]
 
 
-def test_a_library_is_what_it_was_when_it_was_named(executor, tmp_path):
+def test_a_library_is_read_when_the_function_is_made(executor, tmp_path):
     source = tmp_path / "number.c"
     numbers = []
     for number in (1, 2):

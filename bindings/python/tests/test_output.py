@@ -120,7 +120,7 @@ def test_results_of_all_sizes_come_with_what_was_printed_beside_them(platform, c
             assert capsys.readouterr().out == f"[say_and_fail worker 0] {'z' * said}\n"
 
 
-def test_large_arrays_are_what_they_are_without_it(executor, capsys):
+def test_output_does_not_change_large_arrays(executor, capsys):
     np = pytest.importorskip("numpy")
     futures = [executor.submit(talking.say_and_return_array, str(n), 200_000 + n) for n in range(20)]
     for n, future in enumerate(futures):
@@ -131,7 +131,7 @@ def test_large_arrays_are_what_they_are_without_it(executor, capsys):
 
 
 @pytest.mark.parametrize("said", [10, 20_000])
-def test_an_array_that_is_changed_in_place_is_what_it_is_without_it(executor, capsys, said):
+def test_output_does_not_change_an_array_written_in_place(executor, capsys, said):
     np = pytest.importorskip("numpy")
     for n in range(5):
         array = executor.submit(talking.say_and_change, np.full(100_000, float(n)), "y" * said).result(60)

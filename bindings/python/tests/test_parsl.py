@@ -134,7 +134,7 @@ def test_resources_of_a_task_are_refused_by_name(kernel):
         asking(parsl_resource_specification={"cores": 2}).result(300)
 
 
-def test_it_says_how_it_stands(kernel, tmp_path, eventually):
+def test_the_executor_reports_its_state(kernel, tmp_path, eventually):
     gate = tmp_path / "gate"
     assert kernel.connected_workers == 1
     waiting = [kernel.submit(tasks.wait_for, {}, str(gate)) for _ in range(3)]

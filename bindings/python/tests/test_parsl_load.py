@@ -403,7 +403,7 @@ def test_a_checkpoint_spares_the_next_kernel_what_was_computed(load, tmp_path):
     assert runs(path) == 1
 
 
-def test_it_is_cleared_and_loaded_again(load, platform):
+def test_the_kernel_can_be_cleared_and_loaded_again(load, platform):
     with load() as kernel:
         assert add(1).result(300) == 1
     with pytest.raises(NoDataFlowKernelError):

@@ -38,7 +38,7 @@ def stream():
         yield lambda: stack.enter_context(contextlib.redirect_stdout(Stream()))
 
 
-def test_it_goes_through_python_s_own_stream(executor, capfd, stream):
+def test_output_goes_through_the_stream_of_python(executor, capfd, stream):
     stream = stream()
     executor.submit(talking.say, "two", "lines").result(60)
     assert stream.text == "[say worker 0] two\n[say worker 0] lines\n"
@@ -51,7 +51,7 @@ def test_characters_that_the_output_cannot_encode_are_escaped(platform, run):
     assert (done.returncode, done.stdout) == (0, "[say worker 0] f\\xfcr\n1\n"), done.stderr
 
 
-def test_it_is_shown_soon_though_the_program_does_not_wait(executor, capsys, eventually):
+def test_output_is_shown_soon_although_the_program_does_not_wait(executor, capsys, eventually):
     futures = [executor.submit(talking.say, "unasked") for _ in range(3)]
     said = []
 
@@ -233,7 +233,7 @@ def test_callbacks_see_it_shown_and_may_print(executor, stream):
     assert sorted(lines(stream.text)) == sorted(["in the callback"] * 50 + said)
 
 
-def test_it_is_shown_before_the_result_of_what_as_completed_gives(executor, capsys):
+def test_output_is_shown_before_as_completed_yields_its_future(executor, capsys):
     futures = {executor.submit(talking.say, n): n for n in range(20)}
     said = ""
     for future in concurrent.futures.as_completed(futures):
@@ -243,7 +243,7 @@ def test_it_is_shown_before_the_result_of_what_as_completed_gives(executor, caps
         assert f"[say worker 0] {futures[future]}\n" in said
 
 
-def test_it_is_shown_before_an_awaited_result(executor, capsys):
+def test_output_is_shown_before_an_awaited_result(executor, capsys):
     async def go():
         for n in range(20):
             await executor.submit(talking.say, n)

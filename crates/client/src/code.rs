@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mangled_name_is_told_as_one() {
+    fn a_mangled_name_is_reported_as_mangled() {
         let functions = named(&["_Z3addPKvjPv", "dad"]);
         assert_eq!(similar("add", &functions), ["_Z3addPKvjPv"]);
         let error = Error::NoSuchFunction {

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn one_time_that_the_machine_spoilt_does_not_bend_the_line() {
+    fn an_outlier_does_not_bend_the_fitted_line() {
         let mut measured = measured();
         measured.by_input[4].1 *= 100;
         assert_near(&Model::fit(&measured));

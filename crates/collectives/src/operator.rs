@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_values_the_lowest_index_wins() {
+    fn the_lowest_index_wins_among_equal_values() {
         let at = |value: f64, index: i32| [&value.to_ne_bytes()[..], &index.to_ne_bytes()[..], &[0; 4]].concat();
         for operator in [Operator::MinLoc, Operator::MaxLoc] {
             assert_eq!(

@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_say_who_what_and_what_to_do() {
+    fn messages_name_the_member_the_failure_and_a_remedy() {
         let truncated = Error::Truncated {
             source_rank: 3,
             tag: 9,

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_cannot_leave_each_other_bytes_in_it() {
+    fn tenants_cannot_pass_bytes_through_the_claims() {
         let file = ClaimFile::create().expect("a memfd");
         let mut written = std::fs::File::from(file.fd().try_clone_to_owned().expect("a descriptor"));
         assert!(written.write_all(b"secret").is_err());

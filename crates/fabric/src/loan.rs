@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_who_uses_it_changes_nothing() {
+    fn a_panic_of_a_borrower_leaves_the_loan_intact() {
         let bytes = [1, 2];
         lend(&bytes, |lent| {
             let theirs = lent.clone();

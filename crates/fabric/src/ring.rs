@@ -224,7 +224,7 @@ mod loom_tests {
 
     /// A worker that begins a request and a client that withdraws it, at the same time: one of them wins.
     #[test]
-    fn one_claim_holds() {
+    fn the_first_claim_holds() {
         loom::model(|| {
             let seq = Seq::new(1, 0);
             let line = Arc::new(Line::empty());
@@ -240,7 +240,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn one_entry_reused() {
+    fn an_entry_can_be_reused() {
         round_trips(1, 2);
     }
 

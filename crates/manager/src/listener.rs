@@ -157,7 +157,7 @@ mod tests {
     use tonic::transport::server::Connected;
 
     #[tokio::test]
-    async fn one_manager_to_a_directory_and_a_stale_socket_is_replaced() {
+    async fn a_directory_has_one_manager_and_a_stale_socket_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(MANAGER_SOCKET);
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // as after kill -9

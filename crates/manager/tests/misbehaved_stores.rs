@@ -163,7 +163,7 @@ async fn an_agent_is_not_forgotten_while_it_registers() {
 
 /// A name that was typed twice must not replace the first tenant's quota and members.
 #[tokio::test]
-async fn of_two_that_add_a_tenant_one_is_refused() {
+async fn the_second_of_two_requests_to_add_a_tenant_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = ManagerConfig::new(dir.path());
     config.store = Arc::new(SlowStore::default());

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_does_not_resolve_is_said_to_be_one() {
+    async fn a_name_that_does_not_resolve_is_named_in_the_error() {
         let address: Address = "https://no-such-host.invalid:1".parse().expect("well-formed");
         let error = address.resolve().await.expect_err("no host has this name");
         assert!(error.to_string().contains("no-such-host.invalid"), "{error}");

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_has_spoken_may_be_silent() {
+    async fn a_connection_that_has_sent_a_byte_may_be_silent() {
         let (stream, mut peer) = tokio::io::duplex(8);
         let mut served = ServerConnection::with_first_byte_limit(BRIEF, stream, (), ());
         peer.write_all(&[1]).await.unwrap();

@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_identity_becomes_another_and_all_others_stay() {
+    fn the_identity_map_changes_one_owner_only() {
         assert_eq!(
             one_mapped(1000, 2_000_000_000),
             "0 0 1000\n1001 1001 1999998999\n2000000001 2000000001 2294967294\n1000 2000000000 1\n"

@@ -15,7 +15,7 @@ use rand::{SeedableRng, rngs::StdRng};
 const REQUESTS: u32 = 100_000;
 
 #[test]
-fn mutated_requests_get_nowhere_else() {
+fn mutated_requests_reach_no_other_key() {
     let seed = mutator::seed();
     for decoder in DECODERS {
         let seeds = (decoder.seeds)();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tenant_program_or_name_is_refused_and_each_is_said() {
+    fn a_state_of_another_tenant_program_or_name_is_refused_with_the_reason() {
         let head = head();
         assert_eq!(head.check_owner("uid:1000", "model", &[7; 32]), Ok(()));
         assert_eq!(
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_file_names_that_lead_nowhere_else() {
+    fn state_names_are_plain_file_names() {
         for good in ["model", "run-7.v2", "A_b"] {
             assert!(is_state_name(good), "{good}");
         }

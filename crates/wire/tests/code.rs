@@ -73,7 +73,7 @@ fn names_and_counts_stop_at_their_limits() {
 }
 
 #[test]
-fn nothing_exported_is_said_so() {
+fn a_library_without_exports_is_reported() {
     assert_eq!(functions(&library(&[])), Err(CodeError::NoFunctions));
     assert_eq!(
         functions(&library(&[Symbol::data("table")])),

@@ -199,7 +199,7 @@ fn has_teeth(user: Option<u32>) {
 }
 
 #[test]
-fn attempts_to_escape_succeed_where_nothing_holds_them() {
+fn attempts_to_escape_succeed_without_a_sandbox() {
     has_teeth(None);
     if geteuid() == Uid::from_raw(0) {
         has_teeth(Some(NOBODY));
@@ -367,7 +367,7 @@ fn handed_over(kind: &str, times: u32) -> Result<(Value, bool), String> {
 }
 
 #[test]
-fn no_tenant_finds_anything_of_those_before_it() {
+fn no_tenant_finds_data_of_earlier_tenants() {
     // The search finds traces of an earlier tenant where nothing removes them.
     let (answer, success) = handed_over("process", 2).expect("sandboxes of kind process are everywhere");
     let found = answer["found"].to_string();

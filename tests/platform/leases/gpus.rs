@@ -81,7 +81,7 @@ fn gpus_are_never_granted_twice_and_come_back() {
 }
 
 #[test]
-fn node_that_takes_gpus_back_ends_who_holds_them() {
+fn node_that_takes_gpus_back_ends_the_leases_that_hold_them() {
     let nodes = Nodes::start_with(1, &["--unseen-gpus", "--gpus", "2"]);
     let first = nodes.invoker("behaved", with_gpus(&nodes, 1));
     let keeps = LeaseOptions {

@@ -21,7 +21,7 @@ fn steps(told: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_lease_whose_worker_waited_says_so_and_keeps_its_steps_when_it_is_over() {
+fn a_lease_with_a_spare_worker_shows_it_and_keeps_its_steps_after_its_end() {
     let platform = Platform::start_with(PlatformOptions {
         pool: 1,
         ..PlatformOptions::default()
@@ -138,7 +138,7 @@ fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
 }
 
 #[test]
-fn a_lease_that_is_not_known_is_said_to_be_so() {
+fn an_unknown_lease_is_reported_as_unknown() {
     let platform = Platform::start();
     let output = platform.run(&["explain"]);
     assert!(!output.status.success());

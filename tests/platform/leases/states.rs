@@ -306,7 +306,7 @@ fn a_state_is_restored_in_a_worker_that_has_waited_for_the_lease() {
 }
 
 #[test]
-fn of_two_leases_that_want_one_native_state_one_has_it_and_the_other_is_told_who() {
+fn only_one_of_two_leases_gets_a_native_state_and_the_other_learns_the_holder() {
     let scene = Swapping::start(2, &[]);
     leave(&scene, "seven");
     let got = lease(&scene);

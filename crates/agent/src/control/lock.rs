@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_agent_to_a_directory_with_one_identity() {
+    fn a_directory_has_one_agent_with_one_identity() {
         let directory = tempfile::tempdir().expect("a directory");
         let lock = DirectoryLock::take(directory.path()).expect("free");
         assert!(matches!(

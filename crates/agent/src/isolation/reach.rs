@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_for_who_asks_where_the_site_grants_it() {
+    fn a_lease_has_a_network_if_it_asks_and_the_site_grants_it() {
         let asking = |network| grpc::Reach {
             network,
             ..grpc::Reach::default()

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn as_many_wait_as_leases_are_likely_to_come_and_one_for_each_core_until_that_is_known() {
+    async fn workers_wait_for_each_likely_lease_and_one_for_each_core_at_first() {
         let pools = some(Kind::Namespace, None);
         let pool = pools.of(Kind::Namespace);
         for _ in 0..ARRIVALS_LEAST {

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_than_the_limit_and_who_was_used_last_stays() {
+    fn zygotes_are_bounded_and_the_most_recently_used_stay() {
         let zygotes = some();
         for number in 0..2 * ZYGOTES_MAX {
             let of = program("/bin/true", &number.to_string());

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_holds_it_until_it_ends() {
+    fn one_thread_holds_the_express_entry_until_it_ends() {
         let express = Arc::<Express>::default();
         std::thread::scope(|scope| {
             let (tell, told) = std::sync::mpsc::channel();

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_who_holds_what_and_since_when() {
+    fn a_rejection_lists_the_holders_their_share_and_start() {
         let now = Occupancy {
             agents: vec![agent(8, 1)],
             leases: vec![

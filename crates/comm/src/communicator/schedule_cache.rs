@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_kept_and_those_that_are_used() {
+    fn the_cache_is_bounded_and_keeps_used_schedules() {
         let mut schedules = ScheduleCache::default();
         let call = CollectiveCall::new(
             Collective::Allreduce {

@@ -106,7 +106,7 @@ mod tests {
     use std::io::{Read, Write};
 
     #[test]
-    fn one_port_calls_and_is_called() {
+    fn a_port_both_connects_and_accepts() {
         let far = TcpListener::bind("127.0.0.1:0").expect("a port");
         let far = far.local_addr().map(|to| (far, to)).expect("an address");
         let first = call_from_any(far.1, Duration::from_secs(5)).expect("it listens");

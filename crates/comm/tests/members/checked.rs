@@ -104,7 +104,7 @@ fn a_split_that_meets_something_else_is_told_as_such() {
 }
 
 #[test]
-fn other_languages_say_where_they_call() {
+fn mismatches_show_the_call_sites_of_other_languages() {
     let errors = errors(2, |all| {
         let count = 1 + all.rank() as usize;
         let place = ["train.py:12", "train.py:90"][all.rank() as usize];

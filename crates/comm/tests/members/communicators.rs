@@ -188,7 +188,7 @@ fn messages_for_a_communicator_that_a_member_has_left_cost_it_nothing() {
 }
 
 #[test]
-fn communicators_come_and_go_and_as_many_as_can_be_are_said_so() {
+fn communicators_can_be_replaced_and_their_limit_is_an_error() {
     each(
         2,
         |_| (),

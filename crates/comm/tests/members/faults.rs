@@ -279,7 +279,7 @@ fn a_member_that_stands_still_in_any_collective_is_told_to_all_in_time() {
 }
 
 #[test]
-fn a_member_that_panics_says_so() {
+fn a_member_that_panics_announces_its_end() {
     let server = rendezvous();
     let options = options(&server, "panics", 2);
     scope(|scope| {

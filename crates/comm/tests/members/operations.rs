@@ -13,7 +13,7 @@ fn every_collective_gives_what_a_plain_program_computes() {
 }
 
 #[test]
-fn so_it_does_through_the_rendezvous() {
+fn every_collective_is_right_through_the_rendezvous() {
     for size in 1..=9 {
         each_over(&LinkChoice::Tcp, size, hidden, |all| {
             let others = (0..).zip(all.routes()).filter(|(rank, _)| *rank != all.rank());
@@ -24,7 +24,7 @@ fn so_it_does_through_the_rendezvous() {
 }
 
 #[test]
-fn so_it_does_in_checked_mode_and_in_a_part_of_a_communicator() {
+fn every_collective_is_right_in_checked_mode_and_in_a_part_of_a_communicator() {
     each(
         5,
         |options| options.is_checked = true,

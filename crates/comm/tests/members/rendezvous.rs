@@ -97,7 +97,7 @@ fn a_first_collective_opens_no_connection() {
 }
 
 #[test]
-fn one_that_is_closed_tells_who_waits_and_who_comes_later() {
+fn a_closed_rendezvous_tells_waiting_and_later_members() {
     let server = rendezvous();
     let options = options(&server, "closed", 3);
     scope(|scope| {
@@ -220,7 +220,7 @@ fn a_rank_that_is_taken_and_another_size_are_refused_at_once() {
 }
 
 #[test]
-fn another_secret_is_refused_and_told_on_both_sides() {
+fn a_different_secret_is_refused_and_reported_on_both_sides() {
     let server = rendezvous();
     let mut stranger = options(&server, "secret", 1);
     stranger.secret = Secret::new(b"another secret of tests").expect("23 bytes");

@@ -148,7 +148,7 @@ fn a_record_behind_long_damage_is_found_wherever_it_begins() {
 }
 
 #[test]
-fn one_at_a_time_writes_and_others_may_read() {
+fn one_program_writes_a_checkpoint_while_others_read() {
     let (_folder, path) = folder();
     let (mut writer, _) = Checkpoint::open(&path).expect("opens");
     match Checkpoint::open(&path) {

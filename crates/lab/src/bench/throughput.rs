@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_invocations_are_issued_as_are_recorded() {
+    fn every_issued_invocation_is_recorded() {
         assert_eq!(turns(BLOCK, 3).sum::<usize>(), BLOCK);
         assert_eq!(turns(7, 3).collect::<Vec<_>>(), [3, 3, 1]);
         assert_eq!(turns(2, 3).collect::<Vec<_>>(), [2]);

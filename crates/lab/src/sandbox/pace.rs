@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_is_within_it_after_few_rounds() {
+    fn a_harmless_flood_is_within_the_pace_after_few_rounds() {
         assert_eq!(judged(std::iter::repeat(beside(100, 140, 100))), (ROUNDS, false));
     }
 

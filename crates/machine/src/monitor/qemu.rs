@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_moved_when_it_says_so() {
+    fn a_migration_ends_when_the_machine_reports_it() {
         let moved = |status: &str| format!(r#"{{"event": "MIGRATION", "data": {{"status": "{status}"}}}}"#);
         let mut qemu = says(&[&moved("setup"), &moved("active"), &moved("completed")]);
         assert_eq!(qemu.await_migration(), Ok(()));

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn one_reads_the_store_and_everybody_else_from_another_two_at_most() {
+    fn one_agent_reads_the_store_and_each_serves_at_most_two_others() {
         let images = ImageTrees::default();
         let above: Vec<_> = (0..1000).map(|who| ask(&images, who, None, &[])).collect();
         assert_eq!(above[..5], [None, Some(0), Some(0), Some(1), Some(1)]);

@@ -290,7 +290,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn a_stranger_gets_nothing_but_the_way_to_say_who_it_is() {
+async fn a_stranger_can_only_authenticate() {
     let site = Site::new(TenantPolicy::Open).await;
     let channel = site.stranger();
     let mut client = ManagerClient::new(channel.clone());

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 #[tokio::test]
-async fn the_tenant_is_who_the_kernel_says_and_defaults_are_filled_in() {
+async fn the_kernel_names_the_tenant_and_defaults_are_filled_in() {
     let mut scene = TestManager::new().await;
     let agent = scene.agent(1, 2).await;
     let request = AcquireRequest {

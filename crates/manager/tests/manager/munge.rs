@@ -144,7 +144,7 @@ async fn a_fresh_credential_for_something_else_is_refused() {
 }
 
 #[tokio::test]
-async fn another_clusters_key_opens_nothing() {
+async fn a_key_of_another_cluster_is_refused() {
     let (Some(munged), Some(foreign)) = (Munged::start(), Munged::start()) else {
         return;
     };

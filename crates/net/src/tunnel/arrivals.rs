@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_tenant_leaves_room_for_others_and_gets_back_what_it_gave_up() {
+    async fn a_tenant_leaves_room_for_others_and_regains_freed_room() {
         let arrivals = Arrivals::new(4 * KIB, 2 * KIB);
         let first = made(&arrivals, "alice", 2 * KIB).await.expect("free");
         assert!(made(&arrivals, "alice", 1).await.is_none(), "more than its part");

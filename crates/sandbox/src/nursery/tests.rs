@@ -251,7 +251,7 @@ async fn ends_are_told_as_outside() {
 }
 
 #[tokio::test]
-async fn everything_that_it_started_goes_with_it() {
+async fn processes_started_in_a_sandbox_end_with_it() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };
@@ -302,7 +302,7 @@ async fn limits_hold() {
 }
 
 #[tokio::test]
-async fn a_lease_s_limits_come_with_it() {
+async fn limits_of_a_lease_apply_to_its_sandbox() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };

@@ -132,7 +132,7 @@ fn a_candidate_waits_for_a_living_leader_and_leads_once_it_has_left() {
 
 /// Stops the leader's process outside a transaction, and within one, whose locks the server releases.
 #[test]
-fn a_silent_leader_is_replaced_and_learns_it() {
+fn a_silent_leader_is_replaced_and_is_told() {
     for at in [WriterMoment::AfterAnswers, WriterMoment::BeforeCommit] {
         let Some(database) = server::new_database() else {
             return;

@@ -36,7 +36,7 @@ fn key(id: &str, tenant: &str) -> KeyRecord {
 }
 
 #[test]
-fn a_tenant_is_what_was_last_said_of_it() {
+fn the_last_update_of_a_tenant_counts() {
     for scene in stores(limits()) {
         let store = &scene.store;
         assert_eq!(store.tenants().unwrap(), [], "{}", scene.name);

@@ -73,7 +73,7 @@ fn redis_that_refuses_is_an_error_that_says_what_to_do_and_no_password() {
 }
 
 #[test]
-fn a_redis_user_who_may_not_write_is_told_so() {
+fn a_redis_user_without_write_permission_gets_an_error() {
     let weak = ["--user", "weak", "on", ">weak-password", "~*", "+@read", "+@connection"];
     let Some(redis) = Redis::start_with(&weak) else {
         return;

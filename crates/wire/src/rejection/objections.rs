@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_bounded() {
+    fn objections_are_bounded() {
         let mut objections = Objections::default();
         for node in 0..1000 {
             objections.add(&node.to_string(), rejected(&"ä".repeat(REASON_BYTES_MAX)));

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_the_secret_claims_and_delivers() {
+    fn only_the_holder_of_the_secret_claims_and_delivers() {
         let (secret, other) = (ResultSecret([9; 32]), ResultSecret([8; 32]));
         let ours = exchange(&secret);
         assert!(ours.accepts(&ours.claim()));

@@ -124,7 +124,7 @@ fn a_state_in_use_is_given_to_no_other_lease_and_the_error_names_its_lease() {
 }
 
 #[test]
-fn of_many_who_take_one_state_one_gets_it() {
+fn only_one_of_many_leases_gets_a_state() {
     let (_folder, options) = scene();
     save(&options, b"weights");
     let got = std::sync::atomic::AtomicUsize::new(0);

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_up_to_a_directory_and_the_next_after_it() {
+    fn a_directory_has_one_up_at_a_time() {
         let parent = tempfile::tempdir().unwrap();
         let dir = RuntimeDir::at(&parent.path().join("run")).unwrap();
         let first = UpLock::take(&dir).unwrap();

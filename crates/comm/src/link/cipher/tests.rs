@@ -71,7 +71,7 @@ fn both_sides_prove_the_secret_and_what_comes_behind_is_kept() {
 }
 
 #[test]
-fn another_secret_is_told() {
+fn a_different_secret_is_reported() {
     let (_, first) = Initiator::new(&secret(1), &greeting(&secret(1)), b"").expect("a handshake");
     let refused = Responder::new().read(&first, &rules(&[secret(2)])).err();
     assert_eq!(refused, Some(HandshakeError::Refuse(Verdict::OtherSecret)));

@@ -206,7 +206,7 @@ fn a_member_that_finishes_because_another_one_failed_reports_the_failure_first()
 }
 
 #[test]
-fn a_member_that_others_take_for_failed_is_told_so() {
+fn a_member_that_others_consider_failed_learns_it() {
     let mut net = Net::new(3, seed());
     let receive = net.receive(2, Pattern::of(1, 0), &TransferMemory::zeroed(1));
     let to_self = net.send(2, 2, 0, vec![0; 5000]);

@@ -84,7 +84,7 @@ fn the_next_of_one_name_are_another_group() {
 }
 
 #[test]
-fn one_name_of_two_secrets_is_two_names() {
+fn groups_of_one_name_and_two_secrets_are_separate() {
     let mut book = Matchmaker::new(10, true);
     let now = Instant::now();
     assert!(book.join(KEY, 1, asks(1, 2, Some(0)), None, now, group(1)).is_empty());
@@ -251,7 +251,7 @@ fn remaining_members_do_not_wait_for_ever() {
 }
 
 #[test]
-fn newcomers_meet_those_whose_group_grows_and_no_new_group() {
+fn newcomers_join_a_growing_group_and_no_new_one() {
     let mut book = Matchmaker::new(10, false);
     let now = Instant::now();
     let growth = |guest, rank| Join {

@@ -183,7 +183,7 @@ fn a_member_that_does_not_reach_the_second_port_is_admitted_without_it() {
 }
 
 #[test]
-fn losses_that_both_hear_of_at_once_do_not_part_them() {
+fn a_loss_that_both_members_learn_at_once_does_not_separate_them() {
     for is_hidden in [false, true] {
         let server = server(0);
         let mut guests = [0, 1].map(|rank| rest(&server, rank, is_hidden));

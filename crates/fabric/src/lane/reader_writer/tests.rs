@@ -206,7 +206,7 @@ fn only_the_memory_that_was_meant_is_opened() {
 
 #[cfg(not(miri))]
 #[test]
-fn a_bell_wakes_who_sleeps_and_costs_nothing_otherwise() {
+fn a_bell_wakes_a_sleeping_reader_and_is_not_rung_otherwise() {
     use crate::lane::{Bell, PeerBell};
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     let mut bell = Bell::create(5).expect("memory");

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_boots_with_its_program_and_what_that_is_linked_with() {
+    fn the_initial_file_system_has_the_program_and_its_libraries() {
         let linked = linked_with(Path::new("/bin/echo")).unwrap();
         assert!(linked.iter().any(|path| path.to_string_lossy().contains("libc.")));
         assert!(linked.iter().any(|path| path.to_string_lossy().contains("ld-")));

@@ -65,7 +65,7 @@ fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
 }
 
 #[test]
-fn the_first_gpus_stay_and_who_holds_others_goes_by_the_notice() {
+fn the_first_gpus_stay_and_holders_of_others_leave_by_the_notice() {
     let mut book = LeaseBook::new(0..3, 0).with_gpus(3);
     for number in 1..=3_u64 {
         let spec = LeaseSpec {

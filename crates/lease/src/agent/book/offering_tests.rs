@@ -14,7 +14,7 @@ fn offer(cores: OfferedCores, until: Duration) -> BookEvent {
 }
 
 #[test]
-fn a_node_that_shrinks_gives_free_cores_first_and_drains_who_holds_the_rest() {
+fn a_shrinking_node_gives_free_cores_first_and_drains_holders_of_the_rest() {
     let mut book = LeaseBook::new(0..4, 0);
     granted(&mut book, 1, request(2, 1), Duration::ZERO);
     let young = granted(&mut book, 2, request(1, 1), SECOND);

@@ -62,7 +62,7 @@ fn told(words: &[Rejection]) -> Rejection {
 }
 
 #[test]
-fn one_agent_that_may_serve_it_later_is_reason_to_wait_in_any_order_of_requests() {
+fn a_request_waits_if_one_agent_may_serve_it_later() {
     let (never, capacity) = (
         no_sandbox("no crun"),
         Rejection::NoCapacity {
@@ -108,7 +108,7 @@ fn agents_that_the_client_has_tried_are_not_asked_and_none_is_waited_for_beyond_
 }
 
 #[test]
-fn too_small_offers_are_no_reason_of_an_agent() {
+fn an_agent_with_too_few_cores_counts_as_no_capacity() {
     let mut cluster = cluster(&[2]);
     let actions = acquire(&mut cluster, wanted(TENANT, LeaseSpec::exclusive(3, 1)), &[]);
     assert!(matches!(refused(&actions).1, Rejection::NoCapacity { asked: 3, .. }));

@@ -211,7 +211,7 @@ fn no_agent_is_asked_for_more_than_all_agents_together_offer() {
 }
 
 #[test]
-fn one_agent_is_asked_for_no_part_of_what_only_all_of_it_would_be() {
+fn no_agent_is_asked_for_a_part_that_needs_all_its_cores() {
     let mut cluster = cluster(&[4]);
     // The manager believes that two of the four cores are free; a third one was released just now.
     let (ask, ..) = asked(&acquire(&mut cluster, 2, 1, 2));
@@ -269,7 +269,7 @@ fn room_that_another_lease_took_meanwhile_ends_the_request_and_its_parts_are_not
 }
 
 #[test]
-fn as_many_as_are_enough_are_handed_out() {
+fn only_enough_parts_are_granted() {
     let mut cluster = cluster(&[4, 2]);
     let (first, ..) = asked(&acquire(&mut cluster, 3, 2, 2));
     let (second, ..) = asked(&cluster.step(grants(first, 0), Duration::ZERO));

@@ -17,7 +17,7 @@ fn node(files: &FileServer, path: &Path) -> INodeNo {
 }
 
 #[test]
-fn files_are_read_written_and_changed_by_those_who_may() {
+fn files_are_read_and_written_by_permitted_users() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("data"), b"some bytes").expect("written");
     let own = [folder.path().to_owned()];
@@ -78,7 +78,7 @@ fn unchanging_entries_are_cached_long_and_links_are_not_followed() {
 }
 
 #[test]
-fn of_the_monitor_s_own_folders_nothing_is_served_by_no_way() {
+fn no_file_of_the_monitor_s_own_folders_is_served() {
     let folder = tempfile::tempdir().expect("a folder");
     let shown = folder.path().join("shown");
     fs::create_dir(&shown).expect("made");

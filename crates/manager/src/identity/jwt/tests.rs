@@ -171,7 +171,7 @@ fn the_same_subject_of_another_issuer_is_another_member() {
 }
 
 #[test]
-fn a_subject_without_an_issuer_is_that_of_the_only_one() {
+fn a_subject_without_an_issuer_belongs_to_the_only_issuer() {
     let scene = Scene::new("");
     let subject = scene.issuers.check(&scene.ed(&claims())).expect("good");
     let qualified = format!("jwt:{ISSUER}#alice@example.org");

@@ -161,7 +161,7 @@ async fn a_way_to_storage_is_one_port_of_a_network_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_network_is_there_only_for_who_asks_and_where_the_site_lets_it() {
+async fn a_sandbox_has_a_network_only_if_requested_and_permitted() {
     let asking = WorkerReach {
         network: true,
         ..WorkerReach::default()

@@ -199,7 +199,7 @@ async fn a_dead_zygote_leaves_its_workers_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_no_zygote_forks_nothing_and_says_so() {
+async fn a_program_that_is_no_zygote_is_reported() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };
