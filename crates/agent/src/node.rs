@@ -213,7 +213,7 @@ impl Node {
                     let incarnation = Incarnation::new(worker, epoch, (cores, gpus), keeping);
                     let incarnation = Arc::new(incarnation);
                     lease.place(Arc::clone(&incarnation));
-                    tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(&self.supply), lease.served()));
+                    tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(&self.supply), lease.served_lease()));
                 }
             }
             BookAction::MoveWorker {
@@ -224,7 +224,7 @@ impl Node {
                 {
                     incarnation.begin_move(core);
                     let (book, supply) = (Arc::clone(self), Arc::clone(&self.supply));
-                    tokio::spawn(incarnation.change_core(core, book, supply, lease.served()));
+                    tokio::spawn(incarnation.change_core(core, book, supply, lease.served_lease()));
                 }
             }
             BookAction::KillWorker {
@@ -240,7 +240,7 @@ impl Node {
                     incarnation.kill(KillReason::LeaseEnded(reason));
                 }
             }
-            BookAction::TellWorkerDied {
+            BookAction::ReportWorkerDeath {
                 lease,
                 worker,
                 epoch,
@@ -255,7 +255,7 @@ impl Node {
                         epoch,
                         cause,
                         output,
-                        begun: incarnation.begun(),
+                        begun: incarnation.last_invocations(),
                     };
                     let outboxes = sessions.iter().filter_map(|session| tables.outboxes.get(session));
                     outboxes.for_each(|outbox| outbox.tell(reply.clone(), Vec::new()));
@@ -303,7 +303,7 @@ impl Node {
 
     /// Notes that the total of an ended lease of this run is owed to the manager.
     fn owe(&self, tables: &mut NodeState, lease: LeaseId) {
-        let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
+        let ended = tables.book.ended_leases().rev().find(|ended| ended.id == lease);
         let Some(total) = ended.map(|ended| FinalTotal::of(ended, self.identity.boot)) else {
             return;
         };
@@ -318,7 +318,7 @@ impl Node {
     pub fn owe_again(&self) {
         let mut guard = self.tables();
         let tables = &mut *guard;
-        for ended in tables.book.ended() {
+        for ended in tables.book.ended_leases() {
             // A total that does not fit is not in the book any more either.
             let _ = tables.outstanding.owe(FinalTotal::of(ended, self.identity.boot));
         }

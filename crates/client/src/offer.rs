@@ -162,7 +162,7 @@ impl Offer {
             if self.published.load(Ordering::Relaxed) {
                 let manager = ManagerConnection::of(&holder.plan.options)?;
                 if let Err(error) = manager.withdraw_offer(lease.to_string(), delegation).await {
-                    tracing::debug!(%lease, %error, "an offer that opens nothing any more is still listed");
+                    tracing::debug!(%lease, %error, "an offer whose lease has ended is still listed");
                 }
             }
             revoked

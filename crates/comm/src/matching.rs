@@ -200,7 +200,7 @@ impl<P, M> Matching<P, M> {
     }
 
     /// All messages that no receive has asked for, the oldest first.
-    pub fn kept(&mut self) -> impl Iterator<Item = (Rank, &mut M)> {
+    pub fn kept_messages(&mut self) -> impl Iterator<Item = (Rank, &mut M)> {
         let mut all: Vec<_> = self
             .kept
             .iter_mut()

@@ -66,7 +66,7 @@ impl Neighbour {
     }
 
     /// Places of its secrets: environment variables of attempts, without their prefix.
-    pub fn given(&self) -> &[(String, String)] {
+    pub fn secret_places(&self) -> &[(String, String)] {
         &self.given
     }
 

@@ -23,7 +23,7 @@ fn token(test: &str) -> String {
 }
 
 fn given(neighbour: &Neighbour, name: &str) -> String {
-    let found = neighbour.given().iter().find(|(known, _)| known == name);
+    let found = neighbour.secret_places().iter().find(|(known, _)| known == name);
     found.unwrap_or_else(|| panic!("no {name}")).1.clone()
 }
 

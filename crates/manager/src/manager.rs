@@ -151,11 +151,11 @@ impl Manager {
     /// Stops the manager: requests under way get a moment to finish, then the socket is removed. Returns after that.
     pub async fn shutdown(&self) {
         self.stop.send_replace(true);
-        self.stopped().await;
+        self.wait_until_stopped().await;
     }
 
     /// Returns once the manager has stopped serving.
-    pub async fn stopped(&self) {
+    pub async fn wait_until_stopped(&self) {
         wait_for(self.stopped.clone()).await;
     }
 }

@@ -80,7 +80,7 @@ fn record(tenant: Tenant) -> Result<TenantRecord, Rejection> {
 }
 
 fn message(state: &ManagerState, tenant: TenantRecord) -> Tenant {
-    let (held_leases, held) = state.machine().cluster.held(&tenant.name);
+    let (held_leases, held) = state.machine().cluster.holdings_of(&tenant.name);
     Tenant {
         used_core_seconds: state.directory.core_seconds(&tenant.name),
         held_leases,

@@ -303,7 +303,7 @@ impl Process {
 
     /// Resolves when it is gone and reaped. The future does not keep the process alive: dropping the [`Process`] kills
     /// it.
-    pub fn gone(&self) -> impl Future<Output = ()> + use<> {
+    pub fn wait_until_gone(&self) -> impl Future<Output = ()> + use<> {
         let mut exit = self.exit.clone();
         async move {
             // An error means that the runtime is shutting down.

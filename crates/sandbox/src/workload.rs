@@ -57,7 +57,7 @@ pub struct Program {
     /// everything.
     pub mounts: Vec<Mount>,
     /// Resource that the program needs as long as it runs, such as the mount that it is on. Not to be dropped before
-    /// [`Process::gone`](crate::Process::gone).
+    /// [`Process::wait_until_gone`](crate::Process::wait_until_gone).
     pub held: KeepAlive,
 }
 

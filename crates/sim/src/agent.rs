@@ -251,7 +251,7 @@ impl AgentNode {
         let Some(process) = self.process.as_mut() else {
             return Ok(());
         };
-        let due = [process.book.next_expiry(), process.membership.due()];
+        let due = [process.book.next_expiry(), process.membership.next_step()];
         if let Some(due) = due.into_iter().flatten().min() {
             let at = process.clock.true_time(due).max(site.now);
             if process.wake.is_none_or(|wake| at < wake) {
@@ -339,7 +339,7 @@ impl AgentNode {
             } => {
                 self.workers.kill(lease, worker, epoch, site);
             }
-            BookAction::TellWorkerDied {
+            BookAction::ReportWorkerDeath {
                 worker,
                 epoch,
                 sessions,

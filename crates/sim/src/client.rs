@@ -423,7 +423,7 @@ impl ClientProcess {
         self.renew(node, RenewalEvent::Tick, site);
         self.step_hold(node, now, site);
         let due = [
-            self.acquisition.as_ref().and_then(Acquisition::due),
+            self.acquisition.as_ref().and_then(Acquisition::next_step),
             self.hold.due(now),
             self.idle_until(),
             self.paused_until,

@@ -81,7 +81,7 @@ impl Hold {
                     SlotState::Connecting { until: at } | SlotState::Closed { again: at } => Some(at),
                     SlotState::Open(_) => None,
                 });
-                slots.chain(held.renewal.due()).min().map(|due| due.max(now))
+                slots.chain(held.renewal.next_step()).min().map(|due| due.max(now))
             }
         }
     }

@@ -356,7 +356,7 @@ impl ManagerNode {
         }
         let promises = matches!(
             answer,
-            ClusterAnswer::Heard { known: true } | ClusterAnswer::Released { .. }
+            ClusterAnswer::HeartbeatAnswered { known: true } | ClusterAnswer::Released { .. }
         );
         for (key, usage) in caller.carried.iter().filter(|_| promises) {
             let durable = self.durable.usage(*key);
@@ -370,7 +370,7 @@ impl ManagerNode {
         let response = match answer {
             ClusterAnswer::Registered => Response::Registered { ledger: LEDGER },
             ClusterAnswer::Challenged { challenge } => Response::Challenged(challenge),
-            ClusterAnswer::Heard { known } => Response::Heard {
+            ClusterAnswer::HeartbeatAnswered { known } => Response::Heard {
                 known,
                 totals_every: TOTALS_EVERY.mul_f64(site.random.random()),
             },

@@ -180,7 +180,7 @@ impl<'a> Biller<'a> {
     /// reported some seconds after their lease, so at the start of a range usage of a function can be reported whose
     /// lease reported it before the range. Such excess is left off the bill, so that the lines add up to the tenant's
     /// line.
-    pub(crate) fn done(mut self) -> Bill {
+    pub(crate) fn complete(mut self) -> Bill {
         for (tenant, attributed) in &self.attributed {
             let key = (tenant.clone(), String::new(), None, None);
             let mut all = FunctionUse::default();

@@ -411,7 +411,7 @@ impl Store for MemoryStore {
         for (tenant, (usage, memory)) in &state.folded {
             biller.add_folded(tenant, *usage, *memory)?;
         }
-        Ok(biller.done())
+        Ok(biller.complete())
     }
 
     fn audit(&self, now_ms: u64) -> Result<Audit, StoreError> {

@@ -47,7 +47,7 @@ impl Board {
     }
 
     /// Words to a member from this number on; skips those that are no frames.
-    pub(crate) fn said(&self, to: Rank, heard: u64) -> Vec<MemberFrame> {
+    pub(crate) fn frames_for(&self, to: Rank, heard: u64) -> Vec<MemberFrame> {
         let words = (self.first..).zip(&self.words);
         words
             .filter(|(number, (_, ranks))| *number >= heard && ranks.contains(&to))
@@ -145,10 +145,10 @@ mod tests {
         assert_eq!(board.words.len(), 1);
         board.say(1, &lost(5));
         board.say(2, &lost(4));
-        assert_eq!(board.said(1, 0), [lost(4), lost(5)]);
-        assert_eq!(board.said(1, 1), [lost(5)]);
-        assert_eq!(board.said(2, 0), [lost(4), lost(4)]);
-        assert_eq!(board.said(3, 1), []);
+        assert_eq!(board.frames_for(1, 0), [lost(4), lost(5)]);
+        assert_eq!(board.frames_for(1, 1), [lost(5)]);
+        assert_eq!(board.frames_for(2, 0), [lost(4), lost(4)]);
+        assert_eq!(board.frames_for(3, 1), []);
     }
 
     #[test]
@@ -162,11 +162,11 @@ mod tests {
         // Rank 1 has read on; a word that is said now must not join one that rank 1 has passed.
         let heard = board.end();
         board.say(3, &word(8));
-        assert_eq!(board.said(3, heard), [word(8)]);
+        assert_eq!(board.frames_for(3, heard), [word(8)]);
         board.take_down(|number, rank| rank == 1 && number < heard);
         assert!(board.has(&word(7)) && board.first == 0, "rank 2 has not heard it");
         board.take_down(|number, _| number < heard);
         assert!(!board.has(&word(7)) && board.words.len() == 1);
-        assert_eq!(board.said(3, heard), [word(8)]);
+        assert_eq!(board.frames_for(3, heard), [word(8)]);
     }
 }

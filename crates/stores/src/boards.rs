@@ -294,7 +294,7 @@ impl Boards {
             if self.is_seen_leaving && !self.others[rank as usize].has_parted && !self.is_needed_by(rank) {
                 self.others[rank as usize].has_parted = true;
                 let frame = MemberFrame::Farewell;
-                events.push(CourierEvent::Word { from: rank, frame });
+                events.push(CourierEvent::Frame { from: rank, frame });
             }
         }
         self.take_down();
@@ -354,7 +354,7 @@ impl Boards {
             other.changed = now;
         }
         let heard = self.own.heard.get(&rank).copied().unwrap_or(0);
-        let words = board.said(me, heard);
+        let words = board.frames_for(me, heard);
         if !words.is_empty() {
             self.own.heard.insert(rank, board.end());
         }
@@ -363,7 +363,7 @@ impl Boards {
                 self.is_untidy = true;
                 // A member that gives up says nothing after that, so no member waits for it to leave.
                 other.is_lost |= matches!(frame, MemberFrame::Lost { rank: gone, .. } if gone == rank);
-                events.push(CourierEvent::Word { from: rank, frame });
+                events.push(CourierEvent::Frame { from: rank, frame });
                 continue;
             };
             other.quit.insert(context);

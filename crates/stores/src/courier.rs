@@ -175,7 +175,7 @@ impl<S: LinkStore> Courier<S> {
                 let outlived = lock(&self.boards).forget(context);
                 self.mark_for_removal(outlived);
             }
-            CourierRequest::Word { to, frame } => {
+            CourierRequest::Frame { to, frame } => {
                 let mut boards = lock(&self.boards);
                 match frame {
                     MemberFrame::Goodbye => boards.say_goodbye(),

@@ -182,7 +182,7 @@ impl Link for StoreLink {
             return;
         }
         self.shared.note_unwritten();
-        self.shared.request(CourierRequest::Word { to, frame: *frame });
+        self.shared.request(CourierRequest::Frame { to, frame: *frame });
     }
 
     fn store(&mut self, order: StoreOrder) {
@@ -202,7 +202,7 @@ impl Link for StoreLink {
                 CourierEvent::CannotSend(send) => self.unsendable.push_back(send),
                 CourierEvent::Object { get, head, first } => sink.object(get, head, first),
                 CourierEvent::RestRead { get, is_written } => sink.rest_read(get, is_written),
-                CourierEvent::Word { from, frame } => {
+                CourierEvent::Frame { from, frame } => {
                     // A word has no body, so there is no place in the sink to write to. A word that is not allowed does
                     // not end the link.
                     let _ = sink.frame(from, frame);

@@ -20,8 +20,8 @@ pub(crate) enum CourierRequest {
         members: Arc<[Rank]>,
         body: Vec<u8>,
     },
-    /// Word for the board.
-    Word {
+    /// Frame for the board.
+    Frame {
         to: Rank,
         frame: MemberFrame,
     },
@@ -32,7 +32,7 @@ impl CourierRequest {
     pub(crate) fn is_write(&self) -> bool {
         matches!(
             self,
-            Self::Order(StoreOrder::Put { .. }) | Self::Copied { .. } | Self::Word { .. }
+            Self::Order(StoreOrder::Put { .. }) | Self::Copied { .. } | Self::Frame { .. }
         )
     }
 }
@@ -50,7 +50,7 @@ pub(crate) enum CourierEvent {
         get: Key,
         is_written: bool,
     },
-    Word {
+    Frame {
         from: Rank,
         frame: MemberFrame,
     },

@@ -6,7 +6,7 @@
 use crate::function::arguments::{ClientRegion, Regions, SlotChannel};
 use crate::host::set_reached_at;
 use crate::lease::WorkerLease;
-use crate::slot::mailbox::{ConnectionId, Letter};
+use crate::slot::mailbox::{ConnectionId, SlotMessage};
 use hotlease_fabric::channel::{RequestRing, WorkerChannel};
 use hotlease_fabric::memory::{Memory, MemoryError};
 use hotlease_fabric::ofi::{OfiError, PortPeer};
@@ -124,7 +124,7 @@ impl ClientConnection {
             lease.channels[slot] -= 1;
         }
         for slot in &lease.slots {
-            slot.put(Letter::Disconnected(self.id));
+            slot.put(SlotMessage::Disconnected(self.id));
         }
     }
 
@@ -178,8 +178,8 @@ impl ClientConnection {
     fn serve_channel(&mut self, lease: &mut WorkerLease, slot: usize, channel: SlotChannel) {
         lease.channels[slot] += 1;
         self.channels.push(slot);
-        let letter = Letter::Channel(self.id, Box::new(channel), self.regions.clone());
-        lease.slots[slot].put(letter);
+        let message = SlotMessage::Channel(self.id, Box::new(channel), self.regions.clone());
+        lease.slots[slot].put(message);
     }
 
     fn link(
@@ -248,7 +248,7 @@ impl ClientConnection {
         let slots = lease.slots.len() as u16;
         let mailbox = lease.slots.get(usize::from(slot.0));
         let mailbox = mailbox.ok_or(Rejection::UnknownSlot { index: slot.0, slots })?;
-        mailbox.put(Letter::Seat(Box::new(seat)));
+        mailbox.put(SlotMessage::Seat(Box::new(seat)));
         Ok((ConnectionReply::Done, Vec::new()))
     }
 
@@ -280,7 +280,7 @@ impl ClientConnection {
         let region = region()?;
         self.regions.insert(id, region.clone());
         for slot in &lease.slots {
-            slot.put(Letter::Region(self.id, id, region.clone()));
+            slot.put(SlotMessage::Region(self.id, id, region.clone()));
         }
         Ok((ConnectionReply::Done, Vec::new()))
     }
@@ -290,7 +290,7 @@ impl ClientConnection {
             return Err(bad_request(format!("buffer {region} is not registered")));
         }
         for slot in &lease.slots {
-            slot.put(Letter::Forget(self.id, region));
+            slot.put(SlotMessage::Forget(self.id, region));
         }
         Ok((ConnectionReply::Done, Vec::new()))
     }

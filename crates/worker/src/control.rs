@@ -9,7 +9,7 @@ use crate::program::{STACK_BYTES, SlotThreads, WorkerProgram, spawn};
 use crate::shared_place::{SharedPlace, only};
 use crate::slot::core::{OwnCore, SharedCore};
 use crate::slot::idle::{self, IdlePolicy};
-use crate::slot::mailbox::{ConnectionId, Letter, Mailbox};
+use crate::slot::mailbox::{ConnectionId, Mailbox, SlotMessage};
 use crate::slot::{Slot, WorkerShared};
 use crate::state::{self, StateKeeper};
 use crate::watchdog::Watchdog;
@@ -118,7 +118,7 @@ fn execute(
             // The state belongs to the program that hosts the worker, or else to its one library.
             lease.keeper = lease.keeper.take().or(hooks.map(StateKeeper::Library));
             for slot in &lease.slots {
-                slot.put(Letter::Functions(functions.clone()));
+                slot.put(SlotMessage::Functions(functions.clone()));
             }
         }
         (WorkerOrder::Introduce { lent }, Some(lease)) => {
@@ -250,7 +250,7 @@ fn configure(
     for (index, core) in (0..slots).zip(cores) {
         let mailbox = Arc::new(Mailbox::new()?);
         if program.functions.len() > 0 {
-            mailbox.put(Letter::Functions(program.functions.clone()));
+            mailbox.put(SlotMessage::Functions(program.functions.clone()));
         }
         let idle = IdlePolicy::new(polling, hot_budget_ns, |ns| clock.ticks(ns));
         let slot = (index, shared.clone(), mailbox.clone(), idle);

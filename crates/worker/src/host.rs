@@ -5,7 +5,7 @@
 
 use crate::function::library::FunctionTable;
 use crate::program::{SlotLoop, SlotThreads, WorkerProgram};
-use crate::slot::mailbox::{Letter, Mailbox};
+use crate::slot::mailbox::{Mailbox, SlotMessage};
 use crate::state::StateFunctions;
 use crate::{HostFunction, Worker, obey};
 use std::io;
@@ -76,6 +76,6 @@ pub(crate) fn set_reached_at(host: IpAddr) {
 /// Requests that wait behind it are not run, and their clients are told so.
 pub fn exit_after_reply(status: i32) {
     if let Some(mailbox) = MAILBOX.get() {
-        mailbox.put(Letter::Leave(status));
+        mailbox.put(SlotMessage::Leave(status));
     }
 }

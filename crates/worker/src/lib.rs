@@ -20,7 +20,7 @@
 //! | `slot/landing` | landing buffers: data of a client on another host during a call |
 //! | `slot/sleep` | sleeping on ports |
 //! | `slot/idle` | idle policy: how long a slot polls before it sleeps |
-//! | `slot/mailbox` | letters from the main thread to a slot |
+//! | `slot/mailbox` | messages from the main thread to a slot |
 //! | `lease` | what is there once the worker is assigned to a lease |
 //! | `program` | the worker's program, and the threads that slots run on |
 //! | `ports` | the slots' ports, for clients on other hosts |

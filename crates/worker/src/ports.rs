@@ -3,7 +3,7 @@
 //! libfabric is loaded when the first client from another host asks for a port, so that a worker which serves only its
 //! own node never maps it.
 
-use crate::slot::mailbox::{Letter, Mailbox};
+use crate::slot::mailbox::{Mailbox, SlotMessage};
 use hotlease_fabric::ofi::{Libfabric, OfiError, Port, PortOptions, providers};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -51,7 +51,7 @@ impl SlotPorts {
         self.library = Some(library.clone());
         let port = Port::open_with(&providers::find_provider(&library, provider, host)?, self.options)?;
         self.ports[slot].insert(port.provider(), port.clone());
-        mailbox.put(Letter::Port(port.clone()));
+        mailbox.put(SlotMessage::Port(port.clone()));
         Ok(port)
     }
 }

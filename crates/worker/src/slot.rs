@@ -21,7 +21,7 @@ use crate::function::library::{FunctionTable, LoadedFunction};
 use crate::slot::core::Core;
 use crate::slot::idle::IdlePolicy;
 use crate::slot::landing::{KEPT_FOR, LandingBuffers};
-use crate::slot::mailbox::{ConnectionId, Letter, Mailbox};
+use crate::slot::mailbox::{ConnectionId, Mailbox, SlotMessage};
 use crate::watchdog::Watchdog;
 use hotlease_fabric::channel::CheckedRequest;
 use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
@@ -186,7 +186,7 @@ impl<C: Core> Slot<C> {
                 self.serve(position, &request);
                 self.last = position;
                 served = true;
-                // Reads mail before it serves the next client: a letter may end the process.
+                // Reads mail before it serves the next client: a message may end the process.
                 if position + 1 < self.clients.len() && self.mailbox.has_mail() {
                     break;
                 }
@@ -284,9 +284,9 @@ impl<C: Core> Slot<C> {
     #[cold]
     #[inline(never)]
     fn read_mail(&mut self) {
-        for letter in self.mailbox.take() {
-            match letter {
-                Letter::Channel(connection, channel, regions) => {
+        for message in self.mailbox.take() {
+            match message {
+                SlotMessage::Channel(connection, channel, regions) => {
                     self.clients.push(SlotClient {
                         connection,
                         channel,
@@ -295,28 +295,30 @@ impl<C: Core> Slot<C> {
                         closed: false,
                     });
                 }
-                Letter::Disconnected(connection) => self.clients_of(connection).for_each(|client| client.closed = true),
-                Letter::Region(connection, region, memory) => {
+                SlotMessage::Disconnected(connection) => {
+                    self.clients_of(connection).for_each(|client| client.closed = true)
+                }
+                SlotMessage::Region(connection, region, memory) => {
                     for client in self.clients_of(connection) {
                         client.regions.insert(region, memory.clone());
                     }
                 }
-                Letter::Forget(connection, region) => {
+                SlotMessage::Forget(connection, region) => {
                     for client in self.clients_of(connection) {
                         client.regions.remove(&region);
                     }
                 }
-                Letter::Functions(functions) => {
+                SlotMessage::Functions(functions) => {
                     self.rows.resize(functions.len(), None);
                     self.functions = functions;
                 }
-                Letter::Seat(seat) => self.context.set_seat(&seat),
-                Letter::Port(port) => {
+                SlotMessage::Seat(seat) => self.context.set_seat(&seat),
+                SlotMessage::Port(port) => {
                     // The new port replaces a failed one.
                     self.ports.retain(|old| old.provider() != port.provider());
                     self.ports.push(port);
                 }
-                Letter::Job(job) => {
+                SlotMessage::Job(job) => {
                     let serves_on = job(&mut self.context);
                     self.floats.restore();
                     if !serves_on {
@@ -326,7 +328,7 @@ impl<C: Core> Slot<C> {
                         }
                     }
                 }
-                Letter::Leave(status) => {
+                SlotMessage::Leave(status) => {
                     self.reject_waiting();
                     self.await_delivery();
                     crash::exit_now(status)
@@ -379,7 +381,7 @@ impl<C: Core> Slot<C> {
         if !self.shared.epoch.admits(header.epoch) {
             return Err(InvocationStatus::StaleEpoch);
         }
-        // Read before every look-up, and not only when one fails: the letter with a region or function is put before
+        // Read before every look-up, and not only when one fails: the message with a region or function is put before
         // the client may name it, but the table may still hold an earlier registration of the region, whose key is no
         // longer valid. The context may hold the slot's previous gang, which no request names.
         if self.mailbox.has_mail() {

@@ -5,7 +5,7 @@
 use crate::function::context::Context;
 use crate::function::state_hooks::StateHooks;
 use crate::function::state_pieces::StatePieces;
-use crate::slot::mailbox::{Letter, Mailbox};
+use crate::slot::mailbox::{Mailbox, SlotMessage};
 use std::fs::File;
 use std::sync::{Arc, mpsc};
 
@@ -63,7 +63,7 @@ pub(crate) fn run_on_slot(
         return Err("nothing in this worker says how its state is saved".into());
     };
     let (sender, done) = mpsc::sync_channel(1);
-    slot.put(Letter::Job(Box::new(move |context| {
+    slot.put(SlotMessage::Job(Box::new(move |context| {
         let (result, serves_on) = job(&keeper, context);
         // The receiver waits below.
         let _ = sender.send(result);

@@ -291,11 +291,11 @@ impl Agent {
     /// Stops the agent: all leases end, and when it returns no worker, socket or lock is left.
     pub async fn shutdown(&self) {
         self.stop.send_replace(true);
-        self.stopped().await;
+        self.wait_until_stopped().await;
     }
 
     /// Returns once the agent has stopped serving.
-    pub async fn stopped(&self) {
+    pub async fn wait_until_stopped(&self) {
         until_true(self.stopped.clone()).await;
     }
 }

@@ -76,7 +76,11 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     let mut workers = Vec::new();
     {
         let tables = node.tables();
-        for ended in tables.book.ended().filter(|ended| concerns(&ended.request.tenant)) {
+        for ended in tables
+            .book
+            .ended_leases()
+            .filter(|ended| concerns(&ended.request.tenant))
+        {
             leases.push(LeaseInfo {
                 start: node.supply.starts.of_ended(ended.id),
                 ..ended_lease(node, ended)
@@ -235,7 +239,7 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
             rss_bytes,
             usage: Some(incarnation.usage().into()),
             shared: lease.terms.is_shared(),
-            refused: incarnation.refused(),
+            refused: incarnation.refused_invocations(),
             gpus: incarnation.gpus.clone(),
             sandbox: lease.terms.sandbox.to_string(),
         });

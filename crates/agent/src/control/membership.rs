@@ -74,7 +74,7 @@ impl ManagerMembership {
         let mut machine = Machine::new(self.node.now());
         let (answers, mut answered) = mpsc::channel::<RequestResult>(ANSWERS_MAX);
         let mut leaving = false;
-        while let Some(due) = machine.due() {
+        while let Some(due) = machine.next_step() {
             let event = tokio::select! {
                 biased;
                 // An error says that the sender is gone, which means to stop.

@@ -196,7 +196,7 @@ impl SharedWorker {
             tenant: &self.lease.terms.request.tenant,
             computed: processor_time(self.pid),
             holds: holder == Some(self.pid),
-            refused: self.incarnation.refused(),
+            refused: self.incarnation.refused_invocations(),
         }
     }
 }

@@ -194,7 +194,7 @@ impl Storage {
         for place in &places {
             let store = open.site.store_of(asker.tenant, place);
             stores.push(store.ok_or_else(|| {
-                let granted = match &*open.site.granted(asker.tenant) {
+                let granted = match &*open.site.places_of(asker.tenant) {
                     [] => "none".to_owned(),
                     granted => granted.join(", "),
                 };

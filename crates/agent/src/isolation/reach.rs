@@ -210,7 +210,7 @@ impl Grants {
         let found = if is_own {
             declared(path.to_owned(), PathBuf::new(), PathBuf::new(), true)
         } else {
-            let mut granted: Vec<_> = self.granted(tenant).collect();
+            let mut granted: Vec<_> = self.grants_for(tenant).collect();
             // The longest granted path that fits comes first.
             granted.sort_by_key(|(_, trusted, own)| {
                 std::cmp::Reverse(trusted.components().count() + own.components().count())
@@ -232,7 +232,7 @@ impl Grants {
     }
 
     /// Grants that apply to this tenant.
-    fn granted(&self, tenant: &str) -> impl Iterator<Item = (&DirectoryGrant, PathBuf, PathBuf)> {
+    fn grants_for(&self, tenant: &str) -> impl Iterator<Item = (&DirectoryGrant, PathBuf, PathBuf)> {
         let of = move |grant| {
             let (trusted, own) = DirectoryGrant::of(grant, tenant)?;
             Some((grant, trusted, own))
@@ -242,7 +242,7 @@ impl Grants {
 
     fn not_granted(&self, directory: &grpc::Directory, tenant: &str) -> Rejection {
         let granted: Vec<String> = self
-            .granted(tenant)
+            .grants_for(tenant)
             .take(DIRECTORIES_MAX)
             .map(|(grant, trusted, own)| {
                 let how = if grant.writable { "to read and write" } else { "to read" };

@@ -60,7 +60,7 @@ impl ActiveLease {
     }
 
     /// Facts of the lease that each of its workers needs.
-    pub fn served(&self) -> ServedLease {
+    pub fn served_lease(&self) -> ServedLease {
         ServedLease {
             id: self.id,
             terms: Arc::clone(&self.terms),

@@ -205,7 +205,7 @@ impl Incarnation {
     }
 
     /// Invocations that found no core, as the worker reports it.
-    pub fn refused(&self) -> u64 {
+    pub fn refused_invocations(&self) -> u64 {
         let Some(block) = self.usage.get() else { return 0 };
         let refused = (0..block.slots()).map(|slot| block.read(slot).refused);
         refused.fold(0, u64::wrapping_add)
@@ -226,7 +226,7 @@ impl Incarnation {
     }
 
     /// The last invocation of each slot that has begun any.
-    pub fn begun(&self) -> Vec<LastInvocation> {
+    pub fn last_invocations(&self) -> Vec<LastInvocation> {
         let block = self.usage.get();
         let slots = block.map_or(0, UsageBlock::slots);
         let begun = (0..slots).filter_map(|slot| block?.last_begun(slot));

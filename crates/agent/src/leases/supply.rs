@@ -138,7 +138,8 @@ impl WorkerSupply {
         }
         let mut worker = StartedWorker::start(&self.launcher, sandbox, program, &terms.reach).await?;
         if let (Some(listener), Some(storage)) = (worker.take_listener(), &terms.storage) {
-            self.storage.serve(listener, Arc::clone(storage), worker.gone());
+            self.storage
+                .serve(listener, Arc::clone(storage), worker.wait_until_gone());
         }
         Ok(worker)
     }

@@ -39,7 +39,7 @@ impl Node {
             // A note of it while it ran, if there is one, is not reported.
             return journal.acknowledge(self.journal_key(lease.id), usage, true);
         }
-        let ended = tables.book.ended().rev().find(|ended| ended.id == lease.id);
+        let ended = tables.book.ended_leases().rev().find(|ended| ended.id == lease.id);
         let slots = ended.map_or(0, |ended| ended.cores.len());
         let functions = ended.map(|ended| ended.functions.clone()).unwrap_or_default();
         journal.note(

@@ -95,7 +95,7 @@ impl Alarm {
         match told.ready(Interest::PRIORITY).await {
             Ok(mut ready) => ready.clear_ready(),
             Err(error) => {
-                tracing::warn!(%error, "the kernel tells no more at once that memory is short: it is asked each second");
+                tracing::warn!(%error, "the kernel no longer reports at once that memory is short: the agent reads free memory each second");
                 self.0 = None;
             }
         }

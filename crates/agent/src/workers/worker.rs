@@ -196,8 +196,8 @@ impl StartedWorker {
     }
 
     /// Resolves when it is gone. Does not keep the worker alive.
-    pub fn gone(&self) -> impl Future<Output = ()> + use<> {
-        self.process.gone()
+    pub fn wait_until_gone(&self) -> impl Future<Output = ()> + use<> {
+        self.process.wait_until_gone()
     }
 
     /// Whether it was forked from a zygote.
@@ -228,7 +228,7 @@ impl StartedWorker {
         let listener = process.take_listener();
         let process = Arc::new(process);
         if let Some(held) = held {
-            let gone = process.gone();
+            let gone = process.wait_until_gone();
             tokio::spawn(async move {
                 gone.await;
                 drop(held);
@@ -244,7 +244,11 @@ impl StartedWorker {
             readiness: watch::Sender::new(Readiness::Starting),
             ready: OnceLock::new(),
         });
-        let reading = read_answers(Arc::clone(&control), Arc::downgrade(&process), process.gone());
+        let reading = read_answers(
+            Arc::clone(&control),
+            Arc::downgrade(&process),
+            process.wait_until_gone(),
+        );
         tokio::spawn(reading);
         Ok(Self {
             process,

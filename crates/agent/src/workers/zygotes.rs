@@ -79,7 +79,7 @@ impl Zygotes {
                 let forked = zygote.fork(&self.launcher, program).await;
                 let forked = forked.map_err(|error| error.why);
                 if let Err(why) = &forked {
-                    self.refuse(tenant, sandbox, program, format!("its zygote forks no more: {why}"));
+                    self.refuse(tenant, sandbox, program, format!("its zygote failed to fork: {why}"));
                 }
                 forked
             }

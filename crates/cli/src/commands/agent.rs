@@ -370,7 +370,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result
             told = signals.next() => Some(told),
             () = args.lifetime.end(&agent) => None,
             never = tell_ready(&agent) => match never {},
-            () = agent.stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
+            () = agent.wait_until_stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
         };
         if let Some(told) = told {
             signals.obey(told, &agent, args.drain_within).await;

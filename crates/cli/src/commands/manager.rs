@@ -184,7 +184,7 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Printer) -> anyhow::Resu
         tokio::select! {
             () = signals.wait_for_stop() => {}
             () = manager.shutdown_requested() => {}
-            () = manager.stopped() => anyhow::bail!("the manager stopped by itself; its log says why"),
+            () = manager.wait_until_stopped() => anyhow::bail!("the manager stopped by itself; its log says why"),
         }
         tokio::select! {
             () = manager.shutdown() => Ok(()),

@@ -235,8 +235,8 @@ async fn until_told(
     }
     tokio::select! {
         () = manager.shutdown_requested() => Ok(()),
-        () = manager.stopped() => anyhow::bail!("the manager stopped by itself; its log says why"),
-        () = agent.stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
+        () = manager.wait_until_stopped() => anyhow::bail!("the manager stopped by itself; its log says why"),
+        () = agent.wait_until_stopped() => anyhow::bail!("the agent stopped by itself; its log says why"),
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
                 return Err(said.unwrap_or(refusal.into()));
             }
             None => {
-                let due = start + machine.due().unwrap_or_default();
+                let due = start + machine.next_step().unwrap_or_default();
                 event = match plan.options.placement {
                     Placement::Managed => {
                         tokio::time::sleep_until(due.into()).await;

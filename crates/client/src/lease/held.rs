@@ -202,7 +202,7 @@ impl Lease {
         // Before its workers can answer.
         plan.note_sandbox(&grant.sandbox);
         let attached = async {
-            let reach = plan.options.reach.granted(grant.reach.as_ref())?;
+            let reach = plan.options.reach.check_granted(grant.reach.as_ref())?;
             let expected = Expectations {
                 renewal: plan.options.renew_lease,
                 ..Expectations::of(usize::from(workers), &plan.options.sandbox)

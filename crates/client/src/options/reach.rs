@@ -147,7 +147,7 @@ impl Reach {
 
     /// The reach in a grant. It must state what was requested: an agent that does not state it has not understood
     /// the request.
-    pub(crate) fn granted(&self, says: Option<&grpc::Reach>) -> Result<Self, Error> {
+    pub(crate) fn check_granted(&self, says: Option<&grpc::Reach>) -> Result<Self, Error> {
         let says = says.cloned().unwrap_or_default();
         let of = |of: grpc::Directory| Directory {
             path: of.path.into(),
@@ -214,12 +214,12 @@ mod tests {
             storage: vec!["s3://data/ann:rw".parse().expect("good")],
         };
         let says = asked.request();
-        assert_eq!(asked.granted(says.as_ref()).expect("the same"), asked);
-        assert!(asked.granted(None).is_err(), "an agent that knows nothing of it");
+        assert_eq!(asked.check_granted(says.as_ref()).expect("the same"), asked);
+        assert!(asked.check_granted(None).is_err(), "an agent that knows nothing of it");
         let mut less = says.clone().expect("asked");
         less.storage.clear();
         assert!(
-            asked.granted(Some(&less)).is_err(),
+            asked.check_granted(Some(&less)).is_err(),
             "an agent that knows nothing of storage"
         );
         let nothing = Reach::default();
@@ -228,6 +228,6 @@ mod tests {
             network: true,
             ..grpc::Reach::default()
         };
-        assert!(nothing.granted(Some(&more)).expect("of kind process").network);
+        assert!(nothing.check_granted(Some(&more)).expect("of kind process").network);
     }
 }

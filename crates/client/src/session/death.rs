@@ -68,7 +68,7 @@ impl Death {
         let behind = |last: &LastInvocation| Some((invocation.behind(last.invocation, depth)?, last.ended));
         // Of several the latest: after 32,768 channels of one worker, names of invocations on two of them are alike, and
         // that of another slot must not deny that this one began.
-        Some(match self.begun().iter().filter_map(behind).min()? {
+        Some(match self.last_invocations().iter().filter_map(behind).min()? {
             (1.., _) => CallState::NotBegun,
             (0, false) => CallState::Begun,
             _ => CallState::Answered,
@@ -79,12 +79,12 @@ impl Death {
     /// `invocation` did not run, provided that its reply would have been seen: a slot answers one invocation before it
     /// begins the next.
     fn another_was_last(&self, invocation: InvocationId) -> bool {
-        let mut begun = self.begun().iter();
+        let mut begun = self.last_invocations().iter();
         begun.any(|last| last.invocation != invocation && last.invocation.is_of_channel_of(invocation))
     }
 
     /// Last invocation that each slot had begun, if the agent reported the worker's death.
-    fn begun(&self) -> &[LastInvocation] {
+    fn last_invocations(&self) -> &[LastInvocation] {
         match &self.kind {
             DeathKind::Worker { begun, .. } => begun,
             _ => &[],

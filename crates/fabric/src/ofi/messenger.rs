@@ -254,7 +254,7 @@ impl Messenger {
     }
 
     /// Number of messages that belonged to no peer.
-    pub fn refused(&self) -> u64 {
+    pub fn refused_messages(&self) -> u64 {
         self.refused
     }
 

@@ -61,7 +61,7 @@ pub fn messages_come_whole_and_in_order_from_many(fabric: &Fabric) {
     }
     for (number, messenger) in all.iter_mut().enumerate() {
         assert!(
-            messenger.next_failure().is_none() && messenger.refused() == 0,
+            messenger.next_failure().is_none() && messenger.refused_messages() == 0,
             "{number}"
         );
     }
@@ -85,7 +85,7 @@ pub fn messages_of_strangers_change_nothing(fabric: &Fabric) {
     stranger.add_inbox(1, &guessed).unwrap();
     let began = Instant::now();
     let mut given = [false; 2];
-    while here.refused() < 2 {
+    while here.refused_messages() < 2 {
         assert!(began.elapsed() < LONG, "they do not arrive");
         for (to, given) in (0..).zip(&mut given) {
             *given = *given || sent(&mut stranger, to, b"let me in");

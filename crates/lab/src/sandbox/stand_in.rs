@@ -79,7 +79,7 @@ impl StandIn {
     }
 
     /// Places of its secrets: environment variables of attempts, without their prefix.
-    pub(super) fn given(&self) -> Vec<(String, String)> {
+    pub(super) fn secret_places(&self) -> Vec<(String, String)> {
         let shown = |path: &Path| path.display().to_string();
         let mut given = vec![
             ("AGENT", std::process::id().to_string()),

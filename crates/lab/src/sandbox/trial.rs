@@ -153,8 +153,8 @@ impl TestSetup {
         let token = token();
         let knocking = RepeatedConnector::begin()?;
         let mut given = names_for(&token);
-        given.extend(neighbour.given().iter().cloned());
-        given.extend(self.agent.given());
+        given.extend(neighbour.secret_places().iter().cloned());
+        given.extend(self.agent.secret_places());
         given.extend(grants(knocking.port, self.memory_bytes(kind)));
         let around = Surroundings {
             token,

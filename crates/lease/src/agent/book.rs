@@ -172,7 +172,7 @@ impl LeaseBook {
     }
 
     /// Remembered leases that have ended, oldest first.
-    pub fn ended(&self) -> impl DoubleEndedIterator<Item = &EndedLease> {
+    pub fn ended_leases(&self) -> impl DoubleEndedIterator<Item = &EndedLease> {
         self.ended.iter()
     }
 

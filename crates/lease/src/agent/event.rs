@@ -262,7 +262,7 @@ pub enum BookAction {
         reason: EndReason,
     },
     /// Tell these sessions that a worker died while its lease went on.
-    TellWorkerDied {
+    ReportWorkerDeath {
         /// The lease.
         lease: LeaseId,
         /// The worker.

@@ -161,7 +161,7 @@ impl Membership {
     }
 
     /// When to call [`step`](Self::step) at the latest; none once the agent has left.
-    pub fn due(&self) -> Option<Duration> {
+    pub fn next_step(&self) -> Option<Duration> {
         match self.state {
             MembershipState::Unregistered { again: at } | MembershipState::Member { next: at } => Some(at),
             MembershipState::Registering { until, .. }
@@ -335,7 +335,7 @@ impl Membership {
     }
 
     fn pass_time(&mut self, now: Duration, actions: &mut Vec<MembershipAction>) {
-        if self.due().is_none_or(|due| now < due) {
+        if self.next_step().is_none_or(|due| now < due) {
             return;
         }
         match self.state {

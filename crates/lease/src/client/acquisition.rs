@@ -134,7 +134,7 @@ impl Acquisition {
     }
 
     /// Time at which to call [`step`](Self::step) at the latest; none: only with an event.
-    pub fn due(&self) -> Option<Duration> {
+    pub fn next_step(&self) -> Option<Duration> {
         match self.state {
             AcquisitionState::Waiting { until } => Some(until),
             AcquisitionState::Asking | AcquisitionState::Ended => None,
@@ -347,7 +347,7 @@ mod tests {
                 assert_eq!(now, patience, "the time of the last try");
                 return;
             }
-            let due = acquisition.due().expect("it waits");
+            let due = acquisition.next_step().expect("it waits");
             assert!(
                 due - now <= pause && (due - now >= pause / 2 || due == patience),
                 "{:?} of {pause:?}",
@@ -424,7 +424,7 @@ mod tests {
         acquisition.step(AcquisitionEvent::Tick, NOW);
         acquisition.step(cannot(1, "no libm"), NOW);
         assert_eq!(acquisition.step(full(), NOW), None);
-        let due = acquisition.due().expect("it waits");
+        let due = acquisition.next_step().expect("it waits");
         assert_eq!(acquisition.step(AcquisitionEvent::Tick, due), manager_without(&[1]));
         let late = Duration::from_secs(11);
         let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(full(), late) else {
@@ -481,7 +481,7 @@ mod tests {
             acquisition.step(announced, NOW);
         }
         assert_eq!(acquisition.step(AcquisitionEvent::Tick, NOW), None, "both are full");
-        assert!(acquisition.due().is_some_and(|due| due > NOW), "it waits");
+        assert!(acquisition.next_step().is_some_and(|due| due > NOW), "it waits");
         let joined = acquisition.step(AcquisitionEvent::Agents(agents(3)), NOW);
         assert_eq!(joined, Some(AcquisitionAction::AskAgent(AgentId([2; 8]))));
         // Another one that joins meanwhile is asked in the next round.

@@ -84,7 +84,7 @@ impl Renewal {
     }
 
     /// When to call [`step`](Self::step) at the latest.
-    pub fn due(&self) -> Option<Duration> {
+    pub fn next_step(&self) -> Option<Duration> {
         let fenced = self.fenced_at();
         match (self.lost, self.next) {
             (true, _) => None,
@@ -157,24 +157,27 @@ mod tests {
     #[test]
     fn a_lease_is_renewed_each_third_of_its_time() {
         let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
-        assert_eq!(renewal.due(), Some(SECOND));
+        assert_eq!(renewal.next_step(), Some(SECOND));
         assert_eq!(renewal.step(RenewalEvent::Tick, SECOND), Some(RenewalAction::Renew));
         assert_eq!(renewal.step(RenewalEvent::Tick, SECOND), None, "it asks once at a time");
         let renewed = RenewalEvent::Renewed { ttl: TTL };
         assert_eq!(renewal.step(renewed, SECOND), None);
-        assert_eq!((renewal.due(), renewal.fenced_at()), (Some(2 * SECOND), 5 * SECOND));
+        assert_eq!(
+            (renewal.next_step(), renewal.fenced_at()),
+            (Some(2 * SECOND), 5 * SECOND)
+        );
     }
 
     #[test]
     fn a_silent_agents_lease_is_lost_a_second_after_its_expiry() {
         let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
         assert_eq!(renewal.step(RenewalEvent::Tick, SECOND), Some(RenewalAction::Renew));
-        assert_eq!(renewal.due(), Some(TTL + FENCED_AFTER));
+        assert_eq!(renewal.next_step(), Some(TTL + FENCED_AFTER));
         let moment = Duration::from_millis(1);
         assert_eq!(renewal.step(RenewalEvent::Tick, TTL + FENCED_AFTER - moment), None);
         let lost = Some(RenewalAction::Lost);
         assert_eq!(renewal.step(RenewalEvent::Tick, TTL + FENCED_AFTER), lost);
-        assert_eq!((renewal.due(), renewal.is_lost()), (None, true));
+        assert_eq!((renewal.next_step(), renewal.is_lost()), (None, true));
         let late = RenewalEvent::Renewed { ttl: TTL };
         assert_eq!(renewal.step(late, 5 * SECOND), None, "what is lost stays lost");
     }
@@ -209,7 +212,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_not_to_be_renewed_is_lost_after_its_time() {
         let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO).without_asking();
-        assert_eq!(renewal.due(), Some(TTL + FENCED_AFTER));
+        assert_eq!(renewal.next_step(), Some(TTL + FENCED_AFTER));
         let pending = RenewalEvent::Pending { oldest: SECOND };
         assert_eq!(renewal.step(pending, SECOND), None);
         assert_eq!(renewal.step(RenewalEvent::Tick, TTL), None, "nothing is asked");

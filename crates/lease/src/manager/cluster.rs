@@ -170,7 +170,7 @@ impl Cluster {
     }
 
     /// Leases and amounts that a tenant holds, requests under way included.
-    pub fn held(&self, tenant: &str) -> (u64, Amount) {
+    pub fn holdings_of(&self, tenant: &str) -> (u64, Amount) {
         self.holdings.of(tenant)
     }
 
@@ -359,7 +359,7 @@ impl Cluster {
             Continuation::Heard { request, noted } => {
                 self.see(&noted);
                 self.apply(noted);
-                answer(request, ClusterAnswer::Heard { known: true }, actions);
+                answer(request, ClusterAnswer::HeartbeatAnswered { known: true }, actions);
             }
             Continuation::Granted { request, noted } => {
                 self.apply(noted);

@@ -413,7 +413,7 @@ pub enum ClusterAnswer {
         challenge: u64,
     },
     /// To `Heartbeat`: the reported totals are durable; or the agent is to register first.
-    Heard {
+    HeartbeatAnswered {
         /// Whether this run of the agent is known.
         known: bool,
     },

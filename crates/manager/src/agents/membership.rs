@@ -91,7 +91,7 @@ pub(crate) async fn heartbeat(
     };
     let heartbeat = |request| ClusterEvent::Heartbeat { request, report };
     match state.ask(None, heartbeat).await? {
-        (ClusterAnswer::Heard { known }, _) => {
+        (ClusterAnswer::HeartbeatAnswered { known }, _) => {
             state.metrics.count_heartbeat();
             let (pause, totals_every) = {
                 let machine = state.machine();

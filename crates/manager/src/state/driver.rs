@@ -158,7 +158,7 @@ impl ManagerState {
             let grant = client.grant(Trace::mark(trace, part));
             let mut grant = answer(agent, self.config.grant_timeout, grant).await?;
             grant.workers = workers;
-            Ok((self.granted(agent, &grant, granted_ms)?, grant))
+            Ok((self.granted_lease(agent, &grant, granted_ms)?, grant))
         };
         let event = match asked.await {
             Ok((granted, grant)) => {
@@ -174,7 +174,7 @@ impl ManagerState {
         self.step(event);
     }
 
-    fn granted(&self, agent: AgentId, grant: &Grant, granted_ms: u64) -> Result<GrantedLease, Rejection> {
+    fn granted_lease(&self, agent: AgentId, grant: &Grant, granted_ms: u64) -> Result<GrantedLease, Rejection> {
         let unusable = |what: &str| Rejection::Unavailable {
             what: format!("agent {agent} granted a lease without a usable {what}"),
         };

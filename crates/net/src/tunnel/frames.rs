@@ -75,9 +75,9 @@ impl<S: AsyncRead> FrameReader<S> {
         while filled < bytes.len() {
             // Each read has the whole limit: any bytes prove that the other host is there.
             match timeout(self.silence, self.stream.read(&mut bytes[filled..])).await {
-                Ok(Ok(0)) => return Err(self.closed(None)),
+                Ok(Ok(0)) => return Err(self.closed_error(None)),
                 Ok(Ok(read)) => filled += read,
-                Ok(Err(error)) => return Err(self.closed(Some(error))),
+                Ok(Err(error)) => return Err(self.closed_error(Some(error))),
                 Err(_) => {
                     return Err(NetError::Silent {
                         peer: self.peer.to_string(),
@@ -89,7 +89,7 @@ impl<S: AsyncRead> FrameReader<S> {
         Ok(())
     }
 
-    fn closed(&self, error: Option<io::Error>) -> NetError {
+    fn closed_error(&self, error: Option<io::Error>) -> NetError {
         // A peer that requires a certificate says so only after its handshake.
         let error = match error {
             Some(error) if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
@@ -116,20 +116,23 @@ impl<S: AsyncWrite> FrameWriter<S> {
     /// Sends a frame.
     pub async fn send(&mut self, frame: &TunnelFrame) -> Result<(), NetError> {
         self.send_bytes(&frame.encode()).await?;
-        self.stream.flush().await.map_err(|error| self.lost(error))
+        self.stream.flush().await.map_err(|error| self.write_error(error))
     }
 
     /// Sends bytes that a frame has announced; [`send`](Self::send) flushes them.
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), NetError> {
-        self.stream.write_all(bytes).await.map_err(|error| self.lost(error))
+        self.stream
+            .write_all(bytes)
+            .await
+            .map_err(|error| self.write_error(error))
     }
 
     /// Sends what is left, and TLS's close message.
     pub async fn close(&mut self) -> Result<(), NetError> {
-        self.stream.shutdown().await.map_err(|error| self.lost(error))
+        self.stream.shutdown().await.map_err(|error| self.write_error(error))
     }
 
-    fn lost(&self, error: io::Error) -> NetError {
+    fn write_error(&self, error: io::Error) -> NetError {
         NetError::Closed {
             peer: self.peer.to_string(),
             why: Some(error.to_string()),

@@ -82,7 +82,7 @@ impl AgentNode {
             }
             MembershipAction::OweAgain => {
                 let boot = process.boot;
-                for ended in process.book.ended() {
+                for ended in process.book.ended_leases() {
                     process.outstanding.owe(FinalTotal::of(ended, boot));
                 }
             }
@@ -96,7 +96,7 @@ impl AgentNode {
 
 impl AgentProcess {
     pub(super) fn final_total(&self, lease: LeaseId) -> Option<FinalTotal> {
-        let ended = self.book.ended().rev().find(|ended| ended.id == lease)?;
+        let ended = self.book.ended_leases().rev().find(|ended| ended.id == lease)?;
         Some(FinalTotal::of(ended, self.boot))
     }
 

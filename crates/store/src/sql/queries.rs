@@ -278,7 +278,7 @@ pub(crate) fn bill(sql: &mut dyn Sql, query: &BillQuery) -> Result<Bill, StoreEr
     for (tenant, usage, memory) in folded(sql)? {
         biller.add_folded(&tenant, usage, memory)?;
     }
-    Ok(biller.done())
+    Ok(biller.complete())
 }
 
 pub(crate) fn audit(sql: &mut dyn Sql, now_ms: u64) -> Result<Audit, StoreError> {

@@ -18,7 +18,7 @@ const INFO_AT: usize = offset_of!(Sym64<Endianness>, st_info);
 /// Names of unique symbols that libraries of functions have brought into this process.
 static BROUGHT: Mutex<BTreeSet<Vec<u8>>> = Mutex::new(BTreeSet::new());
 
-fn brought() -> MutexGuard<'static, BTreeSet<Vec<u8>>> {
+fn loaded_symbols() -> MutexGuard<'static, BTreeSet<Vec<u8>>> {
     BROUGHT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -41,7 +41,7 @@ impl UniqueSymbols {
         let (mut new, mut separated) = (Vec::new(), None);
         for symbol in table.symbols().iter().filter(is_unique) {
             let name = table.symbol_name(endian, symbol)?;
-            if brought().insert(name.to_vec()) {
+            if loaded_symbols().insert(name.to_vec()) {
                 new.push(name.to_vec());
                 continue;
             }
@@ -56,7 +56,7 @@ impl UniqueSymbols {
     /// the process had it before, which later builds share, too. `is_own` says whether the variable of a name is.
     pub fn keep_own(self, is_own: impl Fn(&[u8]) -> bool) {
         for name in self.new.iter().filter(|name| !is_own(name)) {
-            brought().remove(name);
+            loaded_symbols().remove(name);
         }
     }
 }

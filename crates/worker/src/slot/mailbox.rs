@@ -1,4 +1,4 @@
-//! Letters from the main thread to a slot: a queue behind a lock, and a flag that costs the slot one load per turn, so
+//! Messages from the main thread to a slot: a queue behind a lock, and a flag that costs the slot one load per turn, so
 //! that the hot path never touches the lock.
 
 use crate::function::arguments::{ClientRegion, Regions, SlotChannel};
@@ -20,7 +20,7 @@ pub struct ConnectionId(pub u64);
 pub type SlotJob = Box<dyn FnOnce(&mut Context) -> bool + Send>;
 
 /// A message to a slot.
-pub enum Letter {
+pub enum SlotMessage {
     /// Serve this channel, whose spans may name these regions.
     Channel(ConnectionId, Box<SlotChannel>, Regions),
     /// The client is gone: drop its channels and memory.
@@ -41,9 +41,9 @@ pub enum Letter {
     Leave(i32),
 }
 
-impl Letter {
-    /// Whether this letter cancels an earlier, unread one. Changes an earlier one that it cancels in part.
-    fn cancels(&self, earlier: &mut Letter) -> bool {
+impl SlotMessage {
+    /// Whether this message cancels an earlier, unread one. Changes an earlier one that it cancels in part.
+    fn cancels(&self, earlier: &mut SlotMessage) -> bool {
         match (self, earlier) {
             (
                 Self::Disconnected(closed),
@@ -64,7 +64,7 @@ impl Letter {
 
 /// Mailbox of one slot.
 pub struct Mailbox {
-    letters: Mutex<Vec<Letter>>,
+    messages: Mutex<Vec<SlotMessage>>,
     has_mail: AtomicBool,
     /// Rung by clients and by the main thread.
     pub doorbell: Doorbell,
@@ -77,21 +77,21 @@ impl Mailbox {
     pub fn new() -> Result<Self, String> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         Ok(Self {
-            letters: Mutex::default(),
+            messages: Mutex::default(),
             has_mail: AtomicBool::new(false),
             doorbell: Doorbell::create().map_err(|error| error.to_string())?,
             wake: wake.map_err(|error| format!("eventfd: {error}"))?,
         })
     }
 
-    /// Main thread: delivers a letter and wakes the slot. Letters that it cancels are removed from the queue, so that a
+    /// Main thread: delivers a message and wakes the slot. Messages that it cancels are removed from the queue, so that a
     /// slot that is busy for long does not keep the memory of clients that come and go meanwhile.
-    pub fn put(&self, letter: Letter) {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        letters.retain_mut(|queued| !letter.cancels(queued));
-        letters.push(letter);
-        drop(letters);
-        // Pairs with the acquire in `has_mail`: a slot that sees the flag finds the letter.
+    pub fn put(&self, message: SlotMessage) {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.retain_mut(|queued| !message.cancels(queued));
+        messages.push(message);
+        drop(messages);
+        // Pairs with the acquire in `has_mail`: a slot that sees the flag finds the message.
         self.has_mail.store(true, Ordering::Release);
         self.doorbell.ring_always();
         // Fails only if the counter is full, and then the eventfd is readable.
@@ -104,12 +104,12 @@ impl Mailbox {
         self.has_mail.load(Ordering::Acquire)
     }
 
-    /// Slot: takes all letters.
-    pub fn take(&self) -> Vec<Letter> {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, so that a letter put after this sets the flag again.
+    /// Slot: takes all messages.
+    pub fn take(&self) -> Vec<SlotMessage> {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that a message put after this sets the flag again.
         self.has_mail.store(false, Ordering::Relaxed);
-        std::mem::take(&mut letters)
+        std::mem::take(&mut messages)
     }
 }
 
@@ -120,28 +120,28 @@ mod tests {
 
     /// A slot may be busy for hours while clients register and forget.
     #[test]
-    fn memory_of_unread_letters_is_given_back_with_its_region() {
+    fn memory_of_unread_messages_is_given_back_with_its_region() {
         let mailbox = Mailbox::new().unwrap();
         let (client, region) = (ConnectionId(1), RegionId(7));
         for _ in 0..1000 {
             let memory = Arc::new(Memory::create("test", 4096).unwrap());
             let kept = Arc::downgrade(&memory);
-            mailbox.put(Letter::Region(client, region, ClientRegion::Shared(memory)));
-            mailbox.put(Letter::Forget(client, region));
-            assert!(kept.upgrade().is_none(), "an unread letter keeps forgotten memory");
+            mailbox.put(SlotMessage::Region(client, region, ClientRegion::Shared(memory)));
+            mailbox.put(SlotMessage::Forget(client, region));
+            assert!(kept.upgrade().is_none(), "an unread message keeps forgotten memory");
         }
-        mailbox.put(Letter::Region(
+        mailbox.put(SlotMessage::Region(
             ConnectionId(2),
             region,
             ClientRegion::Shared(Arc::new(Memory::create("test", 1).unwrap())),
         ));
-        mailbox.put(Letter::Disconnected(client));
-        let letters = mailbox.take();
+        mailbox.put(SlotMessage::Disconnected(client));
+        let messages = mailbox.take();
         assert!(matches!(
-            letters[..],
+            messages[..],
             [
-                Letter::Region(ConnectionId(2), ..),
-                Letter::Disconnected(ConnectionId(1))
+                SlotMessage::Region(ConnectionId(2), ..),
+                SlotMessage::Disconnected(ConnectionId(1))
             ]
         ));
     }

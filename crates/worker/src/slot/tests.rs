@@ -59,8 +59,8 @@ fn slot_with_client(functions: FunctionTable) -> (Slot<OwnCore>, ClientChannel) 
     let channel = WorkerChannel::open(requests, 7, shape, own(replies.fd()), own(bell.fd()));
     let channel = Box::new(channel.expect("a channel").map(TransportRing::Shm));
     let client = ClientChannel::open(replies, 7, shape, request_fd, own(mailbox.doorbell.fd()));
-    mailbox.put(Letter::Functions(Arc::new(functions)));
-    mailbox.put(Letter::Channel(ConnectionId(1), channel, Regions::new()));
+    mailbox.put(SlotMessage::Functions(Arc::new(functions)));
+    mailbox.put(SlotMessage::Channel(ConnectionId(1), channel, Regions::new()));
     let idle = IdlePolicy::new(PollingPolicy::Warm, 0, |ns| ns);
     let mut slot = Slot::new(OwnCore, 0, Arc::new(shared), mailbox, idle);
     slot.read_mail();

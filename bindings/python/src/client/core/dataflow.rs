@@ -33,8 +33,8 @@ pub enum PlanRefusal {
 
 /// Location of these results: all in this process, or some with workers.
 fn place_of(state: &CoreState, results: &[Arc<TaskOutcome>]) -> InputPlace {
-    let away = || results.iter().filter_map(|result| result.away());
-    if away().all(|away| away.here().is_some()) {
+    let away = || results.iter().filter_map(|result| result.remote_result());
+    if away().all(|away| away.local_outcome().is_some()) {
         return InputPlace::Request;
     }
     let largest = away().max_by_key(|away| away.len());

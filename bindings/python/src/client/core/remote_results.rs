@@ -27,7 +27,8 @@ impl CoreState {
     /// Slot that holds the result, if the same worker still serves it.
     pub fn lane_of(&self, away: &RemoteResult) -> Option<usize> {
         let lane = self.lanes.get(away.place.lane)?;
-        (away.here().is_none() && lane.worker == away.place.worker && lane.is_usable()).then_some(away.place.lane)
+        (away.local_outcome().is_none() && lane.worker == away.place.worker && lane.is_usable())
+            .then_some(away.place.lane)
     }
 }
 
@@ -90,7 +91,7 @@ impl ExecutorCore {
         let (results, alone) = state.graph.results(run.0, planned);
         results
             .iter()
-            .filter_map(|result| result.away())
+            .filter_map(|result| result.remote_result())
             .for_each(|away| away.require_here());
         self.start(state, run, &results, alone);
         self.act(state);
@@ -100,11 +101,11 @@ impl ExecutorCore {
     /// `all`: the run needs the bytes of all of them.
     pub fn await_inputs(&self, state: &mut CoreState, run: Run, results: &[Arc<TaskOutcome>], all: bool) -> bool {
         let missing = |away: &&Arc<RemoteResult>| {
-            away.here().is_none() && (all || away.lock_fetch().is_wanted || state.lane_of(away).is_none())
+            away.local_outcome().is_none() && (all || away.lock_fetch().is_wanted || state.lane_of(away).is_none())
         };
         let missing: Vec<_> = results
             .iter()
-            .filter_map(|result| result.away())
+            .filter_map(|result| result.remote_result())
             .filter(missing)
             .cloned()
             .collect();
@@ -114,11 +115,11 @@ impl ExecutorCore {
         if !missing.is_empty() {
             return true;
         }
-        let lost = |away: &&Arc<RemoteResult>| away.here().is_some_and(|here| !here.is_result());
-        let Some(away) = results.iter().filter_map(|result| result.away()).find(lost) else {
+        let lost = |away: &&Arc<RemoteResult>| away.local_outcome().is_some_and(|here| !here.is_result());
+        let Some(away) = results.iter().filter_map(|result| result.remote_result()).find(lost) else {
             return false;
         };
-        let (Some(planned), Some(why)) = (state.graph.flow.payload(run.0), away.here()) else {
+        let (Some(planned), Some(why)) = (state.graph.flow.payload(run.0), away.local_outcome()) else {
             return true;
         };
         let chain = FailureChain::of(planned.target.clone(), Some(&away.target), Some(why));
@@ -132,7 +133,7 @@ impl ExecutorCore {
     fn bring(&self, state: &mut CoreState, away: &Arc<RemoteResult>, run: Run) {
         // The result may have arrived, or been lost, since the caller looked.
         let mut wanted = away.lock_fetch();
-        if away.here().is_some() || wanted.runs.contains(&run) {
+        if away.local_outcome().is_some() || wanted.runs.contains(&run) {
             return;
         }
         wanted.runs.push(run);
@@ -286,7 +287,10 @@ fn again(state: &CoreState, job: &TaskJob) -> Option<Remake> {
         .iter()
         .map(|input| input.bytes().map_or(0, <[u8]>::len))
         .sum::<usize>();
-    let deepest = inputs.iter().filter_map(|input| Some(input.away()?.depth() + 1)).max();
+    let deepest = inputs
+        .iter()
+        .filter_map(|input| Some(input.remote_result()?.depth() + 1))
+        .max();
     let depth = deepest.unwrap_or(0);
     let fits = payload.bytes().len() + kept <= AGAIN_BYTES_MAX && depth <= AGAIN_DEPTH_MAX;
     fits.then(|| Remake {

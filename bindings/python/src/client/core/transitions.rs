@@ -91,7 +91,7 @@ impl ExecutorCore {
                     self.version.fetch_add(1, Ordering::Release);
                 }
                 if let Some((times, now)) = timed {
-                    times.sent(at, now);
+                    times.record_sent(at, now);
                 }
             }
             Err((job, None)) => return Some(job),

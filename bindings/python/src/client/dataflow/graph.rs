@@ -130,7 +130,7 @@ impl Graph {
 
 /// End of a run with a result that this process holds.
 pub fn done(result: Arc<TaskOutcome>) -> hotlease_flow::RunOutcome<Arc<TaskOutcome>, Arc<TaskOutcome>> {
-    let away = result.away().map(|away| away.len());
+    let away = result.remote_result().map(|away| away.len());
     let bytes = away.or_else(|| Some(result.bytes()?.len())).unwrap_or(0) as u64;
     let place = ResultPlace::Here;
     hotlease_flow::RunOutcome::Done { result, bytes, place }

@@ -93,7 +93,7 @@ pub fn shared(py: Python<'_>, outcome: &TaskOutcome, reading: Reading<'_>) -> De
             let reply = TaskReply::decode(extent.bytes()).map_err(|error| damaged(py, error));
             reply.and_then(|reply| of_shared_memory(py, &reply, extent, reading))
         }
-        TaskOutcome::Away(away) => match away.here() {
+        TaskOutcome::Away(away) => match away.local_outcome() {
             Some(here) => return self::shared(py, here, reading),
             None => Err(lost(py, "only tasks needed it, and it was not brought here")),
         },

@@ -53,33 +53,33 @@ impl TaskOutcome {
         match self {
             Self::Reply(bytes) => Some(bytes),
             Self::Large(extent) => Some(extent.bytes()),
-            Self::Away(away) => away.here()?.bytes(),
+            Self::Away(away) => away.local_outcome()?.bytes(),
             Self::Shared(shared) => shared.bytes(),
             _ => None,
         }
     }
 
     /// The remote result behind this outcome, if it is, or was, one.
-    pub fn away(&self) -> Option<&Arc<RemoteResult>> {
+    pub fn remote_result(&self) -> Option<&Arc<RemoteResult>> {
         match self {
             Self::Away(away) => Some(away),
-            Self::Shared(shared) => shared.away(),
+            Self::Shared(shared) => shared.remote_result(),
             _ => None,
         }
     }
 
     /// Bytes that dependent tasks are sent: the reply, or the location reply of a remote result.
-    pub fn sent(&self) -> Option<&[u8]> {
-        match self.away() {
-            Some(away) => away.sent(),
+    pub fn sent_bytes(&self) -> Option<&[u8]> {
+        match self.remote_result() {
+            Some(away) => away.sent_bytes(),
             None => self.bytes(),
         }
     }
 
     /// Whether the outcome is a result that other tasks may use.
     pub fn is_result(&self) -> bool {
-        if let Some(away) = self.away() {
-            return away.here().is_none_or(|here| here.is_result());
+        if let Some(away) = self.remote_result() {
+            return away.local_outcome().is_none_or(|here| here.is_result());
         }
         is_result(self.bytes().and_then(|bytes| bytes.first().copied()))
     }

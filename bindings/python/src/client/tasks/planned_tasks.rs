@@ -71,7 +71,7 @@ impl PlannedTask {
                 TaskPayload::Shared(extent) => Ok(TaskPayload::Own(extent.bytes().into())),
             };
         }
-        let bytes = results.iter().filter_map(|result| result.sent()).collect();
+        let bytes = results.iter().filter_map(|result| result.sent_bytes()).collect();
         let whole = Assembly::with_results(self.payload.bytes(), &self.target, bytes).ok_or_else(too_large)?;
         if alone
             && runs_once
@@ -150,9 +150,11 @@ impl PlannedTask {
     pub fn is_key_unknown_yet(&self, results: &[Arc<TaskOutcome>]) -> bool {
         self.key.get().is_none()
             && self.policy.memo == MemoChoice::Content
-            && results
-                .iter()
-                .any(|result| result.away().is_some_and(|away| away.here().is_none()))
+            && results.iter().any(|result| {
+                result
+                    .remote_result()
+                    .is_some_and(|away| away.local_outcome().is_none())
+            })
     }
 }
 

@@ -68,13 +68,13 @@ pub struct Remake {
 
 impl RemoteResult {
     /// Outcome of bringing the result to the client; `None`: it was not brought.
-    pub fn here(&self) -> Option<&Arc<TaskOutcome>> {
+    pub fn local_outcome(&self) -> Option<&Arc<TaskOutcome>> {
         self.here.get()
     }
 
     /// Bytes that dependent tasks are sent: the result if it is at the client, else the location reply.
-    pub fn sent(&self) -> Option<&[u8]> {
-        self.here().map_or(Some(&self.told), |here| here.bytes())
+    pub fn sent_bytes(&self) -> Option<&[u8]> {
+        self.local_outcome().map_or(Some(&self.told), |here| here.bytes())
     }
 
     /// Size of the result in bytes.
@@ -100,7 +100,7 @@ impl RemoteResult {
 
 impl Drop for RemoteResult {
     fn drop(&mut self) {
-        if self.here().is_none() {
+        if self.local_outcome().is_none() {
             self.releases.push(self.place);
         }
     }

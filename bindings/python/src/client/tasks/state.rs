@@ -203,7 +203,7 @@ impl TaskCell {
     #[inline]
     pub fn resolve(&self, outcome: TaskOutcome) -> EndNotices {
         if let Some(times) = &self.times {
-            times.ended(&outcome);
+            times.record_outcome(&outcome);
         }
         let mut inside = self.inside();
         let StageContent::Open { node, is_needed } = inside.content else {

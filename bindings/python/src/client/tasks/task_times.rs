@@ -75,7 +75,7 @@ impl TaskTimes {
     }
 
     /// Records that the task was sent to this slot at this moment.
-    pub fn sent(&self, slot: usize, at_ns: u64) {
+    pub fn record_sent(&self, slot: usize, at_ns: u64) {
         self.slot.store(slot as u32, Ordering::Relaxed);
         self.sent.store(at_ns, Ordering::Relaxed);
         self.runs.fetch_add(1, Ordering::Relaxed);
@@ -93,8 +93,8 @@ impl TaskTimes {
     }
 
     /// Records the outcome.
-    pub fn ended(&self, outcome: &TaskOutcome) {
-        let ending = match outcome.sent().and_then(|bytes| bytes.first().copied()) {
+    pub fn record_outcome(&self, outcome: &TaskOutcome) {
+        let ending = match outcome.sent_bytes().and_then(|bytes| bytes.first().copied()) {
             Some(reply::PLAIN | reply::PICKLED | reply::LEFT) => Ending::Returned,
             Some(reply::EXCEPTION | reply::EXCEPTION_TEXT) => Ending::Raised,
             _ => Ending::Failed,

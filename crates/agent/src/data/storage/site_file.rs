@@ -142,13 +142,13 @@ impl SiteStores {
 
     /// The first store in which this tenant is granted the whole place.
     pub fn store_of(&self, tenant: &str, asked: &StoragePlace) -> Option<usize> {
-        let contains = |store: &Store| store.granted(tenant).any(|place| place.contains(asked));
+        let contains = |store: &Store| store.places_granted_to(tenant).any(|place| place.contains(asked));
         self.stores.iter().position(contains)
     }
 
     /// Places that this tenant may ask for, as texts, as many as fit in a message.
-    pub fn granted(&self, tenant: &str) -> Vec<String> {
-        let granted = self.stores.iter().flat_map(|store| store.granted(tenant));
+    pub fn places_of(&self, tenant: &str) -> Vec<String> {
+        let granted = self.stores.iter().flat_map(|store| store.places_granted_to(tenant));
         granted.take(STORAGE_MAX).map(|place| place.to_string()).collect()
     }
 }
@@ -197,7 +197,7 @@ impl Store {
         })
     }
 
-    fn granted(&self, tenant: &str) -> impl Iterator<Item = StoragePlace> {
+    fn places_granted_to(&self, tenant: &str) -> impl Iterator<Item = StoragePlace> {
         let is_for = move |grant: &&StoreGrant| {
             let to = grant.to.as_ref();
             to.is_none_or(|names| names.iter().any(|name| name == tenant))
@@ -281,7 +281,7 @@ mod tests {
         let place: StoragePlace = "s3://people/ann:rw:rw".parse().expect("a place");
         assert_eq!(read_only.store_of("ann:rw", &place), None);
         assert_eq!(
-            site.granted("ann"),
+            site.places_of("ann"),
             ["s3://people/ann:rw", "s3://reference:ro", "s3://ann-data:rw"]
         );
     }

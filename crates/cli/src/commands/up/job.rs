@@ -239,7 +239,7 @@ impl JobService {
                 () = self.agent.without_manager(MANAGER_AWAY) => {
                     bail!("node {} has not reached the job's manager for {} s", task.node, MANAGER_AWAY.as_secs())
                 }
-                () = self.agent.stopped() => bail!("the agent stopped by itself; its log says why"),
+                () = self.agent.wait_until_stopped() => bail!("the agent stopped by itself; its log says why"),
             };
         };
         let ready = async {
@@ -249,8 +249,8 @@ impl JobService {
         tokio::select! {
             failed = ready => failed,
             () = manager.shutdown_requested() => Ok(()),
-            () = manager.stopped() => bail!("the manager stopped by itself; its log says why"),
-            () = self.agent.stopped() => bail!("the agent stopped by itself; its log says why"),
+            () = manager.wait_until_stopped() => bail!("the manager stopped by itself; its log says why"),
+            () = self.agent.wait_until_stopped() => bail!("the agent stopped by itself; its log says why"),
         }
     }
 

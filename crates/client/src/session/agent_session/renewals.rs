@@ -10,7 +10,7 @@ impl SessionState {
     /// Renews the lease until it has ended or counts as lost: an agent that is silent past the expiry has ended the
     /// lease, or will end it before it serves any other request.
     pub(super) async fn renew(self: Arc<Self>, mut renewal: Renewal, start: Instant) {
-        while let Some(due) = renewal.due() {
+        while let Some(due) = renewal.next_step() {
             tokio::time::sleep_until((start + due).into()).await;
             let mut event = RenewalEvent::Tick;
             loop {

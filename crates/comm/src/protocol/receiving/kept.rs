@@ -17,7 +17,7 @@ impl Protocol {
         let class = MessageClass::Message;
         let mut sent = Vec::new();
         for context in self.contexts.values_mut() {
-            for (source, kept) in context.matching[class as usize].kept() {
+            for (source, kept) in context.matching[class as usize].kept_messages() {
                 let length = match &*kept {
                     // Its sender waits for a receive.
                     KeptMessage::Announced { id, .. } if id & SYNCHRONOUS != 0 => continue,

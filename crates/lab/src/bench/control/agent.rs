@@ -170,13 +170,13 @@ impl SimulatedAgent {
                     functions: Default::default(),
                 },
                 BookAction::LeaseEnded { .. } => {
-                    let ended = tables.book.ended().next_back();
+                    let ended = tables.book.ended_leases().next_back();
                     if let Some(total) = ended.map(|ended| FinalTotal::of(ended, self.0.boot)) {
                         tables.outstanding.owe(total);
                     }
                     continue;
                 }
-                BookAction::TellWorkerDied { .. } | BookAction::DelegationEnded { .. } | BookAction::Drained => {
+                BookAction::ReportWorkerDeath { .. } | BookAction::DelegationEnded { .. } | BookAction::Drained => {
                     continue;
                 }
             };
@@ -232,7 +232,7 @@ impl SimulatedAgent {
         let mut tables = self.tables();
         let reason = EndReason::Released;
         self.step(&mut tables, BookEvent::End { lease, reason })?;
-        let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
+        let ended = tables.book.ended_leases().rev().find(|ended| ended.id == lease);
         Ok(ReleaseReply {
             usage: ended.map(|ended| ended.usage.into()),
         })

@@ -53,7 +53,7 @@ pub(in crate::bench) fn run_simulated_agents(args: &SimulatedAgentsArgs) -> anyh
     let mut asked = std::io::stdin().lock().lines();
     loop {
         let seen = FleetCounts {
-            heard: members.heard(),
+            heard: members.accepted_reports(),
             leases: members.leases(),
         };
         let mut output = std::io::stdout().lock();
@@ -91,7 +91,7 @@ impl Fleet {
     }
 
     /// Reports that the manager has accepted so far.
-    pub(super) fn heard(&mut self) -> anyhow::Result<u64> {
+    pub(super) fn accepted_reports(&mut self) -> anyhow::Result<u64> {
         Ok(self.counts()?.heard)
     }
 

@@ -122,9 +122,9 @@ async fn at_rest(
 ) -> anyhow::Result<Vec<Record>> {
     // Every agent reports twice in this time.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let (before, heard) = (site.load()?, fleet.heard()?);
+    let (before, heard) = (site.load()?, fleet.accepted_reports()?);
     tokio::time::sleep(seconds).await;
-    let (after, reports) = (site.load()?, fleet.heard()? - heard);
+    let (after, reports) = (site.load()?, fleet.accepted_reports()? - heard);
     let serving = site.serving().await?;
     let left = fleet.leases()?;
     ensure!(

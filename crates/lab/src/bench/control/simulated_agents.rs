@@ -79,7 +79,7 @@ impl ProcessAgents {
     }
 
     /// Reports that the manager has accepted so far.
-    pub(super) fn heard(&self) -> u64 {
+    pub(super) fn accepted_reports(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
     }
 
@@ -116,7 +116,7 @@ struct MembershipTask {
 impl MembershipTask {
     async fn run(mut self) {
         let mut machine = Membership::new(self.agent.now());
-        while let Some(due) = machine.due() {
+        while let Some(due) = machine.next_step() {
             sleep_until(Instant::from_std(self.agent.instant(due))).await;
             let mut event = Some(MembershipEvent::Tick);
             // One request is under way at a time, and its response is the next event.

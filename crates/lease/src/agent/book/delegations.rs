@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(book.step(peer(1, epoch, "uid:1000", 1), SECOND).refusal, None);
         let step = book.step(gone(id(1), 0, epoch), SECOND);
         assert!(
-            matches!(&step.actions[..], [BookAction::TellWorkerDied { sessions, .. }] if sessions.len() == 2),
+            matches!(&step.actions[..], [BookAction::ReportWorkerDeath { sessions, .. }] if sessions.len() == 2),
             "{step:?}"
         );
     }

@@ -61,7 +61,7 @@ fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
     assert_eq!(book.free_gpus(), 2, "GPUs wait for their workers");
     let _ = book.step(gone(id(1), 1, second), SECOND);
     assert_eq!(book.free_gpus(), 4);
-    assert_eq!(book.ended().next_back().expect("ended").gpus, [0, 1]);
+    assert_eq!(book.ended_leases().next_back().expect("ended").gpus, [0, 1]);
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl World {
                         "{key:?} is to be killed and does not live"
                     );
                 }
-                BookAction::TellWorkerDied { lease, sessions, .. } => {
+                BookAction::ReportWorkerDeath { lease, sessions, .. } => {
                     let expected = self.sessions.get(&lease).map_or(0, Vec::len);
                     assert_eq!(sessions.len(), expected, "every session is told");
                 }

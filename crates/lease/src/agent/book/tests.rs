@@ -266,7 +266,7 @@ fn a_dead_worker_is_reported_and_replaced_in_a_new_epoch() {
         BookStep::default(),
         "it is not dead"
     );
-    let told = BookAction::TellWorkerDied {
+    let told = BookAction::ReportWorkerDeath {
         lease: id(1),
         worker: WorkerIndex(0),
         epoch,
@@ -383,7 +383,7 @@ fn ended_leases_are_remembered_up_to_a_bound() {
         assert_eq!(book.step(end, Duration::ZERO).refusal, None);
         assert_eq!(book.step(gone(id(number), 0, epoch), Duration::ZERO).refusal, None);
     }
-    assert_eq!(book.ended().count(), ENDED_MAX);
+    assert_eq!(book.ended_leases().count(), ENDED_MAX);
     assert_eq!(book.active(id(0)), Err(Rejection::UnknownLease));
     assert_eq!(book.active(id(1)), Err(Rejection::LeaseEnded(EndReason::Released)));
 }

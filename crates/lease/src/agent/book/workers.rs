@@ -81,7 +81,7 @@ impl LeaseBook {
         let goes_on = lease.is_active();
         if goes_on {
             settle(lease);
-            actions.push(BookAction::TellWorkerDied {
+            actions.push(BookAction::ReportWorkerDeath {
                 lease: id,
                 worker: index,
                 epoch,

@@ -46,7 +46,7 @@ fn reports_follow_each_other_at_the_managers_pace() {
         membership.step(heard, 2 * MOMENT),
         [MembershipAction::Acknowledged { ask: QuestionId(2) }]
     );
-    assert_eq!(membership.due(), Some(2 * MOMENT + HEARTBEAT));
+    assert_eq!(membership.next_step(), Some(2 * MOMENT + HEARTBEAT));
     assert!(membership.step(MembershipEvent::Tick, HEARTBEAT).is_empty());
     assert_eq!(membership.step(MembershipEvent::Tick, HEARTBEAT + 2 * MOMENT).len(), 1);
 }
@@ -116,7 +116,7 @@ fn the_pause_between_reports_is_what_the_manager_said_last() {
             totals_every: Duration::ZERO,
         };
         membership.step(heard, now);
-        let next = membership.due().expect("it goes on");
+        let next = membership.next_step().expect("it goes on");
         pauses.push(next - now);
         now = next;
         membership.step(MembershipEvent::Tick, now);
@@ -138,7 +138,7 @@ fn leases_that_go_on_are_named_as_often_as_the_manager_wants_and_first_of_all_to
             totals_every: every,
         };
         membership.step(heard, now);
-        now = membership.due().expect("it goes on");
+        now = membership.next_step().expect("it goes on");
         let reports = membership.step(MembershipEvent::Tick, now);
         let [MembershipAction::Report { whole, .. }] = reports[..] else {
             panic!("{reports:?} is no report");
@@ -178,7 +178,7 @@ fn failed_registrations_are_spaced_out() {
             panic!("{actions:?} is no registration");
         };
         assert!(membership.step(MembershipEvent::Failed { ask }, now).is_empty());
-        let due = membership.due().expect("it goes on");
+        let due = membership.next_step().expect("it goes on");
         pauses.push((due - now).as_millis());
         now = due;
     }
@@ -208,7 +208,7 @@ fn the_goodbye_ends_by_an_answer_or_its_time() {
             (MembershipEvent::Tick, MOMENT + GOODBYE_LIMIT)
         };
         assert_eq!(membership.step(event, now).last(), Some(&MembershipAction::Left));
-        assert_eq!((membership.due(), membership.has_left()), (None, true));
+        assert_eq!((membership.next_step(), membership.has_left()), (None, true));
     }
 }
 

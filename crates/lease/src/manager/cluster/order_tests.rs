@@ -111,7 +111,7 @@ fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
     let actions = heartbeat(&mut cluster, 4, Availability::Draining, 1000);
     assert_eq!(
         answered(&actions),
-        &ClusterAnswer::Heard { known: true },
+        &ClusterAnswer::HeartbeatAnswered { known: true },
         "the node has carried the order out"
     );
     let (id, wish) = ordered(&mut cluster, 5, NodeOrder::Resume, 2000);
@@ -317,7 +317,7 @@ fn an_order_for_more_than_the_node_has_is_refused_before_anything_is_written() {
         assert_eq!(cluster.wish(AGENT), Some(&shown), "{wanted:?} changed the wish");
     }
     let actions = heartbeat(&mut cluster, 4, Availability::Serving, 1000);
-    assert_eq!(answered(&actions), &ClusterAnswer::Heard { known: true });
+    assert_eq!(answered(&actions), &ClusterAnswer::HeartbeatAnswered { known: true });
 }
 
 /// The manager takes three offers for a node that is away; the node comes and can do the first only.
@@ -428,7 +428,7 @@ fn a_run_of_the_agent_that_rejects_the_wish_is_not_reminded_of_it_and_the_next_r
     };
     assert!(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW).is_empty());
     let actions = heartbeat(&mut cluster, 3, Availability::Serving, 0);
-    assert_eq!(answered(&actions), &ClusterAnswer::Heard { known: true });
+    assert_eq!(answered(&actions), &ClusterAnswer::HeartbeatAnswered { known: true });
     assert_eq!(cluster.wish(AGENT), Some(&wish));
     let mut again = registered().with_wishes([(AGENT, wish)]);
     order_request(&heartbeat(&mut again, 2, Availability::Serving, 0));

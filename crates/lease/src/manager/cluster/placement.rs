@@ -100,7 +100,7 @@ impl Placement {
     }
 
     /// Number of workers for which the agents that were asked have room, by their own word.
-    fn said(&self) -> u32 {
+    fn offered_workers(&self) -> u32 {
         let rooms = self.asked.values().flatten();
         rooms.fold(0, |sum, room| sum.saturating_add(*room))
     }
@@ -179,7 +179,7 @@ impl Cluster {
                     self.registry.share(missing, each, asked, serves)
                 };
                 let next = || match share(&serves) {
-                    Some(next) if held > 0 || next.workers.max(placement.said()) >= least => {
+                    Some(next) if held > 0 || next.workers.max(placement.offered_workers()) >= least => {
                         Some((next.agent, next.workers))
                     }
                     _ => {
@@ -320,7 +320,7 @@ impl Cluster {
                     0 => self
                         .registry
                         .free_workers(placement.wanted.spec.with_workers(1).into(), serves),
-                    _ => placement.granted_workers() + placement.said(),
+                    _ => placement.granted_workers() + placement.offered_workers(),
                 };
                 let asked = (&placement.wanted, found);
                 placement.rejections.sum_up(asked, &self.registry, serves)

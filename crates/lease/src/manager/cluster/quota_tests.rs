@@ -102,7 +102,7 @@ fn requests_under_way_at_the_same_time_do_not_pass_a_quota_together() {
     assert!(other.is_ok(), "another tenant's quota is its own");
     granted(&mut cluster, first, 1, vec![0]);
     assert_eq!(
-        cluster.held(ALICE).1.cores,
+        cluster.holdings_of(ALICE).1.cores,
         1,
         "held once: as a lease, not as a request too"
     );
@@ -118,17 +118,17 @@ fn refused_requests_and_ended_leases_leave_the_quota() {
         let refusal = Rejection::Unavailable { what: "gone".into() };
         cluster.step(ClusterEvent::Refused { ask, refusal }, Duration::ZERO);
         assert_eq!(
-            cluster.held(ALICE),
+            cluster.holdings_of(ALICE),
             (0, Amount::default()),
             "a refused request still counts"
         );
     }
     let ask = asked(&cluster.step(acquire(20, ALICE, 2, of_cores(2)), Duration::ZERO)).expect("free again");
     granted(&mut cluster, ask, 1, vec![0, 1]);
-    assert_eq!(cluster.held(ALICE).0, 1);
+    assert_eq!(cluster.holdings_of(ALICE).0, 1);
     heartbeat(&mut cluster, 21, &[]);
     assert_eq!(
-        cluster.held(ALICE).0,
+        cluster.holdings_of(ALICE).0,
         0,
         "a lease that its agent does not name any more still counts"
     );
@@ -152,7 +152,7 @@ fn a_grant_that_was_not_written_down_counts_no_more() {
     };
     let refusal = Rejection::Unavailable { what: "disk".into() };
     cluster.step(ClusterEvent::NotCommitted { commit, refusal }, Duration::ZERO);
-    assert_eq!(cluster.held(ALICE).0, 0);
+    assert_eq!(cluster.holdings_of(ALICE).0, 0);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn reported_leases_and_recorded_notes_count_against_the_quota() {
         gpus: 1,
     };
     assert_eq!(
-        restarted.held(ALICE),
+        restarted.holdings_of(ALICE),
         (1, held),
         "a manager that starts again has forgotten who holds what"
     );
@@ -301,5 +301,5 @@ fn a_lease_stays_its_tenants_and_its_agents_when_others_announce_it() {
     };
     let refused = vouched(&mut cluster, lease, elsewhere);
     assert!(matches!(refused, Err(Rejection::BadRequest { .. })), "{refused:?}");
-    assert_eq!(cluster.held(ALICE).1.cores, 2);
+    assert_eq!(cluster.holdings_of(ALICE).1.cores, 2);
 }

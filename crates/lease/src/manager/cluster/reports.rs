@@ -46,7 +46,7 @@ impl Cluster {
             );
         if !known {
             // The agent registers first, and then sends the same totals again.
-            return answer(request, ClusterAnswer::Heard { known: false }, actions);
+            return answer(request, ClusterAnswer::HeartbeatAnswered { known: false }, actions);
         }
         let order = report.offering.order;
         self.registry.offers(agent, report.offering.clone());
@@ -90,7 +90,7 @@ impl Cluster {
             writes.push(StateWrite::RemoveAgent(agent));
         }
         if writes.is_empty() {
-            return answer(request, ClusterAnswer::Heard { known: true }, actions);
+            return answer(request, ClusterAnswer::HeartbeatAnswered { known: true }, actions);
         }
         self.commit(agent, writes, Continuation::Heard { request, noted }, actions);
         if report.leaving {

@@ -244,7 +244,7 @@ fn a_report_is_acknowledged_only_once_it_is_durable() {
     let (id, ..) = commit(cluster.step(heartbeat(4), Duration::ZERO));
     let heard = ClusterAction::Answer {
         request: RequestId(4),
-        answer: ClusterAnswer::Heard { known: true },
+        answer: ClusterAnswer::HeartbeatAnswered { known: true },
     };
     assert_eq!(
         cluster.step(ClusterEvent::Committed { commit: id }, Duration::ZERO),
