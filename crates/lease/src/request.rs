@@ -260,6 +260,16 @@ impl LeaseRequest {
         request.check()?;
         Ok(request)
     }
+
+    /// Terms of the request that listings show; all other fields have their defaults.
+    pub fn listing(&self) -> hotlease_wire::grpc::LeaseInfo {
+        hotlease_wire::grpc::LeaseInfo {
+            tenant: self.tenant.clone(),
+            label: self.label.clone(),
+            shared: self.spec.sharing == CoreUse::Shared,
+            ..Default::default()
+        }
+    }
 }
 
 impl LeaseSpec {

@@ -5,7 +5,6 @@ use crate::leases::active_lease::ActiveLease;
 use crate::leases::incarnation::IncarnationState;
 use crate::leases::running_usage::{functions_so_far, used_so_far};
 use crate::node::{Node, NodeState};
-use hotlease_lease::CoreUse;
 use hotlease_lease::agent::{Availability, CoreLease, EndedLease, FinalTotal, QuestionId};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_sandbox::Kind;
@@ -191,16 +190,13 @@ fn active_lease(node: &Node, tables: &NodeState, lease: &CoreLease) -> LeaseInfo
     LeaseInfo {
         id: lease.id.to_string(),
         agent: node.identity.agent.to_string(),
-        tenant: lease.request.tenant.clone(),
-        label: lease.request.label.clone(),
         state: "active".into(),
         epoch: lease.epoch.0,
         expires_in_ms: lease.expires.saturating_sub(now).as_millis() as u64,
         cores: lease.cores(),
         usage: Some(used.into()),
-        shared: lease.request.spec.sharing == CoreUse::Shared,
         gpus: lease.gpus(),
-        ..LeaseInfo::default()
+        ..lease.request.listing()
     }
 }
 
@@ -208,16 +204,13 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
     LeaseInfo {
         id: lease.id.to_string(),
         agent: node.identity.agent.to_string(),
-        tenant: lease.request.tenant.clone(),
-        label: lease.request.label.clone(),
         state: "ended".into(),
         epoch: lease.epoch.0,
         cores: lease.cores.clone(),
         usage: Some(lease.usage.into()),
         end_reason: lease.reason.to_string(),
-        shared: lease.request.spec.sharing == CoreUse::Shared,
         gpus: lease.gpus.clone(),
-        ..LeaseInfo::default()
+        ..lease.request.listing()
     }
 }
 

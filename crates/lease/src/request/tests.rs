@@ -160,6 +160,27 @@ mod message {
     }
 
     #[test]
+    fn a_listing_shows_terms_of_the_request_and_nothing_else() {
+        let request = LeaseRequest {
+            label: "label".into(),
+            job: "job".into(),
+            spec: LeaseSpec {
+                sharing: CoreUse::Shared,
+                ..good().spec
+            },
+            ..good()
+        };
+        let expected = hotlease_wire::grpc::LeaseInfo {
+            tenant: request.tenant.clone(),
+            label: "label".into(),
+            shared: true,
+            ..Default::default()
+        };
+        assert_eq!(request.listing(), expected);
+        assert!(!good().listing().shared);
+    }
+
+    #[test]
     fn fields_missing_from_a_message_have_their_defaults() {
         assert_eq!(of(&message()), Ok(good()));
         let whole = AcquireRequest {

@@ -114,8 +114,6 @@ impl SimulatedAgent {
         LeaseInfo {
             id: lease.id.to_string(),
             agent: self.0.id.to_string(),
-            tenant: lease.request.tenant.clone(),
-            label: lease.request.label.clone(),
             state: "active".into(),
             epoch: lease.epoch.0,
             expires_in_ms: lease.expires.saturating_sub(now).as_millis() as u64,
@@ -124,7 +122,7 @@ impl SimulatedAgent {
                 allocated_ns: lease.allocated_ns(now),
                 ..Usage::default()
             }),
-            ..LeaseInfo::default()
+            ..lease.request.listing()
         }
     }
 
