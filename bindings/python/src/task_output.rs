@@ -12,7 +12,7 @@ pub const STDOUT: u8 = 1;
 pub const STDERR: u8 = 2;
 /// A log record: plain values, in the form of `hotlease._records`.
 pub const RECORD: u8 = 3;
-/// This many bytes (u64) are left out here.
+/// Number of bytes that were left out here (u64).
 pub const LEFT_OUT: u8 = 4;
 /// Name of the function, if it is not the one that was submitted.
 pub const NAME: u8 = 5;

@@ -1,5 +1,5 @@
-//! Hand-over to `hotlease-lab`, the program of `hotlease bench` and `hotlease sandbox`, as git and cargo run their
-//! external subcommands.
+//! Start of `hotlease-lab`, the program of `hotlease bench` and `hotlease sandbox`, as git and cargo start their external
+//! subcommands.
 
 use anyhow::{Context, anyhow};
 use hotlease_sandbox::{Launcher, find_program};
@@ -41,8 +41,8 @@ pub(crate) fn hand_over(args: Vec<OsString>) -> anyhow::Error {
     ))
 }
 
-/// Path of the program: `$HOTLEASE_LAB`, else beside this program, else in `../libexec/hotlease` of that, else at these
-/// places of the worker's program. If it is nowhere, the path beside this program.
+/// Path of the program: `$HOTLEASE_LAB`, else in the folder of this program, else in `../libexec/hotlease` from there, else
+/// at the same two places relative to the worker's program. If it does not exist, the path in the folder of this program.
 fn find() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("cannot find this program")?;
     let program = find_program(&own, LAB_BINARY, LAB_VARIABLE);

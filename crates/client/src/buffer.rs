@@ -233,7 +233,7 @@ impl<'a, T: Pod> From<&'a mut Buffer<T>> for Output<'a> {
 
 impl<T: Pod> Drop for Buffer<T> {
     fn drop(&mut self) {
-        // The drop of this reference, which follows, releases the store; see `Region::is_idle`.
+        // Dropping this reference, right after this, releases the store; see `Region::is_idle`.
         self.region.owned.store(false, Ordering::Relaxed);
     }
 }

@@ -1,9 +1,9 @@
-//! Table of things whose numbers are given to others: a number is valid until its thing is removed, and never again.
+//! Table of numbered items: a number is valid until its item is removed, and is never used again.
 
-/// Number of a thing: its place in the table, and the generation of that place.
+/// Number of an item: its place in the table, and the generation of that place.
 pub type Key = u64;
 
-/// Table of numbered things.
+/// Table of numbered items.
 pub(crate) struct Arena<T> {
     entries: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
@@ -55,7 +55,7 @@ impl<T> Arena<T> {
         entry.take()
     }
 
-    /// Numbers of the things for which this is true.
+    /// Numbers of the items for which the predicate is true.
     pub(crate) fn keys(&self, is_meant: impl Fn(&T) -> bool) -> Vec<Key> {
         let keys = self.entries.iter().enumerate().filter_map(|(place, entry)| {
             let (generation, thing) = entry;

@@ -5,11 +5,11 @@ use hotlease_wire::comm::greeting::KeyId;
 use std::fmt;
 use std::path::Path;
 
-/// Shortest secret, bytes: a recorded handshake can be tried against guesses for ever.
+/// Shortest secret, bytes. With a recorded handshake an attacker can test any number of guesses.
 pub const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 64 * 1024;
 
-/// Shared secret. Never shown, and never an argument of a program: other users see those.
+/// Shared secret. Never printed, and never an argument of a program, because other users can see arguments.
 #[derive(Clone)]
 pub struct Secret {
     key: [u8; 32],
@@ -17,7 +17,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Makes a secret of at least [`SECRET_BYTES_MIN`] bytes, best random ones.
+    /// Makes a secret of at least [`SECRET_BYTES_MIN`] bytes, which should be random.
     ///
     /// # Errors
     /// [`Error::Secret`] if it is shorter, or longer than 64 KiB.

@@ -120,7 +120,7 @@ pub struct CertificateInfo {
     pub not_after: i64,
 }
 
-/// Parses a certificate. Does not verify it: TLS does that, before or after. Total on any bytes.
+/// Parses a certificate. Does not verify it: TLS does that, before or after. Any bytes give a result or an error.
 pub fn parse_certificate(der: &[u8]) -> Result<CertificateInfo, ForeignCertificate> {
     let not_ours = |why| ForeignCertificate { why };
     let (_, certificate) = X509Certificate::from_der(der).map_err(|_| not_ours("is not a certificate at all"))?;

@@ -1,8 +1,8 @@
 //! Channel to a manager. A client without a certificate signs in first, and again when its session ends.
 //!
-//! A session token is valid on one connection, for five minutes. The connection below may be replaced at any time
-//! without notice. A request that is refused because the manager does not know the session any more was not carried
-//! out, so it is sent once more after signing in again.
+//! A session token is valid for five minutes, on one connection. The gRPC channel may replace its connection at any time
+//! without notice. The manager then does not know the session, and refuses a request without carrying it out. So the
+//! request is sent once more, after signing in again.
 
 use crate::NetError;
 use crate::address::Address;
@@ -139,8 +139,8 @@ impl Session {
         Ok(again.call(with(header)).await?)
     }
 
-    /// Returns the session's header. Signs in first if there is no session, it is due for renewal, or `spent` is its
-    /// header.
+    /// Returns the session's header. Signs in first if there is no session, if it is due for renewal, or if `spent` is
+    /// its header.
     async fn header(&self, channel: &Channel, spent: Option<&HeaderValue>) -> Result<HeaderValue, BoxError> {
         let mut held = self.held.lock().await;
         if let Some(held) = held.as_ref()
@@ -179,7 +179,7 @@ impl Session {
         tracing::debug!(tenant = session.tenant, role = session.role, "signed in");
         Ok(SessionToken {
             header: sensitive(&format!("Bearer {}", session.token))?,
-            // Three quarters of the session: early enough for an answer that takes long.
+            // After three quarters of the session, so that a slow answer still comes before its end.
             renew_at: asked + lasts / 4 * 3,
         })
     }

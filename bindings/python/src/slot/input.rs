@@ -122,7 +122,7 @@ impl LentViews {
         place
     }
 
-    /// Whether no view is held any more. No further view can be made from now on.
+    /// Closes the views: none can be made afterwards. Returns whether none is held.
     pub fn close(&mut self, py: Python<'_>) -> bool {
         let is_back = self.close_regions(py);
         if !is_back {

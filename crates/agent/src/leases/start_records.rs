@@ -19,7 +19,7 @@ pub(crate) struct StartRecords(Mutex<StartTable>);
 
 #[derive(Default)]
 struct StartTable {
-    /// Programs, the one whose lease ran last at the end.
+    /// Programs in the order of their last leases, the latest at the end.
     programs: VecDeque<KnownProgram>,
     ended: VecDeque<(LeaseId, LeaseStart)>,
 }
@@ -31,7 +31,7 @@ struct KnownProgram {
     program: Arc<Program>,
     /// End of its last lease: the time, how many spares were to wait for the next lease, and when.
     left: Option<(Instant, usize, WaitInterval)>,
-    /// Spares that were taken since then.
+    /// Number of spares that were taken since that end.
     taken: usize,
 }
 

@@ -3,11 +3,11 @@
 //!
 //! **How many.** A worker serves one lease, so each lease costs one worker for as long as it lasts and until another
 //! one is made. By Little's law the average number of workers away is the rate of arrivals, times the time of use and
-//! of making. The three are not estimated one by one. Instead, each arrival counts the workers that are away at its
-//! moment, its own among them, and the forecast is the number that 19 of 20 of the last counts do not exceed. So the
-//! margin is as wide as the arrivals are uneven: none where leases come one after the other, a whole burst where they
-//! come in bursts. The number includes the workers in use; only the rest waits. An arrival moves workers from those
-//! that wait to those in use, so workers are made when leases end, and not while one begins.
+//! of making. The three are not estimated one by one. Instead, each arrival counts the workers that are away at that
+//! time, its own included. The forecast is the 95th percentile of the last counts. So its margin follows the arrivals:
+//! none if leases come one after the other, a whole burst if they come in bursts. The forecast includes the workers in
+//! use; the others wait. An arrival moves workers from those that wait to those in use, so workers are made when a lease
+//! ends, and not while one begins.
 //!
 //! **When.** The quiet times before each arrival decide, as in Shahrad et al. for functions (*Serverless in the Wild*,
 //! USENIX ATC 2020): workers wait from shortly before the shortest quiet time until shortly after the longest (their
@@ -110,12 +110,12 @@ impl Forecast {
         self.away.len()
     }
 
-    /// Number of workers that were away, in use or in making, at nearly each arrival.
+    /// Forecast number of workers that are away, in use or being made: the 95th percentile of the last counts.
     pub fn number(&self) -> usize {
         at_percent(self.away.iter().copied(), ENOUGH_PERCENT).unwrap_or(0)
     }
 
-    /// The part of that number that is not in use.
+    /// Forecast number of workers that wait: [`number`](Self::number) without the workers in use.
     pub fn idle_number(&self) -> usize {
         self.number().saturating_sub(self.in_use)
     }
@@ -158,7 +158,7 @@ impl Forecast {
             quiet if quiet >= until => none(None),
             _ => WaitTarget {
                 fill: self.idle_number(),
-                // An arrival may count as in use before it has fetched its waiting workers.
+                // A lease may count as in use before it has taken its waiting workers.
                 keep: self.number(),
                 until: Some(last + until),
             },

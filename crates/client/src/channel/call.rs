@@ -12,10 +12,10 @@ use hotlease_wire::frame::InvocationStatus;
 use std::any::Any;
 use std::time::{Duration, Instant};
 
-/// Polls right after publishing, before the thread looks at the slot's doorbell and the clock: a hot slot answers
-/// within them. The pause between two polls lets the slot finish its reply before its line is fetched again. Round
-/// trips of 8 bytes, without / with the pause: 170 / 150 ns where the cores are near, 510 / 380 ns where they are
-/// far apart.
+/// Number of polls right after publishing, before the thread checks the slot's doorbell and the clock. A hot slot
+/// answers during these polls. The pause between two polls lets the slot finish its reply before its line is fetched
+/// again. Round trips of 8 bytes, without / with the pause: 170 / 150 ns if the cores are near, 510 / 380 ns if they
+/// are far apart.
 const POLLS: u32 = 32;
 
 /// An invocation in flight, by the entries that it uses.

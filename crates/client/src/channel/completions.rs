@@ -60,7 +60,7 @@ impl PendingChannel {
 
 #[derive(Default)]
 struct CompletionState {
-    /// By address; the channel is kept alive, so an address means one channel.
+    /// Pending channels by their addresses. They are kept alive, so no two channels have the same address.
     channels: HashMap<usize, PendingChannel>,
     jobs: Vec<CompletionAction>,
     /// Actions to run at a given time.

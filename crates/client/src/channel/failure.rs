@@ -21,7 +21,7 @@ impl Channel {
         self.log_failure(id, self.failure_in(reply, output, capacity, timeout))
     }
 
-    /// Logs a failed invocation, with the name that the agent's log gives it too.
+    /// Logs a failed invocation, under the name that it also has in the agent's log.
     pub(super) fn log_failure(&self, invocation: InvocationId, error: Error) -> Error {
         let (lease, worker, epoch) = self.connection.worker_id();
         let lease = lease.map(tracing::field::display);
@@ -29,7 +29,7 @@ impl Channel {
         error
     }
 
-    /// The name in logs of an invocation that went through the ring.
+    /// Name, in logs, of an invocation through the ring.
     pub(crate) fn invocation(&self, seq: u64) -> InvocationId {
         self.invocation_in(EntryUse::Ring(seq))
     }
@@ -46,7 +46,7 @@ impl Channel {
             Ok(header) => header,
             Err(error) => return self.close_broken(&error.to_string()),
         };
-        // A message, or a pipeline, may return more than its caller has room for: up to an entry.
+        // The reply to a message or a pipeline may be longer than the room of its caller, up to an entry.
         let offered = capacity.max(self.ring.reply_bytes() as u64);
         match header.status {
             InvocationStatus::FunctionError if header.length <= offered => Error::Function {

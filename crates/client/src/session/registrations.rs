@@ -1,8 +1,7 @@
 //! Registrations of memory with one worker, within limits: memory not used lately makes room for new memory.
 //!
-//! The order of use is known to about one use. Each use marks its buffer, unless it is marked already. A search for
-//! room passes a marked buffer over once and removes the mark (the clock algorithm of operating systems). A list
-//! kept in the order of use would cost each invocation a lock.
+//! The order of use is kept approximately, by the clock algorithm of operating systems: each use marks its buffer; a
+//! search for room skips a marked buffer once and removes the mark. An exact order would cost each invocation a lock.
 
 use crate::Error;
 use crate::options::LeaseOptions;

@@ -1,9 +1,9 @@
 //! Communicators without the members that have failed, and with members that join later.
 //!
 //! Members that do not know which others are alive cannot agree on the members of a communicator by messages. So the
-//! rendezvous decides: all remaining members meet there again, and those that it puts together are the members, over
-//! new connections. A member that fails after that is a failed member of the new communicator, and the others are told
-//! as at any other time.
+//! rendezvous decides: all remaining members meet there again, and the group that it forms is the new communicator, over
+//! new connections. A member that fails after that is a failed member of the new communicator, and the others learn it
+//! in the usual way.
 
 use super::Communicator;
 use crate::error::{Activity, Error};

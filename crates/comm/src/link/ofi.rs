@@ -1,13 +1,13 @@
 //! Link over libfabric, beside a connection with each other member.
 //!
-//! On its connection each member tells each other member where to send it messages, and is told when that is known
-//! ([`hotlease_wire::comm::frame`]). From then on everything between the two goes over libfabric; frames that are sent
-//! sooner wait. Connections stay open, because they report at once that a process has ended, which many providers do
-//! not. Signs of life go over libfabric, like everything else: a member that is reached no more counts as silent.
+//! Each member sends its libfabric address to each other member over their connection, and the other member confirms it
+//! ([`hotlease_wire::comm::frame`]). From then on all frames between the two go over libfabric; earlier frames wait.
+//! Connections stay open, because they report at once that a process has ended, which many providers do not. Signs of
+//! life also go over libfabric, so a member that libfabric no longer reaches counts as silent.
 //!
-//! A message holds frames and pieces of bodies, one behind the other, and never a part of a frame. Bodies are copied at
-//! both ends, through memory that the provider knows: a caller's own memory may be taken back at any time, and no
-//! provider can be told that in the middle of a write.
+//! A message holds whole frames and pieces of bodies, one behind the other. Bodies are copied at both ends, through
+//! registered memory: a caller may take back its own memory at any time, and no provider can be told that during a
+//! write.
 
 mod inbound;
 pub(crate) mod open;
@@ -40,7 +40,7 @@ const CONTENT_BYTES: usize = MemberFrame::BYTES + EAGER_BYTES_MAX as usize;
 const MESSAGE_BYTES_MIN: u32 = 512;
 /// Connections carry hardly anything: one poll in this many looks at them.
 const POLLS: u32 = 1000;
-/// Number of looks for what a member sent before it went.
+/// Number of polls for messages that a member sent before it ended.
 const LAST_TURNS: u32 = 16;
 /// Time, after a failure of libfabric, for the connection to report that the process has ended, which is then the
 /// cause. A killed process closes the connection only when its last thread has got a processor once more.
@@ -55,7 +55,7 @@ struct OfiPeer {
     is_open: bool,
     inbound: OfiReceiver,
     outbound: OfiSendQueue,
-    /// Something has come from it.
+    /// A message has come from it.
     was_heard: bool,
     has_come: bool,
     has_gone: bool,
@@ -72,9 +72,9 @@ pub(crate) struct Ofi {
     peers: Vec<Option<OfiPeer>>,
     /// Number of members that may not be sent messages yet.
     opening: usize,
-    /// Members that have failed somehow and are to be judged.
+    /// Members with a failure whose cause is not decided yet.
     concerned: Vec<Rank>,
-    /// Polls left until connections are looked at again.
+    /// Polls left until connections are polled again.
     polls: u32,
     is_dozing: bool,
     sleeper: Arc<NapSleeper>,
@@ -135,7 +135,7 @@ impl Ofi {
         self.lost.push_back((rank, loss));
     }
 
-    /// Handles what a member has said on its connection.
+    /// Handles frames that a member sent on its connection.
     fn handle_frame(&mut self, rank: Rank, word: SetUpFrame) -> Result<(), Loss> {
         let Some(peer) = &mut self.peers[rank as usize] else {
             return Ok(());
@@ -174,7 +174,7 @@ impl Ofi {
         }
         while let Some((rank, loss)) = self.tcp.take_lost() {
             any = true;
-            // What it sent before it went has arrived, but the first look may not show it.
+            // Its last messages have arrived, but the first poll may not return them.
             (0..LAST_TURNS).all(|_| self.receive(sink));
             self.drop_peer(rank);
             self.lost.push_back((rank, loss));
@@ -182,7 +182,7 @@ impl Ofi {
         any
     }
 
-    /// Takes in what has come over libfabric.
+    /// Handles messages that have come over libfabric.
     fn receive(&mut self, sink: &mut dyn Sink) -> bool {
         let (peers, concerned) = (&mut self.peers, &mut self.concerned);
         let any = self.messenger.poll(&mut |rank, content| {
@@ -221,7 +221,7 @@ impl Ofi {
         }
     }
 
-    /// Sends what waits for a member, as far as there is room; returns whether anything was sent.
+    /// Sends frames that wait for a member, as far as there is room; returns whether any were sent.
     fn flush(&mut self, rank: Rank) -> bool {
         let Some(peer) = &mut self.peers[rank as usize] else {
             return false;
@@ -363,7 +363,7 @@ impl Link for Ofi {
     }
 
     fn unopened_member(&self) -> Option<Rank> {
-        // Each member says something as soon as it may ([`Keeper`](crate::engine::keeper::Keeper)).
+        // Each member sends a frame as soon as it may ([`Keeper`](crate::engine::keeper::Keeper)).
         let is_apart = |peer: &OfiPeer| !peer.is_open || !peer.was_heard;
         let apart = |peer: &Option<OfiPeer>| peer.as_ref().is_some_and(is_apart);
         self.peers.iter().position(apart).map(|rank| rank as Rank)

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hotlease_store::KeyRecord;
 use hotlease_wire::Rejection;
 
-/// Prefix of keys: it shows the finder of a key in a file what it is.
+/// Prefix of keys. It shows what a key is that is found in a file.
 pub(super) const PREFIX: &str = "hlk_";
 const ID_DIGITS: usize = 16;
 const SECRET_BYTES: usize = 32;
@@ -40,7 +40,7 @@ fn parse(key: &str) -> Option<(&str, [u8; SECRET_BYTES])> {
     Some((is_id.then_some(id)?, secret.try_into().ok()?))
 }
 
-/// Checks a key, whose record `known` finds. The error does not say which part of a wrong key is wrong.
+/// Checks a key against the record that `known` finds. The error does not say which part of the key is wrong.
 pub(super) fn check(
     key: &str,
     now_ms: u64,

@@ -3,8 +3,8 @@
 //! The cluster's daemon decodes a credential, through its program `unmunge`. This happens once for a session and not
 //! for each request, so the start of a process (about 2 ms) does not matter, and no foreign library runs in the
 //! manager. The payload must be `hotlease-1`, the nonce of this connection, and the manager's certificate as the
-//! credential's owner saw it, so that another party that was shown the credential cannot use it elsewhere. The
-//! credential must be restricted to the manager's user.
+//! credential's owner saw it. So a party that receives the credential cannot use it on another connection or at another
+//! manager. The credential must be restricted to the manager's user.
 
 use super::not_authenticated;
 use hotlease_wire::Rejection;

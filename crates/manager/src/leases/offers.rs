@@ -1,5 +1,5 @@
-//! Requests about slots that holders of leases lend, for other ranks of their jobs to find: checked here, and kept in
-//! [`crate::state::offers`].
+//! Requests about offers. By an offer the holder of a lease lends slots to other ranks of its job. Requests are checked
+//! here; [`crate::state::offers`] keeps the offers.
 
 use crate::records::bad_request;
 use crate::state::ManagerState;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Longest invitation, bytes.
 const INVITATION_BYTES_MAX: usize = 4096 + 64;
-/// Longest time of an offer that does not last as long as its lease.
+/// Longest time of an offer that ends before its lease.
 const LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 fn lease_id(text: &str) -> Result<LeaseId, Rejection> {

@@ -1,4 +1,4 @@
-//! Whether the manager can write its durable state, as a probe write finds out.
+//! Readiness of the manager: a probe write finds out whether it can write its durable state.
 
 use hotlease_store::{Store, StoreError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -12,7 +12,7 @@ pub struct ConnectionPlace {
 }
 
 impl ConnectionPlace {
-    /// Counts the place for this peer, who is known by now.
+    /// Counts the place also for its peer, which is known only now.
     pub(crate) fn with_peer(self, peer: CountGuard<(crate::CertificateRole, String)>) -> Self {
         Self {
             _of_peer: Some(peer),
@@ -23,7 +23,7 @@ impl ConnectionPlace {
 
 pub(crate) type CountTable<K> = Arc<Mutex<HashMap<K, usize>>>;
 
-/// Counts by key, with a limit for each key. A key has an entry as long as something is counted under it.
+/// Counts by key, with a limit for each key. A key has an entry while its count is not 0.
 #[derive(Clone)]
 pub(crate) struct KeyedCounts<K> {
     table: CountTable<K>,

@@ -89,6 +89,7 @@ impl<S: AsyncRead> FrameReader<S> {
         Ok(())
     }
 
+    /// Error for a stream that was closed, or whose reading failed with `error`.
     fn closed_error(&self, error: Option<io::Error>) -> NetError {
         // A peer that requires a certificate says so only after its handshake.
         let error = match error {
@@ -132,6 +133,7 @@ impl<S: AsyncWrite> FrameWriter<S> {
         self.stream.shutdown().await.map_err(|error| self.write_error(error))
     }
 
+    /// Error for a stream to which writing failed.
     fn write_error(&self, error: io::Error) -> NetError {
         NetError::Closed {
             peer: self.peer.to_string(),

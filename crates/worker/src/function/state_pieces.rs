@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-/// Output of a state from this process: pieces, each with its length before it (64 bits, little endian), until an empty
-/// piece. So the total length need not be known in advance.
+/// Writer of a state: sends pieces, each after its length (64 bits, little endian), and an empty piece as the end mark.
+/// So the total length need not be known in advance.
 pub struct StatePieces<W> {
     pipe: W,
     /// Small pieces that are sent as one: each piece costs two system calls here, and two at the receiver.

@@ -9,7 +9,7 @@ use hotlease_wire::control::PollingPolicy;
 /// Shortest time that adaptive polling grants: about the cost of one wake-up.
 const ADAPTIVE_FLOOR_NS: u64 = 20_000;
 
-/// Budget from which on a slot hardly ever sleeps.
+/// Smallest budget with which a slot hardly ever sleeps.
 const HARDLY_EVER_NS: u64 = 1_000_000_000;
 
 /// Whether slots should have a descriptor to sleep on at their ports. It is not free: round trips over `tcp;ofi_rxm`
@@ -43,7 +43,7 @@ impl IdlePolicy {
     /// Notes a request that came after the slot was idle for `gap` ticks.
     #[inline]
     pub fn note_gap(&mut self, gap: u64) {
-        // A gap far over the budget means "rare", however long it is: bounded, so that the average recovers.
+        // A gap counts only up to a bound, so that the average recovers soon after one long gap.
         let gap = gap.min(self.budget.saturating_mul(4));
         self.gap = self.gap - self.gap / 8 + gap / 8;
     }

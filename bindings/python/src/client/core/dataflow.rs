@@ -2,7 +2,7 @@
 //! ([`crate::client::dataflow`]), and the execution of its actions. All under the `state` lock and without the GIL.
 
 use super::{Closed, CoreState, ExecutorCore};
-use crate::client::dataflow::graph::{EndCause, GraphAction, done};
+use crate::client::dataflow::graph::{EndCause, GraphAction, local_run_outcome};
 use crate::client::tasks::Run;
 use crate::client::tasks::job::InputPlace;
 use crate::client::tasks::outcome::{Failed, FailureChain, TaskOutcome};
@@ -167,7 +167,7 @@ impl ExecutorCore {
         use hotlease_flow::RunOutcome as End;
         let end = match outcome {
             // Moved, so that no reference stays here: a result with one holder may be passed on without a copy.
-            Some(outcome) if outcome.is_result() => done(outcome),
+            Some(outcome) if outcome.is_result() => local_run_outcome(outcome),
             outcome => {
                 state.graph.causes.insert(task, (target, outcome.clone()));
                 outcome.map_or(End::Stopped, End::Fatal)
@@ -187,7 +187,7 @@ impl ExecutorCore {
         use hotlease_flow::RunOutcome as End;
         let outcome = outcome.share();
         let outcome = if outcome.is_result() {
-            done(outcome)
+            local_run_outcome(outcome)
         } else if outcome.is_raised() {
             End::Failed(outcome)
         } else {
@@ -358,7 +358,7 @@ impl ExecutorCore {
         }
         if let Some(key) = planned.key.get().map(|key| **key) {
             if let Some(outcome) = graph.recall(&key) {
-                let outcome = done(outcome);
+                let outcome = local_run_outcome(outcome);
                 graph.step(FlowEvent::Ended { task, attempt, outcome });
                 return;
             }

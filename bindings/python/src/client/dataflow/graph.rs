@@ -1,10 +1,10 @@
 //! Tasks that depend on others, are retried, or are memoised: the dataflow kernel (`hotlease-flow`) behind the
 //! executor. All of it happens under the core's `state` lock, without the GIL.
 //!
-//! Any other task never comes here. A task that another one needs is linked: the kernel has a promise for it, which the
-//! end of the task resolves. A task that the kernel wants to run goes into the core's queue like any job, with the
-//! bytes of the results that it needs; so the kernel has one worker, the core. Results are passed on as they arrived,
-//! and are released as soon as neither a future nor a task needs them.
+//! Other tasks do not use this module. A task that another one needs is linked: the kernel has a promise for it, which
+//! the end of the task resolves. A task that the kernel wants to run goes into the core's queue like any job, with the
+//! bytes of the results that it needs. So the kernel sees one worker, the core. Results are passed on in the form in
+//! which they arrived, and are released as soon as neither a future nor a task needs them.
 
 use super::join_table::JoinTable;
 use crate::client::tasks::outcome::{TaskOutcome, is_result};
@@ -48,8 +48,8 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Makes a graph for at most this many pending tasks: the core counts those, and the kernel also the promises that
-    /// they wait for.
+    /// Makes a graph for at most this many pending tasks. The core enforces this limit; the limit of the kernel is
+    /// higher, because it also counts the promises that tasks wait for.
     pub fn new(pending_max: u32) -> Self {
         let limits = FlowLimits {
             pending_max: pending_max.saturating_mul(2).saturating_add(FOREIGN_MAX),
@@ -128,8 +128,8 @@ impl Graph {
     }
 }
 
-/// End of a run with a result that this process holds.
-pub fn done(result: Arc<TaskOutcome>) -> hotlease_flow::RunOutcome<Arc<TaskOutcome>, Arc<TaskOutcome>> {
+/// Makes the outcome of a run with a result that this process holds.
+pub fn local_run_outcome(result: Arc<TaskOutcome>) -> hotlease_flow::RunOutcome<Arc<TaskOutcome>, Arc<TaskOutcome>> {
     let away = result.remote_result().map(|away| away.len());
     let bytes = away.or_else(|| Some(result.bytes()?.len())).unwrap_or(0) as u64;
     let place = ResultPlace::Here;

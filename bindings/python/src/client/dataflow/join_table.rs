@@ -5,7 +5,7 @@
 //! cancelled, the next one runs as if it had been alone, with its own retries, and no task gets the failure of another
 //! one. Each future decodes the shared result for itself; see [`crate::client::futures::decode::shared`].
 
-use super::graph::{Graph, done};
+use super::graph::{Graph, local_run_outcome};
 use crate::client::tasks::Run;
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::planned_tasks::PlannedTask;
@@ -181,7 +181,7 @@ impl Graph {
             self.step(FlowEvent::Ended {
                 task,
                 attempt,
-                outcome: done(result.clone()),
+                outcome: local_run_outcome(result.clone()),
             });
         }
         self.adjust_credits();

@@ -96,7 +96,7 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// The place for this tenant; `None`: no place, because the tenant's name would lead elsewhere.
+    /// Makes the place of this tenant; `None` if the tenant's name would change the path.
     fn of(&self, tenant: &str) -> Option<StoragePlace> {
         if self.text.contains(TENANT) && (tenant.is_empty() || tenant.contains('/')) {
             return None;

@@ -66,7 +66,7 @@ fn futex() -> Vec<Finding> {
     const CHECK: &str = "futex";
     const SLEEP: Duration = Duration::from_millis(20);
     const WAKE_WITHIN: Duration = Duration::from_secs(2);
-    // A sleeper looks again after every wake-up, and spurious wake-ups are rare.
+    // A sleeper checks its condition after every wake-up, and spurious wake-ups are rare.
     const LOOKS_MAX: u32 = 100;
     let advice = "the futex system call must be allowed: check the container's system call filter";
     let doorbell = match Doorbell::create() {
@@ -122,7 +122,7 @@ fn limits() -> Vec<Finding> {
     let space = soft(Resource::RLIMIT_AS);
     if space != RLIM_INFINITY && space < ADDRESS_SPACE_MIN {
         let finding = format!("{} of address space", quantity::bytes(space));
-        let advice = "buffers are mapped by client and worker; `ulimit -v unlimited` unless it is meant";
+        let advice = "buffers are mapped by client and worker; `ulimit -v unlimited` unless the limit is intended";
         findings.push(Finding::warn(CHECK, finding, advice));
     }
     if findings.is_empty() {

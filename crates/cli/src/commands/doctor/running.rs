@@ -118,7 +118,7 @@ pub(super) fn agents(platform: &mut Platform) -> Vec<Finding> {
         );
         match agent.state.as_str() {
             "serving" => Finding::ok(CHECK, found),
-            _ => Finding::warn(CHECK, found, "see whether it runs, and what its log says"),
+            _ => Finding::warn(CHECK, found, "check whether it runs, and read its log"),
         }
     };
     agents.into_iter().map(finding).collect()

@@ -15,8 +15,8 @@ const BUFFER_BYTES: usize = 68 * 1024;
 /// Shortest missing part of a body that is read directly into its memory, bytes; a shorter one is read through the
 /// buffer, with what follows it.
 const DIRECT_BYTES_MIN: usize = 4 * 1024;
-/// Body length, bytes. Behind a longer body at most [`NEXT_BYTES`] are read; the frame in them says where the rest
-/// goes. This avoids a second copy of what would be read into the buffer.
+/// Length over which a body counts as long, bytes. The read behind a long body takes at most [`NEXT_BYTES`]: the frame
+/// in them says where the next body goes, so that most of that body is read into its memory and not through the buffer.
 const LONG_BYTES: usize = 32 * 1024;
 const NEXT_BYTES: usize = 4 * 1024;
 /// Bytes after which it is the turn of the other connections.
@@ -50,7 +50,7 @@ pub(super) struct TcpReceiver {
 }
 
 impl TcpReceiver {
-    /// `rest` has come already, behind the handshake.
+    /// Makes the receive side. `rest`: bytes that arrived behind the handshake.
     pub(super) fn new(rest: &[u8], is_sealed: bool) -> Self {
         let mut inbound = Self {
             buffer: vec![0; BUFFER_BYTES],
@@ -221,9 +221,9 @@ impl TcpReceiver {
         self.start = 0;
     }
 
-    /// Takes frames and bodies out of the buffer, except an incomplete frame. Returns true if the turn ends before
-    /// that: behind a body that came in pieces, since the thread that waited for it may say where the next one goes;
-    /// and before a frame that the sink holds.
+    /// Takes all frames and bodies out of the buffer, except an incomplete frame. Returns true if the turn ends
+    /// earlier: behind a body that came in pieces, because the thread that waited for it may provide memory for the
+    /// next one; or before a frame that the sink does not accept yet.
     fn parse(&mut self, from: Rank, sink: &mut dyn Sink) -> Result<bool, Loss> {
         loop {
             if let Some(coming) = &mut self.coming {
