@@ -217,7 +217,7 @@ fn await_ready(words: &Receiver<StartMessage>) -> Result<Duration, String> {
         StartMessage::Ready { version, .. } => {
             Err(format!("its worker is of version {version}, not {PROTOCOL_VERSION}"))
         }
-        _ => Err("it says nothing of its worker".into()),
+        _ => Err("it ended before its worker was ready".into()),
     }
 }
 

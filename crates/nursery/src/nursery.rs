@@ -349,7 +349,7 @@ impl Nursery {
                 && now > *since + STEP_LIMIT
                 && sandbox.failure.is_none()
             {
-                sandbox.failure = Some(format!("it did not come up within {} s", STEP_LIMIT.as_secs()));
+                sandbox.failure = Some(format!("it did not start within {} s", STEP_LIMIT.as_secs()));
                 sandbox.made.kill();
             }
         }

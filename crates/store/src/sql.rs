@@ -136,7 +136,7 @@ impl DatabaseWriter {
         let note = Arc::clone(&ended);
         let body = move || {
             if let Err(error) = write(sql, &waiting, hook.as_deref()) {
-                tracing::error!(%error, "the ledger takes no more writes");
+                tracing::error!(%error, "the ledger accepts no further writes");
                 *note.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
             }
         };

@@ -96,7 +96,7 @@ impl fmt::Display for Loss {
                 "its connection through the rendezvous was closed: its process has ended, or the rendezvous has"
             }
             Self::Unreached => {
-                "libfabric reaches it no more, though its connection is open: the network between the two has failed"
+                "libfabric no longer reaches it, although its connection is open: the network between the two has failed"
             }
         })
     }

@@ -108,7 +108,7 @@ fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
             assert_eq!(told["memory_by_kernel"], by_kernel, "{told}");
             let text = platform.run(&["explain", &invoker.lease().to_string()]).stdout;
             let text = String::from_utf8_lossy(&text).into_owned();
-            let is_said = text.contains("the kernel does not hold each worker's limit of 64.0 MiB");
+            let is_said = text.contains("the kernel does not enforce each worker's limit of 64.0 MiB");
             assert_eq!(is_said, !by_kernel, "{text}");
         }
         assert!(

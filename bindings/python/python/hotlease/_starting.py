@@ -23,7 +23,7 @@ class ColdStart(NamedTuple):
     interpreter: Optional[float]
     """The interpreter's own start."""
     imports: Optional[float]
-    """Imports, until the worker took orders."""
+    """Imports, until the worker was ready."""
     connect: Optional[float]
     """Until this program had a channel to each worker."""
     total: Optional[float]

@@ -340,7 +340,7 @@ impl StartedWorker {
             return SentOrder(Err(OrderError::Died));
         }
         if let Err(error) = self.control.socket.try_send(&encode(order), fds) {
-            tracing::debug!(pid = self.pid(), %error, "worker does not take orders");
+            tracing::debug!(pid = self.pid(), %error, "cannot send an order to the worker: it is killed");
             self.kill();
             return SentOrder(Err(OrderError::Died));
         }

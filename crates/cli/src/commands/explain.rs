@@ -35,12 +35,9 @@ const STEPS: [(&str, &str); 9] = [
     ("boot", "a kernel of its own"),
     (
         "interpreter",
-        "until the program's first line; of a native worker, until it took orders",
+        "until the program's first line; of a native worker, until it was ready",
     ),
-    (
-        "imports",
-        "until it took orders; of a native worker, loading the library",
-    ),
+    ("imports", "until it was ready; of a native worker, loading the library"),
     ("restore", "the state that an earlier lease had saved"),
     ("connect", "until its client had a connection to it"),
     ("first_call", "as the worker saw it"),
@@ -132,7 +129,7 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Printer) -> anyhow::Resu
     }
     if !explained.hides.is_empty() {
         output.line(&printable(&format!(
-            "folders of the import path that they do not see (home folders, such as contain some, or what the site does not show): {}",
+            "folders of the import path that they do not see (home folders, folders that contain one, and folders that the site does not show): {}",
             explained.hides.join(", ")
         )))?;
     }
@@ -158,7 +155,9 @@ impl LeaseExplanation {
         let bytes = quantity::bytes(self.memory_bytes);
         let is_watched = self.memory_bytes > 0 && !self.memory_by_kernel && (self.warm > 0 || self.cold > 0);
         is_watched.then(|| {
-            format!("the kernel does not hold each worker's limit of {bytes} of memory: the agent looks now and then")
+            format!(
+                "the kernel does not enforce each worker's limit of {bytes} of memory: the agent checks it at intervals"
+            )
         })
     }
 

@@ -311,7 +311,7 @@ fn check_greeting(bytes: &[u8; Greeting::BYTES], rules: &AdmissionRules<'_>) -> 
 /// Explains a verdict to the side that got it.
 pub(crate) fn explain(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Welcome => "it said yes",
+        Verdict::Welcome => "it accepted",
         Verdict::OtherSecret => "it has another secret",
         Verdict::OtherVersion => "it has another version of hotlease; install the same everywhere",
         Verdict::OtherGroup => "it belongs to another group of this name",

@@ -84,7 +84,7 @@ impl SavedMachine {
         memory.set_len(u64::from(arguments.memory_mib) << 20).map_err(failed)?;
         let (first, processors, files) = (first_files(&arguments.modules)?, processors(), arguments.file_server());
         let mut running = RunningMachine::start(arguments, processors, &first, MachineMemory::Kept(&memory))?;
-        let control = running.control.take().ok_or("QEMU takes no orders")?;
+        let control = running.control.take().ok_or("QEMU has no control socket")?;
         let (far, imports) = start_worker(running, arguments, &files)?;
         let saved = far
             .pause()
@@ -139,7 +139,7 @@ impl SavedMachine {
             &self.first,
             MachineMemory::Copied(&self.memory),
         )?;
-        let control = running.control.take().ok_or("QEMU takes no orders")?;
+        let control = running.control.take().ok_or("QEMU has no control socket")?;
         let (heard, words) = mpsc::channel();
         let greeting = Some(self.greeting.as_slice());
         let far = GuestConnection::over(running, arguments.memory_mib, heard, &self.files, greeting).map_err(failed)?;

@@ -88,7 +88,7 @@ pub(crate) fn expire(directory: &Path, keep: Duration) {
         }
     });
     if let Err(error) = removed {
-        tracing::warn!(directory = %directory.display(), %error, "the swap directory cannot be looked through");
+        tracing::warn!(directory = %directory.display(), %error, "cannot read the swap directory: expired states stay");
     }
 }
 

@@ -40,7 +40,9 @@ pub(super) async fn save(worker: &StartedWorker, part: StateWriter, limit: Durat
     match (done, received) {
         (Ok(()), Ok(part)) => Ok(part),
         (Ok(()), Err(ReceiveError::Local(why))) => Err(SaveError::Lost(why)),
-        (Ok(()), Err(ReceiveError::WorkerClosed)) => Err(SaveError::Lost("its worker gave less than it said".into())),
+        (Ok(()), Err(ReceiveError::WorkerClosed)) => Err(SaveError::Lost(
+            "its worker sent fewer bytes than it had announced".into(),
+        )),
         // The worker knows of this only that its pipe was closed.
         (Err(OrderError::Failed(_)), Err(ReceiveError::Local(why))) | (Err(OrderError::Failed(why)), _) => {
             Err(SaveError::Refused(why))
