@@ -337,13 +337,13 @@ impl Incarnation {
             origin = WorkerOrigin::Cold("the worker that waited for it had died".into());
         }
         loop {
-            let started = tokio::select! {
-                biased;
-                () = self.until_killed() => return (None, Err(BringUpError::Ended)),
-                started = supply.start_worker(&lease.terms, &mut origin) => started,
-            };
-            let worker = match started {
+            if self.is_killed() {
+                return (None, Err(BringUpError::Ended));
+            }
+            // Not given up: the process may be there before the call returns, and the lease holds its core until it is gone.
+            let worker = match supply.start_worker(&lease.terms, &mut origin).await {
                 Ok(worker) => Arc::new(worker),
+                Err(_) if self.is_killed() => return (None, Err(BringUpError::Ended)),
                 Err(why) => return (None, Err(BringUpError::Reason(why))),
             };
             let up = self.bring_up((book, supply), lease, &worker, &origin).await;
