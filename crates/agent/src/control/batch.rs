@@ -11,15 +11,18 @@ use crate::node::Node;
 use crate::socket::AsyncSocket;
 use hotlease_fabric::socket::{Socket, SocketListener};
 use hotlease_wire::batch::{NodeAnswer, NodeRequest};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Most connections at a time: a batch system starts no more jobs on one node at once.
+/// Most connections of root at a time, and of the agent's own user: a batch system starts no more jobs on one node at once.
+/// `hotlease-node` takes an agent for dead that closes its connection, and kills it.
 const CONNECTIONS_MAX: usize = 256;
 /// Time that a peer has to send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);
@@ -38,16 +41,17 @@ impl NodeSocket {
 
     /// Answers requests until told to stop.
     pub async fn serve(self, node: Arc<Node>, mut stop: watch::Receiver<bool>) {
-        let mut connections = JoinSet::new();
+        let mut tasks = JoinSet::new();
+        let mut connections = Connections::default();
         loop {
             let socket = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => break,
-                Some(_) = connections.join_next() => continue,
+                Some(_) = tasks.join_next() => continue,
                 socket = listener::accept(&self.listener) => socket,
             };
-            match socket.peer() {
-                Ok(peer) if listener::admits(peer.uid) => {}
+            let is_root = match socket.peer() {
+                Ok(peer) if listener::admits(peer.uid) => peer.uid == 0,
                 Ok(peer) => {
                     tracing::warn!(uid = peer.uid, "closed a connection of another user to the node socket");
                     continue;
@@ -56,28 +60,68 @@ impl NodeSocket {
                     tracing::warn!(%error, "closed a connection without credentials to the node socket");
                     continue;
                 }
-            }
-            if connections.len() == CONNECTIONS_MAX {
+            };
+            if !connections.make_room(is_root) {
                 tracing::warn!("closed a connection to the node socket: {CONNECTIONS_MAX} wait for their answers");
                 continue;
             }
-            let node = Arc::clone(&node);
-            connections.spawn(async move {
-                if let Err(error) = serve_one(&node, socket).await {
+            let (node, has_asked) = (Arc::clone(&node), Arc::new(AtomicBool::new(false)));
+            let asks = Arc::clone(&has_asked);
+            let task = tasks.spawn(async move {
+                if let Err(error) = serve_one(&node, socket, &asks).await {
                     tracing::warn!(%error, "a request of the batch system was not answered");
                 }
+            });
+            connections.0.push_back(NodeConnection {
+                is_root,
+                has_asked,
+                task,
             });
         }
         drop(self.file);
     }
 }
 
-async fn serve_one(node: &Arc<Node>, socket: Socket) -> io::Result<()> {
+/// Open connections, oldest first.
+#[derive(Default)]
+struct Connections(VecDeque<NodeConnection>);
+
+struct NodeConnection {
+    is_root: bool,
+    /// Whether its request has come.
+    has_asked: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl Connections {
+    /// Makes room for a connection of root, or of the agent's own user: neither takes the places of the other. Where all are
+    /// taken, the oldest connection is closed that has not asked for anything. Returns whether there is a place.
+    fn make_room(&mut self, is_root: bool) -> bool {
+        self.0.retain(|connection| !connection.task.is_finished());
+        let same = |connection: &&NodeConnection| connection.is_root == is_root;
+        if self.0.iter().filter(same).count() < CONNECTIONS_MAX {
+            return true;
+        }
+        let is_idle = |connection: &NodeConnection| {
+            connection.is_root == is_root && !connection.has_asked.load(Ordering::Relaxed)
+        };
+        let idle = self.0.iter().position(is_idle).and_then(|at| self.0.remove(at));
+        if let Some(connection) = &idle {
+            connection.task.abort();
+        }
+        idle.is_some()
+    }
+}
+
+async fn serve_one(node: &Arc<Node>, socket: Socket, has_asked: &AtomicBool) -> io::Result<()> {
     let socket = AsyncSocket::new(socket)?;
     let received = timeout(REQUEST_LIMIT, socket.receive::<NodeRequest>()).await;
     let received = received.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
     let answer = match received.map_err(io::Error::other)? {
-        Some((request, _)) => answer(node, request).await,
+        Some((request, _)) => {
+            has_asked.store(true, Ordering::Relaxed);
+            answer(node, request).await
+        }
         None => return Ok(()),
     };
     socket.send(&answer, &[])
@@ -95,4 +139,34 @@ async fn answer(node: &Arc<Node>, request: NodeRequest) -> NodeAnswer {
     done.unwrap_or_else(|refusal| NodeAnswer::Refused {
         why: refusal.to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(connections: &mut Connections, tasks: &mut JoinSet<()>, is_root: bool, asks: bool) -> bool {
+        let has_place = connections.make_room(is_root);
+        if has_place {
+            connections.0.push_back(NodeConnection {
+                is_root,
+                has_asked: Arc::new(AtomicBool::new(asks)),
+                task: tasks.spawn(std::future::pending()),
+            });
+        }
+        has_place
+    }
+
+    #[tokio::test]
+    async fn the_agent_s_user_takes_no_place_of_root_and_idle_connections_none_of_those_that_ask() {
+        let (mut connections, mut tasks) = (Connections::default(), JoinSet::new());
+        for is_root in [false, true] {
+            let mut add = |asks| open(&mut connections, &mut tasks, is_root, asks);
+            assert!((0..2 * CONNECTIONS_MAX).all(|_| add(false)), "idle ones give way");
+            assert!((0..CONNECTIONS_MAX).all(|_| add(true)), "idle ones give way");
+            assert!(!add(true), "each one is being answered");
+        }
+        let left = connections.0.iter().filter(|connection| connection.is_root).count();
+        assert_eq!((left, connections.0.len()), (CONNECTIONS_MAX, 2 * CONNECTIONS_MAX));
+    }
 }
