@@ -7,7 +7,7 @@ use crate::kind::Kind;
 use crate::machine::{MACHINE_BINARY, Machine};
 use crate::memory::OomWatch;
 use crate::nursery::{NURSERY_BINARY, NurseryHandle, SandboxContent, StartedSandbox};
-use crate::process::Process;
+use crate::process::{LivingCount, Process};
 use crate::programs::{candidate_paths, find_program};
 use crate::worker_group::WorkerGroups;
 use crate::workload::{Program, WORKER_BINARY, WorkerReach};
@@ -319,7 +319,14 @@ impl Launcher {
         Process::watch_child(child, output.into(), groups, living, &self.out_of_memory).map_err(failed("watch"))
     }
 
-    /// Number of processes that were started and are not yet reaped.
+    /// Counts a process that is about to be started as living, until the value is dropped: otherwise
+    /// [`all_gone`](Self::all_gone) would miss it between the decision and its start.
+    pub fn count_start(&self) -> LivingCount {
+        LivingCount::new(self.living.clone())
+    }
+
+    /// Number of processes that were started and are not yet reaped, and of those that are [about to
+    /// be](Self::count_start).
     pub fn living(&self) -> usize {
         *self.living.borrow()
     }

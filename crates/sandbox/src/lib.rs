@@ -54,6 +54,6 @@ pub use launcher::Launcher;
 pub use machine::{MACHINE_BINARY, Machine, MachinePaths};
 pub use nursery::NURSERY_BINARY;
 pub use phases::Phases;
-pub use process::Process;
+pub use process::{LivingCount, Process};
 pub use programs::find_program;
 pub use workload::{KeepAlive, Program, WORKER_BINARY, WorkerReach, WorkerStorage};

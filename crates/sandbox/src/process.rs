@@ -88,10 +88,10 @@ impl fmt::Debug for Process {
 }
 
 /// Counts one living process for as long as it exists.
-struct LivingCount(watch::Sender<usize>);
+pub struct LivingCount(watch::Sender<usize>);
 
 impl LivingCount {
-    fn new(living: watch::Sender<usize>) -> Self {
+    pub(crate) fn new(living: watch::Sender<usize>) -> Self {
         living.send_modify(|count| *count += 1);
         Self(living)
     }

@@ -2,6 +2,7 @@
 
 mod company;
 mod policy;
+mod processes;
 
 use hotlease_client::{Code, Error, Invocation, Invoker, LeaseOptions};
 use hotlease_fabric::socket::Socket;

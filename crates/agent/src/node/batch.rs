@@ -4,7 +4,7 @@ use crate::batch::follower::JobChange;
 use crate::node::Node;
 use hotlease_lease::agent::{BookEvent, CoreLease};
 use hotlease_wire::Rejection;
-use hotlease_wire::batch::BatchJob;
+use hotlease_wire::batch::{BatchJob, JobShare};
 use hotlease_wire::ids::JobId;
 use hotlease_wire::limits::MESSAGE_BYTES_MAX;
 use nix::fcntl::OFlag;
@@ -18,6 +18,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Time between two looks at the file of the site's policy.
 const POLICY_LOOKS: Duration = Duration::from_secs(1);
+/// Time between two looks at a job for which the last processes of the agent die.
+const DEATH_LOOKS: Duration = Duration::from_millis(10);
 /// Time between two looks at the control groups of jobs: for so long a job that grows may find a lease on what is new.
 const GROUP_LOOKS: Duration = Duration::from_millis(200);
 
@@ -139,7 +141,26 @@ impl Node {
             // Cannot fail: the sender lives in the node.
             let _ = active.changed().await;
         }
+        self.until_alone(id).await;
         Ok(ending as u32)
+    }
+
+    /// Waits until a job has the node alone, if the whole node is its own: until also the processes are gone that wait for
+    /// leases, or are about to.
+    async fn until_alone(&self, job: JobId) {
+        let has_node = || {
+            let jobs = self.batch.jobs();
+            let mut jobs = jobs.jobs().map(|(followed, _)| followed);
+            jobs.any(|followed| followed.id == job && followed.share == JobShare::Node)
+        };
+        let mut looks = interval(DEATH_LOOKS);
+        // A job that ends meanwhile, or gets another share, leaves the agent processes.
+        while has_node() {
+            tokio::select! {
+                () = self.supply.launcher.all_gone() => return,
+                _ = looks.tick() => {}
+            }
+        }
     }
 
     /// Offers again what a job had.

@@ -271,6 +271,14 @@ impl WorkerPool {
 
     /// Starts one worker, and waits until it is ready so that starts do not pile up.
     async fn start_one(&self, lives: &mut JoinSet<()>) -> Result<(), String> {
+        let counted = {
+            let idle = self.idle();
+            if idle.closed || idle.workers.len() >= idle.fill {
+                return Ok(());
+            }
+            // Under the lock: once a limit of 0 is set, no start begins that is not counted yet.
+            self.launcher.count_start()
+        };
         let worker = StartedWorker::start(&self.launcher, self.kind, None, &Arc::default()).await;
         let worker = worker.map_err(|error| error.why)?;
         let (settled, closed) = worker.milestones();
@@ -281,6 +289,7 @@ impl WorkerPool {
             }
             idle.workers.push_back(worker);
         }
+        drop(counted);
         let limit = match self.kind {
             Kind::MicroVm => START_LIMIT + BOOT_LIMIT,
             _ => START_LIMIT,

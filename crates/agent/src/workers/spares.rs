@@ -302,7 +302,15 @@ impl Spares {
     }
 
     async fn start(self: Arc<Self>, kind: SpareKey) {
-        self.table().update_demand(&kind, |demand| demand.is_starting = true);
+        let counted = {
+            let mut table = self.table();
+            if !table.may_start() {
+                return;
+            }
+            table.update_demand(&kind, |demand| demand.is_starting = true);
+            // Under the lock: once a limit of 0 is set, no start begins that is not counted yet.
+            self.launcher.count_start()
+        };
         let SpareKey {
             tenant,
             sandbox,
@@ -311,6 +319,9 @@ impl Spares {
         let begun = Instant::now();
         let started = match self.zygotes.fork_of_any(tenant, *sandbox, program).await {
             Ok(worker) => Ok(worker),
+            Err(_) if !self.table().may_start() => {
+                return self.table().update_demand(&kind, |demand| demand.is_starting = false);
+            }
             Err(_) => {
                 let program = Arc::new(python::with_variable(program, SPARE));
                 StartedWorker::start(&self.launcher, *sandbox, Some(&program), &Arc::default()).await
@@ -336,7 +347,7 @@ impl Spares {
             table.update_demand(&kind, |demand| demand.is_starting = false);
             table.next_actions(self.begun.elapsed()).gone
         };
-        drop(surplus);
+        drop((surplus, counted));
         self.changed.notify_one();
         if timeout(READY_LIMIT, settled).await.is_ok() {
             let mut table = self.table();
@@ -354,6 +365,10 @@ impl Spares {
 }
 
 impl SpareTable {
+    fn may_start(&self) -> bool {
+        self.limit > 0 && !self.short && !self.closed
+    }
+
     fn remove(&mut self, of: &SpareKey) -> Option<ProgramDemand> {
         let at = self.demands.iter().position(|demand| demand.of.is_like(of))?;
         self.demands.remove(at)

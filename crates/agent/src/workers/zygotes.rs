@@ -13,6 +13,7 @@ use hotlease_sandbox::{Kind, Launcher, Program};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Most entries on a node, programs that cannot have a zygote among them.
@@ -27,6 +28,8 @@ pub(crate) struct Zygotes {
     launcher: Launcher,
     /// The zygotes, the one used last at the end. At most `limit`.
     kept: Mutex<ZygoteTable>,
+    /// Whether there may be zygotes now; otherwise also those end that still import.
+    are_allowed: watch::Sender<bool>,
 }
 
 struct ZygoteTable {
@@ -61,6 +64,7 @@ impl Zygotes {
                 limit: ZYGOTES_MAX,
                 short: false,
             }),
+            are_allowed: watch::Sender::new(true),
         }
     }
 
@@ -95,7 +99,7 @@ impl Zygotes {
         sandbox: Kind,
         program: &Arc<Program>,
     ) -> Result<StartedWorker, String> {
-        if may_have(sandbox, program) && self.find(tenant, sandbox, program).is_none() && !self.table().short {
+        if may_have(sandbox, program) && self.find(tenant, sandbox, program).is_none() && *self.are_allowed.borrow() {
             self.start(tenant, sandbox, program).await;
         }
         self.fork(tenant, sandbox, program).await
@@ -123,6 +127,7 @@ impl Zygotes {
     pub fn keep(&self, limit: usize) {
         let mut kept = self.table();
         kept.limit = limit.min(ZYGOTES_MAX);
+        self.allow(&kept);
         let surplus = kept.trim();
         drop(kept);
         drop(surplus);
@@ -132,6 +137,7 @@ impl Zygotes {
     pub fn give_back(&self) -> usize {
         let mut kept = self.table();
         kept.short = true;
+        self.allow(&kept);
         let gone = kept.trim();
         drop(kept);
         let are_ready = |zygote: &&Zygote| matches!(zygote.state, ZygoteState::Ready(_));
@@ -140,7 +146,19 @@ impl Zygotes {
 
     /// Allows zygotes again, because there is enough memory.
     pub fn borrow_again(&self) {
-        self.table().short = false;
+        let mut kept = self.table();
+        kept.short = false;
+        self.allow(&kept);
+    }
+
+    fn allow(&self, table: &ZygoteTable) {
+        self.are_allowed.send_replace(table.limit > 0 && !table.short);
+    }
+
+    async fn until_forbidden(&self) {
+        let mut allowed = self.are_allowed.subscribe();
+        // Cannot fail: self holds the sender.
+        let _ = allowed.wait_for(|allowed| !*allowed).await;
     }
 
     /// Removes entries that were not needed for long; returns when to look again.
@@ -208,7 +226,11 @@ impl Zygotes {
             _ => IMPORT_LIMIT,
         };
         let ready = match started {
-            Ok(zygote) => zygote.wait_until_ready(limit).await.map(|()| zygote),
+            Ok(zygote) => tokio::select! {
+                ready = zygote.wait_until_ready(limit) => ready.map(|()| zygote),
+                // Imports may take long, and others want its core or its memory now. It is killed when dropped.
+                () = self.until_forbidden() => return,
+            },
             Err(why) => Err(why),
         };
         match ready {
