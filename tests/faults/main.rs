@@ -10,6 +10,7 @@
 //! * [`stops`] — processes that are stopped for a while.
 //! * [`partitions`] — networks that are cut.
 //! * [`removals`] — nodes that are given back.
+//! * [`yields`] — batch jobs that take nodes.
 //! * [`scene`] — the platform and the client that all of these tests use.
 
 mod clients;
@@ -22,3 +23,4 @@ mod partitions;
 mod removals;
 mod scene;
 mod stops;
+mod yields;

@@ -13,3 +13,4 @@ mod starts;
 mod states;
 mod tasks;
 mod versions;
+mod yields;

@@ -25,6 +25,8 @@ pub struct Counts {
     pub clients: u32,
     /// Drains and removals.
     pub removals: u32,
+    /// Batch jobs that take a node.
+    pub yields: u32,
     /// Hostile requests at each listener.
     pub requests: u32,
 }
@@ -39,6 +41,7 @@ pub const COUNTS: Counts = Counts {
     clocks: 20,
     clients: 10,
     removals: 50,
+    yields: 200,
     requests: 10_000,
 };
 
