@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 const TOLD: Duration = Duration::from_millis(250);
 /// Time after which `hotlease-node` kills an agent that has not answered.
 const FREE: Duration = Duration::from_millis(200);
-/// Cores of each node, and nodes.
+/// Number of nodes, each of two cores.
 const NODES: usize = 2;
 /// Longest computation of a call.
 const COMPUTING_US: u32 = 20_000;
@@ -97,13 +97,13 @@ impl Crowd {
 }
 
 /// A call with its outcome.
-struct Made {
+struct CallRecord {
     outcome: Outcome,
     microseconds: u32,
     may_repeat: bool,
 }
 
-impl Made {
+impl CallRecord {
     /// Compares it with its marks.
     fn check(&self, tally: &Tally) {
         if !self.may_repeat {
@@ -122,7 +122,7 @@ impl Made {
 /// What a client has seen.
 #[derive(Default)]
 struct Account {
-    calls: Vec<Made>,
+    calls: Vec<CallRecord>,
     /// Usage at the end of its leases.
     told: Bill,
     /// Leases that were refused, or that ended while they started: the time and the reason.
@@ -149,7 +149,7 @@ impl Account {
     fn call(&mut self, crowd: &Crowd, function: &Function, microseconds: u32) {
         let call = crowd.tally.call(microseconds);
         let outcome = make(function, &call);
-        self.calls.push(Made {
+        self.calls.push(CallRecord {
             outcome,
             microseconds,
             may_repeat: function.is_idempotent(),
