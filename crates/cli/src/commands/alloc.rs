@@ -35,7 +35,7 @@ const TIME_MIN: Duration = Duration::from_secs(60);
 /// `add` describes how jobs of agents are submitted, and `serve` runs the allocator: as soon as clients wait for leases at
 /// the manager, it submits jobs, whose agents register there and end when no lease needs them. Needs an account at the
 /// batch system, and no administrator. With `--json`, `ls` prints an object for each queue: queue, system, priority,
-/// running_nodes, pending_nodes, max_nodes, why, again_in_ms, served, jobs (each with job, state, reason, nodes, requeues,
+/// running_nodes, pending_nodes, max_nodes, min_nodes, why, again_in_ms, served, jobs (each with job, state, reason, nodes, requeues,
 /// submitted_ms, running_ms, ended_ms).
 #[derive(Debug, Args)]
 pub(crate) struct AllocArgs {
@@ -53,6 +53,8 @@ enum Command {
     Serve(ServeArgs),
     /// List queues and jobs, and why nothing is submitted
     Ls(ListingArgs),
+    /// Change how many nodes a queue keeps and may have; jobs over the limit are cancelled within seconds
+    Scale(ScaleArgs),
     /// Remove a queue, and cancel its jobs
     Rm(NameArgs),
     /// Show what was done for a queue, or for all queues
@@ -70,6 +72,9 @@ struct QueueArgs {
     /// Most nodes of its jobs at a time, running or not
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_nodes: u32,
+    /// Nodes to keep although no client waits; their agents do not end when they are idle
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100_000))]
+    min_nodes: u32,
     /// Time limit of a job, such as 1h; no lease is granted that would last longer
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     time: Duration,
@@ -126,6 +131,22 @@ struct NameArgs {
     directory: DirectoryArgs,
 }
 
+/// Arguments of `hotlease alloc scale`.
+#[derive(Debug, Args)]
+struct ScaleArgs {
+    /// Name of the queue
+    name: String,
+    /// Nodes to keep although no client waits [default: as before]
+    #[arg(long, value_name = "N", required_unless_present = "max_nodes",
+          value_parser = clap::value_parser!(u32).range(..=100_000))]
+    min_nodes: Option<u32>,
+    /// Most nodes of its jobs at a time, running or not [default: as before]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    max_nodes: Option<u32>,
+    #[command(flatten)]
+    directory: DirectoryArgs,
+}
+
 /// Arguments of `hotlease alloc log`.
 #[derive(Debug, Args)]
 struct LogArgs {
@@ -145,6 +166,13 @@ struct RemovedQueue {
     removed: String,
     /// Jobs that were cancelled.
     cancelled: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ScaledQueue {
+    queue: String,
+    min_nodes: u32,
+    max_nodes: u32,
 }
 
 #[derive(Serialize)]
@@ -172,6 +200,7 @@ impl QueueArgs {
         );
         ensure!(self.time >= TIME_MIN, "--time is at least {} s", TIME_MIN.as_secs());
         ensure!(self.nodes <= self.max_nodes, "--nodes is at most --max-nodes");
+        ensure!(self.min_nodes <= self.max_nodes, "--min-nodes is at most --max-nodes");
         let authority = absolute(&self.authority);
         ensure!(
             self.authority.is_dir(),
@@ -183,6 +212,7 @@ impl QueueArgs {
             system: system.name.to_owned(),
             priority: self.priority,
             max_nodes: self.max_nodes,
+            min_nodes: self.min_nodes,
             nodes_per_job: self.nodes,
             backlog: self.backlog,
             time_s: self.time.as_secs(),
@@ -210,6 +240,7 @@ pub(crate) fn carry_out(args: AllocArgs, output: &mut Printer) -> anyhow::Result
         Command::DryRun(args) => dry_run(&args, output),
         Command::Serve(args) => serve::carry_out(args, output),
         Command::Ls(args) => listing::carry_out(&args, output),
+        Command::Scale(args) => scale(&args, output),
         Command::Rm(args) => remove(&args, output),
         Command::Log(args) => {
             let lines = args.directory.open()?.log_lines(args.name.as_deref());
@@ -271,6 +302,31 @@ fn dry_run(args: &QueueArgs, output: &mut Printer) -> anyhow::Result<()> {
             shown.answer
         )
     })
+}
+
+fn scale(args: &ScaleArgs, output: &mut Printer) -> anyhow::Result<()> {
+    let directory = args.directory.open()?;
+    let mut edit = directory.edit()?;
+    let Some(queue) = edit.state.queues.get_mut(&args.name) else {
+        bail!("there is no queue {}; see `hotlease alloc ls`", args.name);
+    };
+    queue.min_nodes = args.min_nodes.unwrap_or(queue.min_nodes);
+    queue.max_nodes = args.max_nodes.unwrap_or(queue.max_nodes);
+    ensure!(
+        queue.min_nodes <= queue.max_nodes,
+        "the queue would keep {} nodes, and may have {}: give --min-nodes and --max-nodes",
+        queue.min_nodes,
+        queue.max_nodes
+    );
+    let scaled = ScaledQueue {
+        queue: args.name.clone(),
+        min_nodes: queue.min_nodes,
+        max_nodes: queue.max_nodes,
+    };
+    edit.save()?;
+    let what = format!("keeps {} to {} nodes", scaled.min_nodes, scaled.max_nodes);
+    directory.log(&args.name, &what);
+    output.answer(&scaled, || format!("queue {} {what}", scaled.queue))
 }
 
 fn remove(args: &NameArgs, output: &mut Printer) -> anyhow::Result<()> {

@@ -25,6 +25,7 @@ struct QueueRow {
     running_nodes: u32,
     pending_nodes: u32,
     max_nodes: u32,
+    min_nodes: u32,
     /// Why nothing is submitted; empty: nothing is in the way.
     why: String,
     /// End of the pause after a rejection or failure, milliseconds from now.
@@ -99,6 +100,7 @@ impl QueueRow {
             running_nodes: nodes(|phase| phase == JobPhase::Running),
             pending_nodes: nodes(|phase| !phase.is_over() && phase != JobPhase::Running),
             max_nodes: queue.max_nodes,
+            min_nodes: queue.min_nodes,
             why: trouble.map_or_else(String::new, |trouble| {
                 let what = if trouble.rejected { "rejected" } else { "failed" };
                 let times = match trouble.failures {

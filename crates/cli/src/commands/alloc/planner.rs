@@ -1,7 +1,7 @@
 //! Decisions of an allocator: which jobs it submits and cancels.
 //!
 //! Jobs are submitted for clients that wait for a lease, and only for as many nodes as these need beyond those that are on
-//! their way. After a rejection or a failed job a queue pauses, each time for twice as long; meanwhile the next queue is used.
+//! their way; beyond that, a queue keeps the nodes that its user wants at least. After a rejection or a failed job a queue pauses, each time for twice as long; meanwhile the next queue is used.
 
 use super::records::{AllocatorState, JobPhase, ListedJob, PilotJob, Queue, Trouble};
 use std::cmp::Reverse;
@@ -35,6 +35,14 @@ pub(super) enum AllocatorAction {
     Submit { name: String },
     /// Cancel this job.
     Cancel { name: String, number: String },
+}
+
+impl AllocatorAction {
+    /// Cancels this job; none while it has no number.
+    fn cancel(job: &PilotJob) -> Option<Self> {
+        let (name, number) = (job.name.clone(), job.number.clone()?);
+        Some(Self::Cancel { name, number })
+    }
 }
 
 /// Reason why a job was not submitted.
@@ -138,6 +146,7 @@ impl AllocatorState {
             if let Some(queue) = self.queues.get_mut(&job.queue) {
                 let ran_ms = job.running_ms.map_or(0, |since| now_ms.saturating_sub(since));
                 match phase {
+                    JobPhase::Cancelled if job.dismissed => {}
                     // What an administrator cancels is not to come back at once.
                     JobPhase::Failed | JobPhase::Cancelled => {
                         let number = job.number.as_deref().unwrap_or("?");
@@ -173,6 +182,27 @@ impl AllocatorState {
         }
     }
 
+    /// Cancels jobs of a queue that has more nodes than it may have: first those that have not begun, of each kind the
+    /// youngest first.
+    fn surplus(&self, at: &str) -> Vec<AllocatorAction> {
+        let most = self.queues.get(at).map_or(0, |queue| queue.max_nodes);
+        let mut jobs: Vec<_> = self.live(at).filter(|job| !job.dismissed).collect();
+        let mut nodes: u32 = jobs.iter().map(|job| job.nodes).sum();
+        jobs.sort_by_key(|job| (job.phase == JobPhase::Running, Reverse(job.submitted_ms)));
+        let mut cancelled = Vec::new();
+        for job in jobs {
+            if nodes <= most {
+                break;
+            }
+            // One that is being submitted has no number yet: next time.
+            if let Some(cancel) = AllocatorAction::cancel(job) {
+                nodes -= job.nodes;
+                cancelled.push(cancel);
+            }
+        }
+        cancelled
+    }
+
     /// Decides what to submit and cancel for the clients that wait, and notes it. `name`: makes a name of a job.
     pub(super) fn plan(
         &mut self,
@@ -189,8 +219,9 @@ impl AllocatorState {
             .collect();
         order.sort();
         for (_, at) in order {
+            actions.extend(self.surplus(&at));
             let (mut nodes, mut waiting, mut coming) = (0, 0, 0);
-            for job in self.live(&at) {
+            for job in self.live(&at).filter(|job| !job.dismissed) {
                 nodes += job.nodes;
                 let is_starting = job.running_ms.is_some_and(|since| now_ms < since + STARTING_MS);
                 match job.phase {
@@ -211,22 +242,27 @@ impl AllocatorState {
             if needed == 0 {
                 let since = *queue.unneeded_since_ms.get_or_insert(now_ms);
                 if now_ms >= since + 1000 * queue.idle_s {
-                    let surplus = self.live(&at).filter(|job| job.phase == JobPhase::Pending);
-                    let cancel = surplus.filter_map(|job| {
-                        let (name, number) = (job.name.clone(), job.number.clone()?);
-                        Some(AllocatorAction::Cancel { name, number })
-                    });
-                    actions.extend(cancel);
+                    let unneeded = self.live(&at).filter(|job| job.phase == JobPhase::Pending);
+                    let unneeded = unneeded.filter(|job| !job.stays && !job.dismissed);
+                    actions.extend(unneeded.filter_map(AllocatorAction::cancel));
                 }
-                continue;
             }
-            queue.unneeded_since_ms = None;
+            let Some(queue) = self
+                .queues
+                .get_mut(&at)
+                .filter(|queue| needed > 0 || nodes < queue.min_nodes)
+            else {
+                continue;
+            };
+            if needed > 0 {
+                queue.unneeded_since_ms = None;
+            }
             let mut submitted = Vec::new();
-            while !queue.pauses(now_ms)
-                && (coming as usize) < needed
-                && waiting < queue.backlog
-                && nodes + queue.nodes_per_job <= queue.max_nodes
-            {
+            while !queue.pauses(now_ms) && nodes + queue.nodes_per_job <= queue.max_nodes {
+                let stays = nodes < queue.min_nodes;
+                if !stays && ((coming as usize) >= needed || waiting >= queue.backlog) {
+                    break;
+                }
                 nodes += queue.nodes_per_job;
                 coming += queue.nodes_per_job;
                 waiting += 1;
@@ -241,6 +277,8 @@ impl AllocatorState {
                     running_ms: None,
                     ended_ms: None,
                     requeues: 0,
+                    stays,
+                    dismissed: false,
                 });
             }
             actions.extend(
@@ -254,6 +292,13 @@ impl AllocatorState {
             clients.retain(|_| places.next().flatten().is_none_or(|needed| needed > coming as usize));
         }
         actions
+    }
+
+    /// Notes that a job was cancelled: it counts no more, and its end is no failure.
+    pub(super) fn note_cancelled(&mut self, name: &str) {
+        if let Some(job) = self.jobs.iter_mut().find(|job| job.name == name) {
+            job.dismissed = true;
+        }
     }
 
     /// Notes the answer of the command that submitted a job: its number, or why there is none.

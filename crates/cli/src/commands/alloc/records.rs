@@ -22,6 +22,9 @@ pub(super) struct Queue {
     pub priority: i32,
     /// Most nodes of its jobs, running or not.
     pub max_nodes: u32,
+    /// Nodes that it keeps although no client waits.
+    #[serde(default)]
+    pub min_nodes: u32,
     /// Nodes of each job.
     pub nodes_per_job: u32,
     /// Most jobs that wait at the batch system.
@@ -95,6 +98,12 @@ pub(super) struct PilotJob {
     pub ended_ms: Option<u64>,
     /// How often the batch system has taken it back into the queue after it had run.
     pub requeues: u32,
+    /// Whether it is one of those that the queue keeps: its agents do not end when they are idle.
+    #[serde(default)]
+    pub stays: bool,
+    /// Whether the allocator has cancelled it.
+    #[serde(default)]
+    pub dismissed: bool,
 }
 
 /// Progress of a job at the batch system.

@@ -3,7 +3,7 @@
 use super::batch_system::{BatchSystem, JobWords, last_lines};
 use super::listing::node_count;
 use super::planner::{AllocatorAction, ClientDemand};
-use super::records::{AllocatorState, JobPhase, PilotJob};
+use super::records::{AllocatorState, JobPhase, PilotJob, Queue};
 use super::script::script;
 use super::store::{AllocatorDirectory, DirectoryArgs, StateEdit, job_text, now_ms};
 use crate::commands::up::signals::Signals;
@@ -196,6 +196,8 @@ impl Allocator {
         let system = BatchSystem::of(&queue.system)?;
         match action {
             AllocatorAction::Submit { .. } => {
+                let idle_s = if job.stays { queue.time_s } else { queue.idle_s };
+                let queue = Queue { idle_s, ..queue };
                 let path = self.directory.write_script(&name, &script(&job.queue, &queue))?;
                 let output = self.directory.output(&name);
                 let words = JobWords {
@@ -215,11 +217,11 @@ impl Allocator {
                 edit.save()
             }
             AllocatorAction::Cancel { number, .. } => {
-                self.directory.log(
-                    &job.queue,
-                    format!("cancels job {number}: no client has waited for long"),
-                );
-                self.runtime.block_on(system.cancel(&number))
+                self.directory
+                    .log(&job.queue, format!("cancels job {number}, which is not needed"));
+                self.runtime.block_on(system.cancel(&number))?;
+                edit.state.note_cancelled(&name);
+                edit.save()
             }
         }
     }

@@ -8,6 +8,7 @@ fn queue(priority: i32, max_nodes: u32) -> Queue {
         system: "slurm".into(),
         priority,
         max_nodes,
+        min_nodes: 0,
         nodes_per_job: 1,
         backlog: 2,
         time_s: 3600,
@@ -306,4 +307,79 @@ fn few_ended_jobs_are_remembered() {
     }
     assert_eq!(scene.state.jobs.len(), ENDED_MAX);
     assert_eq!(scene.job().name, format!("job{}", 3 * ENDED_MAX));
+}
+
+fn numbers(actions: Vec<AllocatorAction>) -> Vec<String> {
+    let numbers = actions.into_iter().map(|action| match action {
+        AllocatorAction::Cancel { number, .. } => number,
+        AllocatorAction::Submit { name } => panic!("{name} is submitted"),
+    });
+    numbers.collect()
+}
+
+#[test]
+fn a_queue_keeps_the_nodes_that_its_user_wants_and_gets_others_for_clients() {
+    let mut scene = Scene::new(&[(
+        "a",
+        Queue {
+            min_nodes: 3,
+            ..queue(0, 4)
+        },
+    )]);
+    assert_eq!(scene.submit(&[]), ["a"; 3], "all at once: the backlog is for clients");
+    assert_eq!(scene.submit(&[]), [""; 0]);
+    assert!(scene.state.jobs.iter().all(|job| job.stays));
+    scene.see(JobPhase::Running, "");
+    scene.pass(1000);
+    assert_eq!(scene.plan(&[]), [], "they stay although no client waits");
+    assert_eq!(scene.submit(&[client(2)]), ["a"], "all are busy");
+    assert!(!scene.job().stays, "it ends when it is idle");
+    // One ends at its time limit: another one takes its place.
+    scene.listed[0].phase = Some(JobPhase::OutOfTime);
+    scene.state.observe(&scene.listed, scene.now_ms);
+    scene.listed.remove(0);
+    assert_eq!(scene.submit(&[]), [""; 0], "three are there");
+    scene.listed[0].phase = Some(JobPhase::Preempted);
+    scene.state.observe(&scene.listed, scene.now_ms);
+    scene.listed.remove(0);
+    assert_eq!(scene.submit(&[]), ["a"]);
+}
+
+#[test]
+fn a_queue_that_may_have_fewer_nodes_cancels_jobs_that_have_not_begun_first() {
+    let mut scene = Scene::new(&[(
+        "a",
+        Queue {
+            min_nodes: 3,
+            ..queue(0, 3)
+        },
+    )]);
+    assert_eq!(scene.submit(&[]).len(), 3);
+    scene.listed[0].phase = Some(JobPhase::Running);
+    scene.state.observe(&scene.listed, scene.now_ms);
+    let queue = scene.state.queues.get_mut("a").expect("a queue");
+    (queue.min_nodes, queue.max_nodes) = (1, 1);
+    let cancelled = numbers(scene.plan(&[client(9)]));
+    assert_eq!(cancelled.len(), 2);
+    assert!(
+        !cancelled.contains(&scene.listed[0].number),
+        "the one that runs goes on"
+    );
+    assert_eq!(
+        numbers(scene.plan(&[])),
+        cancelled,
+        "until the batch system has accepted it"
+    );
+    for number in &cancelled {
+        scene.state.note_cancelled(&format!("job{number}"));
+    }
+    assert_eq!(scene.plan(&[]), []);
+    for job in &mut scene.listed[1..] {
+        job.phase = Some(JobPhase::Cancelled);
+    }
+    scene.state.observe(&scene.listed, scene.now_ms);
+    assert_eq!(scene.state.queues["a"].trouble, None, "the allocator's own doing");
+    let queue = scene.state.queues.get_mut("a").expect("a queue");
+    (queue.min_nodes, queue.max_nodes) = (0, 0);
+    assert_eq!(numbers(scene.plan(&[client(1)])), [scene.listed[0].number.clone()]);
 }
