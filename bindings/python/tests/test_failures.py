@@ -172,7 +172,7 @@ def test_options_that_make_no_sense_are_refused(platform):
 
 def test_options_have_one_value_each_that_stays():
     options = hotlease.ExecutorOptions(gpus=1)
-    assert (options.gpus, options.at_least, options.patience, options.output) == (1, 1, 10.0, True)
+    assert (options.gpus, options.at_least, options.patience, options.output) == (1, 1, None, True)
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.gpus = 2
     with pytest.raises(TypeError):

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from hotlease._options import ExecutorOptions
     from hotlease._seat import communicator
     from hotlease._showing import Line
+    from hotlease._slurm import Slurm
     from hotlease._state import state
     from hotlease.errors import (
+        ClusterError,
         DeadlineExceeded,
         DependencyError,
         ExecutorBroken,
         FunctionFailed,
+        JobEnded,
+        JobRejected,
         LeaseEnded,
         NotRunning,
         OptionError,
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ClusterError",
     "DeadlineExceeded",
     "DependencyError",
     "Error",
@@ -46,6 +51,8 @@ __all__ = [
     "FunctionFailed",
     "Future",
     "Gang",
+    "JobEnded",
+    "JobRejected",
     "LeaseEnded",
     "Line",
     "NativeFunction",
@@ -55,6 +62,7 @@ __all__ = [
     "OutputTooLarge",
     "OverheadWarning",
     "Refused",
+    "Slurm",
     "Spmd",
     "TaskError",
     "WorkerDied",
@@ -80,6 +88,7 @@ _ELSEWHERE = {
     "native": "hotlease._native",
     "Gang": "hotlease._gang",
     "Spmd": "hotlease._gang",
+    "Slurm": "hotlease._slurm",
     "spmd": "hotlease._gang",
     "state": "hotlease._state",
     "communicator": "hotlease._seat",

@@ -141,13 +141,18 @@ class Executor(_core.Client, _bases.Executor):
 
             options = collected(type(self), options, named)
         asked: dict[str, Any] = {} if options is None else dict(vars(options))
-        at_least, patience = asked.pop("at_least", _AT_LEAST), asked.pop("patience", _PATIENCE)
+        at_least, cluster, waits = asked.pop("at_least", _AT_LEAST), asked.pop("cluster", None), asked.pop("patience", None)
+        patience = _PATIENCE if waits is None else waits
         if patience < 0:
             raise ValueError(f"patience must be a number of seconds from 0 on, not {patience}")
         max_pending, output, progress = asked.get("max_pending"), asked.pop("output", True), asked.pop("progress", False)
         state, timing = asked.get("state"), asked.pop("timing", False)
         trusts, classes = asked.pop("trust_results", False), asked.pop("result_classes", ())
         variables, imports = dict(asked.pop("variables", None) or {}), asked.pop("imports", ())
+        # Kept: its nodes go with it.
+        self._cluster = cluster
+        if cluster is not None:
+            manager, max_workers = cluster._used(asked, manager, max_workers)
         if isinstance(max_workers, str):
             if manager is not None:
                 raise TypeError("two managers were given")
@@ -210,7 +215,9 @@ class Executor(_core.Client, _bases.Executor):
         asked = {name: value for name, value in asked.items() if value is not None}
         _bases.settle()
         prepared = None if initializer is None else (initializer, tuple(initargs))
-        if manager is None and "runtime_dir" not in asked and _platform.may_start():
+        if cluster is not None:
+            cluster._opened(lambda some: self._open(self._future, {**asked, "patience": some}, prepared), waits)
+        elif manager is None and "runtime_dir" not in asked and _platform.may_start():
             self._open_here(asked, prepared, patience)
         else:
             self._open(self._future, asked, prepared)

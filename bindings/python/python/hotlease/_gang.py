@@ -111,6 +111,8 @@ class Gang:
         self._size, self._manager = ranks, manager or os.environ.get("HOTLEASE_MANAGER")
         options = collected(type(self), options, named)
         self._identity, self._runtime_dir = options.identity, options.runtime_dir
+        if options.cluster is not None:
+            self._manager, self._identity = options.cluster.manager, options.cluster.identity
         if not self._manager and self._runtime_dir is None:
             self._manager = _core._job_managers()
         # Identifies its lease, which `_kill` has to find.

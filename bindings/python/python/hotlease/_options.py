@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Optional, TypedDict, Union
 
-from hotlease._executor import _AT_LEAST, _PATIENCE
+from hotlease._executor import _AT_LEAST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotlease._showing import Part
+    from hotlease._slurm import Slurm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,11 @@ class ExecutorOptions:
     at_least
         Minimum of the workers: with as many as `max_workers`, the executor gets all of them or none. Default: 1.
     patience
-        Seconds to wait until that many workers are free. Default: 10.
+        Seconds to wait until that many workers are free. Default: 10; with a `cluster`, until its jobs run, or are rejected
+        or fail.
+    cluster
+        Nodes of a batch system that run the workers, instead of `manager` and `identity`: a `hotlease.Slurm`. Several
+        executors may use it. `max_workers` is then by default the number of its cores. Default: none.
     lends
         Whether other programs get the workers' cores when they find no others and this executor has had no task for a
         second. Its workers then end, with what tasks have left in them; for its next tasks it takes others, runs the
@@ -122,7 +127,8 @@ class ExecutorOptions:
     memory: Optional[int] = None
     gpus: Optional[int] = None
     at_least: int = _AT_LEAST
-    patience: float = _PATIENCE
+    patience: Optional[float] = None
+    cluster: Optional[Slurm] = None
     lends: bool = True
     progress: bool = False
     timing: Union[bool, int] = False
@@ -158,7 +164,8 @@ class OptionArguments(TypedDict, total=False):
     memory: Optional[int]
     gpus: Optional[int]
     at_least: int
-    patience: float
+    patience: Optional[float]
+    cluster: Optional[Slurm]
     lends: bool
     progress: bool
     timing: Union[bool, int]

@@ -160,6 +160,35 @@ class OptionError(TaskError, ValueError):
     """The value of an option is invalid."""
 
 
+class ClusterError(TaskError):
+    """A cluster of the program (`hotlease.Slurm`) does not work: the message says what failed, in the site's words."""
+
+    def __init__(self, message: str = "", ran: Optional[bool] = False) -> None:
+        super().__init__(message, ran)
+
+
+class JobRejected(ClusterError):
+    """The site does not accept the cluster's jobs."""
+
+
+class JobEnded(ClusterError):
+    """The cluster's job ended, and there is no other one.
+
+    Attributes
+    ----------
+    job
+        Its number.
+    state
+        How it ended: ``"failed"`` or ``"cancelled"``.
+    """
+
+    def __init__(self, message: str = "", ran: Optional[bool] = False, job: str = "", state: str = "failed") -> None:
+        Error.__init__(self, message, ran, job, state)
+        self.ran = ran
+        self.job = job
+        self.state = state
+
+
 class OverheadWarning(UserWarning):
     """The program's tasks take longer to submit than to run. Warned once, after a thousand tasks or more."""
 
