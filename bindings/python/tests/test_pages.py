@@ -18,6 +18,7 @@ SAYS = {
     "Dask": "328350\n",
     "Parsl": "4\n",
     "Parsl's own kernel with a HotleaseExecutor": "4\n",
+    "Providers and blocks": "4\n",
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
-from parsl.executors.base import ParslExecutor
-from parsl.executors.errors import BadStateException, InvalidResourceSpecification
+from parsl.executors.errors import BadStateException
+from parsl.executors.status_handling import BlockProviderExecutor
 from parsl.monitoring.radios.filesystem import FilesystemRadio
 
 from hotlease import _core
@@ -17,23 +18,39 @@ from hotlease._executor import Executor
 from hotlease._options import OptionArguments, collected
 from hotlease._outcomes import was_not_sent
 from hotlease.errors import WorkerDied
+from hotlease.parsl import resources
 from hotlease.parsl.apps import RAISED, raising
+from hotlease.parsl.blocks import Blocks
 from hotlease.parsl.futures import not_serialized
 
 _log = logging.getLogger(__name__)
 
 
-class HotleaseExecutor(ParslExecutor):
+class HotleaseExecutor(BlockProviderExecutor):
     """Runs Parsl's apps in leased workers.
 
-    It has neither a provider nor blocks: a lease takes their place, and workers that die are replaced.
+    Without a provider, workers are those of this machine's platform or of a manager's nodes, and one that dies is replaced.
+    With a provider, they are on the nodes of its blocks, which Parsl's strategy starts and ends: tasks wait until there are
+    some.
 
     Parameters
     ----------
     label
         Name among the executors of the configuration.
     max_workers
-        Limit of the worker processes. Default: one for each core of this process.
+        Limit of the worker processes. Default: one for each core of this process; with a provider, as many as its blocks
+        have.
+    provider
+        Provider of Parsl that submits blocks, such as `parsl.providers.SlurmProvider`, with its ``init_blocks``,
+        ``min_blocks`` and ``max_blocks``. On each node of a block an agent joins a manager that this program starts: nodes
+        must reach this host, and see the program's Python and home directory. Default: none.
+    workers_per_node
+        With a provider: workers of each node. Default: its ``cores_per_node``, else as many as this process has cores.
+    address
+        With a provider: name or address at which the nodes reach this host. Default: its name.
+    block_error_handler
+        With a provider: what happens if blocks fail, as for other executors of Parsl. Default: if all of the first ones
+        fail, so do all tasks.
     storage_access
         Parsl's staging providers. Default: Parsl's.
     working_dir
@@ -50,12 +67,18 @@ class HotleaseExecutor(ParslExecutor):
         label: str = "hotlease",
         max_workers: Optional[int] = None,
         *,
+        provider: Optional[Any] = None,
+        workers_per_node: Optional[int] = None,
+        address: Optional[str] = None,
+        block_error_handler: Union[bool, Callable[..., None]] = True,
         storage_access: Optional[list[Any]] = None,
         working_dir: Optional[str] = None,
         remote_monitoring_radio: Optional[Any] = None,
         **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(provider=provider, block_error_handler=block_error_handler)
+        if provider is not None and {"manager", "identity", "cluster"} & set(options):
+            raise TypeError("blocks of a provider have a manager of their own: give provider, or manager, identity or cluster")
         self.label = label
         self.max_workers = max_workers
         self.storage_access = storage_access
@@ -65,34 +88,75 @@ class HotleaseExecutor(ParslExecutor):
         self.kind: type[Executor] = Executor
         self._options = options
         self._executor: Optional[Executor] = None
+        self._nodes_cores = workers_per_node or getattr(provider, "cores_per_node", None)
+        self._address = address
+        self._blocks: Optional[Blocks] = None
         self._bad_state: Optional[BaseException] = None
 
     def __repr__(self) -> str:
-        return f"HotleaseExecutor(label={self.label!r}, max_workers={self.max_workers!r})"
+        provider = "" if self.provider is None else f", provider={self.provider!r}"
+        return f"HotleaseExecutor(label={self.label!r}, max_workers={self.max_workers!r}{provider})"
 
     def start(self) -> None:
-        """Takes the lease; does nothing if that was done.
+        """Takes the lease; does nothing if that was done. With a provider, only starts the manager: blocks come later.
 
         Raises
         ------
         hotlease.Error
             If no worker is available.
         """
-        if self._executor is not None:
+        if self._executor is not None or self._blocks is not None:
             return
-        super().start()
+        super().start()  # type: ignore[no-untyped-call,unused-ignore]
         self._bad_state = None
         given = dict(self._options)
         named = {name: given.pop(name) for name in self._options if name in OptionArguments.__annotations__}
         options = collected(self.kind, given.pop("options", None), named)
         if not options.trust_results:
             options = replace(options, result_classes=[*options.result_classes, *RAISED])
-        self._executor = self.kind(self.max_workers, options=options, **given)
+        self._resources = options.memory, options.gpus
+        provider = self.provider
+        if provider is None:
+            self._executor = self.kind(self.max_workers, options=options, **given)
+            return
+        workers = self.max_workers or max(1, provider.max_blocks * provider.nodes_per_block * int(self.workers_per_node))
+
+        def make(manager: str, identity: str, patience: float) -> Executor:
+            joined = replace(options, identity=identity, patience=patience)
+            return self.kind(workers, manager=manager, options=joined, **given)
+
+        gpus = getattr(provider, "gpus_per_node", None) or 0
+        self._blocks = Blocks(make, self.set_bad_state_and_fail_all, self._nodes_cores, gpus, self._address)
 
     @property
     def started(self) -> Optional[Executor]:
-        """The underlying executor, between `start` and `shutdown`."""
-        return self._executor
+        """The underlying executor, between `start` and `shutdown`; with a provider, once a block has workers."""
+        return self._executor if self._blocks is None else self._blocks.executor
+
+    @property
+    def workers_per_node(self) -> Union[int, float]:
+        """Workers of each node, for Parsl's strategy."""
+        return self._nodes_cores or len(os.sched_getaffinity(0))
+
+    def _get_launch_command(self, block_id: str) -> str:
+        if self._blocks is None:
+            raise RuntimeError(f"the executor {self.label} was not started, or has been shut down")
+        return self._blocks.command
+
+    def scale_in(self, blocks: int) -> list[str]:
+        """Ends blocks; returns which. Called by Parsl's strategy when no task waits or runs."""
+        cancel = super().scale_in
+        return cancel(blocks) if self._blocks is None else self._blocks.end(lambda: cancel(blocks))
+
+    def set_bad_state_and_fail_all(self, exception: BaseException) -> None:
+        """Lets all tasks fail, now and later. Called by the handler of blocks that failed."""
+        self._bad_state = exception
+        for task in list(self.tasks.values()):
+            try:
+                task.set_exception(BadStateException(self, exception))  # type: ignore[no-untyped-call,unused-ignore]
+            except InvalidStateError:
+                # It has just ended.
+                pass
 
     def submit(
         self, func: Callable[..., Any], resource_specification: dict[str, Any], *args: Any, **kwargs: Any
@@ -102,33 +166,43 @@ class HotleaseExecutor(ParslExecutor):
         Raises
         ------
         parsl.executors.errors.InvalidResourceSpecification
-            If resources are asked for: a task has the resources of its worker, set in the executor.
+            If a task asks for more than its worker has (``cores``: 1, ``memory`` in MiB, ``gpus``), or for anything else.
         parsl.executors.errors.BadStateException
             If the executor has lost its workers and gets no others.
         parsl.serialize.errors.SerializationError
             If an argument does not pickle.
         """
         if resource_specification:
-            raise InvalidResourceSpecification(
-                set(resource_specification),
-                "Tasks have the resources of their worker, which are options of HotleaseExecutor: memory, gpus.",
-            )
+            resources.check(resource_specification, *self._resources)
         if self._bad_state is not None:
             raise BadStateException(self, self._bad_state)  # type: ignore[no-untyped-call,unused-ignore]
+        if self._blocks is not None:
+            task: Future[Any] = Future()
+            key = id(task)
+            self.tasks[key] = task
+            task.add_done_callback(lambda _: self.tasks.pop(key, None))
+            self._blocks.send(task, lambda executor: self._sent(executor, func, args, kwargs))
+            return task
         if self._executor is None:
             raise RuntimeError(f"the executor {self.label} was not started, or has been shut down")
         try:
-            if self._executor._result_classes is not None and _core._is_confined(self._executor):
-                future: Future[Any] = self._executor.submit(raising, func, *args, **kwargs)
-            else:
-                future = self._executor.submit(func, *args, **kwargs)
+            future = self._sent(self._executor, func, args, kwargs)
         except BrokenExecutor as error:
             self._remember(error)
             raise BadStateException(self, error) from error  # type: ignore[no-untyped-call,unused-ignore]
+        future.add_done_callback(self._ended)
+        return future
+
+    def _sent(
+        self, executor: Executor, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Future[Any]:
+        if executor._result_classes is not None and _core._is_confined(executor):
+            future: Future[Any] = executor.submit(raising, func, *args, **kwargs)
+        else:
+            future = executor.submit(func, *args, **kwargs)
         why = future.exception() if future.done() and not future.cancelled() else None
         if why is not None and was_not_sent(why):
             raise not_serialized(getattr(func, "__name__", "app"), why) from why
-        future.add_done_callback(self._ended)
         return future
 
     def _ended(self, future: Future[Any]) -> None:
@@ -154,12 +228,15 @@ class HotleaseExecutor(ParslExecutor):
 
     def outstanding(self) -> int:
         """Returns the number of tasks that wait or run."""
+        if self._blocks is not None:
+            return self._blocks.outstanding()
         return 0 if self._executor is None else self._executor._pending()
 
     @property
     def connected_workers(self) -> int:
         """Number of workers."""
-        return 0 if self._executor is None else self._executor._slots()
+        executor = self.started
+        return 0 if executor is None else executor._slots()
 
     def monitor_resources(self) -> bool:
         """Whether Parsl's monitoring can watch tasks: yes, each worker is a process and runs one at a time."""
@@ -173,6 +250,12 @@ class HotleaseExecutor(ParslExecutor):
         block
             Whether to return only after that.
         """
+        blocks, self._blocks = self._blocks, None
+        if blocks is not None:
+            blocks.close(block)
+            # Those that no block has come for.
+            for task in list(self.tasks.values()):
+                task.cancel()
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=block)

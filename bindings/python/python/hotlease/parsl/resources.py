@@ -1,0 +1,34 @@
+"""Parsl's resource specifications: each task has the resources of its worker, and asks for no more."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from parsl.executors.errors import InvalidResourceSpecification
+
+# Parsl counts memory in these, as Work Queue does.
+_MEMORY_UNIT = 2**20
+
+
+def check(specification: dict[str, Any], memory: Optional[int], gpus: Optional[int]) -> None:
+    """Returns if a worker with so much memory (bytes; None: its share of the node) and so many GPUs has what a task asks for.
+
+    Raises
+    ------
+    parsl.executors.errors.InvalidResourceSpecification
+        With the keys that are not known, or of which a worker has less.
+    """
+    has: dict[str, Optional[float]] = {"cores": 1, "gpus": gpus or 0, "memory": None if memory is None else memory / _MEMORY_UNIT}
+    wrong = {}
+    for key, asked in specification.items():
+        if key not in has:
+            wrong[key] = f"{key} is not known: cores, memory (MiB) and gpus are"
+        elif isinstance(asked, bool) or not isinstance(asked, (int, float)) or asked < 0:
+            wrong[key] = f"{key} is {asked!r}, and no number"
+        elif (limit := has[key]) is None:
+            wrong[key] = f"{key} is {asked}, and what a worker has is not known: give memory= (bytes) to HotleaseExecutor"
+        elif asked > limit:
+            advice = "submit tasks of one core, or use hotlease.Gang" if key == "cores" else f"give {key}= to HotleaseExecutor"
+            wrong[key] = f"{key} is {asked}, and a worker has {limit:g}: {advice}"
+    if wrong:
+        raise InvalidResourceSpecification(set(wrong), "; ".join(wrong.values()))
