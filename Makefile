@@ -22,7 +22,7 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 export CARGO_TERM_COLOR ?= auto
 export CARGO_NET_RETRY ?= 5
 
-.PHONY: help setup setup-tests build demo check test test-all bench fuzz sim soak planted guide lint docs install wheels release-archive clean
+.PHONY: help setup setup-tests build demo check test test-all bench fuzz sim soak planted guide lint docs install uninstall wheels release-archive clean
 
 help: ## List these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -75,6 +75,9 @@ docs: ## Build the API documentation into target/doc
 
 install: build ## Install programs, libraries, headers, CMake and pkg-config files under PREFIX
 	@bindings/install "$(PREFIX)" "$(DESTDIR)"
+
+uninstall: ## Remove from PREFIX what `make install` has installed there
+	@bindings/uninstall "$(PREFIX)" "$(DESTDIR)"
 
 wheels: build ## Make a wheel for each Python here, with programs, headers and libraries, checked and tested, into target/dist
 	@scripts/package wheels
