@@ -2,7 +2,7 @@
 
 A build hook of hatchling, which makes all other parts. cargo builds all of it at once, for the interpreter that runs
 this. ``HOTLEASE_BUILT`` names a folder with the finished results of cargo, like ``target/release``; if the C library is among
-them (``make build``), the wheel has it too, with its headers.
+them (``make build``), the wheel has it too. The headers, which are all that functions need, are in each wheel.
 """
 
 import os
@@ -35,10 +35,11 @@ class CompiledHook(BuildHookInterface):
         build_data["infer_tag"] = True
         files = {f"bin/{name}": built / name for name in PROGRAMS}
         files["_core" + sysconfig.get_config_var("EXT_SUFFIX")] = built / "lib_core.so"
-        library = built / f"libhotlease.so.{self.metadata.version}"
-        if version != "editable" and library.exists():
-            # By its SONAME; a wheel has no symbolic links.
-            files[f"lib/libhotlease.so.{self.metadata.version.split('.')[0]}"] = library
+        if version != "editable":
+            library = built / f"libhotlease.so.{self.metadata.version}"
+            if library.exists():
+                # By its SONAME; a wheel has no symbolic links.
+                files[f"lib/libhotlease.so.{self.metadata.version.split('.')[0]}"] = library
             build_data["force_include"].update({
                 str(root / "include/hotlease"): "hotlease/include/hotlease",
                 str(root / "bindings/fortran"): "hotlease/include/hotlease/fortran",

@@ -14,6 +14,7 @@ import zipfile
 import pytest
 
 import hotlease
+from hotlease import _programs
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROGRAMS = ("hotlease", "hotlease-lab", "hotlease-worker", "hotlease-nursery", "hotlease-machine")
@@ -72,8 +73,9 @@ def test_a_wheel_has_types_a_command_and_programs_that_can_be_run(wheel):
             mode = entries[f"hotlease/bin/{name}"].external_attr >> 16
             assert mode & 0o111 == 0o111, f"{name} would be installed with mode {mode:o}"
         assert len([name for name in entries if name.startswith("hotlease/bin/")]) == len(PROGRAMS)
-        for name in ("lib/libhotlease.so.0", "include/hotlease/hotlease.h", "include/hotlease/fortran/hotlease.f90"):
-            assert (f"hotlease/{name}" in entries) == _has_c_library()
+        for name in ("include/hotlease/function.h", "include/hotlease/fortran/hotlease.f90"):
+            assert f"hotlease/{name}" in entries
+        assert ("hotlease/lib/libhotlease.so.0" in entries) == _has_c_library()
         (commands,) = (name for name in entries if name.endswith("entry_points.txt"))
         assert b"hotlease=hotlease._programs:main" in archive.read(commands).replace(b" ", b"")
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
@@ -101,6 +103,16 @@ def test_a_wheel_compiles_programs_in_c(installed, tmp_path):
     _run(compiler, ROOT / "examples/00_hello/hello.c", "-o", program, *flags)
     done = subprocess.run([program, "/no/library.so"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "cannot read /no/library.so" in done.stderr
+
+
+def test_flags_for_functions_need_no_c_library(tmp_path, monkeypatch):
+    monkeypatch.setattr(_programs, "_HERE", str(tmp_path))
+    with pytest.raises(SystemExit, match="editable installation"):
+        _programs.flags(["--cflags"])
+    (tmp_path / "include").mkdir()
+    assert _programs.flags(["--cflags"]) == f"-I{tmp_path}/include"
+    with pytest.raises(SystemExit, match="no C library"):
+        _programs.flags(["--cflags", "--libs"])
 
 
 def test_an_installed_command_runs_its_own_program_with_any_path(installed, tmp_path):
@@ -194,12 +206,12 @@ def test_the_quickstart_does_what_it_says(installed):
     page = (ROOT / "docs/python.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```(?:\n+<!-- prints\n(.*?)-->)?", page, re.M | re.S)
     programs = [(code, prints) for language, code, prints in blocks if language == "python"]
-    # The C source of the page, and its compilation, in the checkout.
-    (installed.home / "include").symlink_to(ROOT / "include")
+    # The C source of the page, and its compilation.
     for (_, source, _), (_, command, _) in zip(blocks, blocks[1:]):
         if command.startswith("cc "):
-            (installed.home / command.split()[-1]).write_text(source)
-            _run(*command.split(), cwd=installed.home)
+            command = command.replace("$(hotlease --cflags)", installed("hotlease", "--cflags")).split()
+            (installed.home / command[-1]).write_text(source)
+            _run(*command, cwd=installed.home)
     assert len(programs) >= 4 and any("pip install ." in code for language, code, _ in blocks if language == "sh")
     # Packages that the page installs beside hotlease are in this environment.
     beside = sysconfig.get_path("purelib")

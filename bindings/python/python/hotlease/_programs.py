@@ -51,15 +51,19 @@ def _is_script(path: str) -> bool:
 
 
 def flags(names: list[str]) -> str:
-    """Returns options of a compiler (``--cflags``) and a linker (``--libs``) for the library that the package contains."""
+    """Returns options of a compiler (``--cflags``) and a linker (``--libs``) for what the package contains: headers, and the
+    C library. Functions need the headers only.
+    """
     include, libraries = os.path.join(_HERE, "include"), os.path.join(_HERE, "lib")
     found = sorted(os.listdir(libraries)) if os.path.isdir(libraries) else []
-    if not found:
+    if not os.path.isdir(include):
+        sys.exit("hotlease: an editable installation has no headers: use `-I include` in the checkout")
+    if "--libs" in names and not found:
         sys.exit(
-            "hotlease: this installation has no headers and no C library, because `pip install` compiled it from source; "
+            "hotlease: this installation has no C library, because `pip install` compiled it from source; "
             "take a wheel of `make wheels`, or `make install` and pkg-config"
         )
-    known = {"--cflags": f"-I{include}", "--libs": f"-L{libraries} -l:{found[0]} -Wl,-rpath,{libraries}"}
+    known = {"--cflags": f"-I{include}", "--libs": f"-L{libraries} -l:{found[0] if found else ''} -Wl,-rpath,{libraries}"}
     return " ".join(known[name] for name in names)
 
 
