@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from concurrent.futures import Future
 
 import pytest
 import slurm_site
@@ -89,6 +90,42 @@ def test_tasks_fail_if_all_first_blocks_do(loaded):
 def test_a_provider_and_a_manager_are_refused_together():
     with pytest.raises(TypeError, match="manager of their own"):
         hotlease.parsl.HotleaseExecutor(provider=LocalProvider(), manager="https://127.0.0.1:1")
+
+
+def test_a_task_that_meets_the_end_of_its_block_waits_for_the_next(tmp_path, monkeypatch):
+    class Manager:
+        folder, program, authority, client, address = tmp_path, "hotlease", "ca", "client", "https://127.0.0.1:1"
+
+        def __init__(self, host):
+            pass
+
+        def close(self):
+            pass
+
+    class Left:
+        def _pending(self):
+            return 0
+
+        def shutdown(self, wait):
+            pass
+
+    monkeypatch.setattr(hotlease.parsl.blocks, "OwnManager", Manager)
+    blocks = hotlease.parsl.blocks.Blocks(lambda *_: Left(), pytest.fail, 1, 0, None)
+    sent_to = []
+
+    def submit(executor):
+        sent_to.append(executor)
+        if len(sent_to) == 1:
+            assert blocks.end(lambda: ["0"]) == ["0"]
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        result = Future()
+        result.set_result("sent again")
+        return result
+
+    task = Future()
+    blocks.send(task, submit)
+    assert task.result(_LIMIT) == "sent again" and sent_to[0] is not sent_to[1]
+    blocks.close(wait=True)
 
 
 def test_blocks_of_slurm_run_apps(loaded, tmp_path_factory, monkeypatch):

@@ -95,11 +95,12 @@ class Blocks:
         def sending(executor: Executor) -> None:
             try:
                 sent = submit(executor)
-            except BrokenExecutor:
-                # It has lost its workers for good: the next one gets those of later blocks.
-                self._again(executor, sending)
             except BaseException as error:
-                _settle(task, lambda: task.set_exception(error))
+                # It has lost its workers for good, or they were to end a moment ago: the next one gets those of later blocks.
+                if isinstance(error, BrokenExecutor) or self._executor is not executor:
+                    self._again(executor, sending)
+                else:
+                    _settle(task, lambda: task.set_exception(error))
             else:
                 sent.add_done_callback(lambda ended: _hand_on(ended, task))
 
