@@ -65,6 +65,9 @@ pub(crate) struct AgentArgs {
     batch_groups: PathBuf,
     #[command(flatten)]
     lifetime: LifetimeArgs,
+    /// Most memory of leases in all, such as 64G [default: all that this node or its control group has]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
+    memory: Option<usize>,
     /// How often the key of lease tokens is replaced, such as 24h; `hotlease admin key rotate` replaces it at once
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = quantity::parse_notice)]
     token_key_rotation: Duration,
@@ -346,8 +349,8 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result
         config.network = args.network.config()?;
         config.state_dir = args.state.agent_directory(&dir);
         config.token_key_rotation = args.token_key_rotation;
-        config.batch_jobs = args.batch_jobs;
-        config.batch_policy = args.batch_policy;
+        (config.batch_jobs, config.batch_policy) = (args.batch_jobs, args.batch_policy);
+        config.memory_bytes = args.memory.map(|bytes| bytes as u64);
         config.batch_groups = args.batch_groups;
         config.until = args.lifetime.until();
         let agent = Agent::start(config).await?;
