@@ -1,4 +1,6 @@
-//! Nodes from a batch system: real Slurm, whose jobs are agents.
+//! Nodes from a batch system, whose jobs are agents: real Slurm, and programs that stand in for others.
+
+mod pbs;
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_tests::hosts::Host;
@@ -11,30 +13,45 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A manager without agents, an allocator, and Slurm.
+/// A manager without agents, an allocator, and a batch system.
 struct Scene {
+    /// Name of its description.
+    system: &'static str,
     allocator: Daemon,
     manager: ManagerDaemon,
     authority: Authority,
-    slurm: Slurm,
+    slurm: Option<Slurm>,
     host: Host,
 }
 
 impl Scene {
     fn start() -> Option<Self> {
         let slurm = Slurm::start(1, 2, |_| String::new())?;
-        let (host, authority) = (Host::here(), Authority::new());
+        let host = Host::here();
         host.set_variable("SLURM_CONF", slurm.configuration());
+        Some(Self {
+            slurm: Some(slurm),
+            ..Self::on(host, "slurm")
+        })
+    }
+
+    fn on(host: Host, system: &'static str) -> Self {
+        let authority = Authority::new();
         host.set_variable("HOTLEASE_ALLOC_DIR", host.directory().join("alloc"));
         let manager = ManagerDaemon::start(&host, &authority);
         let allocator = Daemon::start(&host, &["alloc", "serve", "--every", "200ms"]);
-        Some(Self {
+        Self {
+            system,
             allocator,
             manager,
             authority,
-            slurm,
+            slurm: None,
             host,
-        })
+        }
+    }
+
+    fn slurm(&self) -> &Slurm {
+        self.slurm.as_ref().expect("Slurm")
     }
 
     /// Runs `hotlease alloc`; returns the objects that it prints.
@@ -53,14 +70,28 @@ impl Scene {
     }
 
     fn add(&self, further: &[&str]) {
+        self.alloc_queue("add", further);
+    }
+
+    /// Runs `hotlease alloc add` or `dry-run`.
+    fn alloc_queue(&self, command: &str, further: &[&str]) -> Vec<Value> {
         let (authority, manager) = (
             self.authority.directory().display().to_string(),
             self.manager.address.to_string(),
         );
-        let mut arguments = vec!["add", "slurm", "--max-nodes", "1", "--time", "5min", "--cores", "1"];
+        let mut arguments = vec![
+            command,
+            self.system,
+            "--max-nodes",
+            "1",
+            "--time",
+            "5min",
+            "--cores",
+            "1",
+        ];
         arguments.extend(["--manager", &manager, "--authority", &authority, "--tenant", "alice"]);
         arguments.extend(further);
-        self.alloc(&arguments);
+        self.alloc(&arguments)
     }
 
     fn queue(&self) -> Value {
@@ -115,7 +146,7 @@ fn a_lease_that_waits_brings_a_job_of_agents_that_ends_when_it_is_idle() {
         scene.log()
     );
     drop(invoker);
-    scene.slurm.until(number, "COMPLETED");
+    scene.slurm().until(number, "COMPLETED");
     until_true("its end is seen", LIMIT, || jobs()[0]["state"] == "completed");
     assert_eq!(
         scene.queue()["why"],
@@ -172,9 +203,9 @@ fn a_job_that_is_cancelled_is_gone_soon_and_its_client_moves() {
     let cancelled = Instant::now();
     scene.alloc(&["rm", "slurm"]);
     let number: u64 = job["job"].as_str().expect("a number").parse().expect("a number");
-    scene.slurm.until(number, "CANCELLED");
+    scene.slurm().until(number, "CANCELLED");
     until_true("the agent is gone", LIMIT, || {
-        let idle = scene.slurm.run("sinfo", &["-h", "-t", "idle", "-o", "%N"]);
+        let idle = scene.slurm().run("sinfo", &["-h", "-t", "idle", "-o", "%N"]);
         idle.is_ok_and(|idle| !idle.trim().is_empty())
     });
     eprintln!("the node is idle after {:?}", cancelled.elapsed());

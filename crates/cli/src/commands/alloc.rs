@@ -9,7 +9,7 @@ mod serve;
 mod store;
 
 use anyhow::{bail, ensure};
-use batch_system::{BatchSystem, JobWords};
+use batch_system::{BatchSystem, JobWords, description_file};
 use clap::{Args, Subcommand};
 use hotlease_net::Address;
 use hotlease_terminal::arguments::absolute;
@@ -18,7 +18,7 @@ use hotlease_terminal::quantity;
 use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
 use listing::ListingArgs;
 use records::{AgentSetup, Queue};
-use script::script;
+use script::{quoted, script};
 use serde::Serialize;
 use serve::ServeArgs;
 use std::path::PathBuf;
@@ -64,8 +64,12 @@ enum Command {
 /// Arguments of a queue.
 #[derive(Debug, Args)]
 struct QueueArgs {
-    /// Batch system: slurm
-    system: String,
+    /// Batch system: slurm, pbs, lsf, flux or htcondor; the last four were not tried
+    #[arg(required_unless_present = "description", conflicts_with = "description")]
+    system: Option<String>,
+    /// File that describes another batch system (docs/batch-systems.md)
+    #[arg(long = "system", value_name = "FILE")]
+    description: Option<PathBuf>,
     /// Name of the queue [default: the batch system's]
     #[arg(long)]
     name: Option<String>,
@@ -179,9 +183,13 @@ struct ScaledQueue {
 struct DryRun {
     /// Command that submits a job.
     command: Vec<String>,
+    /// Command that lists the user's jobs.
+    list: Vec<String>,
+    /// Command that cancels a job.
+    cancel: Vec<String>,
     script: String,
-    /// The batch system's answer.
-    answer: String,
+    /// The batch system's answer; none: it cannot check a job.
+    answer: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -191,8 +199,9 @@ struct LogLine {
 
 impl QueueArgs {
     fn queue(&self) -> anyhow::Result<(String, Queue)> {
-        let system = BatchSystem::of(&self.system)?;
-        let name = self.name.clone().unwrap_or_else(|| system.name.to_owned());
+        let description = self.description.as_deref().map(description_file).transpose()?;
+        let system = BatchSystem::of(self.system.as_deref().unwrap_or_default(), description.as_deref())?;
+        let name = self.name.clone().unwrap_or_else(|| system.name.clone());
         let is_fit = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         ensure!(
             (1..=NAME_MAX).contains(&name.len()) && name.chars().all(is_fit),
@@ -201,6 +210,9 @@ impl QueueArgs {
         ensure!(self.time >= TIME_MIN, "--time is at least {} s", TIME_MIN.as_secs());
         ensure!(self.nodes <= self.max_nodes, "--nodes is at most --max-nodes");
         ensure!(self.min_nodes <= self.max_nodes, "--min-nodes is at most --max-nodes");
+        if let Some(most) = system.submit.nodes_max {
+            ensure!(self.nodes <= most, "--nodes is at most {most} with {}", system.name);
+        }
         let authority = absolute(&self.authority);
         ensure!(
             self.authority.is_dir(),
@@ -209,7 +221,8 @@ impl QueueArgs {
         );
         let managers: Vec<String> = self.manager.iter().map(ToString::to_string).collect();
         let queue = Queue {
-            system: system.name.to_owned(),
+            system: system.name,
+            description,
             priority: self.priority,
             max_nodes: self.max_nodes,
             min_nodes: self.min_nodes,
@@ -274,9 +287,9 @@ fn add(args: &QueueArgs, output: &mut Printer) -> anyhow::Result<()> {
 
 fn dry_run(args: &QueueArgs, output: &mut Printer) -> anyhow::Result<()> {
     let (name, queue) = args.queue()?;
-    let system = BatchSystem::of(&queue.system)?;
+    let system = BatchSystem::of_queue(&queue)?;
     let directory = args.directory.open()?;
-    let text = script(&name, &queue);
+    let text = script(&name, &queue, &system);
     let path = directory.write_script("dry-run", &text)?;
     let (job, file) = (format!("hotlease-{name}-dry-run"), path.display().to_string());
     let out = directory.output(&job).display().to_string();
@@ -291,15 +304,23 @@ fn dry_run(args: &QueueArgs, output: &mut Printer) -> anyhow::Result<()> {
     let answer = runtime.block_on(system.check(&queue, words))?;
     let shown = DryRun {
         command,
+        list: system.state_line(),
+        cancel: system.cancel_line("JOB"),
         script: text,
         answer,
     };
     output.answer(&shown, || {
+        let line = |words: &[String]| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        let answer = match &shown.answer {
+            Some(answer) => format!("# the site would accept it:\n{answer}"),
+            None => format!("# {} does not tell whether the site would accept it", system.name),
+        };
         format!(
-            "{}# the command:\n{}\n# the site would accept it:\n{}",
+            "{}# the command:\n{}\n# the jobs:\n{}\n# the end of a job:\n{}\n{answer}",
             shown.script,
-            shown.command.join(" "),
-            shown.answer
+            line(&shown.command),
+            line(&shown.list),
+            line(&shown.cancel),
         )
     })
 }
@@ -335,7 +356,7 @@ fn remove(args: &NameArgs, output: &mut Printer) -> anyhow::Result<()> {
     let Some(queue) = edit.state.queues.get(&args.name) else {
         bail!("there is no queue {}; see `hotlease alloc ls`", args.name);
     };
-    let system = BatchSystem::of(&queue.system)?;
+    let system = BatchSystem::of_queue(queue)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Those whose submission was interrupted have a number only in the list.
     let listed = match edit.state.live(&args.name).next() {
@@ -347,7 +368,7 @@ fn remove(args: &NameArgs, output: &mut Printer) -> anyhow::Result<()> {
         let known = listed
             .iter()
             .find(|listed| listed.name == job.name)
-            .filter(|listed| listed.phase.is_none_or(|phase| !phase.is_over()));
+            .filter(|listed| !listed.is_over());
         if let Some(known) = known {
             runtime.block_on(system.cancel(&known.number))?;
             cancelled.push(job_text(job));

@@ -1,99 +1,31 @@
-//! Descriptions of batch systems: three commands (submit, state, cancel), and how to read what they print.
+//! Commands of batch systems (submit, state, cancel), run as their descriptions say, and what they print, read.
+//!
+//! No shell reads a word, and what comes from outside is bounded and checked.
+
+mod description;
 
 use super::planner::SubmitError;
 use super::records::{JobPhase, ListedJob, Queue};
 use anyhow::{Context, bail};
+pub(super) use description::BatchSystem;
+use description::{DESCRIPTION_MAX, StateMeaning};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 /// Time that a command of a batch system has.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// Longest output of a command, bytes: some 100,000 jobs.
+const ANSWER_MAX: u64 = 16 << 20;
+/// Longest id of a job, and longest text of a reason or complaint, characters.
+const ID_MAX: usize = 128;
+const REASON_MAX: usize = 2000;
 /// Part of a job's output that is read for its last lines.
 const OUTPUT_END_BYTES: u64 = 4096;
-/// Separator of the fields of a listed job.
-const FIELD: char = '|';
-
-/// Commands of a batch system. In their words, `{...}` stands for a property of the job, see [`JobWords`].
-#[derive(Debug)]
-pub(super) struct BatchSystem {
-    /// Name on the command line.
-    pub name: &'static str,
-    /// Command that submits a job, and prints its number up to the first character that is no part of one. The user's
-    /// arguments and the script follow.
-    submit: &'static [&'static str],
-    /// Further words where a job gets some cores of each node, and where it gets whole nodes.
-    some_cores: &'static [&'static str],
-    whole_nodes: &'static [&'static str],
-    /// Words of `submit` that let it check the job only.
-    check: &'static [&'static str],
-    /// Command that lists the user's jobs, also those that ended just now: number, state, reason and name, with `|` between
-    /// them.
-    list: &'static [&'static str],
-    /// Command that cancels a job.
-    cancel: &'static [&'static str],
-    /// States in its words.
-    states: &'static [(&'static str, JobPhase)],
-    /// Part of the reason of a job that waits because it is held.
-    held: &'static str,
-}
-
-/// Slurm. Tried with 22.05.
-static SLURM: BatchSystem = BatchSystem {
-    name: "slurm",
-    submit: &[
-        "sbatch",
-        "--parsable",
-        "--job-name={name}",
-        "--nodes={nodes}",
-        "--ntasks-per-node=1",
-        "--time={time}",
-        "--output={output}",
-        "--open-mode=append",
-    ],
-    some_cores: &["--cpus-per-task={cores}"],
-    whole_nodes: &["--exclusive"],
-    check: &["--test-only"],
-    list: &[
-        "squeue",
-        "--noheader",
-        "--states=all",
-        "--user={user}",
-        "--format=%i|%T|%r|%j",
-    ],
-    cancel: &["scancel", "{number}"],
-    states: &[
-        ("PENDING", JobPhase::Pending),
-        ("CONFIGURING", JobPhase::Pending),
-        ("REQUEUED", JobPhase::Pending),
-        ("REQUEUE_FED", JobPhase::Pending),
-        ("REQUEUE_HOLD", JobPhase::Held),
-        ("RESV_DEL_HOLD", JobPhase::Held),
-        ("SPECIAL_EXIT", JobPhase::Held),
-        ("RUNNING", JobPhase::Running),
-        ("COMPLETING", JobPhase::Running),
-        ("RESIZING", JobPhase::Running),
-        ("SIGNALING", JobPhase::Running),
-        ("STAGE_OUT", JobPhase::Running),
-        ("STOPPED", JobPhase::Running),
-        ("SUSPENDED", JobPhase::Running),
-        ("COMPLETED", JobPhase::Completed),
-        ("TIMEOUT", JobPhase::OutOfTime),
-        ("DEADLINE", JobPhase::OutOfTime),
-        ("PREEMPTED", JobPhase::Preempted),
-        ("CANCELLED", JobPhase::Cancelled),
-        ("REVOKED", JobPhase::Cancelled),
-        ("FAILED", JobPhase::Failed),
-        ("BOOT_FAIL", JobPhase::Failed),
-        ("LAUNCH_FAILED", JobPhase::Failed),
-        ("NODE_FAIL", JobPhase::Failed),
-        ("OUT_OF_MEMORY", JobPhase::Failed),
-        ("RECONFIG_FAIL", JobPhase::Failed),
-    ],
-    held: "held",
-};
 
 /// Properties of a job, for the words of commands.
 #[derive(Debug, Clone, Copy)]
@@ -105,9 +37,36 @@ pub(super) struct JobWords<'a> {
     pub script: &'a str,
 }
 
+/// What a command printed.
+struct CommandAnswer {
+    status: ExitStatus,
+    output: String,
+    errors: String,
+}
+
+impl CommandAnswer {
+    /// Text without line breaks: its errors, or else its output.
+    fn complaint(&self) -> String {
+        let text = match self.errors.trim().is_empty() {
+            true => &self.output,
+            false => &self.errors,
+        };
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        match lines.is_empty() {
+            true => self.status.to_string(),
+            false => printable(&lines.join("; ")),
+        }
+    }
+}
+
 /// Text for a time limit: hours, minutes and seconds.
 fn clock_text(seconds: u64) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
+}
+
+/// Text of another program without control characters, and not longer than a reason.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(REASON_MAX).collect()
 }
 
 /// Name of the user whose jobs are listed.
@@ -117,36 +76,95 @@ fn user() -> String {
     known.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
+/// An id that may stand in a command: no option, no blank.
+fn is_id(text: &str) -> bool {
+    let is_fit = |c: char| c.is_alphanumeric() || "._[]+-@".contains(c);
+    (1..=ID_MAX).contains(&text.chars().count()) && !text.starts_with('-') && text.chars().all(is_fit)
+}
+
+/// Replaces the placeholders of a word, in one pass: what stands for one is not read again.
+fn filled(word: &str, value: impl Fn(&str) -> Option<String>) -> String {
+    let (mut text, mut rest) = (String::new(), word);
+    while let Some((before, after)) = rest.split_once('@') {
+        text += before;
+        let known = after
+            .split_once('@')
+            .and_then(|(name, left)| Some((value(name)?, left)));
+        rest = match known {
+            Some((value, left)) => {
+                text += &value;
+                left
+            }
+            None => {
+                text.push('@');
+                after
+            }
+        };
+    }
+    text + rest
+}
+
+/// Reads the file of a description.
+pub(super) fn description_file(path: &Path) -> anyhow::Result<String> {
+    let read = || -> std::io::Result<String> {
+        let mut text = String::new();
+        // One more byte shows that it is too long.
+        File::open(path)?
+            .take(DESCRIPTION_MAX as u64 + 1)
+            .read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = read().with_context(|| format!("cannot read {}", path.display()))?;
+    BatchSystem::read(&text).with_context(|| format!("{} is no description", path.display()))?;
+    Ok(text)
+}
+
 impl BatchSystem {
-    /// The description of this name.
-    pub(super) fn of(name: &str) -> anyhow::Result<&'static Self> {
-        match name {
-            "slurm" => Ok(&SLURM),
-            _ => bail!("hotlease knows the batch system slurm, and not {name:?}"),
-        }
+    /// The description of a queue's batch system.
+    pub(super) fn of_queue(queue: &Queue) -> anyhow::Result<Self> {
+        Self::of(&queue.system, queue.description.as_deref())
     }
 
     /// Command line that submits a job of this queue. `check`: only asks whether the site would accept it.
     pub(super) fn submit_line(&self, queue: &Queue, job: JobWords<'_>, check: bool) -> Vec<String> {
-        let cores = queue.cores.map_or_else(String::new, |cores| cores.to_string());
-        let confined = if queue.cores.is_some() {
-            self.some_cores
-        } else {
-            self.whole_nodes
+        let submit = &self.submit;
+        let confined = match queue.cores {
+            Some(_) => &submit.some_cores,
+            None => &submit.whole_nodes,
         };
-        let words = self.submit.iter().chain(confined);
-        let check: &[&str] = if check { self.check } else { &[] };
-        let words = words.chain(check);
-        let own = words.map(|word| {
-            word.replace("{name}", job.name)
-                .replace("{nodes}", &job.nodes.to_string())
-                .replace("{time}", &clock_text(queue.time_s))
-                .replace("{output}", job.output)
-                .replace("{cores}", &cores)
-        });
-        own.chain(queue.submit_args.iter().cloned())
-            .chain([job.script.to_owned()])
+        let cores = queue.cores.unwrap_or(1);
+        let value = |name: &str| {
+            Some(match name {
+                "name" => job.name.to_owned(),
+                "nodes" => job.nodes.to_string(),
+                "time" => clock_text(queue.time_s),
+                "minutes" => queue.time_s.div_ceil(60).to_string(),
+                "seconds" => queue.time_s.to_string(),
+                "output" => job.output.to_owned(),
+                "cores" => cores.to_string(),
+                "slots" => (u64::from(cores) * u64::from(job.nodes)).to_string(),
+                "script" => job.script.to_owned(),
+                _ => return None,
+            })
+        };
+        let check: &[String] = if check { &submit.check } else { &[] };
+        let own = submit.command.iter().chain(confined).chain(check);
+        own.map(|word| filled(word, value))
+            .chain(queue.submit_args.iter().cloned())
+            .chain(submit.script.iter().map(|word| filled(word, value)))
             .collect()
+    }
+
+    /// Command line that lists the user's jobs.
+    pub(super) fn state_line(&self) -> Vec<String> {
+        let value = |name: &str| (name == "user").then(user);
+        self.state.command.iter().map(|word| filled(word, value)).collect()
+    }
+
+    /// Command line that cancels a job.
+    pub(super) fn cancel_line(&self, number: &str) -> Vec<String> {
+        let value = |name: &str| (name == "id").then(|| number.to_owned());
+        self.cancel.command.iter().map(|word| filled(word, value)).collect()
     }
 
     /// Submits a job; returns its number.
@@ -155,112 +173,141 @@ impl BatchSystem {
             why: format!("{error:#}"),
             is_rejected: false,
         };
-        let output = run(&self.submit_line(queue, job, false)).await.map_err(unclear)?;
-        if !output.status.success() {
+        let answer = run(&self.submit_line(queue, job, false)).await.map_err(unclear)?;
+        if !answer.status.success() {
             return Err(SubmitError {
-                why: complaint(&output),
+                why: answer.complaint(),
                 is_rejected: true,
             });
         }
-        let text = String::from_utf8_lossy(&output.stdout);
-        let number: String = text
-            .trim()
-            .chars()
-            .take_while(|c| c.is_ascii_alphanumeric() || "._[]-".contains(*c))
-            .collect();
-        match number.is_empty() {
-            true => Err(unclear(anyhow::anyhow!("the batch system gave no number: {text:?}"))),
-            false => Ok(number),
-        }
+        let number = self.submit.id.find_in(&answer.output).filter(|number| is_id(number));
+        number.map(str::to_owned).ok_or_else(|| {
+            unclear(anyhow::anyhow!(
+                "{} gave no id of a job: {}",
+                self.submit.command[0],
+                answer.complaint()
+            ))
+        })
     }
 
-    /// Asks whether the site would accept a job; returns the answer in its words.
-    pub(super) async fn check(&self, queue: &Queue, job: JobWords<'_>) -> anyhow::Result<String> {
-        let output = run(&self.submit_line(queue, job, true)).await?;
-        match output.status.success() {
-            true => Ok(complaint(&output)),
-            false => bail!("the site would reject the job: {}", complaint(&output)),
+    /// Asks whether the site would accept a job; returns the answer in its words, none if the batch system cannot say.
+    pub(super) async fn check(&self, queue: &Queue, job: JobWords<'_>) -> anyhow::Result<Option<String>> {
+        if self.submit.check.is_empty() {
+            return Ok(None);
+        }
+        let answer = run(&self.submit_line(queue, job, true)).await?;
+        match answer.status.success() {
+            true => Ok(Some(answer.complaint())),
+            false => bail!("the site would reject the job: {}", answer.complaint()),
         }
     }
 
     /// Lists the user's jobs.
     pub(super) async fn list(&self) -> anyhow::Result<Vec<ListedJob>> {
-        let words: Vec<String> = self.list.iter().map(|word| word.replace("{user}", &user())).collect();
-        let output = run(&words).await?;
-        if !output.status.success() {
-            bail!("{}: {}", self.list[0], complaint(&output));
+        let answer = run(&self.state_line()).await?;
+        let says_none = |none: &description::Pattern| none.is_match(&answer.errors) || none.is_match(&answer.output);
+        if self.state.none.as_ref().is_some_and(says_none) {
+            return Ok(Vec::new());
         }
-        let text = String::from_utf8_lossy(&output.stdout);
-        Ok(text.lines().filter_map(|line| self.listed(line)).collect())
+        if !answer.status.success() {
+            bail!("{}: {}", self.state.command[0], answer.complaint());
+        }
+        Ok(self.jobs(&answer.output))
     }
 
-    /// Reads a line of the list of jobs; none for a line of another form.
-    fn listed(&self, line: &str) -> Option<ListedJob> {
-        let mut fields = line.splitn(4, FIELD).map(str::trim);
-        let (number, state, reason, name) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
-        // `CANCELLED by 1000`.
-        let state = state.split_whitespace().next()?;
-        let known = self.states.iter().find(|(word, _)| *word == state);
-        let phase = match known {
-            Some((_, JobPhase::Pending)) if reason.to_ascii_lowercase().contains(self.held) => Some(JobPhase::Held),
-            Some((_, phase)) => Some(*phase),
+    /// Reads the list of jobs.
+    fn jobs(&self, text: &str) -> Vec<ListedJob> {
+        let Some(record) = &self.state.record else {
+            return text.lines().filter_map(|line| self.listed(line)).collect();
+        };
+        let mut begins: Vec<usize> = record.find_iter(text).map(|found| found.start()).collect();
+        begins.push(text.len());
+        let records = begins.windows(2).map(|bounds| &text[bounds[0]..bounds[1]]);
+        records.filter_map(|record| self.listed(record)).collect()
+    }
+
+    /// Reads a job of the list; none for a text of another form.
+    fn listed(&self, text: &str) -> Option<ListedJob> {
+        let of = &self.state;
+        let number = of.id.find_in(text).filter(|number| is_id(number))?;
+        let (name, state) = (of.name.find_in(text)?, of.state.find_in(text)?);
+        let reason = of.reason.as_ref().and_then(|reason| reason.find_in(text)).unwrap_or("");
+        let exit = of.exit.as_ref().and_then(|exit| exit.find_in(text));
+        let is_held = || of.held_reason.as_ref().is_some_and(|held| held.is_match(reason));
+        let phase = match self.states.get(state) {
+            Some(StateMeaning::Pending) if is_held() => Some(JobPhase::Held),
+            Some(meaning) => Some(meaning.phase().unwrap_or_else(|| self.end(exit))),
             None => {
                 tracing::warn!(state, number, "unknown state of a job: it counts as before");
                 None
             }
         };
         let reason = match reason {
-            "None" | "(null)" => "",
-            reason => reason,
+            "None" | "(null)" | "-" => String::new(),
+            reason => printable(reason),
         };
         Some(ListedJob {
             number: number.to_owned(),
             name: name.to_owned(),
             phase,
-            reason: reason.to_owned(),
+            reason,
+        })
+    }
+
+    /// How a job ended, by its exit status or the reason of its end.
+    fn end(&self, exit: Option<&str>) -> JobPhase {
+        let known = exit.and_then(|exit| self.exits.get(exit)?.phase());
+        known.unwrap_or(match exit {
+            None | Some("" | "0" | "-") => JobPhase::Completed,
+            Some(_) => JobPhase::Failed,
         })
     }
 
     /// Cancels a job that has not ended.
     pub(super) async fn cancel(&self, number: &str) -> anyhow::Result<()> {
-        let words: Vec<String> = self
-            .cancel
-            .iter()
-            .map(|word| word.replace("{number}", number))
-            .collect();
-        let output = run(&words).await?;
-        if !output.status.success() {
-            bail!("{}: {}", self.cancel[0], complaint(&output));
+        let answer = run(&self.cancel_line(number)).await?;
+        if !answer.status.success() {
+            bail!("{}: {}", self.cancel.command[0], answer.complaint());
         }
         Ok(())
     }
 }
 
 /// Runs a command and waits for its end.
-async fn run(words: &[String]) -> anyhow::Result<Output> {
+async fn run(words: &[String]) -> anyhow::Result<CommandAnswer> {
     let Some((program, arguments)) = words.split_first() else {
         bail!("there is no command");
     };
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-    match tokio::time::timeout(ANSWER_WITHIN, command.output()).await {
-        Ok(output) => output.with_context(|| format!("cannot run {program}; is it in the PATH of this host?")),
+    command.args(arguments).kill_on_drop(true);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let answer = async {
+        let started = command.spawn();
+        let mut child = started.with_context(|| format!("cannot run {program}; is it in the PATH of this host?"))?;
+        let (output, errors) = (child.stdout.take(), child.stderr.take());
+        let (output, errors) = tokio::try_join!(text(program, output), text(program, errors))?;
+        let status = child.wait().await?;
+        Ok(CommandAnswer { status, output, errors })
+    };
+    match tokio::time::timeout(ANSWER_WITHIN, answer).await {
+        Ok(answer) => answer,
         Err(_) => bail!("{program} did not answer within {} s", ANSWER_WITHIN.as_secs()),
     }
 }
 
-/// Text that a command printed, without line breaks: its errors, or else its output.
-fn complaint(output: &Output) -> String {
-    let text = match output.stderr.is_empty() {
-        true => &output.stdout,
-        false => &output.stderr,
-    };
-    let text = String::from_utf8_lossy(text);
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    match lines.is_empty() {
-        true => output.status.to_string(),
-        false => lines.join("; "),
+/// Reads what a command prints.
+async fn text(program: &str, from: Option<impl AsyncRead + Unpin>) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.take(ANSWER_MAX + 1).read_to_end(&mut bytes).await?;
     }
+    if bytes.len() as u64 > ANSWER_MAX {
+        bail!("{program} printed more than {ANSWER_MAX} bytes");
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The last lines of a job's output, without line breaks.
@@ -286,52 +333,4 @@ pub(super) fn last_lines(output: &Path, lines: usize) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jobs_of_slurm_are_told_apart() {
-        let phase = |line: &str| SLURM.listed(line).map(|job| (job.phase, job.reason));
-        for (line, expected, reason) in [
-            ("17|PENDING|Priority|hotlease-a-1", JobPhase::Pending, "Priority"),
-            ("17|PENDING|JobHeldAdmin|hotlease-a-1", JobPhase::Held, "JobHeldAdmin"),
-            (
-                "17|PENDING|launch failed requeued held|x",
-                JobPhase::Held,
-                "launch failed requeued held",
-            ),
-            ("17|PENDING|BeginTime|x", JobPhase::Pending, "BeginTime"),
-            ("17|RUNNING|None|x", JobPhase::Running, ""),
-            ("17|PREEMPTED|None|x", JobPhase::Preempted, ""),
-            ("17|CANCELLED by 0|None|x", JobPhase::Cancelled, ""),
-            ("17|FAILED|NonZeroExitCode|x", JobPhase::Failed, "NonZeroExitCode"),
-            ("17|NODE_FAIL|None|x", JobPhase::Failed, ""),
-            ("17|TIMEOUT|TimeLimit|x", JobPhase::OutOfTime, "TimeLimit"),
-            ("17|REQUEUE_HOLD|None|x", JobPhase::Held, ""),
-        ] {
-            assert_eq!(phase(line), Some((Some(expected), reason.to_owned())), "{line}");
-        }
-        assert_eq!(phase("17|DREAMING|None|x"), Some((None, String::new())));
-        for other in ["", "17", "slurm_load_jobs error"] {
-            assert_eq!(phase(other), None, "{other:?}");
-        }
-        let named = SLURM.listed("17_3|RUNNING|None|a name | with a bar").expect("a job");
-        assert_eq!(
-            (named.number.as_str(), named.name.as_str()),
-            ("17_3", "a name | with a bar")
-        );
-    }
-
-    #[test]
-    fn only_the_end_of_a_long_output_is_read() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), "line\n".repeat(10_000) + "one\n\ntwo\n").expect("written");
-        assert_eq!(last_lines(file.path(), 3), "line; one; two");
-        assert_eq!(last_lines(Path::new("/no/output"), 3), "");
-    }
-
-    #[test]
-    fn time_limits_are_hours_minutes_and_seconds() {
-        assert_eq!([59, 3600, 90_061].map(clock_text), ["0:00:59", "1:00:00", "25:01:01"]);
-    }
-}
+mod tests;

@@ -18,6 +18,9 @@ pub(super) struct AllocatorState {
 pub(super) struct Queue {
     /// Name of the batch system's description.
     pub system: String,
+    /// The description itself, if it is not part of the program.
+    #[serde(default)]
+    pub description: Option<String>,
     /// Queues of a higher priority are used first.
     pub priority: i32,
     /// Most nodes of its jobs, running or not.
@@ -167,4 +170,11 @@ pub(super) struct ListedJob {
     pub phase: Option<JobPhase>,
     /// Reason for that.
     pub reason: String,
+}
+
+impl ListedJob {
+    /// Whether it has ended for certain.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase.is_some_and(JobPhase::is_over)
+    }
 }

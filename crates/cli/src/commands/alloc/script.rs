@@ -1,14 +1,14 @@
 //! Script of a job of agents.
 //!
-//! It runs the agents in a step (`srun`): the batch system tells the processes of a step at once that the job ends, and a
-//! plain batch script only later or not at all. On each node an identity is issued for the agent in a directory of its own,
-//! which goes with it.
+//! The batch system's description says how it runs a command on each node, when the job ends, and what it has of a node. On
+//! each node an identity is issued for the agent in a directory of its own, which goes with it.
 
+use super::batch_system::BatchSystem;
 use super::records::{AgentSetup, Queue};
 use std::borrow::Cow;
 
 /// A word as a shell reads it.
-fn quoted(word: &str) -> Cow<'_, str> {
+pub(super) fn quoted(word: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@+%".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.into(),
@@ -17,7 +17,7 @@ fn quoted(word: &str) -> Cow<'_, str> {
 }
 
 /// The script for jobs of this queue.
-pub(super) fn script(name: &str, queue: &Queue) -> String {
+pub(super) fn script(name: &str, queue: &Queue, system: &BatchSystem) -> String {
     let AgentSetup {
         program,
         manager,
@@ -26,35 +26,43 @@ pub(super) fn script(name: &str, queue: &Queue) -> String {
         args,
     } = &queue.agents;
     let (program, authority, manager) = (quoted(program), quoted(authority), quoted(manager));
-    let gpus = ["--gpus".to_owned(), queue.gpus.to_string()];
     let tenants = tenants
         .iter()
         .flat_map(|tenant| ["--tenant".to_owned(), tenant.clone()]);
-    let args = tenants
-        .chain(gpus.into_iter().filter(|_| queue.gpus > 0))
-        .chain(args.iter().cloned());
+    let args = tenants.chain(args.iter().cloned());
     let args: Vec<String> = args.map(|arg| quoted(&arg).into_owned()).collect();
-    let (args, idle) = (args.join(" "), queue.idle_s);
+    let (args, idle, gpus) = (args.join(" "), queue.idle_s, queue.gpus);
+    let (time, nodes) = (queue.time_s, queue.nodes_per_job);
+    let lines = |text: &str| match text.trim_end() {
+        "" => String::new(),
+        text => format!("{text}\n"),
+    };
+    let of_system = &system.script;
+    let (end, node, start) = (lines(&of_system.end), lines(&of_system.node), lines(&of_system.start));
     format!(
         r#"#!/bin/bash
 # Agents of hotlease, one on each node of this job. Queue {name}; written by `hotlease alloc`.
 umask 077
-end=${{SLURM_JOB_END_TIME:-}}
-[ -n "$end" ] || end=$(date -d "$(squeue --noheader --job="$SLURM_JOB_ID" --format=%e)" +%s)
-export HOTLEASE_ALLOC_END=$end
+now=$(date +%s) nodes={nodes} end=
+{end}# Else the time limit from now: a job's script runs as soon as the job begins.
+case $end in '' | *[!0-9]*) end= ;; esac
+[ "${{end:-0}}" -gt "$now" ] || end=$((now + {time}))
 read -r -d '' agent <<'NODE'
 dir=$(mktemp -d "${{TMPDIR:-/tmp}}/hotlease-XXXXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 # The agent gets the signals, too: it ends, and this waits for it.
 trap : TERM INT HUP
-cores=$(nproc)
-[ "${{SLURM_CPUS_ON_NODE:-$cores}}" -ge "$cores" ] || cores=$SLURM_CPUS_ON_NODE
-{program} identity issue --dir {authority} --role agent --host "$(hostname)" --days 30 --out "$dir/identity" >/dev/null || exit 1
+cores=$(nproc) gpus={gpus} memory=
+IFS=, read -r -a visible <<<"${{CUDA_VISIBLE_DEVICES:-}}"
+[ "${{#visible[@]}}" = 0 ] || [ "${{#visible[@]}}" -ge "$gpus" ] || gpus=${{#visible[@]}}
+{node}{program} identity issue --dir {authority} --role agent --host "$(hostname)" --days 30 --out "$dir/identity" >/dev/null || exit 1
 HOTLEASE_RUNTIME_DIR=$dir/run {program} agent --manager {manager} --listen 0.0.0.0:0 --identity "$dir/identity" \
-    --cores "$cores" --until "@$HOTLEASE_ALLOC_END" --idle-limit {idle}s --drain-within 0s --in-memory {args}
+    --cores "$cores" --gpus "$gpus" ${{memory:+--memory "$memory"}} --until "@$end" --idle-limit {idle}s --drain-within 0s \
+    --in-memory {args}
 NODE
-exec srun --ntasks-per-node=1 --cpu-bind=none --mpi=none --export=ALL --kill-on-bad-exit=0 bash -c "$agent"
-"#
+agent="end=$end
+$agent"
+{start}"#
     )
 }
 
@@ -68,5 +76,90 @@ mod tests {
         assert_eq!(quoted("a b"), "'a b'");
         assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
         assert_eq!(quoted(""), "''");
+    }
+
+    fn queue() -> Queue {
+        let value = serde_json::json!({
+            "system": "slurm", "priority": 0, "max_nodes": 1, "nodes_per_job": 1, "backlog": 1, "time_s": 600, "idle_s": 9,
+            "cores": 2, "gpus": 4, "submit_args": [], "trouble": null, "unneeded_since_ms": null,
+            "agents": {"program": "agent_program", "manager": "m", "authority": "/ca", "tenants": ["t"], "args": []},
+        });
+        serde_json::from_value(value).expect("a queue")
+    }
+
+    /// Runs the script for Slurm with programs that stand in for others; `squeue` runs this. Returns the arguments that the
+    /// agent was given.
+    fn run(variables: &[(&str, &str)], squeue: &str) -> String {
+        let system = BatchSystem::of("slurm", None).expect("a description");
+        let folder = tempfile::tempdir().expect("a folder");
+        let stands_in = format!(
+            "agent_program() {{ [ \"$1\" = identity ] || echo \"$@\"; }}\nsqueue() {{ {squeue}; }}\nnproc() {{ echo 8; }}\n\
+             srun() {{ shift 5; \"$@\"; }}\nexec() {{ \"$@\"; }}\nexport -f agent_program nproc\n"
+        );
+        let output = std::process::Command::new("bash")
+            .args(["-c", &(stands_in + &script("q", &queue(), &system))])
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("TMPDIR", folder.path())
+            .env("SLURM_JOB_ID", "17")
+            .envs(variables.iter().copied())
+            .output()
+            .expect("bash runs");
+        let left = std::fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(left, 0, "the agent's directory goes with it");
+        assert!(output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    }
+
+    fn argument(line: &str, name: &str) -> Option<String> {
+        let mut words = line.split_whitespace().skip_while(|word| *word != name);
+        words.nth(1).map(str::to_owned)
+    }
+
+    #[test]
+    fn an_agent_offers_what_its_job_has_of_the_node() {
+        let offer = |variables: &[(&str, &str)]| {
+            let line = run(variables, "false");
+            ["--cores", "--gpus", "--memory"].map(|name| argument(&line, name).unwrap_or_default())
+        };
+        assert_eq!(offer(&[]), ["8", "4", ""]);
+        assert_eq!(offer(&[("SLURM_CPUS_ON_NODE", "2")]), ["2", "4", ""]);
+        assert_eq!(offer(&[("SLURM_CPUS_ON_NODE", "16")]), ["8", "4", ""]);
+        assert_eq!(offer(&[("SLURM_MEM_PER_NODE", "1000")]), ["8", "4", "1000M"]);
+        assert_eq!(offer(&[("SLURM_MEM_PER_NODE", "0")]), ["8", "4", ""]);
+        let of_cpus = [("SLURM_MEM_PER_CPU", "100"), ("SLURM_CPUS_ON_NODE", "2")];
+        assert_eq!(offer(&of_cpus), ["2", "4", "200M"]);
+        assert_eq!(offer(&[("SLURM_GPUS_ON_NODE", "1")]), ["8", "1", ""]);
+        assert_eq!(offer(&[("CUDA_VISIBLE_DEVICES", "2,3")]), ["8", "2", ""]);
+    }
+
+    #[test]
+    fn an_agent_knows_the_end_of_its_job() {
+        let end =
+            |variables: &[(&str, &str)], squeue: &str| argument(&run(variables, squeue), "--until").expect("an end");
+        let far = "@4102444800";
+        assert_eq!(end(&[("SLURM_JOB_END_TIME", "4102444800")], "false"), far);
+        assert_eq!(end(&[], "echo 4102444800"), far);
+        // Otherwise it is the time limit from now.
+        for squeue in ["false", "echo N/A", "echo NONE", "echo 2026-11-27T20:00:00", "echo 17"] {
+            let now = time::OffsetDateTime::now_utc().unix_timestamp();
+            let end: i64 = end(&[], squeue)[1..].parse().expect("a number");
+            assert!((now + 600..now + 3600).contains(&end), "{squeue}: {end}, now {now}");
+        }
+    }
+
+    #[test]
+    fn scripts_of_all_batch_systems_are_bash() {
+        for name in ["slurm", "pbs", "lsf", "flux", "htcondor"] {
+            let system = BatchSystem::of(name, None).expect("a description");
+            let output = std::process::Command::new("bash")
+                .args(["-n", "-c", &script("q", &queue(), &system)])
+                .output()
+                .expect("bash runs");
+            assert!(
+                output.status.success() && output.stderr.is_empty(),
+                "{name}: {output:?}"
+            );
+        }
     }
 }

@@ -147,12 +147,13 @@ impl Allocator {
 
     fn observe(&self, state: &mut AllocatorState) -> anyhow::Result<()> {
         let live = state.jobs.iter().filter(|job| !job.phase.is_over());
-        let systems: BTreeSet<String> = live
-            .filter_map(|job| Some(state.queues.get(&job.queue)?.system.clone()))
+        let systems: BTreeSet<(&str, Option<&str>)> = live
+            .filter_map(|job| state.queues.get(&job.queue))
+            .map(|queue| (queue.system.as_str(), queue.description.as_deref()))
             .collect();
         let mut listed = Vec::new();
-        for system in systems {
-            listed.extend(self.runtime.block_on(BatchSystem::of(&system)?.list())?);
+        for (name, description) in systems {
+            listed.extend(self.runtime.block_on(BatchSystem::of(name, description)?.list())?);
         }
         for job in state.observe(&listed, now_ms()) {
             self.note_change(state, &job);
@@ -193,12 +194,14 @@ impl Allocator {
         let Some(queue) = edit.state.queues.get(&job.queue).cloned() else {
             return Ok(());
         };
-        let system = BatchSystem::of(&queue.system)?;
+        let system = BatchSystem::of_queue(&queue)?;
         match action {
             AllocatorAction::Submit { .. } => {
                 let idle_s = if job.stays { queue.time_s } else { queue.idle_s };
                 let queue = Queue { idle_s, ..queue };
-                let path = self.directory.write_script(&name, &script(&job.queue, &queue))?;
+                let path = self
+                    .directory
+                    .write_script(&name, &script(&job.queue, &queue, &system))?;
                 let output = self.directory.output(&name);
                 let words = JobWords {
                     name: &name,

@@ -6,6 +6,7 @@ const SECOND: u64 = 1000;
 fn queue(priority: i32, max_nodes: u32) -> Queue {
     Queue {
         system: "slurm".into(),
+        description: None,
         priority,
         max_nodes,
         min_nodes: 0,
