@@ -17,13 +17,13 @@ use hotlease_terminal::output::Printer;
 use hotlease_terminal::quantity;
 use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
 use listing::ListingArgs;
-use records::{AgentSetup, Queue};
+use records::{AgentSetup, ListedJob, Queue};
 use script::{quoted, script};
 use serde::Serialize;
 use serve::ServeArgs;
 use std::path::PathBuf;
 use std::time::Duration;
-use store::{DirectoryArgs, job_text};
+use store::DirectoryArgs;
 
 /// Longest name of a queue.
 const NAME_MAX: usize = 32;
@@ -359,21 +359,25 @@ fn remove(args: &NameArgs, output: &mut Printer) -> anyhow::Result<()> {
     let system = BatchSystem::of_queue(queue)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Those whose submission was interrupted have a number only in the list.
-    let listed = match edit.state.live(&args.name).next() {
+    let mut listed = match edit.state.live(&args.name).next() {
         Some(_) => runtime.block_on(system.list())?,
         None => Vec::new(),
     };
-    let mut cancelled = Vec::new();
-    for job in edit.state.live(&args.name) {
-        let known = listed
-            .iter()
-            .find(|listed| listed.name == job.name)
-            .filter(|listed| !listed.is_over());
-        if let Some(known) = known {
-            runtime.block_on(system.cancel(&known.number))?;
-            cancelled.push(job_text(job));
-        }
+    let is_own = |listed: &ListedJob| edit.state.live(&args.name).any(|job| job.name == listed.name);
+    listed.retain(|listed| is_own(listed) && !listed.is_over());
+    let left = runtime.block_on(system.cancel_all(&listed));
+    if !left.is_empty() {
+        // The queue stays, so that its jobs are not forgotten.
+        bail!(
+            "queue {} is not removed: {} of {} jobs are not cancelled; `hotlease alloc rm {}` tries again. {}",
+            args.name,
+            left.len(),
+            listed.len(),
+            args.name,
+            left.join("; ")
+        );
     }
+    let cancelled: Vec<String> = listed.into_iter().map(|job| job.number).collect();
     edit.state.queues.remove(&args.name);
     edit.state.jobs.retain(|job| job.queue != args.name);
     edit.save()?;

@@ -271,6 +271,29 @@ impl BatchSystem {
         }
         Ok(())
     }
+
+    /// Cancels these jobs, of which each has a number and a name. One that ended meanwhile needs nothing. Returns why the
+    /// others are not cancelled.
+    pub(super) async fn cancel_all(&self, jobs: &[ListedJob]) -> Vec<String> {
+        let mut refused = Vec::new();
+        for job in jobs {
+            if let Err(error) = self.cancel(&job.number).await {
+                refused.push((job, error));
+            }
+        }
+        if refused.is_empty() {
+            return Vec::new();
+        }
+        let left = self.list().await;
+        let is_left = |job: &ListedJob| match &left {
+            Ok(left) => left.iter().any(|other| other.name == job.name && !other.is_over()),
+            Err(_) => true,
+        };
+        let refused = refused.into_iter().filter(|(job, _)| is_left(job));
+        refused
+            .map(|(job, error)| format!("job {}: {error:#}", job.number))
+            .collect()
+    }
 }
 
 /// Runs a command and waits for its end.

@@ -211,3 +211,32 @@ async fn an_output_without_end_is_an_error() {
     let error = run(&words.map(str::to_owned)).await.map(|answer| answer.output.len());
     assert!(format!("{:#}", error.expect_err("a bound")).contains("sh printed more than"));
 }
+
+#[tokio::test]
+async fn a_job_that_ended_before_it_is_cancelled_is_no_error_and_the_others_are_cancelled() {
+    let text = r#"
+        name = "x"
+        states = { R = "running", F = "completed" }
+        [submit]
+        command = ["true"]
+        id = '(.*)'
+        [state]
+        command = ["printf", '2|F|b\n3|R|c\n4|R|d\n']
+        id = '^(\d)'
+        state = '^\d\|(.)'
+        name = '\|(\w+)$'
+        [cancel]
+        command = ["sh", "-c", '[ "$0" = 4 ] || { echo "no job $0" >&2; exit 1; }', "@id@"]
+        [script]
+        start = ""
+    "#;
+    let jobs = [("1", "a"), ("2", "b"), ("3", "c"), ("4", "d")].map(|(number, name)| ListedJob {
+        number: number.to_owned(),
+        name: name.to_owned(),
+        phase: Some(JobPhase::Running),
+        reason: String::new(),
+    });
+    let system = BatchSystem::read(text).expect("a description");
+    // The first is no longer listed, the second has ended, the third runs, and the last one is cancelled.
+    assert_eq!(system.cancel_all(&jobs).await, ["job 3: sh: no job 3"]);
+}
