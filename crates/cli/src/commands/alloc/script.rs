@@ -33,6 +33,7 @@ pub(super) fn script(name: &str, queue: &Queue, system: &BatchSystem) -> String 
     let args: Vec<String> = args.map(|arg| quoted(&arg).into_owned()).collect();
     let (args, idle, gpus) = (args.join(" "), queue.idle_s, queue.gpus);
     let (time, nodes) = (queue.time_s, queue.nodes_per_job);
+    let cores = queue.cores.map_or_else(String::new, |cores| cores.to_string());
     let lines = |text: &str| match text.trim_end() {
         "" => String::new(),
         text => format!("{text}\n"),
@@ -52,7 +53,8 @@ dir=$(mktemp -d "${{TMPDIR:-/tmp}}/hotlease-XXXXXXXX") || exit 1
 trap 'rm -rf "$dir"' EXIT
 # The agent gets the signals, too: it ends, and this waits for it.
 trap : TERM INT HUP
-cores=$(nproc) gpus={gpus} memory=
+cores=$(nproc) requested={cores} gpus={gpus} memory=
+[ "${{requested:-$cores}}" -ge "$cores" ] || cores=$requested
 IFS=, read -r -a visible <<<"${{CUDA_VISIBLE_DEVICES:-}}"
 [ "${{#visible[@]}}" = 0 ] || [ "${{#visible[@]}}" -ge "$gpus" ] || gpus=${{#visible[@]}}
 {node}{program} identity issue --dir {authority} --role agent --host "$(hostname)" --days 30 --out "$dir/identity" >/dev/null || exit 1
@@ -78,10 +80,10 @@ mod tests {
         assert_eq!(quoted(""), "''");
     }
 
-    fn queue() -> Queue {
+    fn queue(cores: Option<u32>) -> Queue {
         let value = serde_json::json!({
             "system": "slurm", "priority": 0, "max_nodes": 1, "nodes_per_job": 1, "backlog": 1, "time_s": 600, "idle_s": 9,
-            "cores": 2, "gpus": 4, "submit_args": [], "trouble": null, "unneeded_since_ms": null,
+            "cores": cores, "gpus": 4, "submit_args": [], "trouble": null, "unneeded_since_ms": null,
             "agents": {"program": "agent_program", "manager": "m", "authority": "/ca", "tenants": ["t"], "args": []},
         });
         serde_json::from_value(value).expect("a queue")
@@ -89,7 +91,7 @@ mod tests {
 
     /// Runs the script for Slurm with programs that stand in for others; `squeue` runs this. Returns the arguments that the
     /// agent was given.
-    fn run(variables: &[(&str, &str)], squeue: &str) -> String {
+    fn run(cores: Option<u32>, variables: &[(&str, &str)], squeue: &str) -> String {
         let system = BatchSystem::of("slurm", None).expect("a description");
         let folder = tempfile::tempdir().expect("a folder");
         let stands_in = format!(
@@ -97,7 +99,7 @@ mod tests {
              srun() {{ shift 5; \"$@\"; }}\nexec() {{ \"$@\"; }}\nexport -f agent_program nproc\n"
         );
         let output = std::process::Command::new("bash")
-            .args(["-c", &(stands_in + &script("q", &queue(), &system))])
+            .args(["-c", &(stands_in + &script("q", &queue(cores), &system))])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("TMPDIR", folder.path())
@@ -118,10 +120,13 @@ mod tests {
 
     #[test]
     fn an_agent_offers_what_its_job_has_of_the_node() {
-        let offer = |variables: &[(&str, &str)]| {
-            let line = run(variables, "false");
+        let offer_of = |cores, variables: &[(&str, &str)]| {
+            let line = run(cores, variables, "false");
             ["--cores", "--gpus", "--memory"].map(|name| argument(&line, name).unwrap_or_default())
         };
+        let offer = |variables: &[(&str, &str)]| offer_of(None, variables);
+        assert_eq!(offer_of(Some(2), &[]), ["2", "4", ""]);
+        assert_eq!(offer_of(Some(9), &[]), ["8", "4", ""]);
         assert_eq!(offer(&[]), ["8", "4", ""]);
         assert_eq!(offer(&[("SLURM_CPUS_ON_NODE", "2")]), ["2", "4", ""]);
         assert_eq!(offer(&[("SLURM_CPUS_ON_NODE", "16")]), ["8", "4", ""]);
@@ -135,8 +140,9 @@ mod tests {
 
     #[test]
     fn an_agent_knows_the_end_of_its_job() {
-        let end =
-            |variables: &[(&str, &str)], squeue: &str| argument(&run(variables, squeue), "--until").expect("an end");
+        let end = |variables: &[(&str, &str)], squeue: &str| {
+            argument(&run(None, variables, squeue), "--until").expect("an end")
+        };
         let far = "@4102444800";
         assert_eq!(end(&[("SLURM_JOB_END_TIME", "4102444800")], "false"), far);
         assert_eq!(end(&[], "echo 4102444800"), far);
@@ -153,7 +159,7 @@ mod tests {
         for name in ["slurm", "pbs", "lsf", "flux", "htcondor"] {
             let system = BatchSystem::of(name, None).expect("a description");
             let output = std::process::Command::new("bash")
-                .args(["-n", "-c", &script("q", &queue(), &system)])
+                .args(["-n", "-c", &script("q", &queue(Some(2)), &system)])
                 .output()
                 .expect("bash runs");
             assert!(

@@ -68,7 +68,7 @@ fn jobs_of_pbs_are_told_apart() {
     // Form of `qstat -x -f -w` in the reference guide of PBS Professional.
     let output = "Job Id: 1234.pbs01\n    Job_Name = hotlease-a-1\n    Job_Owner = me@login1\n    job_state = Q\n    \
                   queue = workq\n    comment = Not Running: Not enough free nodes available\n    Variable_List = \
-                  PBS_O_HOME=/home/me,\n\tPBS_O_LANG=C\n\nJob Id: 1235.pbs01\n    Job_Name = hotlease-a-2\n    \
+                  PBS_O_SHELL=/bin/bash,\n\tPBS_O_LANG=C\n\nJob Id: 1235.pbs01\n    Job_Name = hotlease-a-2\n    \
                   job_state = H\n    Hold_Types = u\n\nJob Id: 1236.pbs01\n    Job_Name = hotlease-a-3\n    job_state = R\n\n\
                   Job Id: 1237.pbs01\n    Job_Name = hotlease-a-4\n    job_state = F\n    Exit_status = 0\n\n\
                   Job Id: 1238.pbs01\n    Job_Name = hotlease-a-5\n    job_state = F\n    Exit_status = 1\n\n\
