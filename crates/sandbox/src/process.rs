@@ -10,7 +10,7 @@ use crate::nursery::{SandboxLimits, StartedSandbox};
 use crate::output::{ReadPace, Tail};
 use crate::phases::Phases;
 use crate::worker_group::{WorkerGroup, WorkerGroups};
-use child::{forbid_core_dumps, open_pidfd, send_kill};
+use child::{forbid_core_dumps, open_pidfd, send_kill, until_group_is_gone};
 use hotlease_nursery::order::EndReport;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -404,7 +404,9 @@ impl Attendant {
                 let group = Pid::from_raw(self.shared.pid as i32);
                 // ESRCH: no process is left in the group.
                 let _ = killpg(group, Signal::SIGKILL);
-                Some(match child.wait() {
+                let waited = child.wait();
+                until_group_is_gone(group).await;
+                Some(match waited {
                     Ok(status) => EndReport {
                         status: of_status(status),
                         out_of_memory: match &self.shared.limits {

@@ -1,8 +1,18 @@
 //! Calls of the kernel about a child process.
 
 use nix::errno::Errno;
+use nix::sys::signal::killpg;
+use nix::unistd::Pid;
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// First pause between two looks at a process group that was killed; each is twice as long as the one before.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+/// Longest pause. The waits for a group are 1 s in all: a process that the kernel does not end within that time is stuck in it.
+const LAST_LOOK: Duration = Duration::from_millis(512);
 
 /// Forbids core dumps: writing gigabytes of core file would delay the report of a crash, which takes milliseconds.
 pub(super) fn forbid_core_dumps(pid: u32) -> io::Result<()> {
@@ -38,4 +48,54 @@ pub(super) fn send_kill(pidfd: &OwnedFd) {
             0,
         )
     };
+}
+
+/// Waits until a process group that was sent SIGKILL has no process that runs, for at most a second. The kernel ends a process
+/// when it gets a core, so the group may outlive its leader. Its zombies do not count: in some containers they stay.
+pub(super) async fn until_group_is_gone(group: Pid) {
+    let mut pause = FIRST_LOOK;
+    // ESRCH: the group has no process.
+    while killpg(group, None) != Err(Errno::ESRCH) && pause <= LAST_LOOK {
+        sleep(pause).await;
+        pause *= 2;
+        if pause > 8 * FIRST_LOOK && !has_running_process(group) {
+            return;
+        }
+    }
+}
+
+/// Whether a process group has a process that is no zombie. Reads files of all processes, which takes milliseconds.
+fn has_running_process(group: Pid) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
+    stats.into_iter().any(|stat| {
+        // After the name, which may contain anything: state, parent, group.
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let state = fields.next();
+        fields.nth(1) == Some(&group.to_string()) && !matches!(state, Some("Z" | "X"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    #[tokio::test]
+    async fn a_group_is_gone_once_its_processes_are_or_are_zombies() {
+        let mut child = Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+        let group = Pid::from_raw(child.id() as i32);
+        assert!(has_running_process(group));
+        let is_over = tokio::time::timeout(10 * FIRST_LOOK, until_group_is_gone(group))
+            .await
+            .is_ok();
+        assert!(!is_over, "it runs");
+        child.kill().unwrap();
+        until_group_is_gone(group).await;
+        assert!(!has_running_process(group), "it is a zombie");
+        child.wait().unwrap();
+        assert_eq!(killpg(group, None), Err(Errno::ESRCH));
+        until_group_is_gone(group).await;
+    }
 }
