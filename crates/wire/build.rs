@@ -1,4 +1,4 @@
-//! Compiles `proto/hotlease.proto` when the `grpc` feature is on. protox parses it in Rust, so no `protoc` needs to be
+//! Compiles the files of `proto` when the `grpc` feature is on. protox parses it in Rust, so no `protoc` needs to be
 //! installed; without the feature not even protox is built.
 
 #[cfg(feature = "grpc")]
@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("hotlease.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
-    println!("cargo:rerun-if-changed=proto/hotlease.proto");
+    println!("cargo:rerun-if-changed=proto");
     Ok(())
 }
 

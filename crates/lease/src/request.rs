@@ -1,7 +1,7 @@
 //! Request for a lease, and all limits on it.
 //!
 //! Manager, agent, simulator and benchmarks pass the same [`LeaseRequest`] on. Clients check their options by it, too,
-//! so its errors name the clients' options.
+//! so its errors name the fields of `LeaseOptions`.
 
 use hotlease_wire::Rejection;
 use hotlease_wire::control::PollingPolicy;

@@ -48,7 +48,7 @@ pub mod task;
 pub mod token;
 pub mod tunnel;
 
-/// gRPC messages and service stubs, generated from `proto/hotlease.proto`.
+/// gRPC messages and service stubs, generated from the files of `proto`.
 #[cfg(feature = "grpc")]
 #[allow(missing_docs, clippy::all, clippy::pedantic)]
 pub mod grpc {
