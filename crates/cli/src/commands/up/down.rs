@@ -9,7 +9,7 @@ use hotlease_manager::MANAGER_LOCK;
 use hotlease_terminal::exit::CommandError;
 use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::Platform;
-use hotlease_wire::grpc::ShutdownRequest;
+use hotlease_wire::grpc::{ListRequest, ShutdownRequest};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 /// Stop the platform that `up` (or `manager`) started
 ///
-/// Leases end, workers are stopped, sockets are removed. With `--json`: stopped (true), how (asked, signal, waited)
-/// and agent_runs (true if a separate `hotlease agent` goes on).
+/// Leases end, workers are stopped, sockets are removed. With `--json`: stopped (true), how (asked, signal, waited),
+/// agent_runs (true if a separate `hotlease agent` goes on) and ended (labels of the leases that were active).
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
     /// Longest wait for the end, in seconds
@@ -31,6 +31,7 @@ struct DownSummary {
     stopped: bool,
     how: &'static str,
     agent_runs: bool,
+    ended: Vec<String>,
 }
 
 pub(crate) fn carry_out(args: DownArgs, output: &mut Printer) -> anyhow::Result<()> {
@@ -39,7 +40,8 @@ pub(crate) fn carry_out(args: DownArgs, output: &mut Printer) -> anyhow::Result<
     // lock.
     let up_runs = !LockHolder::of(&dir, UP_LOCK).wait_until_gone(Duration::ZERO)?;
     let holder = LockHolder::of(&dir, if up_runs { UP_LOCK } else { MANAGER_LOCK });
-    let how = match request_stop(&dir) {
+    let mut ended = Vec::new();
+    let how = match request_stop(&dir, &mut ended) {
         Ok(()) => "asked",
         Err(error) => signal_up(&dir, error)?,
     };
@@ -54,15 +56,38 @@ pub(crate) fn carry_out(args: DownArgs, output: &mut Printer) -> anyhow::Result<
     }
     // Only an agent with a process of its own can be left; its workers and leases end with it.
     let agent_runs = !LockHolder::of(&dir, AGENT_LOCK).wait_until_gone(Duration::ZERO)?;
-    output.answer(&DownSummary { stopped: true, how, agent_runs }, || match agent_runs {
-        false => "hotlease is down".to_owned(),
-        true => "the manager is down; `hotlease agent` still runs and waits for another (stop it with Ctrl-C or SIGTERM)".to_owned(),
+    let summary = DownSummary {
+        stopped: true,
+        how,
+        agent_runs,
+        ended,
+    };
+    output.answer(&summary, || match agent_runs {
+        false => format!("hotlease is down{}", ended_text(&summary.ended)),
+        true => {
+            "the manager is down; `hotlease agent` still runs and waits for another (stop it with Ctrl-C or SIGTERM)"
+                .to_owned()
+        }
     })
 }
 
-/// Asks the manager to stop, which is the ordinary way.
-fn request_stop(dir: &RuntimeDir) -> anyhow::Result<()> {
+/// The leases that ended, as a part of a sentence.
+fn ended_text(labels: &[String]) -> String {
+    match labels.len() {
+        0 => String::new(),
+        1 => format!("; it ended a lease: {}", labels[0]),
+        count => format!("; it ended {count} leases: {}", labels.join(", ")),
+    }
+}
+
+/// Asks the manager to stop, which is the ordinary way. Gives the labels of the leases that are active then.
+fn request_stop(dir: &RuntimeDir, active: &mut Vec<String>) -> anyhow::Result<()> {
     let mut platform = Platform::connect(dir)?;
+    // Without the list it stops all the same.
+    if let Ok(list) = platform.request(async |client| client.list_leases(ListRequest::default()).await) {
+        let leases = list.leases.into_iter().filter(|lease| lease.state == "active");
+        active.extend(leases.map(|lease| lease.label));
+    }
     platform.request(async |client| client.shutdown(ShutdownRequest {}).await)?;
     Ok(())
 }
