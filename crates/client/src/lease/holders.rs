@@ -198,7 +198,7 @@ mod tests {
             "3 cores by train.py (pid 4242) of root for 3 min",
             "1 core by notebook.ipynb (pid 7) of chem for 3 s",
             "3 cores by leases of others",
-            "wait, ask for fewer",
+            "wait longer",
         ] {
             assert!(told.contains(part), "{told:?} lacks {part:?}");
         }
