@@ -17,6 +17,8 @@ MINUTES ?= 60
 SEEDS ?= 100000
 
 export PREFIX DESTDIR FUZZ_SECONDS MINUTES
+# As pip has it (bindings/python/packaging/compiled.py): PyO3 is built anew for another interpreter.
+export PYO3_PYTHON = $(shell python3 -c 'import os, sys; print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))')
 # Programs that scripts/setup has put there.
 export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 export CARGO_TERM_COLOR ?= auto
