@@ -103,6 +103,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
             if _known.KEY in vars(object) or (key == object.__name__ and _modules.is_absent(key)):
                 return self._named(("module", key), object)
             return super().reducer_override(object)
+        if kind is types.CodeType:
+            return _code(object)
         if kind is _Cached:
             return self._cached(object)
         if kind is functools.cached_property:
@@ -162,12 +164,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         return _known.cached, (wrapped, function.cache_parameters())
 
 
+def _code(code: types.CodeType) -> tuple[Any, ...]:
+    """Returns the reduced form of code, with its file, which tracebacks name: cloudpickle leaves that out from 3.1.2 on."""
+    make, arguments = _internals._code_reduce(code)
+    given = list(arguments)
+    if code.co_filename not in given and _NO_FILE in given:
+        given[given.index(_NO_FILE)] = code.co_filename
+    return make, tuple(given)
+
+
 def _is_proxy(object: Any) -> bool:
     """Whether an object stands for one in a manager of `multiprocessing`."""
     kind = getattr(sys.modules.get("multiprocessing.managers"), "BaseProxy", None)
     return kind is not None and isinstance(object, kind) and not _known.is_worker()
 
 
+_NO_FILE = "<dynamic-code>"
 # Attributes of a module that imports in its functions need.
 _ABOUT = ("__package__", "__name__", "__path__", "__file__")
 

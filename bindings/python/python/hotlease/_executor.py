@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hotlease._options import ExecutorOptions, OptionArguments
     from hotlease._showing import Part, Pieces
     from hotlease._starting import ColdStart
+    from hotlease._task_options import Options
     from hotlease._timing import Timing
 
     T = TypeVar("T")
@@ -37,8 +38,7 @@ _WARNING = 30
 # Default number of tasks whose times are kept.
 _TIMED = 10_000
 # Default minimum of the workers, and of the seconds to wait for them.
-_AT_LEAST = 1
-_PATIENCE = 10.0
+_AT_LEAST, _PATIENCE = 1, 10.0
 
 
 class Future(_core.Task, _bases.Future["T"]):
@@ -156,6 +156,8 @@ class Executor(_core.Client, _bases.Executor):
         if isinstance(max_workers, str):
             if manager is not None:
                 raise TypeError("two managers were given")
+            if max_workers.isdigit():
+                raise TypeError(f"max_workers is a number: write Executor({max_workers}), not Executor({max_workers!r})")
             max_workers, manager = None, max_workers
         if max_workers is not None and max_workers <= 0:
             raise ValueError("max_workers must be greater than 0")
@@ -286,8 +288,9 @@ class Executor(_core.Client, _bases.Executor):
         idempotent
             Whether the task may run again after its worker died.
         """
-        asking = _core.TaskOptions(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
-        return Options(self, asking)
+        from hotlease._task_options import Options
+
+        return Options(self, _core.TaskOptions(retries=retries, priority=priority, memo=memo, idempotent=idempotent))
 
     def empty(self, shape: Union[int, Iterable[int]], dtype: Any = float) -> Any:
         """Makes an uninitialised numpy array in memory that workers share: tasks get it without a copy.
@@ -420,27 +423,36 @@ class Executor(_core.Client, _bases.Executor):
         Parameters
         ----------
         wait
-            Whether to return only after that.
+            Whether to return only after that. Ctrl-C while it waits ends the executor at once, as `kill_workers` does.
         cancel_futures
             Whether to cancel tasks that were not sent to a worker yet.
         """
-        self._shutdown(wait, cancel_futures)
+        try:
+            self._shutdown(wait, cancel_futures)
+        except KeyboardInterrupt:
+            self.kill_workers()
+            raise
         if wait:
             self._warn()
             self._close_bar()
 
-    def terminate_workers(self) -> None:
-        """Ends the executor at once: its workers are killed, tasks that they run raise `BrokenExecutor`, and tasks that
-        wait are cancelled. Returns when the workers are gone.
-
-        The same as `kill_workers`: workers ignore SIGTERM.
-        """
-        self.kill_workers()
+    def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
+        # Ctrl-C in a terminal does not reach the workers, which are in sessions of their own.
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.kill_workers()
+        else:
+            self.shutdown()
 
     def kill_workers(self) -> None:
-        """Ends the executor at once, as `terminate_workers` does."""
+        """Ends the executor at once: its workers are killed, tasks that they run raise `BrokenExecutor`, and tasks that
+        wait are cancelled. Returns when the workers are gone.
+        """
         _core._kill(self)
         self._close_bar()
+
+    def terminate_workers(self) -> None:
+        """The same as `kill_workers`: workers ignore SIGTERM."""
+        self.kill_workers()
 
     def _close_bar(self) -> None:
         bar = getattr(self, "_bar", None)
@@ -472,19 +484,6 @@ class Executor(_core.Client, _bases.Executor):
         if records is None:
             raise RuntimeError("this executor does not time its tasks: Executor(timing=True)")
         _report.write(path, records, self._slots(), self._submitted())
-
-
-class Options:
-    """An executor with other options for its tasks. Made by `Executor.options`."""
-
-    def __init__(self, executor: Executor, asking: _core.TaskOptions) -> None:
-        self._executor = executor
-        self._asking = asking
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Submits a task like `Executor.submit`."""
-        future: Future[T] = self._executor._submit_as(self._asking, fn, *args, **kwargs)
-        return future
 
 
 def _shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int, Pieces], None]:

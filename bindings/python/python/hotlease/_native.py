@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from typing import Any, Optional, Union
@@ -123,7 +124,7 @@ def native(
     Raises
     ------
     OSError
-        If the file cannot be read.
+        If the file cannot be read; a relative path is looked up in the current directory.
     hotlease.OptionError
         If the file is no function library, or has no function of that name.
 
@@ -138,5 +139,7 @@ def native(
     """
     # Raises for wrong values at once.
     _core.TaskOptions(retries=retries, priority=priority, memo=memo)
+    if not os.path.exists(library):
+        raise FileNotFoundError(errno.ENOENT, "no such library", os.path.abspath(library))
     made = (os.fspath(library), name, output, named(dtype))
     return _make(made, None, (idempotent, retries, priority, memo), executor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 
@@ -29,7 +30,15 @@ def remember(executor: Executor) -> None:
 
 
 def _at_exit() -> None:
+    # A program that Ctrl-C has ended does not wait for its tasks, but an interactive session that it once interrupted does.
+    is_interrupted = isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1")
     for executor in list(executors):
-        executor._shutdown(True, False)
+        try:
+            if not is_interrupted:
+                executor._shutdown(True, False)
+        except KeyboardInterrupt:
+            is_interrupted = True
+        if is_interrupted:
+            executor.kill_workers()
         executor._close_bar()
     _core._await_dropped()
