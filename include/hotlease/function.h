@@ -117,9 +117,9 @@ typedef int32_t (*hotlease_context_function)(hotlease_context* context, const vo
  *         return hotlease_state_read(state, model, sizeof model);
  *     }
  *
- * The name, here model_1, names the format of the bytes. A library restores the state that any library has saved under
- * its name; so a library that was rebuilt, or changed, finds the state of the old one. A library that cannot read that
- * format uses another name (model_2), and is refused the old state.
+ * The name, here model_1, names the format of the bytes. A library restores the state that was saved under
+ * this name, by any library; so a library that was rebuilt, or changed, finds the state of the old one. A library that
+ * cannot read that format uses another name (model_2), and is refused the old state.
  *
  *  1. Both run on the slot's thread, between two invocations and never during one: RESTORE before the first one, if a
  *     state was saved, and SAVE when none follows. `context` is that of the slot's functions, without a deadline:

@@ -395,8 +395,8 @@ hotlease_status hotlease_submit_to_buffer(const hotlease_function* function, con
 /* ---- How many to send ------------------------------------------------------------------------------ */
 
 /* Learns the cost of a function's calls, with inputs like this one: by making 16 to some 400 of them on one slot, for
- * half a second or as long as 16 calls take. So the function must be one that may run more often than its results are
- * needed. Make no other calls on that slot meanwhile. */
+ * half a second or as long as 16 calls take. So the function must do no harm if it runs more often than its results
+ * are needed. Make no other calls on that slot meanwhile. */
 hotlease_status hotlease_model_learn(const hotlease_function* function, const void* in, size_t in_size,
                                      hotlease_model** model, hotlease_error** error);
 

@@ -76,7 +76,7 @@ class Executor(_core.Client, _bases.Executor):
     """Runs tasks in leased worker processes, as `concurrent.futures.ProcessPoolExecutor` does in local ones.
 
     Without a manager it uses the platform of this node. If that is not running, it starts it (``hotlease up --detach``)
-    and says so; a platform started in this way ends after ``$HOTLEASE_IDLE_LIMIT`` (10min; never) without leases.
+    and says so; that platform ends after ``$HOTLEASE_IDLE_LIMIT`` without leases (``10min`` by default, or ``never``).
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Executor(_core.Client, _bases.Executor):
         state, timing = asked.get("state"), asked.pop("timing", False)
         trusts, classes = asked.pop("trust_results", False), asked.pop("result_classes", ())
         variables, imports = dict(asked.pop("variables", None) or {}), asked.pop("imports", ())
-        # Kept: its nodes go with it.
+        # Kept alive: when the cluster object goes away, its nodes are given back.
         self._cluster = cluster
         if cluster is not None:
             manager, max_workers = cluster._used(asked, manager, max_workers)
@@ -281,10 +281,10 @@ class Executor(_core.Client, _bases.Executor):
             Higher priorities are sent to workers first. Default: 0.
         memo
             True: a task with the same function and arguments as an earlier one gets that one's result. Functions of the
-            program are the same if their code is, and all code and globals of the program that they use; other
-            functions if their own code is. Arguments are the same if their content is. The place of code, and the order
-            of sets, make no difference. While such a task is pending, equal tasks wait for its result; they run
-            themselves if it fails or is cancelled. A string: a name that stands for function and arguments.
+            program are the same if they have the same code, and use the same code and globals of the program; other functions
+            if their own code is the same. Arguments are the same if their content is. The place of code, and the order of sets,
+            make no difference. While such a task is pending, equal tasks wait for its result; they run themselves if it fails or
+            is cancelled. A string: a name that stands for function and arguments.
         idempotent
             Whether the task may run again after its worker died.
         """
@@ -298,10 +298,10 @@ class Executor(_core.Client, _bases.Executor):
         Such an array is not copied if it has more than a few kilobytes, is the task's only large argument (all of it,
         or a part from its beginning on), and no other task uses it meanwhile. Otherwise it is copied like any array; so
         it is for each run of a task that may run again (`idempotent`, `retries`), and for other executors. The task
-        cannot write to the array. The program should not before the task has ended: the task would see the change.
+        cannot write to it. The program should not write to it before the task has ended: the task would see the change.
 
         The memory returns to the pool when the array and all views of it are gone. Each array holds a file descriptor,
-        and is one of the 128 buffers that an executor has before it copies large results. Thread-safe.
+        and counts as one of 128 buffers; an executor that has this many in use copies large results. Thread-safe.
 
         Parameters
         ----------
@@ -397,7 +397,7 @@ class Executor(_core.Client, _bases.Executor):
     ) -> Iterator[T]:
         from hotlease._drawing import drawn
 
-        # A function with globals is pickled once for all calls. A program's own `submit` gets the function itself.
+        # A function with globals is pickled once for all calls. A `submit` of a subclass gets the function itself.
         settled = _core._settle(self, fn) if type(self).submit is Executor.submit else None
         if settled is None:
             return drawn((self.submit(fn, *args) for args in calls), end, buffersize)
@@ -471,7 +471,7 @@ class Executor(_core.Client, _bases.Executor):
 
     def report(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes an HTML page about the last tasks that were submitted: what ran when on which worker, how long each
-        phase took, how busy the workers were. It needs no network, and ``Executor(timing=True)``.
+        phase took, how busy the workers were. The page loads nothing else. The executor must have been made with ``timing=True``.
 
         Raises
         ------

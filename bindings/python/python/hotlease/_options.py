@@ -86,7 +86,8 @@ class ExecutorOptions:
         Default: none.
     state
         Name of the state that tasks leave in the one worker. Functions of `hotlease.state` save it when the lease ends
-        or is revoked, and restore it for the tenant's next executor of program and name, on any node. One at a time.
+        or is revoked. The tenant's next executor with this program and name restores it, on any node. A state is used by one
+        executor at a time.
         Default: none.
     sandbox
         Kind of isolation of workers: ``"process"``, ``"namespace"``, ``"container"`` or ``"microvm"``. Default: the

@@ -178,7 +178,8 @@ class OwnManager:
             return None
         assert keeper.stdin is not None and keeper.stdout is not None
         try:
-            # Two lines, as it may wait for either. A child of this program may have the pipe, too, so closing is not enough.
+            # Two lines: the script may be at either of its two reads. Closing the pipe is not enough: a child of this program
+            # may have it open, too.
             keeper.stdin.write("-\n-\n")
             keeper.stdin.close()
         except OSError:

@@ -1,5 +1,5 @@
-"""Key of `multiprocessing`, which processes prove to each other to know: workers get the program's, so that proxies of its
-managers work in tasks.
+"""Key of `multiprocessing`, by which processes authenticate each other: workers get the program's key, so that proxies of
+its managers work in tasks.
 
 A worker asks the program for it when a proxy arrives. The program answers at a socket in a folder of its own, and only to
 a process that the kernel calls one of the same user, outside of a sandbox. So the key is never in a message between
@@ -67,7 +67,7 @@ def _asked(path: str) -> bytes:
 
 
 def _served() -> str:
-    """Returns the path of the program's socket, and opens it at first."""
+    """Returns the path of the program's socket, which the first call opens."""
     global _path
     with _lock:
         if _path is None:

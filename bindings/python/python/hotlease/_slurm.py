@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, Optional, Union
 
 from hotlease.errors import ClusterError, JobEnded, JobRejected, OptionError, Refused
 
-# Longest first wait for a lease, and the pause before the next one unless agents come: the manager remembers a client that
-# waited for 10 s, so one that asks again earlier would count twice.
+# Longest wait for a lease in one attempt, and the pause until the next attempt unless agents come. The manager remembers a
+# client for 10 s after its wait, so a client that asks again earlier would count twice.
 _ATTEMPT_S = 3.0
 _AGAIN_S = 11.0
 _LOOK_S = 0.3
 _MINUTE_S = 60
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-# States of jobs that have begun to end the wait of an executor, if there is no other job.
+# States of ended jobs that end the wait of an executor, if there is no other job.
 _FAILURES = ("failed", "cancelled")
 
 
@@ -253,12 +253,12 @@ class Slurm:
         if manager is not None or isinstance(workers, str) or asked.get("identity") is not None:
             raise TypeError("a cluster has a manager and an identity of its own: give cluster, or manager and identity")
         asked["identity"] = self.identity
-        # Workers of whole nodes: a guess, and a limit only.
+        # With whole nodes the number of cores is not known. This guess only limits the number of workers.
         cores = self._cores or len(os.sched_getaffinity(0))
         return self.manager, workers or max(1, self._nodes_max) * cores
 
     def _opened(self, attempt: Callable[[float], None], patience: Optional[float]) -> None:
-        """Calls `attempt` with a patience until an executor has its workers, or jobs of the cluster cannot help it.
+        """Calls `attempt`, each time with a patience, until an executor has its workers or no job can provide any.
 
         Does not wait for longer than `patience` seconds in all.
         """

@@ -79,9 +79,9 @@ class File:
     """A file that all ranks of a communicator have opened; ``File.Open`` opens it.
 
     Offsets count elements of the view's ``etype``: bytes, until ``Set_view`` changes that. Calls whose names end in
-    ``_all`` or ``_ordered`` are made by all ranks, as are ``Open``, ``Close``, ``Set_size``, ``Set_view``, ``Sync``. Calls
-    that only start an operation do it at once. With ``MODE_SEQUENTIAL``, only ``_shared`` and ``_ordered`` calls read and
-    write, and nothing seeks.
+    ``_all`` or ``_ordered`` are made by all ranks, as are ``Open``, ``Close``, ``Set_size``, ``Set_view``, ``Sync``.
+    Non-blocking calls complete their operation before they return. With ``MODE_SEQUENTIAL``, only ``_shared`` and
+    ``_ordered`` calls read and write, and nothing seeks.
     """
 
     def __init__(self, file: Optional[File] = None) -> None:

@@ -96,7 +96,8 @@ class Blocks:
             try:
                 sent = submit(executor)
             except BaseException as error:
-                # It has lost its workers for good, or they were to end a moment ago: the next one gets those of later blocks.
+                # The executor has lost its workers for good, or its blocks are being ended: the next executor, with workers of
+                # later blocks, runs the task.
                 if isinstance(error, BrokenExecutor) or self._executor is not executor:
                     self._again(executor, sending)
                 else:
@@ -127,10 +128,10 @@ class Blocks:
             self._former.append(executor)
 
     def end(self, blocks: Callable[[], list[str]]) -> list[str]:
-        """Calls `blocks`, which ends some, and returns what it returns. Tasks that are submitted from now on do not go to
-        workers of these: they wait for an executor that has its workers elsewhere.
+        """Calls `blocks`, which ends some blocks, and returns its result. Tasks that are submitted from now on do not go to
+        workers of these blocks: they wait for an executor with workers in other blocks.
         """
-        # Without an executor, and none is made before the blocks have been cancelled.
+        # The executor is given up, and no other one is made before the blocks have been cancelled.
         self._may_open.clear()
         try:
             with self._lock:
