@@ -140,7 +140,7 @@ pub struct AgentConfig {
     /// Folder in which `hotlease-node` keeps a file for each batch job that runs on the node, so that an agent that starts
     /// meanwhile knows of it (default: none).
     pub batch_jobs: Option<PathBuf>,
-    /// The site's policy: which of these jobs have company (default: none, and leases use idle nodes only).
+    /// The site's policy: which of these jobs have company (default: none, so leases use idle nodes only).
     pub batch_policy: Option<PathBuf>,
     /// Where the control groups of these jobs are mounted (default: `/sys/fs/cgroup`).
     pub batch_groups: PathBuf,

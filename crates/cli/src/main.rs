@@ -36,7 +36,7 @@ struct Cli {
     command: Command,
 }
 
-/// Commands. Each is documented on its arguments, which makes its `--help`.
+/// Commands. The documentation of a command's arguments is the text of its `--help`.
 #[derive(Debug, Subcommand)]
 enum Command {
     Up(Box<up::UpArgs>),

@@ -41,8 +41,8 @@ pub struct Invitation {
 }
 
 impl Invitation {
-    /// Asks the manager for the invitations that other members of the same tenant publish to the job of these
-    /// options ([`LeaseOptions::job`]): one for each published [`Offer`].
+    /// Returns the invitations of all [`Offer`]s that members of the same tenant have published for the job in these
+    /// options ([`LeaseOptions::job`]). Asks the manager for them.
     ///
     /// # Errors
     /// [`Error::NotRunning`] without a manager; [`Error::Refused`] without a job.
@@ -53,7 +53,7 @@ impl Invitation {
             manager.find_offers(options.job).await
         })?;
         let invitations = offers.iter().map(|offer| offer.invitation.parse());
-        // An invitation that another version has published is skipped: it is no error here.
+        // Invitations that another version has published may not be readable: they are skipped, without an error.
         Ok(invitations.filter_map(Result::ok).collect())
     }
 
@@ -84,7 +84,7 @@ impl FromStr for Invitation {
     fn from_str(text: &str) -> Result<Self, Error> {
         // The error does not quote the text, which may be most of a secret.
         let bad = || Error::Options {
-            what: "the invitation is damaged, or is none".into(),
+            what: "the text is no invitation, or is damaged".into(),
         };
         let body = text.trim().strip_prefix(PREFIX).ok_or_else(bad)?;
         if body.len() > TEXT_BYTES_MAX {
@@ -124,8 +124,8 @@ impl Offer {
     /// when the lease ends, when the manager is restarted, and when the offer is revoked.
     ///
     /// # Errors
-    /// [`Error::NotRunning`] without a manager; [`Error::Refused`] without a job, and for a lease that the manager
-    /// does not know (it learns of a lease that an agent granted directly soon after the grant).
+    /// [`Error::NotRunning`] without a manager; [`Error::Refused`] without a job, and for a lease that the manager does
+    /// not know. If an agent granted the lease directly, the manager learns of it soon after the grant.
     pub fn publish(&self) -> Result<(), Error> {
         let Some(holder) = self.holder.upgrade() else {
             return Err(Rejection::UnknownLease.into());
@@ -210,9 +210,9 @@ impl Invoker {
         })
     }
 
-    /// Connects to slots that the holder of another lease lends; the holder has loaded the same code. Of the options
-    /// only those count that say how to call; workers, slots and the lease are the holder's. When the holder takes
-    /// the slots back, or is gone, calls fail with [`Error::LeaseEnded`], and no other lease is taken.
+    /// Connects to slots that the holder of another lease lends, and on which it has loaded the same code. Only those
+    /// options count that say how to call; the number of workers and slots and the lease itself are the holder's. When
+    /// the holder takes the slots back, or is gone, calls fail with [`Error::LeaseEnded`], and no other lease is taken.
     ///
     /// # Errors
     /// [`Error::Refused`] if the invitation is not valid (any more), or if the holder has not loaded this code;

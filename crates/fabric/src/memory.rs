@@ -54,7 +54,7 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// Whether this process, or the host, has as many open descriptors as it may.
+    /// Whether the limit of open descriptors, of this process or of the host, was reached.
     pub fn lacks_descriptors(&self) -> bool {
         matches!(
             self,
@@ -228,7 +228,8 @@ pub(crate) fn check_sealed(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<(), Me
         return Err(MemoryError::NotSealed);
     }
     let status = fstat(fd).map_err(system("inspect", size_bytes))?;
-    // A memfd of huge pages would be mapped in whole huge pages, over the memory behind its place.
+    // The kernel maps a memfd of huge pages in whole huge pages, which would cover memory behind the end of this
+    // mapping.
     if status.st_blksize != PAGE_BYTES as libc::blksize_t {
         return Err(MemoryError::NotSealed);
     }
@@ -288,7 +289,7 @@ impl std::ops::Deref for SealedBytes {
     }
 }
 
-/// Private copy of `size_bytes` of a peer's memfd; refuses a memfd that is not sealed or too small.
+/// Private copy of `size_bytes` of a peer's memfd. Refuses a memfd that is not sealed, or that is too small.
 pub fn read_sealed(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<Vec<u8>, MemoryError> {
     check_sealed(fd, size_bytes)?;
     let bytes = usize::try_from(size_bytes).map_err(|_| MemoryError::BadSize { size_bytes })?;

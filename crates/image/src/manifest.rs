@@ -66,7 +66,7 @@ impl PathText {
     }
 }
 
-/// Metadata of an image: a file at its root, covered by the image's hash like all others.
+/// Metadata of an image: a file at its root, which the image's hash covers like all other files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     format: u32,

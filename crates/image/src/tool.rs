@@ -46,7 +46,7 @@ pub(crate) fn start(
 }
 
 impl RunningTool {
-    /// Standard input of the program, once. Dropping it gives the program end of file.
+    /// Standard input of the program; `None` if it was taken before. Dropping it gives the program end of file.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }

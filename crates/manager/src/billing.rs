@@ -109,7 +109,8 @@ pub(crate) async fn verify(state: &ManagerState, request: VerifyRequest) -> Resu
     let (audit, functions, rows) = state
         .store(move |store| {
             let audit = audit.then(|| store.audit(now_ms)).transpose()?;
-            // Read before the rows: functions never exceed their row, which may have grown by then.
+            // Usage of functions is read before the rows, because a lease may grow between the two reads: so the
+            // functions of a lease never exceed its row.
             let functions = store.functions(&keys)?;
             Ok((audit.unwrap_or_default(), functions, store.rows(&keys)?))
         })

@@ -1,12 +1,12 @@
 //! Socket whose other end a worker holds: a thread of its own receives from it and closes it.
 //!
-//! A worker runs foreign code, which may send descriptors whose close takes minutes. The kernel closes descriptors that
-//! are not taken in the thread that receives the message, and those that were not received in the thread that closes the
-//! socket. Both are this thread, which serves one worker and nothing else. Where the kernel can (Linux 6.16), it refuses
-//! such messages to begin with.
+//! A worker runs foreign code, which may send descriptors whose close takes minutes. The kernel closes such a
+//! descriptor in one of two threads: in the one that receives the message, if that does not take the descriptor, or in
+//! the one that closes the socket, if the message was never received. Both are this thread, which serves one worker and
+//! nothing else. A kernel that can (Linux 6.16) refuses messages with descriptors to begin with.
 //!
-//! The runtime has a second handle, to send. The thread closes its own only after that one is closed, so the last close
-//! is always the thread's.
+//! The runtime has a second handle, to send. The thread closes its own handle only after the second one is closed, so
+//! the last close is always the thread's.
 
 use hotlease_fabric::socket::{Socket, SocketError};
 use nix::errno::Errno;
@@ -29,19 +29,20 @@ type ReceivedMessage = Result<Vec<u8>, SocketError>;
 pub struct WorkerSocket {
     sending: AsyncFd<Socket>,
     received: Mutex<mpsc::Receiver<ReceivedMessage>>,
-    /// Dropped after the handle above: see the head of this file.
+    /// Dropped after `sending`: see the head of this file.
     _release: blocking::Sender<()>,
 }
 
 impl WorkerSocket {
     /// Starts to receive. To be called before the worker has the other end.
     pub fn new(socket: Socket) -> io::Result<Self> {
-        // On every way out of this function, the last handle to be closed is closed aside.
+        // However this function returns, the last handle that is closed must be closed in a thread of its own.
         let socket = socket.closed_aside();
         socket.set_nonblocking(true)?;
         socket.refuse_descriptors()?;
-        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns one
-        // descriptor for its whole life, and this crate has no unsafe code.
+        // This constructor of `AsyncFd` is deprecated, and its replacement is unsafe, because a type could change its
+        // descriptor while it is registered. A `Socket` owns one descriptor for its whole life, and this crate has no
+        // unsafe code.
         #[allow(deprecated)]
         let sending = AsyncFd::with_interest(socket.try_clone()?, Interest::WRITABLE)?;
         let (sender, received) = mpsc::channel(AHEAD_MAX);
@@ -67,7 +68,8 @@ impl WorkerSocket {
         })
     }
 
-    /// Receives the next message; `None` when the worker has closed. Loses nothing if it is dropped before it is done.
+    /// Receives the next message; `None` when the worker has closed. If the future is dropped before it is done, no
+    /// message is lost.
     pub async fn receive(&self) -> Result<Option<Vec<u8>>, SocketError> {
         self.received.lock().await.recv().await.transpose()
     }

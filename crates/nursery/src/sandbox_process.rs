@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Namespaces of every sandbox, except that of the network, which is also new unless the sandbox shares the host's.
+/// New namespaces of every sandbox. A sandbox that does not share the host's network also gets a new network namespace.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -61,7 +61,7 @@ impl SandboxProcess {
             Err(error) => {
                 made.kill();
                 made.reap();
-                // Its processes are gone, so the group can be removed. The next nursery sweeps what remains.
+                // Its processes are gone, so the group can be removed. If that fails, the next nursery removes it.
                 made.group.remove();
                 Err(error)
             }
@@ -100,8 +100,8 @@ impl SandboxProcess {
         fs::write(file("gid_map"), format!("{USER} {group} 1")).map_err(step("mapping its group"))?;
         fs::write(file("uid_map"), format!("{USER} {user} 1")).map_err(step("mapping its user"))?;
         send(&self.socket, &Pid1Order::Prepare, &[]).map_err(step("telling it"))?;
-        // Pid 1 prepares meanwhile: joining groups of version 1 waits for other processors, milliseconds for each
-        // group. It gets its program later.
+        // The group is made while pid 1 prepares, because joining a control group of version 1 takes milliseconds for
+        // each group: the kernel waits for other processors. Pid 1 gets its program later.
         let policy = inside.policy;
         self.group = groups
             .make(self.pid, policy.processes, policy.memory_bytes)

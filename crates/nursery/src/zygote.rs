@@ -7,16 +7,17 @@
 //!    └─ nest: in the zygote's namespaces, clone3 ─► pid 1 of the worker's sandbox, which WAITS                in there
 //! ```
 //!
-//! A process that joins a namespace gets rights in it. So a worker's user namespace is a child of the zygote's, and
-//! those rights end there. Code that a tenant ran at import gains nothing by taking them, because the calls that would
-//! need them are not allowed in a zygote either (see [`system_calls`](crate::system_calls)). Only this crate makes,
-//! mounts and watches the namespaces: the nursery makes them (`nesting`), a pid 1 of its own keeps them (`nested`), and
-//! that pid 1 inspects the fork before the fork counts.
+//! A process that joins a user namespace gets rights in it and in its children. So a worker's user namespace is a child
+//! of the zygote's: a fork that joins it gets no rights outside of it. Code that a tenant ran at import could take
+//! these rights, but would gain nothing: a zygote may not make the calls that need them (see
+//! [`system_calls`](crate::system_calls)). Only this crate makes, mounts and watches the namespaces: the nursery makes
+//! them (`nesting`), and a pid 1 of its own keeps them (`nested`). That pid 1 inspects each fork before the fork is
+//! used.
 //!
-//! A fork takes a while: a copy of the zygote's page tables, its namespaces, and above all its control groups, for each
-//! of which the kernel waits for all processors in version 1. So it is made ahead. Once a zygote has forked on request,
-//! its next fork is made, confined, inspected and moved into its group before it is requested. It waits for its streams
-//! with no descriptor of the zygote open.
+//! A fork takes a while: the kernel copies the zygote's page tables and makes namespaces. Above all it joins control
+//! groups: in version 1, the kernel waits for all processors for each group. So a fork is made ahead. Once a zygote has
+//! forked on request, its next fork is made, confined, inspected and moved into its group before it is requested. That
+//! fork waits for its streams with no descriptor of the zygote open.
 //!
 //! * [`Orders`] is the zygote's side: it waits for orders, and forks.
 //! * `in_machine` makes one fork where the zygote is, in a virtual machine that holds nothing else.

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 pub(crate) struct Biller<'a> {
     query: &'a BillQuery,
     lines: BTreeMap<LineKey, BillLine>,
-    /// Usage of functions by tenant: subtracted from the tenant's other line, so that it is not billed twice.
+    /// Usage that the lines by function bill, by tenant. It is subtracted from the tenant's line without a function, so
+    /// that it is not billed twice.
     attributed: BTreeMap<String, FunctionUse>,
     disputed: u64,
 }
@@ -64,8 +65,8 @@ impl<'a> Biller<'a> {
         wanted(&self.query.tenant, tenant) && wanted(&self.query.job, job)
     }
 
-    /// Adds the usage of a function. All functions are added before any row, because a row may have grown by the time
-    /// it is read.
+    /// Adds the usage of a function. All functions are read and added before the rows: a row may grow between the two
+    /// reads, and then still covers its functions.
     pub(crate) fn function(&mut self, row: &FunctionRow<'_>) -> Result<(), StoreError> {
         if row.disputed || !self.is_wanted(row.tenant, row.job) {
             return Ok(());
@@ -176,10 +177,10 @@ impl<'a> Biller<'a> {
         }))
     }
 
-    /// Completes the bill. Usage of functions is subtracted from the line of the tenant's whole usage. Functions are
-    /// reported some seconds after their lease, so at the start of a range usage of a function can be reported whose
-    /// lease reported it before the range. Such excess is left off the bill, so that the lines add up to the tenant's
-    /// line.
+    /// Completes the bill. Usage of functions is subtracted from the tenant's line without a function. Functions are
+    /// reported some seconds after their lease. So the usage of a function may be reported in the range of the bill
+    /// although the lease's usage was reported before the range. Such excess is left off the bill, so that the lines
+    /// add up to the usage of the tenant.
     pub(crate) fn complete(mut self) -> Bill {
         for (tenant, attributed) in &self.attributed {
             let key = (tenant.clone(), String::new(), None, None);

@@ -56,13 +56,13 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
         &[],
     )?;
     let mut lease: Option<WorkerLease> = None;
-    // Never dropped: a closed connection tells a client whose agent is gone that nothing of this worker runs any more.
-    // So only the end of the process may close it while the slots go on.
+    // Never dropped, so that only the end of the process closes a connection while the slots go on: a client whose
+    // agent is gone takes a closed connection as proof that nothing of this worker runs any more.
     let mut connections = ManuallyDrop::new(Vec::<ClientConnection>::new());
     loop {
         let ready = wait(&socket, &connections)?;
         if let Some(lease) = &mut lease {
-            // From the last on, so that a removal does not move connections that are still to be served.
+            // From the last one to the first, so that a removal does not move connections that are still to be served.
             for at in (0..connections.len()).rev().filter(|at| ready[at + 1]) {
                 if !connections[at].serve(lease) {
                     connections.swap_remove(at).close(lease);
@@ -161,7 +161,7 @@ fn execute(
             place.move_to(core, fd?)?;
         }
         (WorkerOrder::Dismiss { delegation }, Some(lease)) => {
-            // From the last on, so that a removal does not move connections that are still to be checked.
+            // From the last one to the first, so that a removal does not move connections that are still to be checked.
             for at in (0..connections.len()).rev() {
                 if connections[at].uses_delegation(delegation) {
                     connections.swap_remove(at).close(lease);

@@ -8,7 +8,8 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Most times that the threads are listed during a move: threads that functions start meanwhile inherit the old core.
+/// Limit of listings of the threads during one move. One is not enough, because threads that functions start meanwhile
+/// inherit the old core.
 const LISTINGS_MAX: usize = 8;
 
 /// Place of a worker on a shared core.
@@ -25,8 +26,9 @@ impl SharedPlace {
 
     /// Goes to another core, between two invocations. `file`: the core's file of claims.
     ///
-    /// Moves the slots and the threads that functions have started on them: all that are pinned to the old core alone.
-    /// A control group that keeps the worker on its core moves threads itself when it changes.
+    /// Moves the slots, and the threads that functions have started on them: all threads that are pinned to the old
+    /// core alone. If a control group keeps the worker on its core, the kernel moves the threads when the agent changes
+    /// the group.
     pub fn move_to(&mut self, core: u32, file: OwnedFd) -> Result<(), String> {
         let (here, there) = (only(self.core)?, only(core)?);
         let threads = || pin_threads(&here, &there);

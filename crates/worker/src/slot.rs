@@ -34,8 +34,8 @@ use hotlease_wire::limits::RING_DEPTH_MAX;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Interval at which a sleeping slot checks its channels even if no client rings: a client that tampers with the
-/// doorbell of its own lease delays itself by no more.
+/// Interval at which a sleeping slot checks its channels even if no client rings. A client that tampers with the
+/// doorbell of its own lease can delay only itself, by no more than this.
 const SLEEP: Duration = Duration::from_secs(1);
 /// Limit of the time for which a leaving worker waits until its last replies arrive.
 const LAST_REPLIES: Duration = Duration::from_millis(100);
@@ -82,8 +82,8 @@ pub struct Slot<C> {
     ended: u64,
     /// Start of the current polling, ticks: the end of the last call or sleep.
     hot_since: u64,
-    /// Latest reading of the clock, ticks: at the end of the last call, or of the last turn without a request, some ten
-    /// nanoseconds before the next request is found. It counts as the start of that call, so that no reading of the
+    /// Latest reading of the clock, ticks: at the end of the last call or of the last turn without a request. The next
+    /// call counts as started at this time, some ten nanoseconds before its request is found, so that no reading of the
     /// clock delays the function.
     now: u64,
 }
@@ -163,7 +163,7 @@ impl<C: Core> Slot<C> {
             self.mailbox.doorbell.disarm();
             return woken;
         }
-        // Clients of this node ring the doorbell, which no descriptor reports.
+        // Clients of this node ring the doorbell, a futex, which cannot be waited for together with descriptors.
         let neighbours = self.clients.iter().any(|client| client.channel.far().port().is_none());
         sleep::on_ports(&self.ports, &self.mailbox.wake, neighbours, SLEEP, ready)
     }
@@ -178,8 +178,8 @@ impl<C: Core> Slot<C> {
         let mut served = false;
         for position in 0..self.clients.len() {
             let request = self.clients[position].channel.take();
-            // Sends wake-ups that are due: after the check for the next request, whose cache miss overlaps the reply's
-            // way to the client, and before the next function, which may take long.
+            // Sends wake-ups that are due. They come after the check for the next request, because the cache miss of
+            // that check overlaps the reply's way to the client, and before the next function, which may take long.
             self.settle(self.last);
             self.settle(position);
             if let Some(request) = request {
@@ -215,7 +215,7 @@ impl<C: Core> Slot<C> {
             self.meter().cancel();
             self.note_failure(request, status, 0);
         }
-        // After the reply, whose way to the client takes longer than this.
+        // Done after the reply: meanwhile the reply is on its way to the client, which takes longer than this.
         self.floats.restore();
         self.core.give_up();
         let ended = ticks();
@@ -322,7 +322,8 @@ impl<C: Core> Slot<C> {
                     let serves_on = job(&mut self.context);
                     self.floats.restore();
                     if !serves_on {
-                        // No later request has begun, and the agent reports that after it has ended this process.
+                        // No later request has begun. The agent ends this process, and then reports that to the
+                        // clients.
                         loop {
                             std::thread::park();
                         }
@@ -381,9 +382,10 @@ impl<C: Core> Slot<C> {
         if !self.shared.epoch.admits(header.epoch) {
             return Err(InvocationStatus::StaleEpoch);
         }
-        // Read before every look-up, and not only when one fails: the message with a region or function is put before
-        // the client may name it, but the table may still hold an earlier registration of the region, whose key is no
-        // longer valid. The context may hold the slot's previous gang, which no request names.
+        // Mail is read before every look-up, and not only after a failed one. The message with a region or function is
+        // put before the client may name it, but the table may still hold an earlier registration of that region, whose
+        // key is no longer valid. And the context may still hold the slot's previous gang: no request names its gang,
+        // so no look-up would fail.
         if self.mailbox.has_mail() {
             self.read_mail();
         }
@@ -455,8 +457,9 @@ impl<C: Core> Slot<C> {
         Ok(())
     }
 
-    /// Records a failure for the node's log, and gives up the slot's seat in its gang, after the reply is published:
-    /// the failures of other members follow from that, so the client sees the first failure first.
+    /// Records a failure for the node's log, and gives up the slot's seat in its gang. Called after the reply is
+    /// published: the other members fail because the seat is given up, so the client sees the failure that came first
+    /// before theirs.
     #[cold]
     #[inline(never)]
     fn note_failure(&mut self, request: &CheckedRequest, status: InvocationStatus, code: i32) {

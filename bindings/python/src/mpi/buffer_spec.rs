@@ -26,7 +26,7 @@ pub struct BufferPart {
     pinned: Option<PinnedBuffer>,
     /// Offset of the first element, in bytes.
     offset: usize,
-    /// Number of elements; of blocks, in each.
+    /// Number of elements. If the memory holds a block for each rank, number of elements in each block.
     pub count: usize,
     pub kind: Kind,
     /// Type by which numpy reduces the elements ([`ElementType::reduced_as`]).
@@ -89,7 +89,7 @@ impl<'py> BufferSpec<'py> {
         if let Some(pair) = counts.as_ref().filter(|counts| is_pair(counts)) {
             if pair.len()? != 2 {
                 return Err(PyValueError::new_err(format!(
-                    "{what}: a count and a displacement, or those of all ranks, are two; not {}",
+                    "{what}: {} is no pair of a count and a displacement, or of the counts and displacements of all ranks",
                     pair.repr()?
                 )));
             }
@@ -123,7 +123,7 @@ impl<'py> BufferSpec<'py> {
 
 fn wrong_length(what: &str) -> PyErr {
     PyValueError::new_err(format!(
-        "{what}: [array, type], [array, count, type] or [array, count, displacement, type]"
+        "{what} must be [array, type], [array, count, type] or [array, count, displacement, type]"
     ))
 }
 
@@ -131,12 +131,12 @@ pub fn index(number: &Bound<'_, PyAny>, name: &str, what: &str) -> PyResult<usiz
     number.extract().map_err(|_| {
         let number = number.repr().map_or_else(|_| "?".into(), |text| text.to_string());
         PyValueError::new_err(format!(
-            "{what}: a {name} of {number}: it is a number of elements, 0 or more"
+            "{what}: {number} is no {name}: a {name} is a number of elements, 0 or more"
         ))
     })
 }
 
-/// Elements with gaps from a place on; none if there are none.
+/// Segment of `count` elements that begins at element `place`; `None` if elements of this type have no gaps.
 pub fn segment(element: &ElementType, count: usize, place: usize) -> Option<Segment> {
     let layout = Arc::clone(element.gaps()?);
     let at = i64::try_from(place)
@@ -260,7 +260,7 @@ impl BufferPart {
         })
     }
 
-    /// Memory whose elements are counted elsewhere.
+    /// Part of this memory; its caller counts the elements.
     pub fn of_memory(pinned: Option<PinnedBuffer>, packed: Option<PackedBuffer>, element: &ElementType) -> Self {
         Self {
             packed: packed.map(Box::new),
@@ -272,7 +272,8 @@ impl BufferPart {
         }
     }
 
-    /// Address of the first element, to see whether two parts are the same; of a copy, if there is one.
+    /// Address of the first element, or of its copy if the elements were packed. Callers compare it, to see whether two
+    /// parts are the same.
     pub fn address(&self) -> Option<usize> {
         let packed = self.packed.as_ref().map(|packed| packed.bytes().as_ptr() as usize);
         packed.or_else(|| self.pinned.as_ref().map(|pinned| pinned.start() as usize + self.offset))
@@ -294,7 +295,8 @@ impl BufferPart {
             return packed.bytes();
         }
         match &self.pinned {
-            // SAFETY: this many bytes were counted there, which stay as long as they are pinned.
+            // SAFETY: the part was made with a check that this many bytes lie there; they stay as long as the buffer is
+            // pinned.
             Some(pinned) if self.count > 0 => unsafe {
                 std::slice::from_raw_parts(pinned.start().add(self.offset), self.bytes())
             },
@@ -302,7 +304,7 @@ impl BufferPart {
         }
     }
 
-    /// Start of the first bytes.
+    /// Start of the memory, of which the caller uses the first `bytes` bytes.
     pub fn start(&mut self, bytes: usize) -> *mut u8 {
         if let Some(packed) = &mut self.packed {
             assert!(bytes <= packed.bytes().len(), "elements were counted");
@@ -314,13 +316,14 @@ impl BufferPart {
                 pinned.start().wrapping_add(self.offset)
             }
             _ => {
-                assert_eq!(bytes, 0, "nothing has no bytes");
+                assert_eq!(bytes, 0, "an absent buffer has no bytes");
                 std::ptr::NonNull::dangling().as_ptr()
             }
         }
     }
 
-    /// Puts elements that were received into a copy where they belong. The memory was pinned for writing.
+    /// If elements were received into a packed copy, writes them to the places in the memory where they belong. The
+    /// memory was pinned for writing.
     pub fn unpack(&self) {
         if let (Some(packed), Some(pinned)) = (&self.packed, &self.pinned) {
             packed.unpack(pinned);

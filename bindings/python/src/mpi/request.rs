@@ -70,7 +70,7 @@ impl Bytes {
 pub struct Request {
     /// `None`: the operation has ended, and its end was reported.
     task: Mutex<Option<RequestOperation>>,
-    /// Member whose operation it is; none if it has had no operation that takes time.
+    /// Member whose operation this is; empty if every operation so far had ended when it was made.
     member: OnceLock<Arc<Member>>,
 }
 
@@ -110,7 +110,7 @@ impl Request {
         self.task(py).is_some()
     }
 
-    /// Watch on the end, while it has not come.
+    /// Watch on the end of the operation; `None` once it has ended.
     pub fn watch(&self, py: Python<'_>) -> Option<Watch> {
         self.task(py).as_ref()?.watch()
     }
@@ -191,7 +191,7 @@ impl Request {
         }
     }
 
-    /// A request that has ended, for so many bytes.
+    /// A request that has ended, with a message of `bytes` bytes.
     #[staticmethod]
     fn _ended(bytes: u64) -> Self {
         let (source, tag, member) = (0, 0, OnceLock::new());
@@ -218,7 +218,8 @@ impl Request {
         }
     }
 
-    /// Takes over the operation of another request. This request must have ended; the other one is then as if it had.
+    /// Takes over the operation of another request, which is as if it had ended from then on. This request must have
+    /// ended.
     fn _renew(&self, py: Python<'_>, by: &Bound<'_, Self>) {
         let by = by.get();
         if let Some(member) = by.member.get() {
@@ -240,7 +241,7 @@ impl Request {
         Ok(self.take(py, Duration::ZERO, status)?.is_some())
     }
 
-    /// Whether the operation has ended; its end is reported again by later calls.
+    /// Whether the operation has ended. Later calls report its end again.
     #[pyo3(signature = (status=None))]
     fn Get_status(&self, py: Python<'_>, status: Option<&Bound<'_, Status>>) -> PyResult<bool> {
         if !self.has_ended(py) {
@@ -291,14 +292,14 @@ impl Request {
         }
     }
 
-    /// Waits for all of them; raises the first exception of them, when all have ended.
+    /// Waits for all requests. Then, if operations failed, raises the exception of the first failed one in the list.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Waitall(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
         requests::wait_all(py, &requests, statuses).map(|_| true)
     }
 
-    /// Waits for all of them; returns their objects.
+    /// Waits for all requests; returns their objects.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn waitall<'py>(
@@ -309,7 +310,7 @@ impl Request {
         requests::wait_all(py, &requests, statuses)
     }
 
-    /// Waits until one of them has ended; returns its index.
+    /// Waits until one of the requests has ended; returns its index.
     #[staticmethod]
     #[pyo3(signature = (requests, status=None))]
     fn Waitany<'py>(py: Python<'py>, requests: Requests<'py>, status: Option<&Bound<'py, Status>>) -> PyResult<i64> {
@@ -326,7 +327,7 @@ impl Request {
         requests::wait_any(py, &requests, status)
     }
 
-    /// Waits until some of them have ended; returns their indices, None if all had ended before.
+    /// Waits until some of the requests have ended; returns their indices, or None if all had ended before.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Waitsome(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<Option<Vec<i64>>> {
@@ -343,7 +344,7 @@ impl Request {
         requests::wait_some(py, &requests, statuses).map(Option::unzip)
     }
 
-    /// Whether all of them have ended. The call that finds all of them ended reports each end, once.
+    /// Whether all requests have ended. The call that finds them all ended reports each end, once.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Testall(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
@@ -360,7 +361,7 @@ impl Request {
         requests::test_all(py, &requests, statuses).map(|got| (got.is_some(), got))
     }
 
-    /// Index of one that has ended, if any, and whether there is one.
+    /// Index of a request that has ended, and whether there is one.
     #[staticmethod]
     #[pyo3(signature = (requests, status=None))]
     fn Testany<'py>(
@@ -381,7 +382,7 @@ impl Request {
         requests::test_any(py, &requests, status)
     }
 
-    /// Indices of those that have ended.
+    /// Indices of the requests that have ended.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Testsome(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<Option<Vec<i64>>> {

@@ -15,10 +15,10 @@ use std::time::Duration;
 /// Time after which a job without a prolog has ended, once its control group is gone.
 const FOUND_GONE: Duration = Duration::from_secs(60);
 
-/// What the control groups of a node say: by the number of the job or the other name of its group.
+/// Limits of the control groups on a node, by the number of the job or the other name of its group.
 pub(crate) type GroupSight = Result<BTreeMap<String, Result<GroupLimits, String>>, String>;
 
-/// What an agent may use of its node.
+/// Resources of a node that its agent may use.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeParts {
     /// Cores, first those that it does not offer.
@@ -222,7 +222,7 @@ impl JobFollower {
 }
 
 impl FollowedJob {
-    /// What it leaves the others, by the policy and its group.
+    /// Number of the rule by which the job has company, and the job's limits; or the reason why it has the whole node.
     fn wanted(
         &self,
         groups: &BTreeMap<String, Result<GroupLimits, String>>,
@@ -261,7 +261,7 @@ impl FollowedJob {
     }
 }
 
-/// What a job may use.
+/// Resources that a job may use.
 #[derive(Debug, Default)]
 struct JobLimits {
     cores: BTreeSet<u32>,
@@ -279,7 +279,7 @@ impl From<JobLimits> for JobShare {
     }
 }
 
-/// What stays free beside these jobs.
+/// Resources that stay free while these jobs run.
 fn kept_back<'j>(jobs: impl Iterator<Item = &'j JobLimits>, terms: LookTerms<'_>) -> JobLimits {
     let (mut cores, mut gpus) = (BTreeSet::<u32>::new(), BTreeSet::<u32>::new());
     for job in jobs {

@@ -1,4 +1,4 @@
-//! A site's policy: which batch jobs have company, that is leases on what they leave of their nodes.
+//! A site's policy: which batch jobs have company. A job has company if leases may use what it leaves of its nodes.
 
 use super::hours::{WeekHours, WeekMinute};
 use hotlease_wire::batch::{BatchJob, JobSharing};
@@ -8,20 +8,20 @@ use std::time::Duration;
 /// Policy of a site. The default one gives no job company: leases use idle nodes only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SitePolicy {
-    /// Most nodes of a job with company.
+    /// Number of nodes above which a job never has company.
     pub(crate) nodes_max: Option<NonZeroU32>,
-    /// A job whose control group has been gone for so long has ended, although no epilog came: groups live as long as
-    /// jobs. `None`: they may be gone between two steps.
+    /// Time for which the control group of a job must be gone before the job counts as ended although no epilog came. To
+    /// be set only if groups live as long as their jobs. `None`: a group may be gone between two steps of its job.
     pub(crate) ended_after: Option<Duration>,
-    /// Jobs use no GPUs but those that the batch system names, where their control groups do not tell.
+    /// If the control group of a job does not tell its GPUs, it uses only those that the batch system names.
     pub(crate) named_gpus: bool,
-    /// What leases do not use of a node with a job.
+    /// Resources of a node with jobs that leases must leave free.
     pub(crate) keep: KeptBack,
-    /// A job has company if one of them holds for it.
+    /// A job has company if at least one of these rules holds for it.
     pub(crate) rules: Vec<CompanyRule>,
 }
 
-/// What stays free of a node beside its jobs.
+/// Resources of a node that stay free while jobs run on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeptBack {
     /// Number of cores.
@@ -33,7 +33,7 @@ pub struct KeptBack {
 }
 
 impl Default for KeptBack {
-    /// Memory for the agent, and for workers that wait for leases, which no lease has.
+    /// 1 GiB of memory: the agent uses it, and workers that wait for leases use it. It belongs to no lease.
     fn default() -> Self {
         Self {
             cores: 0,
@@ -81,7 +81,7 @@ impl SitePolicy {
         Err(reasons)
     }
 
-    /// What stays free of a node beside its jobs.
+    /// Resources of a node that stay free while jobs run on it.
     pub fn keep(&self) -> KeptBack {
         self.keep
     }
@@ -106,7 +106,7 @@ impl SitePolicy {
                 } = self.keep;
                 let mib = memory_bytes >> 20;
                 lines.push(format!(
-                    "Beside jobs stay free: cores {cores}, memory {mib} MiB, GPUs {gpus}."
+                    "While jobs run on a node, these stay free: cores {cores}, memory {mib} MiB, GPUs {gpus}."
                 ));
             }
         }
@@ -192,8 +192,8 @@ impl CompanyRule {
     }
 }
 
-/// Whether all nodes of a job with this constraint have a feature: it is one of several that are joined by `&` or `,`.
-/// In other expressions, of alternatives or counts, a feature may not hold for this node.
+/// Whether this constraint of a job gives all its nodes the feature: it must be one of several features joined by `&`
+/// or `,`. An expression with alternatives or counts may not hold for this node.
 fn demands(constraint: &str, feature: &str) -> bool {
     let is_plain = !constraint.contains(['|', '[', ']', '(', ')', '*']);
     is_plain && constraint.split(['&', ',']).any(|one| one.trim() == feature)

@@ -56,7 +56,7 @@ pub struct SwapOptions {
     pub state_bytes: u64,
     /// Most bytes of all states of one tenant (default: 16 GiB).
     pub tenant_bytes: u64,
-    /// Time for which a state is kept that no lease asks for (default: 7 days).
+    /// Time for which a state is kept while no lease asks for it (default: 7 days).
     pub keep: Duration,
 }
 
@@ -101,8 +101,8 @@ fn check_directory(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The state that a request asks for, if any. The message that the request was made from says which program understands
-/// the state.
+/// The state that a request asks for, if any. `message` is what `request` was made from; it says which program
+/// understands the state.
 pub(crate) fn state_request(
     options: Option<&SwapOptions>,
     (message, request): (&AcquireRequest, &LeaseRequest),

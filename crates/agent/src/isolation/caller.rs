@@ -53,8 +53,8 @@ impl Tenants {
         self.0.iter().any(|served| served == tenant)
     }
 
-    /// Returns what is wrong with serving these tenants in sandboxes of kind `kind` by an agent that is root or not;
-    /// `None`: nothing. `accepted`: what the operator lets several tenants share.
+    /// Returns the reason why an agent must not serve these tenants in sandboxes of kind `kind`; `None`: it may.
+    /// `by_root`: whether the agent is root. `accepted`: what its operator lets several tenants share.
     pub fn separation_fault(&self, kind: Kind, by_root: bool, accepted: SharedByTenants) -> Option<String> {
         if self.0.windows(2).all(|pair| pair[0] == pair[1]) {
             return None;
@@ -63,15 +63,15 @@ impl Tenants {
             Kind::Process if accepted.process => return None,
             Kind::Process => {
                 "in sandboxes of kind `process`, in which the code of each can read the agent's key and the memory of the \
-                 others; give them a sandbox with `--sandbox namespace`, an agent with a user of its own for each, or, if all \
-                 of them trust each other, `--process-for-all-tenants`"
+                 others; use `--sandbox namespace`, or run an agent with a user of its own for each tenant, or, if all \
+                 of them trust each other, use `--process-for-all-tenants`"
             }
             _ if by_root || accepted.user => return None,
             _ => {
                 "by an agent that is not root, whose sandboxes all have its user: the kernel counts descriptors in flight, \
-                 pipes, timers and watches by user, so each tenant can use up those of the others; run the agent as root, \
-                 which gives each sandbox a user of its own, an agent with a user of its own for each tenant, or accept it \
-                 with `--one-user-for-all-tenants`"
+                 pipes, timers and watches by user, so each tenant can use up those of the others; run the agent as root \
+                 (it then gives each sandbox a user of its own), or run an agent with a user of its own for each tenant, or \
+                 accept the sharing with `--one-user-for-all-tenants`"
             }
         };
         Some(format!("several tenants ({}) {why}", self.0.join(", ")))
@@ -93,8 +93,8 @@ impl Tenants {
         })
     }
 
-    /// Tenant of a session whose token belongs to `holder`. A caller with the agent's own user could do what any tenant
-    /// here can: with the token of a served tenant, it counts as that tenant.
+    /// Tenant of a session whose token belongs to `holder`. A local caller with the token of a served tenant counts as
+    /// that tenant: it has the agent's own user or is root, so it could do all that that tenant can do here.
     pub fn of_session(&self, caller: SessionPeer, holder: &str) -> String {
         match caller {
             SessionPeer::Certified { tenant } | SessionPeer::Bearer { tenant, .. } => tenant,

@@ -8,7 +8,7 @@ use hotlease_wire::frame::{InvocationId, InvocationStatus};
 use std::time::Duration;
 
 impl Channel {
-    /// The error in a reply that is not a success with an output of at most `capacity` bytes.
+    /// The error of a failed invocation: its reply reports a failure, or an output of more than `capacity` bytes.
     #[cold]
     pub(crate) fn failure(
         &self,
@@ -21,7 +21,7 @@ impl Channel {
         self.log_failure(id, self.failure_in(reply, output, capacity, timeout))
     }
 
-    /// Logs a failed invocation, under the name that it also has in the agent's log.
+    /// Logs a failed invocation under the name that the agent's log also uses.
     pub(super) fn log_failure(&self, invocation: InvocationId, error: Error) -> Error {
         let (lease, worker, epoch) = self.connection.worker_id();
         let lease = lease.map(tracing::field::display);
@@ -46,7 +46,8 @@ impl Channel {
             Ok(header) => header,
             Err(error) => return self.close_broken(&error.to_string()),
         };
-        // The reply to a message or a pipeline may be longer than the room of its caller, up to an entry.
+        // The reply to a message or to a call of a pipeline may be longer than its caller's room, but not longer than
+        // an entry.
         let offered = capacity.max(self.ring.reply_bytes() as u64);
         match header.status {
             InvocationStatus::FunctionError if header.length <= offered => Error::Function {

@@ -1,5 +1,5 @@
-//! Requirements of the protocol on a link through a store, and the seam by which another crate brings such links:
-//! [`StoreOpener`].
+//! Interface between the protocol and links through stores: the orders that such a link carries out, the names of its
+//! objects, and [`StoreOpener`], by which another crate provides such links.
 //!
 //! Links to stores need clients of these stores, and with them an asynchronous runtime, so they are in a crate of their
 //! own, `hotlease_stores`; a program passes its openers as [`Options::stores`].
@@ -37,9 +37,10 @@ pub struct StoreJoin<'a> {
     pub size: Rank,
     /// Time when this member began to join.
     pub began: Instant,
-    /// Time by which all members are to be there.
+    /// Time by which all members must have joined.
     pub deadline: Instant,
-    /// A member that is not there by then has failed, which is no error.
+    /// Whether members that are missing at the deadline count as failed, and the others go on; otherwise a missing
+    /// member is an error.
     pub is_partial: bool,
 }
 
@@ -61,20 +62,19 @@ pub enum StoreOrder {
         /// Number of the send.
         send: Key,
     },
-    /// Reads an object as soon as it is there, with the part of its body that travels with its head:
-    /// [`Sink::object`](super::Sink::object).
+    /// Reads an object as soon as it exists: its head, and the first part of its body, which is stored with the head.
+    /// Reported by [`Sink::object`](super::Sink::object).
     Get {
         /// Name of the object.
         name: ObjectName,
         /// Number of the read.
         get: Key,
     },
-    /// Reads the rest, from this byte on, into this memory, which is as long as the body:
-    /// [`Sink::rest_read`](super::Sink::rest_read).
+    /// Reads the rest of an object's body. Reported by [`Sink::rest_read`](super::Sink::rest_read).
     Rest {
         /// Name of the object.
         name: ObjectName,
-        /// First byte to read.
+        /// First byte of the body to read.
         first: usize,
         /// Memory for the whole body.
         into: Piece,
@@ -86,7 +86,7 @@ pub enum StoreOrder {
         /// Number of the read.
         get: Key,
     },
-    /// Notes that this member has done with a collective.
+    /// Notes that this member has finished its part of a collective.
     Done {
         /// Communicator of the collective.
         context: u64,

@@ -1,5 +1,5 @@
-//! Jobs: work that takes time. The driving thread does it without the engine's lock, so that this member goes on to take
-//! in messages and to say that it is alive.
+//! Jobs: work that takes time. The driving thread does it without the engine's lock, so that this member still takes in
+//! messages and sends signs of life.
 
 use super::collectives::LocalWork;
 use super::{MessageStatus, Owner, PostedReceive, Protocol};
@@ -13,11 +13,11 @@ use hotlease_wire::comm::frame::DATA_BYTES_MAX;
 pub(crate) enum Job {
     /// Local work of a collective.
     Local(LocalWork),
-    /// Copy of a long message of this member to itself.
+    /// Copy of a long message that this member has sent to itself.
     Copy(OwnCopy),
 }
 
-/// Message of this member to itself that a receive has asked for.
+/// Message that this member has sent to itself, with the receive that takes it.
 pub(crate) struct OwnCopy {
     body: Piece,
     sender: Owner,
@@ -28,7 +28,7 @@ pub(crate) struct OwnCopy {
 /// Job that was done, with its result.
 pub(crate) enum DoneJob {
     Local((Key, Result<(), String>)),
-    /// None: the memory of one side was taken back.
+    /// `None`: the memory of the sender or of the receiver was taken back.
     Copy(OwnCopy, Option<()>),
 }
 
@@ -62,7 +62,7 @@ impl Protocol {
         !self.jobs.is_empty()
     }
 
-    /// Goes on with what waited for a job.
+    /// Continues the operation that waited for this job.
     pub(crate) fn end_job(&mut self, done: DoneJob) {
         match done {
             DoneJob::Local(done) => self.end_local_work(done),
@@ -70,7 +70,8 @@ impl Protocol {
         }
     }
 
-    /// Gives a message of this member to itself to a receive that it fits: a short one now, a long one as a job.
+    /// Delivers a message that this member has sent to itself to a matching receive. Copies a short message now, and a
+    /// long one in a job.
     pub(super) fn deliver_own(
         &mut self,
         envelope: MessageEnvelope,

@@ -16,7 +16,7 @@ struct CacheAligned<T>(T);
 /// unused lane.
 #[repr(C)]
 pub(super) struct LaneControl {
-    /// Key that proves to the process that opens the memory that it is the intended one.
+    /// Key of this memory. A process that opens the memory compares it, to know that it has opened the right one.
     pub(super) key: AtomicU64,
     taken: CacheAligned<[AtomicU64; 2]>,
     stalled: CacheAligned<AtomicU32>,
@@ -57,8 +57,8 @@ impl LaneRoom {
         self.capacity - (self.written.bytes - self.taken.bytes)
     }
 
-    /// Whether there is room for a line and this many bytes; reads the reader's progress only if there seems to be
-    /// none.
+    /// Whether there is room for a line and this many bytes. Reads the reader's progress only if the last known
+    /// progress leaves too little room.
     #[inline]
     pub(super) fn check_room(&mut self, control: &LaneControl, bytes: u64) -> Result<bool, LaneError> {
         if self.has_room(bytes) {
@@ -110,8 +110,9 @@ impl ReaderProgress {
         }
     }
 
-    /// Reports the reader's progress, not each time, but early enough that the writer always has the room that it may
-    /// wait for, which is at most half of the bytes. Returns whether the writer waits and must be woken.
+    /// Reports the reader's progress if it has read a quarter of the lines or bytes since its last report. So a writer
+    /// always gets the room that it waits for, which is at most half of the bytes. Returns whether the writer waits and
+    /// must be woken.
     #[inline]
     pub(super) fn report(&mut self, control: &LaneControl) -> bool {
         let lines = self.taken.lines - self.reported.lines;
@@ -166,7 +167,7 @@ mod tests {
                 room.written.lines += 1;
                 room.written.bytes += step;
                 progress.taken = room.written;
-                assert!(!progress.report(&control), "no reader waits");
+                assert!(!progress.report(&control), "no writer waits");
             }
         }
     }

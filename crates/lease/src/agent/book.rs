@@ -42,7 +42,7 @@ pub struct LeaseBook {
     gpus: Gpus,
     /// Memory that all leases together may ask for, bytes.
     memory_bytes: u64,
-    /// What the operator offers; in effect is that less what batch jobs have.
+    /// Offer of the operator. The offer in effect is smaller by the resources of batch jobs.
     offer: Offer,
     jobs: BatchJobs,
     /// Leases that hold cores.
@@ -142,7 +142,7 @@ impl LeaseBook {
         ending.map(|lease| lease.cores().len() as u32).sum()
     }
 
-    /// Whether the node does not offer so many cores or places, free or not.
+    /// Whether a lease needs more cores or places than the node offers, free or not.
     pub fn offers_less_than(&self, spec: &LeaseSpec) -> bool {
         let each = match spec.sharing {
             CoreUse::Exclusive(_) => 1,
@@ -317,7 +317,7 @@ impl LeaseBook {
         }
         let spec = request.spec;
         let memory_left = self.memory_left();
-        // Where cores are short, too, they are the reason that is given: managers need to know how many are free.
+        // If the node lacks free cores too, the refusal names the cores: managers need to know how many are free.
         let lacks_cores = spec.sharing != CoreUse::Shared && spec.all_slots() > self.free_cores();
         if spec.all_memory_bytes() > memory_left && !lacks_cores {
             return Err(Rejection::TooMany {
@@ -438,7 +438,7 @@ impl LeaseBook {
         Ok(lease)
     }
 
-    /// Adds a session to the lease of a token. `until`: time after which the token cannot be attached to any more.
+    /// Adds a session to the lease of a token. `until`: time until which a client may attach with the token.
     fn attach(
         &mut self,
         session: SessionId,

@@ -47,7 +47,7 @@ impl From<OrderRejection> for Rejection {
     }
 }
 
-/// Checks the caller's token of an order; none if there is none.
+/// Checks the token that the caller gave its order; `None`: it gave none.
 fn token(request: &OrderNodeRequest, by: &str) -> Result<Option<OrderToken>, Rejection> {
     let token = request.token.clone();
     if token.len() > ORDER_TOKEN_BYTES_MAX || !token.bytes().all(|byte| byte.is_ascii_graphic()) {

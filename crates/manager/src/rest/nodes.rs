@@ -32,7 +32,7 @@ mirror! {
         drain_left_ms: u64,
         /// Whether the node has not carried out an order yet.
         pending: bool,
-        /// Why the node rejects its latest order, of which it does nothing; empty: it does not.
+        /// Reason why the node rejects its latest order and carries out nothing of it; empty: it has not rejected it.
         rejected: String,
     }
 }
@@ -71,7 +71,7 @@ pub(super) enum Cores {
 }
 
 impl Cores {
-    /// The cores in the words of an order; the error says what a text must be.
+    /// Converts the choice into the fields of an order. The error says what a text must be.
     fn wanted(self) -> Result<(CoresWanted, u32, Vec<u32>), Problem> {
         let count = |count: usize| match u32::try_from(count) {
             Ok(count) if count <= CORES_MAX as u32 => Ok((CoresWanted::CoresCount, count, Vec::new())),
@@ -108,7 +108,7 @@ pub(super) enum Gpus {
 }
 
 impl Gpus {
-    /// The GPUs in the words of an order: a count, or numbers.
+    /// Converts the choice into the fields of an order: a count, or numbers.
     fn wanted(self) -> Result<(Option<u32>, Option<Vec<u32>>), Problem> {
         match self {
             Self::Count(count) => Ok((Some(count), None)),
@@ -137,7 +137,7 @@ pub(super) struct Offer {
     memory_bytes: Option<u64>,
     /// GPUs to offer (default: what its agent offers by itself).
     gpus: Option<Gpus>,
-    /// Time after which leases end that hold resources no longer offered, milliseconds from now (default: at once).
+    /// Time until leases end if they hold resources that are no longer offered, milliseconds (default: at once).
     #[serde(default, deserialize_with = "deserialize_number")]
     within_ms: Option<u64>,
 }
@@ -150,7 +150,7 @@ pub(super) struct Drain {
     within_ms: u64,
 }
 
-/// Lists registered nodes, and nodes that are away and for which there is a wish.
+/// Lists registered nodes, and nodes that are away but have an operator's wish.
 #[utoipa::path(get, path = "/v1/nodes", operation_id = "list_nodes", tag = "nodes", params(PageQuery),
     responses((status = 200, description = "Nodes", body = Nodes)))]
 pub(super) async fn list(

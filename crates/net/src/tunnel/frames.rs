@@ -61,7 +61,7 @@ impl<S: AsyncRead> FrameReader<S> {
         if size > bytes_max {
             return Err(NetError::Protocol {
                 peer: self.peer.to_string(),
-                why: format!("it began with {size} bytes"),
+                why: format!("its first frame has {size} bytes, and may have {bytes_max} at most"),
             });
         }
         let mut body = vec![0; size];
@@ -73,7 +73,7 @@ impl<S: AsyncRead> FrameReader<S> {
     pub async fn fill(&mut self, bytes: &mut [u8]) -> Result<(), NetError> {
         let mut filled = 0;
         while filled < bytes.len() {
-            // Each read has the whole limit: any bytes prove that the other host is there.
+            // The limit applies to each read: any bytes prove that the other host is alive.
             match timeout(self.silence, self.stream.read(&mut bytes[filled..])).await {
                 Ok(Ok(0)) => return Err(self.closed_error(None)),
                 Ok(Ok(read)) => filled += read,
@@ -98,7 +98,8 @@ impl<S: AsyncRead> FrameReader<S> {
             }
             error => error,
         };
-        // End of file without TLS's close message means that the process there was killed; that is no reason to show.
+        // End of file without TLS's close message means that the process there was killed. The error then gives no
+        // reason: the message of the library would not help.
         let error = error.filter(|error| error.kind() != io::ErrorKind::UnexpectedEof);
         NetError::Closed {
             peer: self.peer.to_string(),

@@ -24,14 +24,15 @@ impl LocalSocket {
     pub fn new(socket: Socket) -> io::Result<Self> {
         let socket = socket.closed_aside();
         socket.set_nonblocking(true)?;
-        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns one
-        // descriptor for its whole life, and this crate has no unsafe code.
+        // This constructor of `AsyncFd` is deprecated, and its replacement is unsafe, because a type could change its
+        // descriptor while it is registered. A `Socket` owns one descriptor for its whole life, and this crate has no
+        // unsafe code.
         #[allow(deprecated)]
         AsyncFd::new(socket).map(Self::Session)
     }
 
-    /// Receives the next message; `None` when the other end has closed. Loses nothing if it is dropped before it is
-    /// done.
+    /// Receives the next message; `None` when the other end has closed. If the future is dropped before it is done, no
+    /// message is lost.
     pub async fn receive(&self) -> Result<Option<ForeignMessage>, SocketError> {
         let socket = match self {
             Self::Session(socket) => socket,

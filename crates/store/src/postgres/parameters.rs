@@ -1,4 +1,5 @@
-//! Parameters of a PostgreSQL server: what this program adds to those of the client library, and what it demands.
+//! Parameters of a PostgreSQL server: those of the client library, those that this program adds, and the rules for
+//! both.
 //!
 //! A server of this host is reached over its Unix socket, without a password. A server of another host is reached over
 //! TCP, with TLS always, and its certificate must be valid for the host's name. Secrets are in files: a command line
@@ -12,7 +13,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Parameters that are this program's own, as PostgreSQL's other programs have them.
+/// Parameters that the client library does not have. Their names and meanings are those of PostgreSQL's own programs.
 const OWN: [&str; 4] = ["sslrootcert", "sslcert", "sslkey", "passfile"];
 /// Values of `sslmode` that all mean the same here: TLS, and a certificate that is checked.
 const CHECKED: [&str; 3] = ["require", "verify-ca", "verify-full"];
@@ -30,8 +31,8 @@ pub(super) fn read(text: &str) -> Result<(Config, Option<Tls>), StoreError> {
     let mut config: Config = rest.parse().map_err(|error| unusable(super::error_text(&error)))?;
     if config.get_password().is_some() {
         return Err(unusable(
-            "a password on a command line is visible to all users: write it into a file that only you can read, and name \
-             that by passfile=FILE, one line HOST:PORT:DATABASE:USER:PASSWORD",
+            "a password on a command line is visible to all users: write a line HOST:PORT:DATABASE:USER:PASSWORD into a file \
+             that only you can read, and name the file by passfile=FILE",
         ));
     }
     let hosts = config.get_hosts();
@@ -107,11 +108,11 @@ fn split(text: &str) -> Result<(String, OwnParameters), StoreError> {
     ))
 }
 
-/// Reader of a parameter.
+/// Use of a parameter.
 enum ParameterKind {
     /// One of our own parameters.
     Own(&'static str),
-    /// What it asks for is so anyway.
+    /// The parameter demands something that is always so here: it is left out.
     Implied,
     /// A parameter of the client library.
     Other,
@@ -125,7 +126,7 @@ fn kind_of(name: &str, value: &str) -> ParameterKind {
     own.map_or(ParameterKind::Other, ParameterKind::Own)
 }
 
-/// The pairs of `name=value`, where a value may stand in single quotes and a backslash takes the next character as it is.
+/// Pairs of `name=value`. A value may be in single quotes; a character after a backslash stands for itself.
 fn words(text: &str) -> Result<Vec<(String, String)>, StoreError> {
     let mut pairs = Vec::new();
     let mut rest = text.trim_start();
@@ -182,7 +183,8 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The password for this server in a file of lines `HOST:PORT:DATABASE:USER:PASSWORD`, in which `*` fits all.
+/// The password for this server, from a file of lines `HOST:PORT:DATABASE:USER:PASSWORD`; a field `*` matches
+/// everything.
 fn password(file: &Path, config: &Config) -> Result<String, StoreError> {
     let failed = |why: String| unusable(format!("passfile {}: {why}", file.display()));
     let mode = fs::metadata(file).map_err(|error| failed(error.to_string()))?.mode();
@@ -213,7 +215,7 @@ fn password(file: &Path, config: &Config) -> Result<String, StoreError> {
     })
 }
 
-/// The fields of a line, in which a backslash takes the next character as it is.
+/// Fields of a line; a character after a backslash stands for itself.
 fn fields(line: &str) -> Option<[String; 5]> {
     let mut fields = vec![String::new()];
     let mut letters = line.chars();

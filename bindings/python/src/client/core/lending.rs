@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Time without a task after which an executor gives up its leases. Programs that compute in turns keep theirs.
+/// Time without a task after which an executor gives up its leases. Programs with shorter pauses between tasks keep
+/// theirs.
 const IDLE: Duration = Duration::from_secs(1);
 /// Time for which a notice counts. A program that waits for room asks at least every second, and each refusal is noticed.
 const NOTICE_LASTS: Duration = Duration::from_millis(1200);
@@ -22,14 +23,15 @@ pub enum LendingPhase {
     Held,
     /// It has slots, and a thread asks for more.
     Growing,
-    /// It has given up its leases, and has no task for others.
+    /// It has given up its leases, and no task needs new ones.
     Lent,
     /// It has no slots, and a thread takes leases for its tasks.
     Returning,
 }
 
-/// Notices of agents that a request found no room. They do not name the request, and go to all holders of leases, so that
-/// an executor which asks for more workers also gets those of its own requests. Times are of the monotonic clock.
+/// Notices by which agents tell that a request found no room. A notice does not name the request, and goes to all
+/// holders of leases. So an executor that asks for more workers also gets the notices of its own requests. Times are of
+/// the monotonic clock.
 #[derive(Default)]
 pub struct RoomNotices {
     /// Time of the latest notice; 0: none counts.
@@ -39,14 +41,14 @@ pub struct RoomNotices {
 }
 
 impl RoomNotices {
-    /// Notes a notice.
+    /// Records that a notice has arrived.
     fn note(&self, now_ns: u64) {
         if now_ns > self.own_until_ns.load(Ordering::Acquire) {
             self.latest_ns.store(now_ns, Ordering::Release);
         }
     }
 
-    /// Makes all notices so far count no more.
+    /// Ignores all notices so far.
     pub fn forget(&self) {
         self.latest_ns.store(0, Ordering::Release);
     }
@@ -147,7 +149,7 @@ impl ExecutorCore {
             growth::ask_later(self, &mut state);
         } else if state.is_unwanted() {
             drop(state);
-            // A lease that they took would cost other programs its cores until the keeper gives it back.
+            // A lease that a search took now would keep its cores from other programs until the keeper gives it back.
             self.invoker.stop_searching();
             self.tell_followers();
         }
@@ -172,7 +174,8 @@ impl CoreState {
         self.pending == 0 && self.closed.is_some()
     }
 
-    /// Whether nothing is under way, and nothing of the program is on workers alone: over a fabric, results may be.
+    /// Whether the executor has no tasks, and no result is on a worker alone. Over a fabric, results may be only there,
+    /// so such an executor lends nothing.
     fn can_lend(&self) -> bool {
         let is_idle = self.pending == 0 && self.closed.is_none() && self.lease == LendingPhase::Held;
         is_idle && self.lanes.iter().all(|lane| lane.is_idle() && lane.shares_memory)

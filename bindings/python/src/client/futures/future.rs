@@ -26,8 +26,8 @@ const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 type FutureParts = (Arc<TaskCell>, Arc<ExecutorCore>, Option<Arc<Target>>);
 
 thread_local! {
-    /// Parts of the next future that this thread makes: objects of a class that Python defines are made by calling the
-    /// class.
+    /// Parts of the next future that this thread makes. They are passed here because the class is defined in Python: an
+    /// object of it is made only by a call of the class.
     static NEXT: RefCell<Option<FutureParts>> = const { RefCell::new(None) };
 }
 
@@ -300,7 +300,8 @@ impl Task {
         self.cell.times.as_ref().map(|times| times.row())
     }
 
-    // A future has an exception, whose traceback has frames, one of which often has the future.
+    // The garbage collector needs these two, because futures are often in a cycle: a future holds an exception, its
+    // traceback holds frames, and one of the frames holds the future.
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         if let Some(Decoded::Value(object) | Decoded::Raised(object)) = self.decoded.get() {
@@ -317,8 +318,8 @@ impl Task {
         Ok(())
     }
 
-    /// Drops the callbacks but keeps the outcome: a holder of the future may still ask for it. Exceptions and frames
-    /// drop theirs.
+    /// Drops the callbacks, but keeps the outcome: a holder of the future may still ask for it. The cycle is broken all
+    /// the same, because exceptions and frames drop their own references.
     fn __clear__(&self) {
         if let Some(watch) = self.watch.get() {
             let callbacks = watch.callbacks.try_lock().map(|mut list| std::mem::take(&mut *list));

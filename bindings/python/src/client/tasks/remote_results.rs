@@ -8,10 +8,10 @@
 //!                       └── no user left: the worker is told to release it                 lost ◄──────────┘ else
 //! ```
 //!
-//! A task that needs such a result is sent the location reply of the worker that made it, and the task's worker fetches
-//! the result with it. If the fetch fails (no route from one host to the other, or the maker is gone), the task did not
-//! run: the result is brought to the client and sent with the task, as if it had never been remote. All of it happens
-//! under the core's `state` lock.
+//! A worker that keeps a result answers with a location reply (`LEFT`), which says where the result is. A task that
+//! needs the result is sent this reply, and the worker of the task fetches the result with it. If the fetch fails (no
+//! route from one host to the other, or the maker is gone), the task did not run: the result is brought to the client
+//! and sent with the task, as if it had never been remote. All of it happens under the core's `state` lock.
 
 use super::outcome::TaskOutcome;
 use super::request::TaskPayload;
@@ -25,7 +25,7 @@ use std::thread::Thread;
 
 /// A result that stays with its worker.
 pub struct RemoteResult {
-    /// Reply that says where the result is; dependent tasks are sent this in place of the result.
+    /// Location reply; dependent tasks are sent this in place of the result.
     pub told: [u8; LEFT_REPLY_BYTES],
     pub place: RemotePlace,
     pub bytes: usize,
@@ -67,7 +67,7 @@ pub struct Remake {
 }
 
 impl RemoteResult {
-    /// Outcome of bringing the result to the client; `None`: it was not brought.
+    /// Outcome of bringing the result to the client; `None`: it was not brought yet.
     pub fn local_outcome(&self) -> Option<&Arc<TaskOutcome>> {
         self.here.get()
     }

@@ -49,13 +49,14 @@ struct NodeTargetArgs {
     node: String,
     #[command(flatten)]
     site: SiteArgs,
-    /// Name of this order, of your choice: the same order with it is carried out once in an hour, another is refused
+    /// Name of your choice for this order: repeated with this name within an hour, the order is not carried out again,
+    /// and a different order is refused
     #[arg(long, value_name = "TEXT")]
     token: Option<String>,
     /// Return when the order is carried out, and print how long that took
     #[arg(long)]
     wait: bool,
-    /// Longest wait beyond the notice
+    /// Longest time to wait after the notice has passed
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_time,
           requires = "wait")]
     timeout: Duration,
@@ -213,7 +214,7 @@ fn is_drained(node: &NodeRow) -> bool {
     node.state == "drained"
 }
 
-/// Reads a choice of GPUs; which ones an agent has by itself, only the agent knows.
+/// Reads a choice of GPUs. `all` is refused: only the agent knows which GPUs it has.
 fn parse_gpus(text: &str) -> Result<CoreChoice, String> {
     let bad = || format!("{text:?} names no GPUs: write `none`, a count like `2`, or a list like `0,2-5`");
     match text.parse() {

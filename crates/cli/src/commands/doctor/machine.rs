@@ -101,7 +101,8 @@ fn virtualisation() -> Vec<Finding> {
         Some(flags) if has(&flags, "hypervisor") => Finding::warn(
             CHECK,
             "this is a virtual machine",
-            "its cores may move and share caches with others, so latency varies; compare with the baseline that `hotlease bench` measures beside it",
+            "its cores may move and share caches with others, so latency varies; compare with the baselines that \
+             `hotlease bench` measures in the same run",
         ),
         _ => Finding::ok(CHECK, "none seen"),
     }]
@@ -120,7 +121,7 @@ fn counter() -> Vec<Finding> {
         Some(_) => Finding::warn(
             CHECK,
             "the kernel does not say that it is constant",
-            "hot budgets and metered times may be off by the change of frequency",
+            "if its frequency changes, hot budgets and metered times are wrong by as much",
         ),
         None => Finding::warn(CHECK, "/proc/cpuinfo cannot be read", "mount /proc"),
     }]

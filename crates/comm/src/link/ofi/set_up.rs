@@ -1,4 +1,4 @@
-//! Frames by which members that use libfabric talk on their connection.
+//! Frames that members send over their connection to set up libfabric: addresses, and confirmations of them.
 
 use crate::link::Sink;
 use crate::memory::{Piece, TransferMemory};
@@ -7,16 +7,16 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::BTreeMap;
 
-/// One such frame.
+/// Frame that sets up libfabric between two members.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SetUpFrame {
-    /// Address at which the member is to be sent messages, as it came.
+    /// Address for messages to the sender of this frame, not decoded yet.
     Inbox(Vec<u8>),
-    /// The member knows this member's address.
+    /// The sender of this frame knows this member's address.
     Switch,
 }
 
-/// Sink that accepts such frames, and no others.
+/// Sink that accepts [`SetUpFrame`]s, and refuses all other frames.
 #[derive(Default)]
 pub(super) struct SetUpSink {
     coming: BTreeMap<Rank, TransferMemory>,
@@ -24,7 +24,7 @@ pub(super) struct SetUpSink {
 }
 
 impl SetUpSink {
-    /// Takes the words that have come.
+    /// Takes the frames that have arrived.
     pub(super) fn take(&mut self) -> Vec<(Rank, SetUpFrame)> {
         std::mem::take(&mut self.said)
     }
@@ -33,7 +33,7 @@ impl SetUpSink {
 impl Sink for SetUpSink {
     fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         match frame {
-            // The frame bounds its length.
+            // `MemberFrame` limits the length to `Inbox::BYTES_MAX`.
             MemberFrame::Inbox { length } => {
                 let memory = TransferMemory::zeroed(length as usize);
                 let into = memory.whole();

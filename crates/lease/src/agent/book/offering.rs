@@ -7,18 +7,18 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What the operator offers of the node, whether batch jobs have it now or not.
+/// The operator's offer of the node's resources, including those that batch jobs have now.
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) cores: BTreeSet<u32>,
     pub(super) memory_bytes: u64,
     /// Numbers of the GPUs.
     pub(super) gpus: BTreeSet<u32>,
-    /// When leases end that hold more than that.
+    /// Time at which leases that hold more than this offer end.
     pub(super) until: Duration,
 }
 
-/// The youngest of these leases, so many that the others hold at most `limit` bytes.
+/// The youngest of these leases: just as many as must end so that the others hold at most `limit` bytes.
 pub(super) fn youngest_beyond<'l>(
     limit: u64,
     leases: impl Iterator<Item = &'l mut CoreLease>,
