@@ -115,7 +115,7 @@ pub struct AgentConfig {
     pub memory_bytes: Option<u64>,
     /// GPUs that it offers: counted devices, numbered from 0 (default: 0; at most 1024).
     pub gpus: u32,
-    /// Whether it offers so many GPUs even if the host shows fewer (default: no).
+    /// Whether it offers `gpus` GPUs even if the host shows fewer (default: no).
     pub unseen_gpus: bool,
     /// Time to live of leases that ask for none (default: 5 s).
     pub ttl: Duration,

@@ -184,7 +184,7 @@ pub enum Error {
         /// Whether this invocation's function ran.
         ran: RunCertainty,
     },
-    /// No party is left that could report how the invocation ended.
+    /// No remaining party can report how the invocation ended.
     #[error("the outcome is unknown: {why}{}", advice(RunCertainty::Unknown))]
     OutcomeUnknown {
         /// What happened.

@@ -339,7 +339,7 @@ impl LeaseOptions {
         }
     }
 
-    /// The request for so many workers with this code.
+    /// The request for `workers` workers with this code.
     pub(crate) fn acquire_request(&self, workers: u16, code: &Code) -> AcquireRequest {
         let state_format = match self.state.is_empty() {
             true => String::new(),

@@ -147,7 +147,7 @@ pub(crate) struct Protocol {
     reserved: usize,
     /// Contexts that this member has left, until all members have.
     leaving: Vec<u64>,
-    /// Something has happened that a context in `leaving` may have waited for.
+    /// A context in `leaving` may have waited for something that has happened now.
     is_leaving_due: bool,
     /// Number of members that have left contexts, in all.
     leaves: usize,

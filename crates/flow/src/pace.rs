@@ -42,7 +42,8 @@ pub enum ResultWait {
 }
 
 impl ResultWait {
-    /// The way to wait on a core that a worker needs, while each busy slot has `tasks` with so much work, or more.
+    /// Chooses how to wait on a core that a worker needs, while each busy slot has at least `tasks` tasks with at least
+    /// this much work.
     pub fn on_busy_core(tasks: usize, work: Duration) -> Self {
         // Half of it: a slot that runs dry costs more than one more look.
         let nap = (work / 2).min(NAP_MAX);
@@ -142,8 +143,8 @@ impl SlotPace {
         self.unlike += 1;
     }
 
-    /// Whether the slot may be sent a task behind `under_way` others with so much work. A slot that has not ended
-    /// anything yet, or has had its task for longer than the work that is sent ahead, gets no other task.
+    /// Whether the slot may be sent another task behind `under_way` tasks, which have `work_ns` of work. A slot that
+    /// has not ended anything yet, or has had its task for longer than the work that is sent ahead, gets no other task.
     #[inline]
     pub fn can_send(&self, under_way: usize, work_ns: u64, now: impl FnOnce() -> Instant) -> bool {
         if under_way == 0 {
@@ -171,7 +172,8 @@ impl SlotPace {
         Some(took / u32::try_from(results).unwrap_or(u32::MAX))
     }
 
-    /// Whether the slot has ended nothing for so long that idle slots take over what it has not begun.
+    /// Whether the slot has not ended a task for a long time: idle slots then take over the tasks that it has not
+    /// begun.
     pub fn is_late(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.since) >= LATE
     }

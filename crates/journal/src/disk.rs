@@ -136,7 +136,7 @@ impl<M: Medium> Disk<M> {
         &self.medium
     }
 
-    /// Whether bytes were written that are not durable yet.
+    /// Whether some written bytes are not durable yet.
     pub fn is_unsynced(&self) -> bool {
         self.unsynced
     }

@@ -19,7 +19,7 @@ pub const MEMORY: &str = "memory";
 /// Controllers of a sandbox's group.
 const OF_SANDBOX: &[&str] = &[MEMORY, "pids", "cpuset"];
 
-/// Interval at which groups are looked at in which the kernel kills single processes.
+/// Interval of looks at the groups in which the kernel kills single processes.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Folder in which sandboxes get their groups, and the controllers of its hierarchy.

@@ -120,8 +120,8 @@ impl<'a> Authorization<'a> {
         }
     }
 
-    /// Checks that the request was signed with these keys, not long ago, and that all headers are signed that S3
-    /// requires.
+    /// Checks that the request was signed with these keys, not long ago, and that all headers that S3 requires are
+    /// signed.
     pub fn check(
         &self,
         part: SignedParts<'_>,

@@ -19,7 +19,7 @@ const COMMON: [&str; 12] = [
 ];
 /// Folders that are not shown, with everything in them.
 const PRIVATE: [&str; 5] = ["/dev", "/etc", "/proc", "/run/user", "/sys"];
-/// Files and folders by which a home folder is recognised that no list of users names.
+/// Files and folders that mark a home folder, so that it is recognised although no list of users names it.
 const MARKS: [&str; 7] = [
     ".ssh",
     ".gnupg",

@@ -132,8 +132,8 @@ pub trait Store: TenantStore + Send + Sync + 'static {
     /// Checks the ledger against its own rules, as of `now_ms`.
     fn audit(&self, now_ms: u64) -> Result<Audit, StoreError>;
 
-    /// Notes an operator's wish for a node, and the order that led to it, if that has a token. The node may be unknown
-    /// or away. Orders are removed that are older than that one by more than
+    /// Notes an operator's wish for a node, and the order that led to it, if that order has a token. The node may be
+    /// unknown or away. Removes all orders that are older than this one by more than
     /// [`ORDER_KNOWN_MS`](hotlease_lease::manager::ORDER_KNOWN_MS).
     fn put_wish(&self, agent: AgentId, wish: NodeWish, order: Option<OrderRecord>) -> Result<(), StoreError>;
 

@@ -54,7 +54,7 @@ pub(crate) struct Boards {
     is_leaving: bool,
     /// Others can see that this member leaves.
     is_seen_leaving: bool,
-    /// A member has failed, or a collective has gone wrong: objects may be left that no member knows of.
+    /// A member has failed, or a collective has gone wrong: there may be objects that no member knows of.
     is_untidy: bool,
     /// Communicators that all have left, while others may not know yet that this member has.
     left_by_all: BTreeSet<u64>,

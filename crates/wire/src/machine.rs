@@ -156,7 +156,7 @@ pub enum FromGuest {
 /// End of a worker in a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestEnd {
-    /// Reason why the worker was not even started; empty: it was.
+    /// Reason why the worker could not be started; empty: it was started.
     pub failure: String,
     /// Exit status, or the negative number of the signal that killed the worker.
     pub status: i32,

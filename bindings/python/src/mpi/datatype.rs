@@ -306,14 +306,14 @@ impl Datatype {
         packed::unpack(self.element()?, inbuf, position, outbuf)
     }
 
-    /// Bytes that so many elements take when they are packed.
+    /// Bytes that `count` elements take when they are packed.
     #[pyo3(signature = (count, comm=None))]
     fn Pack_size(&self, count: usize, comm: Option<&Bound<'_, PyAny>>) -> usize {
         let _ = comm;
         count.saturating_mul(self.element.size())
     }
 
-    /// Offset and length of the runs of bytes of so many elements from an offset on.
+    /// Offsets and lengths of the runs of bytes that make up `count` elements, from an offset on.
     fn _runs(&self, count: usize, offset: i64) -> PyResult<Vec<(usize, usize)>> {
         let layout = self.element()?.layout();
         packed::check_bounds(&layout, count, offset, usize::MAX, "these elements")?;

@@ -22,7 +22,7 @@ pub struct ElementLayout {
     is_resized: bool,
 }
 
-/// Part of a layout that is built: so many elements of this layout, from this offset on.
+/// Part of a layout that is being built: a layout of elements, how many of them there are, and the offset of the first.
 pub type Part<'a> = (&'a ElementLayout, usize, i64);
 
 fn alignment_of(kind: Kind) -> usize {

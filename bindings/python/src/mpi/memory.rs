@@ -44,7 +44,7 @@ impl MemoryObject {
         Self::frombuffer(buf, false).or_else(|_| Self::frombuffer(buf, true))
     }
 
-    /// New memory of so many bytes, which are zero.
+    /// New memory of `nbytes` bytes, which are zero.
     #[staticmethod]
     #[pyo3(signature = (nbytes, clear=true))]
     fn allocate(py: Python<'_>, nbytes: usize, clear: bool) -> PyResult<Self> {

@@ -51,7 +51,7 @@ pub fn wait_all<'py>(
     failed.map_or(Ok(got), Err)
 }
 
-/// Reports the ends of at most so many requests, each in the next status.
+/// Reports the ends of at most `most` requests, each in the next status.
 fn report<'py>(
     py: Python<'py>,
     requests: &Requests<'py>,

@@ -94,8 +94,9 @@ struct NodeConnection {
 }
 
 impl Connections {
-    /// Makes room for a connection of root, or of the agent's own user: neither takes the places of the other. Where all are
-    /// taken, the oldest connection is closed that has not asked for anything. Returns whether there is a place.
+    /// Makes room for a connection of root, or of the agent's own user; neither takes the places of the other. If all
+    /// places are taken, closes the oldest connection that has not asked for anything. Returns whether there is a
+    /// place.
     fn make_room(&mut self, is_root: bool) -> bool {
         self.0.retain(|connection| !connection.task.is_finished());
         let same = |connection: &&NodeConnection| connection.is_root == is_root;

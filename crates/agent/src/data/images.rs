@@ -364,8 +364,8 @@ impl Image {
     }
 }
 
-/// The refusal for an interpreter that is not there, or is none: alike, because the author of an image could ask for any
-/// file of the host.
+/// The refusal for an interpreter that does not exist, or that is no Python. It does not say which of the two holds,
+/// because the author of an image could ask for any file of the host.
 fn no_python(id: &ImageId, interpreter: &Path) -> String {
     format!(
         "{id} names {} as its interpreter, and no Python is there; make the environment with one that all nodes have at \

@@ -20,7 +20,8 @@ use tokio::time::{MissedTickBehavior, interval};
 const POLICY_LOOKS: Duration = Duration::from_secs(1);
 /// Time between two looks at a job for which the last processes of the agent die.
 const DEATH_LOOKS: Duration = Duration::from_millis(10);
-/// Time between two looks at the control groups of jobs: for so long a job that grows may find a lease on what is new.
+/// Time between two looks at the control groups of jobs. When a job grows, leases may use its new resources for this
+/// long.
 const GROUP_LOOKS: Duration = Duration::from_millis(200);
 
 impl Node {
@@ -145,8 +146,8 @@ impl Node {
         Ok(ending as u32)
     }
 
-    /// Waits until a job has the node alone, if the whole node is its own: until also the processes are gone that wait for
-    /// leases, or are about to.
+    /// Waits until a job has the node alone, if the whole node is its own: until the processes that wait for leases, or
+    /// are about to, are gone too.
     async fn until_alone(&self, job: JobId) {
         let has_node = || {
             let jobs = self.batch.jobs();

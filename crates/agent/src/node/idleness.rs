@@ -1,4 +1,4 @@
-//! End of idle leases, where the operator bounds idle time: a lease on which no invocation began or ended for so long.
+//! End of idle leases, if the operator limits idle time. A lease is idle while no invocation begins or ends on it.
 
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::incarnation::IncarnationState;

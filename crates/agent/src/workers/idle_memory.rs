@@ -51,7 +51,7 @@ impl IdleMemory {
         !self.has_room(0) || is_waited_for(&pressure) && !self.is_ample()
     }
 
-    /// Whether there is so much memory that waits for it do not count.
+    /// Whether the host has ample memory: waits of its processes for memory then do not count.
     pub fn is_ample(&self) -> bool {
         available_part(&self.meminfo()).is_none_or(|(total, available)| available >= total / AMPLE_PART)
     }

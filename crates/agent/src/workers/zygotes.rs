@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// Most entries on a node, programs that cannot have a zygote among them.
 const ZYGOTES_MAX: usize = 8;
-/// Time for which an entry is kept that is not needed.
+/// Time for which an entry is kept while it is not needed.
 const LIFE: Duration = Duration::from_secs(600);
 /// Time in which imports must be done.
 const IMPORT_LIMIT: Duration = Duration::from_secs(30);

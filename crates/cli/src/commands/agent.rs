@@ -56,11 +56,11 @@ pub(crate) struct AgentArgs {
     /// the agent offers nothing of what they have, from its start on
     #[arg(long, value_name = "DIR")]
     batch_jobs: Option<PathBuf>,
-    /// The site's policy: which of these jobs have company, that is leases on what they leave of the node (see
-    /// `hotlease node policy check`). The agent reads it again when it changes [default: idle nodes only]
+    /// The site's policy: which of these jobs have company. Leases may use what a job with company leaves of the node
+    /// (see `hotlease node policy check`). The agent reads it again when it changes [default: idle nodes only]
     #[arg(long, value_name = "FILE", requires = "batch_jobs")]
     batch_policy: Option<PathBuf>,
-    /// Where the control groups are mounted that say what these jobs may use
+    /// Folder where the control groups that limit these jobs are mounted
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup")]
     batch_groups: PathBuf,
     #[command(flatten)]
@@ -148,7 +148,7 @@ pub(crate) struct OfferArgs {
     #[arg(long, value_name = "N", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(..=i64::from(GPUS_PER_AGENT_MAX)))]
     gpus: u32,
-    /// Lease out so many GPUs even if this node shows fewer: for other devices, counted in the same way
+    /// Lease out this many GPUs even if this node shows fewer: for other devices, counted in the same way
     #[arg(long, requires = "gpus")]
     unseen_gpus: bool,
     /// Also grant leases to clients that ask the agent directly, at most CORES cores to one tenant [default: only

@@ -79,7 +79,7 @@ struct QueueArgs {
     /// Nodes to keep although no client waits; their agents do not end when they are idle
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100_000))]
     min_nodes: u32,
-    /// Time limit of a job, such as 1h; no lease is granted that would last longer
+    /// Time limit of a job, such as 1h; leases that would last longer are not granted
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     time: Duration,
     /// Time without a lease after which an agent ends; jobs that have not begun are cancelled after it, too

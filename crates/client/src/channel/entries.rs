@@ -106,8 +106,8 @@ impl Entries {
     pub(crate) fn claim(&self) -> Result<u64, OccupiedEntry> {
         let mut seq = self.next.load(Ordering::Relaxed);
         loop {
-            // Acquire pairs with the release in `free`: the last reader of this entry's reply is done before the
-            // request is published that lets the worker write the next one.
+            // Acquire pairs with the release in `free`: the last reader of this entry's reply is done before the next
+            // request is published, which lets the worker write the next reply.
             let current = self.word_of(seq).load(Ordering::Acquire);
             if current != word(EntryState::Open, seq) {
                 let now = self.next.load(Ordering::Relaxed);

@@ -214,7 +214,7 @@ pub(crate) fn micros(timeout: Option<Duration>) -> u32 {
     })
 }
 
-/// The flags of a request with so many parts in buffers.
+/// Flags of a request with these numbers of inputs and outputs in buffers.
 fn flags(inputs: usize, outputs: usize, request_bytes: usize) -> Result<Flags, Error> {
     let flags = Flags::of_parts(inputs, outputs);
     flags

@@ -46,10 +46,10 @@ impl AcquireError {
     }
 }
 
-/// Takes leases with so many workers that are ready for their first call: one lease, or, if the options spread the
-/// workers, one on each of several agents. If there is no room, or a granted lease is lost before it is ready, it
-/// tries again, after pauses that grow, until `patience` is over. If an agent refuses for a reason that waiting
-/// does not change, the others are tried, and the call ends when none is left. On the control thread.
+/// Takes leases with `workers` workers that are ready for their first call: one lease, or, if the options spread the
+/// workers, one on each of several agents. If there is no room, or a granted lease is lost before it is ready, it tries
+/// again, after pauses that grow, until `patience` is over. If an agent refuses for a reason that does not go away by
+/// waiting, the others are tried, and the call ends when none is left. On the control thread.
 pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> Result<Vec<ReadyLease>, Error> {
     let start = Instant::now();
     let manager = loop {

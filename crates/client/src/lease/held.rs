@@ -94,8 +94,8 @@ struct OpenedWorker {
 }
 
 impl Lease {
-    /// Takes leases for so many workers, but not from the agents in `without`; loads the code, and opens a channel
-    /// to every slot. On the control thread.
+    /// Takes leases for this many workers, but not from the agents in `without`; loads the code, and opens a channel to
+    /// every slot. On the control thread.
     pub(crate) async fn take(
         plan: &LeasePlan,
         manager: &ManagerConnection,

@@ -45,7 +45,7 @@ impl LeasePlan {
         }
     }
 
-    /// The request for so many workers.
+    /// The request for `workers` workers.
     pub(crate) fn request(&self, workers: u16) -> AcquireRequest {
         AcquireRequest {
             waiting: self.waiting,

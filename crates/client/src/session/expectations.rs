@@ -19,7 +19,7 @@ pub(crate) struct Expectations {
 }
 
 impl Expectations {
-    /// Expects so many workers, in a sandbox of this kind.
+    /// Expects this many workers, in a sandbox of this kind.
     pub fn of(workers: usize, sandbox: &str) -> Self {
         let boot = match sandbox {
             "microvm" => BOOT_LIMIT,

@@ -60,8 +60,8 @@ impl Region {
         }
     }
 
-    /// Makes sure that the connection's worker knows this memory; after the first time this costs one load. The
-    /// worker knows it as long as a reference is held that was made before the call.
+    /// Makes sure that the connection's worker knows this memory; after the first time this costs one load. The worker
+    /// knows it as long as a reference from before the call is held.
     #[inline]
     pub(crate) fn register(self: &Arc<Self>, connection: &Arc<WorkerConnection>) -> Result<(), Error> {
         fence::light();

@@ -184,7 +184,7 @@ impl<P, R, E> Flow<P, R, E> {
         None
     }
 
-    /// The table that is full for a task with so many inputs, its limit, and how many entries must go.
+    /// If a table has no room for a task with this many inputs: the table, its limit, and how many entries must go.
     fn full(&mut self, inputs: u32) -> Option<(LimitKind, u32, u32)> {
         let FlowLimits {
             pending_max,

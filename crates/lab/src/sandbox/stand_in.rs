@@ -32,7 +32,7 @@ pub(super) struct StandIn {
 }
 
 impl StandIn {
-    /// Must be called in a runtime, and before any process is started that could inherit from this one.
+    /// Must be called in a runtime, and before the start of any process that could inherit from this one.
     pub(super) fn new(secret: Arc<String>) -> anyhow::Result<Self> {
         allow_tracing();
         let folder = tempfile::Builder::new()

@@ -39,7 +39,7 @@ pub struct OfferWish {
     pub memory_bytes: Option<u64>,
     /// GPUs to offer; none: what the agent says.
     pub gpus: Option<OfferedGpus>,
-    /// When leases end that hold something no longer offered.
+    /// Time at which leases end if they hold something that is no longer offered.
     pub by_ms: u64,
 }
 

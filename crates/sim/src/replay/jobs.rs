@@ -132,7 +132,7 @@ impl Scheduler {
         }
     }
 
-    /// Time at which so many nodes are idle at the latest, and how many more are idle then.
+    /// Time by which `nodes` nodes are idle at the latest, and how many more are idle then.
     fn reserve(&self, nodes: usize, now: Micros) -> (Micros, usize) {
         let mut ends: Vec<_> = self.running.iter().map(|run| (run.limit, run.nodes.len())).collect();
         ends.sort_unstable();

@@ -178,7 +178,7 @@ pub struct Site {
     /// Time that a job runs, log-uniform (as many between 1 and 10 minutes as between 10 and 100).
     pub runtime_min: Micros,
     pub runtime_max: Micros,
-    /// A job asks for up to so many times its run time, and for no more than `runtime_max`.
+    /// A job asks for up to this many times its run time, and for no more than `runtime_max`.
     pub overestimate_max: u32,
     /// Jobs of the queue that backfill looks at.
     pub backfill_depth: usize,

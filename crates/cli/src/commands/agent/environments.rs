@@ -23,8 +23,8 @@ pub(super) struct EnvironmentArgs {
     /// Largest size of the cache; the least recently used environments are removed first
     #[arg(long, value_name = "BYTES", env = "HOTLEASE_ENV_CACHE_BYTES", default_value = "32G", value_parser = quantity::parse_bytes)]
     environment_cache_bytes: usize,
-    /// How environments are mounted that tenants other than the agent's own user name; `any` and `kernel` let the
-    /// kernel of a root agent read images that other users have packed
+    /// How environments of tenants other than the agent's own user are mounted; `any` and `kernel` let the kernel of a
+    /// root agent read images that other users have packed
     #[arg(long, value_name = "WAY", default_value = "fuse")]
     environment_mount: MountArg,
 }

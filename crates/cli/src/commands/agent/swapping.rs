@@ -11,8 +11,8 @@ use std::time::Duration;
 /// Arguments of swapping: functions may leave a state for the tenant's next lease.
 #[derive(Debug, Clone, Args)]
 pub(super) struct SwapArgs {
-    /// Directory in which states are saved that functions leave in their worker, for leases that request it, and
-    /// from which they are restored; on a file system that the nodes share
+    /// Directory for the states that functions leave in their workers: a state is saved there if its lease requests
+    /// that, and restored from there; on a file system that the nodes share
     #[arg(long, value_name = "DIR")]
     swap_directory: Option<PathBuf>,
     /// Swap out a worker with a state after this idle time, such as 30s or 10min [default: only when memory is

@@ -64,7 +64,7 @@ impl Rejections {
         None
     }
 
-    /// Whether no agent is left that could serve the request now or later.
+    /// Whether none of the remaining agents could serve the request, now or later.
     fn is_for_ever(&self, wanted: &LeaseRequest, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
         let may_later = self.full.is_some() || self.no_gpus.is_some() || self.passing.is_some();
         if self.never.is_empty() || (may_later && matches!(wanted.spread, PlacementSpread::OneAgent)) {
@@ -79,7 +79,7 @@ impl Rejections {
         !registry.could_hold(workers, each.into(), could)
     }
 
-    /// Whether there would be room for so many workers if they needed no GPUs.
+    /// Whether `least` workers would find room if they needed no GPUs.
     fn lacks_gpus(&self, spec: LeaseSpec, least: u32, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
         let each = LeaseSpec {
             gpus: 0,

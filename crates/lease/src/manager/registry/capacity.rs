@@ -24,8 +24,8 @@ impl Registry {
         self.most(|record| offers(record).then_some((record.free_gpus, record.gpus)))
     }
 
-    /// Whether the agents accepted by `serves` that grant leases offer room for so many workers, free or not; each
-    /// worker needs `each`.
+    /// Whether the serving agents that `serves` accepts offer room for `workers` workers, free or not; each worker
+    /// needs `each`.
     pub(in crate::manager) fn could_hold(&self, workers: u32, each: Demand, serves: impl Fn(&AgentId) -> bool) -> bool {
         let mut missing = workers;
         let serving = self

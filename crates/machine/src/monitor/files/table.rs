@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// The root's number, as FUSE has it.
 const ROOT: u64 = 1;
-/// Most files that a machine may know at a time; its kernel forgets some before it needs so many.
+/// Most files that a machine may know at a time; its kernel forgets some before it needs this many.
 const NODES_MAX: usize = 1 << 20;
 /// Most folders that it may have open.
 const FOLDERS_MAX: usize = 1 << 16;

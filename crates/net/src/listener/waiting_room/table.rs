@@ -7,9 +7,9 @@
 //!
 //! A full room makes place for a new connection, in this order:
 //!
-//! 1. The connection is closed that has been silent for longest, of the source that has most connections in the room. It
-//!    has been silent for some time, and the kernel has no byte of it at that moment: a client on its way, also one whose
-//!    bytes were not read yet, is not closed for others.
+//! 1. The source with the most connections in the room loses the connection that has been silent for longest. It is
+//!    closed only if it has been silent for some time, and if the kernel has no byte of it at that moment: so a client on
+//!    its way, also one whose bytes were not read yet, is not closed for others.
 //! 2. The source that has most connections in the room loses its newest one to a source that has fewer.
 //! 3. A new connection of that source itself replaces the source's oldest connection that has been ready for some time.
 //!    If there is none, the new connection is refused. It cannot wait in the accept queue, because all others would

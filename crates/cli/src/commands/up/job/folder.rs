@@ -149,7 +149,7 @@ fn make(path: &std::path::Path, recursive: bool) -> io::Result<()> {
 }
 
 impl FolderPart {
-    /// Makes the folder of the job. Replaces what an `up` has left that was killed; refuses if another one runs.
+    /// Makes the folder of the job. Replaces what a killed `up` has left; refuses if another one runs.
     pub(super) async fn create(folder: JobFolder, task: &JobTask) -> anyhow::Result<Self> {
         let path = folder.path().to_owned();
         let failed = || {
