@@ -332,7 +332,7 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Tells a peer in [`Peer::serve`] to stop, by an empty message, which it returns as its last one.
+    /// Tells a peer in [`Peer::serve`] to stop: sends an empty message, which is the last one that the peer returns.
     pub fn stop(&mut self) -> Result<(), RawError> {
         self.echo(&[], &mut []).map(drop)
     }

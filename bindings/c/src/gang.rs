@@ -121,7 +121,8 @@ pub unsafe extern "C" fn hotlease_gang_call_each(
             return Err(Failure::Null(if inputs.is_null() { "in" } else { "in_sizes" }));
         }
         let input = |rank| {
-            // SAFETY: neither is NULL, so there is one for each rank as the header demands; each is NULL or valid for its size.
+            // SAFETY: neither array is NULL, so each has an entry for each rank, as the header demands; an entry of
+            // `inputs` is NULL or valid for its size.
             unsafe { bytes(*inputs.add(rank), *input_sizes.add(rank), "in") }
         };
         let inputs: Vec<&[u8]> = (0..gang.gang.ranks() as usize).map(input).collect::<Result<_, _>>()?;

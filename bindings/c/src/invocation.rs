@@ -129,7 +129,7 @@ exported!(hotlease_wait(
     out_capacity: usize,
     out_size: *mut usize,
 ) {
-    // First, because it is freed in any case.
+    // Taken first, because the invocation is freed in any case.
     let call = take(invocation)?;
     let out = bytes_mut(out, out_capacity, "out")?;
     let result = call.wait_into(out);

@@ -137,8 +137,8 @@ impl TaskOutput {
         self.drop_oldest();
     }
 
-    /// Drops the oldest of the last pieces while they exceed the limit. No piece is as large as the limit, so that one
-    /// is left.
+    /// Drops the oldest of the last pieces while these exceed the limit. Each piece is smaller than the limit, so at
+    /// least one is left.
     fn drop_oldest(&mut self) {
         while self.last_bytes > HALF_BYTES
             && let Some(piece) = self.last.pop_front()

@@ -430,7 +430,7 @@ impl Node {
             terms.memory_bytes = tables.book.memory_share(&request.spec);
         }
         let (memory_bytes, all_memory_bytes) = (terms.memory_bytes, terms.all_memory_bytes());
-        // Before the step, whose actions refer to it.
+        // Inserted before the step, because the actions of the step refer to it.
         tables
             .leases
             .insert(id, Arc::new(ActiveLease::new(id, terms, built_in)));

@@ -121,7 +121,7 @@ impl Code {
         &self.0.functions
     }
 
-    /// The library's name for the format of its saved state; none: it cannot save its state.
+    /// The library's name for the format of its saved state; `None`: it cannot save its state.
     pub fn state_format(&self) -> Option<&str> {
         self.0.state.as_deref()
     }

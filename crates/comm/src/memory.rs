@@ -203,7 +203,7 @@ impl Piece {
         }
     }
 
-    /// Copies this piece to the beginning of another one; none if the memory of one of them was taken back.
+    /// Copies this piece to the beginning of another one; `None` if the memory of one of them was taken back.
     pub(crate) fn copy_to(&self, into: &Self) -> Option<()> {
         if self.memory.is_same(&into.memory) {
             let copied = self.read(<[u8]>::to_vec)?;

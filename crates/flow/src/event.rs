@@ -277,7 +277,7 @@ pub enum Reaction {
     /// The task to cancel runs: [`FlowAction::Stop`] was ordered, and the task's end will be reported. If the run
     /// returns nevertheless, the task is done.
     Stopping,
-    /// Others hold the task too: it goes on for them.
+    /// The task has other holders, too: it goes on for them.
     Shared,
 }
 
@@ -375,7 +375,7 @@ pub enum FlowAction<P, R, E> {
         /// The result or error.
         value: Result<R, E>,
     },
-    /// After a refusal: it is worth submitting again.
+    /// There is room again after a refusal: refused tasks can be submitted again.
     Room {
         /// Number of further tasks that may be pending.
         free: u32,

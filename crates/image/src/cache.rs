@@ -259,7 +259,7 @@ impl Cache {
         Ok(self.at_work(id, lock))
     }
 
-    /// Tries the lock `work` of an image; none if another process or thread holds it.
+    /// Tries the lock `work` of an image; `None` if another process or thread holds it.
     pub(crate) fn try_work(&self, id: &ImageId) -> Result<Option<WorkLock>, ImageError> {
         let path = self.place("work", id);
         let lock = Lock::try_exclusive(&path).map_err(io("lock", &path))?;

@@ -17,7 +17,7 @@ impl Lock {
         Self::take(path, FlockArg::LockExclusive).map(|lock| lock.expect("it was waited for"))
     }
 
-    /// Takes the lock alone; none if it is held.
+    /// Takes the lock alone; `None` if it is held.
     pub(crate) fn try_exclusive(path: &Path) -> io::Result<Option<Self>> {
         Self::take(path, FlockArg::LockExclusiveNonblock)
     }

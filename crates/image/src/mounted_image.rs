@@ -74,7 +74,7 @@ impl MountedImage {
 
     /// Records which files are opened from now on, and in which order, for the next process that mounts the image.
     /// Covers this namespace, and sandboxes that see the image at its original path. Ends when the result is dropped,
-    /// after a minute at most. None if a trace exists already, or the process lacks the rights (only root has them).
+    /// after a minute at most. `None` if a trace exists already, or the process lacks the rights (only root has them).
     pub fn record(&self) -> Option<OpenRecorder> {
         let trace = self.cache.place("traces", &self.id);
         if trace.exists() {

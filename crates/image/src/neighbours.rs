@@ -66,7 +66,7 @@ struct Arrival {
 
 #[derive(Debug, Default)]
 struct Extent {
-    /// File that is being written, and the length of the image; none: nothing has arrived.
+    /// File that is being written, and the length of the image; `None`: nothing has arrived.
     file: Option<(Arc<File>, u64)>,
     written: u64,
     has_failed: bool,
@@ -170,7 +170,7 @@ pub struct ImageReader {
     file: Arc<File>,
     bytes: u64,
     at: u64,
-    /// None: the image is complete.
+    /// `None`: the image is complete.
     arrival: Option<Arc<Arrival>>,
 }
 
@@ -180,7 +180,7 @@ impl ImageReader {
         self.bytes
     }
 
-    /// Continues reading at this offset; none if the image is shorter.
+    /// Continues reading at this offset; `None` if the image is shorter.
     pub fn from_offset(self, at: u64) -> Option<Self> {
         (at <= self.bytes).then_some(Self { at, ..self })
     }
@@ -205,8 +205,8 @@ impl Read for ImageReader {
 }
 
 impl Cache {
-    /// Reads an image that is in the cache, or that this process is fetching; none if it is neither. Blocks until the
-    /// image's length is known. Nothing is checked: the reader must hash it.
+    /// Reads an image that is in the cache, or that this process is fetching; `None` if neither is the case. Blocks
+    /// until the image's length is known. Nothing is checked: the reader must hash it.
     ///
     /// # Errors
     /// Fails if the image cannot be read, or fetching it fails before its length is known.

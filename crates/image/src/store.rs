@@ -63,7 +63,7 @@ impl ImageStore {
         Ok(images)
     }
 
-    /// Opens an image's file; returns its path, the file and its size. None if it is not there.
+    /// Opens an image's file; returns its path, the file and its size. `None` if it is not there.
     pub(crate) fn open(&self, id: &ImageId) -> Result<Option<(PathBuf, File, u64)>, ImageError> {
         let path = image_file(&self.0, id);
         // Any party may have put it there. A named pipe or a file with a lease (fcntl) would make the open wait, and a

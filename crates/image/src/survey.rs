@@ -119,7 +119,7 @@ impl<'a> Links<'a> {
     }
 
     /// Follows the link at `path`, and returns the link by which that leaves the tree: itself, or another one on the
-    /// way. None if it stays inside, or leads nowhere. The text alone does not tell: `a/../..` is elsewhere if `a` is
+    /// way. `None` if it stays inside, or leads nowhere. The text alone does not tell: `a/../..` is elsewhere if `a` is
     /// a link.
     pub(crate) fn leaves_by(&self, path: &'a Path) -> Option<&'a Path> {
         let mut by = path;

@@ -198,7 +198,7 @@ fn read_ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
     };
     let traced = read(trace);
     let is_small = fs::metadata(image).is_ok_and(|found| found.len() <= AHEAD_BYTES_MAX as u64);
-    // Read in one piece, at which disks are fast.
+    // This reads in one piece, which is fast on disks.
     if is_small || traced.is_empty() {
         will_need(image, AHEAD_BYTES_MAX);
     }

@@ -20,7 +20,7 @@ const DURATION_BOUND_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Most agents that a request may leave out. Each has been tried in vain.
 pub const EXCLUDED_MAX: usize = 16;
 
-/// Bounds that the operator of a node sets for its leases; none: no other than those of all requests.
+/// Bounds that the operator of a node sets for its leases. `None`: only the bound of all requests holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeaseBounds {
     /// Longest time to live, and so the longest time between two renewals. A request for more gets this.

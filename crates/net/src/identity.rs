@@ -313,7 +313,7 @@ pub(crate) fn check_private_metadata(path: &Path, metadata: &fs::Metadata) -> Re
     }
 }
 
-/// Reason why other users may know or have written a file's secrets; none if the file is safe.
+/// Reason why other users may know or have written a file's secrets; `None` if the file is safe.
 pub fn exposure(metadata: &fs::Metadata) -> Option<&'static str> {
     let own = nix::unistd::geteuid().as_raw();
     if metadata.uid() != own && metadata.uid() != 0 {

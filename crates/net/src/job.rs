@@ -128,7 +128,7 @@ impl JobFolder {
         }
     }
 
-    /// Reads which manager serves the job; none: none serves yet.
+    /// Reads which manager serves the job; `None`: no manager serves yet.
     pub fn manager(&self) -> Result<Option<JobManager>, NetError> {
         let path = self.join(MANAGER);
         let is_long = |metadata: fs::Metadata| metadata.len() > MANAGER_BYTES_MAX;
@@ -149,7 +149,7 @@ impl JobFolder {
         }
     }
 
-    /// Finds the manager of the job; none if the job has no platform of its own. Fails if its platform is starting.
+    /// Finds the manager of the job; `None` if the job has no platform of its own. Fails if its platform is starting.
     pub fn site(&self) -> Result<Option<SiteAccess>, NetError> {
         if !self.is_there()? {
             return Ok(None);

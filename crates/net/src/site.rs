@@ -135,7 +135,7 @@ impl Proof {
 }
 
 impl Credential {
-    /// Credential that the environment names; none: a certificate is used, or nothing is named.
+    /// Credential that the environment names; `None`: a certificate is used, or nothing is named.
     fn of_environment() -> Result<Option<Self>, NetError> {
         let munge = match env::var(MUNGE_VARIABLE).as_deref() {
             Err(_) | Ok("" | "0") => None,

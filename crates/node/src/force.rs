@@ -19,7 +19,7 @@ const DEATH_LIMIT: Duration = Duration::from_secs(1);
 /// Pause between two looks at them.
 const DEATH_LOOK: Duration = Duration::from_millis(1);
 
-/// What was killed.
+/// Processes that were killed.
 pub struct Forced {
     /// Process id of the agent.
     pub agent: i32,
@@ -33,7 +33,7 @@ pub struct Forced {
 pub fn kill_agent(sockets: &[&Path]) -> io::Result<Forced> {
     let (socket, agent) = first_listener(sockets)?;
     let send = |pid: i32, signal: Signal| kill(Pid::from_raw(pid), signal).is_ok();
-    // Stopped first, so that it starts nothing while its processes are counted.
+    // The agent is stopped first, so that it starts nothing while its processes are counted.
     kill(Pid::from_raw(agent), Signal::SIGSTOP)?;
     // The agent may have ended before that, and its number may be another process's: that one does not listen.
     match listener(socket) {
@@ -114,7 +114,7 @@ fn stop_below(top: i32) -> Vec<i32> {
             }
         }
     }
-    // One of them had ended before its signal, and another process has its number.
+    // A process that is not found any more had ended before its signal, and another process has its number.
     for other in signalled.iter().filter(|pid| !found.contains(pid)) {
         let _ = kill(Pid::from_raw(*other), Signal::SIGCONT);
     }

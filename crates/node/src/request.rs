@@ -15,10 +15,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time in which an agent that lives closes a connection that asks for nothing.
+/// Time in which a living agent closes a connection that asks for nothing.
 const SIGN_LIMIT: Duration = Duration::from_millis(100);
-/// Time that an agent that lives has for workers that it has killed: the kernel takes up to 0.2 s for each GiB of a process
-/// (measured), and would take as long if the agent were killed, too.
+/// Time in which the workers that a living agent has killed must be gone: the kernel takes up to 0.2 s for each GiB of
+/// a process (measured), and would take as long if the agent were killed, too.
 const DYING_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where the agent and the running jobs are found.
@@ -103,7 +103,7 @@ fn lives(socket: &Path) -> bool {
 enum AskError {
     /// There is no agent.
     NoAgent(String),
-    /// There is one, and it has not answered.
+    /// There is an agent, and it has not answered.
     NoAnswer(String),
 }
 

@@ -62,8 +62,8 @@ impl DeclaredDirectory {
         .fault()
     }
 
-    /// Checks that the directory exists, as far as its sandbox will see it: root could tell a tenant what is in folders
-    /// that it cannot enter. A later mount opens it anew.
+    /// Checks that the directory exists, with the rights that its sandbox will have: with those of root, the answer
+    /// could tell a tenant what is in folders that it cannot enter. A later mount opens the directory anew.
     pub fn check(&self) -> io::Result<()> {
         let root = rustix::fs::open("/", FOLDER, Mode::empty())?;
         let base = self.base(&root)?;

@@ -142,8 +142,8 @@ impl SandboxInit<'_> {
     /// Gives the process the properties of every pid 1: it dies with the nursery, cannot be inspected, and has a
     /// session, a keyring and a host name of its own.
     pub fn be_pid_1(&self) -> Result<(), StepError> {
-        // After the change of user, which resets it. If the nursery has ended before this call, its closed socket shows
-        // that.
+        // This comes after the change of user, which would reset it. If the nursery has ended before this call, its
+        // closed socket shows that.
         kernel::die_with_parent().map_err(step("binding its life to the nursery's"))?;
         kernel::set_dumpable(false).map_err(step("hiding pid 1"))?;
         setsid().map_err(step("making a session"))?;

@@ -44,8 +44,8 @@ pub(crate) fn inherited() -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// Adds variables with the size of teams for one slot to the environment of a worker. A variable that is there already
-/// stays, and decides for those that default to it.
+/// Adds variables to the environment of a worker that set the size of teams of threads for one slot. A variable that is
+/// set already stays; if it is [`OPENMP`], the variables that default to it are not added.
 pub(crate) fn add_team_sizes(environment: &mut Vec<(OsString, OsString)>) {
     let is_named = |name: &str| environment.iter().any(|(named, _)| named == OsStr::new(name));
     let followers = FOLLOWERS.iter().copied().filter(|_| !is_named(OPENMP));

@@ -70,7 +70,7 @@ fn resident_within(pid: u32, limit: Duration) -> Option<u64> {
     if family.len() == 1 {
         return Some(first);
     }
-    // Pages that several of them share count once, as long as there is time to tell them apart.
+    // Pages that several of the processes share are counted once, as long as there is time to tell them apart.
     let exact = |pid: u32| match begun.elapsed() < limit {
         true => kilobytes(&read(pid, "smaps_rollup")?, "Pss:"),
         false => None,

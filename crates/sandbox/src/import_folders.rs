@@ -61,7 +61,7 @@ impl HomeFolders {
 
     /// Whether a sandbox may not show this folder with what is in it.
     pub fn hides(&self, folder: &Path) -> bool {
-        // What a link leads to is what would be shown.
+        // A link shows the folder that it leads to, so that folder counts.
         let Ok(real) = folder.canonicalize() else {
             return false;
         };

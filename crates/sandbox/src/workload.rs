@@ -61,8 +61,8 @@ pub struct Program {
     pub held: KeepAlive,
 }
 
-/// Access of a worker beyond its sandbox, and its variables, as its lease has them. Except for storage and variables,
-/// without effect in kind `process`, which has the access of the agent.
+/// Access of a worker beyond its sandbox, and its variables, as its lease has them. In kind `process`, which has the
+/// access of the agent, only storage and variables have an effect.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerReach {
     /// Directories of the host that the worker sees.

@@ -19,7 +19,7 @@ pub struct Outage {
     pub from: Node,
     pub to: Node,
     pub begin: Duration,
-    /// None: the outage is permanent.
+    /// `None`: the outage is permanent.
     pub end: Option<Duration>,
 }
 

@@ -207,7 +207,7 @@ pub struct BillLine {
     pub lease: Option<RowKey>,
     /// Label of that lease.
     pub label: String,
-    /// Function, if the lines are by function; none: usage by no function.
+    /// Function, if the lines are by function; `None`: the line has the usage that belongs to no function.
     pub function: Option<FunctionId>,
     /// Number of leases in this line; 0: rows that were folded into their tenant's total.
     pub leases: u64,

@@ -77,7 +77,7 @@ pub(crate) trait Sql {
         each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
     ) -> Result<(), StoreError>;
 
-    /// Interval at which this database wants beats of its leader; none: never.
+    /// Interval at which this database wants beats of its leader; `None`: never.
     fn beat_every(&self) -> Option<Duration> {
         None
     }

@@ -1,5 +1,5 @@
-//! Boards of all members: what this member says on its own, what it learns from the others', and what follows for its
-//! objects.
+//! Boards of all members: what this member writes on its own board, what it learns from the other boards, and what
+//! follows for its objects.
 //!
 //! Each board is written and read eight times in a failure bound. A member whose board has not changed for six of these
 //! is taken for dead: all members know that within the bound, and a member that is only slow has half of it. The store

@@ -84,7 +84,7 @@ impl PutBody {
         }
     }
 
-    /// Appends a part of the body to these bytes; none if the memory was taken back.
+    /// Appends a part of the body to these bytes; `None` if the memory was taken back.
     fn part(&self, range: std::ops::Range<usize>, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         match self {
             Self::Copied(body) => bytes.extend_from_slice(&body[range]),
@@ -378,7 +378,7 @@ impl<S: LinkStore> Courier<S> {
             if self.is_severed.load(Ordering::Acquire) {
                 return;
             }
-            // If all other members left before, this one has not announced yet that it leaves.
+            // If all other members left earlier, this member has not announced yet that it leaves.
             lock(&self.boards).leave();
             let left_over = lock(&self.boards).take_left_over();
             self.mark_for_removal(left_over);

@@ -134,7 +134,7 @@ exported!(hotlease_comm_operator_create(
     commutes: c_int,
     made: *mut *mut OperatorHandle,
 ) {
-    // First, because it is released in any case.
+    // Made first, because `release` must be called in any case.
     let user = UserOperator { pointer: user, release };
     require_place(made, "made")?;
     let function = function.ok_or(Failure::Null("function"))?;

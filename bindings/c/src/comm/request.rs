@@ -191,7 +191,7 @@ pub unsafe extern "C" fn hotlease_comm_wait_all(
             let mut request = unsafe { Box::from_raw(request) };
             match request.wait() {
                 Ok(_) if messages.is_null() => {}
-                // SAFETY: not NULL, so it has as many entries, as the header demands.
+                // SAFETY: not NULL, so `messages` has an entry for each request, as the header demands.
                 Ok(status) => unsafe { put(messages.add(index), status.into()) },
                 Err(error) => drop(first_failure.get_or_insert(error)),
             }

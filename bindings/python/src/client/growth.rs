@@ -27,8 +27,8 @@ const TELL_AFTER: Duration = Duration::from_secs(10);
 /// Later requests for workers that were missing at first.
 #[derive(Default)]
 pub struct LaterGrowth {
-    /// Time of the next request, the pause after it, and when the first was made; `None`: no request helps, or none was
-    /// refused yet.
+    /// Time of the next request, the pause after it, and when the first was made; `None`: requests do not help, or no
+    /// request was refused yet.
     next: Option<(Instant, Duration, Instant)>,
 }
 

@@ -434,7 +434,8 @@ impl CommunicatorGuard {
     }
 }
 
-/// This rank's own buffer of as many blocks, whose bytes must be those of a block of `all`; none if it is in place.
+/// This rank's own buffer of `blocks` blocks, each as long as a block of `all`, and whether the data is in place: the
+/// buffer is then empty.
 fn own_buffer(
     spec: Spec<'_, '_>,
     access: BufferAccess,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct ElementType {
     /// Type for collectives; of a derived datatype, that of its basic elements, if they are of one type.
     pub kind: Kind,
-    /// ElementLayout of a derived datatype. None: elements of `kind`.
+    /// ElementLayout of a derived datatype. `None`: elements of `kind`.
     layout: Option<Arc<ElementLayout>>,
     /// Type by which numpy reduces the elements, because the library cannot: a code of numpy's; of pairs of a value and
     /// its index, those of both, behind `=` if they are packed.
@@ -178,7 +178,7 @@ pub fn code_of(kind: Kind) -> Option<&'static str> {
     })
 }
 
-/// Type of the elements of a buffer; None if they are objects, or in the other byte order. Elements that are not
+/// Type of the elements of a buffer; `None` if they are objects, or in the other byte order. Elements that are not
 /// numbers are records.
 pub fn of_format(format: &[u8], size: usize) -> Option<ElementType> {
     let (order, rest) = match format {

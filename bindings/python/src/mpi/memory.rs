@@ -15,7 +15,7 @@ const WHAT: &str = "the buffer";
 /// Memory in one piece, seen as bytes.
 #[pyclass(frozen, name = "memory", module = "hotlease.MPI")]
 pub struct MemoryObject {
-    /// A view in bytes; None: the memory was released.
+    /// A view in bytes; `None`: the memory was released.
     view: Mutex<Option<Py<PyMemoryView>>>,
 }
 

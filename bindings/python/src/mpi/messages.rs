@@ -40,7 +40,7 @@ impl Messages {
 /// Beginning of a send: [`Communicator::isend_lent`] or [`Communicator::issend_lent`].
 type Begin = fn(&Communicator, &LentBytes, u32, u32) -> Result<hotlease_comm::Request, Error>;
 
-/// Rank of the receiver; None: `MPI.PROC_NULL`.
+/// Rank of the receiver; `None`: `MPI.PROC_NULL`.
 fn receiver(py: Python<'_>, shared: &SharedCommunicator, dest: i64) -> PyResult<Option<u32>> {
     if dest == PROC_NULL {
         return Ok(None);
@@ -66,7 +66,7 @@ fn tag(py: Python<'_>, tag: i64) -> PyResult<u32> {
     })
 }
 
-/// Pattern of a receive; None: from `MPI.PROC_NULL`.
+/// Pattern of a receive; `None`: from `MPI.PROC_NULL`.
 fn pattern(py: Python<'_>, shared: &SharedCommunicator, source: i64, wanted: i64) -> PyResult<Option<Pattern>> {
     let tag = match wanted {
         ANY_TAG => None,
@@ -414,7 +414,7 @@ impl Messages {
         Ok(known.is_some())
     }
 
-    /// Receives a message of any length; None if the source is `MPI.PROC_NULL`.
+    /// Receives a message of any length; `None` if the source is `MPI.PROC_NULL`.
     fn _recv(
         &self,
         py: Python<'_>,
@@ -460,7 +460,7 @@ impl Messages {
         Ok(Request::of_object(&self.member, receiving, loads))
     }
 
-    /// Splits the communicator by colour; None: this member joins no part.
+    /// Splits the communicator by colour; `None`: this member joins no part.
     fn _split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Handle>> {
         let shared = self.shared(py)?;
         let made = interruptible(py, move || shared.split(color, key))?;

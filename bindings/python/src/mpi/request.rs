@@ -76,7 +76,7 @@ pub struct Request {
 
 /// Result of a wait: an object, if one was received.
 pub type WaitResult<'py> = Bound<'py, PyAny>;
-/// Indices and objects of requests that have ended; None: all had ended before.
+/// Indices and objects of requests that have ended; `None`: all had ended before.
 type EndedLists<'py> = (Option<Vec<i64>>, Option<Vec<WaitResult<'py>>>);
 
 impl Request {
@@ -119,7 +119,7 @@ impl Request {
         self.task.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports the end, if it comes within `at_most`. None: it has not come.
+    /// Reports the end, if it comes within `at_most`. `None`: it has not come.
     pub fn take<'py>(
         &self,
         py: Python<'py>,

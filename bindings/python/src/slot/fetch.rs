@@ -69,8 +69,8 @@ fn receive(stream: &mut TcpStream, left: &LeftResult, bytes: usize, until: Insta
     let mut delivery = [0; DELIVERY_BYTES];
     read_until(stream, &mut delivery, until)?;
     let size = exchange.delivered(&delivery);
-    let size = size.ok_or_else(|| other("who listens there does not have its secret"))?;
-    // Before memory is allocated for it.
+    let size = size.ok_or_else(|| other("the listener there does not have the secret of the worker"))?;
+    // Checked before memory is allocated for the result.
     if size != left.bytes {
         return Err(other("it has another length than its worker said first"));
     }

@@ -247,7 +247,8 @@ impl SlotState {
         let function = self.load.bind(py).call1((blob,));
         let function =
             function.map_err(|error| harmless(py, error, "the function does not unpickle in the worker", false))?;
-        // Before this one is added, which has what replaced their definitions.
+        // Stale functions are dropped before this function is added, because it has the definitions that replaced
+        // theirs.
         drop(self.functions.take_stale());
         if !function.is_callable() {
             let kind = function.get_type().qualname()?;

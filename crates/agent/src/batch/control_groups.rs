@@ -46,7 +46,7 @@ pub(crate) struct JobGroup {
     is_ambiguous: bool,
 }
 
-/// What the kernel lets a job use.
+/// Resources that the kernel lets a job use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupLimits {
     pub cores: BTreeSet<u32>,
@@ -128,7 +128,7 @@ fn add(listing: &mut GroupListing, hierarchy: &'static str, folder: PathBuf) -> 
 }
 
 impl JobGroup {
-    /// What the kernel lets the job use; the error says what cannot be read.
+    /// Resources that the kernel lets the job use; the error says what cannot be read.
     pub fn limits(&self) -> Result<GroupLimits, String> {
         if self.is_ambiguous {
             return Err("it has two control groups".into());

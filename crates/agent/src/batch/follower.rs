@@ -1,8 +1,8 @@
 //! Shares of the batch jobs on a node, by what their control groups say and what the site's policy allows.
 //!
-//! A job has the whole node from its prolog on. If the policy gives it company, it keeps what its control group allows it
-//! once that is there. Whenever the group is not there, cannot be read, or may be that of an earlier run, the whole node is
-//! the job's again.
+//! A job has the whole node from its prolog on. If the policy gives it company, its share becomes what its control
+//! group allows, as soon as that group is there. Whenever the group is not there, cannot be read, or may be that of an
+//! earlier run, the whole node is the job's again.
 
 use super::control_groups::{GroupGpus, GroupLimits};
 use super::hours::WeekMinute;
@@ -62,9 +62,9 @@ struct FollowedJob {
     job: BatchJob,
     /// Reason for its share.
     why: String,
-    /// Time at which its group was last there, or else at which it was told of.
+    /// Time at which its control group was last seen; at first, the time at which the agent learned of the job.
     since: Duration,
-    /// Its group is that of an earlier run, until it has been gone.
+    /// Its group is taken for that of an earlier run until it has been gone once.
     is_stale: bool,
     /// Its control group alone tells of it: it had no prolog, and may have no epilog.
     is_found: bool,
@@ -150,7 +150,7 @@ impl JobFollower {
             }
             let mut job = BatchJob::unknown(number_of(name));
             job.group.clone_from(name);
-            // What it has is a change, which is told.
+            // The job begins with an empty share, so that its first share is a change, and is reported.
             job.share = JobShare::Part {
                 cores: BTreeSet::new(),
                 gpus: BTreeSet::new(),

@@ -66,7 +66,7 @@ impl PolicyWatch {
         reading.found = Some(found);
     }
 
-    /// What to show of it.
+    /// State of the policy, for people.
     pub fn state(&self) -> Option<PolicyState> {
         let reading = self.lock();
         Some(PolicyState {

@@ -346,7 +346,7 @@ async fn load(
 /// Introduces the client to a worker; returns the client's end of a new socket between them.
 async fn connect(node: &Arc<Node>, attachment: &SessionHold, index: WorkerIndex) -> Result<(Epoch, Socket), Rejection> {
     let mut death = None;
-    // Before a dead worker is started again for a client that may not use it.
+    // Checked first, so that no dead worker is started again for a client that may not use it.
     attachment.delegated_slots_of(&node.tables(), index)?;
     attachment.lease.check_restored().await?;
     for _ in 0..CONNECT_ATTEMPTS {

@@ -1,8 +1,9 @@
 //! Log of failed invocations. Each entry has the number that the client's log uses, too.
 //!
-//! A worker does not log: what it prints is its functions' output, and belongs to its tenant. It records failures in
-//! the memory that it shares with the agent, after it has sent the reply, and the agent looks at them now and then. A
-//! tenant can cause any number of failures, so only some in each second are logged one by one; the others are counted.
+//! A worker does not log, because everything that it prints counts as output of its functions, and belongs to its
+//! tenant. It records failures in the memory that it shares with the agent, after it has sent the reply, and the agent
+//! looks at them now and then. A tenant can cause any number of failures, so only some in each second are logged one by
+//! one; the others are counted.
 
 use super::libraries::Libraries;
 use hotlease_fabric::usage::{InvocationFailure, UsageBlock};

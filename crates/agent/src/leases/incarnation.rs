@@ -269,8 +269,9 @@ impl Incarnation {
                 invocation = self.died_in().map(tracing::field::display), %cause, "worker died"
             );
         }
-        // What it used is free now, and a batch job waits for that: disks may take seconds to make a written state durable.
-        // Otherwise a client that was told of the end finds its state.
+        // The worker's resources are free now. A batch job that waits for them must not also wait for a disk, which may
+        // take seconds to make a written state durable: so the state is ended after the report. Otherwise it is ended
+        // before the report, so that a client that was told of the end finds its state.
         let is_awaited = matches!(cause, Cause::LeaseEnded(EndReason::BatchJob(_)));
         let why = self.end_text(&cause);
         if !is_awaited {

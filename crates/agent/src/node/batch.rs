@@ -124,7 +124,7 @@ impl Node {
     /// Ends the leases that hold what a job may use. Returns their number once their workers are gone.
     pub(crate) async fn yield_to(self: &Arc<Self>, job: BatchJob) -> Result<u32, Rejection> {
         let id = job.id;
-        // Before the step, so that no end is missed.
+        // Taken before the step, so that no end is missed.
         let mut active = self.active_leases();
         let (user, partition, account) = (job.user.clone(), job.partition.clone(), job.account.clone());
         {

@@ -67,7 +67,7 @@ pub(crate) struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// What the agent may use of its node.
+    /// Resources of the node that the agent may use.
     pub fn parts(&self) -> NodeParts {
         let mut cores = self.usable.clone();
         cores.sort_by_key(|core| (self.cores.contains(core), *core));

@@ -388,8 +388,8 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Printer) -> anyhow::Result
 /// After this time an agent counts as ready even if its manager is away; it registers later.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Tells systemd that the agent is ready, as soon as the manager knows it, so that an operator's next command finds
-/// it; without a manager, after a while. Does not return.
+/// Tells systemd that the agent is ready: as soon as the manager knows the agent, so that an operator's next command
+/// finds it, or without a manager after a while. Does not return.
 async fn tell_ready(agent: &Agent) -> Infallible {
     let _ = tokio::time::timeout(READY_WITHIN, agent.registered()).await;
     service::ready();

@@ -188,7 +188,7 @@ struct DryRun {
     /// Command that cancels a job.
     cancel: Vec<String>,
     script: String,
-    /// The batch system's answer; none: it cannot check a job.
+    /// The batch system's answer; `None`: it cannot check a job.
     answer: Option<String>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) type ReadyLease = (Lease, Vec<Arc<Channel>>, ColdPhases);
 /// Reason why there is no lease.
 #[derive(Debug)]
 pub(crate) struct AcquireError {
-    /// The agent that refused, and its name for people; none: the manager refused.
+    /// The agent that refused, and its name for people; `None`: the manager refused.
     at: Option<(AgentId, String)>,
     error: Error,
 }
@@ -194,7 +194,7 @@ fn announce(agents: &Agents, machine: &mut Acquisition, now: Duration) {
     }
 }
 
-/// The refusal that the state machine is told for an error; none if no patience helps against the error.
+/// The refusal that the state machine gets for an error; `None` if waiting does not help against the error.
 fn refusal_of(error: &Error) -> Option<Rejection> {
     match error {
         Error::Refused(refusal) => Some(refusal.clone()),

@@ -30,7 +30,7 @@ pub(crate) struct Occupancy {
 }
 
 impl Occupancy {
-    /// Asks the manager; none if it does not answer.
+    /// Asks the manager; `None` if it does not answer.
     pub(crate) async fn of(manager: &ManagerConnection) -> Option<Self> {
         Some(Self {
             agents: direct::refresh(manager).await.ok()?,
@@ -38,8 +38,8 @@ impl Occupancy {
         })
     }
 
-    /// The refusal with present figures, and whether there seems to be room by them; none if this is no refusal for
-    /// lack of room.
+    /// The refusal with present figures, and whether by these figures there seems to be room; `None` if the refusal has
+    /// another reason than a lack of room.
     pub(crate) fn refresh(&self, refusal: &Rejection, options: &LeaseOptions) -> Option<(Rejection, bool)> {
         let most = |of: fn(&AgentInfo) -> u32| self.agents.iter().map(of).max().unwrap_or(0);
         let workers = |agent: &AgentInfo| agent.free_cores / u32::from(options.slots).max(1);

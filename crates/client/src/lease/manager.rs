@@ -103,7 +103,7 @@ impl ManagerConnection {
         Ok(self.ask(REQUEST_LIMIT, list).await?.leases)
     }
 
-    /// When an agent last joined a manager of this host; none: the manager is on another host, or does not run.
+    /// When an agent last joined a manager of this host; `None`: the manager is on another host, or does not run.
     pub(crate) fn last_joined(&self) -> Option<SystemTime> {
         let ManagerAddress::SameHost(socket) = &self.at else {
             return None;
@@ -272,8 +272,8 @@ pub(crate) fn site_of(options: &LeaseOptions) -> Result<Option<SiteAccess>, Erro
     })?)
 }
 
-/// Addresses of the manager that serves this batch job, with commas between them; empty if it is starting; none if the
-/// job has no platform of its own, or this is no job.
+/// Addresses of the manager that serves this batch job, with commas between them; empty if it is starting; `None` if
+/// the job has no platform of its own, or this is no job.
 pub fn job_managers() -> Result<Option<String>, Error> {
     let Some(folder) = JobFolder::in_use() else {
         return Ok(None);

@@ -34,8 +34,8 @@ fn label(path: &str, pid: u32) -> String {
     name + &end
 }
 
-/// Script or module that a Python interpreter runs, by its command line; none: it runs none, or this is no such
-/// interpreter.
+/// Script or module that a Python interpreter runs, by its command line; `None` if it runs neither, or if the program
+/// is no Python interpreter.
 fn script<'a>(arguments: &[&'a str]) -> Option<&'a str> {
     let (program, rest) = arguments.split_first()?;
     let program = Path::new(program).file_name()?.to_str()?;

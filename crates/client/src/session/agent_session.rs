@@ -69,7 +69,7 @@ pub(crate) struct AttachAnswer {
     /// Number of slots of each worker.
     pub(crate) slots: Vec<usize>,
     pub(crate) start: Box<StartPhases>,
-    /// The slots that the lease's holder lends to this client; none: this client is the holder.
+    /// The slots that the lease's holder lends to this client; `None`: this client is the holder.
     pub(crate) lent: Option<Vec<SlotPlace>>,
 }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub(crate) struct Death {
     pub(crate) kind: DeathKind,
-    /// Whether nothing of the worker runs any more, so that it never runs what it had not started. Known from the
-    /// agent, which reaps before it reports; a closed connection alone does not prove it.
+    /// Whether no thread or process of the worker runs any more, so that it never runs an invocation that it had not
+    /// started. Known from the agent, which reaps before it reports; a closed connection alone does not prove it.
     pub(crate) gone: bool,
 }
 

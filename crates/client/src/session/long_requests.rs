@@ -17,7 +17,7 @@ impl LongRequests {
         PendingRequest { of: self, sent }
     }
 
-    /// Time for which the oldest pending request has been pending; none: none is pending.
+    /// Time for which the oldest pending request has been pending; `None`: no request is pending.
     pub(super) fn oldest(&self) -> Option<Duration> {
         self.pending().front().map(Instant::elapsed)
     }

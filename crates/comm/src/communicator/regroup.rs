@@ -54,7 +54,7 @@ impl Communicator {
             meeting: &meeting,
         };
         let met = client::meet(&errand, began)?;
-        // Not earlier: a member that tries again after an error must come to the same meeting.
+        // The number does not rise earlier: a member that tries again after an error must come to the same meeting.
         self.rests.store(number.wrapping_add(1), Ordering::Release);
         let choice = options.choose_link(met.members.len() as Rank)?;
         Self::assemble((&options, choice), Arc::clone(&self.member.table), met, began, true)

@@ -81,7 +81,7 @@ impl EngineState {
 }
 
 impl Engine {
-    /// Receives a message that comes while this thread would poll anyway. None if there was none, or it is not small:
+    /// Receives a message that comes while this thread would poll anyway. `None` if there was none, or it is not small:
     /// it is then received in the usual way, and nothing was changed.
     pub(crate) fn receive_now(&self, context: u64, pattern: Pattern, into: &mut [u8]) -> Option<MessageStatus> {
         if self.patience.is_none() {

@@ -7,7 +7,7 @@ pub(super) const BEATS: u32 = SILENT_BEATS_MAX + 1;
 
 /// Silent beats of each member.
 pub(super) struct Pulse {
-    /// None: the member has said nothing so far, because it is not connected with all others yet.
+    /// `None`: the member has said nothing so far, because it is not connected with all others yet.
     silent: Vec<Option<u32>>,
 }
 
@@ -30,8 +30,8 @@ impl Pulse {
         silent >= SILENT_BEATS_MAX
     }
 
-    /// Resets the counts, because this process stood still: it has not read what others said meanwhile, so they are not
-    /// to blame.
+    /// Resets the counts because this process stood still: it has not read the others' messages meanwhile, so their
+    /// silence proves nothing.
     pub(super) fn reset(&mut self) {
         self.silent.iter_mut().flatten().for_each(|silent| *silent = 0);
     }

@@ -150,7 +150,7 @@ impl Matchmaker {
     }
 
     /// Records that a member which waits for the rest of a communicator holds these ranks to be lost; returns answers,
-    /// and the connections that they are for. None if it waits for no such meeting, or there are no such ranks.
+    /// and the connections that they are for. `None` if it waits for no such meeting, or there are no such ranks.
     pub(super) fn report_lost(
         &mut self,
         guest: ConnectionId,

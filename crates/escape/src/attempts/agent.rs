@@ -192,8 +192,8 @@ fn control_linger() -> AttemptResult {
         while full.write(&[0; 1 << 16]).is_ok() {}
         Ok::<_, StopReason>((full, unread))
     };
-    // Each with its other end, so that none of them is closed earlier. The close of the full end waits if it comes before the
-    // other's, so the second pair has the other order.
+    // Each end is sent with its other end, so that none of them is closed earlier. The close of the full end waits if
+    // it comes before that of the other end, so the second pair is sent in the other order.
     let (first, second) = (connection()?, connection()?);
     let ends = [&first.0, &first.1, &second.1, &second.0];
     let fds = ends.map(AsRawFd::as_raw_fd);

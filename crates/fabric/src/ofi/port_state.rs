@@ -335,7 +335,7 @@ impl PortState {
             why: endpoint.text(failure.code),
         };
         let Some(number) = self.operations.find(failure.context) else {
-            // An injected message has no context. If there is only one peer, it was sent to that one.
+            // An injected message has no context. If there is only one peer, the message was for that peer.
             let mut links = self.links.values();
             match (links.next(), links.next()) {
                 (Some(only), None) if failure.flags & ffi::FI_RECV == 0 => {

@@ -116,7 +116,7 @@ impl TestSetup {
         let mut left = attempts;
         while !left.is_empty() {
             let Some(heard) = self.run_in_machine(left).await? else {
-                // One of them got out.
+                // One of the attempts got out of the machine.
                 break;
             };
             for attempt in left {

@@ -41,7 +41,7 @@ const REST: Duration = Duration::from_secs(2);
 /// Observation of one worker on a shared core, for the balance of cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadSample<'a> {
-    /// What fairness sees of the worker.
+    /// Sample of the worker for fairness.
     pub worker: WorkerSample<'a>,
     /// The worker's lease.
     pub lease: LeaseId,

@@ -114,7 +114,7 @@ impl LeaseBook {
     /// leases that have expired first. If the step has a refusal, the event itself changed nothing.
     pub fn step(&mut self, event: BookEvent, now: Duration) -> BookStep {
         let mut step = BookStep::default();
-        // First, so that no event finds a lease active that is past its expiry.
+        // Expiries come first, so that no event finds a lease active after its expiry.
         self.expire(now, &mut step.actions);
         step.refusal = self.apply(event, now, &mut step.actions).err();
         self.note_drained(&mut step.actions);

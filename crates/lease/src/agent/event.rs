@@ -19,9 +19,9 @@ pub struct SessionId(pub u64);
 pub struct NodeOffer {
     /// The offered cores.
     pub cores: OfferedCores,
-    /// Offered memory, bytes; none: unchanged.
+    /// Offered memory, bytes; `None`: unchanged.
     pub memory_bytes: Option<u64>,
-    /// Offered GPUs; none: unchanged.
+    /// Offered GPUs; `None`: unchanged.
     pub gpus: Option<OfferedGpus>,
     /// End of the leases that hold something no longer offered; now or earlier: they end at once.
     pub until: Duration,
@@ -198,7 +198,7 @@ pub enum BookEvent {
     BeginJob {
         /// The job.
         job: JobId,
-        /// What it may use.
+        /// Resources that it may use.
         share: JobShare,
     },
     /// A batch job has ended, or never was there: what it could use is offered again.

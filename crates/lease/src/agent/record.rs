@@ -131,7 +131,7 @@ pub struct CoreLease {
     /// When the lease ends even if it is renewed, because its node is drained or no longer offers what the lease
     /// holds, or because it will have lasted long enough.
     pub cut: Option<Duration>,
-    /// When the lease has lasted as long as the node's operator allows; none: no such bound. Part of `cut`.
+    /// When the lease has lasted as long as the node's operator allows; `None`: no such bound. Part of `cut`.
     pub longest: Option<Duration>,
     /// When the lease ends even if it is renewed, because its cores, GPUs or memory are no longer offered while the
     /// rest of the node is. Part of `cut`.

@@ -133,7 +133,7 @@ impl Acquisition {
         }
     }
 
-    /// Time at which to call [`step`](Self::step) at the latest; none: only with an event.
+    /// Time at which [`step`](Self::step) must be called at the latest; `None`: it need only be called with an event.
     pub fn next_step(&self) -> Option<Duration> {
         match self.state {
             AcquisitionState::Waiting { until } => Some(until),

@@ -25,7 +25,7 @@ pub enum RenewalEvent {
     },
     /// The agent did not renew the lease, or did not answer in time.
     NotRenewed,
-    /// As `Tick` or `NotRenewed`, while a request is pending that may take long at the agent. An agent that works on
+    /// Like `Tick` or `NotRenewed`, but a request that may take long at the agent is pending. An agent that works on
     /// one request after the other renews the lease itself once each period.
     Pending {
         /// Time for which the oldest such request has been pending. If that is less than a period, the agent may not

@@ -61,7 +61,7 @@ pub struct AgentProfile {
     pub free_gpus: u32,
     /// Numbers of the offered GPUs.
     pub gpu_numbers: Vec<u32>,
-    /// Most that the agent can offer; none: it has not said.
+    /// Most that the agent can offer; `None`: it has not said.
     pub limits: Option<Arc<NodeLimits>>,
 }
 

@@ -35,9 +35,9 @@ pub enum NodeOrder {
 pub struct OfferWish {
     /// The cores to offer.
     pub cores: OfferedCores,
-    /// Memory to offer, bytes; none: what the agent finds.
+    /// Memory to offer, bytes; `None`: the amount that the agent finds.
     pub memory_bytes: Option<u64>,
-    /// GPUs to offer; none: what the agent says.
+    /// GPUs to offer; `None`: those that the agent offers by itself.
     pub gpus: Option<OfferedGpus>,
     /// Time at which leases end if they hold something that is no longer offered.
     pub by_ms: u64,
@@ -46,9 +46,9 @@ pub struct OfferWish {
 /// State of a node that an operator wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WishedState {
-    /// The node grants no leases, and those that are left end at this time; none: it grants leases.
+    /// The node grants no leases, and those that are left end at this time; `None`: it grants leases.
     pub drained_by_ms: Option<u64>,
-    /// The offer; none: as the node's own configuration says.
+    /// The offer; `None`: as the node's own configuration says.
     pub offer: Option<OfferWish>,
 }
 
@@ -117,8 +117,8 @@ impl NodeWish {
         }
     }
 
-    /// The wish once the node has carried it out; none: that changes nothing. A drained node has not shown whether
-    /// it can make the offer.
+    /// The wish once the node has carried it out; `None`: the wish does not change. A drained node has not shown
+    /// whether it can make the offer.
     pub(super) fn carried_out(&self) -> Option<Self> {
         let is_shown = self.state.drained_by_ms.is_none() && !self.earlier.is_empty();
         is_shown.then(|| Self {
@@ -127,7 +127,7 @@ impl NodeWish {
         })
     }
 
-    /// The wish once the node has rejected it: the state before. None: the node had carried it out before, in another
+    /// The wish once the node has rejected it: the state before. `None`: the node had carried it out before, in another
     /// run that had more.
     pub(super) fn rejected(&self) -> Option<Self> {
         let mut earlier = self.earlier.clone();

@@ -1,7 +1,7 @@
 //! Listings: collected from the agents at the time of the request, and merged.
 //!
-//! An agent that does not answer in time, or is silent already, is left out. Itself and its leases are still listed
-//! as it last reported them.
+//! An agent that does not answer in time, or is silent already, is left out. It and its leases are still listed as it
+//! last reported them.
 
 use crate::records::{CORES_MAX, agent_info, lease_info};
 use crate::state::ManagerState;

@@ -134,7 +134,7 @@ impl RequestIdentity {
 /// Connection and caller of an admitted request.
 struct Admission {
     connection: ConnectionPeer,
-    /// None if the operation is open to all peers.
+    /// `None` if the operation is open to all peers.
     caller: Option<Caller>,
 }
 

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hotlease_store::KeyRecord;
 use hotlease_wire::Rejection;
 
-/// Prefix of keys. It shows what a key is that is found in a file.
+/// Prefix of keys. If a key is found in a file, the prefix shows what it is.
 pub(super) const PREFIX: &str = "hlk_";
 const ID_DIGITS: usize = 16;
 const SECRET_BYTES: usize = 32;

@@ -74,7 +74,8 @@ async fn admit(state: &Arc<Shared>, request: Request, next: Next) -> Response {
     }
 }
 
-/// Identifies the caller and checks its operation; none if the operation is open to all peers. Errors end the request.
+/// Identifies the caller and checks its operation; `None` if the operation is open to all peers. Errors end the
+/// request.
 async fn identify(state: &Arc<Shared>, request: &Parts) -> Result<Option<Caller>, Problem> {
     let path = request.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
     let operation = path.and_then(|path| routes::operation(&request.method, path));

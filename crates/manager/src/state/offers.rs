@@ -22,7 +22,7 @@ pub(crate) type OfferKey = (String, LeaseId, u32);
 /// An offer, and how long it lasts.
 pub(crate) struct StoredOffer {
     pub(crate) offer: SlotOffer,
-    /// End by the manager's clock; none: the offer lasts as long as its lease.
+    /// End by the manager's clock; `None`: the offer lasts as long as its lease.
     pub(crate) until: Option<Duration>,
 }
 

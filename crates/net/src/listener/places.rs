@@ -43,7 +43,7 @@ impl<K: Eq + Hash + Clone> KeyedCounts<K> {
         self.most
     }
 
-    /// Counts one more under `key`; none if the limit is reached.
+    /// Counts one more under `key`; `None` if the limit is reached.
     pub(crate) fn count(&self, key: K) -> Option<CountGuard<K>> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let count = table.entry(key.clone()).or_default();

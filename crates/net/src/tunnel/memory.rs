@@ -24,7 +24,7 @@ pub(super) struct SealedMemory {
 }
 
 impl SealedMemory {
-    /// Wraps the memory; none if it could still change while it is sent.
+    /// Wraps the memory; `None` if it could still change while it is sent.
     pub fn of(fd: OwnedFd) -> Option<Self> {
         let seals = fcntl(&fd, FcntlArg::F_GET_SEALS).ok()?;
         if !SealFlag::from_bits_truncate(seals).contains(SEALED) {

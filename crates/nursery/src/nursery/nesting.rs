@@ -32,8 +32,8 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWNET;
 
-/// Begins to make a worker's sandbox within that of its zygote. Returns the helper, which waits to be killed; pid 1
-/// takes its place when it reports that it is prepared, with its own pidfd.
+/// Begins to make a worker's sandbox within that of its zygote. Returns the helper, which waits to be killed. When pid
+/// 1 reports that it is prepared, and sends its own pidfd, it takes the place of the helper.
 ///
 /// The zygote's code can see, and might stop, processes in its namespace. So no step here waits for them, and the
 /// nursery's end of the socket does not block. `user`: user and group of the zygote's sandbox on the host.

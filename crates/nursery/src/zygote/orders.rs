@@ -134,7 +134,7 @@ impl Orders {
             0 => {}
             _ => leave(0),
         }
-        // Without namespaces of its own it has gained no capabilities by joining them.
+        // A fork that has joined no namespaces has gained no capabilities by joining.
         let has_joined = !namespaces.is_empty();
         drop(namespaces);
         also.clear();

@@ -102,7 +102,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts jobs in order; then those behind the first that does not fit which do not delay it.
+    /// Starts jobs in order until one does not fit; then starts jobs behind that one if they do not delay it.
     fn start(&mut self, now: Micros) {
         let first = loop {
             match self.queue.front().copied() {

@@ -15,7 +15,7 @@ use super::periods::Period;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-/// What a policy does with idle periods.
+/// Use of idle periods by a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub idle: Micros,
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub loads: Vec<Load>,
 }
 
-/// What tasks of one length do with the offered time.
+/// Use of the offered time by tasks of one length.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Load {
     pub task: Micros,

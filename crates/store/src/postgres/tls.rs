@@ -18,7 +18,7 @@ use tokio_rustls::client;
 
 /// Files of the client's side of TLS.
 pub(super) struct ClientFiles {
-    /// Authorities to trust; none: those of the system.
+    /// Authorities to trust; `None`: those of the system.
     pub authority: Option<PathBuf>,
     /// Certificate of this client, with its chain.
     pub certificate: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub(super) struct ClientFiles {
     pub key: Option<PathBuf>,
 }
 
-/// What makes TLS of a connection.
+/// Configuration by which a connection becomes a TLS connection.
 #[derive(Clone)]
 pub(super) struct Tls(Arc<ClientConfig>);
 

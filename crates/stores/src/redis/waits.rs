@@ -179,7 +179,7 @@ impl RedisWaits {
             for (key, _) in any {
                 blocks.arg(key);
             }
-            // The bell is last, so heads that are there come before it.
+            // The bell is the last key, so `BLPOP` returns heads that are there before it.
             blocks.arg(&self.bell).arg(0);
         }
         lock(&self.state).is_blocked = true;

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A member that waits with others for the rest of a communicator, and learns meanwhile that more members are lost,
-//! reports that by [`JoinQuestion::Lost`] on the same connection. If the answer is on its way already, it is the one that
-//! counts: a member that asked again, on another connection, would come too late for a meeting that it belongs to.
+//! reports that by [`JoinQuestion::Lost`] on the same connection. An answer that is on its way already counts all the
+//! same: a member that asked again, on another connection, would come too late for a meeting that it belongs to.
 //!
 //! [`JoinQuestion::Relay`] is asked on a connection of its own by both members of a pair. When both have asked, each gets
 //! [`JoinAnswer::Relayed`], and from then on bytes that one of them sends come out at the other unchanged.

@@ -13,7 +13,7 @@ pub const NAME_BYTES_MAX: usize = 256;
 /// Highest number of a core.
 pub const CORE_MAX: u32 = 65_535;
 
-/// What a job may use of a node.
+/// Resources of a node that a job may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobShare {
     /// All of it.
@@ -88,9 +88,9 @@ pub struct BatchJob {
     pub sharing: JobSharing,
     /// Numbers of the GPUs of this node that the batch system names as its own; `None`: it says nothing of GPUs.
     pub gpus: Option<BTreeSet<u32>>,
-    /// Name that its control group may have, where that is not its number.
+    /// Other name that its control group may have, if not its number.
     pub group: String,
-    /// What it may use of this node.
+    /// Resources of this node that it may use.
     pub share: JobShare,
 }
 
@@ -195,7 +195,7 @@ pub enum NodeAnswer {
         /// Number of leases that ended for it.
         leases: u32,
     },
-    /// What the job had is offered again, as far as no other job has it.
+    /// The resources of the job are offered again, except those that another job has.
     Retaken,
     /// Jobs of the node, and the site's policy.
     Shown(NodeJobs),

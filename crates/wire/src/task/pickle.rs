@@ -42,9 +42,10 @@ const KEY_VALUES_MAX: u32 = 10_000;
 /// Limits of the values that the hashes of all keys visit: for each byte of the pickle, and beyond that.
 const HASHED_PER_BYTE_MAX: u64 = 64;
 const HASHED_MAX: u64 = 1_000_000;
-/// Most frail objects that are in each other, one directly in the other.
+/// Most frail objects that may be nested directly in each other.
 const FRAIL_HEIGHT_MAX: u16 = 200;
-/// Most frail objects that get another one while they are in one themselves, as in a cycle: each may double the height.
+/// Most times that a frail object may be put into a frail object that is itself in another one, as in a cycle: each
+/// time may double the height.
 const FRAIL_LATE_MAX: u16 = 20;
 
 /// Reason why a pickle is refused. `E`: the receiver's reason to refuse a name.
@@ -74,7 +75,7 @@ struct Check<'a> {
     predictable: u64,
     /// Whether a dict got a special key when it was in a tuple.
     is_late_special: bool,
-    /// Number of frail objects that got another one when they were in one.
+    /// Number of times that a frail object was put into a frail object that was itself in another one.
     late_links: u16,
 }
 

@@ -63,7 +63,7 @@ pub struct Arguments {
     pub output_in_ring: bool,
     /// First address of the guard page behind the output's ring entry or buffer.
     pub guard: u64,
-    /// Parts that have to be fetched or stored. In a box, so that other calls carry one word of it.
+    /// Parts that have to be fetched or stored. Boxed, so that it adds only one word to calls without such parts.
     pub remote: Option<Box<RemoteArguments>>,
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[pyclass(module = "hotlease._core", frozen)]
 pub struct SettledFunction(Py<PyAny>, Arc<Target>);
 
-/// Describes a function for many calls; None if each call has to describe it.
+/// Describes a function for many calls; `None` if each call has to describe it.
 #[pyfunction]
 pub fn _settle(client: &Bound<'_, Client>, function: &Bound<'_, PyAny>) -> PyResult<Option<SettledFunction>> {
     let opened = client.get().opened()?;

@@ -455,7 +455,7 @@ impl ExecutorCore {
                 self.end_waiting(state);
                 self.prepare(state, at);
             }
-            // Without its worker: the next task makes it look for one again.
+            // The pipeline has no worker now; the next task makes it look for one again.
             Ok(false) => state.lanes[at].pipeline = Some(pipeline),
             Err(error) => {
                 state.lanes[at].is_dead = true;

@@ -140,7 +140,7 @@ impl ExecutorCore {
         false
     }
 
-    /// Makes a promise for a foreign future, which `end_foreign` resolves; none if there are too many tasks.
+    /// Makes a promise for a foreign future, which `end_foreign` resolves; `None` if there are too many tasks.
     pub fn promise(&self) -> Option<TaskId> {
         self.state().graph.flow.promise(0).ok()
     }

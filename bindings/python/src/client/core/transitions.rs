@@ -195,7 +195,7 @@ impl ExecutorCore {
         let mut guard = self.state();
         let state = &mut *guard;
         let mut cancelled = Vec::new();
-        // First all of them, so that none fails because of another one.
+        // Cancels all of them before any is finished, so that none fails because of another one.
         for (task, cell, target) in self.planned(state) {
             if let Cancellation::Done(CancelNotices { is_watched, .. }) = cell.cancel() {
                 cancelled.push((cell, is_watched, Some(task), target));

@@ -44,7 +44,7 @@ impl CheckpointFile {
     }
 
     /// Writes results and flushes them to the kernel; syncs them to the disk if it is the `last` time. `unwritten`
-    /// gives the results to write; none: nothing is to be written. It is called if there is a file.
+    /// gives the results to write; `None`: nothing is to be written. It is called if there is a file.
     pub fn write(&self, last: bool, unwritten: impl FnOnce() -> Option<Unwritten>) {
         let mut file = locked(&self.file);
         let Some(checkpoint) = &mut *file else { return };

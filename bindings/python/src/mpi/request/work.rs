@@ -22,9 +22,9 @@ pub enum RequestOperation {
     },
     /// Operations that are reported as one, when all have ended.
     Several {
-        /// Those that have not ended.
+        /// Operations that have not ended.
         rest: Vec<RequestOperation>,
-        /// First failure of those that have.
+        /// First failure of the operations that have ended.
         failed: Option<OperationError>,
         /// Copies of elements with gaps that are received into, to be unpacked at the end.
         blocks: Vec<Py<BufferBytes>>,
@@ -98,7 +98,7 @@ impl RequestOperation {
         }
     }
 
-    /// Watch on the end; None: it has ended.
+    /// Watch on the end; `None`: it has ended.
     pub fn watch(&self) -> Option<Watch> {
         match self {
             Self::Works { first, last } => Some(first.as_ref().unwrap_or(last).watch()),
@@ -108,7 +108,8 @@ impl RequestOperation {
         }
     }
 
-    /// Cancels the operation, if that is possible. Several that are reported as one are a collective, which nothing cancels.
+    /// Cancels the operation, if that is possible. Several operations that are reported as one are a collective, which
+    /// cannot be cancelled.
     pub fn cancel(&mut self) {
         match self {
             Self::Works { first, last } => {

@@ -141,7 +141,7 @@ async fn body_of(
         )
     })?;
     let bytes = read.to_bytes();
-    // Other forms than a digest give nothing to compare it with.
+    // If the text is no digest, there is nothing to compare the body with.
     let is_digest = payload.text().len() == 64;
     if is_digest && !payload.text().eq_ignore_ascii_case(&digest(&bytes)) {
         return Err(Fault::new(

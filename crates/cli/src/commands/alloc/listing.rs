@@ -115,7 +115,7 @@ impl QueueRow {
         }
     }
 
-    /// What stands in the way of a submission.
+    /// Reason why nothing is submitted; `-`: there is none.
     fn why_text(&self) -> String {
         match (self.served, self.why.is_empty()) {
             (false, _) => "no allocator runs: start `hotlease alloc serve`".into(),

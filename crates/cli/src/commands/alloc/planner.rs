@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 const PAUSE_MS: (u64, u64) = (15_000, 30 * 60_000);
 /// Time for which nodes of a running job count as on their way: then its agents have registered.
 const STARTING_MS: u64 = 15_000;
-/// Time after which a job that runs shows that its queue works.
+/// Time for which a job must have run to show that its queue works.
 const SOUND_MS: u64 = 60_000;
 /// Jobs of each queue that are remembered after their end.
 const ENDED_MAX: usize = 20;
@@ -55,8 +55,8 @@ pub(super) struct SubmitError {
 }
 
 impl Queue {
-    /// Places clients on nodes of this queue. Returns for each client the number of nodes that must be there before all of
-    /// it is served; none: nodes of this queue never serve it.
+    /// Places clients on nodes of this queue. Returns for each client the number of nodes that must be there before all
+    /// of it is served; `None`: nodes of this queue never serve it.
     fn place(&self, clients: &[ClientDemand]) -> Vec<Option<usize>> {
         let mut free: Vec<u32> = Vec::new();
         let place = |client: &ClientDemand| {
@@ -194,7 +194,7 @@ impl AllocatorState {
             if nodes <= most {
                 break;
             }
-            // One that is being submitted has no number yet: next time.
+            // A job that is being submitted has no number yet: it is cancelled the next time.
             if let Some(cancel) = AllocatorAction::cancel(job) {
                 nodes -= job.nodes;
                 cancelled.push(cancel);

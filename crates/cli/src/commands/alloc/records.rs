@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What an allocator knows; kept in a file.
+/// State of an allocator; kept in a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AllocatorState {
     /// Queues by name.
@@ -36,11 +36,11 @@ pub(super) struct Queue {
     pub time_s: u64,
     /// Time without a lease after which an agent ends, seconds.
     pub idle_s: u64,
-    /// Cores of each node; none: whole nodes.
+    /// Cores of each node; `None`: whole nodes.
     pub cores: Option<u32>,
     /// GPUs of each node.
     pub gpus: u32,
-    /// What the agents are told.
+    /// Settings of the agents.
     pub agents: AgentSetup,
     /// Further arguments of the command that submits a job.
     pub submit_args: Vec<String>,
@@ -50,7 +50,7 @@ pub(super) struct Queue {
     pub unneeded_since_ms: Option<u64>,
 }
 
-/// What the agents of a queue are told.
+/// Settings of the agents of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AgentSetup {
     /// The program `hotlease`.
@@ -166,7 +166,7 @@ pub(super) struct ListedJob {
     pub number: String,
     /// Its name.
     pub name: String,
-    /// Where it stands; none: the batch system has a word for it that is not known.
+    /// Where it stands; `None`: the batch system has a word for it that is not known.
     pub phase: Option<JobPhase>,
     /// Reason for that.
     pub reason: String,

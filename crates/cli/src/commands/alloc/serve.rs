@@ -97,7 +97,7 @@ struct Allocator {
 }
 
 impl Allocator {
-    /// Clients that wait; none if the manager does not answer.
+    /// Clients that wait; `None` if the manager does not answer.
     fn clients(&mut self) -> Option<Vec<ClientDemand>> {
         let listed = self.waiting();
         let is_away = listed.is_err();

@@ -16,7 +16,7 @@ struct AccountLine {
     leases: u64,
     invocations: u64,
     leased_core_hours: f64,
-    /// None: Slurm has no figure.
+    /// `None`: Slurm has no figure.
     slurm_core_hours: Option<f64>,
     cost: String,
     currency: String,

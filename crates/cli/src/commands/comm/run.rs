@@ -101,7 +101,7 @@ fn command(args: &RunArgs, rank: u32, rendezvous: SocketAddr, secret: &str) -> C
 /// Members that were started.
 #[derive(Default)]
 struct MemberProcesses {
-    /// Process groups by rank; None: the member has ended.
+    /// Process groups by rank; `None`: the member has ended.
     groups: Vec<Option<Pid>>,
     ends: JoinSet<(u32, io::Result<ExitStatus>)>,
     outputs: JoinSet<()>,

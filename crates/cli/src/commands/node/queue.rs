@@ -43,7 +43,7 @@ pub(super) fn running_jobs() -> anyhow::Result<Option<JobList>> {
     };
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let (done, read) = mpsc::channel();
-    // Also a squeue that writes much and one that hangs are left behind after the limit.
+    // A thread of its own reads, so that a squeue that writes very much or hangs is left behind after the limit.
     thread::spawn(move || done.send((text_of(output), text_of(errors))));
     let read = read.recv_timeout(LIMIT);
     // In error: it has ended.

@@ -93,7 +93,7 @@ fn runs_already(dir: &RuntimeDir) -> anyhow::Error {
     CommandError::RunsAlready { dir, pid }.into()
 }
 
-/// Reads the report from the pipe; none if it does not arrive in time, or cannot be read.
+/// Reads the report from the pipe; `None` if it does not arrive in time, or cannot be read.
 fn report_of(pipe: ChildStdout) -> Option<StartReport> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

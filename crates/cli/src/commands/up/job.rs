@@ -130,7 +130,7 @@ async fn run(task: &JobTask, folder: JobFolder, args: UpArgs, output: &mut Print
     ended
 }
 
-/// What a task runs. The parts end in this order.
+/// Parts that a task runs. They end in the order of the fields.
 struct JobService {
     agent: Agent,
     manager: Option<Manager>,

@@ -35,7 +35,7 @@ pub(super) enum Approach {
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) to: SocketAddr,
-    /// Time to begin; none: it has begun.
+    /// Time to begin; `None`: it has begun.
     pub(super) at: Option<Instant>,
     pause: Duration,
     patience: Duration,

@@ -26,7 +26,7 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 pub(super) struct MemberHandshake {
     pub(super) stream: TcpStream,
     pub(super) way: Approach,
-    /// Rank of the other member; none: the peer has not said which it is.
+    /// Rank of the other member; `None`: the peer has not said which it is.
     pub(super) with: Option<Rank>,
     pub(super) until: Instant,
     stage: MemberHandshakeStage,
@@ -404,7 +404,7 @@ impl MeshPlan<'_> {
     }
 }
 
-/// Whether the peer knocks; none: too few bytes have come to tell.
+/// Whether the peer knocks; `None`: too few bytes have come to tell.
 fn detect_knock(got: &[u8]) -> Option<bool> {
     let greeting = got.first_chunk::<{ Greeting::BYTES }>()?;
     let greeting = Greeting::decode(greeting);

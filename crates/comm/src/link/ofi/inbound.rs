@@ -8,7 +8,7 @@ use hotlease_wire::comm::frame::MemberFrame;
 
 /// Body that goes on in the next message.
 struct OfiPartialBody {
-    /// None: the body is discarded.
+    /// `None`: the body is discarded.
     into: Option<Piece>,
     at: usize,
     total: usize,

@@ -14,7 +14,7 @@ const LAST_TURNS: u32 = 256;
 
 /// Body that is being received.
 struct LanePartialBody {
-    /// None: the body is discarded.
+    /// `None`: the body is discarded.
     into: Option<Piece>,
     at: u64,
     total: u64,

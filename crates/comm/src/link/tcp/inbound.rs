@@ -32,7 +32,7 @@ pub(super) struct ReadState {
 
 /// Body that is being received.
 struct TcpBody {
-    /// None: the body is discarded.
+    /// `None`: the body is discarded.
     into: Option<Piece>,
     at: usize,
     total: usize,
@@ -284,7 +284,7 @@ fn fill(stream: &mut TcpStream, buffer: &mut [u8], end: &mut usize) -> (io::Resu
     (got, room)
 }
 
-/// Number of bytes read; none if there is nothing to read now.
+/// Number of bytes read; `None` if there is nothing to read now.
 fn read_length(got: io::Result<usize>) -> Result<Option<usize>, Loss> {
     match got {
         Ok(0) => Err(Loss::Closed),

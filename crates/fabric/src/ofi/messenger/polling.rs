@@ -157,7 +157,7 @@ impl Messenger {
             }
             None => {}
         }
-        // Without room now they are posted by a later poll.
+        // Receives for which there is no room now are posted by a later poll.
         if let Err(error) = self.post_receives() {
             self.fail_all(&error);
         }

@@ -48,7 +48,8 @@ pub(super) enum StartKind {
     Warm,
     /// A worker that was forked from a zygote, with its imports done.
     Zygote,
-    /// Only a zygote with its imports done: another lease has taken the worker that waited.
+    /// A worker that had to be forked first, from a zygote with its imports done: another lease had taken the waiting
+    /// worker.
     Fork,
 }
 

@@ -62,7 +62,7 @@ pub(super) struct PendingOrder {
 pub(super) struct GivenUpOrder {
     order: PendingOrder,
     why: Rejection,
-    /// The state before, as an order; none: the node needs no order.
+    /// The state before, as an order; `None`: the node needs no order.
     fallback: Option<PendingOrder>,
 }
 
@@ -202,7 +202,8 @@ impl Cluster {
         );
     }
 
-    /// Answers an order that was given before: as soon as the first one is answered, or else as it stands now.
+    /// Answers a repeated order: together with the first order if that is still unanswered, or else at once with the
+    /// present state.
     fn repeat_answer(&mut self, request: RequestId, agent: AgentId, number: u64, actions: &mut Vec<ClusterAction>) {
         match self.order_requests.get_mut(&(agent, number)) {
             Some(waiting) if waiting.len() < WAITING_MAX => waiting.push(request),

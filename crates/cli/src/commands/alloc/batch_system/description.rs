@@ -58,7 +58,7 @@ pub(in crate::commands::alloc) struct SubmitCommand {
     /// Last words.
     #[serde(default = "script_alone", deserialize_with = "words_of_job")]
     pub script: Vec<String>,
-    /// Most nodes of a job; none: no limit.
+    /// Most nodes of a job; `None`: no limit.
     pub nodes_max: Option<u32>,
     /// How its output gives the job's id.
     pub id: Pattern,
@@ -72,7 +72,7 @@ pub(in crate::commands::alloc) struct StateCommand {
     pub command: Vec<String>,
     /// Form of its complaint if there is no job.
     pub none: Option<Pattern>,
-    /// Form of the first line of each job; none: each line is a job.
+    /// Form of the first line of each job; `None`: each line is a job.
     #[serde(default, deserialize_with = "line")]
     pub record: Option<Regex>,
     pub id: Pattern,
@@ -125,7 +125,7 @@ pub(in crate::commands::alloc) enum StateMeaning {
 }
 
 impl StateMeaning {
-    /// Phase of a job in this state; none: the exit status decides.
+    /// Phase of a job in this state; `None`: the exit status decides.
     pub(super) fn phase(self) -> Option<JobPhase> {
         Some(match self {
             Self::Pending => JobPhase::Pending,

@@ -69,7 +69,7 @@ enum OwnerLife {
     Unknown,
 }
 
-/// When a process of this node started, clock ticks since boot; none if it does not run.
+/// When a process of this node started, clock ticks since boot; `None` if it does not run.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
@@ -91,7 +91,7 @@ impl FolderOwner {
         }
     }
 
-    /// Reads who made a folder; none if it does not say so yet.
+    /// Reads who made a folder; `None` if it does not say so yet.
     fn read(folder: &JobFolder) -> Option<Self> {
         serde_json::from_slice(&fs::read(folder.join(OWNER)).ok()?).ok()
     }

@@ -104,7 +104,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// The job's managers, and the agents that they know; none if none serves.
+/// The job's managers, and the agents that they know; `None` if no manager serves.
 fn agents(folder: &JobFolder) -> Option<(String, Vec<AgentInfo>)> {
     let site = folder.site().ok()??;
     let mut platform = Platform::of_site(&site).ok()?;

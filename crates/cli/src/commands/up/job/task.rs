@@ -35,7 +35,7 @@ pub(in crate::commands::up) struct JobTask {
 }
 
 impl JobTask {
-    /// The task that this process is; none if it is none.
+    /// The task of a job that runs this process; `None` if no task does.
     pub(super) fn of_environment() -> Option<Self> {
         Self::of_variables(|name| std::env::var(name).ok())
     }
