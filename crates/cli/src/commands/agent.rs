@@ -53,10 +53,10 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantity::parse_notice)]
     drain_within: Duration,
     /// Folder in which `hotlease-node` keeps a file for each batch job that runs on this node, such as /run/hotlease-jobs:
-    /// the agent offers nothing of what they have, from its start on
+    /// from its start on, the agent offers nothing that these jobs have
     #[arg(long, value_name = "DIR")]
     batch_jobs: Option<PathBuf>,
-    /// The site's policy: which of these jobs have company. Leases may use what a job with company leaves of the node
+    /// The site's policy: which of these jobs have company, that is, leases that use what the job leaves of the node
     /// (see `hotlease node policy check`). The agent reads it again when it changes [default: idle nodes only]
     #[arg(long, value_name = "FILE", requires = "batch_jobs")]
     batch_policy: Option<PathBuf>,

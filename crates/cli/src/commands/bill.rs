@@ -15,16 +15,16 @@ use serde::Serialize;
 
 /// Show usage and its cost
 ///
-/// The cost is `Ca*ta + Cc*tc + Ch*th`: the time that slots were allocated, computed and polled, and the memory
-/// that was held, at the manager's prices (`hotlease manager --tariff FILE`). Times are cut to whole hours. With
-/// `--json`, prints one object per row: tenant, job, lease, agent, boot, label, leases, usage {allocated_ns,
-/// hot_ns, compute_ns, invocations}, memory_mib_ms, allocated_cost, computing_cost, hot_cost, memory_cost, cost
-/// (text, nine decimals), currency, function, library.
+/// The cost is `Ca*ta + Cc*tc + Ch*th + Cm*memory*time`: the time that slots were allocated, computed and polled, and
+/// the memory that was held, at the manager's prices (`hotlease manager --tariff FILE`). Ranges are widened to whole
+/// hours. With `--json`, prints one object per row: tenant, job, lease, agent, boot, label, leases, usage
+/// {allocated_ns, hot_ns, compute_ns, invocations}, memory_mib_ms, allocated_cost, computing_cost, hot_cost,
+/// memory_cost, cost (text, nine decimals), currency, function, library.
 ///
-/// Rows by function divide only the computing time: slots are allocated, and poll, for a lease, whichever function
-/// is called next. Allocated and polled time, and computing of calls that were refused or cut off by a crash of the
-/// node, are in a row without a function, so that all rows together add up to the tenants' cost. The 64 functions
-/// of a lease that were called first have rows of their own; all others share one row "(others)".
+/// Rows by function divide only the computing time: slots are allocated to a lease, and poll before it is known
+/// which function will be called. Allocated and polled time, and computing of calls that were refused or cut off by a
+/// crash of the node, are in a row without a function, so that all rows together add up to the tenants' cost. The 64
+/// functions of a lease that were called first have rows of their own; all others share one row "(others)".
 ///
 /// Rows by account are those by tenant, for sites that name a tenant after each account of Slurm: beside the core-hours
 /// that were leased they show those of the account's jobs, as `sreport` says. With `--json`: account, leases,

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 ///
 /// The bearer of a key acts for the key's tenant. A manager on another host accepts keys with `hotlease manager
 /// --without-certificate`. With `--json`, prints an object for each key: id, tenant, role, label, created_ms,
-/// expires_ms, revoked_ms, used_ms (0: never), state; `add` also prints file, or else secret.
+/// expires_ms, revoked_ms, used_ms (0: never), state; `add` also prints file, or secret without `--out`.
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
     #[command(subcommand)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Bounds of the leases that an agent grants.
 #[derive(Debug, Clone, Args)]
 pub(super) struct BoundArgs {
-    /// Longest time to live of a lease, and so between two renewals, such as 10s; who asks for more gets this
+    /// Longest time to live of a lease, and so between two renewals, such as 10s; a request for more gets this
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     lease_ttl: Option<Duration>,
     /// Longest duration of a lease, however often it is renewed, such as 12h; then it ends, and its client may ask for

@@ -14,9 +14,9 @@ const JOB_END: &str = "SLURM_JOB_END_TIME";
 /// When an agent ends.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct LifetimeArgs {
-    /// When the node is taken away, such as the end of a batch job: no lease and no renewal lasts that long, none is
-    /// granted shortly before, and the agent has stopped by then. A time from now like 1h, a time like
-    /// 2026-11-30T18:00:00Z, seconds since 1970 like @1796061600, or `job`: the end of this Slurm job by
+    /// When the node is taken away, such as the end of a batch job: no lease lasts beyond it, however
+    /// often it is renewed, none is granted shortly before, and the agent has stopped by then. A time from now like 1h,
+    /// a time like 2026-11-30T18:00:00Z, seconds since 1970 like @1796061600, or `job`: the end of this Slurm job by
     /// $SLURM_JOB_END_TIME
     #[arg(long, value_name = "TIME")]
     until: Option<EndTime>,
