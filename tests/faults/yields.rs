@@ -61,7 +61,7 @@ const MOMENTS: [Moment; 5] = [
     Moment::Saving,
 ];
 
-/// What the clients have in common.
+/// Data that the clients have in common.
 struct Crowd {
     tally: Tally,
     options: LeaseOptions,
@@ -119,7 +119,7 @@ impl CallRecord {
     }
 }
 
-/// What a client has seen.
+/// Observations of a client.
 #[derive(Default)]
 struct Account {
     calls: Vec<CallRecord>,

@@ -12,7 +12,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most agents that read from one agent: the manager keeps to it.
+/// Largest number of agents that read from one agent: the manager keeps to it.
 const FAN_OUT: usize = 2;
 const BYTES: usize = 8 << 20;
 /// Rate in megabits a second: a copy takes two thirds of a second, however fast the processors are.

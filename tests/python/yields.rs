@@ -62,7 +62,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What a client has seen: calls that were answered, calls that a job has interrupted, and starts that it has.
+/// Observations of a client: calls that were answered, calls that a job has interrupted, and starts that it has.
 #[derive(Debug, Default)]
 struct Account {
     answered: u32,

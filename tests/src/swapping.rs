@@ -63,7 +63,7 @@ impl Swapping {
             .collect()
     }
 
-    /// What the manager says of a lease's state, and how long restoring it took.
+    /// Description of a lease's state by the manager, and the time that restoring it took.
     ///
     /// # Panics
     /// If the manager does not know the lease.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Most memory that a peer can be asked for.
+/// Largest amount of memory that a peer can be asked for.
 const MEMORY_BYTES_MAX: u64 = 1 << 32;
 const TEXT_BYTES_MAX: usize = 4096;
 

@@ -50,7 +50,7 @@ pub struct AgentNetwork {
     pub managers: Vec<Address>,
     /// Tenants whose code may run on this node (default: the tenant in the certificate, if there is one).
     pub tenants: Vec<String>,
-    /// What several tenants may share here (default: nothing; an agent whose tenants would share it does not start).
+    /// Resources that several tenants may share here (default: none; an agent whose tenants would share some does not start).
     pub shared: SharedByTenants,
     /// Limits on what strangers and peers may occupy of the port.
     pub limits: Limits,
@@ -107,7 +107,7 @@ pub struct AgentConfig {
     /// this many in each other kind. Default: as many as leases are likely to need, judged by past leases; at first, in
     /// the default kind, as many as cores are offered, unless they are virtual machines.
     pub pool: Option<usize>,
-    /// Most interpreters that wait for the next leases of the same kind, but never more than cores are offered
+    /// Largest number of interpreters that wait for the next leases of the same kind, but never more than cores are offered
     /// (default: 0, because they run a tenant's code without being billed; `hotlease up`, where all tenants are the
     /// same user: 16).
     pub spares: usize,
@@ -128,7 +128,7 @@ pub struct AgentConfig {
     /// Time for which a worker of a lease may be stopped by a signal before it is killed and replaced (default: 10 s; 100
     /// ms to 24 h).
     pub stopped_limit: Duration,
-    /// Most cores that one tenant may hold by leases that clients ask the agent for directly; `None`: only managers may
+    /// Largest number of cores that one tenant may hold by leases that clients ask the agent for directly; `None`: only managers may
     /// ask, because only they know quotas (default: `None`).
     pub direct: Option<u32>,
     /// Time after which the key of lease tokens is replaced (default: 24 h; at least 1 s).

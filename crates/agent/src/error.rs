@@ -58,7 +58,7 @@ pub enum AgentError {
     Policy {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: String,
     },
     /// A setting is invalid.

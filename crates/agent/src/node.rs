@@ -48,7 +48,7 @@ use tokio::time::{sleep, timeout_at};
 
 /// Time for which a grant waits for leases that are ending; their workers are being killed, which takes milliseconds.
 const FREEING_LIMIT: Duration = Duration::from_millis(250);
-/// Most totals of ended leases that are kept for a manager that does not answer.
+/// Largest number of totals of ended leases that are kept for a manager that does not answer.
 const OWED_MAX: usize = 16 * 1024;
 /// Time for which data that has arrived at a socket may still be unread.
 const UNREAD_LIMIT: Duration = Duration::from_millis(2);

@@ -94,7 +94,7 @@ impl OutputSink<'_> {
     }
 }
 
-/// What to invoke, in terms that hold on every channel of an invoker.
+/// Function to invoke, in terms that are valid on every channel of an invoker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallTarget {
     /// Index among the code's functions.

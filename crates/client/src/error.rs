@@ -134,7 +134,7 @@ pub enum Error {
     TooManyParts {
         /// Number of parts.
         parts: usize,
-        /// Most parts, given the size of ring entries.
+        /// Largest number of parts, given the size of ring entries.
         limit: usize,
     },
     /// Invocations in flight use all the memory that may be registered with the worker at a time.
@@ -187,7 +187,7 @@ pub enum Error {
     /// No remaining party can report how the invocation ended.
     #[error("the outcome is unknown: {why}{}", advice(RunCertainty::Unknown))]
     OutcomeUnknown {
-        /// What happened.
+        /// Description of the event.
         why: String,
     },
     /// The invocation ran past its deadline.

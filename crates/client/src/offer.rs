@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// First bytes of an invitation's text.
 const PREFIX: &str = "hotlease-slots:";
-/// Most bytes of an invitation's text; it holds a token, two addresses and some names.
+/// Largest number of bytes of an invitation's text; it holds a token, two addresses and some names.
 const TEXT_BYTES_MAX: usize = 4096;
 
 /// Everything that a peer needs to use lent slots: their addresses, and the token. Its text ([`fmt::Display`],

@@ -62,7 +62,7 @@ pub enum Completion {
     Sleep,
 }
 
-/// What to lease and how to use it. All fields have defaults:
+/// Resources to lease, and how to use them. All fields have defaults:
 ///
 /// ```
 /// use hotlease_client::LeaseOptions;

@@ -125,7 +125,7 @@ pub struct SimulationResult {
     pub rounds_max: usize,
 }
 
-/// Most rounds, of all ranks together, that are in memory at a time: about 200 MB.
+/// Largest number of rounds, of all ranks together, that are in memory at a time: about 200 MB.
 const ROUNDS_AT_ONCE: usize = 2_000_000;
 
 /// Runs the schedules of all ranks on a model; an element has `element` bytes.

@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use stored::StoreState;
 
-/// Most operations of each kind that may be pending at a time.
+/// Largest number of operations of each kind that may be pending at a time.
 pub(crate) const PENDING_MAX: usize = 1 << 20;
 
 /// Description of a received message.

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most threads that close descriptors. If all of them wait, further descriptors stay open until one is free.
+/// Largest number of threads that close descriptors. If all of them wait, further descriptors stay open until one is free.
 const THREADS_MAX: usize = 32;
 const STACK_BYTES: usize = 64 << 10;
 

@@ -101,9 +101,9 @@ pub use providers::{Provider, providers};
 pub use ring::{NearEnd, OfiRing};
 pub use transfer::{Registration, TransferSpans};
 
-/// Most channels of one port; a power of two.
+/// Largest number of channels of one port; a power of two.
 pub const CHANNELS_MAX: usize = 1024;
-/// Most peers of one port.
+/// Largest number of peers of one port.
 pub const PEERS_MAX: usize = 1024;
-/// Most registrations of one port.
+/// Largest number of registrations of one port.
 pub const REGISTRATIONS_MAX: usize = 8192;

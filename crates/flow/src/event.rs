@@ -6,15 +6,15 @@ use crate::id::{MemoKey, TaskId, WorkerIndex};
 /// grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowLimits {
-    /// Most tasks that have not ended.
+    /// Largest number of tasks that have not ended.
     pub pending_max: u32,
-    /// Most tasks that are known: the pending ones, and ended ones whose result is still held.
+    /// Largest number of tasks that are known: the pending ones, and ended ones whose result is still held.
     pub tasks_max: u32,
-    /// Most inputs of all tasks together.
+    /// Largest number of inputs of all tasks together.
     pub inputs_max: u32,
-    /// Most finished computations that are remembered by their key; the least recently used is forgotten.
+    /// Largest number of finished computations that are remembered by their key; the least recently used is forgotten.
     pub memo_max: u32,
-    /// Most bytes of the results of remembered computations.
+    /// Largest number of bytes of the results of remembered computations.
     pub memo_bytes_max: u64,
     /// Number of worker deaths after which a task is not tried again, even an idempotent one.
     pub deaths_max: u8,
@@ -136,7 +136,7 @@ pub enum SubmitError<P> {
     TooManyInputs {
         /// Number of its inputs.
         inputs: usize,
-        /// Most inputs of all tasks together.
+        /// Largest number of inputs of all tasks together.
         limit: u32,
         /// The submitted payload.
         payload: P,
@@ -207,7 +207,7 @@ pub enum FlowEvent<R, E> {
     WorkerUp {
         /// The worker.
         worker: WorkerIndex,
-        /// Most tasks that the worker may have at a time, up to [`CREDITS_MAX`](crate::CREDITS_MAX).
+        /// Largest number of tasks that the worker may have at a time, up to [`CREDITS_MAX`](crate::CREDITS_MAX).
         credits: u32,
     },
     /// A worker is gone, with the results that were on it. The driver reports each of its runs, because only the

@@ -2,9 +2,9 @@
 
 use crate::id::{NIL, WorkerIndex};
 
-/// Most tasks on a worker at a time.
+/// Largest number of tasks on a worker at a time.
 pub const CREDITS_MAX: u32 = 4096;
-/// Most workers; each worker's number is below this.
+/// Largest number of workers; each worker's number is below this.
 pub const WORKERS_MAX: u32 = 65_536;
 
 #[derive(Debug, Clone)]

@@ -17,7 +17,7 @@ pub const TTL_MIN: Duration = Duration::from_millis(100);
 pub const TTL_MAX: Duration = Duration::from_secs(3600);
 /// Longest bound that an operator may set for durations and idle times: what is longer need not be bounded.
 const DURATION_BOUND_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Most agents that a request may leave out. Each has been tried in vain.
+/// Largest number of agents that a request may leave out. Each has been tried in vain.
 pub const EXCLUDED_MAX: usize = 16;
 
 /// Bounds that the operator of a node sets for its leases. `None`: only the bound of all requests holds.
@@ -305,7 +305,7 @@ impl LeaseSpec {
         self.memory_bytes.saturating_mul(self.workers.into())
     }
 
-    /// Most cores on which an agent may let the lease compute at the same time: one for each slot, or one for each worker
+    /// Largest number of cores on which an agent may let the lease compute at the same time: one for each slot, or one for each worker
     /// if they are shared, as the agent may move workers to idle cores.
     pub fn busy_cores(&self) -> u32 {
         match self.sharing {
@@ -314,7 +314,7 @@ impl LeaseSpec {
         }
     }
 
-    /// Most cores that an agent may bill if it granted these: one for each slot, or at most one for each worker if they
+    /// Largest number of cores that an agent may bill if it granted these: one for each slot, or at most one for each worker if they
     /// are shared.
     pub fn billable_cores(&self, granted: &[u32]) -> u32 {
         match self.sharing {

@@ -37,7 +37,7 @@ const PORT: &str = "/tmp/.hotlease-port";
 const CONTROL: &str = "/tmp/.hotlease-control";
 /// File to which the machine's kernel writes its messages.
 const CONSOLE: &str = "/tmp/.hotlease-console";
-/// Most bytes that are read of that file.
+/// Largest number of bytes that are read from the end of that file.
 const CONSOLE_BYTES: u64 = 64 << 10;
 
 /// Command line, as an agent passes it.
@@ -63,7 +63,7 @@ struct Arguments {
     /// Memory of the machine, MiB.
     #[arg(long)]
     memory_mib: u32,
-    /// Most descriptors of each of its processes.
+    /// Largest number of descriptors of each of its processes.
     #[arg(long)]
     files: u64,
     /// Largest file that its worker may write, bytes.

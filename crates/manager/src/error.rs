@@ -37,7 +37,7 @@ pub enum ManagerError {
     Tariff {
         /// File with the prices.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: String,
     },
     /// The durable state cannot be used.

@@ -20,7 +20,7 @@ use hotlease_wire::session::UsageTotals;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most cores of one agent.
+/// Largest number of cores of one agent.
 pub(crate) const CORES_MAX: usize = 8192;
 /// Longest path of a Unix socket, bytes.
 const PATH_BYTES_MAX: usize = 107;

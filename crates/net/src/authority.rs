@@ -55,7 +55,7 @@ pub enum AuthorityError {
     /// The request asks for an identity that cannot be issued.
     #[error("{what}")]
     Request {
-        /// What is wrong with the request.
+        /// Description of the fault in the request.
         what: String,
     },
     /// The issued folder cannot be loaded as an identity.

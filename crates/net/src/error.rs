@@ -53,7 +53,7 @@ pub enum IdentityError {
     Unsafe {
         /// Path of the file or folder.
         path: PathBuf,
-        /// What is wrong with its owner or permissions.
+        /// Description of the fault in its owner or permissions.
         why: &'static str,
     },
     /// The contents of a file are not usable.
@@ -61,7 +61,7 @@ pub enum IdentityError {
     Malformed {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: String,
     },
     /// The identity is of another role than needed.
@@ -86,7 +86,7 @@ pub enum NetError {
     Address {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: &'static str,
     },
     /// The host name does not resolve.
@@ -110,7 +110,7 @@ pub enum NetError {
     NotTrusted {
         /// Description of the peer.
         peer: String,
-        /// What is wrong with the certificate.
+        /// Description of the fault in the certificate.
         why: String,
     },
     /// The peer does not accept our certificate.
@@ -136,7 +136,7 @@ pub enum NetError {
     ForeignCertificate {
         /// Description of the peer.
         peer: String,
-        /// What is wrong with the certificate.
+        /// Description of the fault in the certificate.
         source: ForeignCertificate,
     },
     /// The peer sent nothing for too long.
@@ -160,7 +160,7 @@ pub enum NetError {
     Protocol {
         /// Description of the peer.
         peer: String,
-        /// What was wrong.
+        /// Description of the fault.
         why: String,
     },
     /// The cluster's MUNGE made no credential.

@@ -9,7 +9,7 @@ use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, b
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Most connections that wait to be accepted.
+/// Largest number of connections that wait to be accepted.
 const WAITING_MAX: i32 = 128;
 
 /// Switches on the loopback of this process's network, and listens there.

@@ -29,7 +29,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Most sandboxes at a time, prepared ones included.
+/// Largest number of sandboxes at a time, prepared ones included.
 const SANDBOXES_MAX: usize = 4096;
 /// Time in which a sandbox must be prepared or started, so that a hanging file system does not block callers for ever.
 const STEP_LIMIT: Duration = Duration::from_secs(10);

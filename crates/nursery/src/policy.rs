@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Most mounts of one policy or program.
+/// Largest number of mounts of one policy or program.
 pub const MOUNTS_MAX: usize = 128;
-/// Most sandboxes that are prepared ahead.
+/// Largest number of sandboxes that are prepared ahead.
 pub const PREPARED_MAX: u32 = 64;
 
 /// A file or folder of the host that a sandbox sees. Set-user-id bits and devices in it have no effect.
@@ -84,11 +84,11 @@ pub struct Policy {
     pub shm_bytes: u64,
     /// Memory of each sandbox, `/tmp` and `/dev/shm` included, bytes; 0: only that of its lease (default: 0).
     pub memory_bytes: u64,
-    /// Most processes and threads of each sandbox (default: 512).
+    /// Largest number of processes and threads of each sandbox (default: 512).
     pub processes: u32,
-    /// Most descriptors of each process (default: 1024).
+    /// Largest number of descriptors of each process (default: 1024).
     pub files: u32,
-    /// Most bytes of a file that a sandbox writes (default: 1 GiB).
+    /// Largest number of bytes of a file that a sandbox writes (default: 1 GiB).
     pub file_bytes: u64,
     /// Whether sandboxes may use the host's hypervisor, `/dev/kvm`: for sandboxes that contain a virtual machine
     /// (default: no).

@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// Most bytes of a [`ProgramDescription`].
+/// Largest number of bytes of a [`ProgramDescription`].
 pub const DESCRIBED_BYTES_MAX: u64 = 1 << 20;
 /// Descriptor at which a zygote finds its orders.
 pub const ORDERS_AT: i32 = 3;

@@ -72,7 +72,7 @@ const GROUP: &str = "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n";
 const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files\n";
 const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
 
-/// Most inodes of a file system in memory; its bytes have a limit of their own.
+/// Largest number of inodes of a file system in memory; its bytes have a limit of their own.
 const INODES: &str = "65536";
 
 /// An error, and the step in which it occurred.

@@ -31,7 +31,7 @@ pub enum SandboxError {
     Unavailable {
         /// Kind of sandbox.
         kind: Kind,
-        /// What is missing, and what to do about it.
+        /// Description of the missing part, and advice.
         why: String,
     },
     /// The sandbox was not made, or its program not started.

@@ -14,7 +14,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Most processes of one worker that are looked at.
+/// Largest number of processes of one worker that are looked at.
 const FAMILY_MAX: usize = 4096;
 /// Time for which a listing counts shared pages once: the kernel walks through all pages of each process.
 const EXACT_LIMIT: Duration = Duration::from_millis(100);
@@ -263,7 +263,7 @@ mod tests {
         seen
     }
 
-    /// What [`check_memory_limit`] says of a program, and its resident memory.
+    /// Result of [`check_memory_limit`] for a program, and the program's resident memory.
     fn left_and_resident(lines: &str, limit: u64) -> (Result<u64, u64>, u64) {
         look_at(lines, |pid| {
             (check_memory_limit(pid, limit), resident_bytes(pid).expect("it lives"))

@@ -33,7 +33,7 @@ const MARKS: [&str; 7] = [
 const ENVIRONMENTS: [&str; 2] = ["pyvenv.cfg", "conda-meta"];
 /// First user id of people, by the convention of distributions.
 const FIRST_PERSON: u32 = 1000;
-/// Most links to follow, as in the kernel: more are a loop.
+/// Largest number of links to follow, as in the kernel: more are a loop.
 const LINKS_MAX: usize = 40;
 
 /// Home folders of a host.

@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 /// Size of one read from a process's output, bytes.
 const CHUNK_BYTES: usize = 4096;
-/// Most bytes of output read after a process's death: as many as fit into a pipe. If more come, a process that was not
+/// Largest number of bytes of output read after a process's death: as many as fit into a pipe. If more come, a process that was not
 /// killed with the group still writes; it is not waited for.
 const REST_BYTES_MAX: usize = 64 * 1024;
 const NOT_LIMITED: u64 = u64::MAX;

@@ -22,7 +22,7 @@ use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Most totals that a run of an agent keeps until they are acknowledged.
+/// Largest number of totals that a run of an agent keeps until they are acknowledged.
 const OWED_MAX: usize = 4096;
 /// Time from the crash of an agent to its restart; longer than its workers take to notice the crash.
 const RESTART_MIN: Duration = Duration::from_millis(30);

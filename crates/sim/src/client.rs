@@ -21,7 +21,7 @@ const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
 const GRANT_LIMIT: Duration = Duration::from_secs(3);
 /// Time that a lease is kept without work.
 const IDLE_MAX: Duration = Duration::from_millis(700);
-/// Most invocations in flight to one slot.
+/// Largest number of invocations in flight to one slot.
 const DEPTH: usize = 4;
 /// Largest difference of two clocks during a lease.
 const SLACK: Duration = Duration::from_millis(250);

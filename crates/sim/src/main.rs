@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Time between reports of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// Most failing seeds that are shown.
+/// Largest number of failing seeds that are shown.
 const SHOWN_MAX: usize = 10;
 
 /// Simulates manager, agents and clients under faults, in virtual time.

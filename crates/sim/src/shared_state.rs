@@ -18,7 +18,7 @@ use std::time::Duration;
 const RETRANSMISSION: Duration = Duration::from_millis(200);
 /// Time after which a stream that does not get through loses its messages.
 const STREAM_LIMIT: Duration = Duration::from_secs(10);
-/// Most events of one run; a site with more is in a loop.
+/// Largest number of events of one run; a site with more is in a loop.
 const EVENTS_MAX: u64 = 5_000_000;
 
 /// An event at a node.

@@ -17,7 +17,7 @@ const REAP_MAX: Duration = Duration::from_millis(50);
 const SLACK: Duration = Duration::from_millis(1);
 /// Longest time from the end of the agent until a worker's lifeline has ended the worker.
 const LIFELINE_MAX: Duration = Duration::from_millis(20);
-/// Most frames that wait in one slot.
+/// Largest number of frames that wait in one slot.
 const QUEUE_MAX: usize = 64;
 
 /// Usage of a process that is gone.

@@ -56,7 +56,7 @@ pub enum StoreError {
     Unusable {
         /// Path of the file.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: String,
     },
     /// The ledger holds fewer commits than were answered.

@@ -5,7 +5,7 @@ use std::future::Future;
 /// Failure of a store; nothing can be done over it any more.
 #[derive(Debug, Clone)]
 pub(crate) struct StoreFault {
-    /// What the store said, and what to do about it. No credentials.
+    /// Error text of the store, and advice. Contains no credentials.
     pub(crate) why: String,
 }
 

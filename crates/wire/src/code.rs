@@ -104,7 +104,7 @@ impl CodeError {
     }
 }
 
-/// Most dynamic symbols of a library, exported or not: bounds the time of listing one.
+/// Largest number of dynamic symbols of a library, exported or not: bounds the time of listing one.
 const SYMBOLS_MAX: usize = 1 << 20;
 
 const MACHINE: elf::Machine = if cfg!(target_arch = "x86_64") {

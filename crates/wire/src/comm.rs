@@ -24,7 +24,7 @@ pub mod seat;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Most members of one communicator.
+/// Largest number of members of one communicator.
 pub const RANKS_MAX: u32 = 2048;
 /// Longest name of a communicator, bytes.
 pub const NAME_BYTES_MAX: usize = 128;

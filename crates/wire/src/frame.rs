@@ -118,7 +118,7 @@ pub struct RequestHeader {
     /// Time limit of the function from the moment that the slot sees the request, microseconds; 0: unlimited. Relative,
     /// so that client and worker need no common clock.
     pub timeout_us: u32,
-    /// Most output bytes that the client accepts (ring replies; a buffer's capacity is its span's length).
+    /// Largest number of output bytes that the client accepts (ring replies; a buffer's capacity is its span's length).
     pub output_capacity: u32,
     /// The payload if `length <= INLINE_BYTES`, zero-padded.
     pub inline: Inline,

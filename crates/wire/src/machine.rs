@@ -27,11 +27,11 @@ use crate::ids::Epoch;
 use crate::limits::{CODE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of an input or output on its way into a machine or out of it.
+/// Largest number of bytes of an input or output on its way into a machine or out of it.
 pub const CARRIED_BYTES_MAX: u64 = 1 << 30;
-/// Most bytes of a question about files, and of its answer.
+/// Largest number of bytes of a question about files, and of its answer.
 pub const FILE_BYTES_MAX: u64 = 136 << 10;
-/// Most bytes of [`WorkerStart`]: the same limit as for the start of a sandbox.
+/// Largest number of bytes of [`WorkerStart`]: the same limit as for the start of a sandbox.
 pub const RUN_BYTES_MAX: u64 = 1 << 20;
 
 /// A message to the guest.
@@ -95,9 +95,9 @@ pub struct WorkerStart {
 /// Limits of a sandbox for its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineLimits {
-    /// Most processes and threads.
+    /// Largest number of processes and threads.
     pub processes: u64,
-    /// Most descriptors of each process.
+    /// Largest number of descriptors of each process.
     pub files: u64,
     /// Largest file that the program may write, bytes.
     pub file_bytes: u64,

@@ -21,7 +21,7 @@ pub const IMPORTS: &str = "HOTLEASE_PYTHON_IMPORTS";
 /// Bytes that a worker writes to its output behind that of a task that has ended: what precedes them is no clue to the worker's
 /// death.
 pub const END_OF_TASK: &[u8] = b"\0hotlease: a task has ended\0";
-/// Most bytes of environment, import path and all other strings of a lease's Python.
+/// Largest number of bytes of environment, import path and all other strings of a lease's Python.
 pub const BYTES_MAX: usize = 128 * 1024;
 
 /// Encodes a path for a message, whose strings are UTF-8: a byte that is not, and the percent sign, become `%XX`.

@@ -213,9 +213,9 @@ pub enum Rejection {
     NoCapacity {
         /// Number of requested cores.
         asked: u32,
-        /// Most cores free on one agent.
+        /// Largest number of cores free on one agent.
         free: u32,
-        /// Most cores offered by one agent.
+        /// Largest number of cores offered by one agent.
         offered: u32,
     },
     /// No agent is registered.
@@ -363,9 +363,9 @@ pub enum Rejection {
     NoPlaces {
         /// Number of requested slots.
         asked: u32,
-        /// Most places free on one agent.
+        /// Largest number of places free on one agent.
         free: u32,
-        /// Most places offered by one agent.
+        /// Largest number of places offered by one agent.
         offered: u32,
     },
     /// The agents together have too few free cores for a request that may be spread over them. Parts that some agents

@@ -10,13 +10,13 @@ pub mod native;
 pub mod pickle;
 pub mod plain;
 
-/// Most buffers of one request or reply.
+/// Largest number of buffers of one request or reply.
 pub const BUFFERS_MAX: usize = 4096;
 /// Alignment of buffers.
 pub const ALIGNMENT: usize = 64;
 /// Bytes of a function's key.
 pub const KEY_BYTES: usize = 16;
-/// Most results of other tasks in one request.
+/// Largest number of results of other tasks in one request.
 pub const RESULTS_MAX: usize = 65_536;
 /// Results of this size or more begin at multiples of [`ALIGNMENT`]: their buffers may be handed out in place.
 pub const ALIGNED_FROM: usize = 32 << 10;

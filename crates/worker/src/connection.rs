@@ -26,9 +26,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Most requests of one client that are served in one turn.
+/// Largest number of requests of one client that are served in one turn.
 const REQUESTS_PER_TURN: usize = 16;
-/// Most links of one connection: a client tries a few providers for each slot.
+/// Largest number of links of one connection: a client tries a few providers for each slot.
 const LINKS_MAX: usize = 4096;
 
 /// One client's connection.

@@ -73,7 +73,7 @@ impl Node {
         host.directory().join("jobs").display().to_string()
     }
 
-    /// What a prolog or epilog of this job does.
+    /// Runs the program that a prolog or epilog of this job runs.
     fn tell(&self, action: &str, job: u64) -> (Output, Duration) {
         let begin = Instant::now();
         let mut command = self.host.command(&program("hotlease-node"));

@@ -236,7 +236,8 @@ fn nothing_escapes_from_a_namespace() {
     }
 }
 
-/// What a granted network does not give. Abstract sockets are left out: whether they can be shut off depends on the kernel.
+/// Tests that a granted network gives access to nothing else. Abstract sockets are left out: whether they can be shut off
+/// depends on the kernel.
 #[test]
 fn nothing_but_the_network_is_reached_where_it_is_granted() {
     let only = [

@@ -17,7 +17,7 @@ pub struct Prepared<'a> {
     raised: Option<RaisedError>,
 }
 
-/// What is done with a prepared collective: [`run`] or [`begin`].
+/// Operation on a prepared collective: [`run`] or [`begin`].
 pub type Start<R> = for<'a, 'py> fn(Python<'py>, Prepared<'a>) -> PyResult<R>;
 
 impl<'a> Prepared<'a> {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Where control groups are mounted.
 pub(crate) const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
-/// Most groups of jobs on one node.
+/// Largest number of groups of jobs on one node.
 const GROUPS_MAX: usize = 8192;
 /// Longest file that is read, bytes.
 const BYTES_MAX: u64 = 64 << 10;

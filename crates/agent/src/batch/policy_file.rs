@@ -15,7 +15,7 @@ use toml::Value;
 
 /// Longest file, bytes.
 const BYTES_MAX: u64 = 256 << 10;
-/// Most rules, and most entries of a list.
+/// Largest number of rules, and of entries of a list.
 const RULES_MAX: usize = 64;
 const ENTRIES_MAX: usize = 1024;
 

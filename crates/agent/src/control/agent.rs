@@ -65,9 +65,9 @@ const TICK_MEASUREMENT: Duration = Duration::from_millis(5);
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Longest response, bytes: a listing of every lease, worker and library.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// Most requests of one connection at a time.
+/// Largest number of requests of one connection at a time.
 const STREAMS_MAX: u32 = 256;
-/// Most accepted connections that wait for the server.
+/// Largest number of accepted connections that wait for the server.
 const ACCEPTED_MAX: usize = 16;
 /// Time in which a manager on this host must accept.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Most connections of root at a time, and of the agent's own user: a batch system starts no more jobs on one node at once.
+/// Largest number of connections of root at a time, and of the agent's own user: a batch system starts no more jobs on one node at once.
 /// `hotlease-node` takes an agent for dead that closes its connection, and kills it.
 const CONNECTIONS_MAX: usize = 256;
 /// Time that a peer has to send its request.

@@ -13,7 +13,7 @@ use hotlease_wire::ids::{AgentId, CodeHash, Epoch};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Most bytes of function names that are listed for one library.
+/// Largest number of bytes of function names that are listed for one library.
 const NAME_BYTES_MAX: usize = 64 * 1024;
 
 /// The agent itself; `leaving`: for its last report.

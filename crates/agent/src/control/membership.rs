@@ -21,9 +21,9 @@ use tonic::transport::Channel;
 
 /// Longest heartbeat, bytes; the manager's own limit.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Most answers that wait to be handled: one request is under way at a time, and each has a time limit.
+/// Largest number of answers that wait to be handled: one request is under way at a time, and each has a time limit.
 const ANSWERS_MAX: usize = 4;
-/// Most totals in one report that only the journal knows.
+/// Largest number of totals in one report that only the journal knows.
 const PAST_MAX: usize = 1024;
 /// Pause after such a report was refused.
 const PAST_RETRY: Duration = Duration::from_secs(10);

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Most admitted connections that wait to be handled.
+/// Largest number of admitted connections that wait to be handled.
 const ADMITTED_MAX: usize = 16;
 /// Time that streams have to carry the news of the agent's end.
 const FAREWELL: Duration = Duration::from_secs(1);

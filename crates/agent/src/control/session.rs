@@ -27,7 +27,7 @@ use tokio::time::{Instant, Interval, interval_at, timeout};
 
 /// A session that has not attached within this time is closed.
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
-/// Most requests that a client may send ahead of their answers.
+/// Largest number of requests that a client may send ahead of their answers.
 const AHEAD_MAX: usize = 8;
 /// Number of attempts to connect to a worker that dies meanwhile, before the client is told.
 const CONNECT_ATTEMPTS: usize = 3;

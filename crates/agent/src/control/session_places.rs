@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Most sessions at a time.
+/// Largest number of sessions at a time.
 const SESSIONS_MAX: usize = 1024;
 
 type TenantCounts = Mutex<HashMap<String, usize>>;

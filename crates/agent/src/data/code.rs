@@ -13,13 +13,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
-/// Most bytes of all cached libraries together. Libraries that a living lease has loaded stay in memory beyond this
+/// Largest number of bytes of all cached libraries together. Libraries that a living lease has loaded stay in memory beyond this
 /// limit.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
 /// Libraries up to this size are checked on the session's own thread; hashing larger ones there would keep others
 /// waiting.
 const INLINE_BYTES_MAX: u64 = 128 << 10;
-/// Most large libraries that are checked at a time: bounds the memory for copies.
+/// Largest number of large libraries that are checked at a time: bounds the memory for copies.
 const CHECKED_AT_ONCE_MAX: usize = 2;
 
 /// A checked library.

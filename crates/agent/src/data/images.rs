@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 /// Time for which a lease waits for an environment: a manager waits 3 s for an agent's answer.
 const FETCH_WAIT: Duration = Duration::from_secs(2);
-/// Most environments that are fetched or mounted at a time: each has a thread, and reads from the stores' file system.
+/// Largest number of environments that are fetched or mounted at a time: each has a thread, and reads from the stores' file system.
 const COMING_MAX: usize = 8;
 
 /// Stores of the environments that leases may name, and the node's cache of them.
@@ -40,7 +40,7 @@ pub struct Environments {
     /// Folder of the node's cache: owned by the agent alone, on a local disk. Needed with `stores`; made if it is
     /// missing.
     pub cache: PathBuf,
-    /// Most bytes in the cache; the image that was unused for longest is removed first (default: 32 GiB).
+    /// Largest number of bytes in the cache; the image that was unused for longest is removed first (default: 32 GiB).
     pub cache_bytes: u64,
     /// How to mount images for tenants other than the agent's own user. Except with `Fuse`, the kernel of a root agent
     /// reads an image that a stranger has packed (default: `Fuse`).

@@ -52,9 +52,9 @@ pub struct SwapOptions {
     pub after: Option<Duration>,
     /// Time in which a worker must save its state (default: 2 s; 100 ms to 60 s).
     pub limit: Duration,
-    /// Most bytes of one state (default: 1 GiB).
+    /// Largest number of bytes of one state (default: 1 GiB).
     pub state_bytes: u64,
-    /// Most bytes of all states of one tenant (default: 16 GiB).
+    /// Largest number of bytes of all states of one tenant (default: 16 GiB).
     pub tenant_bytes: u64,
     /// Time for which a state is kept while no lease asks for it (default: 7 days).
     pub keep: Duration,

@@ -10,7 +10,7 @@ use hotlease_fabric::usage::{InvocationFailure, UsageBlock};
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use std::time::{Duration, Instant};
 
-/// Most failures of one worker that are logged one by one in each [`WINDOW`].
+/// Largest number of failures of one worker that are logged one by one in each [`WINDOW`].
 const TOLD_MAX: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 

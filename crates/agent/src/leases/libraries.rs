@@ -7,7 +7,7 @@ use hotlease_wire::limits::CODES_PER_LEASE_MAX;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Most bytes of all libraries of one lease together.
+/// Largest number of bytes of all libraries of one lease together.
 const CODE_BYTES_PER_LEASE_MAX: u64 = 1 << 30;
 
 /// A library that the lease has loaded.

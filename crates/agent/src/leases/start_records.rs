@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Most programs that are remembered.
+/// Largest number of programs that are remembered.
 const PROGRAMS_MAX: usize = 256;
 
 /// Record of how leases began.

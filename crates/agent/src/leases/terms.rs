@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 /// The request for a lease, and what the agent has decided about it.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
-    /// What was requested.
+    /// The request for the lease.
     pub request: Arc<LeaseRequest>,
-    /// Time of the request for the lease.
+    /// Time of the request.
     pub asked: Instant,
     /// Part of the granting that was spent waiting for its environment, if it names one.
     pub image: Option<Duration>,
@@ -59,7 +59,7 @@ impl Terms {
     }
 }
 
-/// What the workers of a lease have in common: the lease's terms and libraries.
+/// Data that the workers of a lease have in common: the lease's terms and libraries.
 #[derive(Clone)]
 pub(crate) struct ServedLease {
     /// Identifier of the lease.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Longest notice of a drain; clients could hold a core as long anyway.
 const WITHIN_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Most cores in one offer.
+/// Largest number of cores in one offer.
 const CORES_MAX: usize = 8192;
 
 impl Node {

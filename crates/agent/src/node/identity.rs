@@ -50,7 +50,7 @@ pub(crate) struct NodeSettings {
     pub bounds: LeaseBounds,
     /// Terms of sharing cores.
     pub sharing: SharingTerms,
-    /// Most cores that one tenant may hold by direct leases; `None`: direct leases are not allowed.
+    /// Largest number of cores that one tenant may hold by direct leases; `None`: direct leases are not allowed.
     pub direct: Option<u32>,
     /// Most GPUs that one tenant may hold by direct leases.
     pub direct_gpus: u32,

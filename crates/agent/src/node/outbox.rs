@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// Most messages that wait for a client to read.
+/// Largest number of messages that wait for a client to read.
 const WAITING_MAX: usize = 32;
 /// Time for which an ending session waits until its client has read the last messages.
 const LINGER: Duration = Duration::from_secs(2);

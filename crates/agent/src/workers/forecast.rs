@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Most arrivals that are remembered.
+/// Largest number of arrivals that are remembered.
 const ARRIVALS_MAX: usize = 32;
 /// Fewest quiet times from which the waiting time is derived.
 const QUIET_LEAST: usize = 4;

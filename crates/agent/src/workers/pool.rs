@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// Most workers in the warm pool.
+/// Largest number of workers in the warm pool.
 pub(crate) const POOL_MAX: usize = 1024;
 /// Delay between taking a worker and starting the next one: starting at once would use the processor that the lease
 /// needs. Also half of the pause after a failed start; each further failure doubles that pause.

@@ -51,7 +51,7 @@ pub(crate) fn with_variable(program: &Program, variable: &str) -> Program {
     program
 }
 
-/// Most environment variables of a request.
+/// Largest number of environment variables of a request.
 const VARIABLES_MAX: usize = 1024;
 
 /// Program of the workers of a lease. It may be any program that the tenant can run, as libraries may be any code.

@@ -24,16 +24,16 @@ use tokio::time::{Instant, sleep_until, timeout};
 pub(crate) const WAIT_LEAST: Duration = Duration::from_secs(60);
 /// Time for which the keeper waits until a spare is ready before it starts the next one beside it: imports may hang.
 const READY_LIMIT: Duration = Duration::from_secs(9);
-/// Most starts that the keeper has stopped waiting for. With this many under way it starts no further one.
+/// Largest number of starts that the keeper has stopped waiting for. With this many under way it starts no further one.
 const BESIDE_MAX: usize = 4;
-/// Most programs with a forecast; the one whose lease began or ended longest ago is forgotten.
+/// Largest number of programs with a forecast; the one whose lease began or ended longest ago is forgotten.
 const PROGRAMS_MAX: usize = 256;
 
 /// The spare interpreters of a node.
 pub(crate) struct Spares {
     launcher: Launcher,
     memory: Arc<IdleMemory>,
-    /// Most spares, even if more cores are offered.
+    /// Largest number of spares, even if more cores are offered.
     most: usize,
     wait_least: Duration,
     begun: Instant,
@@ -198,7 +198,7 @@ impl Spares {
         Some((left, stay))
     }
 
-    /// Most spares that it keeps.
+    /// Largest number of spares that it keeps.
     pub fn limit(&self) -> usize {
         self.table().limit
     }

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 /// Time in which a worker must carry out an order, constructors of libraries included.
 pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(5);
-/// Most orders that one worker has not answered yet.
+/// Largest number of orders that one worker has not answered yet.
 const UNANSWERED_MAX: usize = 64;
 /// Time in which a started worker must be ready.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(5);

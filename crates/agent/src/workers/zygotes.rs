@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Most entries on a node, programs that cannot have a zygote among them.
+/// Largest number of entries on a node, programs that cannot have a zygote among them.
 const ZYGOTES_MAX: usize = 8;
 /// Time for which an entry is kept while it is not needed.
 const LIFE: Duration = Duration::from_secs(600);

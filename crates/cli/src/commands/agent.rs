@@ -65,7 +65,7 @@ pub(crate) struct AgentArgs {
     batch_groups: PathBuf,
     #[command(flatten)]
     lifetime: LifetimeArgs,
-    /// Most memory of leases in all, such as 64G [default: all that this node or its control group has]
+    /// Limit on the memory of all leases together, such as 64G [default: all that this node or its control group has]
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory: Option<usize>,
     /// How often the key of lease tokens is replaced, such as 24h; `hotlease admin key rotate` replaces it at once
@@ -206,7 +206,7 @@ struct SandboxArgs {
     /// Memory of each sandbox, its /tmp included, such as 2G [default: as its lease requests]
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     sandbox_memory: Option<usize>,
-    /// Most processes and threads of each sandbox
+    /// Largest number of processes and threads of each sandbox
     #[arg(long, value_name = "N", default_value_t = 512)]
     sandbox_processes: u32,
     /// Sandboxes to prepare ahead, so that a lease begins at once

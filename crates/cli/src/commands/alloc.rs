@@ -73,7 +73,7 @@ struct QueueArgs {
     /// Name of the queue [default: the batch system's]
     #[arg(long)]
     name: Option<String>,
-    /// Most nodes of its jobs at a time, running or not
+    /// Largest number of nodes of its jobs at a time, running or not
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_nodes: u32,
     /// Nodes to keep although no client waits; their agents do not end when they are idle
@@ -88,7 +88,7 @@ struct QueueArgs {
     /// Nodes of each job
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     nodes: u32,
-    /// Most jobs that wait at the batch system at a time
+    /// Largest number of jobs that wait at the batch system at a time
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
     backlog: u32,
     /// Cores of each node [default: whole nodes, and one of them for each client that waits]
@@ -144,7 +144,7 @@ struct ScaleArgs {
     #[arg(long, value_name = "N", required_unless_present = "max_nodes",
           value_parser = clap::value_parser!(u32).range(..=100_000))]
     min_nodes: Option<u32>,
-    /// Most nodes of its jobs at a time, running or not [default: as before]
+    /// Largest number of nodes of its jobs at a time, running or not [default: as before]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100_000))]
     max_nodes: Option<u32>,
     #[command(flatten)]

@@ -200,7 +200,7 @@ fn reaches(start: &LeaseStart) -> Vec<String> {
         .collect()
 }
 
-/// What a sandbox shows of the host's files, apart from directories that the lease declares.
+/// Host files that a sandbox shows, apart from directories that the lease declares.
 fn shows(start: &LeaseStart) -> Vec<String> {
     let shown = start.reach.clone().unwrap_or_default().shown;
     match start.sandbox.as_str() {

@@ -92,7 +92,7 @@ impl ManagerArgs {
     }
 }
 
-/// Most connections of the REST interface from other hosts: of all peers, and of each peer.
+/// Largest number of connections of the REST interface from other hosts: of all peers, and of each peer.
 const REST_CONNECTIONS_MAX: usize = 1024;
 const REST_CONNECTIONS_PER_PEER_MAX: usize = 128;
 

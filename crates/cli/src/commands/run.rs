@@ -64,7 +64,7 @@ pub(crate) struct RunArgs {
     /// limit]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     timeout: Option<Duration>,
-    /// Most output bytes of a call, such as 4096 or 10M
+    /// Largest number of output bytes of a call, such as 4096 or 10M
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = quantity::parse_bytes)]
     output_bytes: usize,
     /// Number of calls with the same input, spread over the slots; the output of one call is written

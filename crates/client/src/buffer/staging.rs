@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Smallest piece; each further size class is twice as large.
 const PIECE_BYTES_MIN: usize = 64 * 1024;
-/// Most idle pieces that are kept, and most bytes of them together.
+/// Largest number of idle pieces that are kept, and of bytes of them together.
 const IDLE_PIECES_MAX: usize = 32;
 const IDLE_BYTES_MAX: usize = 256 << 20;
 

@@ -19,7 +19,7 @@ const SPIN: Duration = Duration::from_micros(20);
 /// The longest sleep between two looks, in case a worker misuses the doorbell.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// What to do when an invocation has ended, with or without success.
+/// Action at the end of an invocation, with or without success.
 pub(crate) enum CompletionAction {
     /// Wake the task that waits for it.
     Wake(Waker),

@@ -90,7 +90,7 @@ impl PayloadTail {
 pub(crate) struct ChannelRequest {
     pub(crate) target: CallTarget,
     pub(crate) tail: PayloadTail,
-    /// Most output bytes, for any destination.
+    /// Largest number of output bytes, for any destination.
     pub(crate) capacity: u64,
     pub(crate) uses: UsedMemory,
 }

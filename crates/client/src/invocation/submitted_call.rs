@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub(crate) trait ResultDestination {
     /// Room for `length` bytes, or none if they do not fit.
     fn room(&mut self, length: usize) -> Option<&mut [u8]>;
-    /// Most bytes that fit.
+    /// Largest number of bytes that fit.
     fn capacity(&self) -> u64;
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct SubmittedCall {
     pub(crate) seq: u64,
     /// How its entry is shared.
     state: EntryState,
-    /// Most output bytes.
+    /// Largest number of output bytes.
     pub(crate) capacity: u64,
 }
 

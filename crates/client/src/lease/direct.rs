@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const FULL_FOR: Duration = Duration::from_millis(500);
 /// How long an agent that does not serve clients directly is not asked again: its operator has to change that.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
-/// Most lists that are kept: one for each manager and identity.
+/// Largest number of lists that are kept: one for each manager and identity.
 const LISTS_MAX: usize = 64;
 /// How long the client goes on reporting a direct lease to a manager that is away, and the pauses between the
 /// reports.

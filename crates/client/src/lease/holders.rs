@@ -11,7 +11,7 @@ use nix::unistd::{Uid, User};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Most holders that a refusal names.
+/// Largest number of holders that a refusal names.
 const NAMED_MAX: usize = 4;
 
 /// Cores of one program's leases, and for how long it has held the first of them.

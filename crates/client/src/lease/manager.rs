@@ -54,7 +54,7 @@ pub(crate) struct ManagerConnection {
 
 /// One HTTP/2 connection for each daemon (and identity), made at first use and again when it breaks.
 static CHANNELS: PerProcess<Mutex<HashMap<String, SiteChannel>>> = PerProcess::new();
-/// Most connections; beyond that, all are made anew.
+/// Largest number of connections; beyond that, all are made anew.
 const CHANNELS_MAX: usize = 1024;
 
 fn cached_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChannel {

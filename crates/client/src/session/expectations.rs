@@ -10,7 +10,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(130);
 /// Expectations of a lease before the agent's first answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expectations {
-    /// Most workers of the lease.
+    /// Largest number of workers of the lease.
     pub workers: usize,
     /// How long a worker may take to start.
     pub start_limit: Duration,

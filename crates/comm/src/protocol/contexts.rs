@@ -12,7 +12,7 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress, MessageClass};
 use std::sync::Arc;
 
-/// Most communicators on one set of connections. A communicator counts from when the first member has opened it until
+/// Largest number of communicators on one set of connections. A communicator counts from when the first member has opened it until
 /// all members have left it.
 pub(crate) const CONTEXTS_MAX: usize = 4096;
 

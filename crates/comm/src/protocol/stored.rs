@@ -27,7 +27,7 @@ use hotlease_wire::comm::frame::{ENTRY_COST, MessageAddress, MessageClass};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Most messages of one sender that are asked for at a time.
+/// Largest number of messages of one sender that are asked for at a time.
 const ASKED_MAX: u64 = 32;
 
 /// Messages from one member to this one in one communicator, by their numbers.

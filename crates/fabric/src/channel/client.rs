@@ -42,7 +42,7 @@ pub struct CallParameters {
     pub flags: Flags,
     /// Time limit in microseconds; 0: unlimited.
     pub timeout_us: u32,
-    /// Most output bytes that the caller wants in the ring; reduced to the reply ring's entry size.
+    /// Largest number of output bytes that the caller wants in the ring; reduced to the reply ring's entry size.
     pub output_capacity: u32,
 }
 
@@ -114,13 +114,13 @@ impl<F: FarRing> ClientChannel<F> {
         self.replies.layout().depth()
     }
 
-    /// Most payload bytes of a request.
+    /// Largest number of payload bytes of a request.
     #[inline]
     pub fn request_bytes(&self) -> usize {
         self.requests.payload_bytes()
     }
 
-    /// Most payload bytes of a reply.
+    /// Largest number of payload bytes of a reply.
     #[inline]
     pub fn reply_bytes(&self) -> usize {
         self.replies.layout().entry_bytes()

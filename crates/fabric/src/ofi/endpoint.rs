@@ -113,7 +113,7 @@ impl Endpoint {
         self.message_bytes
     }
 
-    /// Most operations under way in each direction: sends, posted receives.
+    /// Largest number of operations under way in each direction: sends, posted receives.
     pub fn sizes(&self) -> (usize, usize) {
         (self.transmit_size, self.receive_size)
     }

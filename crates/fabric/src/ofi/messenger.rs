@@ -40,9 +40,9 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Most send buffers of one peer: some are under way while the next ones are written.
+/// Largest number of send buffers of one peer: some are under way while the next ones are written.
 const SENDS_PER_PEER_MAX: u32 = 4;
-/// Most send buffers of all peers.
+/// Largest number of send buffers of all peers.
 const SENDS: usize = 256;
 /// Receive buffers: 8 MiB of messages of 64 KiB, which an adapter has to pin.
 const RECEIVES: u32 = 128;

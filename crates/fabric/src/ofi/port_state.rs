@@ -18,10 +18,10 @@ use std::sync::atomic::Ordering;
 /// Completions read by one call; with `BATCHES_MAX` calls at most, so that a flood does not keep the mutex.
 const BATCH: usize = 4;
 const BATCHES_MAX: usize = 16;
-/// Most control messages (probes, answers, goodbyes) under way.
+/// Largest number of control messages (probes, answers, goodbyes) under way.
 const CONTROL_BUFFERS: u32 = 32;
 pub(super) const CONTROL_BYTES: usize = 64;
-/// Most sends and RMA operations under way on one port.
+/// Largest number of sends and RMA operations under way on one port.
 pub(super) const OPERATIONS_MAX: usize = 512;
 
 /// A ring of this end that receives peers' frames.

@@ -17,7 +17,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most bytes of a message before its payload.
+/// Largest number of bytes of a message before its payload.
 pub(super) const HEADER_BYTES: usize = Prefix::BYTES + size_of::<LineWords>();
 
 pub(super) struct Staging {

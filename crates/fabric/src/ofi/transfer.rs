@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// After a failure, how long to wait for the other pieces: some providers never report the end of an operation whose
 /// peer is gone.
 const LATE_PIECES_LIMIT: Duration = Duration::from_millis(100);
-/// Most operations of one transfer under way.
+/// Largest number of operations of one transfer under way.
 const WINDOW: u32 = 8;
 
 /// Registered memory of this end. Deregistered when dropped, or when the last operation on it has ended; the memory is

@@ -23,7 +23,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What to measure.
+/// Options of the measurement.
 #[derive(Debug, Clone, Args)]
 struct MeasureArgs {
     /// Bytes of a broadcast, a reduction or a scan, or of all blocks together that one rank sends or receives

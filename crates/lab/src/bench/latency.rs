@@ -20,7 +20,7 @@ use hotlease_terminal::quantity;
 pub(super) struct LatencyArgs {
     #[command(flatten)]
     transports: fabric::TransportArgs,
-    /// What to measure [default: all]
+    /// Kind of invocation to measure [default: all]
     #[arg(long, value_enum)]
     mode: Option<Mode>,
     /// Payload sizes of hot invocations, bytes, at most 4096 [default: 1 to 4096; fewer over fabrics]

@@ -49,7 +49,7 @@ struct HandOverSummary {
 
 /// Longest time of one tenant, which is far more than it needs.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Most findings that are printed in words.
+/// Largest number of findings that are printed in words.
 const TOLD_MAX: usize = 10;
 
 pub(super) fn carry_out(args: &HandOverArgs, output: &mut Printer) -> anyhow::Result<()> {

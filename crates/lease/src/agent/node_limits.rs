@@ -1,10 +1,10 @@
-//! Most that a node can offer. An order for more is rejected before it is recorded, by the manager and by the agent.
+//! Limits of a node's offers. An order for more is rejected before it is recorded, by the manager and by the agent.
 
 use super::{OfferedCores, OfferedGpus};
 use hotlease_wire::Rejection;
 use std::collections::BTreeSet;
 
-/// Most that the agent of a node can offer.
+/// All resources that the agent of a node can offer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeLimits {
     /// Cores that the agent may use.
@@ -16,7 +16,8 @@ pub struct NodeLimits {
 }
 
 impl NodeLimits {
-    /// Rejects an offer that the node cannot make. What is not named is not checked: it is the agent's own offer.
+    /// Rejects an offer that the node cannot make. Resources that are `None` are not checked: the agent's own offer of
+    /// them stays.
     pub fn check(
         &self,
         cores: &OfferedCores,

@@ -11,9 +11,9 @@ use hotlease_wire::ids::{BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeMap;
 
-/// Most totals in one report; the rest goes with the next ones.
+/// Largest number of totals in one report; the rest goes with the next ones.
 pub const REPORTED_AT_ONCE_MAX: usize = 1024;
-/// Most rows of functions in one report, those of its last lease not counted.
+/// Largest number of rows of functions in one report, without the rows of its last lease.
 pub const FUNCTIONS_AT_ONCE_MAX: usize = 8192;
 
 /// Cumulative usage of a lease that has ended.

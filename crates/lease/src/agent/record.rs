@@ -116,7 +116,7 @@ pub struct Delegation {
 pub struct CoreLease {
     /// The lease's name.
     pub id: LeaseId,
-    /// What was requested.
+    /// The request for the lease.
     pub request: Arc<LeaseRequest>,
     /// Memory that all its workers may use, asked for or as their share of the node, bytes; 0: not known.
     pub memory_bytes: u64,
@@ -235,7 +235,7 @@ impl CoreLease {
 pub struct EndedLease {
     /// The lease's name.
     pub id: LeaseId,
-    /// What was requested.
+    /// The request for the lease.
     pub request: Arc<LeaseRequest>,
     /// Epoch at the grant.
     pub epoch: Epoch,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// Most other slots that are tried between two pauses.
+/// Largest number of other slots that are tried between two pauses.
 pub const REDIRECTS_MAX: u32 = 8;
 /// The first pause: about two wake-ups of a slot.
 const PAUSE_MIN: Duration = Duration::from_micros(50);

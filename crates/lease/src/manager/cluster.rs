@@ -39,12 +39,12 @@ use release::PendingRelease;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Most requests that wait for an answer at a time.
+/// Largest number of requests that wait for an answer at a time.
 pub const REQUESTS_MAX: usize = 16 * 1024;
 /// Pause between two totals of running leases, over all leases: 2000 writes a second are a tenth of what a disk and
 /// a core can do, and at small sites every report still names every lease.
 pub const RUNNING_TOTAL_EVERY: Duration = Duration::from_micros(500);
-/// Most leases of one tenant that the tenant has announced, and that no report of an agent has named yet.
+/// Largest number of leases of one tenant that the tenant has announced, and that no report of an agent has named yet.
 pub const UNSEEN_MAX: usize = 1024;
 
 /// Purpose of a question to an agent.

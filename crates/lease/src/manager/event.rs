@@ -163,9 +163,9 @@ pub struct LeaseNote {
     pub epoch: Epoch,
     /// Cores granted.
     pub cores: Vec<u32>,
-    /// Most cores that the agent may bill: the number that was requested, not the agent's.
+    /// Largest number of cores that the agent may bill: the number that was requested, not the agent's.
     pub billable_cores: u32,
-    /// Most cores on which the agent may let the lease compute at the same time.
+    /// Largest number of cores on which the agent may let the lease compute at the same time.
     pub busy_cores: u32,
     /// Memory of all workers, bytes; 0: no limit was requested.
     pub memory_bytes: u64,
@@ -211,7 +211,7 @@ pub enum ClusterEvent {
         request: RequestId,
         /// The lease that it wants.
         wanted: LeaseRequest,
-        /// What the tenant may hold.
+        /// Resources that the tenant may hold.
         allowance: Allowance,
     },
     /// A lease is to end.

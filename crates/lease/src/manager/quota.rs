@@ -53,7 +53,7 @@ impl From<LeaseSpec> for Amount {
     }
 }
 
-/// What a tenant may hold, at the time of a request.
+/// Resources that a tenant may hold, at the time of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowance {
     /// The tenant's limits.

@@ -61,7 +61,7 @@ pub struct AgentProfile {
     pub free_gpus: u32,
     /// Numbers of the offered GPUs.
     pub gpu_numbers: Vec<u32>,
-    /// Most that the agent can offer; `None`: it has not said.
+    /// All resources that the agent can offer; `None`: it has not reported them.
     pub limits: Option<Arc<NodeLimits>>,
 }
 
@@ -159,10 +159,10 @@ impl AgentEntry {
     }
 }
 
-/// Most agents that are proposed although they seem to lack free cores: a full site learns so after a few
+/// Largest number of agents that are proposed although they seem to lack free cores: a full site learns so after a few
 /// questions.
 const LACKING_MAX: usize = 16;
-/// Most agents that are proposed besides those.
+/// Largest number of agents that are proposed besides those.
 const CANDIDATES_MAX: usize = 64;
 
 /// All agents that registered with a manager. No request looks at all of them.

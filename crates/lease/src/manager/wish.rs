@@ -9,9 +9,9 @@
 
 use crate::agent::{OfferedCores, OfferedGpus};
 
-/// Most nodes with a wish: the number of agents that a manager remembers.
+/// Largest number of nodes with a wish: the number of agents that a manager remembers.
 pub const WISHES_MAX: usize = super::AGENTS_MAX;
-/// Most earlier states that a wish keeps: offers to a node that is away, which it may reject when it comes.
+/// Largest number of earlier states that a wish keeps: offers to a node that is away, which it may reject when it comes.
 pub const EARLIER_MAX: usize = 8;
 
 /// Order of an operator. Times are milliseconds since 1970.

@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, PipeReader, Read};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most bytes that are passed on at once.
+/// Largest number of bytes that are passed on at once.
 const PIECE: usize = 4096;
 /// Together the capacity of a pipe: output without end keeps no other thread waiting for longer.
 const PIECES_MAX: usize = 16;

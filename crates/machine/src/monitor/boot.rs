@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Most processors of a machine; more would be of no use: a worker of so many slots has machines of its own.
+/// Largest number of processors of a machine, even if its sandbox has more cores. If a worker has more slots than its
+/// machine has processors, several slots share a processor.
 pub const PROCESSORS_MAX: usize = 32;
 /// Time for which the host's counter is measured against its clock.
 const CLOCK: Duration = Duration::from_millis(20);

@@ -35,7 +35,7 @@ use table::{FileTable, FolderEntry};
 
 /// How long the machine may cache attributes of files that no other process changes.
 const CACHE_TIME: Duration = Duration::from_secs(3600);
-/// Most data bytes of one request or answer, without its head.
+/// Largest number of data bytes of one request or answer, without its head.
 const DATA_BYTES: u32 = 128 << 10;
 const _: () = assert!(DATA_BYTES as usize + 4096 <= FILE_BYTES_MAX as usize);
 /// Folders that a machine has of its own. It sees the sandbox's folders only to mount its own there, and in them the

@@ -39,7 +39,7 @@ const KEYS_MAX: usize = 64;
 pub struct IssuersError {
     /// Path of the file.
     path: PathBuf,
-    /// What is wrong with it.
+    /// Description of the fault.
     why: String,
 }
 

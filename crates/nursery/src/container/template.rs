@@ -23,7 +23,7 @@ const WORK: &str = "/media";
 const PROGRAM: &str = "/runtime";
 /// Size of the memory for a runtime's files (bundles, states, locks), bytes.
 const WORK_BYTES: u64 = 16 << 20;
-/// Most characters kept of a runtime's error message.
+/// Largest number of characters kept of a runtime's error message.
 const WORDS_MAX: usize = 1000;
 
 /// Parts that all containers of a nursery share.

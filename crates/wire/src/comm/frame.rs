@@ -53,7 +53,7 @@ pub const DATA_BYTES_MAX: u64 = 1 << 20;
 pub const MESSAGE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Credit that each unexpected message costs, besides its bytes.
 pub const ENTRY_COST: u64 = 128;
-/// Most credit that a frame may give back.
+/// Largest credit that a frame may give back.
 pub const CREDIT_MAX: u64 = 1 << 40;
 
 /// Class of messages. Messages of users and those of collectives have a credit and an order of their own, so that

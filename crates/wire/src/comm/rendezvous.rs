@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 /// Longest time for which a member may wait for the others, milliseconds: a day.
 pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// Most ranks that one member may report lost; further ones are found by the timeout.
+/// Largest number of ranks that one member may report lost; further ones are found by the timeout.
 pub const LOST_MAX: usize = 256;
 
 /// Kind of a meeting. Meetings of one name are distinct: members of one do not come to another.

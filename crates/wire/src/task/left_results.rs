@@ -20,9 +20,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Size from which on results may stay; smaller ones are sent to the client: another transfer would cost as much.
 pub const LEFT_BYTES_MIN: usize = 64 << 10;
-/// Most bytes of all results that stay with a worker.
+/// Largest number of bytes of all results that stay with a worker.
 pub const LEFT_BYTES_MAX: usize = 1 << 30;
-/// Most results that stay with a worker.
+/// Largest number of results that stay with a worker.
 pub const LEFT_MAX: usize = 4096;
 
 /// First bytes of a challenge.

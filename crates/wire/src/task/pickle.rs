@@ -17,7 +17,7 @@ mod values;
 
 use values::{DictParts, MadeObject, TupleParts, Value};
 
-/// What a pickle may do with a name.
+/// Uses of a name that a pickle may make.
 pub mod uses {
     /// Contain it as a value.
     pub const VALUE: u8 = 1;
@@ -42,9 +42,9 @@ const KEY_VALUES_MAX: u32 = 10_000;
 /// Limits of the values that the hashes of all keys visit: for each byte of the pickle, and beyond that.
 const HASHED_PER_BYTE_MAX: u64 = 64;
 const HASHED_MAX: u64 = 1_000_000;
-/// Most frail objects that may be nested directly in each other.
+/// Largest number of frail objects that may be nested directly in each other.
 const FRAIL_HEIGHT_MAX: u16 = 200;
-/// Most times that a frail object may be put into a frail object that is itself in another one, as in a cycle: each
+/// Largest number of times that a frail object may be put into a frail object that is itself in another one, as in a cycle: each
 /// time may double the height.
 const FRAIL_LATE_MAX: u16 = 20;
 

@@ -35,7 +35,7 @@ impl Site {
         ["--batch-policy".into(), policy, "--batch-groups".into(), groups]
     }
 
-    /// What Slurm does when a job starts or its cores change: each file is written at once.
+    /// Writes a job's control groups as Slurm does when the job starts or its cores change: each file at once.
     fn group(&self, job: u64, cores: &[u32]) {
         let cores: Vec<String> = cores.iter().map(u32::to_string).collect();
         for (hierarchy, file, text) in [

@@ -17,9 +17,9 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Most results under way that have memory of their own; each holds a descriptor.
+/// Largest number of results under way that have memory of their own; each holds a descriptor.
 const PLACES_MAX: usize = 32;
-/// Most functions that a worker is assumed to know. A worker that was sent more may have forgotten some, and reports
+/// Largest number of functions that a worker is assumed to know. A worker that was sent more may have forgotten some, and reports
 /// that when it is asked for one.
 const KNOWN_MAX: usize = 512;
 

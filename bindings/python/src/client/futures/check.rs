@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 /// global is not admitted. Returns the number of keys whose hashes the sender may have chosen to be equal.
 ///
 /// # Errors
-/// What `look` raises; `ValueError` if an operation is refused.
+/// Exceptions of `look`; `ValueError` if an operation is refused.
 #[pyfunction]
 pub fn _check_pickle(pickle: &[u8], look: &Bound<'_, PyAny>) -> PyResult<u64> {
     let look = |module: &str, name: &str| look.call1((module, name))?.extract::<u8>();

@@ -18,13 +18,13 @@ use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::Channel;
 
-/// Most agents that are asked for one environment before the store is read.
+/// Largest number of agents that are asked for one environment before the store is read.
 const ASKED_MAX: usize = 3;
 /// Time in which the manager must name an agent.
 const NAME_LIMIT: Duration = Duration::from_secs(3);
 /// Longest time without a piece from an agent: more than that agent itself waits for its next piece.
 const STALL_LIMIT: Duration = Duration::from_secs(15);
-/// Most pieces that wait to be written.
+/// Largest number of pieces that wait to be written.
 const PIECES_MAX: usize = 4;
 
 /// The other agents of the manager. There are none until the manager is known.

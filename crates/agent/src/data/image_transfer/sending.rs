@@ -10,12 +10,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Most environments that are sent at a time: twice what the manager's tree asks of an agent, for times when the tree
+/// Largest number of environments that are sent at a time: twice what the manager's tree asks of an agent, for times when the tree
 /// changes.
 const SENT_MAX: usize = 4;
 /// Bytes of a piece: a few of HTTP/2's windows.
 const PIECE_BYTES: usize = 256 * 1024;
-/// Most pieces that wait to be sent.
+/// Largest number of pieces that wait to be sent.
 const PIECES_MAX: usize = 4;
 
 /// Limits how many environments are sent at a time.

@@ -16,15 +16,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-/// Most bytes of a request's line and headers.
+/// Largest number of bytes of a request's line and headers.
 const HEADERS_BYTES_MAX: usize = 32 << 10;
-/// Most headers of a request.
+/// Largest number of headers of a request.
 const HEADERS_MAX: usize = 64;
 /// Time for a request's line and headers, and longest time that a connection may be idle between two requests.
 const HEADERS_WITHIN: Duration = Duration::from_secs(60);
 /// Time in which a connection at the host's loopback must prove that it belongs to a lease.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
-/// Most connections of one worker, in a sandbox of its own.
+/// Largest number of connections of one worker, in a sandbox of its own.
 const SANDBOX_CONNECTIONS_MAX: usize = 64;
 /// Pause after the system could not accept (no descriptors or memory left), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Most bytes of a file of secrets.
+/// Largest number of bytes of a file of secrets.
 const BYTES_MAX: u64 = 64 << 10;
 
 /// Reads a file that other users must not be able to read.

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use tokio::sync::{Semaphore, watch};
 
-/// Most connections of one lease at a time, at the host's loopback, which it shares with others.
+/// Largest number of connections of one lease at a time, at the host's loopback, which it shares with others.
 const CONNECTIONS_MAX: usize = 256;
 
 /// Access of one lease to object storage.

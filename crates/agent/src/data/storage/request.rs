@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Body of an answer to a function: made here, or a store's.
 type Body = Either<Full<Bytes>, reqwest::Body>;
 
-/// Most bytes read of a store's error message.
+/// Largest number of bytes read of a store's error message.
 const WORDS_MAX: usize = 16 << 10;
 
 /// Answers a request; if it is not carried out, with an error in S3's format.

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Most stores in a file, and most grants of one store.
+/// Largest number of stores in a file, and of grants of one store.
 const STORES_MAX: usize = 64;
 const GRANTS_MAX: usize = 1024;
 

@@ -41,11 +41,11 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 const QUOTA_WITHIN: Duration = Duration::from_secs(4);
 /// Fewest bytes that are reserved at a time, if there are as many.
 const RESERVED_BYTES: u64 = 64 << 10;
-/// Most bytes that are read of a lock's file.
+/// Largest number of bytes that are read of a lock's file.
 const HOLDER_BYTES_MAX: u64 = 256;
 /// Bytes that are hashed at a time.
 const PIECE_BYTES: usize = 1 << 20;
-/// Most files of one tenant: all of them are looked at when a state is saved.
+/// Largest number of files of one tenant: all of them are looked at when a state is saved.
 pub(super) const FILES_MAX: usize = 16 * 1024;
 
 /// The state that a lease asks for.
@@ -275,9 +275,9 @@ pub(crate) struct StateWriter {
     size_bytes: u64,
     /// Bytes of the tenant's quota that are this state's.
     reserved_bytes: u64,
-    /// Most bytes that it may have.
+    /// Largest number of bytes that it may have.
     state_bytes: u64,
-    /// Most bytes of all states of the tenant.
+    /// Largest number of bytes of all states of the tenant.
     tenant_bytes: u64,
     is_whole: bool,
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Most tenants that are looked at.
+/// Largest number of tenants that are looked at.
 const TENANTS_MAX: usize = 64 * 1024;
 /// Age at which an incomplete file counts as left by a process that is gone.
 const LEFT_AFTER: Duration = Duration::from_secs(24 * 3600);

@@ -81,19 +81,19 @@ struct QuotaArgs {
     /// Role of its members: user, operator or hook (the batch system's scripts)
     #[arg(long, value_parser = ["user", "operator", "hook"])]
     role: Option<String>,
-    /// Most cores at the same time, or none for no bound
+    /// Largest number of cores at the same time, or none for no bound
     #[arg(long, value_name = "N")]
     cores: Option<Bound<u64>>,
-    /// Most leases at the same time
+    /// Largest number of leases at the same time
     #[arg(long, value_name = "N")]
     leases: Option<Bound<u64>>,
-    /// Most memory that its leases may request at the same time, such as 64G; each lease must then request a bound
+    /// Largest amount of memory that its leases may request at the same time, such as 64G; each lease must then request a bound
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<Bound<u64>>,
     /// Most GPUs at the same time
     #[arg(long, value_name = "N")]
     gpus: Option<Bound<u64>>,
-    /// Most core-seconds by the ledger; a tenant that has used them gets no new lease
+    /// Largest number of core-seconds by the ledger; a tenant that has used them gets no new lease
     #[arg(long, value_name = "N")]
     core_seconds: Option<Bound<u64>>,
     /// Hours up to now over which core-seconds are counted; none: since the beginning

@@ -37,7 +37,7 @@ pub(super) struct JobWords<'a> {
     pub script: &'a str,
 }
 
-/// What a command printed.
+/// Exit status and output of a command.
 struct CommandAnswer {
     status: ExitStatus,
     output: String,

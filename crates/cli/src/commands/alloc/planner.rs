@@ -14,7 +14,7 @@ const STARTING_MS: u64 = 15_000;
 const SOUND_MS: u64 = 60_000;
 /// Jobs of each queue that are remembered after their end.
 const ENDED_MAX: usize = 20;
-/// Most workers of one client that are placed; more would be served by several rounds.
+/// Largest number of workers of one client that are placed; more would be served by several rounds.
 const PIECES_MAX: u32 = 4096;
 
 /// A client that waits for a lease.

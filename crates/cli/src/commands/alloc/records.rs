@@ -23,14 +23,14 @@ pub(super) struct Queue {
     pub description: Option<String>,
     /// Queues of a higher priority are used first.
     pub priority: i32,
-    /// Most nodes of its jobs, running or not.
+    /// Largest number of nodes of its jobs, running or not.
     pub max_nodes: u32,
     /// Nodes that it keeps although no client waits.
     #[serde(default)]
     pub min_nodes: u32,
     /// Nodes of each job.
     pub nodes_per_job: u32,
-    /// Most jobs that wait at the batch system.
+    /// Largest number of jobs that wait at the batch system.
     pub backlog: u32,
     /// Time limit of a job, seconds.
     pub time_s: u64,

@@ -10,7 +10,7 @@ use tokio::process::Command;
 pub(super) const WITHIN: Duration = Duration::from_secs(30);
 /// Longest output that is read, bytes: some 100,000 accounts and users.
 const OUTPUT_BYTES_MAX: u64 = 8 << 20;
-/// Most bytes of an error that are shown.
+/// Largest number of bytes of an error that are shown.
 const ERROR_BYTES_MAX: usize = 300;
 /// Start of a report of all time: Slurm is younger than its accounting.
 const FIRST_HOUR_S: u64 = 1_000_000_800;

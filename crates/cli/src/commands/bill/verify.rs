@@ -12,7 +12,7 @@ use hotlease_wire::ids::AgentId;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Most totals in one request.
+/// Largest number of totals in one request.
 const BATCH: usize = 1024;
 /// Function rows after which no further total is added to a request; the last total may exceed the number.
 const FUNCTIONS_BATCH: usize = 8192;

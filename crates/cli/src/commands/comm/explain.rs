@@ -8,7 +8,7 @@ use hotlease_terminal::exit::CommandError;
 use hotlease_terminal::output::Printer;
 use serde::Serialize;
 
-/// Most rounds that are shown.
+/// Largest number of rounds that are shown.
 const ROUNDS_MAX: usize = 10_000;
 
 /// Show which algorithm a collective uses and why, the modelled times of all algorithms, and the steps of a rank

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Time that `squeue` has; it waits for its controller.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Most bytes that are read of it.
+/// Largest number of bytes that are read of its output.
 const BYTES_MAX: u64 = 64 << 20;
 /// Character between the fields: one that is in none of them.
 const SEPARATOR: char = '\u{1f}';

@@ -7,7 +7,7 @@ use crate::ofi::ffi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};
 use hotlease_wire::fabric::Envelope;
 use std::ptr;
 
-/// Most bytes of one peer's messages that wait for earlier ones.
+/// Largest number of bytes of one peer's messages that wait for earlier ones.
 const EARLY_BYTES_MAX: usize = 4 << 20;
 const EARLY_MAX: usize = 1 << 16;
 /// Completions read by one call.

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::{Request, Response, Status};
 
-/// Most final totals that wait for the manager's acknowledgement; more than an agent's leases of a second.
+/// Largest number of final totals that wait for the manager's acknowledgement; more than an agent's leases of a second.
 const OUTSTANDING_MAX: usize = 4096;
 const MEMORY_BYTES: u64 = 1 << 40;
 /// Time to live of leases that ask for none.

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Server};
 
-/// Most agents that connect at the same time; a manager handshakes with at most 64 peers of one address.
+/// Largest number of agents that connect at the same time; a manager handshakes with at most 64 peers of one address.
 const CONNECTING_MAX: usize = 32;
 /// Longest wait for the next agent to register.
 const REGISTER_WITHIN: Duration = Duration::from_secs(60);

@@ -9,7 +9,7 @@ use hotlease_wire::ids::JobId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Most batch jobs on one node.
+/// Largest number of batch jobs on one node.
 const JOBS_MAX: usize = 8192;
 
 /// The batch jobs on a node, with what each may use.

@@ -50,7 +50,7 @@ impl LeaseBook {
         self
     }
 
-    /// Most that the node can offer.
+    /// All resources that the node can offer.
     pub fn limits(&self) -> NodeLimits {
         NodeLimits {
             cores: self.usable.clone(),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How long an order is known by its token, milliseconds.
 pub const ORDER_KNOWN_MS: u64 = 3_600_000;
-/// Most orders that are known by their tokens.
+/// Largest number of orders that are known by their tokens.
 pub const ORDERS_KNOWN_MAX: usize = 64 * 1024;
 
 /// Orders that are known by their tokens.

@@ -21,7 +21,7 @@ use crate::manager::{
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, BootId};
 
-/// Most requests that wait for one order: the first of them, and repetitions with its token.
+/// Largest number of requests that wait for one order: the first of them, and repetitions with its token.
 const WAITING_MAX: usize = 64;
 
 /// A node's wish, and its progress.

@@ -27,9 +27,9 @@ use hotlease_wire::{EndReason, Rejection};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Most agents over which one request is spread.
+/// Largest number of agents over which one request is spread.
 pub const PARTS_MAX: usize = 64;
-/// Most questions for one request that is spread.
+/// Largest number of questions for one request that is spread.
 const ASKS_MAX: usize = 2 * PARTS_MAX;
 /// Longest time for which agents are asked for one request: the client that waits for the answer gives up after 10 s,
 /// and the parts granted first hold their cores meanwhile.

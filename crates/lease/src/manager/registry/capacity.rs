@@ -6,9 +6,9 @@ use hotlease_wire::ids::AgentId;
 /// The largest amounts of any one agent that grants leases. A refusal tells them to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
-    /// Most cores, or places, free on one agent.
+    /// Largest number of cores, or places, free on one agent.
     pub free: u32,
-    /// Most cores, or places, offered by one agent.
+    /// Largest number of cores, or places, offered by one agent.
     pub offered: u32,
 }
 

@@ -5,7 +5,7 @@ use crate::agent::HEARTBEAT;
 use hotlease_wire::ids::AgentId;
 use std::time::Duration;
 
-/// Most reports of all agents together per second: with more agents than [`HEARTBEAT`] times this, each agent
+/// Largest number of reports of all agents together per second: with more agents than [`HEARTBEAT`] times this, each agent
 /// reports less often.
 pub const REPORTS_PER_SECOND_MAX: u32 = 5000;
 /// Pauses between reports that an agent may miss before it is suspected.

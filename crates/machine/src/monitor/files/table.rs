@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 /// The root's number, as FUSE has it.
 const ROOT: u64 = 1;
-/// Most files that a machine may know at a time; its kernel forgets some before it needs this many.
+/// Largest number of files that a machine may know at a time; its kernel forgets some before it needs this many.
 const NODES_MAX: usize = 1 << 20;
-/// Most folders that it may have open.
+/// Largest number of folders that it may have open.
 const FOLDERS_MAX: usize = 1 << 16;
 /// Longest name, by Linux's limit.
 const NAME_BYTES_MAX: usize = 255;

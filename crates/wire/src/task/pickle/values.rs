@@ -1,6 +1,6 @@
 //! Values of the machine, as far as the check of a pickle knows them.
 
-/// What is known of a value.
+/// Properties of a value that are known.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Value {
     /// Number, bytes, or a long text.

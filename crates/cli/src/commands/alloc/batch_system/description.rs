@@ -58,7 +58,7 @@ pub(in crate::commands::alloc) struct SubmitCommand {
     /// Last words.
     #[serde(default = "script_alone", deserialize_with = "words_of_job")]
     pub script: Vec<String>,
-    /// Most nodes of a job; `None`: no limit.
+    /// Largest number of nodes of a job; `None`: no limit.
     pub nodes_max: Option<u32>,
     /// How its output gives the job's id.
     pub id: Pattern,
@@ -154,7 +154,7 @@ impl Deref for Pattern {
 }
 
 impl Pattern {
-    /// What the group finds first in a text, without blanks around it.
+    /// Text that the group of the pattern matches first, without blanks around it.
     pub(super) fn find_in<'t>(&self, text: &'t str) -> Option<&'t str> {
         Some(self.captures(text)?.get(1)?.as_str().trim())
     }

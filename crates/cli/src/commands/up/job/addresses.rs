@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 /// Time for the resolver, and for each address of another node to take a connection.
 const WITHIN: Duration = Duration::from_secs(1);
-/// Most addresses of a node that are used.
+/// Largest number of addresses of a node that are used.
 const ADDRESSES_MAX: usize = 8;
 
 /// Addresses of this node's interfaces, those first that the node's name stands for. Loopback only if there is no other.
