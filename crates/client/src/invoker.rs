@@ -94,8 +94,8 @@ impl Invoker {
         &self.inner.plan.options
     }
 
-    /// Number of slots of all workers together, counted worker by worker, from 0. [`Invoker::complete`] may add
-    /// some.
+    /// Number of slots of all workers together. Slots are numbered from 0, worker by worker. [`Invoker::complete`] may
+    /// add some.
     pub fn slots(&self) -> usize {
         self.inner.slots()
     }
@@ -126,15 +126,16 @@ impl Invoker {
     /// [`Error::LeaseEnded`].
     ///
     /// # Errors
-    /// Those of the connection to an agent; its lease then ends by itself.
+    /// Errors of the connection to an agent, whose lease then ends by itself.
     pub fn suspend(&self) -> Result<(), Error> {
         self.suspend_from(0)
     }
 
-    /// Releases the leases whose slots are all from this one on, as [`Invoker::suspend`] does; the others stay.
+    /// Releases, as [`Invoker::suspend`] does, the leases that have only slots numbered `first` or higher; the other leases
+    /// stay.
     ///
     /// # Errors
-    /// Those of the connection to an agent; its lease then ends by itself.
+    /// Errors of the connection to an agent, whose lease then ends by itself.
     pub fn suspend_from(&self, first: usize) -> Result<(), Error> {
         self.inner.check_own()?;
         cache::forget(self.inner.id);
@@ -204,10 +205,10 @@ impl Invoker {
     pub fn buffer<T: Pod>(&self, elements: usize) -> Result<Buffer<T>, Error> {
         let buffer = Buffer::new(elements)?;
         for slot in (0..self.slots()).step_by(usize::from(self.inner.plan.options.slots)) {
-            // Workers that are dead now are told by the first call that uses the buffer.
+            // If a worker is dead now, the buffer is registered with its replacement by the first call that uses the buffer.
             if let Some(channel) = self.inner.open_channel(slot) {
                 match buffer.region().register(channel.connection()) {
-                    // The invocations that use buffers now may have ended when this one is used.
+                    // Other buffers are in use now, but their invocations may have ended when this buffer is used.
                     Err(Error::BuffersInUse { .. }) => {}
                     registered => registered?,
                 }
@@ -235,7 +236,8 @@ impl Invoker {
     /// Sleeps until one of these is ready, `ready` returns true, [`Invoker::wake`] is called, or the limit has
     /// passed. It may return earlier. Only one thread of an invoker may call this at a time.
     pub fn sleep(&self, all: &[AwaitedCall], limit: Duration, mut ready: impl FnMut() -> bool) {
-        // The doorbell alone ends no sleep: a sleeper looks whether there was a reason, and sleeps again.
+        // Ringing the doorbell alone does not end the sleep: the sleeper then looks for a reason, and sleeps again if
+        // there is none.
         let before = self.inner().wakes.load(Ordering::Acquire);
         let wakes = || self.inner().wakes.load(Ordering::Acquire) != before;
         let ready = || ready() || wakes() || all.iter().any(AwaitedCall::is_ready);

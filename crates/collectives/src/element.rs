@@ -10,13 +10,13 @@ use bytemuck::{NoUninit, Pod};
 /// use bytemuck::{Pod, Zeroable};
 /// use hotlease_collectives::{Datatype, Plain};
 ///
-/// // As `MPI_DOUBLE_INT`: what `Operator::MinLoc` and `Operator::MaxLoc` are for.
+/// // Like `MPI_DOUBLE_INT`: a value and its index, for `Operator::MinLoc` and `Operator::MaxLoc`.
 /// #[derive(Clone, Copy, Pod, Zeroable)]
 /// #[repr(C)]
 /// struct Nearest { distance: f64, index: i32, unused: u32 }
 /// impl Plain for Nearest { const DATATYPE: Datatype = Datatype::F64Index; }
 ///
-/// // Of which only operators of the user's own know what it is.
+/// // A record that only the user's own operators understand.
 /// #[derive(Clone, Copy, Pod, Zeroable)]
 /// #[repr(C)]
 /// struct Pixel { red: u8, green: u8, blue: u8 }

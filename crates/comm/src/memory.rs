@@ -15,8 +15,8 @@ pub(crate) enum TransferMemory {
     LentMut(LentBytesMut),
     /// Memory of the operation.
     Owned(Arc<Mutex<Vec<u8>>>),
-    /// Memory of the operation for a message of any length: it is reserved when that is known, and grows as the message
-    /// comes.
+    /// Memory of the operation for a message of any length: it is reserved when the length is known, and grows as the
+    /// message arrives.
     AnyLength(Arc<Mutex<Vec<u8>>>),
     /// Memory of the operation, as elements.
     Elements(Arc<Mutex<dyn Elements>>),
@@ -44,7 +44,7 @@ impl fmt::Debug for dyn Elements {
     }
 }
 
-/// Locks the memory, also after a panic: a panic of its user does not change who owns it.
+/// Locks the memory, also after a thread that held the lock has panicked: that does not change who owns the memory.
 fn lock<T: ?Sized>(memory: &Mutex<T>) -> MutexGuard<'_, T> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -114,7 +114,7 @@ impl TransferMemory {
         }
     }
 
-    /// Returns the bytes of owned memory: without a copy if nothing else refers to it; of other memory none.
+    /// Returns the bytes of owned memory, without a copy if nothing else refers to it. Returns no bytes for other memory.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         match self {
             Self::Owned(bytes) | Self::AnyLength(bytes) => match Arc::try_unwrap(bytes) {
@@ -141,9 +141,9 @@ impl Piece {
         self.length
     }
 
-    /// Prepares this piece for a message of this length: memory of any length is reserved now. None of it is touched
-    /// before its bytes come: the kernel takes seconds to hand out gigabytes, and the engine's lock is held here, without
-    /// which this member cannot say that it is alive.
+    /// Prepares this piece for a message of this length: memory of kind [`TransferMemory::AnyLength`] is reserved now. It
+    /// is not touched before its bytes arrive. The kernel takes seconds to hand out gigabytes, and the caller holds the
+    /// engine's lock, without which this member cannot report that it is alive.
     pub(crate) fn fit(&mut self, length: u64) -> Result<(), Error> {
         let TransferMemory::AnyLength(bytes) = &self.memory else {
             return Ok(());
@@ -174,7 +174,7 @@ impl Piece {
         self.start..self.start + self.length
     }
 
-    /// Passes the bytes to `read`; none if the memory was taken back.
+    /// Passes the bytes to `read`; returns `None` if the memory was taken back.
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let range = self.range();
         match &self.memory {
@@ -185,7 +185,7 @@ impl Piece {
         }
     }
 
-    /// Passes the bytes to `write`; none if the memory was taken back or is read only.
+    /// Passes the bytes to `write`; returns `None` if the memory was taken back or is read only.
     pub fn write<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let range = self.range();
         match &self.memory {

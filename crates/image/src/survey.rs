@@ -49,7 +49,7 @@ pub(crate) fn survey(root: &Path, limits: &Limits) -> Result<Survey, ImageError>
         entries: Vec::new(),
         contents_bytes: 0,
     };
-    // Paths that are still to be visited; the next one is the last.
+    // Paths that are still to be visited, the next one at the end.
     let mut pending = names(root, Path::new(""), limits)?;
     while let Some(path) = pending.pop() {
         let at = root.join(&path);
@@ -118,9 +118,9 @@ impl<'a> Links<'a> {
         Self(entries.iter().filter_map(link).collect())
     }
 
-    /// Follows the link at `path`, and returns the link by which that leaves the tree: itself, or another one on the
-    /// way. `None` if it stays inside, or leads nowhere. The text alone does not tell: `a/../..` is elsewhere if `a` is
-    /// a link.
+    /// Follows the link at `path`, and returns the link that leads out of the tree: this one, or another one on the way.
+    /// `None` if the target is inside the tree, or does not exist. The text of a target is not enough to decide: if `a` is
+    /// a link, `a/../..` depends on its target.
     pub(crate) fn leaves_by(&self, path: &'a Path) -> Option<&'a Path> {
         let mut by = path;
         let mut place = path.parent().unwrap_or(Path::new("")).to_owned();

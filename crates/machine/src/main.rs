@@ -15,20 +15,21 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `link` | messages over the port |
+//! | `messages` | messages over the port |
 //! | `monitor` | the end outside the machine |
 //! | `monitor/boot` | the command line and the first file system of a machine |
 //! | `monitor/modules` | the kernel modules that a machine needs |
-//! | `monitor/far` | orders and calls for the worker inside |
+//! | `monitor/guest_connection` | orders and calls for the worker inside |
 //! | `monitor/files` | the sandbox's files for the machine |
 //! | `monitor/saving` | machines that are saved, and resumed many times |
-//! | `monitor/control` | orders to QEMU |
+//! | `monitor/qemu` | orders to QEMU |
 //! | `guest` | process 1 of the machine |
 //! | `guest/program` | the worker's program |
 //! | `guest/root` | the worker's root file system in the machine |
-//! | `guest/serving` | orders for the worker, its slots |
+//! | `guest/worker_control` | orders for the worker and its slots |
 //! | `guest/slot` | calls of one slot |
-//! | `guest/teller` | messages to the monitor, and the questions under way |
+//! | `guest/output` | output of the worker |
+//! | `guest/monitor_sender` | messages to the monitor, and the questions under way |
 
 #![forbid(unsafe_code)]
 

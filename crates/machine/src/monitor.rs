@@ -1,4 +1,4 @@
-//! The end outside the machine; for its part see the head of `main.rs`.
+//! The monitor: the end outside the machine. The head of `main.rs` describes its part.
 
 mod boot;
 mod files;
@@ -90,8 +90,8 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// The files for its machine. The machine may have as many open as this process, less those that any worker may
-    /// have open itself.
+    /// Makes the file server of the machine. The machine may have open as many files as this process may, less the limit of
+    /// a worker's own files, but at least half as many.
     fn file_server(&self) -> FileServer {
         let most = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, most)| most);
         let open_max = most.saturating_sub(self.files).max(most / 2);
@@ -120,7 +120,7 @@ fn run_worker(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     });
     match booted {
         Ok((far, imports)) => {
-            // The rest of the imports' time is the interpreter's, of which nothing is known here.
+            // The time without the imports includes the interpreter's start, whose duration is not known here.
             worker.set_boot(started.elapsed().saturating_sub(imports));
             worker.set_imports(imports);
             worker.serve_for(far, arguments.functions)
@@ -193,7 +193,7 @@ fn start_worker(
             .collect(),
         directory: arguments.directory.clone().into_vec(),
         zygote: arguments.zygote,
-        limits: limits(arguments).map_err(|error| format!("what its sandbox limits it to: {error}"))?,
+        limits: limits(arguments).map_err(|error| format!("reading the limits of its sandbox: {error}"))?,
         shown: arguments.shown.iter().map(bytes).collect(),
     };
     let (heard, words) = mpsc::channel();
@@ -238,7 +238,8 @@ fn await_message(
     }
 }
 
-/// Limits of this process, whose sandbox is the worker's, except those of which a machine needs more.
+/// Limits of the worker: those of this process, which is in the worker's sandbox. For the number and the size of files they
+/// are those of the command line, because a machine itself needs more.
 fn limits(arguments: &Arguments) -> std::io::Result<MachineLimits> {
     let most = |resource| -> std::io::Result<u64> { Ok(getrlimit(resource)?.1) };
     let size = |path: &str| -> std::io::Result<u64> {

@@ -20,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 /// Limit for one of a host's addresses to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Pause before unreachable hosts are tried again. A network that has just come back still reports hosts as
-/// unreachable for a moment: those answers belong to questions that were asked while it was down.
+/// unreachable for a moment: these reports answer requests that were sent while it was down.
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Limit for one step of connecting: for TCP and TLS together, and then for the first bytes.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);

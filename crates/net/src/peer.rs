@@ -143,7 +143,7 @@ pub fn parse_certificate(der: &[u8]) -> Result<CertificateInfo, ForeignCertifica
                     "tenant" => &mut tenant,
                     _ => return Err(not_ours("has fields that this version does not know")),
                 };
-                // With two values the holder could choose one.
+                // Two values are rejected: it would be unclear which of them counts.
                 if place.replace(value).is_some() {
                     return Err(not_ours("names its holder twice"));
                 }
@@ -157,7 +157,7 @@ pub fn parse_certificate(der: &[u8]) -> Result<CertificateInfo, ForeignCertifica
     let name = name.filter(|name| is_peer_name(name));
     let name = name.ok_or(not_ours("has no name of a holder"))?.to_owned();
     if tenant.is_some_and(|tenant| !is_tenant_name(tenant)) {
-        return Err(not_ours("names a tenant that no tenant can be called"));
+        return Err(not_ours("has a name of a tenant that is not valid"));
     }
     if role == CertificateRole::Client && tenant.is_none() {
         return Err(not_ours("is a client's, and names no tenant"));

@@ -72,7 +72,7 @@ impl Groups {
         let (groups, missing) = Self::find(root, OF_SANDBOX);
         let missing = missing.into_iter().map(|(name, why)| match name {
             MEMORY => format!("memory of a sandbox by the kernel: the agent looks at it now and then ({why})"),
-            "pids" => format!("processes of a sandbox, but by user ({why})"),
+            "pids" => format!("processes of a sandbox, except by its user's limit ({why})"),
             _ => format!("cores of a sandbox: its code may leave those of its lease ({why})"),
         });
         (groups, missing.collect())
@@ -103,7 +103,7 @@ impl Groups {
                     copy_cpuset(&hierarchy.folder, &folder)?;
                 }
                 if hierarchy.controllers.contains(&"pids") {
-                    // Pid 1 comes on top.
+                    // Pid 1 is one more process.
                     fs::write(folder.join("pids.max"), (u64::from(processes) + 1).to_string())?;
                 }
                 fs::write(folder.join("cgroup.procs"), pid.to_string())
@@ -120,8 +120,8 @@ impl Groups {
         Ok(group)
     }
 
-    /// When to look next for kills of single processes of a group, whose other processes then wait for ever: version 1
-    /// cannot kill all of them.
+    /// Time of the next look for groups in which the kernel has killed a single process: version 1 cannot kill all of a
+    /// group, and the other processes would wait for ever. `None`: no such look is needed.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         let kills_one = |hierarchy: &Hierarchy| hierarchy.controllers.contains(&MEMORY) && !hierarchy.unified;
         let looks = self.hierarchies.iter().any(kills_one);
@@ -424,8 +424,8 @@ fn remove_with_processes(folder: &Path) {
         let folders = entries.flatten().filter(|entry| entry.path().is_dir());
         folders.for_each(|entry| remove_with_processes(&entry.path()));
     }
-    // The sandboxes of a nursery die with it, and the workers of an agent end. Processes that are still here are about to end; the next sweep finds the
-    // folder empty.
+    // The sandboxes of a nursery die with it, and the workers of an agent end. Processes that are still here are about to
+    // end; the next sweep finds the folder empty.
     let _ = fs::remove_dir(folder);
 }
 

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Largest number of processes of one worker that are looked at.
 const FAMILY_MAX: usize = 4096;
-/// Time for which a listing counts shared pages once: the kernel walks through all pages of each process.
+/// Longest time that a listing spends on counting each shared page once, for which the kernel walks through all pages of
+/// each process. The pages of the remaining processes are added without that.
 const EXACT_LIMIT: Duration = Duration::from_millis(100);
 /// Beginning of the names of hotlease's own memory files, which clients share with workers.
 const OWN_FILES: &str = "/memfd:hotlease";
@@ -148,7 +149,8 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 /// Memory of one process, bytes.
 struct ProcessMemory {
     resident: u64,
-    /// Pages that are no file's, swapped ones too; children of a fork count them again.
+    /// Pages that belong to no file, including swapped ones. After a fork, parent and child both count the pages that they
+    /// share.
     private: u64,
     /// Pages of memory files and shared mappings.
     shared: u64,
@@ -164,7 +166,7 @@ fn status(pid: u32) -> Option<ProcessMemory> {
     })
 }
 
-/// When the process was started; `None` once it is gone.
+/// Start time of the process; `None` once it is gone.
 fn start_time(pid: u32) -> Option<SystemTime> {
     let stat = read(pid, "stat")?;
     let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;

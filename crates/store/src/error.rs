@@ -59,7 +59,7 @@ pub enum StoreError {
         /// Description of the fault.
         why: String,
     },
-    /// The ledger holds fewer commits than were answered.
+    /// The ledger holds fewer commits than were acknowledged to callers.
     #[error(
         "{path} has lost the last {lost} of {answered} commits that were answered: bytes of it or of its log ({path}-wal) \
          were overwritten, or an older copy is in its place. Restore a backup; or, to go on without these grants and reports, \

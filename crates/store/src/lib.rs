@@ -1,4 +1,4 @@
-//! L1: durable state behind one trait.
+//! Durable state of a manager, behind one trait.
 //!
 //! A manager keeps three things: the agents it knows, the leases that they granted, and the ledger of what those
 //! leases used. The ledger's rows are cumulative totals keyed (agent, boot, lease) and merged by taking the larger

@@ -99,12 +99,12 @@ pub enum PutCondition {
     New,
     /// There is such a tenant.
     Known,
-    /// None.
+    /// No condition.
     Always,
 }
 
 impl PutCondition {
-    /// Whether the condition is met by a tenant that is there, or not.
+    /// Whether the condition is met. `is_there`: whether the tenant exists.
     pub(crate) fn is_met(self, is_there: bool) -> bool {
         match self {
             Self::New => !is_there,

@@ -1,6 +1,6 @@
 //! Board of a member: one small object, which tells all other members about it. The member writes it anew a few times
-//! in each failure bound, and the others read it as often. It carries the frames without a body by which members with
-//! connections tell each other of failures.
+//! in each failure bound, and the others read it as often. It carries frames without a body: members that have
+//! connections send each other the same frames to report failures and departures.
 
 use hotlease_comm::Rank;
 use hotlease_wire::DecodeError;
@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) struct Board {
     /// Rises with each write: a member whose beat stands still is taken for dead.
     pub(crate) beat: u64,
-    /// Words that not all addressees have heard: a frame and its addressees. Words are numbered; `first` is the number
-    /// of the first one here.
+    /// Words, each a frame with its addressees, that some addressee has not read yet. Words are numbered; `first` is the
+    /// number of the first one here.
     words: VecDeque<([u8; MemberFrame::BYTES], Vec<Rank>)>,
     first: u64,
     /// All words below this number have been written where others read them.
@@ -34,13 +34,13 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// Says something to a member. A word that is said to several members in turn stands there once.
+    /// Adds a frame for a member. A frame that several members get, one after the other, is stored once.
     pub(crate) fn say(&mut self, to: Rank, frame: &MemberFrame) {
         let bytes = frame.encode();
         let is_written = self.end() == self.written;
         match self.words.back_mut() {
-            // Joins only the last word, so that what is said to one member keeps its order; and not one that others may
-            // have read past.
+            // The member is added only to the last word, so that the frames for each member keep their order, and only
+            // while that word has not been written: other members may already have read past it.
             Some((word, ranks)) if *word == bytes && !ranks.contains(&to) && !is_written => ranks.push(to),
             _ => self.words.push_back((bytes, vec![to])),
         }
@@ -70,7 +70,7 @@ impl Board {
         }
     }
 
-    /// Whether this word stands there.
+    /// Whether a word with this frame is on the board.
     pub(crate) fn has(&self, frame: &MemberFrame) -> bool {
         let bytes = frame.encode();
         self.words.iter().any(|(word, _)| *word == bytes)

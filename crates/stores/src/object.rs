@@ -50,7 +50,7 @@ pub(crate) fn key(name: &ObjectName, group: &str) -> String {
     }
 }
 
-/// Kind, member and number, as a head repeats them.
+/// Kind, member and number of an object, as they stand in its head.
 fn fields(name: &ObjectName) -> (u8, u32, u64) {
     match *name {
         ObjectName::Message { from, number, .. } => (1, from, number),
@@ -91,7 +91,7 @@ pub(crate) fn encode_head(head: &ObjectHead, name: &ObjectName) -> [u8; HEAD_BYT
     bytes
 }
 
-/// Decodes the head of an object that was asked for by this name. None if the object is another one, or its length
+/// Decodes the head of an object that was asked for by this name. `None` if the object is another one, or its length
 /// does not fit: `first_bytes` of the body travel with the head.
 pub(crate) fn decode_head(name: &ObjectName, object: &[u8], first_bytes: fn(u32) -> usize) -> Option<ObjectHead> {
     let (head, body) = object.split_first_chunk::<HEAD_BYTES>()?;

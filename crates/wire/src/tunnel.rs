@@ -2,7 +2,7 @@
 //! substitutes of their descriptors, as frames on a stream.
 //!
 //! A stream begins with the agent's [`TunnelFrame::Hello`] and the client's [`TunnelFrame::Session`] or [`TunnelFrame::Join`], which the
-//! agent accepts or rejects. A client without a certificate sends first: [`TunnelFrame::Bearer`] for a session,
+//! agent accepts or rejects. A client without a certificate sends the first frame: [`TunnelFrame::Bearer`] for a session,
 //! [`TunnelFrame::Join`] for a socket, whose ticket only the bearer of a session has. From then on both sides send messages.
 //! A message's memory follows it on the stream without framing, one attachment after the other. A socket is kept under
 //! a ticket, and the client fetches it with a stream of its own.

@@ -55,8 +55,8 @@ mod registers {
     #[cold]
     pub fn write(Registers(control, word): Registers) {
         let whole = control | mxcsr() & !CONTROL;
-        // SAFETY: words that the unit had before. Noted exceptions of the x87 unit are cleared: those that the function had
-        // unmasked would be raised here.
+        // SAFETY: writes words that the unit had before. The noted exceptions of the x87 unit are cleared first: otherwise
+        // those that the function has unmasked would be raised here.
         unsafe {
             asm!("ldmxcsr [{}]", in(reg) &raw const whole, options(nostack, preserves_flags));
             asm!("fnclex", "fldcw [{}]", in(reg) &raw const word, options(nostack, preserves_flags));

@@ -1,5 +1,5 @@
-//! Processes that functions fork: they begin with the actions of signals that this process had before it became a
-//! worker, and do nothing in the worker's name.
+//! Processes that functions fork: they begin with the signal actions that this process had before it became a worker,
+//! and do nothing in the worker's name.
 
 use nix::sys::signal::{SigAction, Signal};
 use std::cell::Cell;
@@ -21,19 +21,20 @@ struct ChangedAction {
 }
 
 thread_local! {
-    /// Signals that this thread had blocked before it began to fork. Without destructor, so that a fork may come late.
+    /// Signals that this thread had blocked before it began to fork. The value has no destructor, so that a thread can
+    /// also fork while its other thread-local values are destroyed.
     // SAFETY: plain data, for which zeros are valid.
     static BLOCKED: Cell<libc::sigset_t> = const { Cell::new(unsafe { zeroed() }) };
 }
 
-/// Whether this process is a child of the worker, without having executed another program.
+/// Whether this process was forked by the worker and still runs the worker's program.
 #[inline]
 pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
-/// Sets the worker's own actions of signals, whose handlers are async-signal-safe, and has children return to those from
-/// before. To be called once.
+/// Sets the worker's own signal actions; forked children return to the actions from before. The handlers must be
+/// async-signal-safe, and this is called only once.
 pub(crate) fn set_actions(actions: impl IntoIterator<Item = (Signal, SigAction)>) -> io::Result<()> {
     let actions = actions.into_iter();
     let changed = actions.map(|(signal, action)| change(signal as libc::c_int, &action.into()));

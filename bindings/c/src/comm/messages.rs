@@ -91,7 +91,7 @@ exported!(hotlease_comm_isend(
 ) {
     require_place(request, "request")?;
     let comm = object(comm, "comm")?;
-    // As the header demands, until the request has ended.
+    // The memory is valid until the request has ended, as the header demands.
     let memory = LentMemory::of((start, size, "bytes"), (std::ptr::null_mut(), 0, ""))?;
     let begun = comm.communicator.isend_lent(&memory.input, to, tag)?;
     give(request, RequestHandle::new(begun, memory))
@@ -107,7 +107,7 @@ exported!(hotlease_comm_irecv(
 ) {
     require_place(request, "request")?;
     let comm = object(comm, "comm")?;
-    // As the header demands, until the request has ended.
+    // The memory is valid until the request has ended, as the header demands.
     let memory = LentMemory::of((std::ptr::null(), 0, ""), (start, capacity, "bytes"))?;
     let begun = comm.communicator.irecv_lent(&memory.output, pattern(source, tag)?)?;
     give(request, RequestHandle::new(begun, memory))

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const BYTES_MAX: usize = 16 << 20;
 /// Bytes that each entry counts for in addition to its output.
 const ENTRY_BYTES: usize = 128;
-/// Time that an entry waits for a thread that waits for its task, before the separate thread shows it.
+/// Time in which a thread that waits for an entry's task can show the entry; after that the separate thread does.
 const DELAY: Duration = Duration::from_millis(5);
 /// Time limit of waiting for another thread that shows earlier entries and makes no progress.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -50,9 +50,9 @@ struct PendingOutput {
     over: u64,
     /// The thread that shows.
     by: Option<ThreadId>,
-    /// A thread has waited for it in vain since its last progress.
+    /// Whether another thread has waited in vain for the thread that shows since the last progress.
     is_stuck: bool,
-    /// The separate thread has nothing to do.
+    /// Whether the separate thread has nothing to do.
     is_asleep: bool,
     has_ended: bool,
 }
@@ -65,7 +65,7 @@ pub struct OutputQueue {
     show: Mutex<Option<Py<PyAny>>>,
     waiting: Mutex<PendingOutput>,
     moved: Condvar,
-    /// Whether some entry is not shown to its end.
+    /// Whether some entry is not completely shown yet.
     is_any: AtomicBool,
     /// The separate thread; `None`: it could not be started.
     thread: OnceLock<Option<Thread>>,
@@ -84,7 +84,7 @@ impl Drop for ShowRight<'_> {
 }
 
 impl OutputQueue {
-    /// With this Python callable.
+    /// Makes a queue whose output is shown by this Python callable.
     pub fn new(show: Option<Py<PyAny>>) -> Self {
         Self {
             show: Mutex::new(show),
@@ -133,7 +133,8 @@ impl OutputQueue {
         started.ok().map(|started| started.thread().clone())
     }
 
-    /// Sleeps until there is output, and for a short delay; then shows what is there. False: the end.
+    /// Sleeps until there is output, and for a short delay; then shows what is there. Returns false when no more output
+    /// will be shown.
     fn show_what_is_left(&self) -> bool {
         let mut waiting = self.waiting();
         if waiting.has_ended {
@@ -156,14 +157,14 @@ impl OutputQueue {
         }
     }
 
-    /// Whether some output is not shown yet, or not to its end.
+    /// Whether some output is not completely shown yet.
     #[inline]
     pub fn is_any(&self) -> bool {
         self.is_any.load(Ordering::Acquire)
     }
 
-    /// Shows the output that has arrived, or waits at most `patience` until another thread has. An error is one that
-    /// ends programs or calls.
+    /// Shows the output that has arrived, or waits at most `patience` until another thread has shown it. Fails only with
+    /// exceptions that are meant to end programs or calls, such as `KeyboardInterrupt`: other ones are written.
     #[cold]
     pub fn show(&self, py: Python<'_>, patience: Duration) -> PyResult<()> {
         let Some((_turn, upto)) = py.detach(|| self.turn(patience)) else {

@@ -1,4 +1,4 @@
-//! Types of the elements of a buffer: as a datatype names them, as a code of numpy's does, and as the buffer says itself.
+//! Types of the elements of a buffer: named by a datatype, by a code of numpy's, or by the buffer itself.
 
 use super::datatype::Datatype;
 use super::layout::ElementLayout;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 /// Type of the elements of a buffer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ElementType {
-    /// Type for collectives; of a derived datatype, that of its basic elements, if they are of one type.
+    /// Type for collectives. For a derived datatype: the type of its basic elements, if all have the same type.
     pub kind: Kind,
-    /// ElementLayout of a derived datatype. `None`: elements of `kind`.
+    /// Layout of a derived datatype. `None`: elements of `kind`.
     layout: Option<Arc<ElementLayout>>,
-    /// Type by which numpy reduces the elements, because the library cannot: a code of numpy's; of pairs of a value and
-    /// its index, those of both, behind `=` if they are packed.
+    /// Numpy's code of the type by which numpy reduces the elements, if the library cannot. For pairs of a value and its
+    /// index: both codes, with `=` before them if the pairs are packed.
     pub reduced_as: Option<&'static str>,
 }
 
@@ -74,7 +74,7 @@ impl ElementType {
             .map_or_else(|| self.kind.size(), |layout| layout.size)
     }
 
-    /// Elements of `kind` in one of these.
+    /// Number of elements of `kind` in one element of this type.
     pub fn kinds(&self) -> usize {
         self.size() / self.kind.size()
     }
@@ -91,8 +91,8 @@ impl ElementType {
         }
     }
 
-    /// Chooses between the type that a program names and the buffer's own. A packed array of pairs is one, also if C's
-    /// type of the pair has gaps.
+    /// Chooses between the type that a program names and the buffer's own. A packed array of pairs keeps its own type if the
+    /// program names C's type of such pairs, which may have gaps.
     pub fn chosen(named: Option<Self>, own: Option<Self>) -> Option<Self> {
         match (named, own) {
             (Some(named), Some(own)) if own.pair().strip_prefix('=') == Some(named.pair()) => Some(own),
@@ -217,7 +217,7 @@ pub fn of_format(format: &[u8], size: usize) -> Option<ElementType> {
 /// Type of a record of a value and its index, as C lays it out or packed.
 fn pair_of(format: &[u8], size: usize) -> Option<ElementType> {
     let fields = format.strip_prefix(b"T{")?.strip_suffix(b"}")?;
-    // Without the names of the fields, which stand between colons, byte orders and padding.
+    // Leaves out byte orders, padding, and the names of the fields, which stand between colons.
     let parts = fields.split(|byte| *byte == b':').step_by(2).flatten();
     let is_type = |byte: &u8| !byte.is_ascii_digit() && !b"=<@^x".contains(byte);
     let types: Vec<u8> = parts.copied().filter(is_type).collect();

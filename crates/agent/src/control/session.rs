@@ -29,7 +29,7 @@ use tokio::time::{Instant, Interval, interval_at, timeout};
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
 /// Largest number of requests that a client may send ahead of their answers.
 const AHEAD_MAX: usize = 8;
-/// Number of attempts to connect to a worker that dies meanwhile, before the client is told.
+/// Number of attempts to connect to a worker that dies during each attempt; then the client gets an error.
 const CONNECT_ATTEMPTS: usize = 3;
 
 type Request = (SessionRequest, Vec<ForeignDescriptor>);
@@ -118,7 +118,7 @@ impl Session {
                         start,
                         lent,
                     },
-                    // The end of the lease is told as an event.
+                    // If the lease has ended, an event also reports that.
                     Err(refusal) => SessionReply::Refused(refusal),
                 };
                 self.outbox.tell(reply, Vec::new());
@@ -167,7 +167,7 @@ impl Session {
             loop {
                 renewal.tick().await;
                 if receiving.load(Ordering::Relaxed) && attachment.is_holder() {
-                    // Refused if the lease has ended; then the session is told that.
+                    // Fails if the lease has ended; an event then reports the end to the session.
                     let _ = node.step(BookEvent::Renew { lease });
                 }
             }
@@ -208,7 +208,7 @@ impl Session {
                     }
                     self.ahead.push_back(request);
                 }
-                // Refused if the lease has ended; then the session is told that.
+                // Fails if the lease has ended; an event then reports the end to the session.
                 _ = renewals.tick(), if attachment.is_holder() => drop(self.node.step(BookEvent::Renew { lease })),
             }
         }
@@ -354,7 +354,8 @@ async fn connect(node: &Arc<Node>, attachment: &SessionHold, index: WorkerIndex)
         let (ours, theirs) = Socket::pair().map_err(|error| Rejection::Unavailable {
             what: format!("a socket to the worker: {error}"),
         })?;
-        // The worker may fill its end before the client has the other.
+        // The worker, which is not trusted, may send descriptors before the client receives this end. Closing this end
+        // closes them too, which may wait.
         let ours = ours.closed_aside();
         let introduced = {
             // Under the lock, so that a revocation at this moment also ends this connection.

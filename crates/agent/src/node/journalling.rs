@@ -36,7 +36,7 @@ impl Node {
     pub(crate) fn note_end(&self, lease: &ActiveLease, tables: &NodeState, usage: UsageTotals) {
         let Some(journal) = &self.journal else { return };
         if lease.is_unused() {
-            // A note of it while it ran, if there is one, is not reported.
+            // Discards notes that were made while this unused lease ran: they are not reported.
             return journal.acknowledge(self.journal_key(lease.id), usage, true);
         }
         let ended = tables.book.ended_leases().rev().find(|ended| ended.id == lease.id);
@@ -68,7 +68,7 @@ impl Node {
         }
     }
 
-    /// Returns once the notes survive a loss of power, or cannot be made to.
+    /// Returns once the notes are durable, so that they survive a loss of power, or once this has failed.
     pub async fn make_usage_durable(&self) {
         if let Some(journal) = self.journal.clone() {
             // The journal reports a failure itself.
@@ -110,7 +110,8 @@ impl Node {
         }
     }
 
-    /// Sends a hint to the leases that hold cores, memory or GPUs which a refused request lacks: another client wants them.
+    /// Tells the sessions of leases that hold cores, memory or GPUs that another client needs them: `refusal` is the
+    /// refusal of that client's request.
     pub(crate) fn tell_room_wanted(&self, refusal: &Rejection) {
         let has_it = |held: &LeaseSpec| match refusal {
             Rejection::NoGpus { .. } => held.gpus > 0,

@@ -21,9 +21,9 @@ const FAILURES_PER_DEATH: u32 = 4;
 /// Longest pause between starts that fail.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
-/// Least time after the last lease for which the pool stays as large as the forecast demands.
+/// Minimum time for which the workers of the forecast wait after the last lease.
 const WAIT_LEAST: Duration = Duration::from_secs(600);
-/// Number of leases from which on the forecast sets the pool's size. Before, the pool of the default kind has one
+/// Number of leases after which the forecast sets the pool's size. Until then, the pool of the default kind has one
 /// worker for each core.
 const ARRIVALS_LEAST: usize = 8;
 
@@ -140,9 +140,10 @@ impl WorkerPool {
         self.idle().forecast.record_end(now, workers);
     }
 
-    /// Returns the numbers of waiting workers to fill the pool up to, and to keep; at most `most`. Workers in use are
-    /// not deducted: the pool is full while leases run, too. For virtual machines they are deducted from the first
-    /// number: starting machines would slow the leases down, so machines are started when leases end.
+    /// Returns two numbers of waiting workers, each at most `most`: workers are started up to the first, and killed
+    /// beyond the second. Workers in use are not deducted: the pool is also full while leases run. For virtual machines
+    /// they are deducted from the first number: starting machines would slow the leases down, so machines are started
+    /// when leases end.
     fn fill_and_keep(&self, most: usize) -> (usize, usize) {
         let now = self.begun.elapsed();
         let idle = self.idle();
@@ -186,7 +187,7 @@ impl WorkerPool {
         self.idle().workers.iter().filter(|worker| worker.is_ready()).count()
     }
 
-    /// Keeps no more than `most` workers from now on, and as many as leases are likely to need.
+    /// From now on, keeps as many workers as leases are likely to need, but at most `most`.
     pub fn set_limit(&self, most: usize) {
         let (fill, keep) = match (self.fixed, self.is_usual) {
             _ if most == 0 => (0, 0),
@@ -276,7 +277,7 @@ impl WorkerPool {
             if idle.closed || idle.workers.len() >= idle.fill {
                 return Ok(());
             }
-            // Under the lock: once a limit of 0 is set, no start begins that is not counted yet.
+            // Counted under the lock: after a limit of 0 is set, no start begins, and each that has begun is counted.
             self.launcher.count_start()
         };
         let worker = StartedWorker::start(&self.launcher, self.kind, None, &Arc::default()).await;

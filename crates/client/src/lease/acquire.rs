@@ -27,7 +27,7 @@ pub(crate) type ReadyLease = (Lease, Vec<Arc<Channel>>, ColdPhases);
 /// Reason why there is no lease.
 #[derive(Debug)]
 pub(crate) struct AcquireError {
-    /// The agent that refused, and its name for people; `None`: the manager refused.
+    /// The agent that refused, and its node's name for messages; `None`: the manager refused.
     at: Option<(AgentId, String)>,
     error: Error,
 }
@@ -49,7 +49,7 @@ impl AcquireError {
 /// Takes leases with `workers` workers that are ready for their first call: one lease, or, if the options spread the
 /// workers, one on each of several agents. If there is no room, or a granted lease is lost before it is ready, it tries
 /// again, after pauses that grow, until `patience` is over. If an agent refuses for a reason that does not go away by
-/// waiting, the others are tried, and the call ends when none is left. On the control thread.
+/// waiting, the others are tried, and the call ends when none is left. Runs on the control thread.
 pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> Result<Vec<ReadyLease>, Error> {
     let start = Instant::now();
     let manager = loop {
@@ -87,7 +87,7 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
                 Lease::take_from_agent(plan, &manager, agent, workers).await
             }
             Some(AcquisitionAction::GiveUp(refusal)) => {
-                // The last error holds more than the refusal that it became.
+                // The last error has more details than the refusal that was made from it.
                 let said = last.filter(|error| refusal_of(error).as_ref() == Some(&refusal));
                 return Err(said.unwrap_or(refusal.into()));
             }
@@ -132,8 +132,8 @@ pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> 
     }
 }
 
-/// Takes leases as [`take`] does. A refusal for lack of room names who holds it, and its figures are those of now: what
-/// was released since the last attempt is asked for once more.
+/// Takes leases as [`take`] does. If there is no room, looks at the agents' present figures: if resources were released
+/// since the last attempt, requests the lease once more. The refusal has the present figures and names the holders.
 pub(crate) async fn take_or_explain(
     plan: &LeasePlan,
     workers: u16,

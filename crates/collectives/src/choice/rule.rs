@@ -69,7 +69,7 @@ impl Rule {
             .iter()
             .any(|link| link.is_mediated() != algorithm.is_mediated())
         {
-            Some("stores need algorithms by objects, and other links those by messages")
+            Some("stores need algorithms that use objects, and other links need algorithms that use messages")
         } else if self.segment_bytes > 0 && algorithm != Algorithm::Chain {
             Some("only `chain` sends in segments")
         } else if empty(self.bytes_min, self.bytes_max)
@@ -160,7 +160,7 @@ impl fmt::Display for Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Obstacle {
     Link,
-    /// Stores need algorithms by objects, other links those by messages.
+    /// Stores need algorithms that use objects, and other links need algorithms that use messages.
     Mediation,
     Ranks,
     Bytes,
@@ -173,7 +173,9 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Obstacle::Link => "another link",
-            Obstacle::Mediation => "stores need algorithms by objects, and other links those by messages",
+            Obstacle::Mediation => {
+                "stores need algorithms that use objects, and other links need algorithms that use messages"
+            }
             Obstacle::Ranks => "another number of ranks",
             Obstacle::Bytes => "another number of bytes",
             Obstacle::Nodes => "it needs several nodes, one of them with several ranks, or the nodes are not known",

@@ -367,7 +367,7 @@ impl Communicator {
         if elements.is_multiple_of(size) {
             return Ok(elements / size);
         }
-        let why = format!("{elements} elements cannot be as many for each of {size} ranks");
+        let why = format!("{elements} elements cannot be divided equally among {size} ranks");
         Err(self.contradiction(operation, why))
     }
 
@@ -375,7 +375,7 @@ impl Communicator {
         if given == needed {
             return Ok(());
         }
-        let why = format!("there is memory for {given} {what}, where there are {needed}");
+        let why = format!("the caller gives memory for {given} {what}, but {needed} are needed");
         Err(self.contradiction(operation, why))
     }
 
@@ -392,7 +392,7 @@ impl Communicator {
     }
 }
 
-/// Number of elements in a block of the caller, whose blocks are checked later.
+/// Number of elements in the block of a rank, as the caller gives it; the blocks are checked later.
 pub(super) fn count_of(blocks: &Blocks<'_>, rank: Rank) -> usize {
     match blocks {
         Blocks::Equal(count) => *count,

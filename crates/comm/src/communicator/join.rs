@@ -59,7 +59,7 @@ impl Communicator {
     /// that a rank is taken, or that members differ in size or link; [`Error::Unreachable`] of a member,
     /// [`Error::NoStore`] of a store, [`Error::NoFabric`] of libfabric.
     pub fn join(options: &Options) -> Result<Self, Error> {
-        // This comes before any other member waits for this one.
+        // These checks come before any other member waits for this one.
         let options = &options.resolve()?;
         let table = options.table()?;
         let choice = options.choose_link(options.size)?;
@@ -95,7 +95,8 @@ impl Communicator {
         is_partial: bool,
     ) -> Result<Self, Error> {
         let (id, rank) = (met.group, met.rank);
-        // After the meeting, a failed member is not waited for much longer than at any other time.
+        // If the set of members is settled, a failed member is detected within twice the failure bound, not only after the
+        // join timeout.
         let deadline = if is_partial {
             Instant::now() + 2 * options.failure_bound
         } else {
@@ -167,7 +168,7 @@ impl Communicator {
         for rank in way.missing {
             protocol.handle_loss(rank, Loss::Silent);
         }
-        // Another thread waits for a store.
+        // With a store, another thread waits for objects, so polling here would find none sooner.
         let spin = if is_mediated { Duration::ZERO } else { options.spin };
         let patience = EnginePatience::of(spin, way.crowds[me as usize]);
         let engine = Arc::new(Engine::new(protocol, way.link, patience));
@@ -232,7 +233,7 @@ fn connect_members(options: &Options, met: MeetingResult, times: JoinTimes) -> R
         deadline: times.deadline,
     };
     let connected = connect(&plan, met.port)?;
-    // The address that a NAT gave this stream was needed until now.
+    // Kept open until now, so that a NAT kept the address that it gave to the port.
     drop(met.stream);
     make_links(home, met.rank, connected, messenger)
 }

@@ -42,7 +42,7 @@ struct LaneMemory {
 }
 
 // SAFETY: an address in memory that is held. Control words and lines are atomics; bytes belong to one side at a time by
-// the protocol (see [`super`]), which a hostile side can break, and then sends garbage.
+// the protocol (see [`super`]). If a hostile writer breaks the protocol, the reader copies arbitrary bytes.
 unsafe impl Send for LaneMemory {}
 
 impl LaneMemory {
@@ -73,7 +73,7 @@ impl LaneMemory {
     }
 
     /// The two contiguous runs of `bytes` bytes from a position on: those before the end of the memory, and the rest
-    /// from its beginning. At most the capacity.
+    /// from its beginning. Together they are at most the capacity.
     fn runs(&self, position: u64, bytes: usize) -> [(NonNull<u8>, usize); 2] {
         let bytes = bytes.min(self.capacity);
         let at = position as usize & (self.capacity - 1);
@@ -310,8 +310,8 @@ impl LaneReader {
         Some(LaneLine(words))
     }
 
-    /// Reads a piece of the length of `into`, and skips it. Bytes of `into` beyond the lane's capacity stay as they
-    /// are.
+    /// Copies a piece of the length of `into`, and goes on to the bytes behind it. Bytes of `into` beyond the lane's
+    /// capacity stay as they are.
     pub fn take(&mut self, into: &mut [u8]) {
         let length = into.len();
         let mut into = into;
@@ -327,7 +327,7 @@ impl LaneReader {
 
     /// Skips a piece.
     pub fn skip(&mut self, bytes: usize) {
-        // A wrong length moves only this reader's position, in a lane that belongs to its writer alone.
+        // A wrong length harms only the writer that sent it: it moves the position in that writer's own lane.
         self.progress.taken.bytes = self.progress.taken.bytes.wrapping_add(rounded(bytes));
     }
 

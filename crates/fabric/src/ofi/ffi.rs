@@ -1,7 +1,7 @@
 //! libfabric's structures, constants and operation tables, as far as they are used here.
 //!
-//! libfabric exports a handful of functions; everything else is a call through a table that hangs on an
-//! object. The layouts are those of ABI `FABRIC_1.3`, which every library from 1.5 to 2.4 still answers
+//! libfabric exports a handful of functions; all other calls go through tables of functions to which its
+//! objects point. The layouts are those of ABI `FABRIC_1.3`, which every library from 1.5 to 2.4 still answers
 //! to (`fi_getinfo@FABRIC_1.3`); a test compiles a C program and compares sizes and offsets.
 //! Names are libfabric's own, so that its manual pages apply.
 

@@ -8,12 +8,12 @@ use std::io::Read;
 use std::path::Path;
 
 const BYTES: usize = 96;
-/// Smallest and largest block of squashfs, by the powers of two. The kernel refuses others.
+/// Binary logarithms of the smallest and the largest block of squashfs, bytes. The kernel refuses others.
 const BLOCK_LOGS: std::ops::RangeInclusive<u16> = 12..=20;
 
-/// Refuses a file that is no squashfs of version 4, is shorter than it says, has blocks of a size that squashfs has not,
-/// or has too many entries. A reader allocates whole blocks: a size of 4 GiB would take the memory of the node, outside
-/// of every lease's limit.
+/// Refuses a file that is no squashfs of version 4, is shorter than its header says, has a block size that squashfs does
+/// not allow, or has too many entries. A reader allocates whole blocks: a size of 4 GiB would take the memory of the node,
+/// outside of every lease's limit.
 pub(crate) fn check(path: &Path, limits: &Limits) -> Result<(), ImageError> {
     let mut file = File::open(path).map_err(io("open", path))?;
     let length = file.metadata().map_err(io("look at", path))?.len();
@@ -32,11 +32,11 @@ pub(crate) fn check(path: &Path, limits: &Limits) -> Result<(), ImageError> {
     }
     let block_log = u16::from_le_bytes([bytes[22], bytes[23]]);
     if !BLOCK_LOGS.contains(&block_log) || word(12) != 1 << block_log {
-        return Err(damaged("it has blocks of a size that squashfs has not"));
+        return Err(damaged("it has a block size that squashfs does not allow"));
     }
     let used = u64::from(word(40)) | u64::from(word(44)) << 32;
     if used > length {
-        return Err(damaged("it is shorter than it says"));
+        return Err(damaged("it is shorter than its header says"));
     }
     // Two more than the limit: the root and the manifest.
     check_limit(

@@ -30,7 +30,7 @@ pub enum NodeOrder {
     Remove,
 }
 
-/// Offer that an operator wants of a node.
+/// Offer that an operator wants a node to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfferWish {
     /// The cores to offer.
@@ -58,7 +58,7 @@ impl WishedState {
         self.drained_by_ms = Some(self.drained_by_ms.map_or(by_ms, |known| known.min(by_ms)));
     }
 
-    /// Whether both want the same of the node, by any time.
+    /// Whether both states are the same apart from their times.
     fn is_like(&self, other: &Self) -> bool {
         let resources = |state: &Self| {
             let offer = state.offer.clone();
@@ -103,7 +103,7 @@ impl NodeWish {
         wish
     }
 
-    /// A node can always do this, so it holds whichever offer the node rejects.
+    /// Drains the wanted state and all earlier ones: a node can always be drained, whichever of these offers it rejects.
     fn drain(&mut self, by_ms: u64) {
         self.state.drain(by_ms);
         self.earlier.iter_mut().for_each(|state| state.drain(by_ms));
@@ -127,8 +127,8 @@ impl NodeWish {
         })
     }
 
-    /// The wish once the node has rejected it: the state before. `None`: the node had carried it out before, in another
-    /// run that had more.
+    /// The wish once the node has rejected it: it wants the last earlier state. `None`: there is no earlier state, because
+    /// another run of the node, which had more resources, has carried out the wish.
     pub(super) fn rejected(&self) -> Option<Self> {
         let mut earlier = self.earlier.clone();
         let state = earlier.pop()?;
@@ -139,7 +139,7 @@ impl NodeWish {
         })
     }
 
-    /// Whether a node without orders already is what the wish wants.
+    /// Whether the wish asks for nothing: a node without orders is in the wanted state.
     pub fn is_nothing(&self) -> bool {
         self.state == WishedState::default()
     }

@@ -50,7 +50,7 @@ pub struct GuestConnection {
     obeyed: Mutex<Receiver<Result<(), String>>>,
     /// Socket to the file server, for questions about files and their answers: a message each.
     files: OwnedFd,
-    /// First question about files.
+    /// First question of the machine's kernel about files.
     greeting: Mutex<Vec<u8>>,
     qemu: Mutex<Option<Child>>,
     /// Whether the machine is ended on purpose: then its end is not reported.
@@ -65,7 +65,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl GuestConnection {
     /// Connects to a running machine, with these files. The connection is never freed: it serves as long as the process
-    /// lives, which ends with the worker inside. `greeting`: the first question about files of the machine's kernel, if
+    /// lives, which ends with the worker inside. `greeting`: the first question of the machine's kernel about files, if
     /// another process has answered it.
     pub fn over(
         running: RunningMachine,
@@ -132,9 +132,9 @@ impl GuestConnection {
         self.order(&ToGuest::Pause, &[])
     }
 
-    /// Ends the machine and all threads that serve it; returns the first question about files of its kernel.
+    /// Ends the machine and all threads that serve it; returns the first question of its kernel about files.
     pub fn stop(&self) -> Vec<u8> {
-        // Read after the effects of this call: a closed port or socket.
+        // Threads read this only after they see the effects of this call: a closed port or socket.
         self.rests.store(true, Ordering::Relaxed);
         self.end_qemu();
         let _ = shutdown(self.files.as_raw_fd(), Shutdown::Both);
@@ -156,8 +156,8 @@ impl GuestConnection {
     fn forward_answers(&self) {
         let mut answer = vec![0; FILE_BYTES_MAX as usize];
         while let Ok(bytes @ 1..) = recv(self.files.as_raw_fd(), &mut answer, MsgFlags::empty()) {
-            // If this fails, the thread that listens sees the end of the machine; until then it must not wait for this
-            // thread.
+            // If this fails, the machine has ended, which the listening thread will see. Until then this thread goes on
+            // taking answers, so that the listening thread never waits for it.
             let _ = self.tell(&ToGuest::File, &answer[..bytes]);
         }
     }
@@ -169,7 +169,7 @@ impl GuestConnection {
         if greeting.is_empty() {
             *greeting = question;
         }
-        // A message longer than any question does not fit, and nothing fits if the file server is gone.
+        // Fails if the message is longer than any question can be, or if the file server is gone.
         sent.map(drop)
             .map_err(|errno| format!("it asks for files, which fails: {errno}"))
     }

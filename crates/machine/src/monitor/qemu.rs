@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Name of the file that QEMU gets, and the URI that names it in a migration.
 const FILE: &str = "devices";
 const FILE_URI: &str = "fd:devices";
-/// Longest line of QEMU, whose lines are short.
+/// Limit on the length of a line from QEMU; its lines are much shorter.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 /// Longest silence of QEMU: it sends nothing while it writes or reads a machine's devices.
 const SILENCE_LIMIT: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ impl QemuControl {
         self.await_migration()
     }
 
-    /// Resumes a machine, which was started for that, from such a file.
+    /// Resumes a machine from a file that [`save`](Self::save) has written. QEMU was started to wait for the file.
     ///
     /// # Errors
     /// Error text of QEMU.

@@ -175,6 +175,6 @@ impl Dialler {
 fn unexpected_frame(peer: &str) -> NetError {
     NetError::Protocol {
         peer: peer.to_owned(),
-        why: "it began with something else".into(),
+        why: "its first frame was not the expected one".into(),
     }
 }

@@ -1,10 +1,12 @@
-//! Waits for heads, on a connection of their own, where the server blocks until one is there (BLPOP).
+//! Waiting for the heads of objects. It uses a connection of its own, on which the server blocks until a head is there
+//! (BLPOP).
 //!
-//! A blocking command blocks all commands behind it, and what it waits for may depend on what they would read. So:
+//! A blocking command also blocks all commands behind it on the connection, and the head that it waits for may be
+//! written only after this member has received a head that those commands ask for. So:
 //!
 //! * heads of one collective are asked for with one command each, all in one write, and reported when all are there: a
 //!   round of the collective needs all of them. If that takes long ([`PATIENCE`]), those that are there are reported;
-//! * all other heads are asked for with one command for all, which says which of them was there.
+//! * all other heads are asked for with one command for all, which returns the first head that is there.
 //!
 //! Each command waits for the bell as well, a key of this member. A new request that comes while others wait rings it
 //! once for each command, so that the server answers; then all heads are asked for anew.
@@ -20,8 +22,8 @@ use tokio::sync::{Notify, oneshot};
 
 /// Time after which a wait for several heads reports those that are there.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Number of awaited heads from which on those that are there are read first, without blocking: more than one is likely
-/// to be there already.
+/// Smallest number of awaited heads for which the heads that are there are read first, without blocking: of so many, more
+/// than one is likely to be there.
 const LOOKED_FOR_MIN: usize = 4;
 
 type RedisHeadSender = oneshot::Sender<Result<Vec<u8>, StoreFault>>;
@@ -39,9 +41,9 @@ pub(super) struct RedisWaits {
 
 #[derive(Default)]
 struct RedisWaitState {
-    /// Waits for which the server was not asked yet, in the order in which they came.
+    /// Awaited heads that the server was not asked for yet, in the order in which the waits began.
     waiting: Vec<(String, RedisHeadSender)>,
-    /// The server was asked, and answers when a head comes.
+    /// Whether the server was asked and answers only when a head comes.
     is_blocked: bool,
     /// Reason why no wait is possible any more.
     fault: Option<StoreFault>,
@@ -71,7 +73,8 @@ impl RedisWaits {
         self.bell.clone()
     }
 
-    /// Connection for writes: what is written just before a read goes out with that.
+    /// Connection for writes. Unless it is blocked, that is the connection of the waits: a write just before a read then
+    /// travels together with the read.
     pub(super) fn connection(&self) -> MultiplexedConnection {
         let is_blocked = lock(&self.state).is_blocked;
         if is_blocked { &self.commands } else { &self.connection }.clone()
@@ -179,7 +182,7 @@ impl RedisWaits {
             for (key, _) in any {
                 blocks.arg(key);
             }
-            // The bell is the last key, so `BLPOP` returns heads that are there before it.
+            // The bell is the last key, so `BLPOP` prefers a head that is there.
             blocks.arg(&self.bell).arg(0);
         }
         lock(&self.state).is_blocked = true;

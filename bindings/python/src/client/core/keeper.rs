@@ -31,7 +31,7 @@ const ACTIVE: u8 = 0;
 const NAPPING: u8 = 1;
 const PARKED: u8 = 2;
 
-/// Tells the watchers of the tasks of a core that have ended.
+/// Tells the watchers of a core's ended tasks that these have ended.
 pub type FinishAll = fn(Python<'_>, &ExecutorCore);
 
 /// Handle of the thread for other threads.
@@ -125,7 +125,7 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
         finish_watched(core, finish_all);
         write_checkpoint(core, false);
         if core.is_finished() {
-            // Tasks that ended since.
+            // For tasks that have ended since the call above.
             finish_watched(core, finish_all);
             core.show_the_last();
             return;

@@ -37,12 +37,13 @@ struct Computation {
 /// A run that waits for the result of an equal one.
 struct WaitingRun {
     run: Run,
-    /// Whether a job of it is in the queue: it was overtaken there.
+    /// Whether the run still has a job in the queue, where an equal run of higher priority has overtaken it.
     is_queued: bool,
 }
 
 impl Graph {
-    /// Whether the task waits for an equal one; else it is the one to run.
+    /// Joins the task to an equal one that is under way. Returns whether the task waits for it; if not, the task is the one
+    /// to run.
     pub fn join(&mut self, key: MemoKey, run: Run) -> bool {
         let under_way = match self.joined.under_way.entry(key) {
             Entry::Occupied(place) => place.into_mut(),
@@ -62,7 +63,8 @@ impl Graph {
             planned.policy.priority > first.policy.priority && first.cell.stage() == Stage::Pending
         });
         if overtakes {
-            // In the old place it would wait behind tasks of the other task's priority.
+            // The new task gets a job of its own: with the old task's job it would wait behind tasks of that task's lower
+            // priority.
             let first = std::mem::replace(&mut under_way.run, run);
             let is_queued = true;
             under_way.waiting.push_front(WaitingRun { run: first, is_queued });
@@ -110,7 +112,7 @@ impl Graph {
         }
     }
 
-    /// Makes the next waiting task that is not cancelled the one to run. Returns it if there is no job of it in the queue.
+    /// Chooses the next waiting task that is not cancelled as the one to run. Returns it if it has no job in the queue.
     fn next_of(&mut self, key: &MemoKey) -> Option<Run> {
         let under_way = self.joined.under_way.get_mut(key)?;
         let before = under_way.waiting.len();

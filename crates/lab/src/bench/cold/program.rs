@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Packages of the rows with packages.
+/// Packages that the programs in rows with packages import.
 const PACKAGES: [&str; 3] = ["numpy", "scipy", "pandas"];
 /// Folders of the system; others that a program needs are listed in `folders`.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
@@ -192,7 +192,8 @@ fn ask(python: &Path) -> anyhow::Result<InterpreterInfo> {
         python.display(),
         last_word(&done)
     );
-    serde_json::from_slice(&done.stdout).with_context(|| format!("{} says something else", python.display()))
+    serde_json::from_slice(&done.stdout)
+        .with_context(|| format!("the output of {} is not the expected description", python.display()))
 }
 
 /// A task without arguments, as bindings/python/FORMAT.md defines it, that evaluates `expression`.

@@ -33,7 +33,7 @@ pub(super) struct Sample {
     pub total: Duration,
     /// Steps with their durations; they do not overlap.
     pub phases: Vec<(&'static str, Duration)>,
-    /// Why no worker was waiting.
+    /// Reason why no worker was waiting.
     pub why: String,
     /// Private memory of the worker after its first call.
     pub private_bytes: Option<u64>,
@@ -160,7 +160,7 @@ impl Series {
                 .iter()
                 .map(|(name, took)| ((*name).to_owned(), json!(took.as_secs_f64() * 1e6)))
                 .collect();
-            // Of one start, so that the steps add up to the total.
+            // The steps are those of one start, so that they add up to its total.
             record.details.insert("phases_us".into(), json!(phases));
             record
                 .details

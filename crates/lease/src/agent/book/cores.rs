@@ -9,7 +9,7 @@
 //! A core is in exactly one of the three states. So an exclusive lease never gets a core on which shared slots run,
 //! and a shared slot never gets a core that belongs to an exclusive lease. An exclusive lease takes nothing away from
 //! shared ones. The price is that a shared core stays shared until the last of its places is given back. So workers
-//! are placed where the fewest are, and moved (`moves`) when another core turns out to idle.
+//! are placed on the cores with the fewest places taken, and moved (`moves`) if another core turns out to be idle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ pub(super) struct Cores {
 }
 
 impl Cores {
-    /// All cores are free.
+    /// Makes the cores of a node, all of them free.
     pub(super) fn new(offered: impl IntoIterator<Item = u32>, places_per_core: u32) -> Self {
         let offered: BTreeSet<u32> = offered.into_iter().collect();
         Self {
@@ -93,7 +93,7 @@ impl Cores {
         shared.filter(|(core, _)| self.offered.contains(core))
     }
 
-    /// Takes cores for one lease alone: `slots` for each worker. Returns none and changes nothing if too few are
+    /// Takes cores for one lease alone: `slots` for each worker. Returns `None` and changes nothing if too few are
     /// free.
     pub(super) fn take_exclusive(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
         if workers.checked_mul(slots)? > self.free() {
@@ -109,7 +109,7 @@ impl Cores {
         Some((0..workers).map(&mut take).collect())
     }
 
-    /// Takes places for workers; the slots of a worker take turns on one core. Returns none and changes nothing if
+    /// Takes places for workers; the slots of a worker take turns on one core. Returns `None` and changes nothing if
     /// the workers do not fit.
     ///
     /// Each worker gets a core with the fewest places taken, and a free core has none: no calls queue on one core
