@@ -57,8 +57,8 @@ public:
     // gatherv, scatter, scatterv, allgather, allgatherv, reduce, allreduce, reduce_scatter, reduce_scatter_block, scan,
     // exscan, alltoall, alltoallv; each also non-blocking, with an `i` before its name.
 
-    // Makes a communicator of the members of one color, ranked by key and then by rank here; none for members without a
-    // color.
+    // Makes a communicator of the members of one color, ranked by key and then by rank here. Members without a color get
+    // std::nullopt.
     std::optional<communicator> split(std::optional<std::uint32_t> color, std::int64_t key = 0) const
     {
         const std::int64_t number = color ? std::int64_t{*color} : HOTLEASE_COMM_NONE;

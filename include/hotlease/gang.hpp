@@ -41,7 +41,7 @@ namespace hotlease {
 // ---- For callers of functions -------------------------------------------------------------------------
 
 // Failure of a call on a gang: what(), kind(), code() and so on describe the rank that failed by itself, and rank() is
-// its number; none if no function was called.
+// its number, or no value if no function was called.
 using gang_error = communication_error;
 
 // A group of workers that run a function at the same time, one rank each: all of them, or none. Can be moved; calls of

@@ -73,7 +73,7 @@ impl Site {
         command
     }
 
-    /// Output of the caller; none if this transport is not available.
+    /// Output of the caller; `None` if this transport is not available.
     pub fn call(&self, transport: &str, library_name: &str, arguments: &[&str]) -> Option<String> {
         let output = self.caller(transport, library_name, arguments).output();
         let output = output.expect("the caller runs");

@@ -28,7 +28,7 @@ fn program() -> PathBuf {
 }
 
 impl Versitygw {
-    /// Starts a store with these buckets; prints so and returns none if the program is missing.
+    /// Starts a store with these buckets. If the program is missing, prints that and returns `None`.
     ///
     /// # Panics
     /// If it does not start.

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Error code of `raw` and `sum` for an invalid input or output.
 pub const BAD_ARGUMENT: i32 = 22;
 
-/// Worker's context, of which these functions need nothing.
+/// Worker's context, which these functions do not use.
 #[repr(C)]
 pub struct Context([u8; 0]);
 

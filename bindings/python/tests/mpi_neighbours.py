@@ -44,7 +44,7 @@ def neighbours_that_are_one_rank():
     assert list(ring.inedges) == [vertical, vertical, horizontal, horizontal]
     got = np.zeros(4, "i4")
     ring.Neighbor_alltoall(np.arange(4, dtype="i4") + 10 * ring.rank, got)
-    # What goes up comes from below, and the other way round.
+    # Blocks that are sent up arrive from below, and the other way round.
     assert got.tolist() == [10 * vertical + 1, 10 * vertical, 10 * horizontal + 3, 10 * horizontal + 2], got
     assert ring.neighbor_alltoall([(ring.rank, n) for n in range(4)]) == [
         (vertical, 1), (vertical, 0), (horizontal, 3), (horizontal, 2)
@@ -364,7 +364,7 @@ def memory_that_is_attached():
         fails(lambda: win.Detach(numbers), MPI.ERR_RMA_ATTACH)
         fails(lambda: win.Shared_query(0), MPI.ERR_RMA_FLAVOR)
     win.Fence()
-    # What others have written before it is detached is in it.
+    # Data that others have written before the memory is detached is in it.
     win.Lock(right, MPI.LOCK_SHARED)
     win.Put(np.array([6.0]), right, their[right][4] + 8)
     win.Unlock(right)

@@ -54,7 +54,7 @@ def test_k_means_is_compared_over_the_links_that_there_are():
 
 def test_training_on_several_ranks_is_training_on_one():
     def has_torch(python):
-        # Of the version that the extension module is built for. Loading torch takes seconds, on a busy host many.
+        # The version must be that for which the extension module is built. Loading torch takes seconds, on a busy host many.
         probe = f"import sys; assert sys.version_info[:2] == {sys.version_info[:2]}; from importlib.util import find_spec as find; assert find('torch') and find('numpy')"
         return os.path.exists(python) and subprocess.run([python, "-c", probe], capture_output=True).returncode == 0
 

@@ -17,7 +17,7 @@ import multiprocessing, os, signal, sys, threading, time, warnings
 import hotlease
 import tasks
 
-# Of Python 3.12 and later: that other threads exist.
+# Python 3.12 and later warns of forks because other threads exist.
 warnings.simplefilter("ignore", DeprecationWarning)
 
 def awaited(child):

@@ -1,4 +1,4 @@
-"""What `memo` and checkpoints know a computation by: the meaning of its code and arguments, not their place."""
+"""Keys by which `memo` and checkpoints know a computation: the meaning of its code and arguments, not their place."""
 
 import os
 import subprocess
@@ -196,7 +196,8 @@ def test_functions_of_a_module_are_known_by_their_code_however_they_are_called(p
         assert done.returncode == 0, done.stderr
         return eval(done.stdout), (tmp_path / "ran").read_text().split()
 
-    # Of several digits: workers keep the module's compiled code, and Python takes files of one second and size for one.
+    # The second factor has more digits: workers keep the module's compiled code, and Python takes two files of the same
+    # second and size for the same file.
     products = [factor * x for factor in (3, 5555) for x in (2, 2, 3, 4, 5, 6, 7, 8)]
     assert results(3, *ways) == (products[:8], runs)
     assert results(3, *reversed(ways)) == (products[7::-1], []), "in any order"

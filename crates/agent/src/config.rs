@@ -29,9 +29,9 @@ pub const AGENT_ID: &str = "agent.id";
 /// Resources that an operator lets the tenants of one agent share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SharedByTenants {
-    /// The agent's rights: the tenants run in sandboxes of kind `process`.
+    /// Whether tenants share the agent's rights: they run in sandboxes of kind `process`.
     pub process: bool,
-    /// The kernel's quotas of one user: the agent is not root, so all sandboxes run as its user.
+    /// Whether tenants share the kernel's quotas of one user: the agent is not root, so all sandboxes run as its user.
     pub user: bool,
 }
 
@@ -142,7 +142,7 @@ pub struct AgentConfig {
     pub batch_jobs: Option<PathBuf>,
     /// The site's policy: which of these jobs have company (default: none, so leases use idle nodes only).
     pub batch_policy: Option<PathBuf>,
-    /// Where the control groups of these jobs are mounted (default: `/sys/fs/cgroup`).
+    /// Folder where the control groups of these jobs are mounted (default: `/sys/fs/cgroup`).
     pub batch_groups: PathBuf,
     /// Name of the node in listings and messages (default: the host's name).
     pub node_name: Option<String>,

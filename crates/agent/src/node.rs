@@ -64,7 +64,7 @@ pub(crate) struct NodeState {
     pub leases: HashMap<LeaseId, Arc<ActiveLease>>,
     /// Number of the last operator's order that was carried out.
     pub order: u64,
-    /// The agent ends as soon as the drain has finished; no order changes that.
+    /// Whether the agent ends as soon as the drain has finished; no order changes that.
     pub leaving: bool,
     pub(crate) outboxes: HashMap<SessionId, Arc<Outbox>>,
     last_session: u64,

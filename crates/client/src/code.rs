@@ -134,7 +134,7 @@ impl Code {
         self.index_of(name).map(|index| &self.0.functions[index])
     }
 
-    /// The library's bytes; none for [`Code::python`].
+    /// The library's bytes; empty for [`Code::python`].
     pub fn bytes(&self) -> &[u8] {
         &self.0.bytes
     }

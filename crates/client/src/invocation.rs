@@ -1,4 +1,4 @@
-//! Functions, and single attempts to invoke them: none of these is repeated here. [`crate::retry`] stands above.
+//! Functions, and single attempts to invoke them. No attempt is repeated here: [`crate::retry`] does that.
 
 pub(crate) mod function;
 pub(crate) mod pipeline;

@@ -174,7 +174,7 @@ enum Event {
 
 #[derive(Clone, Copy)]
 struct StoredObject {
-    /// Time from which on it can be read, seconds.
+    /// Earliest time at which it can be read, seconds.
     readable: f64,
     bytes: u64,
     /// Number of reads that are still to come.
@@ -186,9 +186,9 @@ struct StoredObject {
 struct RankState {
     /// Start of the current round.
     now: f64,
-    /// Time from which on the output port is free.
+    /// Time at which the output port becomes free.
     out_free: f64,
-    /// Time from which on the input port is free.
+    /// Time at which the input port becomes free.
     in_free: f64,
     /// Events of rounds that were built and not processed.
     events: VecDeque<Event>,

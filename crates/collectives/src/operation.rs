@@ -74,7 +74,7 @@ impl FromStr for Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
-    /// Without a tree: straight to or from the root, to every rank at once, or from each rank to the next.
+    /// Sends without a tree: straight to or from the root, to every rank at once, or from each rank to the next.
     Linear,
     /// Along a binomial tree.
     Binomial,

@@ -44,7 +44,7 @@ pub(crate) struct Engine {
 pub(crate) struct EngineState {
     pub(crate) protocol: Protocol,
     pub(crate) link: Box<dyn Link>,
-    /// A thread sleeps on the link, for all threads that wait.
+    /// Whether a thread sleeps on the link, for all threads that wait.
     is_asleep: bool,
     /// Number of threads that wait for the thread that sleeps.
     waiting: usize,
@@ -52,8 +52,8 @@ pub(crate) struct EngineState {
     sending: usize,
     /// Value of [`Protocol::news`] when threads were woken last.
     told: u64,
-    /// A thread waits for events that [`Protocol::news`] does not count: the link has sent everything, finished members
-    /// have closed. So every event wakes the waiting threads.
+    /// Whether a thread waits for events that [`Protocol::news`] does not count: the link has sent everything, finished
+    /// members have closed. Then every event wakes the waiting threads.
     is_parting: bool,
     /// Durations of recent yields, by which a thread decides whether to yield.
     habit: YieldRecord,
@@ -132,7 +132,7 @@ impl EngineState {
         }
     }
 
-    /// If a thread waits in a send, accepts messages that no receive has asked for: their senders may be waiting for
+    /// Accepts messages that no receive has asked for, if a thread waits in a send: their senders may be waiting for
     /// this member in turn. Called before a thread sleeps; returns whether there is news.
     fn relieve(&mut self) -> bool {
         let news = self.protocol.news();

@@ -105,9 +105,9 @@ pub(crate) struct Bounds {
 struct PeerState {
     /// Reason why the member is lost.
     lost: Option<Loss>,
-    /// The member has finished.
+    /// Whether the member has finished.
     has_left: bool,
-    /// The member has read everything that came before this member's goodbye.
+    /// Whether the member has read everything that came before this member's goodbye.
     has_read_all: bool,
     /// Credit for what is sent to the member, by class.
     spend: [Spender; 2],
@@ -121,7 +121,7 @@ struct PeerState {
 
 /// State of one communicator.
 struct ContextState {
-    /// Ranks of its members; none until this member has opened the communicator.
+    /// Ranks of its members; `None` until this member has opened the communicator.
     members: Option<Arc<[Rank]>>,
     /// Matching of messages and receives, by class.
     matching: [Matching<PostedReceive, KeptMessage>; 2],
@@ -147,7 +147,7 @@ pub(crate) struct Protocol {
     reserved: usize,
     /// Contexts that this member has left, until all members have.
     leaving: Vec<u64>,
-    /// A context in `leaving` may have waited for something that has happened now.
+    /// Whether a context in `leaving` may have waited for something that has happened now.
     is_leaving_due: bool,
     /// Number of members that have left contexts, in all.
     leaves: usize,
@@ -163,7 +163,7 @@ pub(crate) struct Protocol {
     actions: VecDeque<Action>,
     /// Memory of [`Bounds::early_bytes`] that is in use.
     early_bytes: u64,
-    /// This member has said goodbye.
+    /// Whether this member has said goodbye.
     has_finished: bool,
     /// Member that has declared this one failed, and its reason.
     outcast: Option<(Rank, Loss)>,

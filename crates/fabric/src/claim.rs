@@ -131,7 +131,7 @@ impl CoreClaim {
         claimed
     }
 
-    /// Releases the claim. To be called only by the slot that has it.
+    /// Releases the claim. Must be called only by the slot that has it.
     pub fn release(&self) {
         // Cannot fail on a locked file; if a function has closed the file, the kernel has released the claim.
         let _ = set(&self.file, libc::F_UNLCK);
@@ -167,7 +167,7 @@ impl CoreClaim {
         moved
     }
 
-    /// Puts `file` in the place of the old one, under the same number. To be called only while the turn is MOVING.
+    /// Puts `file` in the place of the old one, under the same number. Must be called only while the turn is MOVING.
     fn replace_file(&self, file: &OwnedFd) -> io::Result<()> {
         set(file, libc::F_UNLCK)?;
         // SAFETY: both descriptors are open. The number stays ours: the kernel closes the old file behind it and puts

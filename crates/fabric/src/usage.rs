@@ -21,7 +21,8 @@ struct SlotCells {
     hot_ns: AtomicU64,
     compute_ns: AtomicU64,
     invocations: AtomicU64,
-    /// While a function runs, its index + 1, 0 otherwise; above these 16 bits the last invocation that began.
+    /// In the lower 16 bits the index of the running function + 1, or 0 while none runs; above them the number of the last
+    /// invocation that began.
     running: AtomicU64,
     since_ticks: AtomicU64,
     deadline_ticks: AtomicU64,

@@ -155,7 +155,7 @@ pub struct Checkpoint {
     /// Number of bytes in the file.
     end: u64,
     buffer: Vec<u8>,
-    /// A sync has failed: Linux reports that once, and may have dropped the bytes that it could not write.
+    /// Whether a sync has failed: Linux reports that once, and may have dropped the bytes that it could not write.
     is_doubtful: bool,
 }
 

@@ -165,7 +165,7 @@ pub enum LimitKind {
     Inputs,
 }
 
-/// Where a result is.
+/// Place of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultPlace {
     /// With the driver: `R` is the value itself, and travels with the tasks that need it.
@@ -183,7 +183,7 @@ pub enum RunOutcome<R, E> {
         result: R,
         /// Size of the result in bytes: placement and the memo's limit count it.
         bytes: u64,
-        /// Where the result is.
+        /// Place of the result.
         place: ResultPlace,
     },
     /// The run failed, and is retried as often as the task allows.

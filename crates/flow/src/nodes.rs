@@ -30,13 +30,13 @@ pub(crate) enum TaskState<P, R, E> {
 /// Flags of a task, one bit each.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct NodeFlags {
-    /// The task may run again after its worker died.
+    /// Whether the task may run again after its worker died.
     pub idempotent: bool,
-    /// The driver wants the value itself.
+    /// Whether the driver wants the value itself.
     pub wanted: bool,
-    /// The task has a key in the memo.
+    /// Whether the task has a key in the memo.
     pub keyed: bool,
-    /// The driver has the result itself, even if workers have it too.
+    /// Whether the driver has the result itself; workers may have it too.
     pub local: bool,
 }
 

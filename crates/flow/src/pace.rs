@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// Work that may be under way on a slot. More hides the cost of a refill, but waits behind the first task, and cannot
 /// be cancelled.
 const AHEAD: Duration = Duration::from_millis(1);
-/// For tasks shorter than this, a second one waits on the slot, so that the measured time is that of the task, without
-/// the time to send the next one.
+/// Duration below which a task is followed: a second one waits on the slot, so that the measured time is that of the task,
+/// without the time to send the next one.
 const FOLLOWED: Duration = Duration::from_millis(10);
 /// Time without a result after which idle slots take over what a slot has not begun. Below it, moving tasks costs more
 /// than it saves.
@@ -24,7 +24,7 @@ const NAP_MIN: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_micros(500);
 /// The result of a shorter task arrives sooner than a thread wakes up.
 const SHORT: Duration = Duration::from_micros(50);
-/// With this many tasks on each slot, a thread hardly waits for one of them alone.
+/// Number of tasks on each slot from which a thread hardly waits for one of them alone.
 const MANY: usize = 4;
 
 /// No time has been learned yet.
@@ -116,7 +116,7 @@ pub struct SlotPace {
     unlike: usize,
     /// Number of tasks that the slot's channel holds.
     depth: usize,
-    /// Tasks were taken back since the last result.
+    /// Whether tasks were taken back since the last result.
     is_overtaken: bool,
 }
 

@@ -109,7 +109,7 @@ fn network_name_of_mount(table: &str, path: &Path) -> Option<&'static str> {
         let kind = after.split(' ').next()?;
         path.starts_with(&point).then_some((point.len(), kind.to_owned()))
     });
-    // Of the longest mount points the last one is visible.
+    // If several mounts have the longest mount point, the last of them is visible.
     let (_, kind) = mounts.max_by_key(|(length, _)| *length)?;
     let known = FUSE_NETWORK.iter().find(|(name, _)| *name == kind);
     known.map(|(_, name)| *name)
@@ -183,7 +183,7 @@ impl StateDir {
             .map_err(failed("open"))?;
         match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
-                // For people only: the lock alone decides.
+                // The pid is written for people; only the lock decides whether the directory is in use.
                 let noted = lock.set_len(0).and_then(|()| lock.rewind());
                 noted
                     .and_then(|()| writeln!(lock, "{}", std::process::id()))

@@ -5,8 +5,8 @@
 //!      | magic|ver|kind| seq  |agent|boot |lease| four totals   |memory|slots|tenant len|tenant   | zeros | sum |
 //! ```
 //!
-//! Every frame has the same length and contains everything about itself, so that a damaged frame costs no other: the
-//! reader continues at the next place where a frame can begin. The sum is BLAKE3 over the rest, cut to 64 bits; with
+//! Every frame has the same length and needs no other frame to be understood, so that damage to one frame loses no other:
+//! the reader continues at the next place where a frame can begin. The sum is BLAKE3 over the rest, cut to 64 bits; with
 //! any other sum the bytes are no frame.
 
 mod function;

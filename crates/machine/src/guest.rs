@@ -39,7 +39,7 @@ pub fn run() -> ExitCode {
     let port = match root::find_port() {
         Ok(port) => port,
         Err(error) => {
-            // To the kernel's console: there is no other receiver.
+            // Standard error is the kernel's console: there is no other receiver.
             eprintln!("hotlease-machine: {error}");
             power_off()
         }

@@ -190,7 +190,7 @@ enum Finding {
     Waits,
     /// The agent measured more than its lease allows, or there was no grant; the excess is not billed.
     Capped,
-    /// They disagree; with a description.
+    /// Journal and ledger disagree; the text describes how.
     Wrong(String),
 }
 

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use waiting::WaitingClients;
 
-/// Number of readings of both clocks, of which the best counts.
+/// Number of readings of both clocks; the best reading counts.
 const CLOCK_READINGS: u32 = 8;
 
 /// State of a running manager.

@@ -50,7 +50,7 @@ impl fmt::Display for Credential {
 }
 
 impl Credential {
-    /// The `authorization` header; none for MUNGE, which needs a challenge.
+    /// The `authorization` header; `None` for MUNGE, which needs a challenge.
     pub(crate) fn bearer(&self) -> Result<Option<String>, NetError> {
         let secret = match self {
             Self::KeyFile(path) => secret(path, true)?,

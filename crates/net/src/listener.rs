@@ -123,7 +123,7 @@ impl TlsListener {
     }
 
     /// Accepts connections as [`accept_into`](Self::accept_into) does, and connections without a certificate too.
-    /// Those are closed unless they sign in in time.
+    /// Connections without a certificate are closed unless their peers sign in in time.
     pub async fn accept_all_into(self, admitted: mpsc::Sender<PeerConnection>, strangers: mpsc::Sender<Stranger>) {
         self.accept_with(admitted, Some(strangers)).await;
     }

@@ -157,7 +157,7 @@ pub fn parse_certificate(der: &[u8]) -> Result<CertificateInfo, ForeignCertifica
     let name = name.filter(|name| is_peer_name(name));
     let name = name.ok_or(not_ours("has no name of a holder"))?.to_owned();
     if tenant.is_some_and(|tenant| !is_tenant_name(tenant)) {
-        return Err(not_ours("has a name of a tenant that is not valid"));
+        return Err(not_ours("names a tenant with an invalid name"));
     }
     if role == CertificateRole::Client && tenant.is_none() {
         return Err(not_ours("is a client's, and names no tenant"));

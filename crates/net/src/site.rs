@@ -38,7 +38,7 @@ pub enum Proof {
 /// Managers of a site on other hosts, and the proof that a client shows to them.
 #[derive(Debug, Clone)]
 pub struct SiteAccess {
-    /// Addresses of the managers, of which one serves; at least one.
+    /// Addresses of the managers, at least one. One of the managers serves.
     pub managers: Vec<Address>,
     /// Proof of who we are. A certificate must be of role client.
     pub proof: Proof,
@@ -49,7 +49,7 @@ pub struct SiteAccess {
 pub struct SiteOptions<'a> {
     /// `https://HOST:PORT`, or several of them separated by commas.
     pub manager: Option<&'a str>,
-    /// The user named a manager of this node: variables of the environment, and the batch job, are ignored.
+    /// Whether the user named a manager of this node. Then variables of the environment, and the batch job, are ignored.
     pub is_local: bool,
     /// Folder with a certificate.
     pub identity: Option<&'a Path>,

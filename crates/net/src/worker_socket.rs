@@ -34,7 +34,7 @@ pub struct WorkerSocket {
 }
 
 impl WorkerSocket {
-    /// Starts to receive. To be called before the worker has the other end.
+    /// Starts to receive. Must be called before the worker has the other end.
     pub fn new(socket: Socket) -> io::Result<Self> {
         // However this function returns, the last handle that is closed must be closed in a thread of its own.
         let socket = socket.closed_aside();

@@ -21,7 +21,7 @@ const SIGN_LIMIT: Duration = Duration::from_millis(100);
 /// a process (measured), and would take as long if the agent were killed, too.
 const DYING_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where the agent and the running jobs are found.
+/// Paths at which the agent and the running jobs are found.
 pub struct Places {
     /// Node socket of the agent.
     pub socket: PathBuf,

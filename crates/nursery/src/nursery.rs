@@ -132,7 +132,7 @@ struct Nursery {
     view: View,
     /// Filters of sandboxes: without a network, and with it.
     filters: [BpfProgram; 2],
-    /// Without a network, except what access to storage needs.
+    /// Filter of sandboxes without a network, except for the system calls that access to storage needs.
     filter_with_storage: BpfProgram,
     filter_of_zygotes: BpfProgram,
     groups: Groups,
@@ -268,7 +268,7 @@ impl Nursery {
         for sandbox in &self.sandboxes {
             sandbox.made.kill();
         }
-        // In any order: the kernel keeps a zygote's sandbox until the sandboxes in it are reaped.
+        // Reaps them in any order: the kernel keeps a zygote's sandbox until the sandboxes in it are reaped.
         while kernel::wait_for(-1).is_ok() {}
         // Groups are busy for a moment after their last process.
         let until = Instant::now() + Duration::from_secs(1);

@@ -363,8 +363,8 @@ impl Template {
         }
     }
 
-    /// Mounts `/tmp`, `/dev/shm` and `/proc` of this sandbox's own over those of another sandbox. To be called by a
-    /// process that has a copy of the other's mounts.
+    /// Mounts `/tmp`, `/dev/shm` and `/proc` of this sandbox's own over those of another sandbox. Must be called
+    /// by a process that has a copy of the other's mounts.
     pub fn cover_own(&self) -> Result<(), StepError> {
         self.place_own(Path::new("/"), ProcMount::ReadOnly)
     }

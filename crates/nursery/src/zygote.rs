@@ -47,7 +47,7 @@ impl ZygoteNamespaces {
     /// Names of the namespaces.
     pub const KINDS: [&str; 3] = ["user", "pid", "mnt"];
 
-    /// From the descriptors that pid 1 of the sandbox sent, in the order of [`ZygoteNamespaces::KINDS`].
+    /// Makes the set from the descriptors that pid 1 of the sandbox sent, in the order of [`ZygoteNamespaces::KINDS`].
     pub fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
         let [user, pid, mnt] = fds.try_into().ok()?;
         Some(Self { user, pid, mnt })

@@ -90,7 +90,7 @@ struct LeaderRow {
 /// ```
 pub struct Candidate {
     config: Config,
-    /// For a server on another host.
+    /// TLS for a server on another host.
     tls: Option<Tls>,
     options: PostgresOptions,
     sql: Option<PostgresSql>,

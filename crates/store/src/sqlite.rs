@@ -187,7 +187,7 @@ pub(crate) struct SqliteSql {
     failed: Option<(bool, String)>,
     /// Number of the transaction that is being committed.
     commit: i64,
-    /// Where the number of a durable commit is written; only the store's writer has one.
+    /// Mark to which the number of each durable commit is written; only the store's writer has one.
     mark: Option<CommitMark>,
 }
 

@@ -30,7 +30,7 @@ struct BoardPeer {
     /// Communicators that it has left.
     quit: BTreeSet<u64>,
     is_lost: bool,
-    /// It needs nothing of this member any more, and the engine was told so.
+    /// Whether it needs nothing of this member any more and the engine was told so.
     has_parted: bool,
 }
 
@@ -52,9 +52,9 @@ pub(crate) struct Boards {
     unwritten: usize,
     others: Vec<BoardPeer>,
     is_leaving: bool,
-    /// Others can see that this member leaves.
+    /// Whether others can see that this member leaves.
     is_seen_leaving: bool,
-    /// A member has failed, or a collective has gone wrong: there may be objects that no member knows of.
+    /// Whether a member has failed or a collective has gone wrong. Then there may be objects that no member knows of.
     is_untidy: bool,
     /// Communicators that all have left, while others may not know yet that this member has.
     left_by_all: BTreeSet<u64>,

@@ -53,7 +53,7 @@ pub(crate) struct Courier<S> {
     /// Notified when the board has messages that other members wait for.
     pub(crate) news: Notify,
     pub(crate) is_severed: AtomicBool,
-    /// Boards need not be looked at any more.
+    /// Whether boards need not be looked at any more.
     pub(crate) is_ending: AtomicBool,
     gets: Mutex<HashMap<Key, AbortHandle>>,
     /// Number of objects that are being written.
@@ -64,7 +64,7 @@ pub(crate) struct Courier<S> {
     has_garbage: Notify,
     /// Removal is to begin without delay, because the link ends.
     is_urgent: Notify,
-    /// Keys are being removed.
+    /// Whether keys are being removed.
     is_removing: AtomicBool,
     /// Tasks that run until the courier ends: one keeps the boards, one removes keys.
     permanent_tasks: Mutex<Option<(JoinHandle<()>, JoinHandle<()>)>>,

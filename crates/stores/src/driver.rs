@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub(crate) under_way: AtomicUsize,
     /// Number of messages and words that are not written yet.
     unwritten: AtomicUsize,
-    /// A thread waits until all is written.
+    /// Whether a thread waits until all is written.
     is_awaited: AtomicBool,
     pub(crate) is_severed: AtomicBool,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Events {
     queue: VecDeque<CourierEvent>,
-    /// The waiting thread is to wake up, even without an event.
+    /// Whether the waiting thread is to wake up, even without an event.
     is_woken: bool,
     /// Waker of the member's thread that drives until something happens.
     member: Option<Waker>,

@@ -26,7 +26,7 @@ struct StoreLink {
     me: Rank,
     shared: Arc<Shared>,
     driver: Arc<Driver>,
-    /// A thread is about to sleep, and drives the runtime then: driving it before is not needed.
+    /// Whether a thread is about to sleep. It drives the runtime while it sleeps, so driving it before is not needed.
     is_dozing: bool,
     courier: Option<JoinHandle<()>>,
     sent: VecDeque<Key>,

@@ -147,7 +147,7 @@ pub enum SessionReply {
 }
 
 impl SessionReply {
-    /// Whether this answers a request, of which each has one answer. Otherwise it is an event, or the end of the session.
+    /// Whether this answers a request; each request has one answer. Otherwise it is an event, or the end of the session.
     pub fn is_answer(&self) -> bool {
         match self {
             Self::Attached { .. }
@@ -240,8 +240,8 @@ pub struct StartSteps {
     pub sandbox_us: Option<u64>,
     /// Booting its own kernel.
     pub boot_us: Option<u64>,
-    /// From then until its program's first line: an interpreter's own start. For a native worker, until it accepted
-    /// orders.
+    /// Start of its interpreter, from the end of the steps above until the program's first line. For a native worker, the
+    /// time until it accepted orders.
     pub interpreter_us: Option<u64>,
     /// Imports, until the worker accepted orders.
     pub imports_us: Option<u64>,

@@ -89,7 +89,7 @@ pub mod reply {
     /// Bytes of the head, before the body.
     pub const HEAD_BYTES: usize = 8;
 
-    /// Bits of a duration, of which the last five are its exponent: in place of a traceback's length, and next to one.
+    /// Number of bits of a duration, in place of a traceback's length, and next to one. The last five bits are the exponent.
     const BITS: [u32; 2] = [32, 24];
 
     /// Bytes of a head for the duration, and its number of bits.

@@ -36,7 +36,7 @@ pub enum SlotThreads {
     /// New threads.
     #[default]
     Spawned,
-    /// For the only slot: a thread of the host program, which waits for its body.
+    /// A thread of the host program for the only slot; it waits for the slot's loop.
     Handed(SyncSender<SlotLoop>),
 }
 

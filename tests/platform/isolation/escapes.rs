@@ -41,7 +41,7 @@ impl Run {
     }
 }
 
-/// Runs the corpus as this user (none: as the user that runs the tests), and checks that nothing is left of it. `Err`
+/// Runs the corpus as this user (`None`: as the user that runs the tests), and checks that nothing is left of it. `Err`
 /// says why this machine has no such sandboxes.
 fn run(kind: &str, user: Option<u32>) -> Result<Run, String> {
     run_with(kind, user, &[])

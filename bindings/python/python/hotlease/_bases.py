@@ -17,7 +17,7 @@ if TYPE_CHECKING or _MODULE in sys.modules:
     from concurrent.futures import BrokenExecutor as BrokenExecutor, Executor as Executor, Future as Future
 
     def settle() -> None:
-        """To be called after deriving from the classes here: another thread may just have imported the real ones."""
+        """Call this after deriving from the classes here: another thread may just have imported the real ones."""
 
 else:
     from hotlease._hook import Hook
@@ -49,7 +49,7 @@ else:
                 ours.__bases__ = tuple(real if base is standing else base for base in ours.__bases__)
 
     def settle():
-        """To be called after deriving from the classes here: another thread may just have imported the real ones."""
+        """Call this after deriving from the classes here: another thread may just have imported the real ones."""
         if _MODULE in sys.modules and any(standing.__subclasses__() for standing in _STANDING):
             # Waits until that thread has finished the import.
             from concurrent.futures import _base

@@ -19,8 +19,8 @@ def state(*, save: Callable[[], Any], restore: Callable[[bytearray], object]) ->
     """Declares how the state that tasks leave in a worker is saved, and restored in another worker, for
     ``ExecutorOptions(state=NAME)``.
 
-    To be called at the top of a module that workers import before their first task (``ExecutorOptions(imports=[MODULE])``). If
-    it is called again, the last call counts. Outside of such a worker it has no effect.
+    Call it at the top of a module that workers import before their first task (``ExecutorOptions(imports=[MODULE])``). If it
+    is called again, the last call counts. Outside of such a worker it has no effect.
 
     Parameters
     ----------

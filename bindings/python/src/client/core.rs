@@ -144,13 +144,13 @@ pub struct ExecutorCore {
     pub releases: Arc<Releases>,
     /// Number of slots that tasks are sent to.
     pub slots: AtomicUsize,
-    /// In a fork of that process the core shows its parent's state, and its threads do not exist.
+    /// Process that made the core. In a fork of it, the core shows the parent's state, and the core's threads do not exist.
     made_by: ProcessMark,
     /// Whether the program was told that tasks wait for workers.
     pub wait_notice: WaitNotice,
     /// Notices that other programs find no room.
     pub room_notices: RoomNotices,
-    /// The lease was released.
+    /// Whether the lease was released.
     pub ended: AtomicBool,
     /// Classes that results from sandboxes may contain; `None`: results are trusted.
     classes: Option<Py<PyAny>>,

@@ -177,9 +177,9 @@ fn size_of_buffer(bytes: usize) -> usize {
 /// memory as long as a worker may.
 pub struct PoolBuffer {
     buffer: ManuallyDrop<Buffer<u8>>,
-    /// A worker may be using the buffer.
+    /// Whether a worker may be using the buffer.
     is_lent: AtomicBool,
-    /// The program has the buffer for its own array.
+    /// Whether the program has the buffer for its own array.
     is_given: bool,
     pool: Weak<BufferPool>,
 }

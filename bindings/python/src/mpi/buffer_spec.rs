@@ -304,7 +304,7 @@ impl BufferPart {
         }
     }
 
-    /// Start of the memory, of which the caller uses the first `bytes` bytes.
+    /// Start of the memory; the caller uses the first `bytes` bytes of it.
     pub fn start(&mut self, bytes: usize) -> *mut u8 {
         if let Some(packed) = &mut self.packed {
             assert!(bytes <= packed.bytes().len(), "elements were counted");

@@ -21,7 +21,7 @@ type Spec<'a, 'py> = &'a Bound<'py, PyAny>;
 /// `MPI.IN_PLACE`.
 static IN_PLACE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// Whether the caller's data is where the result will be: as in mpi4py, None says so, too.
+/// Whether the caller's data is where the result will be. As in mpi4py, `None` also means this.
 fn check_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
     let py = spec.py();
     if spec.is_none() {
@@ -66,7 +66,7 @@ fn site(py: Python<'_>) -> PyResult<Option<String>> {
     }
 }
 
-/// Makes the send and the receive buffer of one type: as bytes if they are of two.
+/// Gives the send and the receive buffer the same type: bytes if their types differ.
 fn unify_types(given: &mut BufferPart, got: &mut BufferPart) {
     if given.kind != got.kind {
         given.as_bytes();
@@ -175,7 +175,7 @@ impl CommunicatorGuard {
         self.start(sent.py(), call, (part, memory), None, start)
     }
 
-    /// This rank's part of what all ranks send or receive, whose blocks are `blocks`.
+    /// This rank's part of the data that all ranks send or receive. `blocks`: the blocks of all ranks.
     fn own_block(
         &self,
         spec: Spec<'_, '_>,
@@ -254,7 +254,8 @@ impl CommunicatorGuard {
         self.start(sent.py(), call, (part, into), None, start)
     }
 
-    /// Exchanges blocks, which `blocks` reads: of one type ([`BufferBlocks::of`]) or of any ([`BufferBlocks::of_types`]).
+    /// Exchanges blocks. `blocks` reads their description: [`BufferBlocks::of`] if all have one type, or
+    /// [`BufferBlocks::of_types`] if each has a type of its own.
     pub fn alltoallv<R>(
         &self,
         sent: Spec<'_, '_>,
@@ -454,7 +455,7 @@ fn own_buffer(
     Ok((own, false))
 }
 
-/// Makes the buffer and the blocks of one type: as bytes if they are of two.
+/// Gives the buffer and the blocks the same type: bytes if their types differ.
 fn unify_block_types(mut part: BufferPart, pieces: BufferBlocks) -> (BufferPart, BufferBlocks) {
     if part.kind == pieces.part.kind {
         return (part, pieces);

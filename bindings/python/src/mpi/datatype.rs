@@ -201,7 +201,7 @@ impl Datatype {
                 .into_iter()
                 .for_each(|list| list.reverse());
         }
-        // From the dimension whose elements are neighbours outwards.
+        // The innermost dimension, whose elements are neighbours, comes first.
         let extent = self.element()?.extent();
         let mut part = self.of_blocks([(1, 0)])?;
         let (mut stride, mut offset) = (extent, 0);

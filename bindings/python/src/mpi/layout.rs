@@ -18,7 +18,7 @@ pub struct ElementLayout {
     pub extent: i64,
     /// Alignment of the basic types, to which a structure is rounded up, as in C.
     alignment: usize,
-    /// The program has set the extent.
+    /// Whether the program has set the extent.
     is_resized: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct RunningOperation {
 
 /// Memory of an operation.
 pub struct OperationMemory {
-    /// Only kept alive here.
+    /// Memory that is read; the loan is only kept alive here.
     _read: Option<Loan<LentBytes>>,
     written: Option<Loan<LentBytesMut>>,
 }

@@ -36,7 +36,7 @@ pub fn find(key: &FunctionKey) -> Option<Arc<Library>> {
     table().loaded.get(key).cloned()
 }
 
-/// Loads these bytes, of this key. To be called without the GIL: initialisers of the library may take it.
+/// Loads these bytes, of this key. Must be called without the GIL: initialisers of the library may take it.
 pub fn load(key: FunctionKey, bytes: &[u8]) -> Result<Arc<Library>, String> {
     let mut reserved = table();
     if reserved.number >= LIBRARIES_MAX || reserved.bytes.saturating_add(bytes.len()) > BYTES_MAX {

@@ -20,7 +20,7 @@ struct Region {
     bytes: usize,
     readonly: bool,
     views: AtomicUsize,
-    /// The task has ended.
+    /// Whether the task has ended.
     closed: AtomicBool,
 }
 

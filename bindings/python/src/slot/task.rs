@@ -54,7 +54,7 @@ thread_local! {
     static STATE: RefCell<Option<SlotState>> = const { RefCell::new(None) };
 }
 
-/// Sets the state. To be called once, on the thread that the slot will run on. `tasks_max`: number of functions after
+/// Sets the state. Must be called once, on the thread that the slot will run on. `tasks_max`: number of functions after
 /// which the process ends; 0: no limit.
 pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>, tasks_max: u64) {
     let state = SlotState {

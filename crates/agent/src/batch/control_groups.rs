@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Where control groups are mounted.
+/// Folder where control groups are mounted.
 pub(crate) const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// Largest number of groups of jobs on one node.
 const GROUPS_MAX: usize = 8192;
@@ -40,9 +40,9 @@ pub(crate) type GroupListing = BTreeMap<String, JobGroup>;
 /// Folders of one job.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct JobGroup {
-    /// By hierarchy; version 2 has one without a name.
+    /// Folders by the name of their hierarchy. Version 2 has one hierarchy, without a name.
     folders: BTreeMap<&'static str, PathBuf>,
-    /// There are two of the same hierarchy.
+    /// Whether the job has two folders in the same hierarchy.
     is_ambiguous: bool,
 }
 
@@ -57,9 +57,9 @@ pub(crate) struct GroupLimits {
 /// GPUs of a control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GroupGpus {
-    /// All of the node.
+    /// All GPUs of the node.
     All,
-    /// Those of these numbers.
+    /// The GPUs with these numbers.
     Listed(BTreeSet<u32>),
     /// The group does not say: version 2 keeps devices in a program of the kernel, which cannot be read.
     Untold,

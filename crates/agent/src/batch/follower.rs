@@ -58,15 +58,15 @@ pub(crate) struct JobFollower {
 
 #[derive(Debug)]
 struct FollowedJob {
-    /// With its present share.
+    /// The job, with its present share.
     job: BatchJob,
     /// Reason for its share.
     why: String,
     /// Time at which its control group was last seen; at first, the time at which the agent learned of the job.
     since: Duration,
-    /// Its group is taken for that of an earlier run until it has been gone once.
+    /// Whether its group counts as the group of an earlier run, until the group has been gone once.
     is_stale: bool,
-    /// Its control group alone tells of it: it had no prolog, and may have no epilog.
+    /// Whether the job is known only by its control group: it had no prolog, and may have no epilog.
     is_found: bool,
 }
 

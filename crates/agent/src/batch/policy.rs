@@ -13,7 +13,7 @@ pub struct SitePolicy {
     /// Time for which the control group of a job must be gone before the job counts as ended although no epilog came. To
     /// be set only if groups live as long as their jobs. `None`: a group may be gone between two steps of its job.
     pub(crate) ended_after: Option<Duration>,
-    /// If the control group of a job does not tell its GPUs, it uses only those that the batch system names.
+    /// Whether a job uses only the GPUs that the batch system names, if its control group does not tell its GPUs.
     pub(crate) named_gpus: bool,
     /// Resources of a node with jobs that leases must leave free.
     pub(crate) keep: KeptBack,
@@ -53,7 +53,7 @@ pub(crate) struct CompanyRule {
     pub constraint: Option<String>,
     /// Word that must be in the comment of the job.
     pub comment: Option<String>,
-    /// The job must have been submitted with `--oversubscribe`.
+    /// Whether the job must have been submitted with `--oversubscribe`.
     pub oversubscribe: bool,
     pub nodes_max: Option<NonZeroU32>,
     pub hours: Vec<WeekHours>,

@@ -60,7 +60,7 @@ impl SessionPlaces {
         let mut counts = self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(tenant.to_owned()).or_default();
         let own = *count;
-        // Without a place of its own a tenant is told of the limit for all.
+        // A tenant that has no session gets the error about the limit of all sessions instead.
         if own > 0 && own >= self.all.available_permits() {
             return Err(too_many("sessions of one tenant with this agent now", own));
         }

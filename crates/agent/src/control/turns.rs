@@ -40,7 +40,7 @@ struct CoreWorkers {
 struct Turns {
     /// Turns on the cores that several tenants share.
     contests: BTreeMap<u32, Fairness>,
-    /// By core: a process that holds its claim and is not one of its workers.
+    /// For each core, a process that holds the core's claim and is not one of its workers.
     strangers: BTreeMap<u32, u32>,
     balance: Balance,
 }

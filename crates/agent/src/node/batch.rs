@@ -26,7 +26,7 @@ const GROUP_LOOKS: Duration = Duration::from_millis(200);
 
 impl Node {
     /// Learns of the jobs that run already, from the files that `hotlease-node` keeps in a folder: one for each, named by
-    /// its number; and from control groups. To be called before the first grant.
+    /// its number; and from control groups. Must be called before the first grant.
     pub(crate) fn recall_jobs(self: &Arc<Self>) -> Result<(), Rejection> {
         let Some(folder) = self.batch.folder.clone() else {
             return Ok(());
@@ -76,7 +76,7 @@ impl Node {
         loop {
             looks.tick().await;
             let node = Arc::clone(&self);
-            // In error: the runtime ends.
+            // Fails only when the runtime ends.
             let _ = tokio::task::spawn_blocking(move || node.look_at_jobs()).await;
         }
     }

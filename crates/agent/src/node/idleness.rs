@@ -47,7 +47,7 @@ pub(crate) async fn end_idle_leases(node: Arc<Node>) {
     }
 }
 
-/// Number that changes with each invocation and each new worker of a lease; none while an invocation runs or a worker
+/// Number that changes with each invocation and each new worker of a lease; `None` while an invocation runs or a worker
 /// starts.
 fn count(lease: &ActiveLease) -> Option<u64> {
     lease.incarnations().iter().try_fold(1, |sum: u64, worker| {
@@ -64,7 +64,7 @@ struct Activity {
 }
 
 impl Activity {
-    /// For how long nothing has happened.
+    /// Time for which nothing has happened.
     fn idle_for(&mut self, counted: Option<u64>, now: Instant) -> Duration {
         match counted {
             Some(counted) if counted == self.counted => {}

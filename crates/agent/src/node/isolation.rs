@@ -169,8 +169,8 @@ impl Node {
             program.mounts = found.mounts;
             return Ok((Arc::new(program), found.hidden));
         };
-        // An image needs at most one interpreter of the host. Of the client's own folders, workers of the agent's own
-        // user see those that they may; to others the image takes their place.
+        // An image needs at most one interpreter of the host. Workers of the agent's own user also see the folders of the
+        // client's import path, if they may; for other workers the image takes the place of these folders.
         let mut needed = mounts(image.manifest().interpreter().as_deref(), &[])?.mounts;
         let of_client = match sandboxes.is_own(tenant, origin) {
             true => mounts(None, &path).unwrap_or_default(),
@@ -223,7 +223,7 @@ impl Node {
     }
 }
 
-/// A mount, in the words in which a person is told it.
+/// Description of a mount for people.
 fn shown_text(mount: &Mount) -> String {
     let place = match mount.source == mount.target {
         true => String::new(),

@@ -17,9 +17,9 @@ const DRAINING_PART: u32 = 10;
 /// Times of a node that is taken away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lifetime {
-    /// From then on no lease is granted.
+    /// Time from which no lease is granted.
     pub drains: Instant,
-    /// Then the last leases end.
+    /// Time at which the last leases end.
     pub leases_end: Instant,
 }
 

@@ -28,9 +28,9 @@ type Message = (SessionReply, Vec<ForeignDescriptor>);
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Message>,
-    /// The last message is in the queue, or sent.
+    /// Whether the last message is in the queue or has been sent.
     closing: bool,
-    /// No message can be sent any more.
+    /// Whether sending has failed, so that no message can be sent any more.
     broken: bool,
     /// Time of the last message that may be lost.
     hinted: Option<Instant>,

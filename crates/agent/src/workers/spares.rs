@@ -73,9 +73,9 @@ impl SpareKey {
 struct ProgramDemand {
     of: SpareKey,
     forecast: Forecast,
-    /// A spare of it did not start, or died: none is started before a lease of it has ended well.
+    /// Whether a spare of it did not start, or died. Then none is started before a lease of it has ended well.
     given_up: bool,
-    /// A spare of it, or its zygote, is being started and not in the table yet.
+    /// Whether a spare of it, or its zygote, is being started and is not in the table yet.
     is_starting: bool,
     /// Memory of its last spare, bytes.
     bytes: u64,
@@ -101,7 +101,7 @@ struct SpareTable {
     /// Programs, the one whose lease began or ended last at the end.
     demands: VecDeque<ProgramDemand>,
     limit: usize,
-    /// Other processes need the memory: no spare is started.
+    /// Whether other processes need the memory. Then no spare is started.
     short: bool,
     closed: bool,
 }

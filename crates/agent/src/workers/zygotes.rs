@@ -35,7 +35,7 @@ pub(crate) struct Zygotes {
 struct ZygoteTable {
     zygotes: VecDeque<Zygote>,
     limit: usize,
-    /// Other processes need the memory: there are no zygotes.
+    /// Whether other processes need the memory. Then there are no zygotes.
     short: bool,
 }
 

@@ -102,7 +102,7 @@ where
         };
         let mut again = self.function.new_attempts();
         let after = match error {
-            // On the first slot that has a core.
+            // The call is made again on the first slot that has a core.
             Error::NoCore => Ok(()),
             error => again.count_failure(error),
         };

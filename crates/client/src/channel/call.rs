@@ -171,7 +171,7 @@ impl Channel {
     fn finish_badly(&self, lane: EntryUse, reply: Reply, sink: OutputSink<'_>, timeout: Option<Duration>) -> Error {
         let bytes = match (&reply, &sink) {
             (Ok(header), OutputSink::Ring(_)) => self.source(lane).to_vec(header),
-            // As long as the message in the buffer; the text itself is not known here.
+            // Zeros, as many as the message in the buffer has bytes: its text is not known here.
             (Ok(header), OutputSink::Buffer(capacity)) if header.status == InvocationStatus::FunctionError => {
                 let length = header.length.min(*capacity).min(MESSAGE_BYTES.into());
                 vec![0; length as usize]

@@ -115,7 +115,7 @@ impl Pipeline {
     /// Starts an invocation as [`Pipeline::push`] does, but never waits: if the worker is gone, it gets no other one.
     ///
     /// # Errors
-    /// Those of [`Pipeline::push`]; [`Error::NoCredit`] also if the worker is gone.
+    /// Errors of [`Pipeline::push`]; [`Error::NoCredit`] also if the worker is gone.
     #[inline]
     pub fn push_open(&mut self, input: &[u8]) -> Result<(), Error> {
         if input.len() > self.function.request_bytes {

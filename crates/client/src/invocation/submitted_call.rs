@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Destination of a result.
 pub(crate) trait ResultDestination {
-    /// Room for `length` bytes, or none if they do not fit.
+    /// Room for `length` bytes; `None` if they do not fit.
     fn room(&mut self, length: usize) -> Option<&mut [u8]>;
     /// Largest number of bytes that fit.
     fn capacity(&self) -> u64;

@@ -84,7 +84,7 @@ impl ManagerConnection {
         })
     }
 
-    /// Name that tells this manager, and the identity that asks it, from others.
+    /// Name that distinguishes this manager, and the identity that asks it, from others.
     pub(crate) fn name(&self) -> String {
         self.at.name()
     }
@@ -187,7 +187,7 @@ impl ManagerConnection {
         Ok(())
     }
 
-    /// The site of a manager on another host, with which its agents are reached; none for this host.
+    /// The site of a manager on another host, with which its agents are reached; `None` for a manager on this host.
     pub(crate) fn site(&self) -> Option<&SiteAccess> {
         match &self.at {
             ManagerAddress::SameHost(_) => None,
@@ -261,7 +261,7 @@ impl ManagerConnection {
     }
 }
 
-/// The site that the options name; none for this host.
+/// The site that the options name; `None` for this host.
 pub(crate) fn site_of(options: &LeaseOptions) -> Result<Option<SiteAccess>, Error> {
     Ok(SiteAccess::find(SiteOptions {
         manager: options.manager.as_deref(),

@@ -39,7 +39,7 @@ enum PartState {
 
 /// All parts of an invoker.
 pub(crate) struct Parts {
-    /// In the order of their workers.
+    /// Parts in the order of their workers.
     parts: Mutex<Vec<Arc<LeasePart>>>,
     /// Phases of the latest cold start.
     phases: Mutex<ColdPhases>,
@@ -226,8 +226,8 @@ pub(crate) struct SlotLoan {
 }
 
 impl LeasedSlots {
-    /// Lends slots to peers; all are on one agent. `lasts`: time limit, at least 1 ms; none: as long as the lease
-    /// lasts.
+    /// Lends slots to peers; all are on one agent. `lasts`: time limit, at least 1 ms; `None`: as long as the
+    /// lease lasts.
     pub(crate) async fn lend(&self, slots: &[usize], lasts: Option<Duration>) -> Result<SlotLoan, Error> {
         let each = usize::from(self.plan.options.slots);
         let no_such = |index: usize| Error::NoSuchSlot {

@@ -53,7 +53,7 @@ impl UnattachedGrant {
             .collect()
     }
 
-    /// The grant, of which the caller has made a session: its end is the lease's.
+    /// Returns the grant. The caller has made a session of it, with whose end the lease ends.
     pub(crate) fn attached(mut self) -> Grant {
         self.is_ours = false;
         std::mem::take(&mut self.grant)

@@ -23,12 +23,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 ///   last says registered?                  is the buffer's the only reference?
 /// ```
 ///
-/// By the fences at least one of them sees the other: a request never names a region that the worker was told to
-/// forget.
+/// Because of the fences, at least one of the two sees the other's write: a request never names a region that the worker
+/// was told to forget.
 pub(crate) struct Region {
     memory: Arc<Memory>,
     pub(crate) id: RegionId,
-    /// Twice the number of the connection it was last used on, 0: none; plus [`MARK`]. Saves the lock of `known_to`
+    /// Twice the number of the connection on which it was last used (0: none), plus [`MARK`]. Saves the lock of `known_to`
     /// on the hot path. Only the mark is changed without the lock.
     last: AtomicU64,
     /// Whether the buffer still exists.
@@ -37,13 +37,14 @@ pub(crate) struct Region {
     made_by: ProcessMark,
 }
 
-/// Set by a use since the last search for memory not used lately.
+/// Bit that is set if the memory was used since the last search for memory not used lately.
 const MARK: u64 = 1;
 
 struct ConnectionEntry {
     id: u64,
     connection: Weak<WorkerConnection>,
-    /// The [`MARK`] of this connection, while it is not the one used last.
+    /// Whether the region was used on this connection since the last search, like [`MARK`]. It is noted here while another
+    /// connection is the one used last.
     marked: bool,
 }
 

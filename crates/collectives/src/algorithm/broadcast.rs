@@ -62,7 +62,7 @@ pub(crate) fn scatter_allgather(plan: &mut SchedulePlan, group: &RankGroup, root
     }
 }
 
-/// From each member to the next, in segments: `p - 2 + s` steps for `s` segments, and a member sends the elements
+/// Sends from each member to the next, in segments: `p - 2 + s` steps for `s` segments, and a member sends the elements
 /// once.
 pub(crate) fn chain(plan: &mut SchedulePlan, group: &RankGroup, root: usize, data: AreaSpan, segment: usize) {
     let tree = Tree::new(group, root);

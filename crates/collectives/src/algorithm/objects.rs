@@ -192,7 +192,7 @@ pub(crate) fn scan(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, i
     }
 }
 
-/// By doubling: `ceil(log2 p)` waits, less than `p` writes and reads in each.
+/// Scans by doubling: `ceil(log2 p)` waits, less than `p` writes and reads in each.
 pub(crate) fn scan_by_doubling(
     plan: &mut SchedulePlan,
     group: &RankGroup,

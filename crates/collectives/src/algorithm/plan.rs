@@ -143,7 +143,8 @@ impl SchedulePlan {
         }
     }
 
-    /// Adds `other` to `partial` on the side of its ranks, with the result in `into`.
+    /// Reduces `partial` and `other` to `into`, in the order of their ranks: `other` is the left operand if its ranks are
+    /// lower.
     pub fn combine(&mut self, other_is_lower: bool, other: AreaSpan, partial: AreaSpan, into: AreaSpan) {
         let (left, right) = if other_is_lower {
             (other, partial)

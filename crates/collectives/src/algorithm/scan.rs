@@ -4,7 +4,7 @@
 use super::plan::{RankGroup, SchedulePlan};
 use crate::schedule::AreaSpan;
 
-/// From each member to the next: `p - 1` steps, the fewest elements sent.
+/// Sends from each member to the next: `p - 1` steps, the fewest elements sent.
 pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan, exclusive: bool) {
     let (first, last) = (group.me == 0, group.me + 1 == group.size);
     let mut sum = mine;
@@ -100,7 +100,7 @@ pub(crate) fn doubling_with(
     plan.end_round();
 }
 
-/// Up a binomial tree and down again, as FMI does: about `2 log2 p` steps, less than `2 p` messages. An exclusive scan
+/// Scans up a binomial tree and down again, as FMI does: about `2 log2 p` steps, less than `2 p` messages. An exclusive scan
 /// is a scan of all ranks but the last, whose results move one rank up: one step more.
 ///
 /// Brent, Kung: A regular layout for parallel adders (1982).

@@ -99,8 +99,8 @@ impl Communicator {
     /// the message.
     ///
     /// # Errors
-    /// Those of [`isend_lent`](Self::isend_lent); [`Error::Options`] if the members communicate through a store, where no
-    /// sender learns that.
+    /// Errors of [`isend_lent`](Self::isend_lent); [`Error::Options`] if the members communicate through a store: there a
+    /// sender does not learn that a receive has asked for its message.
     pub fn issend_lent(&self, lent: &LentBytes, to: Rank, tag: u32) -> Result<Request, Error> {
         if self.member.choice.is_mediated() {
             let what = format!("a synchronous send over {}: send, and receive an answer", self.link());

@@ -19,7 +19,7 @@ struct DirectReceive<'a> {
     pattern: Pattern,
     into: &'a mut [u8],
     got: Option<MessageStatus>,
-    /// The message has come and is too long for this: it is received in the usual way.
+    /// Whether the message has come and is too long for this way. Then it is received in the usual way.
     is_held: bool,
 }
 

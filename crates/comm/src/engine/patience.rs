@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock, where the processor is kept.
 const CLOCK_POLLS: u32 = 32;
-/// Duration of a yield from which on it counts as slow. Members that take turns are back much sooner, and other
+/// Shortest duration of a yield that counts as slow. Members that take turns are back much sooner, and other
 /// processes later.
 const SLOW: Duration = Duration::from_micros(400);
 /// Number of worthwhile yields that outweigh a slow one.
@@ -30,7 +30,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct EnginePatience {
     /// Time for which it polls.
     time: Duration,
-    /// Members share a processor.
+    /// Whether members share a processor.
     gives_way: bool,
 }
 

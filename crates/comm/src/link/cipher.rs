@@ -36,7 +36,7 @@ pub(crate) struct Cipher {
 }
 
 impl Cipher {
-    /// Appends a record with these bytes, of which there are at most [`RECORD_BYTES_MAX`] less [`SEAL_BYTES`].
+    /// Appends a record with these bytes: at most [`RECORD_BYTES_MAX`] less [`SEAL_BYTES`].
     pub(crate) fn seal(&mut self, content: &[u8], into: &mut Vec<u8>) {
         let start = into.len();
         let sealed = content.len() + SEAL_BYTES;

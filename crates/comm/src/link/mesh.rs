@@ -58,7 +58,7 @@ pub(crate) struct MeshPlan<'a> {
     pub(crate) is_sealed: bool,
     /// Digest of what else members talk over ([`Introduction::link`](hotlease_wire::comm::greeting::Introduction)).
     pub(crate) link: u32,
-    /// A member that cannot be reached in time is missing among the connections, without an error.
+    /// Whether a member that cannot be reached in time is missing among the connections, without an error.
     pub(crate) is_partial: bool,
     /// Node of this member.
     pub(crate) home: MemberNode,

@@ -49,13 +49,13 @@ const CAUSE: Duration = Duration::from_millis(250);
 /// State of another member.
 #[derive(Default)]
 struct OfiPeer {
-    /// Its address in libfabric is known here.
+    /// Whether its address in libfabric is known here.
     is_known: bool,
-    /// It knows this member's address, so it may be sent messages.
+    /// Whether it knows this member's address, so that it may be sent messages.
     is_open: bool,
     inbound: OfiReceiver,
     outbound: OfiSendQueue,
-    /// A message has come from it.
+    /// Whether a message has come from it.
     was_heard: bool,
     has_come: bool,
     has_gone: bool,

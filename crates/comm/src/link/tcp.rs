@@ -68,8 +68,8 @@ pub(crate) struct Tcp {
 struct Readiness {
     poll: Mutex<(Poll, Events)>,
     waker: Waker,
-    /// The current sleep, or else the next one, is to end. The waker alone does not suffice: a thread that asks for
-    /// readiness before the sleep begins consumes its event.
+    /// Whether the current sleep, or else the next one, is to end. The waker alone does not suffice: a thread that asks
+    /// for readiness before the sleep begins consumes its event.
     is_woken: AtomicBool,
     ready: Vec<AtomicBool>,
 }

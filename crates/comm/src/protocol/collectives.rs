@@ -78,7 +78,7 @@ pub(super) struct RunningCollective {
     round: usize,
     /// Number of transfers of this round that have not ended.
     pub(super) outstanding: usize,
-    /// The driving thread does the local work of this round.
+    /// Whether the driving thread does the local work of this round.
     is_at_work: bool,
     error: Option<Error>,
     /// Through a store: number of messages to (true) and from each member so far.

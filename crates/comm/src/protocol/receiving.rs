@@ -59,7 +59,7 @@ pub(super) struct Landing {
     received: u64,
     /// Number of its bytes that were sent on credit, if credit is to be given back when it is taken.
     credit: Option<u64>,
-    /// The sender has given it up.
+    /// Whether the sender has given it up.
     is_withdrawn: bool,
     target: LandingTarget,
 }
@@ -251,8 +251,7 @@ impl Protocol {
         }
     }
 
-    /// Counts a message that was taken, of which this many bytes were sent on credit; gives credit back once enough is
-    /// owed.
+    /// Counts a message that was taken and had `bytes` bytes sent on credit; gives credit back once enough is owed.
     pub(super) fn repay_credit(&mut self, from: Rank, class: MessageClass, bytes: u64) {
         let me = self.me;
         let peer = self.peer(from);

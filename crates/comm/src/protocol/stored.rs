@@ -79,13 +79,13 @@ pub(super) struct StoreState {
     /// Final counts of a communicator that a member has left, by communicator and member: messages sent to this member,
     /// and collectives that the other took part in.
     quits: HashMap<(u64, Rank), (u64, u32)>,
-    /// Receives have changed since messages were last asked for.
+    /// Whether receives have changed since messages were last asked for.
     is_changed: bool,
 }
 
 impl StoreState {
     /// Number of messages that a member has sent to this one in a communicator, and of collectives that it took part
-    /// in; none while the member has neither finished nor left it.
+    /// in; `None` while the member has neither finished nor left it.
     fn final_counts_of(&self, context: u64, from: Rank) -> Option<(u64, u32)> {
         let of = |parting: &FinalCounts| {
             let sent = parting.sent.get(&context).copied().unwrap_or(0);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// First pause before the rendezvous is tried again; doubled each time.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Time after the deadline at which the rendezvous is taken for dead; it reports the end of the wait itself.
+/// Time after the deadline at which the rendezvous is taken for dead: otherwise it would have reported the end of the wait.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Place of a member in its group.
@@ -97,7 +97,7 @@ pub(crate) fn meet(errand: &MeetingRequest<'_>, began: Instant) -> Result<Meetin
                 if let Meeting::Rest { lost: ranks, .. } = &now
                     && now != meeting
                 {
-                    // On this connection, because the answer may be on its way there.
+                    // Asks on the same connection, because the answer may already be on its way there.
                     ask(&mut stream, &mut cipher, &JoinQuestion::Lost(ranks.clone())).map_err(lost)?;
                     meeting = now;
                 }

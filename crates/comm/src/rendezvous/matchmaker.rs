@@ -294,7 +294,7 @@ impl Matchmaker {
 }
 
 impl Assembly {
-    /// Whether all members have come that will.
+    /// Whether all members that can still come have come.
     fn is_whole(&self, kind: MeetingKind) -> bool {
         if !kind.is_rest() {
             return self.members.len() >= self.size as usize;

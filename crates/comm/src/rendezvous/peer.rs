@@ -125,7 +125,7 @@ impl RendezvousPeer {
         Ok(())
     }
 
-    /// Handles an event of the system. To be called until there is no further wish: the event is not reported again.
+    /// Handles an event of the system. Must be called until there is no further wish: the event is not reported again.
     pub(super) fn hear(&mut self, rules: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
         self.push().map_err(|_| CloseReason::ByPeer)?;
         let mut bytes = [0; 2048];

@@ -188,7 +188,7 @@ pub const PROVIDERS: &[Quirks] = &[
         name: "udp;ofi_rxd",
         addressing: Addressing::Ip,
         trust_send_after_write: true,
-        // With several peers it names the wrong ones (measured with 1.17 and 2.4).
+        // With several peers the provider reports wrong sources of messages (measured with 1.17 and 2.4).
         reports_source: false,
         eager_bytes: EAGER_BYTES_SOCKETS,
         // With 16, two dozen channels at once lost a message for good under load (2.4).

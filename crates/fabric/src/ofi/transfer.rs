@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// After a failure, how long to wait for the other pieces: some providers never report the end of an operation whose
+/// Time to wait for the other pieces after a failure: some providers never report the end of an operation whose
 /// peer is gone.
 const LATE_PIECES_LIMIT: Duration = Duration::from_millis(100);
 /// Largest number of operations of one transfer under way.

@@ -184,7 +184,8 @@ impl<P, R, E> Flow<P, R, E> {
         None
     }
 
-    /// If a table has no room for a task with this many inputs: the table, its limit, and how many entries must go.
+    /// Table that has no room for a task with this many inputs, if there is one, with its limit and the number of entries
+    /// that must go.
     fn full(&mut self, inputs: u32) -> Option<(LimitKind, u32, u32)> {
         let FlowLimits {
             pending_max,

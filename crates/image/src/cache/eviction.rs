@@ -136,7 +136,7 @@ impl Cache {
         };
         let at = self.place("mounts", id);
         let state = crate::mount::state(&at)?;
-        // Without a holder of `use` a process may still work in the mount: then it is in use.
+        // Even if no process holds the lock, one may work in the mount. Then unmounting fails, and the image is in use.
         if state != crate::mount::MountState::Unmounted && crate::mount::unmount(&at, state).is_err() {
             return Ok(false);
         }

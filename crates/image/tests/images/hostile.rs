@@ -8,7 +8,7 @@ use std::path::Path;
 
 const MANIFEST: &str = r#"{"format":1,"kind":"directory","prefix":"/opt/x"}"#;
 
-/// Error of mounting this image; checks that nothing stays mounted. None if nothing can be mounted here.
+/// Error of mounting this image; checks that nothing stays mounted. `None` if nothing can be mounted here.
 fn refusal(scene: &TestImages, limits: Limits, id: &ImageId) -> Option<ImageError> {
     let options = CacheOptions {
         limits,

@@ -146,7 +146,7 @@ impl Record {
         record.samples = pair.measured.len();
         record.compare(baseline, figures);
         record.difference_p50 = Some(round(pair.difference()));
-        // Of neighbouring blocks: the host's speed may have changed by the next blocks.
+        // The ratio is that of neighbouring blocks: the host's speed may have changed by the next blocks.
         record.ratio_p50 = Some(round(pair.ratio()));
         record
     }

@@ -60,7 +60,7 @@ pub(super) fn carry_out(args: &ThroughputArgs, output: &mut Printer) -> anyhow::
     for in_flight in &args.in_flight {
         records.push(measure(&host, 1, *in_flight, samples)?);
     }
-    // As many slots as leave the client a core of its own.
+    // One core less than there are, so that the client has a core of its own.
     let slots = std::thread::available_parallelism().map_or(1, usize::from) - 1;
     if slots > 1 {
         records.push(measure(&host, slots, TARGET_IN_FLIGHT, samples)?);

@@ -69,7 +69,7 @@ struct Load {
     core: u32,
     slots: u32,
     is_moving: bool,
-    /// At the last look: processor time, refused invocations, and whether it held the claim.
+    /// Processor time and refused invocations at the last look, and whether the worker held the claim then.
     computed: Duration,
     refused: u64,
     holds: bool,

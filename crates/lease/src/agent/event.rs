@@ -59,7 +59,7 @@ impl OfferedGpus {
     }
 }
 
-/// Event that the book is told. The book may refuse an event with a [`Rejection`]; then the event changed nothing.
+/// Event that is reported to the book. The book may refuse an event with a [`Rejection`]; then the event changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BookEvent {
     /// A client wants a lease.
@@ -79,7 +79,7 @@ pub enum BookEvent {
         epoch: Epoch,
         /// Tenant of the session's peer.
         tenant: String,
-        /// Until when the token opens sessions.
+        /// Time until which the token opens sessions.
         until: Duration,
     },
     /// A session has closed, for any reason.

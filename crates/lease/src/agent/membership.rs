@@ -39,7 +39,7 @@ pub const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuestionId(pub u64);
 
-/// Event that the membership is told.
+/// Event that is reported to the membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MembershipEvent {
     /// Time passed.
@@ -137,9 +137,9 @@ pub struct Membership {
     heartbeat: Duration,
     backoff: Duration,
     ledger: Option<u64>,
-    /// From this time on a report is whole; zero: the first report that the manager hears.
+    /// Time from which the next report is whole; zero: the first report that the manager hears is.
     next_whole: Duration,
-    /// When the report under way was made, if it is whole.
+    /// Time at which the report under way was made, if it is whole.
     whole: Option<Duration>,
     /// The last challenge since the last registration; 0: none.
     proof: u64,
@@ -160,7 +160,7 @@ impl Membership {
         }
     }
 
-    /// When to call [`step`](Self::step) at the latest; none once the agent has left.
+    /// Latest time of the next call of [`step`](Self::step); `None` once the agent has left.
     pub fn next_step(&self) -> Option<Duration> {
         match self.state {
             MembershipState::Unregistered { again: at } | MembershipState::Member { next: at } => Some(at),

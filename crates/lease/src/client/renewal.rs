@@ -13,7 +13,7 @@ pub const FENCED_AFTER: Duration = Duration::from_secs(1);
 /// Shortest pause between renewals.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
-/// Event that the renewal is told.
+/// Event that is reported to the renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenewalEvent {
     /// Time passed.
@@ -49,9 +49,9 @@ pub struct Renewal {
     ttl: Duration,
     /// Expiry by the last known renewal.
     expires: Duration,
-    /// When to ask next; none while an answer is awaited.
+    /// Time of the next question; `None` while an answer is awaited.
     next: Option<Duration>,
-    /// When the last question was sent.
+    /// Time at which the last question was sent.
     sent: Duration,
     lost: bool,
     /// Whether the agent is asked to renew at all.

@@ -40,7 +40,7 @@ pub struct LeaseReport {
     pub usage: UsageTotals,
     /// The part of that usage by each function: cumulative too, and not in every report.
     pub functions: FunctionTotals,
-    /// Why the lease is over, in words; none while it goes on.
+    /// Reason why the lease is over, in words; `None` while it goes on.
     pub end_reason: Option<String>,
 }
 
@@ -186,7 +186,7 @@ impl LeaseNote {
     }
 }
 
-/// Event that the manager is told.
+/// Event that is reported to the manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterEvent {
     /// An agent registers.

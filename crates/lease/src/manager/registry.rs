@@ -434,7 +434,7 @@ impl Registry {
             } => (&self.places, count),
             Demand { gpus, .. } => (&self.gpus, gpus),
         };
-        // From the least room that has `count` free.
+        // Smallest key of an agent in this state with this much room.
         let from = |state, free| (state, free, Reverse(u32::MAX), AgentId([0; 8]));
         let most = |state| (state, u32::MAX, Reverse(0), AgentId([u8::MAX; 8]));
         let fits = |state| rooms.range(from(state, count)..=most(state));

@@ -49,7 +49,7 @@ pub struct MachineParts<'a> {
 pub enum MachineMemory<'a> {
     /// Memory of QEMU alone.
     Own,
-    /// This file, of which other machines get copies later.
+    /// This file; other machines get copies of it later.
     Kept(&'a File),
     /// A copy of this file, made page by page on writes. The machine waits for the state of its devices.
     Copied(&'a File),
@@ -141,7 +141,6 @@ pub fn first_files(modules: &Path) -> Result<File, String> {
     for folder in ["dev", "proc", "sys", "new", "lib", "lib64", LIBRARIES, MODULES] {
         files.add(folder, 0o040_755, &[]).map_err(failed)?;
     }
-    // Opened before the kernel's first program has any folder of devices.
     let own = |path: &Path| std::fs::read(path).map_err(|error| format!("reading {}: {error}", path.display()));
     files
         .add("init", 0o100_755, &own(Path::new("/proc/self/exe"))?)

@@ -53,8 +53,8 @@ pub struct FileServer {
 }
 
 impl FileServer {
-    /// Files of this process, of which a machine may have `open_max` open; other processes may write to the folders
-    /// `changing`.
+    /// Makes a server of the files of this process. A machine may have `open_max` of them open; other processes may write to
+    /// the folders `changing`.
     pub fn new(changing: &[PathBuf], shown: &[PathBuf], open_max: usize) -> Self {
         Self {
             changing: changing.into(),

@@ -24,7 +24,7 @@ pub enum ConnectionPeer {
     },
     /// Holder of a certificate of the site, over TLS.
     Certified(Arc<Peer>),
-    /// A peer over TLS without a certificate, of which nothing is known.
+    /// A peer over TLS without a certificate; nothing is known about it.
     Stranger {
         /// Identifier of the connection: made by the manager, random, and never sent.
         channel: [u8; 32],

@@ -137,7 +137,7 @@ impl Caller {
         })
     }
 
-    /// Certificate that an agent registers with; none for an agent of this node.
+    /// Certificate that an agent registers with; `None` for an agent of this node.
     pub fn agent(&self) -> Option<&Peer> {
         match &self.proof {
             CallerProof::Certificate(peer) => Some(peer),

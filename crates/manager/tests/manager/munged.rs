@@ -82,7 +82,7 @@ impl Munged {
         self.dir.path().join("munge.sock")
     }
 
-    /// Makes a credential with these options of `munge`; none if that fails.
+    /// Makes a credential with these options of `munge`; `None` if that fails.
     pub fn try_credential(&self, payload: &str, options: &[&str]) -> Option<String> {
         let mut munge = Command::new(program("munge")?)
             .arg("--socket")

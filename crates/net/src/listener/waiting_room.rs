@@ -35,7 +35,7 @@ enum HeldSocket {
 impl HeldSocket {
     fn begin(self) {
         if let Self::Waiting { tcp, turn } = self {
-            // From here on the task has the only one.
+            // After this, the task has the only descriptor of the connection.
             drop(tcp);
             // Fails only if the task has ended.
             let _ = turn.send(());

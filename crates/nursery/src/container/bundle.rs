@@ -24,9 +24,9 @@ const COMPILED: &str = "run.oci.seccomp_bpf_data";
 
 /// System calls that a container may make.
 pub(crate) struct SystemCalls {
-    /// As an OCI section, for tools that do not know the annotation.
+    /// The calls as an OCI section, for tools that do not know the annotation.
     section: Value,
-    /// Compiled: exactly the filter of sandboxes of kind `namespace`.
+    /// The compiled filter, which is exactly that of sandboxes of kind `namespace`.
     compiled: String,
 }
 
@@ -124,8 +124,8 @@ pub fn system_calls(network: bool) -> Value {
 /// Index of an argument, a mask, and the value under this mask.
 type Comparison = (u8, u64, u64);
 
-/// Sets of comparisons of arguments under a mask, of which one holds completely if the rule does. Only these compare 32
-/// bits, which is what the kernel takes of an integer: a value is another one if any bit differs.
+/// Sets of comparisons of arguments under a mask. The rule holds if all comparisons of one set hold. Only comparisons under
+/// a mask compare 32 bits, which is what the kernel takes of an integer: a value is another one if any bit differs.
 fn alternatives(rule: &ArgumentRule) -> Vec<Vec<Comparison>> {
     match *rule {
         ArgumentRule::Is(index, value) => vec![vec![(index, INT, value)]],

@@ -12,7 +12,7 @@ pub const MINUTE: Micros = 60 * SECOND;
 pub const HOUR: Micros = 60 * MINUTE;
 pub const DAY: Micros = 24 * HOUR;
 
-/// Lengths of tasks. A load is tasks of one length, of which there are always more than cores.
+/// Lengths of tasks. A load consists of tasks of one length; there are always more of them than cores.
 pub const TASKS: [Micros; 5] = [MILLISECOND, 100 * MILLISECOND, 10 * SECOND, MINUTE, 10 * MINUTE];
 
 /// Time of a core that a call costs beside its task: the round trip of a hot call of 64 bytes to another host, over
@@ -82,13 +82,13 @@ impl Cost {
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     pub name: &'static str,
-    /// From the moment that a node is idle, or that the last pilot on it has ended, until the platform has it.
+    /// Time from the moment that a node is idle, or that the last pilot on it has ended, until the platform has the node.
     pub wait: Cost,
-    /// From then until the first call.
+    /// Time from the end of `wait` until the first call.
     pub start: Cost,
     /// Time after which the batch system ends a pilot.
     pub walltime: Option<Micros>,
-    /// From the batch system's decision that a job gets the node until the node is free. The job waits for that.
+    /// Time from the batch system's decision that a job gets the node until the node is free. The job waits for that.
     pub give_back: Cost,
 }
 

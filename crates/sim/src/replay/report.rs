@@ -45,7 +45,7 @@ enum Record<'a> {
         periods: &'a str,
         count: usize,
         mean_us: Micros,
-        /// From 0 to 100.
+        /// Percentiles from 0 to 100.
         percentiles_us: Vec<Micros>,
     },
     /// Times of one core of each node.

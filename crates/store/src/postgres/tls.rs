@@ -1,4 +1,4 @@
-//! TLS of connections to a PostgreSQL server on another host. Its certificate is checked always.
+//! TLS of connections to a PostgreSQL server on another host. The server's certificate is always checked.
 
 use super::parameters::unusable;
 use crate::StoreError;

@@ -16,9 +16,9 @@ pub const CORE_MAX: u32 = 65_535;
 /// Resources of a node that a job may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobShare {
-    /// All of it.
+    /// The whole node.
     Node,
-    /// These parts.
+    /// Parts of the node.
     Part {
         /// Its cores; the agent may use fewer than all of them.
         cores: BTreeSet<u32>,
@@ -47,11 +47,11 @@ pub enum JobSharing {
     /// The batch system does not say.
     #[default]
     Unknown,
-    /// It does not: its nodes are its own (`--exclusive`).
+    /// The job does not share: its nodes are its own (`--exclusive`).
     Exclusive,
-    /// It has asked for neither.
+    /// The job has asked for neither.
     Possible,
-    /// It does (`--oversubscribe`).
+    /// The job shares its nodes (`--oversubscribe`).
     Requested,
 }
 

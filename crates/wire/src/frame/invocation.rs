@@ -22,7 +22,7 @@ impl InvocationId {
         Self::from_bits(seq.word() << 1 | express)
     }
 
-    /// Id from a number, of which the lowest [`BITS`](Self::BITS) count.
+    /// Id from the lowest [`BITS`](Self::BITS) bits of a number.
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits & ((1 << Self::BITS) - 1))

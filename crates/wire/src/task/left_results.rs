@@ -18,7 +18,7 @@ use sha2::Sha256;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Size from which on results may stay; smaller ones are sent to the client: another transfer would cost as much.
+/// Smallest size of results that may stay. Smaller ones are sent to the client: another transfer would cost as much.
 pub const LEFT_BYTES_MIN: usize = 64 << 10;
 /// Largest number of bytes of all results that stay with a worker.
 pub const LEFT_BYTES_MAX: usize = 1 << 30;

@@ -11,7 +11,7 @@
 //! - puts objects of C code into each other only as deep as that code can free them, which it does by recursion.
 //!
 //! Python's unpickler then makes the values. It resolves names by the receiver's list, too. The check does not know hashes: it
-//! counts the keys that a sender can choose to have equal ones, of which each would be compared with all others.
+//! counts the keys for which a sender can choose equal hashes: each of these would be compared with all others.
 
 mod values;
 

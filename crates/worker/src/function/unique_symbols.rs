@@ -52,8 +52,9 @@ impl UniqueSymbols {
         Ok(Self { new, separated })
     }
 
-    /// To be called once the library is loaded. Forgets the names whose variable is not the library's: another library of
-    /// the process had it before, which later builds share, too. `is_own` says whether the variable of a name is.
+    /// Must be called after the library is loaded. Forgets the names whose variables belong to another library of the
+    /// process, which had them before: later builds share these variables, too. `is_own` says whether the variable of a
+    /// name belongs to this library.
     pub fn keep_own(self, is_own: impl Fn(&[u8]) -> bool) {
         for name in self.new.iter().filter(|name| !is_own(name)) {
             loaded_symbols().remove(name);

@@ -30,7 +30,7 @@ class Region(NamedTuple):
 
     address: int
     size: int
-    # Of the public copy: descriptor in the owner's process, and inode, as the descriptor may be another file's by now.
+    # Descriptor of the public copy in the owner's process. The inode shows if the descriptor is another file's by now.
     descriptor: int
     inode: int
     # Number that no other region of this rank has had.

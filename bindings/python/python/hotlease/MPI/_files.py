@@ -176,7 +176,7 @@ class File:
                 if self._amode & MODE_DELETE_ON_CLOSE:
                     self.Delete(self._name)
         finally:
-            # What is deleted is gone for all ranks once their calls have returned.
+            # A deleted file is gone for all ranks once their calls have returned.
             self._comm.Barrier()
             self._comm.Free()
 

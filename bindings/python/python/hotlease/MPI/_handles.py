@@ -91,7 +91,7 @@ INFO_ENV = Info({"command": os.path.basename(sys.argv[0]) if getattr(sys, "argv"
 
 
 class Errhandler:
-    """What a communicator does with an error. Errors are always raised as ``MPI.Exception``: with ``ERRORS_ARE_FATAL``
+    """Reaction of a communicator to an error. Errors are always raised as ``MPI.Exception``: with ``ERRORS_ARE_FATAL``
     the program may not catch them, and then ends, as do all others that ``hotlease comm run`` has started."""
 
     def __init__(self, name: str) -> None:

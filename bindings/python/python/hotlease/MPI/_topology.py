@@ -61,7 +61,7 @@ class Cartcomm(Topocomm[Grid]):
     __slots__ = ()
 
     def _tags(self, count: int) -> tuple[list[int], list[int]]:
-        # What goes to the rank before this one arrives from the rank behind it, also if both are one.
+        # A block sent to the rank before this one arrives there from the rank behind it, also if both are the same rank.
         return list(range(count)), [index ^ 1 for index in range(count)]
 
     def Get_topology(self) -> int:

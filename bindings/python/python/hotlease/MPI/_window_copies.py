@@ -36,7 +36,7 @@ class ProgramMemory:
 
         own, public, before = (numpy.frombuffer(memoryview(each), "u1") for each in (self.own, self._public, self._before))
         numpy.copyto(public, own, where=own != before)
-        # Of one moment: others may write to other places.
+        # `own` and `before` get the public copy as it is at one moment: others may write to other places meanwhile.
         now = public.copy()
         own[:] = now
         before[:] = now

@@ -1,5 +1,5 @@
-"""What a result from a sandbox may name, apart from classes of the program: what makes plain data, and has no other
-effect with any arguments."""
+"""Names that a result from a sandbox may contain, apart from classes of the program: they only make plain data, and have
+no other effect, with any arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Uses, as the check of pickles defines them: hotlease_wire::task::pickle::uses.
 VALUE, CALL, STATE, USUAL_STATE, ITEMS, CLASS, FRAIL = 1, 2, 4, 8, 16, 32, 64
 OF_CLASS = VALUE | CALL | STATE | ITEMS
-# Of an exception that Python code defines.
+# Uses of an exception class that Python code defines.
 OF_EXCEPTION = OF_CLASS | USUAL_STATE
 
 _RANGE_MAX = 1_000_000

@@ -253,7 +253,7 @@ class HotleaseExecutor(BlockProviderExecutor):
         blocks, self._blocks = self._blocks, None
         if blocks is not None:
             blocks.close(block)
-            # Those that no block has come for.
+            # Cancels the tasks that no block has come for.
             for task in list(self.tasks.values()):
                 task.cancel()
         executor, self._executor = self._executor, None

@@ -33,7 +33,7 @@ pub type Unwritten = Vec<(MemoKey, Arc<TaskOutcome>)>;
 pub struct Graph {
     pub flow: Flow<Box<PlannedTask>, Arc<TaskOutcome>, Arc<TaskOutcome>>,
     pub actions: Vec<GraphAction>,
-    /// The actions are being carried out.
+    /// Whether the actions are being carried out.
     pub is_acting: bool,
     /// Causes of the tasks that ended without a result in the step that is being carried out.
     pub causes: HashMap<TaskId, EndCause>,

@@ -327,7 +327,7 @@ impl Task {
         }
     }
 
-    // For `concurrent.futures.wait` and `as_completed`.
+    // `concurrent.futures.wait` and `as_completed` use the following attributes.
 
     #[getter]
     fn _state<'py>(&self, py: Python<'py>) -> Bound<'py, pyo3::types::PyString> {

@@ -51,9 +51,9 @@ pub struct RemotePlace {
 /// State of bringing a result to the client.
 #[derive(Default)]
 pub struct FetchState {
-    /// Dependent tasks cannot fetch the result from its worker: it must come to the client.
+    /// Whether dependent tasks cannot fetch the result from its worker, so that it must come to the client.
     pub is_wanted: bool,
-    /// The request to the worker is under way.
+    /// Whether the request to the worker is under way.
     pub is_asked: bool,
     /// Runs that continue once the result is at the client.
     pub runs: Vec<Run>,

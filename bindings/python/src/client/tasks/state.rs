@@ -47,7 +47,7 @@ enum StageContent {
     Open {
         /// The graph's name of the task, if the graph is told of its end.
         node: Option<TaskId>,
-        /// Other tasks need the outcome.
+        /// Whether other tasks need the outcome.
         is_needed: bool,
     },
     /// The outcome, which only the future needs.
@@ -95,7 +95,7 @@ pub enum InputState {
 /// Parties to tell that a task has ended.
 #[derive(Default)]
 pub struct EndNotices {
-    /// A future is watched: a thread that holds the GIL has to call [`TaskCell::finish`].
+    /// Whether a future is watched, so that a thread that holds the GIL has to call [`TaskCell::finish`].
     pub is_watched: bool,
     /// The graph, under this name, if tasks need the outcome.
     pub graph: Option<(TaskId, Arc<TaskOutcome>)>,
@@ -103,7 +103,7 @@ pub struct EndNotices {
 
 /// Parties to tell that a task was cancelled.
 pub struct CancelNotices {
-    /// A future is watched: a thread that holds the GIL has to call [`TaskCell::finish`].
+    /// Whether a future is watched, so that a thread that holds the GIL has to call [`TaskCell::finish`].
     pub is_watched: bool,
     /// The graph, under this name.
     pub graph: Option<TaskId>,

@@ -18,7 +18,7 @@ impl Agent {
         loop {
             // Cannot fail: the sender lives in the node.
             let _ = active.wait_for(|leases| *leases == 0).await;
-            // In error: it stayed idle.
+            // The node stayed idle if the time limit has passed.
             if timeout(limit, active.wait_for(|leases| *leases > 0)).await.is_err() {
                 return;
             }

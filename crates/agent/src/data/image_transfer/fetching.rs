@@ -67,7 +67,7 @@ impl OtherAgents {
         }
     }
 
-    /// Sets the manager that names agents. To be called once.
+    /// Sets the manager that names agents. Must be called only once.
     pub fn set_manager(&self, channel: Channel) {
         let set = self.manager.set(ManagerClient::new(channel));
         debug_assert!(set.is_ok(), "an agent has one manager");

@@ -1,11 +1,13 @@
-//! Places of connections at the host's loopback: which one makes room for a new one, and how many a tenant has.
+//! Places of connections at the host's loopback: the choice of a connection that makes room for a new one, and the share
+//! of each tenant.
 //!
 //! Every local process reaches this port, and an address tells nothing about it. A connection is *unknown* until its
 //! first signed request has proved its lease. Unknown and known connections have places of their own.
 //!
 //! If all places of unknown connections are taken, a new connection takes the place of the one that has been unknown for
-//! longest. That one has been there for some time, and the kernel has no byte of it at that moment: a client whose
-//! request was not read yet is not closed for others. If there is none, the new connection waits in the accept queue.
+//! longest. Only a connection that has been there for some time, and of which the kernel holds no unread byte, makes room:
+//! a client whose request was not read yet is not closed for others. If there is no such connection, the new one waits in
+//! the accept queue.
 //!
 //! A tenant may have at most as many known connections as remain free. A tenant alone gets half of the places, the next
 //! one half of the rest; so a few tenants that collude do not keep out another.
@@ -77,8 +79,8 @@ impl<S: UnknownSocket> HostTable<S> {
         }
     }
 
-    /// Adds an unknown connection. Returns its number and the socket that must be closed for it, if any; without room, the
-    /// socket.
+    /// Adds an unknown connection. Returns its number and the socket that must be closed for it, if any. If there is no
+    /// room, gives `socket` back.
     fn add(&mut self, now: Instant, socket: S) -> Result<(u64, Option<S>), S> {
         let mut replaced = None;
         if self.unknown.len() >= self.limits.unknown {

@@ -21,7 +21,7 @@ enum StateStage {
     /// Held by this lease; with the saved state, if any, until the worker has restored it.
     /// Dropped in this order: an unrestored state is put back before another lease can look for it.
     Held(Option<TakenState>, StateLock),
-    /// In the worker only.
+    /// The state is in the worker only.
     Living(StateLock),
     /// Written; the worker serves no client any more.
     Written(StateLock, StateWriter),
@@ -43,7 +43,7 @@ struct StateHistory {
     /// Messages for people.
     messages: Vec<String>,
     restoring: Option<Duration>,
-    /// Saving has failed while the lease went on.
+    /// Whether saving has failed while the lease went on.
     is_refused: bool,
     /// Number of calls that had ended at the last look, and the time since which it has not changed.
     idle: Option<(u64, Instant)>,

@@ -190,7 +190,7 @@ impl BatchSystem {
         })
     }
 
-    /// Asks whether the site would accept a job; returns the answer in its words, none if the batch system cannot say.
+    /// Asks whether the site would accept a job; returns the answer in its words, or `None` if there is no command that asks.
     pub(super) async fn check(&self, queue: &Queue, job: JobWords<'_>) -> anyhow::Result<Option<String>> {
         if self.submit.check.is_empty() {
             return Ok(None);
@@ -226,7 +226,7 @@ impl BatchSystem {
         records.filter_map(|record| self.listed(record)).collect()
     }
 
-    /// Reads a job of the list; none for a text of another form.
+    /// Reads a job of the list; `None` for a text of another form.
     fn listed(&self, text: &str) -> Option<ListedJob> {
         let of = &self.state;
         let number = of.id.find_in(text).filter(|number| is_id(number))?;
@@ -272,8 +272,8 @@ impl BatchSystem {
         Ok(())
     }
 
-    /// Cancels these jobs, of which each has a number and a name. One that ended meanwhile needs nothing. Returns why the
-    /// others are not cancelled.
+    /// Cancels these jobs; each has a number and a name. A job that has ended meanwhile counts as cancelled. Returns why
+    /// other jobs are not cancelled.
     pub(super) async fn cancel_all(&self, jobs: &[ListedJob]) -> Vec<String> {
         let mut refused = Vec::new();
         for job in jobs {

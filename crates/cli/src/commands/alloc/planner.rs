@@ -38,7 +38,7 @@ pub(super) enum AllocatorAction {
 }
 
 impl AllocatorAction {
-    /// Cancels this job; none while it has no number.
+    /// Cancels this job; `None` while it has no number.
     fn cancel(job: &PilotJob) -> Option<Self> {
         let (name, number) = (job.name.clone(), job.number.clone()?);
         Some(Self::Cancel { name, number })

@@ -46,7 +46,7 @@ pub(super) fn running_jobs() -> anyhow::Result<Option<JobList>> {
     // A thread of its own reads, so that a squeue that writes very much or hangs is left behind after the limit.
     thread::spawn(move || done.send((text_of(output), text_of(errors))));
     let read = read.recv_timeout(LIMIT);
-    // In error: it has ended.
+    // Fails if it has ended already.
     let _ = child.kill();
     let status = child.wait().context("squeue")?;
     let Ok((output, errors)) = read else {

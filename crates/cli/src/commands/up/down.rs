@@ -83,7 +83,7 @@ fn ended_text(labels: &[String]) -> String {
 /// Asks the manager to stop, which is the ordinary way. Gives the labels of the leases that are active then.
 fn request_stop(dir: &RuntimeDir, active: &mut Vec<String>) -> anyhow::Result<()> {
     let mut platform = Platform::connect(dir)?;
-    // Without the list it stops all the same.
+    // The list is only shown: the manager is asked to stop even if the list cannot be read.
     if let Ok(list) = platform.request(async |client| client.list_leases(ListRequest::default()).await) {
         let leases = list.leases.into_iter().filter(|lease| lease.state == "active");
         active.extend(leases.map(|lease| lease.label));

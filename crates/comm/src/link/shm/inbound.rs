@@ -25,7 +25,7 @@ pub(super) struct LaneReceiver {
     coming: Option<LanePartialBody>,
     /// Frame that the sink holds, until a thread has said where its body goes.
     held: Option<(MemberFrame, LaneLine)>,
-    /// The last read: no thread has time to say that any more.
+    /// Whether this is the last read. Then no thread has time to say where the held frame's body goes.
     is_last: bool,
 }
 

@@ -67,7 +67,7 @@ fn count(list: &str) -> Option<usize> {
     parts.sum()
 }
 
-/// For each rank, how many members of its node share a processor: 1 where each has one, or where that is unknown. All
+/// Number of members that share a processor on each rank's node: 1 where each member has one, or where this is unknown. All
 /// members compute the same, because they use what each has said.
 pub(crate) fn members_per_processor(of: &[MemberNode]) -> Vec<u32> {
     let mut nodes: HashMap<NodeId, (u32, u32)> = HashMap::new();

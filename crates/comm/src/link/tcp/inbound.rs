@@ -24,9 +24,9 @@ const TURN_BYTES: usize = 4 << 20;
 
 /// State in which a read left a connection.
 pub(super) struct ReadState {
-    /// Something was read.
+    /// Whether something was read.
     pub(super) any: bool,
-    /// Nothing is left to read now.
+    /// Whether nothing is left to read now.
     pub(super) is_empty: bool,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct TcpReceiver {
     /// Beginning of a record that has not come completely, on an encrypted connection.
     sealed: Vec<u8>,
     coming: Option<TcpBody>,
-    /// The last body was long.
+    /// Whether the last body was long.
     was_long: bool,
 }
 

@@ -41,7 +41,7 @@ fn head(frame: &MemberFrame) -> Head {
 pub(super) enum FlushResult {
     /// The system took all that it takes now.
     Gone {
-        /// The system took something.
+        /// Whether the system took something.
         any: bool,
     },
     /// The memory of a body was taken back before all of it was sent.

@@ -1,4 +1,4 @@
-//! Kept messages, and their ends other than being received.
+//! Kept messages, and the ways in which they end without being received.
 
 use super::{KeptMessage, Landing, LandingTarget, PostedReceive};
 use crate::arena::Key;
@@ -98,8 +98,8 @@ impl Protocol {
         }
     }
 
-    /// Notes that a granted message does not come. The receive that waits for it has given up as well, or will when it
-    /// hears why the sender has.
+    /// Notes that a granted message will not come. The receive that waits for it has given up as well, or will do so when
+    /// it learns why the sender has given up.
     pub(super) fn handle_withdraw(&mut self, from: Rank, key: Key) -> Result<(), Loss> {
         let Some(landing) = self.landings.get_mut(key) else {
             return Ok(());

@@ -62,7 +62,7 @@ impl Protocol {
         }
     }
 
-    /// Forgets the requests for messages of a communicator, of which this member takes none any more.
+    /// Forgets the requests for messages of a communicator from which this member takes no more messages.
     pub(in crate::protocol) fn abandon_messages(&mut self, of: u64) {
         let Some(stored) = &mut self.stored else { return };
         let is_meant = |getting: &PendingGet| matches!(getting, PendingGet::Message { context, .. } if *context == of);

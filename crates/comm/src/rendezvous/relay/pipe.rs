@@ -31,9 +31,9 @@ pub(in crate::rendezvous) enum PipeState {
 struct Flow {
     buffer: Vec<u8>,
     at: usize,
-    /// The sending side sends no more.
+    /// Whether the sending side sends no more.
     has_ended: bool,
-    /// The receiving side was told that.
+    /// Whether the receiving side was told that the sending side sends no more.
     is_over: bool,
 }
 

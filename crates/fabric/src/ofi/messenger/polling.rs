@@ -142,7 +142,7 @@ impl Messenger {
             return;
         };
         match self.operations.get(number) {
-            // It was too long, or its connection ended within it: it is then missing when the next message comes.
+            // The message was too long, or its connection ended within it. The next message shows that one is missing.
             Some(MessengerOperation::Receive(_)) => self.unposted.push(number),
             Some(&MessengerOperation::Send { buffer, to }) => {
                 self.operations.end(number);

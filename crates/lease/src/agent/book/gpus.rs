@@ -73,7 +73,7 @@ impl Gpus {
         self.offered_ones().filter(|gpu| !self.held.contains(gpu))
     }
 
-    /// Takes `each` GPUs for each of the workers, no GPU twice. Returns none and changes nothing if too few are
+    /// Takes `each` GPUs for each of the workers, no GPU twice. Returns `None` and changes nothing if too few are
     /// free.
     pub(super) fn take(&mut self, workers: u32, each: u32) -> Option<Vec<Vec<u32>>> {
         let asked = workers.checked_mul(each).filter(|asked| *asked <= self.free())?;

@@ -39,15 +39,15 @@ const ASKING_MAX: Duration = Duration::from_secs(8);
 #[derive(Debug)]
 pub(super) struct Placement {
     wanted: LeaseRequest,
-    /// Of a request for one agent: the agents that are still to be asked, best first.
+    /// For a request for one agent: the agents that are still to be asked, best first.
     candidates: VecDeque<AgentId>,
     /// Whether any agent is reachable.
     reachable: bool,
     /// Whether any agent grants leases at all.
     serving: bool,
     rejections: Rejections,
-    /// Of a spread request: the agents that were asked, and for how many workers each has room if its rejection told
-    /// that.
+    /// For a spread request: the agents that were asked, each with the number of workers for which it has room, if its
+    /// rejection told the number.
     asked: BTreeMap<AgentId, Option<u32>>,
     /// Number of questions to agents.
     asks: usize,

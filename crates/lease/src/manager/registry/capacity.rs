@@ -43,8 +43,8 @@ impl Registry {
         false
     }
 
-    /// For how many workers the agents accepted by `serves` that grant leases have room, by their last reports; each
-    /// worker needs `each`.
+    /// Number of workers, each of which needs `each`, for which there is room by the last reports of agents. Counts the
+    /// agents that grant leases and that `serves` accepts.
     pub(in crate::manager) fn free_workers(&self, each: Demand, serves: impl Fn(&AgentId) -> bool) -> u32 {
         let agents = self.agents.iter();
         let serving = agents.filter(|(id, entry)| entry.takes_leases() && serves(id));

@@ -9,7 +9,7 @@ pub(super) enum Value {
     Text(usize, u16),
     List,
     Set,
-    /// By its number in `Check::dicts`.
+    /// Dict, by its number in `Check::dicts`.
     Dict(u32),
     Tuple(TupleParts),
     /// Name, with its uses.

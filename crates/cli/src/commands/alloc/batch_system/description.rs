@@ -34,7 +34,8 @@ pub(in crate::commands::alloc) struct BatchSystem {
     pub state: StateCommand,
     /// Meaning of each state in its words.
     pub states: BTreeMap<String, StateMeaning>,
-    /// Meaning of what `exit` of the state finds, for jobs that ended; else 0 is completed, and all others failed.
+    /// Meanings of the texts that `exit` of `state` finds for jobs that have ended. If a text has no entry, 0 means
+    /// completed, and any other text means failed.
     #[serde(default)]
     pub exits: BTreeMap<String, StateMeaning>,
     pub cancel: CancelCommand,
@@ -52,7 +53,7 @@ pub(in crate::commands::alloc) struct SubmitCommand {
     pub some_cores: Vec<String>,
     #[serde(default, deserialize_with = "words_of_job")]
     pub whole_nodes: Vec<String>,
-    /// Further words that let it check the job only; none: it cannot.
+    /// Further words with which the command only checks the job; empty: it cannot check.
     #[serde(default, deserialize_with = "words_of_job")]
     pub check: Vec<String>,
     /// Last words.
@@ -60,7 +61,7 @@ pub(in crate::commands::alloc) struct SubmitCommand {
     pub script: Vec<String>,
     /// Largest number of nodes of a job; `None`: no limit.
     pub nodes_max: Option<u32>,
-    /// How its output gives the job's id.
+    /// Pattern of the job's id in the command's output.
     pub id: Pattern,
 }
 
@@ -103,7 +104,7 @@ pub(in crate::commands::alloc) struct ScriptLines {
     pub end: String,
     /// Runs `bash -c "$agent"` on each of the `$nodes` nodes.
     pub start: String,
-    /// On each node: lowers `cores` and `gpus`, and sets `memory` (a size), to what the job has of the node.
+    /// Runs on each node: lowers `cores` and `gpus`, and sets `memory` (a size), to the job's part of the node.
     #[serde(default)]
     pub node: String,
 }
@@ -115,7 +116,7 @@ pub(in crate::commands::alloc) enum StateMeaning {
     Pending,
     Held,
     Running,
-    /// The exit status says how.
+    /// The job has ended; the exit status says how.
     Ended,
     Completed,
     OutOfTime,
@@ -141,7 +142,7 @@ impl StateMeaning {
     }
 }
 
-/// Regular expression with one group, which is what it finds. `^` and `$` are the ends of a line.
+/// Regular expression with one group. The text of the group is the result. `^` and `$` are the ends of a line.
 #[derive(Debug)]
 pub(in crate::commands::alloc) struct Pattern(Regex);
 
@@ -198,7 +199,7 @@ fn words<'de, D: Deserializer<'de>>(from: D, known: &[&str]) -> Result<Vec<Strin
     Ok(words)
 }
 
-/// Names between two `@` in a word; an `@` before other characters is one itself.
+/// Names between two `@` in a word; an `@` before other characters stands for itself.
 fn placeholders(word: &str) -> impl Iterator<Item = &str> {
     let is_name = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase());
     let parts: Vec<&str> = word.split('@').collect();

@@ -73,7 +73,7 @@ pub(in crate::commands::up) fn start(args: &UpArgs, output: &mut Printer) -> any
     let begin = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
-            bail!("the platform of the job did not start: srun ended with {status}; what it says stands above");
+            bail!("the platform of the job did not start: srun ended with {status}; its messages are above");
         }
         if let Some((managers, agents)) = agents(&folder).filter(|(_, agents)| agents.len() >= nodes) {
             let summary = StepSummary {
