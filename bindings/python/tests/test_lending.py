@@ -91,6 +91,16 @@ def test_an_executor_that_runs_a_short_task_now_and_then_keeps_its_cores(platfor
         pytest.skip(f"a short task takes {longest:.1f} s here")
 
 
+def test_a_program_that_waits_for_a_core_is_told_who_has_it(platform, eventually, capfd):
+    cores = len(os.sched_getaffinity(0))
+    with hotlease.Executor(cores, lends=False) as first:
+        eventually(lambda: first._slots() == cores, "no core is left")
+        with pytest.raises(hotlease.Refused, match="option `patience`"):
+            hotlease.Executor(1, patience=4)
+    said = capfd.readouterr().err
+    assert said.count("waits up to 4 s for a worker") == 1 and "held now" in said
+
+
 def test_an_executor_keeps_the_cores_that_its_own_requests_have_freed(platform, eventually):
     cores = len(os.sched_getaffinity(0))
     if cores < 2:

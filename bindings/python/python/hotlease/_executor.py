@@ -33,8 +33,7 @@ _IMPORTS = "HOTLEASE_PYTHON_IMPORTS"
 _TASKS_MAX = "HOTLEASE_PYTHON_TASKS_MAX"
 # Environment variable that tells a worker to send the output of tasks, and the level of its log records.
 _OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
-# Default level of the root logger.
-_WARNING = 30
+_WARNING = 30  # default level of the root logger
 # Default number of tasks whose times are kept.
 _TIMED = 10_000
 # Default minimum of the workers, and of the seconds to wait for them.
@@ -149,8 +148,7 @@ class Executor(_core.Client, _bases.Executor):
         state, timing = asked.get("state"), asked.pop("timing", False)
         trusts, classes = asked.pop("trust_results", False), asked.pop("result_classes", ())
         variables, imports = dict(asked.pop("variables", None) or {}), asked.pop("imports", ())
-        # Kept alive: when the cluster object goes away, its nodes are given back.
-        self._cluster = cluster
+        self._cluster = cluster  # kept alive: when it goes away, its nodes are given back
         if cluster is not None:
             manager, max_workers = cluster._used(asked, manager, max_workers)
         if isinstance(max_workers, str):
@@ -245,6 +243,7 @@ class Executor(_core.Client, _bases.Executor):
         patience: float,
     ) -> None:
         # Without patience first: with it, this would also wait for a platform that is not running.
+        why = ""
         try:
             return self._open(self._future, {**options, "patience": 0.0}, prepared)
         except NotRunning:
@@ -252,7 +251,9 @@ class Executor(_core.Client, _bases.Executor):
         except Refused as refused:
             if patience <= 0 or not refused.may_pass:
                 raise
-        self._open(self._future, options, prepared)
+            why = str(refused)
+        with _open.announced(patience, why):
+            self._open(self._future, options, prepared)
 
     def __repr__(self) -> str:
         from hotlease._names import counted

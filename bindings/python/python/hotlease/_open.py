@@ -1,4 +1,4 @@
-"""Executors that are open: they are shut down before the program ends."""
+"""Executors that are being opened, or are open: the latter are shut down before the program ends."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from hotlease import _core
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotlease._executor import Executor
+
+# Seconds of waiting for workers after which the program is told.
+_TELL_AFTER_S = 1.0
 
 executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 _is_registered = False
@@ -27,6 +30,23 @@ def remember(executor: Executor) -> None:
         # A child has no part in its parent's executors, nor in their progress bars.
         os.register_at_fork(after_in_child=executors.clear)
     executors.add(executor)
+
+
+class announced:
+    """Says on standard error that a program waits for workers, and why, if the block takes more than a second."""
+
+    def __init__(self, patience: float, why: str) -> None:
+        text = f"hotlease: waits up to {patience:g} s for a worker: {why}\n"
+        self._timer = threading.Timer(_TELL_AFTER_S, lambda: sys.stderr.write(text)) if why else None
+
+    def __enter__(self) -> None:
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def _at_exit() -> None:
