@@ -17,8 +17,8 @@ use serde::Serialize;
 ///
 /// The cost is `Ca*ta + Cc*tc + Ch*th + Cm*memory*time`: the time that slots were allocated, computed and polled, and
 /// the memory that was held, at the manager's prices (`hotlease manager --tariff FILE`). Ranges are widened to whole
-/// hours. With `--json`, prints one object per row: tenant, job, lease, agent, boot, label, leases, usage
-/// {allocated_ns, hot_ns, compute_ns, invocations}, memory_mib_ms, allocated_cost, computing_cost, hot_cost,
+/// hours. With `--json`, prints one object per row: tenant, job, lease, agent, boot, label, leases,
+/// allocated_ns, hot_ns, compute_ns, invocations, memory_mib_ms, allocated_cost, computing_cost, hot_cost,
 /// memory_cost, cost (text, nine decimals), currency, function, library.
 ///
 /// Rows by function divide only the computing time: slots are allocated to a lease, and poll before it is known
