@@ -165,7 +165,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
 
 
 def _code(code: types.CodeType) -> tuple[Any, ...]:
-    """Returns the reduced form of code, with its file, which tracebacks name: cloudpickle leaves that out from 3.1.2 on."""
+    """Returns the reduced form of code, with its file, which tracebacks name: cloudpickle 3.1.3 leaves that out."""
     make, arguments = _internals._code_reduce(code)
     given = list(arguments)
     if code.co_filename not in given and _NO_FILE in given:
