@@ -313,7 +313,8 @@ fn processes_with(text: &str) -> Vec<Process> {
     [found, workers].concat()
 }
 
-/// Real Slurm: one command of a batch script, and a first call without an argument. `scancel` leaves nothing.
+/// Real Slurm: one command of a batch script, a first call without an argument, and the end of the platform by another one,
+/// after which it can be started again. `scancel` leaves nothing.
 #[test]
 fn a_job_of_slurm_has_a_platform_of_its_own_until_it_is_cancelled() {
     let Some(slurm) = Slurm::start(4, 1, |_| String::new()) else {
@@ -326,7 +327,9 @@ fn a_job_of_slurm_has_a_platform_of_its_own_until_it_is_cancelled() {
         "unset {others}; export HOTLEASE_JOBS_DIR={jobs}; cd {at}; \
          {hotlease} --json up --nodes-of-this-job --detach >up 2>log && {hotlease} --json agents >agents 2>>log && \
          echo four | {hotlease} run {echo} echo >answer 2>>log; \
-         {hotlease} up --nodes-of-this-job --detach 2>again; echo $? >status; sleep 600",
+         {hotlease} up --nodes-of-this-job --detach 2>again; echo $? >first; \
+         {hotlease} --json down >down 2>>log && {hotlease} up --nodes-of-this-job --detach 2>>log >>up; \
+         echo $? >status; sleep 600",
         others = OTHERS.join(" "),
         at = at.path().display()
     );
@@ -343,7 +346,14 @@ fn a_job_of_slurm_has_a_platform_of_its_own_until_it_is_cancelled() {
         .filter_map(|agent| Some(agent["cores"].as_array()?.len()))
         .collect();
     assert_eq!(cores, [1; 4], "{agents:?}");
-    assert_eq!(text("status"), "5\n", "{}", text("again"));
+    assert_eq!(text("first"), "5\n", "there is one: {}", text("again"));
+    assert!(
+        text("down").contains(r#""how":"step""#),
+        "{}{}",
+        text("down"),
+        text("log")
+    );
+    assert_eq!(text("status"), "0\n", "another one after it: {}", text("log"));
     let folder = Path::new(&jobs.to_string()).join(format!("test-{job}"));
     assert!(folder.exists());
     let processes = processes_with(&jobs.to_string());

@@ -1,11 +1,13 @@
-//! `hotlease down`: the end of the platform.
+//! `hotlease down`: the end of the platform, of this node or of the batch job in which it runs.
 
+use crate::commands::up::job;
 use crate::commands::up::lock::{LockHolder, UP_LOCK};
 use anyhow::{Context, bail};
 use clap::Args;
 use hotlease_agent::AGENT_LOCK;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_LOCK;
+use hotlease_net::job::JobFolder;
 use hotlease_terminal::exit::CommandError;
 use hotlease_terminal::output::Printer;
 use hotlease_terminal::platform::Platform;
@@ -13,11 +15,17 @@ use hotlease_wire::grpc::{ListRequest, ShutdownRequest};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
-use std::time::Duration;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Pause between two looks whether the platform of a job has ended.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Stop the platform that `up` (or `manager`) started
 ///
-/// Leases end, workers are stopped, sockets are removed. With `--json`: stopped (true), how (asked, signal, waited),
+/// Leases end, workers are stopped, sockets are removed. In a batch job whose nodes `up` serves, that step of the job
+/// ends. With `--json`: stopped (true), how (asked, signal, waited; step: that of a job),
 /// agent_runs (true if a separate `hotlease agent` goes on) and ended (labels of the leases that were active).
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
@@ -35,6 +43,11 @@ struct DownSummary {
 }
 
 pub(crate) fn carry_out(args: DownArgs, output: &mut Printer) -> anyhow::Result<()> {
+    if let Some(folder) = JobFolder::in_use()
+        && folder.is_there()?
+    {
+        return end_step(&folder, args, output);
+    }
     let dir = RuntimeDir::resolve()?;
     // `up` holds its lock until all its parts are gone; a manager in a process of its own holds only the manager's
     // lock.
@@ -80,14 +93,70 @@ fn ended_text(labels: &[String]) -> String {
     }
 }
 
+/// Ends the platform of a batch job.
+fn end_step(folder: &JobFolder, args: DownArgs, output: &mut Printer) -> anyhow::Result<()> {
+    let ended = match folder.site() {
+        Ok(Some(site)) => Platform::of_site(&site)
+            .map(|mut platform| active_leases(&mut platform))
+            .unwrap_or_default(),
+        // It starts, or has been killed: it is cancelled all the same.
+        Ok(None) | Err(_) => Vec::new(),
+    };
+    let step = job::step_of(folder).with_context(|| {
+        format!(
+            "{} does not say which step of the job serves; `scancel --signal=TERM` ends a step that `squeue --steps` lists",
+            folder.path().display()
+        )
+    })?;
+    // Without a signal, Slurm kills a step at once.
+    let cancelled = Command::new("scancel").args(["--signal=TERM", &step]).output();
+    let cancelled = cancelled.context("cannot start scancel")?;
+    if !cancelled.status.success() {
+        let said = String::from_utf8_lossy(&cancelled.stderr);
+        bail!(
+            "`scancel --signal=TERM {step}` ended with {}: {}",
+            cancelled.status,
+            said.trim()
+        );
+    }
+    let begin = Instant::now();
+    while folder.is_there()? {
+        if begin.elapsed() >= Duration::from_secs(args.wait) {
+            bail!(
+                "step {step} was told to end, but its folder {} is still there after {} s: if no such step is left (`squeue --steps`), \
+                 the platform was killed, and the next `hotlease up` of the job replaces the folder",
+                folder.path().display(),
+                args.wait
+            );
+        }
+        thread::sleep(LOOK);
+    }
+    let summary = DownSummary {
+        stopped: true,
+        how: "step",
+        agent_runs: false,
+        ended,
+    };
+    output.answer(&summary, || {
+        format!(
+            "the platform of the job, step {step}, is down{}",
+            ended_text(&summary.ended)
+        )
+    })
+}
+
+/// Labels of the active leases. The list is only shown, so one that cannot be read is empty.
+fn active_leases(platform: &mut Platform) -> Vec<String> {
+    let list = platform.request(async |client| client.list_leases(ListRequest::default()).await);
+    let leases = list.map(|list| list.leases).unwrap_or_default();
+    let active = leases.into_iter().filter(|lease| lease.state == "active");
+    active.map(|lease| lease.label).collect()
+}
+
 /// Asks the manager to stop, which is the ordinary way. Gives the labels of the leases that are active then.
 fn request_stop(dir: &RuntimeDir, active: &mut Vec<String>) -> anyhow::Result<()> {
     let mut platform = Platform::connect(dir)?;
-    // The list is only shown: the manager is asked to stop even if the list cannot be read.
-    if let Ok(list) = platform.request(async |client| client.list_leases(ListRequest::default()).await) {
-        let leases = list.leases.into_iter().filter(|lease| lease.state == "active");
-        active.extend(leases.map(|lease| lease.label));
-    }
+    *active = active_leases(&mut platform);
     platform.request(async |client| client.shutdown(ShutdownRequest {}).await)?;
     Ok(())
 }

@@ -21,6 +21,7 @@ use crate::commands::agent::OfferArgs;
 use crate::commands::up::lock::UpLock;
 use anyhow::{Context, bail};
 use folder::FolderPart;
+pub(super) use folder::step_of;
 use hotlease_agent::{Agent, AgentConfig, AgentNetwork, allowed_cores};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::{Manager, ManagerNetwork};
@@ -73,7 +74,7 @@ impl JobSummary {
             format!("hotlease serves job {}: {nodes}, {cores}", self.job),
             format!("  manager  {}", self.managers.join(",")),
             format!("  folder   {}", self.folder.display()),
-            format!("  stop     scancel {}, or the end of the job", self.step),
+            "  stop     hotlease down, or the end of the job".to_owned(),
         ]
         .join("\n")
     }

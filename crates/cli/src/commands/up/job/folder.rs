@@ -143,6 +143,11 @@ pub(super) fn serves(folder: &JobFolder, job: &str) -> anyhow::Error {
     CommandError::ServesJob { job, node, step }.into()
 }
 
+/// The step of the job that serves, as `scancel` takes it; `None` if the folder does not say.
+pub(in crate::commands::up) fn step_of(folder: &JobFolder) -> Option<String> {
+    FolderOwner::read(folder).map(|owner| owner.step)
+}
+
 /// Makes a folder for this user alone.
 fn make(path: &std::path::Path, recursive: bool) -> io::Result<()> {
     DirBuilder::new().mode(0o700).recursive(recursive).create(path)
