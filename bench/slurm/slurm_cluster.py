@@ -12,6 +12,10 @@ import time
 
 # Time that Slurm has for each step; it takes a second or two.
 LIMIT_S = 120
+CONTROL_GROUPS = pathlib.Path("/sys/fs/cgroup")
+# What of slurm.conf depends on whether jobs have control groups.
+GROUPED = "ProctrackType=proctrack/cgroup\nTaskPlugin=task/affinity,task/cgroup\nSelectTypeParameters=CR_Core_Memory\nDefMemPerCPU=100"
+UNGROUPED = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectTypeParameters=CR_Core"
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "sinfo", "squeue", "scancel")
 
 
@@ -28,6 +32,12 @@ def why_not():
     return f"Slurm is not installed: {missing[0]} is missing (`make setup-tests` installs it)" if missing else None
 
 
+def why_no_control_groups():
+    """Reason why jobs of a Slurm here can have no control groups of version 1; None: they can."""
+    missing = [name for name in ("cpuset", "freezer", "memory") if not os.access(CONTROL_GROUPS / name / "tasks", os.W_OK)]
+    return f"there is no control group {CONTROL_GROUPS / missing[0]} of version 1 to write to" if missing else None
+
+
 def wait_until(what, is_true):
     """Waits until it is true, or raises TimeoutError."""
     end = time.monotonic() + LIMIT_S
@@ -40,15 +50,16 @@ def wait_until(what, is_true):
 class Cluster:
     """A cluster in this folder, until `close`. `variables` lead programs to it.
 
-    `cpus` has the number of processors of each node, and `settings` further lines of slurm.conf.
+    `cpus` has the number of processors of each node, and `settings` further lines of slurm.conf. `control_groups`: the kernel
+    holds jobs to the cores and memory that they asked for, where it has control groups of version 1 (see `why_no_control_groups`).
     """
 
-    def __init__(self, folder, cpus, settings=()):
+    def __init__(self, folder, cpus, settings=(), control_groups=False):
         self.folder, self.cpus, self._daemons = pathlib.Path(folder), list(cpus), []
         self.variables = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         for name in ("state", "spool"):
             (self.folder / name).mkdir()
-        self._configure(settings)
+        self._configure(settings, GROUPED if control_groups else UNGROUPED)
         try:
             self._start("slurmctld", "-D")
             for node in range(len(self.cpus)):
@@ -58,7 +69,7 @@ class Cluster:
             self.close()
             raise
 
-    def _configure(self, settings):
+    def _configure(self, settings, grouping):
         host, folder = socket.gethostname(), self.folder
         controller, *ports = _free_ports(len(self.cpus) + 1)
         lines = [
@@ -66,14 +77,15 @@ class Cluster:
             "AuthType=auth/none\nCredType=cred/none\nCommunicationParameters=NoInAddrAny,NoCtldInAddrAny\nMailProg=/bin/true",
             f"StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool/%n\nSlurmctldPidFile={folder}/slurmctld.pid",
             f"SlurmdPidFile={folder}/%n.pid\nSlurmctldLogFile={folder}/slurmctld.log\nSlurmdLogFile={folder}/%n.log",
-            "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSwitchType=switch/none\nMpiDefault=none",
-            "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSlurmdParameters=config_overrides\nReturnToService=2",
+            f"{grouping}\nSwitchType=switch/none\nMpiDefault=none",
+            "SelectType=select/cons_tres\nSlurmdParameters=config_overrides\nReturnToService=2",
             "KillWait=5\nSchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0",
             *settings,
             "PartitionName=main Nodes=ALL Default=YES",
         ]
         for node, (count, port) in enumerate(zip(self.cpus, ports)):
             lines.append(f"NodeName=n{node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={count} RealMemory=1000")
+        (folder / "cgroup.conf").write_text(f"CgroupMountpoint={CONTROL_GROUPS}\nConstrainCores=yes\nConstrainRAMSpace=yes\n")
         (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
 
     def _start(self, name, *arguments):

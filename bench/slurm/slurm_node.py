@@ -29,10 +29,11 @@ class Node:
     """All in one folder, with the programs of the folder `built`, until `ends` (an ExitStack) is closed. Sets the environment
     variables that lead programs of Slurm and hotlease there.
 
-    While the folder has a file `without`, prolog and epilog do nothing.
+    While the folder has a file `without`, prolog and epilog do nothing. `company`: jobs have control groups, and leases run
+    beside each job that does not have the node alone.
     """
 
-    def __init__(self, built, folder, ends):
+    def __init__(self, built, folder, ends, company=False):
         self.folder, self.ends, self.hotlease = folder, ends, built / "hotlease"
         runtime = folder / "run"
         os.environ["HOTLEASE_RUNTIME_DIR"] = str(runtime)
@@ -42,12 +43,16 @@ class Node:
             (folder / hook).write_text(script)
             (folder / hook).chmod(0o755)
         hooks = [f"PrologFlags=Alloc\nProlog={folder}/prolog\nEpilog={folder}/epilog"]
-        self.slurm = slurm_cluster.Cluster(folder, [len(CORES)], hooks)
+        self.slurm = slurm_cluster.Cluster(folder, [len(CORES)], hooks, control_groups=company)
         ends.callback(self.slurm.close)
         os.environ.update(self.slurm.variables)
         cores = ",".join(map(str, CORES)) + ","
         self._start("manager")
-        self.agent = self._start("agent", "--cores", cores, "--batch-jobs", folder / "jobs")
+        beside = []
+        if company:
+            (folder / "policy.toml").write_text("[keep]\ncores = 0\nmemory = \"100M\"\n[[company]]\n")
+            beside = ["--batch-policy", folder / "policy.toml"]
+        self.agent = self._start("agent", "--cores", cores, "--batch-jobs", folder / "jobs", *beside)
         slurm_cluster.wait_until("the agent's start", self._serves)
 
     def _start(self, *arguments):
