@@ -15,6 +15,7 @@
 //! * [`fence`] — a fence that costs one of its two sides nothing.
 //! * [`forks`] — values that the child of a fork makes anew.
 //! * [`usage`] — the counters that a worker shares with its agent.
+//! * [`contention`] — whether other threads want the core of a thread that polls.
 //! * [`claim`] — claims of a core that several slots share.
 //! * [`clock`], [`runtime_dir`] — the node's ticks, and medians of times; the directory of the sockets.
 //!
@@ -29,6 +30,8 @@ pub mod channel;
 pub mod claim;
 #[cfg(not(loom))]
 pub mod clock;
+#[cfg(not(loom))]
+pub mod contention;
 pub mod doorbell;
 #[cfg(not(loom))]
 pub mod fence;

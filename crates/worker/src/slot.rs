@@ -123,6 +123,7 @@ impl<C: Core> Slot<C> {
                 self.settle(self.last);
                 // Only here, where none of their requests is being served.
                 self.clients.retain(|client| !client.closed);
+                self.now = ticks();
             }
             for port in &self.ports {
                 port.progress();
@@ -130,8 +131,10 @@ impl<C: Core> Slot<C> {
             if self.serve_each_client() {
                 continue;
             }
-            self.now = ticks();
-            if self.now.wrapping_sub(self.hot_since) >= self.idle.polling_time() {
+            let now = ticks();
+            self.idle.note_turn(now.wrapping_sub(self.now), now);
+            self.now = now;
+            if now.wrapping_sub(self.hot_since) >= self.idle.polling_time(now) {
                 self.sleep();
             }
         }

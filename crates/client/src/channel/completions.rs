@@ -6,6 +6,7 @@
 use crate::Error;
 use crate::channel::{Channel, wait};
 use crate::options::Completion;
+use hotlease_fabric::contention::PollingWait;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// How long the thread polls before it sleeps, unless the lease asked for sleeping.
+/// How long the thread polls before it sleeps, unless the lease asked for sleeping or other threads want its core.
 const SPIN: Duration = Duration::from_micros(20);
 /// The longest sleep between two looks, in case a worker misuses the doorbell.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -233,11 +234,14 @@ impl Completions {
         };
         let start = Instant::now();
         if self.completion != Completion::Sleep {
-            while start.elapsed() < SPIN {
+            let mut polling = PollingWait::begin(start);
+            let mut now = start;
+            while now - start < SPIN && !polling.is_contended(now) {
                 if ready() {
                     return;
                 }
                 std::hint::spin_loop();
+                now = Instant::now();
             }
         }
         let left = deadline.map_or(SLEEP_MAX, |deadline| {

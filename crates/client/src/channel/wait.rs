@@ -1,7 +1,8 @@
-//! Wait for a reply: spin, then sleep on the doorbell or the port.
+//! Wait for a reply: spin unless other threads want the core, then sleep on the doorbell or the port.
 
 use crate::channel::Channel;
 use crate::options::Completion;
+use hotlease_fabric::contention::PollingWait;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
 use std::sync::Arc;
@@ -70,18 +71,20 @@ impl Channel {
         } else {
             YIELD_AFTER
         };
+        let mut polling = PollingWait::begin(start);
         loop {
             if self.is_closed() {
                 return poll().ok_or(WaitEnd::Closed);
             }
             let now = Instant::now();
+            let is_contended = polling.is_contended(now) && self.completion == Completion::Adaptive;
             if until.is_some_and(|until| now >= until) {
                 return poll().ok_or(WaitEnd::TimedOut);
             }
             self.check_link();
             let waited = now - start;
             let mut value = None;
-            if waited >= spin {
+            if waited >= spin || is_contended {
                 let left = |longest: Duration| until.map_or(longest, |until| longest.min(until - now));
                 let ready = || {
                     if value.is_none() {
@@ -93,8 +96,9 @@ impl Channel {
                     Some(port) => port.sleep(left(FABRIC_SLEEP_MAX), ready),
                     None => self.doorbell.sleep_unless(ready, Some(left(SLEEP_MAX))),
                 };
+                polling.note_sleep(value.is_some());
             } else {
-                if waited >= yield_after {
+                if waited >= yield_after && self.completion == Completion::Spin {
                     std::thread::yield_now();
                 }
                 for _ in 0..POLLS {

@@ -8,8 +8,10 @@
 //!
 //! That is good among members only. Where another process wants the processor to compute, Linux gives it a whole time
 //! slice: milliseconds, where a message that wakes its receiver takes some 20 us. A thread cannot ask beforehand, but
-//! it can see it in the clock ([`YieldRecord`]).
+//! it can see it in the clock ([`YieldRecord`]). Where a thread keeps its processor, it sees preemptions the same way
+//! ([`hotlease_fabric::contention`]), and sleeps at once.
 
+use hotlease_fabric::contention::PollingWait;
 use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock, where the processor is kept.
@@ -62,6 +64,7 @@ pub(super) enum IdleAction {
 pub(super) struct IdlePolls {
     polls: u32,
     since: Option<Instant>,
+    polling: Option<PollingWait>,
     /// Time of the last yield.
     gave_way: Option<Instant>,
 }
@@ -79,7 +82,13 @@ impl IdlePolls {
         let now = Instant::now();
         let is_over = now - *self.since.get_or_insert(now) >= patience.time;
         if !patience.gives_way {
-            return if is_over { IdleAction::Sleep } else { IdleAction::Look };
+            let polling = self.polling.get_or_insert_with(|| PollingWait::begin(now));
+            if is_over || polling.is_contended(now) {
+                // The time of the sleep is no gap between two polls.
+                self.polling = None;
+                return IdleAction::Sleep;
+            }
+            return IdleAction::Look;
         }
         if let Some(before) = self.gave_way.take() {
             habit.note_yield(now - before, now);

@@ -2,8 +2,10 @@
 //!
 //! Time is real time by the tick counter, not a count of turns, so that a preempted slot does not poll for longer than
 //! its budget. `Adaptive` follows the arrivals: polling pays if the next request is likely to come before a sleep and a
-//! wake-up (some 20 us here, see the wake-up figures in docs/benchmarks.md) would have been cheaper.
+//! wake-up (some 20 us here, see the wake-up figures in docs/benchmarks.md) would have been cheaper. No policy polls on a
+//! core that other threads want ([`hotlease_fabric::contention`]).
 
+use hotlease_fabric::contention::{CoreRecord, SwitchCount};
 use hotlease_wire::control::PollingPolicy;
 
 /// Shortest time that adaptive polling grants: about the cost of one wake-up.
@@ -26,6 +28,8 @@ pub struct IdlePolicy {
     floor: u64,
     /// Moving average of the time between the end of a call and the next request.
     gap: u64,
+    core: CoreRecord,
+    switches: SwitchCount,
 }
 
 impl IdlePolicy {
@@ -37,6 +41,23 @@ impl IdlePolicy {
             budget,
             floor: ticks_of_ns(ADAPTIVE_FLOOR_NS).min(budget),
             gap: 0,
+            core: CoreRecord::new(&ticks_of_ns),
+            switches: SwitchCount::default(),
+        }
+    }
+
+    /// Notes a turn without a request, `since_last` ticks after the one before.
+    #[inline]
+    pub fn note_turn(&mut self, since_last: u64, now: u64) {
+        if self.core.is_gap(since_last) {
+            self.note_long_turn(now);
+        }
+    }
+
+    #[cold]
+    fn note_long_turn(&mut self, now: u64) {
+        if self.switches.has_grown() {
+            self.core.note_preemption(now);
         }
     }
 
@@ -50,8 +71,9 @@ impl IdlePolicy {
 
     /// Polling time from the end of a call on, in ticks.
     #[inline]
-    pub fn polling_time(&self) -> u64 {
+    pub fn polling_time(&self, now: u64) -> u64 {
         match self.polling {
+            _ if self.core.is_contended(now) => 0,
             PollingPolicy::Hot => self.budget,
             PollingPolicy::Warm => 0,
             // Twice the usual gap catches most arrivals; beyond the budget it is better to sleep at once.
@@ -86,12 +108,22 @@ mod tests {
 
     #[test]
     fn hot_polls_its_budget_and_warm_never() {
-        assert_eq!(idle(PollingPolicy::Hot).polling_time(), 1_000_000);
-        assert_eq!(idle(PollingPolicy::Warm).polling_time(), 0);
+        assert_eq!(idle(PollingPolicy::Hot).polling_time(0), 1_000_000);
+        assert_eq!(idle(PollingPolicy::Warm).polling_time(0), 0);
         assert_eq!(
-            IdlePolicy::new(PollingPolicy::Hot, u64::MAX, |ns| ns).polling_time(),
+            IdlePolicy::new(PollingPolicy::Hot, u64::MAX, |ns| ns).polling_time(0),
             u64::MAX
         );
+    }
+
+    #[test]
+    fn a_slot_whose_core_others_want_does_not_poll() {
+        for polling in [PollingPolicy::Hot, PollingPolicy::Adaptive] {
+            let mut idle = idle(polling);
+            idle.core.note_preemption(10);
+            assert_eq!(idle.polling_time(11), 0);
+            assert_ne!(idle.polling_time(1_000_000_000), 0, "it tries again");
+        }
     }
 
     #[test]
@@ -101,22 +133,22 @@ mod tests {
             idle.note_gap(100_000);
         }
         assert!(
-            (150_000..=250_000).contains(&idle.polling_time()),
+            (150_000..=250_000).contains(&idle.polling_time(0)),
             "{}",
-            idle.polling_time()
+            idle.polling_time(0)
         );
         for _ in 0..50 {
             idle.note_gap(u64::MAX);
         }
         assert_eq!(
-            idle.polling_time(),
+            idle.polling_time(0),
             ADAPTIVE_FLOOR_NS,
             "rare arrivals are not worth polling for"
         );
         for _ in 0..50 {
             idle.note_gap(1_000);
         }
-        assert!(idle.polling_time() <= 25_000);
-        assert!(idle.polling_time() >= ADAPTIVE_FLOOR_NS);
+        assert!(idle.polling_time(0) <= 25_000);
+        assert!(idle.polling_time(0) >= ADAPTIVE_FLOOR_NS);
     }
 }

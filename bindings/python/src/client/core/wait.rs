@@ -6,6 +6,7 @@ use crate::client::core::{CoreState, ExecutorCore};
 use crate::client::tasks::state::TaskCell;
 use crate::locks::locked;
 use hotlease_client::AwaitedCall;
+use hotlease_fabric::contention::{self, PollingWait};
 use hotlease_flow::pace::{LATE, ResultWait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,8 +18,6 @@ const POLLS: u32 = 64;
 const SPIN: Duration = Duration::from_micros(100);
 /// Time that a thread spins if every core has a busy worker.
 const SPIN_CROWDED: Duration = Duration::from_micros(20);
-/// After this time the thread yields the core, which a worker may need.
-const YIELD_AFTER: Duration = Duration::from_micros(20);
 /// Interval at which a thread that waits for room looks for it.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 /// Limit of the sleep of a thread that does not collect results itself, in case the collecting thread has just left.
@@ -29,7 +28,7 @@ impl CoreState {
     pub fn patience(&self, cores: usize) -> ResultWait {
         let busy = || self.lanes.iter().filter(|lane| !lane.flights.is_empty());
         // Workers on other hosts do not need the cores of this node.
-        if busy().filter(|lane| lane.shares_memory).count() < cores {
+        if busy().filter(|lane| lane.shares_memory).count() < cores && !contention::is_contended() {
             return ResultWait::Spin;
         }
         let least = busy().min_by_key(|lane| lane.flights.len());
@@ -92,12 +91,14 @@ impl ExecutorCore {
         }
     }
 
-    /// Waits until something has arrived or changed, or the time is over: spins, then sleeps.
+    /// Waits until something has arrived or changed, or the time is over: spins unless other threads want the core, then
+    /// sleeps.
     pub fn await_any(&self, awaited: &mut Vec<AwaitedCall>, spin: Duration, until: Instant, enough: impl Fn() -> bool) {
         let version = self.version.load(Ordering::Acquire);
         self.awaited(awaited);
         let changed = || enough() || self.version.load(Ordering::Acquire) != version;
         let begin = Instant::now();
+        let mut polling = PollingWait::begin(begin);
         loop {
             for _ in 0..POLLS {
                 if awaited.iter().any(AwaitedCall::is_ready) {
@@ -108,12 +109,10 @@ impl ExecutorCore {
             if changed() {
                 return;
             }
-            let waited = begin.elapsed();
-            if waited >= spin {
+            let now = Instant::now();
+            let waited = now - begin;
+            if waited >= spin || polling.is_contended(now) {
                 break;
-            }
-            if waited >= YIELD_AFTER {
-                std::thread::yield_now();
             }
         }
         let mut limit = until.saturating_duration_since(Instant::now());
@@ -122,6 +121,7 @@ impl ExecutorCore {
         }
         if !limit.is_zero() {
             self.invoker.sleep(awaited, limit, changed);
+            polling.note_sleep(awaited.iter().any(AwaitedCall::is_ready));
         }
     }
 
