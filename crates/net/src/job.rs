@@ -1,7 +1,7 @@
 //! Folder of a batch job: tells the job's programs which manager serves the job.
 //!
-//! `hotlease up` makes the folder on the first node of the job, and removes it at its end. Home directories are usually
-//! the same on all nodes of a cluster, so that all nodes see the folder:
+//! `hotlease up` makes the folder on the first node of the job; it is removed when the platform ends. Home directories
+//! are usually the same on all nodes of a cluster, so that all nodes see the folder:
 //!
 //! ```text
 //! jobs/CLUSTER-JOB/             only its user may enter
@@ -12,7 +12,7 @@
 //!     manager                   addresses of the manager, and the step that it runs in; written last
 //! ```
 //!
-//! This module reads the folder. The process that serves writes it.
+//! This module reads the folder; `hotlease up` writes it.
 
 use crate::error::{IdentityError, NetError};
 use crate::identity::{Identity, exposure};

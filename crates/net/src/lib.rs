@@ -9,7 +9,7 @@
 //! * [`job`] — the folder by which the programs of a batch job find the manager that serves the job.
 //! * [`grpc`] — gRPC between verified peers.
 //! * [`tunnel`] — sessions and worker connections, carried to another host.
-//! * [`WorkerSocket`] — a local socket to a worker, whose code may send what takes minutes to close.
+//! * [`WorkerSocket`] — a local socket to a worker, whose code may send descriptors that take minutes to close.
 //!
 //! Only TLS 1.3 is spoken. Both sides show a certificate, unless the daemon was told to accept connections without
 //! one. Neither side resumes an earlier connection. Processes of one node and user should use Unix sockets; of this

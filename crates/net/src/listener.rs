@@ -33,7 +33,7 @@ use waiting_room::{NoRoom, WaitingRoom, WaitingRoomPlace};
 /// on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Limits on what strangers and peers may occupy of a daemon.
+/// Limits of a daemon on strangers and peers: their connections, handshakes and time.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Connections that wait for their handshake at a time (default: 1024).

@@ -12,7 +12,7 @@ use tonic::transport::server::Connected;
 const FIRST_BYTE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Admitted connection over `S`. `I`, the identity of the peer, is put into the extensions of its requests. `P`, its
-/// place among the connections, is dropped with it. A read fails if nothing has arrived within 5 s after it was made.
+/// place among the connections, is dropped with it. A read fails if nothing has arrived in the connection's first 5 s.
 pub struct ServerConnection<S, I, P> {
     stream: S,
     info: I,

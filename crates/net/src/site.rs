@@ -44,7 +44,7 @@ pub struct SiteAccess {
     pub proof: Proof,
 }
 
-/// Settings of a user about the manager and itself. The environment supplies what is missing.
+/// Settings by which a user names the manager and the proof to show to it. The environment supplies what is missing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SiteOptions<'a> {
     /// `https://HOST:PORT`, or several of them separated by commas.

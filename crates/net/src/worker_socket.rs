@@ -1,9 +1,9 @@
 //! Socket whose other end a worker holds: a thread of its own receives from it and closes it.
 //!
-//! A worker runs foreign code, which may send descriptors whose close takes minutes. The kernel closes such a
-//! descriptor in one of two threads: in the one that receives the message, if that does not take the descriptor, or in
-//! the one that closes the socket, if the message was never received. Both are this thread, which serves one worker and
-//! nothing else. A kernel that can (Linux 6.16) refuses messages with descriptors to begin with.
+//! A worker runs foreign code, which may send descriptors whose close takes minutes. If the message is received but
+//! the descriptor is not taken, the kernel closes it in the thread that receives; if the message is never received, in
+//! the thread that closes the socket. Both are this thread, which serves one worker and nothing else. Newer kernels
+//! (from Linux 6.16) are told to refuse messages with descriptors to begin with.
 //!
 //! The runtime has a second handle, to send. The thread closes its own handle only after the second one is closed, so
 //! the last close is always the thread's.
@@ -36,7 +36,7 @@ pub struct WorkerSocket {
 impl WorkerSocket {
     /// Starts to receive. Must be called before the worker has the other end.
     pub fn new(socket: Socket) -> io::Result<Self> {
-        // However this function returns, the last handle that is closed must be closed in a thread of its own.
+        // Also if this function fails: the last handle of the socket must be closed in a thread of its own.
         let socket = socket.closed_aside();
         socket.set_nonblocking(true)?;
         socket.refuse_descriptors()?;

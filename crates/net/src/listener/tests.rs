@@ -108,7 +108,7 @@ async fn clients_get_in_while_others_of_their_address_say_nothing_or_stop_in_the
         let served = async {
             loop {
                 let tcp = client.connect().await.expect("it listens");
-                // The listener may close this connection while all others are as new.
+                // The listener may close this connection for another, as long as no other connection is older.
                 let Ok(mut stream) = client.shake_hands(tcp).await else {
                     sleep(Duration::from_millis(10)).await;
                     continue;

@@ -155,7 +155,7 @@ impl WaitingConnection {
                 begun.map_err(|_| REPLACED)?;
             }
         }
-        // The table has none any more when it gives the turn.
+        // The table drops its reference when it gives the turn, so this is the only one.
         let tcp = Arc::into_inner(tcp).ok_or("it is still waiting")?;
         place.hold(&tcp).map_err(|_| "no descriptor is left for it")?;
         Ok((tcp, place))

@@ -15,8 +15,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit of sockets that wait at a time, of all peers.
 const WAITING_MAX: usize = 1024;
 /// Limit of sockets that wait for one tenant: a client with a lease of many workers connects to all of them at once. A
-/// tenant may have several certificates, and several leases. Besides, a tenant has at most as many as remain free, so
-/// that four tenants that collude do not have all.
+/// tenant may have several certificates, and several leases. A second limit of a tenant is the number of places that
+/// are still free, so that four tenants that collude do not take all places.
 const WAITING_OF_TENANT_MAX: usize = 256;
 
 /// Peer that a socket waits for; no other peer gets it.

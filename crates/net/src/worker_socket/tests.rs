@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// Time for which a close waits, and what all else takes at most.
+/// Time for which a close waits, and the longest time of everything else.
 const LINGER: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(10);
 
@@ -35,7 +35,7 @@ async fn descriptors_whose_close_waits_hold_up_neither_the_runtime_nor_the_end()
     }
     let socket = WorkerSocket::new(ours).expect("started");
     assert_eq!(socket.receive().await.expect("whole").expect("a message"), b"first");
-    // Whether the thread has noticed or still waits, no other task of this one thread of the runtime does.
+    // The socket's thread may still wait for a close. The runtime has one thread, and no task of it waits for a close.
     let _ = timeout(Duration::from_millis(200), socket.receive()).await;
     socket.try_send(b"to the worker", &[]).expect("it can still be told");
     drop(socket);
@@ -59,7 +59,7 @@ async fn messages_arrive_in_order_and_then_the_end() {
             worker.send_bytes(&[number + 1], &[]).expect("sent");
         }
         let pipe = std::io::pipe().expect("a pipe");
-        // Refused, or an error at the other end.
+        // The kernel refuses the message, or the other end reports an error.
         let refused = worker.send_bytes(b"x", &[pipe.0.as_fd()]);
         (worker, refused.is_err())
     });

@@ -8,8 +8,8 @@
 //! A full room makes place for a new connection, in this order:
 //!
 //! 1. The source with the most connections in the room loses the connection that has been silent for longest. It is
-//!    closed only if it has been silent for some time, and if the kernel has no byte of it at that moment: so a client on
-//!    its way, also one whose bytes were not read yet, is not closed for others.
+//!    closed only if it has been silent for some time, and if the kernel has no byte of it at that moment: so a client
+//!    that is just beginning, or whose bytes were not read yet, is not closed for others.
 //! 2. The source that has most connections in the room loses its newest one to a source that has fewer.
 //! 3. A new connection of that source itself replaces the source's oldest connection that has been ready for some time.
 //!    If there is none, the new connection is refused. It cannot wait in the accept queue, because all others would
@@ -48,7 +48,7 @@ pub(super) trait WaitingRoomSocket {
     fn is_quiet(&self) -> bool;
 }
 
-/// Number of a connection, which rises with each, and its source.
+/// Number of a connection (each new connection gets a larger one), and its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ConnectionNumber {
     source: Source,

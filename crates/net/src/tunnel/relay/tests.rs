@@ -24,7 +24,7 @@ impl AsyncWrite for ClosedHost {
     }
 }
 
-/// Chance decides which of the two is noticed first, so the test repeats it.
+/// Chance decides whether the relay notices the last message or the failed write first, so the test tries many times.
 #[tokio::test]
 async fn messages_sent_before_the_other_host_closed_arrive_although_writing_fails() {
     for _ in 0..50 {
@@ -68,7 +68,7 @@ fn session() -> (Socket, FrameWriter<tokio::io::DuplexStream>) {
     (theirs, split_frames(client, "the agent", long).1)
 }
 
-/// A session that has ended already takes nothing more.
+/// Sends a message with this many memories of 4 KiB. Errors are ignored: the session may have ended already.
 async fn send_with_memory(client: &mut FrameWriter<tokio::io::DuplexStream>, word: &[u8], memories: usize) {
     let attachments = vec![Attachment::Memory { size_bytes: 4096 }; memories];
     let bytes = word.to_vec();

@@ -1,4 +1,4 @@
-//! Tests of the table, with sockets that tell what a test says.
+//! Tests of the table, with fake sockets: the test sets whether the kernel has bytes of a connection.
 
 use super::*;
 use std::cell::Cell;
