@@ -41,7 +41,7 @@ pub struct ClientConnection {
     channels: Vec<usize>,
     /// Delegation that the client may use, if it is a peer of the lease's holder.
     lent: Option<LentSlots>,
-    /// Slot of each link, and its peer: the client's port, as the slot's port knows it. By the link's key.
+    /// Links by key: the slot of each, and its peer (the client's port, as the slot's port knows it).
     links: BTreeMap<u64, (SlotIndex, Arc<PortPeer>)>,
 }
 
@@ -116,7 +116,8 @@ impl ClientConnection {
 
     /// Closes the connection: its slots drop their channels, regions and links.
     pub fn close(self, lease: &mut WorkerLease) {
-        // First: a slot may be in the middle of a transfer with this client, and reads its mail only after that.
+        // This comes first: a slot may be in the middle of a transfer with this client, and reads its mail only after
+        // the transfer.
         for (_, peer) in self.links.values() {
             peer.give_up();
         }

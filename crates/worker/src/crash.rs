@@ -116,8 +116,8 @@ pub fn end_as(end: crate::WorkerEnd) -> ! {
         // SAFETY: sets the default action; SIGKILL has no other.
         let _ = unsafe { sigaction(signal, &default) };
         let _ = raise(signal);
-        // The signal goes to this thread, so it is delivered before the call returns, unless it ends no process: a
-        // signal to the whole process might end it later.
+        // `raise` sends the signal to this thread, so a signal that ends the process is delivered before the call
+        // returns. A signal to the whole process might be delivered only after the exit below.
     }
     exit_now(end.status.clamp(0, 255))
 }

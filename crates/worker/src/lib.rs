@@ -90,8 +90,9 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Makes this process a worker: moves the control socket away from standard input, where functions would find it. The
-    /// program's own code and imports that run from now on until the worker serves leave no floating-point state behind.
+    /// Makes this process a worker: moves the control socket away from standard input, where functions would find it.
+    /// Notes the floating-point state, and restores it before the worker serves: so the program's own code and imports
+    /// may change it until then.
     ///
     /// # Errors
     /// If standard input is no control socket: the process was not started by an agent.
@@ -164,7 +165,7 @@ impl Worker {
         obey(self.socket, program)
     }
 
-    /// Ends the process in the way in which the worker that it stands for has ended.
+    /// Ends this process as the worker for which it stands has ended: by the same signal, or with the same exit status.
     pub fn end_as(end: WorkerEnd) -> ! {
         crash::end_as(end)
     }

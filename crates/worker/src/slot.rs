@@ -121,7 +121,7 @@ impl<C: Core> Slot<C> {
             if self.mailbox.has_mail() {
                 self.read_mail();
                 self.settle(self.last);
-                // Only here, where none of their requests is being served.
+                // Closed clients are dropped only here, where no request of theirs is being served.
                 self.clients.retain(|client| !client.closed);
                 self.now = ticks();
             }
@@ -461,7 +461,7 @@ impl<C: Core> Slot<C> {
     }
 
     /// Records a failure for the node's log, and gives up the slot's seat in its gang. Called after the reply is
-    /// published: the other members fail because the seat is given up, so the client sees the failure that came first
+    /// published: giving up the seat makes the other members fail, and the client must see this failure, their cause,
     /// before theirs.
     #[cold]
     #[inline(never)]

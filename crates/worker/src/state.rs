@@ -53,7 +53,8 @@ impl StateKeeper {
     }
 }
 
-/// Has the only slot of a worker run `job`, and waits for it. `job` returns its result, and whether the slot serves on.
+/// Makes the only slot of a worker run `job`, and waits for it. `job` returns its result, and whether the slot goes on
+/// serving.
 pub(crate) fn run_on_slot(
     keeper: Option<&StateKeeper>,
     slots: &[Arc<Mailbox>],

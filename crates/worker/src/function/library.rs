@@ -1,8 +1,8 @@
 //! Loading function libraries: bytes in a sealed memfd become callable functions.
 //!
-//! Only the worker calls `dlopen`, or has the worker that it stands for call it ([`RemoteSpan`]). The code may do
-//! anything in its constructors; if it kills the process, the agent knows that this library was being loaded and
-//! reports it.
+//! Only the worker calls `dlopen`; a process that stands for a worker elsewhere tells that worker to call it
+//! ([`RemoteWorker`]). The code may do anything in its constructors; if it kills the process, the agent knows that this
+//! library was being loaded and reports it.
 
 use crate::HostFunction;
 use crate::float_state::FloatState;
@@ -175,8 +175,8 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(NamedFunctions, Option<StateH
     Ok((functions, hooks))
 }
 
-/// Whether an address lies in the file that was loaded by this path. That of a variable of each thread lies in none, and
-/// counts as if it did.
+/// Whether an address lies in the file that was loaded by this path. A thread-local variable's address lies in no file,
+/// and counts as lying in this one.
 fn is_in(path: &str, address: *mut c_void) -> bool {
     // SAFETY: plain data, for which zeros are valid.
     let mut found: libc::Dl_info = unsafe { zeroed() };

@@ -101,7 +101,8 @@ pub unsafe fn call(
             bytes: 0,
         });
     }
-    // By that worker's report, also if its own limit was less than the client's capacity.
+    // Passed on as that worker reported it, even if the output was over the worker's own limit only, and not over the
+    // client's capacity.
     if returned.status == InvocationStatus::OutputTooLarge {
         return Ok(CallOutcome {
             status: returned.status,

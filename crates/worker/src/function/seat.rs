@@ -2,7 +2,7 @@
 //!
 //! The worker knows nothing of message passing. It keeps the client's description ([`hotlease_wire::comm::seat::Seat`],
 //! as bytes) where functions find it, and beside it one value that a library has made from it, which outlives the call.
-//! When a function fails, and when the slot gets another seat, the worker has the value given up.
+//! When a function fails, and when the slot gets another seat, the worker calls the library's `give_up` on the value.
 //!
 //! ```text
 //! hotlease_context.communicator ──► Seat { description, kept, give_up, owner }
@@ -145,7 +145,7 @@ impl SlotSeat {
         (&raw mut *self.layout).cast()
     }
 
-    /// Has the kept value given up; no value is kept from now on.
+    /// Calls the library's `give_up` on the kept value; no value is kept from now on.
     pub(crate) fn end(&mut self) {
         self.layout.is_over.set(1);
         let kept = self.layout.kept.replace(ptr::null_mut());

@@ -26,13 +26,14 @@ fn loaded_symbols() -> MutexGuard<'static, BTreeSet<Vec<u8>>> {
 pub(super) struct UniqueSymbols {
     /// Names that no earlier library of functions has brought.
     new: Vec<Vec<u8>>,
-    /// The library's bytes with ordinary symbols in place of all others; `None` if there are no others.
+    /// The library's bytes, in which its unique symbols with names that are not new are ordinary ones; `None` if all
+    /// names are new.
     pub separated: Option<Vec<u8>>,
 }
 
 impl UniqueSymbols {
-    /// Finds them in the bytes of a library, and records the new ones as brought by it. Not later: another thread may
-    /// load another build meanwhile.
+    /// Finds the unique symbols in the bytes of a library, and records the new names as brought by it. To be called
+    /// before the library is loaded: another thread may load another build meanwhile.
     pub fn bring(code: &[u8]) -> Result<Self, object::Error> {
         let file = ElfFile64::<Endianness>::parse(code)?;
         let (table, endian) = (file.elf_dynamic_symbol_table(), file.endian());
@@ -52,9 +53,9 @@ impl UniqueSymbols {
         Ok(Self { new, separated })
     }
 
-    /// Must be called after the library is loaded. Forgets the names whose variables belong to another library of the
-    /// process, which had them before: later builds share these variables, too. `is_own` says whether the variable of a
-    /// name belongs to this library.
+    /// Must be called after the library is loaded. Forgets the names whose variables belong to another library that the
+    /// process had loaded before: later builds share these variables, too. `is_own` says whether the variable of a name
+    /// belongs to this library.
     pub fn keep_own(self, is_own: impl Fn(&[u8]) -> bool) {
         for name in self.new.iter().filter(|name| !is_own(name)) {
             loaded_symbols().remove(name);

@@ -7,7 +7,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest delay of an event that no descriptor reports. Longer naps save little: one costs some microseconds.
+/// Longest delay of an event that no descriptor reports. Longer naps would save little, because a nap costs only some
+/// microseconds.
 const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep without a check, in case a provider misses a wake-up.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
