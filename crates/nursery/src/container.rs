@@ -72,7 +72,7 @@ pub(crate) struct ContainerSpec<'a> {
     pub command: &'a [OsString],
 }
 
-/// Parts of a site's policy that no container enforces, if leases may have the host's network or not.
+/// Parts of a site's policy that no container enforces. `network`: whether leases may have the host's network.
 pub(crate) fn lacking_with(network: bool) -> &'static [&'static str] {
     match network {
         true => &[
@@ -259,8 +259,9 @@ impl Runtime {
         all.0
     }
 
-    /// Environment of the runtime. It carries that of the container's program under names that mean nothing to the
-    /// runtime, its loader or what it starts: a tenant chooses variables, and the runtime is outside of the container.
+    /// Environment of the runtime. It carries the variables of the container's program under names that mean nothing to
+    /// the runtime, its loader or the programs that it starts: a tenant chooses variables, and the runtime is outside
+    /// of the container.
     pub(crate) fn environment(self, told: &ContainerSpec<'_>) -> Vec<(OsString, OsString)> {
         let prefixed = |prefix: &str| -> Vec<(OsString, OsString)> {
             let all = told.environment.iter();
@@ -298,14 +299,15 @@ impl Runtime {
 }
 
 impl ContainerSpec<'_> {
-    /// Variables that a shell can export, with their numbers: it drops others from an environment, too.
+    /// Variables whose names a shell can export, with their numbers. A shell drops all others, even those that it finds
+    /// in its environment.
     fn exportable(&self) -> impl Iterator<Item = (usize, &(OsString, OsString))> {
         let all = self.environment.iter().enumerate();
         all.filter(|(_, (name, _))| is_name(name.as_bytes()))
     }
 
-    /// Commands by which a shell in the container gives variables, each passed as `NAME=VALUE`, their own names. A
-    /// variable that the shell keeps for itself stays as it is.
+    /// Commands by which a shell in the container gives the variables their own names: each arrives as `NAME=VALUE` in
+    /// a variable of another name. A variable that the shell keeps for itself stays as it is.
     fn exports(&self) -> String {
         let commands = self.exportable().map(|(number, _)| {
             let outside = numbered(number).to_string_lossy().into_owned();

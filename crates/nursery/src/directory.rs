@@ -71,7 +71,7 @@ impl DeclaredDirectory {
             return self.beneath(&base).map(drop);
         }
         let user = self.owner(&base)?.unwrap_or((NOBODY, NOBODY));
-        // Rights in file systems are a thread's own. This one ends with them.
+        // Rights in file systems belong to a thread. The thread that takes these ends with them.
         std::thread::scope(|scope| {
             let looking = std::thread::Builder::new().spawn_scoped(scope, || {
                 rustix::thread::set_thread_groups(&[])?;
@@ -111,7 +111,8 @@ impl DeclaredDirectory {
     }
 }
 
-/// Takes the place of root's group, whose rights no sandbox gets, and of a sandbox's own user.
+/// User and group without rights. Stands for root's group, whose rights no sandbox gets, and, when a directory is
+/// checked, for a sandbox's own user.
 const NOBODY: u32 = 65534;
 
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

@@ -192,7 +192,7 @@ pub fn find_dead_child() -> io::Result<Option<libc::pid_t>> {
     }
 }
 
-/// Has the kernel reap all children of this process from now on; reaps those that have ended already.
+/// Makes the kernel reap all children of this process from now on; reaps those that have ended already.
 pub fn discard_dead_children() -> io::Result<()> {
     // SAFETY: no code runs on the signal.
     if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) } == libc::SIG_ERR {
@@ -323,7 +323,7 @@ fn one_mapped(from: u32, to: u32) -> String {
     lines.chain([format!("{from} {to} 1\n")]).collect()
 }
 
-/// Has the kernel kill this process when its parent dies.
+/// Makes the kernel kill this process when its parent dies.
 pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: integers only.
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into()).map(drop)

@@ -338,7 +338,8 @@ impl Nursery {
         }
     }
 
-    /// Does what is due by time: removes groups, reaps helpers, ends the struck, enforces the limit of steps, refills.
+    /// Does what is due by time: removes groups, reaps helpers, kills sandboxes that ran out of memory, enforces the
+    /// limit of steps, refills.
     fn handle_timeouts(&mut self) {
         self.remove_dying();
         self.reap_helpers();

@@ -26,8 +26,8 @@ pub enum NurseryOrder {
         id: u64,
         /// Whether the sandbox shares the host's network; only where the policy allows that.
         network: bool,
-        /// Whether the sandbox's loopback, then its whole network, has a listener at [`STORAGE_PORT`] from which the
-        /// agent accepts.
+        /// Whether the sandbox's loopback has a listener at [`STORAGE_PORT`] from which the agent accepts. The loopback
+        /// is then the sandbox's whole network.
         storage: bool,
     },
     /// Limit a sandbox. Descriptor: the socket for the reply, [`Reply::Limited`].

@@ -124,8 +124,9 @@ pub fn system_calls(network: bool) -> Value {
 /// Index of an argument, a mask, and the value under this mask.
 type Comparison = (u8, u64, u64);
 
-/// Sets of comparisons of arguments under a mask. The rule holds if all comparisons of one set hold. Only comparisons under
-/// a mask compare 32 bits, which is what the kernel takes of an integer: a value is another one if any bit differs.
+/// Sets of comparisons of arguments under a mask. The rule holds if all comparisons of one set hold. The kernel reads
+/// 32 bits of an `int`, and only comparisons under a mask can compare just these. An argument has another value than
+/// the stated one if any bit differs: hence a set for each bit.
 fn alternatives(rule: &ArgumentRule) -> Vec<Vec<Comparison>> {
     match *rule {
         ArgumentRule::Is(index, value) => vec![vec![(index, INT, value)]],

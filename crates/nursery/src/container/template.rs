@@ -175,7 +175,7 @@ impl ContainerTemplate {
         Ok(())
     }
 
-    /// Mounts everything that the container shall see where the runtime finds it.
+    /// Mounts everything that the container shall see at paths where the runtime finds it.
     fn bind(
         &self,
         targets: Vec<(OsString, bool)>,

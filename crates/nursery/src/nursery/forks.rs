@@ -193,7 +193,7 @@ impl Sandbox {
     }
 }
 
-/// Has the kernel refuse messages to a socket that only sends. A tenant could put descriptors into such messages; the
+/// Makes the kernel refuse messages to a socket that only sends. A tenant could put descriptors into such messages; the
 /// nursery would close them together with the socket, which could take as long as the tenant likes.
 fn only_send(socket: &OwnedFd) -> io::Result<()> {
     Ok(shutdown(socket.as_raw_fd(), Shutdown::Read)?)

@@ -52,7 +52,7 @@ pub fn nest(
     match forked.map_err(step("starting a process"))? {
         ForkSide::Child => match help(&NestedSandbox { inside, targets }, parent, &theirs) {
             Ok(()) => {
-                // Only what it has started holds the socket now: the socket closes as soon as that dies.
+                // Now only the process that `help` has started holds this end: it closes as soon as that process dies.
                 drop(theirs);
                 wait_to_be_killed()
             }

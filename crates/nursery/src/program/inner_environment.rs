@@ -1,10 +1,10 @@
-//! Environment of a program inside of something (a machine, a container), carried through the environment of the process
-//! outside that makes it.
+//! Environment of a program inside a machine or a container. The process outside, which makes the machine or container,
+//! carries it in its own environment.
 //!
 //! A tenant chooses variables of its workers. The loader, the C library, interpreters and container runtimes obey
 //! variables such as `LD_PRELOAD`, `GLIBC_TUNABLES` or `PYTHONPATH`; in a process outside they would run the tenant's
-//! code there. So that process gets each variable under a name that no program knows, and gives it its own name only
-//! inside.
+//! code there. Therefore the process outside gets each variable under a name that no program knows; the variable gets
+//! back its real name only inside.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Prefix of the names that carry variables of the program inside.
 const PREFIX: &str = "HOTLEASE_INSIDE_";
 
-/// The variables, under names that no program knows.
+/// Renames the variables to names that no program knows.
 pub fn wrap(environment: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
     let wrapped = environment.iter().map(|(name, value)| {
         let mut outside = OsString::from(PREFIX);
@@ -22,7 +22,7 @@ pub fn wrap(environment: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
     wrapped.collect()
 }
 
-/// The variables that [`wrap`] has hidden among these, under their own names.
+/// Finds the variables that [`wrap`] has renamed in this environment, and gives them back their real names.
 pub fn unwrap(environment: impl IntoIterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
     let hidden = environment.into_iter().filter_map(|(name, value)| {
         let name = name.as_bytes().strip_prefix(PREFIX.as_bytes())?;

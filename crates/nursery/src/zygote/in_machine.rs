@@ -6,8 +6,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Has a zygote fork, through the other end of its `orders`. The fork is confined, gets this standard input and output,
-/// and is an orphan.
+/// Orders a zygote to fork, through the other end of its `orders`. The fork is confined, gets this standard input and
+/// output, and is an orphan.
 ///
 /// # Errors
 /// An error of the zygote or of the fork, which may report anything.
