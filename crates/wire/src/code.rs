@@ -3,7 +3,7 @@
 //! Client, agent and worker all call [`functions`] on the same bytes and so agree on the index of every name: the
 //! position among the sorted exported functions.
 //!
-//! A function has the plain interface of the papers unless the library also exports a data symbol
+//! A function has the plain interface (that of the rFaaS papers) unless the library also exports a data symbol
 //! `hotlease_context_NAME`; it may be run again after a failure only if there is a data symbol
 //! `hotlease_idempotent_NAME`. The functions `hotlease_state_save_NAME` and `hotlease_state_restore_NAME` cannot be
 //! invoked: they save and restore the state that functions leave behind, in a format that the author calls NAME. The
@@ -205,7 +205,7 @@ pub fn exports(code: &[u8]) -> Result<Exports, CodeError> {
     })
 }
 
-/// Format names of the save or of the restore functions; more than two are as wrong as two, so two are kept.
+/// Format names of the save functions, or of the restore functions. Two are an error already, so no more are kept.
 #[derive(Default)]
 struct StateFormats(Vec<String>);
 

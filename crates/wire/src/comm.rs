@@ -28,7 +28,7 @@ use std::fmt;
 pub const RANKS_MAX: u32 = 2048;
 /// Longest name of a communicator, bytes.
 pub const NAME_BYTES_MAX: usize = 128;
-/// Longest record of Noise on a connection, bytes, without the two of its length.
+/// Longest record of Noise on a connection, bytes, without the two bytes of its length.
 pub const RECORD_BYTES_MAX: usize = 65_535;
 /// Bytes of a record that are added to the content.
 pub const SEAL_BYTES: usize = 16;

@@ -1,8 +1,9 @@
 //! Prefixes of messages over a fabric, and the data that two ends exchange to reach one another.
 //!
-//! A message over a fabric is a [`Prefix`], then for a frame its header line and, unless that was written ahead by RMA,
-//! its payload. Words of zeros at the end of the line are not sent: the whole second half if a payload follows. So 8
-//! bytes travel in a message of 64 and 64 in one of 120, which sockets send without a completion.
+//! A message over a fabric begins with a [`Prefix`]. In a frame, the header line follows, and then the payload, unless
+//! the payload was written ahead by RMA. Words of zeros at the end of the line are not sent: the whole second half if
+//! a payload follows. So 8 bytes travel in a message of 64, and 64 in one of 120, which sockets send without a
+//! completion.
 //!
 //! ```text
 //! byte  0     1         2      4         8     16       20      24       56 to 88

@@ -14,7 +14,8 @@
 //! * [`task`] — tasks of Python workers and their results, inside the payloads of invocations.
 //! * [`storage`] — object storage that a lease asks for.
 //! * [`code`] — the functions of a shared library, read from its bytes.
-//! * [`grpc`] — client ↔ manager ↔ agent (feature `grpc`); [`mirror!`] — structs for other formats of messages.
+//! * [`grpc`] — client ↔ manager ↔ agent (feature `grpc`).
+//! * [`mirror!`] — macro that defines a struct with the fields of a message, for output in another format.
 //!
 //! Every decoder here is total: any bytes give a value or a [`DecodeError`], never a panic, and never an allocation
 //! larger than the message (except lists of lengths, which have bounds of their own). Each has a fuzz target under

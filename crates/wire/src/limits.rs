@@ -14,8 +14,8 @@ pub const PARTS_MAX: usize = 16;
 pub const RING_DEPTH_MAX: u32 = 4096;
 /// Default number of entries of a ring.
 pub const RING_DEPTH_DEFAULT: u32 = 64;
-/// Default payload size of one ring entry, bytes: with its header two whole pages, so that both stand side by side in
-/// one page.
+/// Default payload size of one ring entry, bytes: header and payload together fill two whole pages, so that the header
+/// stands in one page with the first bytes of the payload.
 pub const ENTRY_BYTES_DEFAULT: u32 = 2 * 4096 - 64;
 /// Largest payload of one ring entry, bytes.
 pub const ENTRY_BYTES_MAX: u32 = 4 << 20;

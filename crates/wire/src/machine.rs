@@ -8,7 +8,7 @@
 //!                         ◄───────── Ready
 //! Pause                   ─────────► sends nothing more once all its questions are answered
 //!                         ◄───────── Obeyed, its last message until it is resumed
-//! Resume                  ─────────► to a machine that was saved then: its worker is another one
+//! Resume                  ─────────► to a machine made from the one saved after Pause: forks a worker of its own
 //!                         ◄───────── Ready
 //! Assign, Load            ─────────► passed to the worker in turn
 //!                         ◄───────── Obeyed
@@ -88,7 +88,8 @@ pub struct WorkerStart {
     pub zygote: bool,
     /// Limits of the worker's sandbox, and so of the machine.
     pub limits: MachineLimits,
-    /// Files of the sandbox that are shown where the machine has folders of its own, such as `/tmp`.
+    /// Files of the sandbox that the program must see although they are in folders of which the machine has its own,
+    /// such as `/tmp`.
     pub shown: Vec<Vec<u8>>,
 }
 
@@ -229,7 +230,7 @@ impl GuestEnd {
 }
 
 impl WorkerStart {
-    /// Decodes a run; refuses more than [`RUN_BYTES_MAX`].
+    /// Decodes a worker's start; refuses more than [`RUN_BYTES_MAX`] bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         match bytes.len() as u64 <= RUN_BYTES_MAX {
             true => crate::message::decode_of_any_length(bytes),

@@ -1,4 +1,5 @@
-//! The one codec of the control messages: postcard, with a size limit and no trailing bytes. Structs that mirror a message.
+//! The one codec of the control messages: postcard, with a size limit and no trailing bytes. Also the macro `mirror!`,
+//! which defines a struct from a message.
 
 use crate::limits::MESSAGE_BYTES_MAX;
 use serde::{Serialize, de::DeserializeOwned};
@@ -47,8 +48,8 @@ pub(crate) fn decode_of_any_length<M: DeserializeOwned>(bytes: &[u8]) -> Result<
     }
 }
 
-/// Defines a struct and its conversion from a message. A field has the value of the message's field of this name, or the
-/// one that stands behind it.
+/// Defines a struct and its conversion from a message. A field gets the value of the expression behind it, or else the
+/// value of the message's field of the same name.
 ///
 /// ```
 /// struct Reply {

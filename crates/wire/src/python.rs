@@ -18,13 +18,13 @@ pub const PATH: &str = "HOTLEASE_PYTHON_PATH";
 /// Environment variable with the modules that a worker imports before it accepts orders, separated by spaces. Workers
 /// with such modules can be forked from a zygote that has imported them.
 pub const IMPORTS: &str = "HOTLEASE_PYTHON_IMPORTS";
-/// Bytes that a worker writes to its output behind that of a task that has ended: what precedes them is no clue to the worker's
+/// Bytes that a worker writes to its output when a task has ended: the output before them gives no clue to the worker's
 /// death.
 pub const END_OF_TASK: &[u8] = b"\0hotlease: a task has ended\0";
 /// Largest number of bytes of environment, import path and all other strings of a lease's Python.
 pub const BYTES_MAX: usize = 128 * 1024;
 
-/// Encodes a path for a message, whose strings are UTF-8: a byte that is not, and the percent sign, become `%XX`.
+/// Encodes a path for a message, whose strings are UTF-8. Bytes that are not UTF-8, and percent signs, become `%XX`.
 pub fn encode_path(path: &OsStr) -> String {
     let mut encoded = String::with_capacity(path.len());
     for chunk in path.as_bytes().utf8_chunks() {
@@ -37,7 +37,7 @@ pub fn encode_path(path: &OsStr) -> String {
     encoded
 }
 
-/// Decodes a path; a percent sign without two digits is one.
+/// Decodes a path. A percent sign that no two hexadecimal digits follow stands for itself.
 pub fn decode_path(encoded: &str) -> OsString {
     let mut parts = encoded.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();

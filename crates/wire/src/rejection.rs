@@ -420,7 +420,7 @@ pub enum Rejection {
     /// Every agent that could serve the lease rejects it for a reason that no waiting changes, and the reasons differ.
     #[error("no agent serves this lease, and nothing ran{}", reasons_text(.reasons))]
     NoSuitableAgent {
-        /// The reasons; empty: there are only agents that are known to reject it.
+        /// The reasons; empty: all agents that there are were known to reject the request.
         reasons: Vec<Objection>,
     },
 }

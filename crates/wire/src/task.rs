@@ -89,7 +89,8 @@ pub mod reply {
     /// Bytes of the head, before the body.
     pub const HEAD_BYTES: usize = 8;
 
-    /// Number of bits of a duration, in place of a traceback's length, and next to one. The last five bits are the exponent.
+    /// Number of bits of a duration: where it takes the place of a traceback's length, and where it stands beside one.
+    /// The last five bits are the exponent.
     const BITS: [u32; 2] = [32, 24];
 
     /// Bytes of a head for the duration, and its number of bits.

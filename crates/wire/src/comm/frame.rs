@@ -449,8 +449,8 @@ impl MemberFrame {
 }
 
 /// Credit that each member of a communicator of `size` grants each other member, for each class: a constant of the
-/// protocol, so that both sides know it. At least two of the longest messages that travel with their frames, at most 4
-/// MiB; in between all other members together have 128 MiB of each class at one member.
+/// protocol, so that both sides know it. It is at least two of the longest messages that travel with their frames, and
+/// at most 4 MiB; between these bounds, all other members together have 128 MiB of each class at one member.
 pub const fn credit_of(size: u32) -> u64 {
     let share = (128 << 20) / (size as u64 + 1);
     if share > 4 << 20 {

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A member that waits with others for the rest of a communicator, and learns meanwhile that more members are lost,
-//! reports that by [`JoinQuestion::Lost`] on the same connection. An answer that is on its way already counts all the
-//! same: a member that asked again, on another connection, would come too late for a meeting that it belongs to.
+//! reports that by [`JoinQuestion::Lost`]. It uses the same connection, so that it still gets an answer that is already
+//! on its way: if it asked again on another connection, it would come too late for a meeting that it belongs to.
 //!
 //! [`JoinQuestion::Relay`] is asked on a connection of its own by both members of a pair. When both have asked, each gets
 //! [`JoinAnswer::Relayed`], and from then on bytes that one of them sends come out at the other unchanged.
@@ -31,7 +31,7 @@ pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 /// Largest number of ranks that one member may report lost; further ones are found by the timeout.
 pub const LOST_MAX: usize = 256;
 
-/// Kind of a meeting. Meetings of one name are distinct: members of one do not come to another.
+/// Kind of a meeting. Meetings of one name and of different kinds are separate: a member of one does not join another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Meeting {
     /// The meeting of a new group.
@@ -266,7 +266,8 @@ impl AnswerPieces {
 pub enum JoinRejection {
     /// A member has waited for its whole time.
     Missing {
-        /// Ranks that did not come; for members that did not ask for a rank, the last ones.
+        /// Ranks that did not come. Members that asked for no rank fill the first free ranks, so the last ones are
+        /// missing.
         ranks: Vec<u32>,
         /// Size of the group.
         size: u32,
@@ -284,14 +285,14 @@ pub enum JoinRejection {
     OtherSize {
         /// Size that the others have.
         theirs: u32,
-        /// Size that the member that gets this answer has.
+        /// Size that the receiver of this answer has asked for.
         ours: u32,
     },
     /// Members of this name use another link.
     OtherLink {
         /// Link of the others.
         theirs: String,
-        /// Link of the member that gets this answer.
+        /// Link of the receiver of this answer.
         ours: String,
     },
     /// The rendezvous has no room for further waiting members.
@@ -303,7 +304,7 @@ pub enum JoinRejection {
     Stopping,
     /// The remaining members of the communicator have met without this member.
     MetWithoutYou,
-    /// The rendezvous relays its limit of pairs already.
+    /// The rendezvous relays as many pairs as it may.
     NoRelay {
         /// Limit of pairs; 0: it never relays.
         relays: u32,

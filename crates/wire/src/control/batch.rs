@@ -30,7 +30,7 @@ pub enum JobShare {
 }
 
 impl JobShare {
-    /// Whether its numbers are those of a machine that can be.
+    /// Whether the numbers of its cores and GPUs are possible.
     fn is_sound(&self) -> bool {
         match self {
             Self::Node => true,
@@ -67,7 +67,7 @@ impl JobSharing {
     }
 }
 
-/// A job, as the batch system describes it. Empty names: it says nothing of them.
+/// A job, as the batch system describes it. A name is empty if the batch system does not tell it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchJob {
     /// Its number.
@@ -88,7 +88,7 @@ pub struct BatchJob {
     pub sharing: JobSharing,
     /// Numbers of the GPUs of this node that the batch system names as its own; `None`: it says nothing of GPUs.
     pub gpus: Option<BTreeSet<u32>>,
-    /// Other name that its control group may have, if not its number.
+    /// Name that its control group may have in place of the job's number.
     pub group: String,
     /// Resources of this node that it may use.
     pub share: JobShare,
@@ -138,7 +138,7 @@ impl BatchJob {
 /// Request to an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {
-    /// A job is about to begin, or its share has changed: free that. Answered when nothing else runs there.
+    /// A job is about to begin, or its share has changed: free the share. Answered when nothing else runs there.
     Yield(Box<BatchJob>),
     /// A job has ended: use again what it had.
     Retake(JobId),

@@ -24,7 +24,7 @@ impl Flags {
         self.0 & Self::WITHDRAWABLE.0 != 0
     }
 
-    /// Whether it has a claim although it cannot be withdrawn.
+    /// Whether the request has a claim although it cannot be withdrawn.
     #[inline]
     pub(super) fn has_stray_claim(self) -> bool {
         self.0 & Self::CLAIMS != 0 && !self.is_withdrawable()

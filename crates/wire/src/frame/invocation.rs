@@ -46,7 +46,7 @@ impl InvocationId {
         (apart.unsigned_abs() <= within.into()).then_some(apart)
     }
 
-    /// Whether both went through the same channel, in any way.
+    /// Whether both went through the same channel, each through the ring or the express entry.
     pub fn is_of_channel_of(self, other: Self) -> bool {
         // Above the number and the bit of the express entry.
         (self.0 ^ other.0) >> (u32::BITS + 1) == 0

@@ -10,8 +10,9 @@
 //!   the stack of the C code;
 //! - puts objects of C code into each other only as deep as that code can free them, which it does by recursion.
 //!
-//! Python's unpickler then makes the values. It resolves names by the receiver's list, too. The check does not know hashes: it
-//! counts the keys for which a sender can choose equal hashes: each of these would be compared with all others.
+//! Python's unpickler then makes the values. It resolves names by the receiver's list, too. The check does not know
+//! hashes. So it counts the keys for which a sender can choose equal hashes, because each of these would be compared
+//! with all others.
 
 mod values;
 
@@ -71,7 +72,7 @@ struct Check<'a> {
     dicts: Vec<DictParts>,
     /// Number of values that hashes have visited.
     hashed: u64,
-    /// Number of keys that are no texts, whose hashes are secret.
+    /// Number of keys other than texts: a sender can predict their hashes, while hashes of texts are secret.
     predictable: u64,
     /// Whether a dict got a special key when it was in a tuple.
     is_late_special: bool,

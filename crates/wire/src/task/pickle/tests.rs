@@ -54,7 +54,7 @@ fn a_class_is_not_changed_and_a_value_is_not_called() {
     assert!(refusal(&with_name(b"N}\x8c\x01aK\x01s\x86b."), every).contains("did not make"));
     assert!(refusal(&with_name(b"\x8c\x01aK\x01s."), every).contains("takes none"));
     assert_eq!(refusal(&with_name(b")R)R."), every), "it calls a value");
-    // By a class that a call returns.
+    // A class that a call returns may be called, too.
     let class = uses::CALL | uses::CLASS;
     assert_eq!(checked(&with_name(b")R)R."), class), Ok(()));
     assert!(refusal(&with_name(b")R}b."), class).contains("did not make"));
@@ -68,7 +68,7 @@ fn special_attributes_of_exceptions_are_refused_whichever_way_they_get_into_the_
     // The dict is changed by another reference to it.
     let aliased = with_name(b")R}\x94h\x00\x8c\x09__cause__Ns0b.");
     assert!(refusal(&aliased, uses).contains("special"));
-    // By a text that is an object, by a dict that is one, and by a dict that gets the key when it is in a tuple.
+    // The key is a text that is an object; the dict is an object; the dict gets the key when it is in a tuple already.
     let object = with_name(b")R\x94}h\x00Nsb.");
     assert!(refusal(&object, uses).contains("special"));
     let dict = with_name(b")R\x8c\x01m\x8c\x01d\x93)R\x8c\x09__cause__Nsb.");
@@ -79,7 +79,7 @@ fn special_attributes_of_exceptions_are_refused_whichever_way_they_get_into_the_
     assert_eq!(checked(&usual, uses), Ok(()));
 }
 
-/// `count` objects, each directly in the next one's `place`, with the value that the memo has last.
+/// Pickle of `count` objects, each of which is directly in the `place` of the next one. Its value is the last object.
 fn chain(count: u32, place: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut made = b"N\x940".to_vec();
     for number in 0..count {
