@@ -110,8 +110,8 @@ impl CoreClaim {
         Ok(claim)
     }
 
-    /// Claims the core, or fails at once. While the process is being moved it waits for the end of the move: the core
-    /// that it comes to is idle, and a refusal would say that it is not.
+    /// Claims the core, or fails at once. While the process is being moved, waits for the end of the move instead: the
+    /// new core is idle, and a failure would say that it is taken.
     pub fn try_claim(&self) -> bool {
         // Acquire: sees what the last slot of this process wrote in its turn, and the file that a move has put there.
         while let Err(turn) = self

@@ -34,7 +34,8 @@ impl ProcessMark {
         Self(count())
     }
 
-    /// Whether this process is a fork of the one that made the mark. One load: forks are counted since there is a mark.
+    /// Whether this process is a fork of the one that made the mark. Costs one load: forks are counted from the first
+    /// mark on.
     #[inline]
     pub fn is_foreign(self) -> bool {
         COUNT.load(Ordering::Relaxed) != self.0

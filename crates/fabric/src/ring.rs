@@ -118,7 +118,7 @@ pub trait FarRing: Send + Sync {
     /// the entry is used again. The peer may have changed them: the reader checks them. Does not wait.
     fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)>;
     /// Withdraws the request `seq` in `entry`; false if the peer has begun it, or it cannot be withdrawn: false on
-    /// transports that copy lines. As `publish`, not while the entry is published again.
+    /// transports that copy lines. No other request may be published in the entry meanwhile.
     fn withdraw(&self, _entry: u32, _seq: Seq) -> bool {
         false
     }

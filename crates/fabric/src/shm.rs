@@ -71,7 +71,7 @@ impl RingLayout {
         entry & (self.depth - 1)
     }
 
-    /// Offset of an entry's line. The number of an entry is reduced to the ring's depth.
+    /// Offset of an entry's line. Entry numbers count modulo the ring's depth.
     #[inline]
     fn line_at(&self, entry: u32, pitch: usize) -> usize {
         if entry == EXPRESS_ENTRY {
@@ -157,8 +157,8 @@ impl NearRing {
     #[inline]
     pub fn line(&self, entry: u32) -> &Line {
         let at = self.layout.line_at(entry, self.layout.stride);
-        // SAFETY: inside the mapping by the layout, which lives as long as self, and aligned; lines are only
-        // ever accessed as atomics.
+        // SAFETY: by the layout, the line is aligned and inside the mapping; the mapping lives as long as self; lines
+        // are only ever accessed as atomics.
         unsafe { self.start.add(at).cast::<Line>().as_ref() }
     }
 
@@ -175,7 +175,7 @@ pub struct ShmRing {
     /// The plain mapping of the ring.
     ring: AddressMapping,
     layout: RingLayout,
-    /// Second mapping of its payloads, with guard pages, if they are wanted.
+    /// Second mapping of the ring's payloads, with guard pages; `None` if the ring was attached without guard pages.
     guarded: Option<GuardedMapping>,
     doorbell: Doorbell,
 }

@@ -16,7 +16,7 @@ pub enum OfiError {
         /// Message of the loader.
         why: String,
     },
-    /// The file is no libfabric, or one from before the functions that are needed.
+    /// The file is no libfabric, or a version that lacks functions that are needed.
     #[error("{path} is not libfabric 1.9 or later: {why}; install libfabric1 or set HOTLEASE_LIBFABRIC",
         path = .path.display())]
     Foreign {

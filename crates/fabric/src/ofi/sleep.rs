@@ -73,7 +73,7 @@ impl Port {
     }
 }
 
-/// Waits until one of them is readable, or until the timeout; returns whether the second is.
+/// Waits until one of the two descriptors is readable, or until the timeout; returns whether `second` is readable.
 fn wait_readable(first: BorrowedFd<'_>, second: BorrowedFd<'_>, timeout: Duration) -> bool {
     use nix::poll::{PollFd, PollFlags, ppoll};
     let mut fds = [first, second].map(|fd| PollFd::new(fd, PollFlags::POLLIN));

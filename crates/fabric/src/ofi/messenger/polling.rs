@@ -137,7 +137,7 @@ impl Messenger {
 
     #[cold]
     fn handle_failure(&mut self, failure: &FailedOperation) {
-        // An injected message has no context: the party that waits for its peer learns of the failure otherwise.
+        // An injected message has no context. A caller that waits for its peer learns of the failure in another way.
         let Some(number) = self.operations.find(failure.context) else {
             return;
         };
