@@ -1,5 +1,5 @@
-//! L2: message passing between functions, or between any processes: communicators and the protocol between their
-//! members.
+//! Level 2 of hotlease: message passing between functions, or between any processes: communicators and the protocol
+//! between their members.
 //!
 //! ```text
 //!   Communicator ──▶ Protocol: matching, credit, large messages, schedules ──▶ Link: memory, TCP, libfabric, a store

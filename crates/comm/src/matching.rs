@@ -137,7 +137,7 @@ impl<P, M> Matching<P, M> {
     /// Posts a receive for a message that is not there yet.
     ///
     /// # Errors
-    /// Gives the receive back if as many wait as may.
+    /// Gives the receive back if the largest number of receives wait already.
     pub fn post(&mut self, pattern: Pattern, posted: P) -> Result<(), P> {
         if self.posted.len() >= self.posted_max {
             return Err(posted);
@@ -160,7 +160,7 @@ impl<P, M> Matching<P, M> {
         }
     }
 
-    /// Number of waiting receives that take messages of this rank, of some tag.
+    /// Number of waiting receives that take messages of this rank, or of any rank, each with its own tags.
     pub fn waiting_for(&self, source: Rank) -> usize {
         let (of_rank, of_any) = &self.waiting;
         of_rank.get(source as usize).copied().unwrap_or(0) + of_any

@@ -9,8 +9,8 @@ const SCHEDULES_MAX: usize = 64;
 /// Maximum number of steps of a cached schedule: a longer one takes far longer to run than to build.
 const STEPS_MAX: usize = 8192;
 
-/// All that a schedule of a communicator depends on, if that is a few numbers. Blocks with individual lengths are not,
-/// so their schedules are built each time.
+/// Key of a schedule: everything that the schedule of a communicator depends on. A collective whose blocks have
+/// individual lengths has no key, because these lengths are many numbers: its schedule is built each time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     operation: Operation,

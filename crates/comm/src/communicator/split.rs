@@ -48,8 +48,9 @@ impl Communicator {
         made.ok_or(Error::Finished)
     }
 
-    /// Makes a communicator of these members, in this order; this one must be among them. They alone call it, with equal
-    /// arguments, as often and in the same order for one group and `tag`. Nothing is sent.
+    /// Makes a communicator of these members, in this order; this one must be among them. Only these members call it,
+    /// with equal arguments. If they call it several times for one group and `tag`, all of them call it equally often
+    /// and in the same order. Nothing is sent.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`]; [`Error::Options`] if a rank is named twice, or this member is not named;

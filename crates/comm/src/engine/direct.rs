@@ -1,5 +1,5 @@
-//! Receiving of small messages that come soon straight into the caller's memory, without lending that memory: half of
-//! the time that a message of a few bytes takes within a node.
+//! Direct receives: a small message that comes soon goes straight into the caller's memory, which is not lent for that.
+//! This halves the time that a message of a few bytes takes within a node.
 
 use super::patience::{IdleAction, IdlePolls};
 use super::{Engine, EngineState};

@@ -6,10 +6,11 @@
 //! processors, the member that is waited for could not run meanwhile: there they yield the processor to each other by
 //! `sched_yield`, and no thread has to be woken as long as messages come.
 //!
-//! That is good among members only. Where another process wants the processor to compute, Linux gives it a whole time
-//! slice: milliseconds, where a message that wakes its receiver takes some 20 us. A thread cannot ask beforehand, but
-//! it can see it in the clock ([`YieldRecord`]). Where a thread keeps its processor, it sees preemptions the same way
-//! ([`hotlease_fabric::contention`]), and sleeps at once.
+//! Yielding is good among members only. If another process wants the processor to compute, Linux gives it a whole time
+//! slice: milliseconds, while a message that wakes its receiver takes some 20 us. A thread cannot know before a yield
+//! which of the two will get the processor, but it can see afterwards how long the yield took ([`YieldRecord`]).
+//! Where a thread keeps its processor, it sees preemptions in the same way ([`hotlease_fabric::contention`]), and then sleeps
+//! at once.
 
 use hotlease_fabric::contention::PollingWait;
 use std::time::{Duration, Instant};
@@ -37,7 +38,7 @@ pub(crate) struct EnginePatience {
 }
 
 impl EnginePatience {
-    /// Patience where this many members share a processor, and each is to have this time.
+    /// Patience for `members` that share a processor, each of which is to have this time for its polls.
     pub(crate) fn of(time: Duration, members: u32) -> Self {
         Self {
             time: time * members,
@@ -130,7 +131,7 @@ impl YieldRecord {
                 let longer = |(_, pause): (Instant, Duration)| (pause * 2).min(PAUSE_MAX);
                 let pause = self.paused.map_or(PAUSE_MIN, longer);
                 self.paused = Some((now + pause, pause));
-                // Tried again after the pause: the next slow one is enough.
+                // After the pause, yields are tried again: one slow yield is then enough for the next pause.
                 self.losses = (SLOW_MAX - 1) * WAITS_FOR_SLOW;
             }
         }

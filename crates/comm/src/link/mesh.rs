@@ -1,7 +1,7 @@
 //! Set-up of the connections with all other members, at once, on every way that may work.
 //!
 //! The lower rank calls. The higher one listens, and calls too where a NAT or firewall may be between them. The lower
-//! rank chooses one of the connections that result ([`line`]). The relay of the rendezvous is the last resort
+//! rank chooses one of the connections that result ([`handshake`]). The relay of the rendezvous is the last resort
 //! ([`approach`]).
 //!
 //! One thread, one loop. A peer that connects to the port, but is no member of this group with the secret, occupies one

@@ -6,8 +6,8 @@
 //! life also go over libfabric, so a member that libfabric no longer reaches counts as silent.
 //!
 //! A message holds whole frames and pieces of bodies, one behind the other. Bodies are copied at both ends, through
-//! registered memory: a caller may take back its own memory at any time, and no provider can be told that during a
-//! write.
+//! registered memory: a caller may take back its own memory at any time, and a provider cannot be told during a write
+//! to stop using the memory.
 
 mod inbound;
 pub(crate) mod open;

@@ -1,8 +1,8 @@
 //! Port of a member, on which it listens and from which it connects.
 //!
-//! All connections that a member sets up share one local port, including the one to the rendezvous. So the address that
-//! a NAT gave that one is valid for the others, and what a called peer sends passes NATs and firewalls as an answer to
-//! the call.
+//! All connections that a member sets up share one local port, including the connection to the rendezvous. So the
+//! address that a NAT gave to that connection is valid for the others. And if this member calls a peer, packets of that
+//! peer pass NATs and firewalls as answers to the call.
 
 use mio::net::TcpStream;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -57,8 +57,8 @@ fn begin(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
 }
 
 impl SharedPort {
-    /// Shares the local port of a connection. Listens on the local address of that connection, not on all addresses of
-    /// this host; but on all if other members are told another address, which may be a gateway's.
+    /// Shares the local port of a connection. Listens on the local address of that connection only. If other members
+    /// are told another address (`is_told_other`), which may be a gateway's, listens on all addresses of this host.
     pub(crate) fn shared_with(stream: &std::net::TcpStream, is_told_other: bool) -> io::Result<Self> {
         let mut local = stream.local_addr()?;
         if is_told_other {
@@ -93,7 +93,7 @@ impl SharedPort {
         // The address is left to the system: the rendezvous may be on this host's loopback, and other members not.
         let port = match self.local.is_ipv4() == to.is_ipv4() {
             true => self.local.port(),
-            // A port cannot be shared with the other address family: any.
+            // The port cannot be shared with the other address family, so any port is taken.
             false => 0,
         };
         socket_at(SocketAddr::new(any(&to), port))

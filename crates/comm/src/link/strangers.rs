@@ -1,7 +1,8 @@
 //! Choice of the unidentified connection that makes room for a new one.
 //!
-//! It is one of the host that has most of them, because a host that opens connections as fast as it can would otherwise
-//! replace those of members that are a round trip away. Of that host it is the oldest: a member takes milliseconds.
+//! The host that has most unidentified connections loses one. Otherwise a host that opens connections as fast as it can
+//! would replace the connections of members that are a round trip away. It loses its oldest connection, which is hardly
+//! a member's: a member takes only milliseconds to identify itself.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

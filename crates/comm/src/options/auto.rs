@@ -17,7 +17,7 @@ use std::str::FromStr;
 ///
 /// All members must give the same links and settings, in the same order; the rendezvous rejects a member with other
 /// settings, prices or tables. A store may have a different address at each member. Members choose when they have met,
-/// for the number that they are then, and again when a communicator shrinks or grows.
+/// for the number of members that have met, and again when a communicator shrinks or grows.
 /// [`Communicator::link`](crate::Communicator::link) is the chosen link; `hotlease comm plan` shows the choice for the
 /// same figures. Prices and times come from the file that `HOTLEASE_COMM_PRICES` names, else from the built-in prices,
 /// which are AWS's and have no figures for libfabric. If the chosen link does not work, for instance because members

@@ -59,7 +59,8 @@ impl Protocol {
         has_room
     }
 
-    /// Whether a frame must not begin another communicator: a place is reserved for each that a member may have opened.
+    /// Whether the table is full, so that no frame may begin another communicator. (Each communicator that a member may
+    /// have opened has a reserved place.)
     pub(super) fn is_full(&self) -> bool {
         self.contexts.len() >= CONTEXTS_MAX
     }

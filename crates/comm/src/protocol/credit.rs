@@ -1,4 +1,5 @@
-//! Credit: bounds what a member keeps of messages that no receive has asked for yet to what it has lent to the sender.
+//! Credit: a member keeps messages that no receive has asked for yet only within the credit that it has lent to their
+//! sender.
 
 use hotlease_wire::comm::frame::{ENTRY_COST, credit_of};
 
@@ -6,7 +7,7 @@ use hotlease_wire::comm::frame::{ENTRY_COST, credit_of};
 #[derive(Debug)]
 pub(super) struct Spender {
     left: u64,
-    /// Credit that messages which can also be announced leave to the others.
+    /// Credit that is reserved for messages that cannot be announced: messages that can be do not use it.
     reserve: u64,
 }
 
@@ -53,7 +54,7 @@ pub(super) struct Lender {
     limit: u64,
     /// Credit that the sender has spent, and that was not given back.
     spent: u64,
-    /// Part of that which belongs to messages that were taken.
+    /// Part of `spent` that belongs to messages that were taken.
     owed: u64,
 }
 
@@ -77,8 +78,8 @@ impl Lender {
         self.spent <= self.limit
     }
 
-    /// Counts a message that was taken. Returns what to give back now: not each time, but before the sender has spent
-    /// half.
+    /// Counts a message that was taken. Returns the credit to give back now. It is not given back for each message, but
+    /// always before the sender has spent half of its credit.
     pub(super) fn repay(&mut self, bytes: u64) -> Option<u64> {
         self.owed += cost(bytes);
         let amount = self.owed;

@@ -9,7 +9,7 @@ use hotlease_collectives::Rank;
 use hotlease_wire::comm::frame::{DATA_BYTES_MAX, MESSAGE_BYTES_MAX, MemberFrame, MessageAddress, MessageClass};
 
 /// Bit of an announcement's number (its place in the table of sends never gets there): the sender waits until a receive
-/// has asked for the message, so its receiver does not accept it earlier. Announcements return in grants as they were.
+/// has asked for the message, so its receiver does not accept it earlier. A grant repeats this number unchanged.
 pub(super) const SYNCHRONOUS: Key = 1 << 31;
 
 /// Length that announces a message without bytes, since an announcement names one byte at least. No message is as long.

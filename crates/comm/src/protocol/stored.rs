@@ -8,9 +8,9 @@
 //!     │                       │ ◄─────────────── Rest ─────── │  if it is longer: straight into the call's memory
 //! ```
 //!
-//! There is no credit, and nothing is announced: messages that no call asks for stay in the store. Of a message that a
-//! receive passes over, because it has another tag, the first part is kept here: in all at most
-//! [`super::Bounds::early_bytes`] and what is on its way.
+//! There is no credit, and nothing is announced: messages that no call asks for stay in the store. If a receive passes
+//! over a message, because it has another tag, the first part of the message is kept here. All these parts together
+//! take at most [`super::Bounds::early_bytes`], plus what is on its way.
 
 mod ends;
 mod steps;

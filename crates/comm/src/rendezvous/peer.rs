@@ -34,7 +34,7 @@ pub(super) struct RendezvousPeer {
     /// Address that the peer comes from.
     pub(super) from: SocketAddr,
     pub(super) stage: PeerStage,
-    /// Time at which the connection is closed; for a member that waits for its group, the book has that time.
+    /// Time at which the connection is closed; `None`: the member waits for its group, and the matchmaker has the time.
     pub(super) until: Option<Instant>,
     cipher: Option<Box<Cipher>>,
     /// Bytes that came after the first request, and are no complete record yet.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const BELL: Token = Token(0);
 
-/// Thread of the relay, for the desk; dropping it ends the thread and all its pairs.
+/// Handle of the relay's thread; dropping it ends the thread and all its pairs.
 pub(super) struct Relay {
     pairs: Option<Sender<Pipe>>,
     waker: Arc<Waker>,

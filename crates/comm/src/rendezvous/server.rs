@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Limits on what peers may occupy of a rendezvous.
+/// Limits of a rendezvous on its peers: their connections, time, and number.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Connections that have not proved the secret, at a time (default: 256). A new one replaces the oldest.
@@ -101,9 +101,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at an address (port 0: any free one), for members that have one of these secrets. Listens at the next
-    /// port, too, where members behind NATs show what kind of NAT it is; if that port is not available, the rendezvous
-    /// works without it, with a warning.
+    /// Listens at an address (port 0: any free one), for members that have one of these secrets. Listens at a second
+    /// port, too: a member behind a NAT connects to both, and so shows the kind of its NAT. The second port is the next
+    /// one, or any free one if `address` has port 0. If it is not available, the rendezvous works without it, with a
+    /// warning.
     ///
     /// # Errors
     /// [`crate::Error::LocalFailure`] if it cannot listen at the address, [`crate::Error::Secret`] without a secret.
@@ -194,7 +195,7 @@ impl Drop for Server {
     }
 }
 
-/// Opens the port beside the first one: the next one, or any if the first one may be any.
+/// Opens the second port: the one after `first`, or any free one (`is_any`).
 fn second_port(first: SocketAddr, is_any: bool) -> io::Result<TcpListener> {
     let next = if is_any {
         0

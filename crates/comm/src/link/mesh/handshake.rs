@@ -1,4 +1,4 @@
-//! Handshake of two members on one connection, on whichever way it came about.
+//! Handshake of two members on one connection. Either of them may have made it, or a relay joins them.
 //!
 //! ```text
 //!   lower rank                                       higher rank
@@ -48,7 +48,7 @@ enum MemberHandshakeStage {
     /// This member is the lower rank.
     Calling {
         caller: Initiator,
-        /// Bytes that may become a knock, where one may come.
+        /// First bytes from the peer, which may be a part of a knock; `None`: no knock can come.
         knock: Option<Vec<u8>>,
     },
     /// This member is the higher rank.
@@ -70,7 +70,7 @@ pub(super) struct HandshakeResult {
 }
 
 impl MemberHandshake {
-    /// Makes a line to a member while the system connects.
+    /// Starts the handshake on a connection to a member that the system is making.
     pub(super) fn to(rank: Rank, way: Approach, stream: TcpStream, until: Instant) -> Self {
         Self {
             stream,
@@ -81,7 +81,7 @@ impl MemberHandshake {
         }
     }
 
-    /// Makes a line of a connection that a peer has made.
+    /// Starts the handshake on a connection that a peer has made.
     pub(super) fn accepted(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self {

@@ -10,7 +10,7 @@ use hotlease_wire::comm::{Loss, RECORD_BYTES_MAX};
 use mio::net::TcpStream;
 use std::io::{self, IoSliceMut, Read};
 
-/// Buffer size, bytes: the content of the longest record behind the beginning of a frame fits.
+/// Buffer size, bytes: there is room for the content of the longest record behind an incomplete frame.
 const BUFFER_BYTES: usize = 68 * 1024;
 /// Shortest missing part of a body that is read directly into its memory, bytes; a shorter one is read through the
 /// buffer, with what follows it.

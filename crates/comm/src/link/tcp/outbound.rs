@@ -10,7 +10,7 @@ use socket2::SockRef;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 
-/// Largest item of joined copied bytes, bytes.
+/// Largest item into which copied bytes are joined, bytes.
 const TOGETHER_BYTES_MAX: usize = 64 * 1024;
 
 enum TcpSendItem {

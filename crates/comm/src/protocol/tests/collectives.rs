@@ -115,8 +115,8 @@ fn schedules_run_for_any_number_of_ranks_and_sizes() {
 
 #[test]
 fn a_round_sends_and_receives_at_once() {
-    // The length is one that must be granted: a member that waited until its own message is taken before it takes the
-    // other's would pay twice in each round.
+    // A message of this length must be granted. If a member took the other's message only after its own was taken, each
+    // round would take twice as long.
     let mut net = Net::new(2, seed());
     for rank in 0..2 {
         let output = TransferMemory::zeroed(8 * 600);

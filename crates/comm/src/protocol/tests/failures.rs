@@ -121,8 +121,7 @@ fn a_grant_to_a_member_that_gave_up_leaves_no_state() {
         let member = net.at(rank);
         assert_eq!((member.sends.len(), member.landings.len()), (0, 0), "rank {rank}");
     }
-    // Also where the word that the message does not come arrives first, and where it is said twice or by another
-    // member.
+    // The same if the withdrawal of the message arrives first. A second withdrawal breaks the protocol.
     let (mut net, _, receiver) = granted_in_vain();
     let landing = net.at(1).landings.keys(|_| true)[0];
     let withdraw = MemberFrame::Withdraw { landing };
