@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 /// `len` elements of plain data in memory that workers read and write in place: nothing is copied, at any size
 /// (`Buffer<T>` of the rFaaS paper). Zeroed at first; behaves as a slice.
 ///
-/// Made by [`crate::Invoker::buffer`], which registers it with all workers of that invoker. Used with another
-/// invoker, or after a worker was replaced, it is registered by the first call that uses it. The number and bytes
-/// of buffers that a worker knows at a time are limited ([`crate::LeaseOptions::registered_buffers`] and
-/// [`crate::LeaseOptions::registered_bytes`]): beyond that, buffers not used lately are closed, and registered
-/// again by the next call that uses them. The memory is freed, here and in the workers, when the buffer is dropped
-/// and no invocation uses it any more.
+/// [`crate::Invoker::buffer`] makes a buffer and registers it with all workers of that invoker. A worker of another
+/// invoker, and one that replaces a worker, does not know the buffer yet: the first call that uses the buffer there
+/// registers it. The number and bytes of buffers that a worker knows at a time are limited
+/// ([`crate::LeaseOptions::registered_buffers`] and [`crate::LeaseOptions::registered_bytes`]). Over a limit, buffers
+/// that were not used lately are closed, and registered again by the next call that uses them. The memory is freed,
+/// here and in the workers, when the buffer is dropped and no invocation uses it any more.
 ///
 /// While an invocation that was *submitted* with a part of the buffer is in flight, the worker uses that part: do
 /// not read or write it before the invocation has resolved. (Breaking this gives wrong numbers.)
@@ -64,9 +64,9 @@ impl<T: Pod> Buffer<T> {
         self.slice_shared(elements)
     }
 
-    /// A part to be written by a function, of a buffer that several threads or invocations use at once: each writes
-    /// its own part. Nothing checks that the parts are disjoint, as nothing does for submitted invocations; if they
-    /// overlap, or if a part is read while it is written, numbers are wrong.
+    /// A part to be written by a function. Several threads or invocations may use the buffer at once, and each writes
+    /// its own part. As for submitted invocations, no check is made that the parts are disjoint: if they overlap, or if
+    /// a part is read while it is written, numbers are wrong.
     ///
     /// # Panics
     /// Like slicing, if the range reaches past the buffer.
@@ -233,7 +233,8 @@ impl<'a, T: Pod> From<&'a mut Buffer<T>> for Output<'a> {
 
 impl<T: Pod> Drop for Buffer<T> {
     fn drop(&mut self) {
-        // Dropping this reference, right after this, releases the store; see `Region::is_idle`.
+        // Relaxed: the reference `region` is dropped right after this, and that drop releases this write; see
+        // `Region::is_idle`.
         self.region.owned.store(false, Ordering::Relaxed);
     }
 }

@@ -182,7 +182,7 @@ impl fmt::Debug for Code {
 }
 
 /// At most five names that a caller who wrote `name` may have meant, best first: those that differ in at most a
-/// third of their letters. If a C++ compiler has mangled that very name, only the mangled one.
+/// third of their letters. If a C++ compiler has mangled that very name, returns only the mangled name.
 fn similar(name: &str, functions: &[ExportedFunction]) -> Vec<String> {
     const SHOWN: usize = 5;
     // As in the Itanium ABI: the length of each part of a name, and the part.

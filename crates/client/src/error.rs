@@ -91,7 +91,7 @@ pub enum Error {
     /// Too few cores, places or GPUs are free; nothing was changed.
     #[error("{refusal}; held now: {holders}")]
     NoRoom {
-        /// The refusal, with the figures of now.
+        /// The refusal, with present figures.
         refusal: Rejection,
         /// Holders, as far as listings show them to this client's user: programs, users, and for how long.
         holders: String,

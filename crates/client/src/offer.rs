@@ -210,9 +210,10 @@ impl Invoker {
         })
     }
 
-    /// Connects to slots that the holder of another lease lends, and on which it has loaded the same code. Only those
-    /// options count that say how to call; the number of workers and slots and the lease itself are the holder's. When
-    /// the holder takes the slots back, or is gone, calls fail with [`Error::LeaseEnded`], and no other lease is taken.
+    /// Connects to slots that the holder of another lease lends, and on which it has loaded the same code. Of the
+    /// options, only those about calls count: the number of workers and slots, and the lease itself, are the holder's.
+    /// When the holder takes the slots back, or is gone, calls fail with [`Error::LeaseEnded`], and no other lease is
+    /// taken.
     ///
     /// # Errors
     /// [`Error::Refused`] if the invitation is not valid (any more), or if the holder has not loaded this code;

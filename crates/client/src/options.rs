@@ -202,11 +202,11 @@ pub enum Spread {
     /// All workers on one agent.
     #[default]
     OneAgent,
-    /// On as few agents as have room, at most 64; all of the workers, or none.
+    /// On as few agents as possible, at most 64; all of the workers, or none.
     AllOrNothing,
-    /// On as few agents as have room, at most 64; this many of the workers are enough. [`crate::Invoker::slots`]
-    /// says how many there are. A lost part is replaced by as many of its workers as there is room for, at least this many
-    /// (or all, if it had fewer); the others when a call needs them and there is room.
+    /// On as few agents as possible, at most 64; this many of the workers are enough. [`crate::Invoker::slots`] says
+    /// how many there are. A lost part is replaced by as many of its workers as there is room for, at least this many
+    /// (or all, if it had fewer). Its other workers are taken when a call needs them and there is room.
     AtLeast(u16),
 }
 

@@ -27,7 +27,7 @@ impl Function {
     }
 
     /// Invokes the function on each input that the iterator yields, over all slots, with a bounded number in
-    /// flight. Returns an iterator over the results, in order. Inputs are taken from the iterator as results are.
+    /// flight. Returns an iterator over the results, in order. Further inputs are taken only as results are taken.
     ///
     /// ```no_run
     /// # use hotlease_client::*;

@@ -50,7 +50,7 @@ impl Invocation {
         Some(result.map(|_| output))
     }
 
-    /// Whether it has resolved: waiting would not wait.
+    /// Whether it has resolved: a wait would return at once.
     pub fn is_done(&self) -> bool {
         self.0.is_done()
     }

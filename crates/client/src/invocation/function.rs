@@ -79,9 +79,9 @@ impl Function {
         self
     }
 
-    /// Sets the time that each invocation has. The slot counts it from when it begins to work on the invocation.
-    /// The client, which also waits behind other invocations, resolves the invocation with [`Error::Deadline`] at
-    /// the latest 400 ms after this time has passed since the call. Default: the lease's.
+    /// Sets the time that each invocation has. The slot counts it from when it begins to work on the invocation. The
+    /// client counts it from the call, although the invocation may wait behind others: when this time and 400 ms have
+    /// passed, it has resolved the invocation with [`Error::Deadline`] at the latest. Default: the lease's.
     #[must_use]
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;

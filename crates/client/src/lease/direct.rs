@@ -4,8 +4,8 @@
 //! use. Both tables belong to the process, because it may hold many leases.
 //!
 //! A manager of the same host sets the time of its socket's file when an agent joins. So a client hears of the agent
-//! without asking: it looks at that time before it uses a list, and every [`LOOK_EVERY`] while it waits. From another
-//! host a client that waits asks for the list again.
+//! without asking: it looks at that time before it uses a list, and every [`LOOK_EVERY`] while it waits. A client on
+//! another host asks for the list again while it waits.
 
 use crate::Error;
 use crate::lease::locked;
@@ -21,13 +21,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Age from which the manager is asked for another list, if it can be reached.
 const FRESH_FOR: Duration = Duration::from_secs(30);
-/// Age from which a client of another host that waits asks for another list: it is not told of new agents.
+/// Age from which a waiting client asks for another list, if it is on another host and so is not told of new agents.
 const FRESH_WHILE_WAITING: Duration = Duration::from_secs(1);
-/// How often a client that waits looks whether an agent has joined: a call of the system, of a microsecond.
+/// Interval at which a waiting client looks whether an agent has joined: one system call, which takes a microsecond.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long an agent that reported to be full is not asked again.
+/// Time for which an agent is not asked again after it has reported to be full.
 const FULL_FOR: Duration = Duration::from_millis(500);
-/// How long an agent that does not serve clients directly is not asked again: its operator has to change that.
+/// Time for which an agent is not asked again if it does not serve clients directly: its operator has to change that.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 /// Largest number of lists that are kept: one for each manager and identity.
 const LISTS_MAX: usize = 64;

@@ -43,8 +43,9 @@ pub struct ColdPhases {
     /// Resources that the functions may use, as the grant states them. In a sandbox of kind `process` that includes
     /// the network and everything else that the agent's user may use.
     pub reach: Reach,
-    /// Folders of a Python program's import path that its workers do not see: home folders, folders that contain
-    /// some or belong to all users, and for tenants other than the agent's user those that its site does not show.
+    /// Folders of a Python program's import path that its workers do not see. For the agent's own user, these are home
+    /// folders, folders that contain home folders, and folders that belong to all users; for other tenants, folders
+    /// that the site does not show.
     pub hidden: Vec<String>,
 }
 
@@ -437,13 +438,13 @@ impl Lease {
         self.session.end()
     }
 
-    /// How the lease ended, if it has or does within a time.
+    /// Waits at most this long for the end of the lease; returns how it ended.
     pub(crate) async fn end_within(&self, limit: Duration) -> Option<SessionEnd> {
         self.session.end_within(limit).await
     }
 
-    /// Drops a lost lease once all its connections have noticed how they ended: closed earlier, they would report
-    /// to their invocations that the lease was released. On the control thread.
+    /// Drops a lost lease once all its connections have noticed how they ended: if they were closed earlier, they would
+    /// report to their invocations that the lease was released. On the control thread.
     pub(crate) fn abandon(mut self) {
         tokio::spawn(async move {
             connection::await_ends(self.workers.drain(..).flatten()).await;

@@ -286,7 +286,7 @@ impl Drop for LeasedSlots {
         let (parts, _) = Parts::new(Vec::new());
         let parts = std::mem::replace(&mut self.parts, parts);
         if self.is_foreign() {
-            // The parent's sockets: closing them properly would end the parent's lease, and their registrations.
+            // These are the parent's sockets and registrations: closing them properly would end the parent's lease.
             let slots = std::mem::take(&mut self.slots);
             return std::mem::forget((parts, slots, self.staging.clone(), self.completions.clone()));
         }

@@ -25,8 +25,8 @@ impl UnattachedGrant {
         }
     }
 
-    /// Asks for a grant. If the caller stops waiting, the request goes on alone, and its grant is released: cancelled on
-    /// its way, an answer would leave a lease that no client knows. On the control thread.
+    /// Asks for a grant. If the caller stops waiting, the request goes on alone, and its grant is released: if it were
+    /// cancelled while its answer is on its way, a lease would be left that no client knows. On the control thread.
     pub(crate) async fn ask(
         manager: &ManagerConnection,
         answer: impl Future<Output = Result<Grant, Error>> + Send + 'static,

@@ -1,8 +1,8 @@
 //! Cost of calls of one function, learned from that function itself.
 //!
 //! [`Model::measure`] tells the parameters of a channel apart with a function made for that purpose. Here only the
-//! user's own function and input are available: the time of a call in a row of them stands for the function's time
-//! and the cost of its bytes together.
+//! user's own function and input are available. So the time of one of many calls in a row stands for two costs
+//! together: the function's time, and the cost of its bytes.
 
 use crate::model::median_of;
 use crate::{Error, Function, Model, Work, WorkPlan};

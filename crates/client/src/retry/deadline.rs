@@ -4,8 +4,8 @@ use crate::Error;
 use hotlease_wire::RunCertainty;
 use std::time::{Duration, Instant};
 
-/// Deadline of an invocation. It counts from the beginning of the first attempt, and is not checked before that has
-/// failed: reading the clock costs, and most invocations do not fail.
+/// Deadline of an invocation. It counts from the beginning of the first attempt, and is not checked before that attempt
+/// has failed: reading the clock costs, and most invocations do not fail.
 pub(crate) struct Deadline {
     timeout: Option<Duration>,
     until: Option<Instant>,

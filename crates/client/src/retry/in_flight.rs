@@ -101,7 +101,7 @@ impl InFlight {
         &self.function
     }
 
-    /// Whether a step would find more to do than to wait.
+    /// Whether a step would do something now, and not only wait.
     pub(crate) fn is_done(&self) -> bool {
         if let Some(until) = self.parked {
             return Instant::now() >= until || self.is_late();

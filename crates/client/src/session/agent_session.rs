@@ -217,7 +217,7 @@ impl Session {
         self.shared.news().end
     }
 
-    /// How the session ended, if it has or does within a time.
+    /// Waits at most this long for the end of the session; returns how it ended.
     pub(crate) async fn end_within(&self, limit: Duration) -> Option<SessionEnd> {
         let ended = self.shared.wait_for(|session| session.news().end);
         tokio::time::timeout(limit, ended).await.ok()
@@ -234,8 +234,9 @@ impl Session {
             .link
             .ask(&SessionRequest::Release, &[], AGENT, RELEASE_LIMIT)
             .await;
-        // The agent answers requests in their order, but a release only once its end is recorded. A renewal that was
-        // requested after the release is refused before that, and its refusal is taken for the answer to the release.
+        // The agent answers requests in their order, but a release only once the end of the lease is recorded. A
+        // renewal that was requested after the release is refused before that; its refusal is taken for the answer to
+        // the release.
         if matches!(&answer, Ok((SessionReply::Refused(Rejection::LeaseEnded(_)), _))) {
             // If the lease does not end in time, the refusal stands.
             self.end_within(RELEASE_LIMIT).await;

@@ -30,8 +30,8 @@ use tokio::task::{JoinHandle, JoinSet};
 
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// How long to wait for the second of two signals after the first: the worker's end of file and the agent's report
-/// of it. The second one usually follows within a millisecond; on a node whose cores are all busy, the agent's report
-/// takes some hundred, and a report that is not waited for is a call whose outcome is unknown.
+/// of it. The second one usually follows within a millisecond. On a node whose cores are all busy, the agent's report
+/// takes some hundred milliseconds; a client that did not wait for the report would not know the outcome of its call.
 pub(crate) const NEWS_LIMIT: Duration = Duration::from_secs(1);
 /// How long to wait for the report of an end that the agent has announced.
 const END_LIMIT: Duration = Duration::from_millis(100);
@@ -107,8 +107,8 @@ impl ConnectionGuard {
     }
 }
 
-/// Drops connections of a lost lease, each once it has noticed how it ended: closed earlier, it would report to its
-/// invocations that the lease was released.
+/// Drops connections of a lost lease, each once it has noticed how it ended: if it were closed earlier, it would report
+/// to its invocations that the lease was released.
 pub(crate) async fn await_ends(connections: impl IntoIterator<Item = ConnectionGuard>) {
     let ended: JoinSet<()> = connections.into_iter().map(ConnectionGuard::ended).collect();
     // A connection whose agent still lives may have no end.

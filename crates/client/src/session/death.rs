@@ -66,8 +66,8 @@ impl Death {
     /// same part of it (ring or express entry).
     fn state_of(&self, invocation: InvocationId, depth: u32) -> Option<CallState> {
         let behind = |last: &LastInvocation| Some((invocation.behind(last.invocation, depth)?, last.ended));
-        // Of several the latest: after 32,768 channels of one worker, names of invocations on two of them are alike, and
-        // that of another slot must not deny that this one began.
+        // If several records match, the latest counts. After 32,768 channels of one worker, names of invocations on two
+        // of them are alike, and the record of another slot must not deny that this invocation began.
         Some(match self.last_invocations().iter().filter_map(behind).min()? {
             (1.., _) => CallState::NotBegun,
             (0, false) => CallState::Begun,

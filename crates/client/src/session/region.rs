@@ -165,8 +165,9 @@ impl Region {
         if Arc::strong_count(self) != 2 {
             return false;
         }
-        // If the buffer's reference is gone, the two are the caller's and an invocation's: then this sees the word
-        // that was written before it went. It also orders what follows after the end of every invocation.
+        // If the buffer's reference is gone, the two references are the caller's and an invocation's. Then the load
+        // below sees `owned` as it was written before the buffer's reference was dropped. The fence also orders what
+        // follows after the end of every invocation.
         atomic::fence(Ordering::Acquire);
         self.owned.load(Ordering::Relaxed)
     }

@@ -92,7 +92,7 @@ impl LeasedSlots {
         drop(self);
         let done = tokio::select! {
             biased;
-            // Also when there is no sender any more.
+            // Ends the wait also when there is no sender any more.
             _ = closing.wait_for(|closing| *closing) => return Err(ended_error(EndReason::Released)),
             done = step => done,
         };
@@ -225,7 +225,7 @@ async fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
         Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease) => {
             Some(lease.end().unwrap_or(SessionEnd::Lost))
         }
-        // Of the agent, or of one worker: the lease and its other workers may live.
+        // The agent is unavailable, or only one worker is: then the lease and its other workers may live.
         Error::Refused(Rejection::Unavailable { .. }) => lease.end_within(NEWS_LIMIT).await,
         _ => None,
     }

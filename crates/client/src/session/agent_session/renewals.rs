@@ -45,7 +45,8 @@ impl SessionState {
             Ok((SessionReply::Renewed { ttl_ms, .. }, _)) => RenewalEvent::Renewed {
                 ttl: Duration::from_millis(ttl_ms),
             },
-            // A silent agent may come back in time; the reader reports a lease that is over.
+            // If the agent is silent, it may come back in time. If the lease is over, the task that reads the session's
+            // messages reports that.
             other => {
                 tracing::debug!(?other, "the lease was not renewed");
                 RenewalEvent::NotRenewed

@@ -111,7 +111,7 @@ impl WorkerConnection {
     async fn forget(&self, known: KnownRegion) -> Result<(), Error> {
         let deregister = ConnectionRequest::Deregister { region: known.id };
         let answer = self.link.ask(&deregister, &[], WORKER, REQUEST_LIMIT).await;
-        // Closed here only now: until the worker has forgotten the memory, it may use it.
+        // Closed on this side only now: the worker may use the memory until it has forgotten it.
         drop(known);
         match answer {
             Ok((ConnectionReply::Refused(refusal), _)) => {
