@@ -52,7 +52,7 @@ pub struct AgentNetwork {
     pub tenants: Vec<String>,
     /// Resources that several tenants may share here (default: none; an agent whose tenants would share some does not start).
     pub shared: SharedByTenants,
-    /// Limits on what strangers and peers may occupy of the port.
+    /// Limits of the port on strangers and peers.
     pub limits: Limits,
     /// Whether clients without a certificate may open sessions with the token of a lease (default: no).
     pub without_certificate: bool,

@@ -337,7 +337,7 @@ impl Node {
         let request = LeaseRequest::of(&message, self.identity.ttl)?;
         let request = Arc::new(self.identity.bounds.cut(request));
         let isolation = self.isolation_of(&message, origin).await?;
-        // A manager asks for more than is offered to learn how much is free.
+        // To learn how much is free, a manager asks for more than the node offers.
         let is_count = self.tables().book.offers_less_than(&request.spec);
         if request.spec.memory_bytes > 0 && !is_count {
             // The book decides whether there is enough now.
@@ -359,7 +359,8 @@ impl Node {
                 }
                 done => return done,
             };
-            // Also if the request would not fit then: a manager that asks several agents adds up what each has free.
+            // Waits even if the request would not fit then: a manager that asks several agents adds up what each has
+            // free.
             if self.tables().book.ending_cores() > 0 {
                 match timeout_at(until, active.changed()).await {
                     Ok(Ok(())) => continue,

@@ -18,7 +18,7 @@ pub(crate) const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 const GROUPS_MAX: usize = 8192;
 /// Longest file that is read, bytes.
 const BYTES_MAX: u64 = 64 << 10;
-/// Limits of memory from here on are none: version 1 writes the largest number of pages.
+/// A limit of memory of this size or more means that there is none: version 1 writes the largest number of pages.
 const UNLIMITED: u64 = 1 << 60;
 /// Hierarchies of version 1 in which a job may have a group.
 const HIERARCHIES: [&str; 4] = ["cpuset", "memory", "devices", "freezer"];
@@ -147,7 +147,8 @@ impl JobGroup {
         };
         let cpuset = folder("cpuset")?;
         let mut cores = cores_in(&read(&cpuset.join("cpuset.cpus"))?)?;
-        // Kernels before 3.17 have no such file. What the job may use is in one of both, until a change has taken effect.
+        // Kernels before 3.17 have no such file. Until a change has taken effect, only one of the two files may name a
+        // core that the job may use.
         if let Some(text) = read_if_there(&cpuset.join("cpuset.effective_cpus"))? {
             cores.extend(cores_in(&text)?);
         }

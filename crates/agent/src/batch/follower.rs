@@ -141,7 +141,7 @@ impl JobFollower {
         changes
     }
 
-    /// Notes jobs that only their groups tell of.
+    /// Notes jobs that are known only by their control groups.
     fn find_others(&mut self, groups: &BTreeMap<String, Result<GroupLimits, String>>, now: Duration) {
         self.left_behind.retain(|name| groups.contains_key(name));
         for name in groups.keys() {
@@ -164,7 +164,7 @@ impl JobFollower {
         }
     }
 
-    /// Forgets jobs that have ended without an epilog: their group is gone, and lives as long as the job.
+    /// Forgets jobs that have ended without an epilog: their group, which lives as long as the job, is gone.
     fn end_those_gone(
         &mut self,
         groups: &BTreeMap<String, Result<GroupLimits, String>>,
@@ -187,7 +187,7 @@ impl JobFollower {
         });
     }
 
-    /// Gives each job its share: the limits of its group with the rule's number, or for a reason the whole node.
+    /// Gives each job its share: the limits of its group and the number of the rule, or the whole node and the reason.
     fn share(
         &mut self,
         wanted: BTreeMap<JobId, Result<(usize, JobLimits), String>>,
@@ -203,7 +203,7 @@ impl JobFollower {
             let (share, why) = match limits {
                 Err(why) => (JobShare::Node, why),
                 Ok((rule, mut limits)) => {
-                    // The first job stands for what stays free beside all of them.
+                    // What must stay free beside all jobs is added to the share of the first one.
                     if let Some(kept) = kept.take() {
                         limits.cores.extend(kept.cores);
                         limits.gpus.extend(kept.gpus);

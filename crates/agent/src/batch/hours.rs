@@ -46,7 +46,7 @@ pub struct WeekHours {
     days: [bool; 7],
     /// Minute of the day.
     begin: u32,
-    /// Minute after the last one, counted from the begin's midnight.
+    /// First minute after these hours, counted from the midnight before the begin: over [`DAY`] if on the next day.
     end: u32,
 }
 

@@ -66,7 +66,7 @@ impl JobWatch {
         Ok(read.collect())
     }
 
-    /// Names of the groups that are there; if that cannot be read, this job's may be.
+    /// Names of the groups that are there. If they cannot be read, the group of this job counts as there.
     fn group_names(&self, job: JobId) -> Vec<String> {
         match self.groups.list() {
             Ok(listing) => listing.into_keys().collect(),
@@ -74,7 +74,7 @@ impl JobWatch {
         }
     }
 
-    /// Jobs and policy for people, as much as fits in a message.
+    /// Jobs and policy for an operator to read, as many jobs as fit in a message.
     pub fn show(&self) -> NodeJobs {
         let mut shown = NodeJobs {
             policy: self.policy.state(),

@@ -21,8 +21,8 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// Largest number of connections of root at a time, and of the agent's own user: a batch system starts no more jobs on one node at once.
-/// `hotlease-node` takes an agent for dead that closes its connection, and kills it.
+/// Largest number of connections of root at a time, and of the agent's own user: a batch system starts no more jobs on
+/// one node at once. An agent that closes a connection of `hotlease-node` counts as dead there, and is killed.
 const CONNECTIONS_MAX: usize = 256;
 /// Time that a peer has to send its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(1);

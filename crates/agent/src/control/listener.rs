@@ -118,7 +118,7 @@ impl SessionListener {
     }
 }
 
-/// Accepts the next connection, however often the system cannot.
+/// Accepts the next connection. If the system cannot accept, tries again until it can.
 pub(crate) async fn accept(listener: &AsyncFd<SocketListener>) -> Socket {
     loop {
         let error = match listener.readable().await {

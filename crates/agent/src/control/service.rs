@@ -1,4 +1,4 @@
-//! The agent's gRPC service: requests of managers, of other agents, and for direct leases.
+//! The agent's gRPC service: requests of managers, of other agents, and of clients that ask for direct leases.
 
 use crate::control::listing;
 use crate::data::image_transfer::ImagePieces;
@@ -23,8 +23,8 @@ use tracing::{Instrument, Span};
 
 /// Root's tenant name; it may end any lease.
 const ROOT: &str = "uid:0";
-/// Limits the listings at a time. Each reads files about all processes of its workers, whose number is the tenants'
-/// choice.
+/// Limits how many listings are made at a time: each reads files about all processes of the agent's workers, and
+/// tenants choose how many processes that are.
 static LISTINGS: Semaphore = Semaphore::const_new(2);
 
 /// The agent's gRPC service.

@@ -22,7 +22,8 @@ const LOOKS: u32 = 10;
 pub(crate) async fn replace_stopped(node: Arc<Node>, limit: Duration) {
     let mut active = node.active_leases();
     let mut looks = interval((limit / LOOKS).max(Duration::from_millis(1)));
-    // After a pause of the agent, which may have been stopped together with its workers, looks do not come closer.
+    // After a pause of the agent, which may have been stopped together with its workers, missed looks are not made up
+    // for.
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut stopped = StopCounts::default();
     loop {
@@ -57,8 +58,8 @@ fn state_in(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Numbers of looks in a row that found each worker stopped. Looks are counted, not time: it passes for the agent too when
-/// both are stopped.
+/// Numbers of looks in a row that found each worker stopped. Looks are counted, not time, because time also passes
+/// while the agent is stopped together with the worker.
 struct StopCounts<W>(HashMap<W, u32>);
 
 impl<W> Default for StopCounts<W> {

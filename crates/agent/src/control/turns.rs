@@ -1,7 +1,7 @@
 //! Turns of tenants on shared cores, and moves of workers to idle ones.
 //!
 //! Where several workers share a core, the agent looks at which of them used it. It holds back the tenants that used it
-//! more than others (`lease::agent::Fairness`), and has workers moved to cores that idle (`lease::agent::Balance`).
+//! more than others (`lease::agent::Fairness`), and moves workers to cores that idle (`lease::agent::Balance`).
 
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::cause::KillReason;
@@ -159,8 +159,9 @@ impl Turns {
     }
 
     /// Kills a stranger that was seen twice. A process that a function has started can claim the worker's core, too, and
-    /// outlive the worker; and a worker that has left a core may have kept its claim file. No other process has the file. A
-    /// worker that lives is killed with its process, because more of them may wait for the claim.
+    /// outlive the worker; and a worker that has left a core may have kept its claim file. No other process has the
+    /// file. If the process belongs to a living worker, that worker is killed with it, because more of the worker's
+    /// processes may wait for the claim.
     fn drive_out(&mut self, core: u32, holder: Option<u32>, on: &CoreWorkers, node: &Node) {
         let is_known = |pid| on.workers.iter().any(|worker| worker.pid == pid) || on.arriving.contains(&pid);
         // A worker that is being killed is not among the workers any more.

@@ -335,8 +335,8 @@ impl Image {
         &self.manifest
     }
 
-    /// Refuses unless the image has this program, and the interpreter that it needs of the host is one. Reads the
-    /// image and the host: not on a thread of the runtime.
+    /// Refuses an image that lacks this program, or that needs an interpreter of the host which is no Python. Reads the
+    /// image and the host, so it must not run on a thread of the runtime.
     pub fn check(&self, program: &Path) -> Result<(), Rejection> {
         let refusal = |why| Rejection::NoEnvironment {
             environment: self.id.to_string(),
@@ -374,8 +374,8 @@ fn no_python(id: &ImageId, interpreter: &Path) -> String {
     )
 }
 
-/// Whether a Python of the host has this path. Sandboxes show its prefix, and the author of an image names it: without
-/// a check, any folder.
+/// Whether a Python of the host has this path. The author of an image names the path, and sandboxes show its prefix:
+/// without this check they would show any folder.
 fn is_python(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     let is_named = ["python", "pypy", "graalpy"]

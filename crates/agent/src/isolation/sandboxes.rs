@@ -171,7 +171,8 @@ impl VisibleFolders<'_> {
 pub(crate) struct ImportMounts {
     /// Folders that are shown.
     pub mounts: Vec<Mount>,
-    /// Folders that are not, because they are home folders, contain some, or belong to all users.
+    /// Folders that are not shown. For the agent's own user: home folders, folders that contain some, and folders of
+    /// all users. For other tenants: folders that the site does not show.
     pub hidden: Vec<PathBuf>,
 }
 

@@ -116,7 +116,7 @@ impl Node {
         loop {
             looks.tick().await;
             let node = Arc::clone(&self);
-            // The disk may be slow. In error: the runtime ends.
+            // The disk may be slow. An error means that the runtime ends.
             let _ = tokio::task::spawn_blocking(move || node.batch.policy.read()).await;
         }
     }

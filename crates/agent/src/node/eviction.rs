@@ -65,8 +65,8 @@ pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
     }
 }
 
-/// Has a worker save its state, and then ends its lease; returns whether the worker ends. A worker that cannot save its
-/// state goes on serving; one that does not answer is killed.
+/// Makes a worker save its state, and then ends its lease; returns whether the worker ends. A worker that cannot save
+/// its state goes on serving; one that does not answer is killed.
 async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation) -> bool {
     let (IncarnationState::Up(process), Some(keeping)) = (worker.state(), &worker.keeping) else {
         return false;

@@ -6,12 +6,12 @@ use hotlease_lease::agent::BookEvent;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time before the end of the node in which the last leases have ended, their usage is recorded and reported, and the
-/// agent stops.
+/// Time between the end of the last leases and the end of the node: their usage is recorded and reported, and the agent
+/// stops.
 const STOPPING: Duration = Duration::from_secs(2);
 /// Longest time before the end of the leases in which none is granted: what begins then would hardly compute.
 const DRAINING_MAX: Duration = Duration::from_secs(30);
-/// Part of the node's time that this takes at most.
+/// The time in which no lease is granted is at most one part in this many of the time until the leases end.
 const DRAINING_PART: u32 = 10;
 
 /// Times of a node that is taken away.

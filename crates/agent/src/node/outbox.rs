@@ -110,8 +110,8 @@ impl Outbox {
         self.socket.send(reply, &fds)
     }
 
-    /// Sends queued messages until the session ends: all messages are sent, or the client does not read. Loses no
-    /// message if it is dropped before.
+    /// Sends queued messages until the session ends: all messages are sent, or the client does not read. If the future
+    /// is dropped before that, no message is lost.
     pub async fn run(&self) {
         loop {
             let closing = {

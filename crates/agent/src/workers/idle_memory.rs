@@ -18,9 +18,9 @@ const AMPLE_PART: u64 = 2;
 /// Memory that is not ample is also short when processes wait for it for more than this share of time, averaged by the
 /// kernel over ten seconds.
 const PRESSURE_PERCENT: f64 = 10.0;
-/// Triggers for an alarm: microseconds that a process has waited, within a window of how many; the kernel checks ten
-/// times in each window. The shorter window needs CAP_SYS_RESOURCE. The kernel takes the last byte for the end of the
-/// text.
+/// Triggers for an alarm: the microseconds for which a process has waited, and the microseconds of the window in which
+/// this is counted. The kernel checks ten times in each window. The shorter window needs CAP_SYS_RESOURCE. The kernel
+/// takes the last byte for the end of the text.
 const TRIGGERS: [&str; 2] = ["some 50000 500000\0", "some 50000 2000000\0"];
 /// Interval of the checks without an alarm.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);

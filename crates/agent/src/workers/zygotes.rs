@@ -28,7 +28,7 @@ pub(crate) struct Zygotes {
     launcher: Launcher,
     /// The zygotes, the one used last at the end. At most `limit`.
     kept: Mutex<ZygoteTable>,
-    /// Whether there may be zygotes now; otherwise also those end that still import.
+    /// Whether there may be zygotes now. If not, zygotes that are still importing end, too.
     are_allowed: watch::Sender<bool>,
 }
 

@@ -279,7 +279,7 @@ fn an_epilog_before_its_prolog_and_a_prolog_that_comes_twice_cost_no_core_of_a_j
     world.begin(job(1));
     world.group("1", limits([0], 10));
     assert_eq!(world.look(), [share(1, part([0], 10))]);
-    // Twice: it has the node again. Its group may be one of before.
+    // Its prolog runs once more: it has the node again. The group may be that of the first run.
     world.begin(job(1));
     assert_eq!(world.look(), []);
     assert!(world.why(1).contains("earlier run"), "{}", world.why(1));
@@ -327,7 +327,7 @@ fn jobs_that_only_their_groups_tell_of_have_the_node() {
     assert!(other.0 > u64::MAX / 2);
     assert_eq!(world.look(), []);
     assert!(world.why(7).contains("no prolog"));
-    // Gone for a while they have ended, as no epilog may come for them.
+    // When their groups are gone for a while, the jobs have ended: no epilog may come for them.
     world.groups.clear();
     let changes: Vec<_> = (0..61).flat_map(|_| world.look()).collect();
     assert_eq!(changes, [JobChange::End(JobId(7)), JobChange::End(other)]);

@@ -75,7 +75,7 @@ struct StoreGrant {
     pattern: Pattern,
 }
 
-/// A [`StateFile`] with `{tenant}` in it.
+/// A [`StoragePlace`], in which `{tenant}` may stand for the tenant's name.
 #[derive(Debug)]
 struct Pattern {
     text: String,
@@ -130,7 +130,7 @@ impl SiteStores {
         })
     }
 
-    /// Whether a store needs certificates for its identification.
+    /// Whether a store is reached over `https`, so that the client needs the system's certificates.
     pub fn has_tls(&self) -> bool {
         self.stores.iter().any(|store| store.endpoint.scheme() == "https")
     }
@@ -140,7 +140,7 @@ impl SiteStores {
         self.stores.get(number)
     }
 
-    /// The first store in which this tenant is granted the whole place.
+    /// Number of the first store with a grant to this tenant that contains the whole place `asked`.
     pub fn store_of(&self, tenant: &str, asked: &StoragePlace) -> Option<usize> {
         let contains = |store: &Store| store.places_granted_to(tenant).any(|place| place.contains(asked));
         self.stores.iter().position(contains)

@@ -10,8 +10,8 @@
 //!
 //! A part has the length that is reserved for it, so that states which are saved at the same time count in full.
 //!
-//! The lock says that a state is in use, as far as the file system has locks that all nodes see. That only one lease
-//! gets a state does not depend on the lock: if two rename one file, one of them succeeds.
+//! The lock says that a state is in use, as far as the file system has locks that all nodes see. Without such locks,
+//! too, only one lease gets a state: if two rename one file, one of them succeeds.
 
 use super::SwapOptions;
 use crate::workers::worker::StartError;
@@ -39,7 +39,7 @@ const QUOTA: &str = ".quota";
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest wait for the lock of a tenant's quota, which is held for one look into a folder.
 const QUOTA_WITHIN: Duration = Duration::from_secs(4);
-/// Fewest bytes that are reserved at a time, if there are as many.
+/// Fewest bytes that are reserved at a time, unless fewer are left.
 const RESERVED_BYTES: u64 = 64 << 10;
 /// Largest number of bytes that are read of a lock's file.
 const HOLDER_BYTES_MAX: u64 = 256;
@@ -166,7 +166,8 @@ impl StateLock {
         Ok(Some(TakenState { place, file, head }))
     }
 
-    /// Explains why there is no saved state: `None` if there never was one, an error if a restore has it or left it.
+    /// Explains why there is no saved state: `None` if there never was one; an error if a lease is restoring it, or has
+    /// ended without restoring it or putting it back.
     fn no_saved_state(&self, saved: &Path) -> Result<Option<TakenState>, String> {
         let begins = format!("{}.{TAKEN}", self.wanted.name);
         let left = files(&self.folder)?

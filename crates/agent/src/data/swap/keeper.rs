@@ -91,7 +91,7 @@ impl WorkerStateKeeper {
         }
     }
 
-    /// Has the worker restore the saved state, before it serves any client.
+    /// Makes the worker restore the saved state, before it serves any client.
     pub async fn restore(&self, worker: &StartedWorker) -> Result<(), StartError> {
         let mut stage = self.stage.lock().await;
         let (lock, taken) = match std::mem::replace(&mut *stage, StateStage::Ended) {
@@ -119,7 +119,7 @@ impl WorkerStateKeeper {
         };
         let name = &self.request.name;
         if let Err(why) = restored {
-            // Put back at its end, unless another worker restores it.
+            // The state is put back when its use ends, unless another worker restores it.
             *stage = StateStage::Held(Some(taken), lock);
             self.note(format!("state `{name}`: not restored from {path}: {why}"));
             return Err(StartError {
@@ -144,7 +144,7 @@ impl WorkerStateKeeper {
         Ok(())
     }
 
-    /// Has the worker write its state. Afterwards the worker serves no client, and must be ended. A state that was
+    /// Makes the worker write its state. Afterwards the worker serves no client, and must be ended. A state that was
     /// written already is not written again. Takes at most the shorter one of `limit` and the operator's limit.
     pub async fn save(&self, worker: &StartedWorker, limit: Duration) -> Result<(), SaveError> {
         let mut stage = self.stage.lock().await;

@@ -25,7 +25,7 @@ pub(crate) enum SaveError {
     Lost(String),
 }
 
-/// Has a worker that runs no function write its state; afterwards it serves no client.
+/// Makes a worker write its state, while it runs no function; afterwards it serves no client.
 pub(super) async fn save(worker: &StartedWorker, part: StateWriter, limit: Duration) -> Result<StateWriter, SaveError> {
     let begun = Instant::now();
     let pipe = pipe().and_then(|(reader, writer)| Ok((without_waiting(reader)?, writer)));
@@ -55,7 +55,7 @@ pub(super) async fn save(worker: &StartedWorker, part: StateWriter, limit: Durat
     }
 }
 
-/// Has a worker that serves no client yet restore this state; without a state, asks it whether it could save one.
+/// Makes a worker restore this state, before it serves any client; without a state, asks whether it could save one.
 pub(super) async fn restore(
     worker: &StartedWorker,
     state: Option<(File, u64)>,

@@ -34,8 +34,8 @@ impl Incarnation {
             Kind::MicroVm => limit + BOOT_LIMIT,
             _ => limit,
         };
-        // Both at the same time: both end before it loads a library of the lease, and an interpreter imports within its
-        // limits.
+        // The worker is limited and configured at the same time. Both have ended before it loads a library of the
+        // lease, and an interpreter imports within its limits.
         let limit_it = (lease.terms.memory_bytes, self.cores());
         let limited = async {
             match lease.terms.sandbox {
