@@ -286,7 +286,7 @@ impl UsageBlock {
             .store(pack(failure.function, failure.invocation), Relaxed);
         let code = u64::from(failure.code as u32);
         cells.packed_status.store(u64::from(status) | code << 32, Relaxed);
-        // After the record: a reader that sees the number finds the record.
+        // Written after the record: a reader that sees the number finds the record.
         failures.count.store(number.wrapping_add(1), Release);
     }
 

@@ -179,7 +179,7 @@ impl Session {
         tracing::debug!(tenant = session.tenant, role = session.role, "signed in");
         Ok(SessionToken {
             header: sensitive(&format!("Bearer {}", session.token))?,
-            // After three quarters of the session, so that a slow answer still comes before its end.
+            // Renewed after three quarters of the session, so that a slow answer still comes before its end.
             renew_at: asked + lasts / 4 * 3,
         })
     }

@@ -36,7 +36,7 @@ pub struct WorkerSocket {
 impl WorkerSocket {
     /// Starts to receive. Must be called before the worker has the other end.
     pub fn new(socket: Socket) -> io::Result<Self> {
-        // Also if this function fails: the last handle of the socket must be closed in a thread of its own.
+        // The last handle of the socket must be closed in a thread of its own, also if this function fails.
         let socket = socket.closed_aside();
         socket.set_nonblocking(true)?;
         socket.refuse_descriptors()?;

@@ -93,7 +93,7 @@ impl SandboxInit<'_> {
             Some((Pid1Order::Start { targets, storage }, fds)) => (targets, storage, fds),
             _ => return Err(nursery_gone()),
         };
-        // Before capabilities are dropped: switching the loopback on needs one.
+        // This comes before capabilities are dropped: switching the loopback on needs one.
         let listener = match storage {
             true => Some(loopback::listen().map_err(step("opening a way to object storage"))?),
             false => None,

@@ -363,7 +363,7 @@ impl Nursery {
             self.refill_at = None;
             // Sandboxes with a network are not made ahead.
             if self.count_spares(false) < self.policy.prepared as usize && self.sandboxes.len() < SANDBOXES_MAX {
-                // After a failure, not tried again until a start asks for a sandbox: its reply carries the error.
+                // After a failure, none is made until a start asks for a sandbox: its reply carries the error.
                 if self.make(false).is_ok() {
                     self.refill_at = Some(now + REFILL_AFTER);
                 }

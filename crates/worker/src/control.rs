@@ -62,7 +62,7 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
     loop {
         let ready = wait(&socket, &connections)?;
         if let Some(lease) = &mut lease {
-            // From the last one to the first, so that a removal does not move connections that are still to be served.
+            // Goes from the last one to the first, so that a removal moves no connection that is still to be served.
             for at in (0..connections.len()).rev().filter(|at| ready[at + 1]) {
                 if !connections[at].serve(lease) {
                     connections.swap_remove(at).close(lease);
@@ -161,7 +161,7 @@ fn execute(
             place.move_to(core, fd?)?;
         }
         (WorkerOrder::Dismiss { delegation }, Some(lease)) => {
-            // From the last one to the first, so that a removal does not move connections that are still to be checked.
+            // Goes from the last one to the first, so that a removal moves no connection that is still to be checked.
             for at in (0..connections.len()).rev() {
                 if connections[at].uses_delegation(delegation) {
                     connections.swap_remove(at).close(lease);

@@ -184,6 +184,6 @@ fn obey(socket: Socket, program: program::WorkerProgram) -> ! {
     if let Some(error) = &error {
         eprintln!("hotlease-worker: {error}");
     }
-    // Not a normal exit: destructors of function libraries must not run, they could hang.
+    // This is no normal exit: destructors of function libraries must not run, because they could hang.
     crash::exit_now(if error.is_some() { 1 } else { 0 })
 }

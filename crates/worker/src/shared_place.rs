@@ -67,7 +67,7 @@ fn pin_threads(here: &CpuSet, there: &CpuSet) -> Result<(), String> {
                 Err(Errno::ESRCH) => {}
                 Err(error) => {
                     for thread in pinned {
-                        // It was there a moment ago.
+                        // The thread was on these cores a moment ago, so it can go back.
                         let _ = sched_setaffinity(thread, here);
                     }
                     return Err(format!("a thread cannot be moved: {error}"));

@@ -415,7 +415,7 @@ impl AgentParts {
         if timeout(FINISH_LIMIT, node.all_told()).await.is_err() {
             tracing::warn!("some clients were not told the end of their lease: the journal's disk is slow");
         }
-        // After the leases, so that the last report carries their final usage.
+        // This comes after the end of the leases, so that the last report carries their final usage.
         leave.send_replace(true);
         if let Some(membership) = membership {
             finish("membership", membership).await;

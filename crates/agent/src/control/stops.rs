@@ -86,7 +86,7 @@ mod tests {
     fn only_a_worker_that_every_look_finds_stopped_is_stopped_for_too_long() {
         let mut stopped = StopCounts::default();
         for look in 0..LOOKS {
-            // 2 goes on once.
+            // Worker 2 goes on once.
             let found = [1, 2].into_iter().filter(|worker| *worker == 1 || look != 3);
             assert_eq!(stopped.count(found), [0; 0], "look {look}");
         }

@@ -234,7 +234,7 @@ pub(crate) fn place_of<'a>(prefix: PathBuf, at: &Path, others: impl Iterator<Ite
 fn is_free_path<'a>(prefix: &Path, mut others: impl Iterator<Item = &'a Mount>) -> bool {
     let meets = |folder: &Path| prefix.starts_with(folder) || folder.starts_with(prefix);
     let own = SYSTEM.iter().chain(&["/etc"]).any(|folder| meets(Path::new(folder)));
-    // Within a mount of the host a folder for it must exist: none can be made there.
+    // In a mount of the host no folder can be made for the environment, so the folder must exist.
     let is_covered =
         |mount: &Mount| mount.target.starts_with(prefix) || (prefix.starts_with(&mount.target) && !prefix.is_dir());
     Mount::read_only(prefix).fault().is_none() && !own && !others.any(is_covered)

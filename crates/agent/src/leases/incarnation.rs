@@ -341,7 +341,8 @@ impl Incarnation {
             if self.is_killed() {
                 return (None, Err(BringUpError::Ended));
             }
-            // Not given up: the process may be there before the call returns, and the lease holds its core until it is gone.
+            // The start is not given up: the process may be there before the call returns, and the lease holds its core
+            // until the process is gone.
             let worker = match supply.start_worker(&lease.terms, &mut origin).await {
                 Ok(worker) => Arc::new(worker),
                 Err(_) if self.is_killed() => return (None, Err(BringUpError::Ended)),

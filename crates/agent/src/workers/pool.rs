@@ -277,7 +277,8 @@ impl WorkerPool {
             if idle.closed || idle.workers.len() >= idle.fill {
                 return Ok(());
             }
-            // Counted under the lock: after a limit of 0 is set, no start begins, and each that has begun is counted.
+            // The start is counted under the lock: once a limit of 0 is set, no start begins, and those that have begun
+            // are counted.
             self.launcher.count_start()
         };
         let worker = StartedWorker::start(&self.launcher, self.kind, None, &Arc::default()).await;

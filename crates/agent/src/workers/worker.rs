@@ -478,7 +478,8 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>, gone: impl 
                 "worker broke the control protocol; killing it"
             );
         }
-        // Mostly the socket closed because the process is dying; waits a moment, so that its own end is recorded.
+        // The socket usually closes because the process is dying. Waits a moment, so that the process's own end is
+        // recorded.
         None => drop(timeout(DYING_LIMIT, process.exited()).await),
     }
     process.kill();

@@ -142,7 +142,7 @@ impl Lease {
         let Some(not_taken) = failed else {
             return Ok(parts);
         };
-        // All parts or none.
+        // The lease needs all of its parts: the others are released.
         for (lease, ..) in parts {
             if let Err(error) = lease.release().await {
                 tracing::debug!(%error, "a part of a lease that could not be used was not released");
@@ -200,7 +200,7 @@ impl Lease {
         acquire: Duration,
     ) -> Result<ReadyLease, Error> {
         let mut lap = stopwatch();
-        // Before its workers can answer.
+        // Noted before its workers can answer.
         plan.note_sandbox(&grant.sandbox);
         let attached = async {
             let reach = plan.options.reach.check_granted(grant.reach.as_ref())?;

@@ -37,7 +37,7 @@ pub(crate) const NEWS_LIMIT: Duration = Duration::from_secs(1);
 const END_LIMIT: Duration = Duration::from_millis(100);
 /// How long the last replies of a dead worker may take.
 const REPLIES_LIMIT: Duration = Duration::from_millis(50);
-/// Pause between two looks for them.
+/// Pause between two looks for late replies.
 const REPLIES_LOOK: Duration = Duration::from_millis(1);
 const WORKER: &str = "the worker";
 

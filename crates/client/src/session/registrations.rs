@@ -105,7 +105,7 @@ impl Registrations {
     /// Removes a registration that no invocation in flight uses and that was not used lately; the caller must tell
     /// the worker. From now on an invocation that uses the buffer registers it again.
     pub(crate) fn take_idle(&mut self, connection: u64) -> Option<KnownRegion> {
-        // Twice around, as the first time may only remove marks.
+        // Goes around twice, because the first round may only remove marks.
         for _ in 0..2 * self.known.len() {
             let known = self.known.pop_front()?;
             let goes = match known.region.upgrade() {

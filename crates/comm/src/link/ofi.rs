@@ -59,7 +59,7 @@ struct OfiPeer {
     was_heard: bool,
     has_come: bool,
     has_gone: bool,
-    /// It has broken the protocol.
+    /// Set if it has broken the protocol.
     wrong: Option<Loss>,
     /// Time since which libfabric does not reach it.
     unreached: Option<Instant>,

@@ -145,7 +145,7 @@ impl Tcp {
 
     /// Ends sleeps also when this descriptor is readable.
     pub(super) fn watch(&self, descriptor: RawFd) -> io::Result<()> {
-        // Behind the tokens of connections and waker, so its event marks no connection as ready.
+        // The token is behind those of connections and waker, so its event marks no connection as ready.
         let token = Token(self.peers.len() + 1);
         let mut source = SourceFd(&descriptor);
         self.registry.register(&mut source, token, Interest::READABLE)

@@ -244,7 +244,7 @@ impl Protocol {
                     _ => self.send_next(id),
                 }
             }
-            // Not announced, or not to this member.
+            // The message was not announced, or not to this member.
             Some(_) => {}
             // It was given up meanwhile, with the collective that it belonged to.
             None => {

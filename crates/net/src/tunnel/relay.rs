@@ -226,7 +226,7 @@ async fn inward<S: AsyncRead>(
         };
         let (fds, arrival) = descriptors(incoming, side, attachments).await?;
         if let RelaySide::AgentSession { unanswered, .. } = side {
-            // Before the agent can answer.
+            // Recorded before the agent can answer.
             lock(unanswered).push_back(arrival);
         }
         let RelaySide::Connection { sources } = side else {

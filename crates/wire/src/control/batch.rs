@@ -49,7 +49,7 @@ pub enum JobSharing {
     Unknown,
     /// The job does not share: its nodes are its own (`--exclusive`).
     Exclusive,
-    /// The job has asked for neither.
+    /// The job has asked neither for nodes of its own nor for shared ones.
     Possible,
     /// The job shares its nodes (`--oversubscribe`).
     Requested,

@@ -355,7 +355,7 @@ fn an_agent_that_starts_while_jobs_run_knows_them_at_its_first_look() {
     world.group("1", limits([0], 10));
     world.group("9", limits([5], 10));
     world.follower.recall(job(1), world.now);
-    // Of this one there is a file that cannot be read.
+    // The file of this job cannot be read.
     world.follower.recall(BatchJob::unknown(JobId(2)), world.now);
     assert_eq!(world.look(), [share(1, part([0], 10)), share(9, JobShare::Node)]);
     assert_eq!(world.follower.jobs().count(), 3);

@@ -97,7 +97,7 @@ async fn an_agent_does_not_start_with_secrets_that_others_may_read() {
 /// Reads until the other side closes; `None`: it does not in time.
 async fn read_to_end(stream: &mut TcpStream) -> Option<String> {
     let mut read = Vec::new();
-    // Of a connection that is closed by an error, what came before it counts.
+    // If a connection is closed by an error, what came before the error counts.
     let _ = timeout(SOON, stream.read_to_end(&mut read)).await.ok()?;
     Some(String::from_utf8_lossy(&read).into_owned())
 }

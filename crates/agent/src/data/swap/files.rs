@@ -187,7 +187,7 @@ impl StateLock {
     /// Makes a file to write the state to. Blocks.
     pub fn part(&self, options: &SwapOptions) -> Result<StateWriter, String> {
         let (path, saved) = (self.path(PART), self.path(STATE));
-        // Left by a worker or agent that was killed here. No other process writes to a file of this name.
+        // A worker or agent that was killed here may have left a file. No other process writes to a file of this name.
         let _ = fs::remove_file(&path);
         let mut file = private().create_new(true).open(&path).map_err(failed("make", &path))?;
         file.seek(SeekFrom::Start(HEAD_BYTES as u64))

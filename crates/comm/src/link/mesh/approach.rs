@@ -158,7 +158,7 @@ mod tests {
         ];
         assert_eq!(plan(0, Some(false), 1, Some(false)), all);
         assert_eq!(plan(1, Some(false), 0, Some(true)), all);
-        // Behind one NAT only: this member calls, or is called.
+        // If only one of the two is behind a NAT, this member calls or is called.
         assert_eq!(plan(1, Some(false), 0, None)[0], (Approach::Direct, at_once));
         assert_eq!(plan(1, None, 0, Some(false))[1], (Approach::Mapped, CALL_BACK_DELAY));
     }

@@ -37,7 +37,7 @@ pub(crate) fn open(name: &str, provider: Option<&str>, local: IpAddr, size: Rank
 pub(crate) fn digest(provider: &str) -> u32 {
     let hash = blake3::hash(format!("ofi:{provider}").as_bytes());
     let [a, b, c, d, ..] = *hash.as_bytes();
-    // Not zero, which stands for no other link.
+    // The digest is never zero, because zero means that there is no other link.
     u32::from_le_bytes([a, b, c, d]) | 1
 }
 

@@ -76,7 +76,7 @@ impl Protocol {
                 let into = running.piece(into);
                 self.fetch(from, name, into, key);
             }
-            // Refused before.
+            // Such steps were refused when the collective began.
             Step::Copy { .. } | Step::Reduce { .. } => running.outstanding -= 1,
         }
     }

@@ -118,7 +118,8 @@ fn objects_that_are_freed_by_recursion_are_not_deep_in_each_other() {
         checked(&chain(1000, |before| [b"]", before, b"a\x85R"].concat()), frail),
         Ok(())
     );
-    // From the outermost to the innermost: each is in another one when it gets its own.
+    // Objects are put into each other from the outermost to the innermost: each is in another one already when it gets
+    // its own part.
     let mut late = Vec::new();
     for _ in 0..1000 {
         late.extend(with_name(b")R\x940"));
