@@ -78,7 +78,7 @@ impl Objections {
         }
     }
 
-    /// Sums up all objections as one rejection. If all agents give the same rejection, it is this one.
+    /// Sums up all objections as one rejection. If all agents give the same rejection, returns that rejection.
     pub fn sum(&self) -> Rejection {
         match &self.0[..] {
             [(_, Some(refusal))] => refusal.clone(),
