@@ -20,8 +20,8 @@
 //! The core that it left is not idle, because those others are on it. Load that changes may move a worker again, but not
 //! within [`REST`]: a move takes some 50 us of a worker's time, and so costs it a 40,000th at most.
 //!
-//! Where the kernel measures, a worker cannot lie (see `fairness`). It can only claim that it was refused, and is then
-//! moved to an idle core, or not moved.
+//! The kernel measures use of a core, so a worker cannot lie about that (see `fairness`). A worker can only claim that
+//! it was refused. That claim at most moves it to an idle core.
 
 use super::fairness::WorkerSample;
 use hotlease_wire::ids::LeaseId;
@@ -166,7 +166,7 @@ impl Balance {
                 may_go && load.was_refused && others * BUSY_PART >= self.passed
             };
             let mut leaving: Vec<_> = loads.iter().filter(wants_to_leave).collect();
-            // The worker that had the core least loses least by a pause.
+            // A move pauses its worker: the worker that used the core least loses least by it.
             leaving.sort_by_key(|(worker, load)| (load.used, *worker));
             let chosen = leaving
                 .into_iter()

@@ -36,7 +36,7 @@ pub enum OfferedCores {
     All,
     /// These cores, each of which the agent may use; an empty set: standby.
     These(BTreeSet<u32>),
-    /// This many: if there are fewer than now, free cores are withdrawn first, then those of the youngest leases.
+    /// This many: if that is fewer than now, free cores are withdrawn first, then those of the youngest leases.
     Count(u32),
 }
 

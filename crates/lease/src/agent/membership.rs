@@ -22,7 +22,7 @@ use std::time::Duration;
 pub const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Shortest pause that a manager may ask for.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
-/// Longest pause that a manager may ask for; with a longer one its own suspicion would be the rule.
+/// Longest pause that a manager may ask for: after a longer silence the manager takes an agent for gone.
 pub const HEARTBEAT_MAX: Duration = Duration::from_secs(10);
 /// Longest pause between reports of active leases: their usage of that time is lost if the node's disk is lost.
 pub const TOTALS_EVERY_MAX: Duration = Duration::from_secs(120);
@@ -137,7 +137,7 @@ pub struct Membership {
     heartbeat: Duration,
     backoff: Duration,
     ledger: Option<u64>,
-    /// Time from which the next report is whole; zero: the first report that the manager hears is.
+    /// Time from which the next report is whole; zero: reports are whole until the manager has accepted one.
     next_whole: Duration,
     /// Time at which the report under way was made, if it is whole.
     whole: Option<Duration>,

@@ -190,7 +190,7 @@ fn one_worker_leaves_a_core_in_a_period_and_one_comes_to_a_core() {
 fn workers_of_one_lease_are_not_put_together() {
     let mut node = Node::new(2, vec![worker(1, 0, true), worker(1, 1, false), worker(2, 0, true)]);
     assert_eq!(node.looks(2 * LOOKS_PER_PERIOD), [CoreMove { worker: 2, core: 1 }]);
-    // Where they are together anyway, they are spread.
+    // A lease whose workers share a core already is spread.
     let mut node = Node::new(2, vec![worker(1, 0, true), worker(1, 0, true)]);
     assert_eq!(node.looks(2 * LOOKS_PER_PERIOD).len(), 1);
 }

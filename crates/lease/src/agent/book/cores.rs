@@ -112,8 +112,8 @@ impl Cores {
     /// Takes places for workers; the slots of a worker take turns on one core. Returns `None` and changes nothing if
     /// the workers do not fit.
     ///
-    /// Each worker gets a core with the fewest places taken, and a free core has none: no calls queue on one core
-    /// while another is idle. The price is that exclusive leases find fewer free cores.
+    /// Each worker gets a core with the fewest places taken. A free core has no place taken, so it comes first, and no
+    /// calls queue on one core while another is idle. The price is that exclusive leases find fewer free cores.
     pub(super) fn take_places(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
         let asked = workers.checked_mul(slots)?;
         if slots > self.places_per_core || asked > self.free_places() {

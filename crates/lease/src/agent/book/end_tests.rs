@@ -7,7 +7,7 @@ use super::*;
 fn no_lease_outlasts_the_time_of_its_node() {
     let mut book = LeaseBook::new(0..3, 0).with_end(Some(8 * SECOND));
     let first = granted(&mut book, 1, request(1, 1), Duration::ZERO);
-    // The second one's time to live would last until 11.
+    // Alone, the time to live of lease 2 would last until 11.
     assert_eq!(book.step(BookEvent::Renew { lease: id(1) }, 4 * SECOND).refusal, None);
     granted(&mut book, 2, request(1, 1), 6 * SECOND);
     assert_eq!(book.lease(id(2)).expect("there").time_left(6 * SECOND), 2 * SECOND);
@@ -27,7 +27,7 @@ fn no_lease_outlasts_the_time_of_its_node() {
         }
     }
     assert_eq!(book.next_expiry(), Some(8 * SECOND));
-    // The drain before the end says why.
+    // The node is drained because its own time ends, and its refusals say so.
     assert_eq!(
         book.step(BookEvent::Drain { until: 8 * SECOND }, 7 * SECOND).refusal,
         None

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
     usable: u32,
-    /// GPUs that the operator offers; those that batch jobs have are not in effect.
+    /// GPUs that the operator offers. The offer in effect lacks those that batch jobs have.
     of_operator: BTreeSet<u32>,
     of_jobs: BTreeSet<u32>,
     held: BTreeSet<u32>,

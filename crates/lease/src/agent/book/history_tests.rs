@@ -103,7 +103,7 @@ fn check_invariants(book: &LeaseBook, now: Duration) {
             assert!(lease.ends_at() > now, "{} outlives its expiry", lease.id);
         }
     }
-    // A lease may still be ending on what a batch job has.
+    // A batch job may have cores on which a lease is still ending: these are not offered.
     let offered = held.iter().filter(|core| book.cores.offered_set().contains(core));
     assert_eq!(
         offered.count() as u32 + book.free_cores(),

@@ -112,7 +112,7 @@ fn memory_of_a_job_costs_the_youngest_leases_also_those_with_their_share() {
         ..request(1, 1)
     };
     granted(&mut book, 1, asks, Duration::ZERO);
-    // Each has a hundred: a quarter of the node.
+    // Leases 2 and 3 have a hundred each: a quarter of the node.
     granted(&mut book, 2, request(1, 1), SECOND);
     granted(&mut book, 3, request(1, 1), 2 * SECOND);
     let step = book.step(begin(JOB, part([3], [], 50)), 3 * SECOND);
@@ -138,13 +138,14 @@ fn leases_that_ask_for_no_memory_take_none_of_a_job_s() {
     };
     assert_eq!(refusal, Some(full));
     assert!(book.has_room_for(JOB), "the leases have 166 of 200");
-    // A lease that is ending holds its memory until its worker is gone, and another does not take what it leaves.
+    // An ending lease holds its memory until its worker is gone: no other lease gets that memory before.
     let step = book.step(begin(JOB, part([0, 3], [], 250)), SECOND);
     assert_eq!(killed(&step), [(id(1), EndReason::BatchJob(JOB))]);
     assert!(book.step(grant(3, request(1, 1)), SECOND).refusal.is_some());
     let _ = book.step(gone(id(1), 0, first), SECOND);
     assert!(book.has_room_for(JOB), "66 are held of 150");
-    // Jobs may have all memory and not all cores: no memory is no share, and would be no limit.
+    // A job may have all memory and leave cores. A lease without a memory request is then refused: its share would be
+    // 0, and 0 means no limit.
     let _ = book.step(begin(JOB, part([3], [], 400)), SECOND);
     assert!(matches!(
         book.step(grant(4, request(1, 1)), SECOND).refusal,
@@ -167,7 +168,8 @@ fn a_job_with_all_memory_has_the_node_although_it_leaves_cores() {
     );
     let _ = book.step(gone(id(1), 0, epoch), SECOND);
     assert!(book.has_room_for(JOB));
-    // Workers without a limit of their memory would be granted where none is known to be left.
+    // Then a second job takes the rest of the memory. If the node still offered cores, it would grant workers without a
+    // memory limit.
     let step = book.step(begin(JOB, part([3], [], 200)), SECOND);
     assert_eq!((step.refusal, book.free_cores()), (None, 3));
     let _ = book.step(begin(JobId(18), part([2], [], 200)), SECOND);

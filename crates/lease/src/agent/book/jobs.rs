@@ -34,7 +34,7 @@ impl BatchJobs {
         self.0.values().any(|share| *share == JobShare::Node)
     }
 
-    /// All that jobs may use which do not have the whole node.
+    /// Sum of the parts that jobs may use; a job that may use the whole node adds nothing.
     pub(super) fn sum(&self) -> Parts {
         let mut sum = Parts::default();
         for share in self.0.values() {
@@ -85,7 +85,8 @@ impl LeaseBook {
         self.jobs.iter()
     }
 
-    /// Whether jobs may use all of the node: one does, or they have all memory, without which no worker runs.
+    /// Whether jobs may use all of the node: a job has the whole node, or jobs have all memory, without which no worker
+    /// runs.
     pub(super) fn jobs_have_all(&self) -> bool {
         let memory_bytes = self.offer.memory_bytes;
         self.jobs.have_all() || (memory_bytes > 0 && self.jobs.sum().memory_bytes >= memory_bytes)
@@ -134,7 +135,7 @@ impl LeaseBook {
         }
     }
 
-    /// Marks leases that hold what jobs may use as over. Of memory it is the youngest leases' that jobs get.
+    /// Marks leases that hold what jobs may use: they end now. If jobs need memory, the youngest leases give theirs up.
     pub(super) fn make_room_for_jobs(&mut self) {
         let over = |lease: &mut CoreLease, job| {
             lease.leaving = Some(Duration::ZERO);

@@ -33,8 +33,8 @@ impl LeaseBook {
         leases.fold(self.memory_bytes, |left, lease| left.saturating_sub(held(lease)))
     }
 
-    /// Whether batch jobs were given some of the node's memory. Then all leases together hold no more than is left,
-    /// shares included: they would use memory of the jobs, not only each other's.
+    /// Whether batch jobs were given some of the node's memory. Then all leases together, including leases that have
+    /// only a share, may hold no more than the jobs leave: beyond that they would use the jobs' memory.
     fn is_memory_of_jobs(&self) -> bool {
         self.offer.memory_bytes > 0 && self.jobs.largest().is_some()
     }

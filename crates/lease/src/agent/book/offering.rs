@@ -14,7 +14,7 @@ pub(super) struct Offer {
     pub(super) memory_bytes: u64,
     /// Numbers of the GPUs.
     pub(super) gpus: BTreeSet<u32>,
-    /// Time at which leases that hold more than this offer end.
+    /// Time at which leases end if they hold more than this offer.
     pub(super) until: Duration,
 }
 
@@ -86,7 +86,7 @@ impl LeaseBook {
     }
 
     /// Offers what the operator offers, less what batch jobs may use. Marks leases that hold more than that as leaving:
-    /// what a job may use, they lose at once, the rest when the operator's offer says.
+    /// at once if a job may use it, else at the time that the operator's offer names.
     pub(super) fn put_into_effect(&mut self) {
         let of_jobs = self.jobs.sum();
         let (cores, gpus, memory_bytes) = match self.jobs_have_all() {
