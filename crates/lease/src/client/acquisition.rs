@@ -1,10 +1,10 @@
 //! Acquisition of a lease: which party a client asks, how long it waits, and when it gives up.
 //!
-//! *Managed*: the client asks the manager, which asks the agents. *Direct*: the client asks the agents themselves,
-//! in a random order of its own, so that clients which begin at the same moment do not all queue at the same agent.
-//! An agent that has announced to be full is left out. Once all have refused, both ways wait. The pause doubles
-//! each time, and is drawn between its half and its whole, so that clients which were refused together do not come
-//! back together. The last round is at the end of the patience, however long the pause before it would have been.
+//! *Managed*: the client asks the manager, which asks the agents. *Direct*: the client asks the agents themselves, in a
+//! random order of its own, so that clients which begin at the same moment do not all queue at the same agent. An agent
+//! that has announced that it is full is left out. Once the manager, or every agent, has refused, the client pauses.
+//! The pause doubles each time, and is drawn at random between half of that and all of it, so that clients which were
+//! refused together do not come back together. The last pause ends with the patience, and the last round follows.
 //!
 //! *Refusals that do not pass.* Waiting helps only against what may change by itself ([`Rejection::may_pass`]). An
 //! agent that refuses for any other reason is not asked again, and the next one is asked at once. Once no agent is
@@ -26,7 +26,7 @@ use std::time::Duration;
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause after all have refused.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Time for which further agents are tried after others could not serve the lease, even if the patience is shorter.
+/// Time for which further agents are tried after some could not serve the lease; or the patience, if that is longer.
 const TRIED_FOR: Duration = Duration::from_secs(5);
 
 /// The party that the client asks for a lease.
@@ -47,11 +47,11 @@ pub struct Patience(pub Duration);
 pub enum AcquisitionEvent {
     /// Time passed.
     Tick,
-    /// There is a lease. Exactly one of this and `Refused` follows each question.
+    /// There is a lease. Each question is followed by exactly one of `Granted`, `Refused` and `RefusedAt`.
     Granted,
     /// There is no lease, or no answer in time. If the manager was asked, the refusal is the manager's.
     Refused(Rejection),
-    /// An agent refuses: it was asked, or had granted a lease that could not be used.
+    /// An agent refuses: the one that was asked, or one that granted a lease which then could not be used.
     RefusedAt {
         /// The agent.
         agent: AgentId,
@@ -99,11 +99,11 @@ pub struct Acquisition {
     state: AcquisitionState,
     /// Agents that are still to be asked in this round.
     round: VecDeque<AgentId>,
-    /// Agents that have announced to be full.
+    /// Agents that have announced that they are full.
     full: BTreeSet<AgentId>,
     /// Agents that are not asked again.
     without: BTreeSet<AgentId>,
-    /// Why these agents are not asked again.
+    /// Reasons of the agents in `without`.
     objections: Objections,
     /// Longest pause before the next round.
     pause: Duration,
@@ -176,7 +176,7 @@ impl Acquisition {
                 self.last = Some(refusal);
                 self.ask_next(now)
             }
-            // The manager's refusal is for all agents except those that have refused themselves.
+            // The manager refuses for all agents. Those that have refused before keep their own reasons.
             (AcquisitionEvent::Refused(refusal), AcquisitionState::Asking) => {
                 self.objections.add("the other agents", refusal);
                 self.give_up(self.objections.sum())
@@ -243,7 +243,7 @@ impl Acquisition {
 
     fn wait(&mut self, now: Duration) -> Option<AcquisitionAction> {
         if now >= self.give_up {
-            // The other agents' lasting reasons do not matter to a client that may be served later.
+            // Agents that never serve the lease do not matter: a full one may serve a client with more patience.
             let last = self.last.take().unwrap_or_else(|| match self.objections.is_empty() {
                 true => Rejection::NoAgent,
                 false => Rejection::Unavailable {
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Checks that a client with this patience asks for the last time when it is over.
+    /// Checks that a client asks for the last time when this patience ends.
     fn uses_up(patience: Duration) {
         let mut acquisition = Acquisition::new(GrantSource::Managed, Patience(patience), 5, Duration::ZERO);
         let mut now = Duration::ZERO;

@@ -1,9 +1,9 @@
 //! Renewal of a lease, and detection of its loss.
 //!
-//! The agent counts the time to live from when it receives a renewal, which is after the client sent it. So a
-//! client that counts from the sending never believes in its lease for longer than the agent does, as far as their
-//! clocks run equally fast. [`FENCED_AFTER`] is added for the other direction: an agent that is silent for a moment
-//! loses no client. After that the lease is lost, even if the agent says otherwise later: the client has resolved its
+//! The agent counts the time to live from when it receives a renewal, which is after the client sent it. So a client
+//! that counts from the sending never believes in its lease for longer than the agent does, as far as their clocks run
+//! equally fast. [`FENCED_AFTER`] is added so that a client does not lose its lease to an agent that is silent for a
+//! moment. After that the lease is lost, even if the agent says otherwise later: the client has resolved its
 //! invocations and may have moved on.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 pub enum RenewalEvent {
     /// Time passed.
     Tick,
-    /// The agent renewed the lease. Exactly one of this and `NotRenewed` follows each question.
+    /// The agent renewed the lease. Exactly one of `Renewed` and `NotRenewed` follows each question.
     Renewed {
         /// The new time to live.
         ttl: Duration,
@@ -28,8 +28,8 @@ pub enum RenewalEvent {
     /// Like `Tick` or `NotRenewed`, but a request that may take long at the agent is pending. An agent that works on
     /// one request after the other renews the lease itself once each period.
     Pending {
-        /// Time for which the oldest such request has been pending. If that is less than a period, the agent may not
-        /// have renewed the lease because of it.
+        /// Time for which the oldest such request has been pending. If that is less than a period, the agent has
+        /// perhaps not renewed the lease on account of the request yet.
         oldest: Duration,
     },
 }
