@@ -67,8 +67,8 @@ impl Account {
         u64::try_from(limit).unwrap_or(TOTAL_MAX).min(TOTAL_MAX)
     }
 
-    /// Totals that the ledger keeps when `reported` arrives and it has `known`, and whether more was reported than
-    /// the account allows. No counter ever falls; polling and computing share the slots' time.
+    /// Totals that the ledger keeps when `reported` arrives and the ledger has `known`; and whether more was reported
+    /// than the account allows. No counter ever falls; polling and computing share the slots' time.
     pub fn merge(&self, known: UsageTotals, reported: UsageTotals, now_ms: u64) -> (UsageTotals, bool) {
         let limit = self.busy_limit_ns(now_ms);
         let wanted = larger(known, reported);

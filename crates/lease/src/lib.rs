@@ -1,7 +1,7 @@
 //! L0: the pure state machines of hotlease. They have no clocks and no I/O: time is an argument, and the actions to
 //! carry out are returned as values, so the daemons and a simulator run the same code.
 //!
-//! - [`LeaseRequest`] — what a lease is asked to be; every party passes this form on.
+//! - [`LeaseRequest`] — a request for a lease, in the form that all parties pass on.
 //! - [`agent`] — the only writer of a node's cores ([`agent::LeaseBook`]), its membership of a manager
 //!   ([`agent::Membership`]), and the totals that no ledger has acknowledged ([`agent::OwedTotals`]).
 //! - [`manager`] — the registered agents, the choice of agents for a request, and the point at which each change

@@ -41,7 +41,7 @@ impl LeaseBounds {
         }
     }
 
-    /// Why no node can hold these bounds, if so.
+    /// Describes the first bound that is out of range; `None`: all are valid.
     pub fn fault(&self) -> Option<String> {
         let fault = |name, bound: Option<Duration>, most| {
             let bound = bound.filter(|bound| !(TTL_MIN..=most).contains(bound))?;

@@ -79,7 +79,7 @@ pub struct FunctionUse {
 }
 
 impl FunctionUse {
-    /// Saturating sum, as of [`sum`](super::sum).
+    /// Saturating sum, like [`sum`](super::sum).
     pub fn plus(self, other: Self) -> Self {
         let add = |one: u64, other: u64| one.saturating_add(other).min(TOTAL_MAX);
         Self {

@@ -88,7 +88,7 @@ enum Continuation {
     Vouched {
         request: RequestId,
         noted: reports::LeaseChange,
-        /// Its entry in `Cluster::unseen`.
+        /// The vouched lease's entry in `Cluster::unseen`.
         unseen: (String, LeaseId),
     },
     /// No party waits for the write.

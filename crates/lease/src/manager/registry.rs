@@ -159,10 +159,10 @@ impl AgentEntry {
     }
 }
 
-/// Largest number of agents that are proposed although they seem to lack free cores: a full site learns so after a few
-/// questions.
+/// Largest number of agents that are proposed although they seem to lack free cores. If the whole site is full, the
+/// manager finds that out after this many questions.
 const LACKING_MAX: usize = 16;
-/// Largest number of agents that are proposed besides those.
+/// Largest number of agents that are proposed because they seem to have free cores.
 const CANDIDATES_MAX: usize = 64;
 
 /// All agents that registered with a manager. No request looks at all of them.

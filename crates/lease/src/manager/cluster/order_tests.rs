@@ -382,7 +382,7 @@ fn a_node_that_was_away_does_the_latest_order_that_it_can_also_after_a_restart_o
     };
     assert_eq!(writes, [put], "the states before are not needed any more");
 
-    // A drain holds whichever offer the node rejects.
+    // A drain stays in force, whichever offer the node rejects.
     let drained = written.after(drain, 1000);
     let states = drained.earlier.iter().chain([&drained.state]);
     assert!(states.clone().count() == 4 && states.clone().all(|state| state.drained_by_ms.is_some()));
@@ -405,7 +405,7 @@ fn offers_for_a_node_that_is_away_are_bounded_and_the_same_offer_counts_once() {
     let _ = ordered(&mut cluster, 3, NodeOrder::Remove, 1000);
 }
 
-/// A run of the agent that has less than an earlier one rejects what that one did.
+/// A run of the agent that has fewer resources than an earlier run rejects an order that the earlier one carried out.
 #[test]
 fn a_run_of_the_agent_that_rejects_the_wish_is_not_reminded_of_it_and_the_next_run_is_told_it() {
     let wish = NodeWish {

@@ -345,13 +345,14 @@ impl Cluster {
         }
     }
 
-    /// Wants the state before an order that the node has rejected, and will never carry out. The order's caller is told
-    /// once that is durable.
+    /// Goes back to the state before an order that the node has rejected, and will never carry out. The order's caller
+    /// is told once that is durable.
     fn give_up_order(&mut self, ordering: PendingOrder, why: Rejection, actions: &mut Vec<ClusterAction>) {
         let (agent, number) = (ordering.agent, ordering.number);
         let mut writes = Vec::new();
         let mut fallback = None;
-        // Before the wish: the order must not be answered as if it was carried out.
+        // The order's token is forgotten before the wish changes: otherwise a repetition of the order could be answered
+        // as if it was carried out.
         if self.known_orders.forget(agent, number) {
             writes.push(StateWrite::ForgetOrder { agent, number });
         }
@@ -386,7 +387,8 @@ impl Cluster {
                     let order = None;
                     writes.push(StateWrite::PutWish { agent, wish, order });
                 }
-                // The wish stands for another run of the agent.
+                // No earlier state is left, because another run of the agent has carried out the wish: the wish stays,
+                // for that run.
                 None => {}
             }
         }

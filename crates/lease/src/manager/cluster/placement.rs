@@ -7,12 +7,12 @@
 //! is one request with one answer: nothing is written down or answered before the last part is granted. If there
 //! are too few parts, or one of them cannot be written down, all are given back.
 //!
-//! A part is held only if the request can be served. So where one agent alone has not enough room, each agent is
-//! first asked for more than it can grant: its refusal says for how many workers it has room, and it holds nothing
-//! meanwhile. Parts are requested once the agents together have room enough.
+//! A part is held only if the request can be served. If no agent alone has room enough, the manager first finds out how
+//! much room each agent has: it asks the agent for more than the agent can grant, and the refusal names the number of
+//! workers that fit. Nothing is held meanwhile. Parts are requested once the agents together have room enough.
 //!
-//! An agent without room tells the holders of idle leases that room is wanted. So no agent is asked for a request that all
-//! of them together could not serve if they were free.
+//! An agent without room tells the holders of idle leases that room is wanted. So if all agents together could not
+//! serve a request even without any leases, none of them is asked.
 
 use super::orders::WishRecord;
 use super::rejections::Rejections;
@@ -183,7 +183,8 @@ impl Cluster {
                         Some((next.agent, next.workers))
                     }
                     _ => {
-                        // More than it offers, or enough for the whole request.
+                        // Asks for more workers than the agent offers, so that its refusal names its room; or for the
+                        // least number that the request accepts, if the agent offers that many.
                         let next = share(&|agent: &AgentId| serves(agent) && !asked.contains_key(agent))?;
                         Some((next.agent, least.min(next.offered + 1)))
                     }
@@ -195,7 +196,7 @@ impl Cluster {
             return self.settle(request, actions);
         };
         placement.asks += 1;
-        // An agent is asked at most twice: without room it gets no further share.
+        // An agent that is asked again counts as one without room, and gets no third question.
         let room = placement.asked.contains_key(&agent).then_some(0);
         placement.asked.insert(agent, room);
         let ask = self.ask(Question::Grant {
@@ -251,8 +252,8 @@ impl Cluster {
             return;
         };
         // A grant of an earlier run of the agent is void, because the leases of a run end with it. A grant of a run
-        // that has not registered is given back: the manager cannot tell whether that run is the present one, and a
-        // late message of the registered run would end the other's leases.
+        // that has not registered is given back. The manager cannot tell whether that run is the present one. Even if
+        // it is, a late message of the registered run would end the leases of the granting run.
         let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
         let is_over = self.is_replaced(agent, granted.boot);
         if is_over || registered != Some(granted.boot) {

@@ -246,7 +246,7 @@ fn vouched(cluster: &mut Cluster, lease: LeaseId, note: LeaseNote) -> Result<(),
 #[test]
 fn a_tenant_that_announces_leases_never_granted_takes_no_room_from_others() {
     let mut cluster = registered();
-    // An epoch that no report reaches, so that none says that such a lease is over.
+    // No report reaches this epoch, so no report can show that such a lease is over.
     let of = |tenant: &str| LeaseNote {
         tenant: tenant.into(),
         epoch: Epoch(u32::MAX),

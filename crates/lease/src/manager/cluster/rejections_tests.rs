@@ -130,7 +130,7 @@ fn a_spread_request_is_over_when_those_that_would_serve_it_offer_too_little() {
         let (_, told) = refused(&actions);
         assert_eq!(told.may_pass(), may_pass, "{workers} workers: {told}");
     }
-    // Nothing is granted before that is known.
+    // No part is granted before it is known whether the request can be served.
     let mut cluster = cluster(&[2, 2]);
     let (ask, ..) = asked(&acquire(&mut cluster, several(3), &[]));
     let (ask, ..) = asked(&cluster.step(full(ask, 2), Duration::ZERO));

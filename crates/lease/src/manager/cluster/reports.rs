@@ -15,7 +15,7 @@ pub(super) struct ActiveLease {
     pub amount: Amount,
 }
 
-/// Change of the active leases in the durable state that a commit makes.
+/// Leases of one agent that a commit makes active in the durable state, and leases that it ends.
 #[derive(Debug)]
 pub(super) struct LeaseChange {
     pub agent: AgentId,
@@ -98,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// Leases that the report would name if they were active.
+    /// Leases granted before a whole report was written that the report does not name: they are over.
     fn missing(&self, report: &AgentReport) -> Vec<LeaseId> {
         let Some(noted) = self
             .noted
@@ -137,7 +137,7 @@ impl Cluster {
         }
     }
 
-    /// Notes that a report of its agent names these leases.
+    /// Notes that the agent of these leases has reported them as active.
     pub(super) fn see(&mut self, change: &LeaseChange) {
         let is_present = |noted: &super::AgentLeases| noted.boot == change.boot;
         if self.noted.get(&change.agent).is_some_and(is_present) {

@@ -43,7 +43,7 @@ impl Registry {
         let fitting = |state| rooms.range(from(state, need)..=most(state));
         let some = |state| rooms.range(from(state, one)..from(state, need)).rev();
         let full = |state| rooms.range(from(state, 0)..from(state, one)).rev();
-        // Agents that were asked before may be passed over, so that many more are considered.
+        // Agents that were asked before may be passed over, so as many more are considered.
         let looked_at = CANDIDATES_MAX + asked.len();
         let share = |room: &CandidateKey, hoped: bool| {
             let record = &self.agents.get(&room.3).filter(|_| serves(&room.3))?.record;
@@ -56,7 +56,7 @@ impl Registry {
             let room = match asked.get(&record.id) {
                 None if hoped => offered,
                 None => free,
-                // Newer than the record, which does not have what was released since the agent's last report.
+                // The agent's own answer is newer than its record, which lacks what was released since its last report.
                 Some(Some(room)) => *room,
                 Some(None) => 0,
             };
