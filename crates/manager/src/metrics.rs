@@ -15,7 +15,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use std::fmt;
 use std::time::Duration;
 
-/// Buckets from 50 us, as no grant with a durable ledger is faster, to 12.8 s, as no caller waits longer.
+/// Buckets from 50 us (no grant with a durable ledger is faster) to 12.8 s (no caller waits longer).
 const SECONDS: [f64; 17] = [
     0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2, 0.1, 0.2, 0.8,
     3.2, 6.4, 12.8,
@@ -137,7 +137,8 @@ impl Metrics {
         self.heartbeats.inc();
     }
 
-    /// Sets the numbers of agents and cores. `agents`: each agent, how it is heard, and for how long it has been silent.
+    /// Sets the numbers of agents and cores. `agents`: each agent, its state, and the time for which it has been
+    /// silent.
     pub(crate) fn set_agents(&self, agents: &[(AgentProfile, AgentState, Duration)]) {
         let (mut counts, mut offered, mut free) = ([0; 3], 0, 0);
         for (record, heard, _) in agents {

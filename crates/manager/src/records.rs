@@ -255,7 +255,8 @@ pub(crate) fn functions(told: Vec<FunctionUsage>) -> Result<FunctionTotals, Reje
     told.into_iter().map(function).collect()
 }
 
-/// Record and ledger row of a lease, as its agent reports it. `at_ms`: Unix time that stands for the grant.
+/// Record and ledger row of a lease, as its agent reports it. `at_ms`: Unix time that is recorded as the time of the
+/// grant.
 pub(crate) fn lease_record(
     agent: AgentId,
     boot: BootId,

@@ -125,7 +125,8 @@ pub(crate) async fn put_tenant(
 ) -> Result<Tenant, Rejection> {
     let tenant = record(tenant.ok_or_else(|| bad_request("the tenant is missing"))?)?;
     let (put, name) = (tenant.clone(), tenant.name.clone());
-    // Members that the tenant has already may be subjects of an issuer that the site has no more.
+    // Only new members are checked: a member that the tenant has already may be the subject of an issuer that the site
+    // no longer has.
     let known = state.directory.tenant(&name).map(|known| known.members);
     let known = known.unwrap_or_default();
     let mut new = tenant.members.iter().filter(|member| !known.contains(member));

@@ -1,5 +1,5 @@
-//! Requests of agents for the one from which they are to read an environment; [`crate::state::image_trees`] holds
-//! the trees.
+//! Requests of agents for an environment: each is told which other agent it is to read the environment from.
+//! [`crate::state::image_trees`] holds the trees.
 
 use crate::agents::membership::check_owner;
 use crate::records::bad_request;

@@ -1,7 +1,7 @@
 //! Listings: collected from the agents at the time of the request, and merged.
 //!
-//! An agent that does not answer in time, or is silent already, is left out. It and its leases are still listed as it
-//! last reported them.
+//! An agent that does not answer in time is not waited for, and a silent one is not asked. It and its leases are listed
+//! as it last reported them.
 
 use crate::records::{CORES_MAX, agent_info, lease_info};
 use crate::state::ManagerState;
@@ -40,7 +40,7 @@ pub(crate) async fn agents(state: &Arc<ManagerState>) -> AgentList {
     }
 }
 
-/// Agents to ask for a listing that their last reports answer as well: all that serve, or none on a large site.
+/// Agents to ask for a listing for which their last reports would do, too: all that serve, or none on a large site.
 fn agents_of_small_site(state: &Arc<ManagerState>) -> Vec<AgentProfile> {
     let agents = Some(state.serving_agents());
     agents

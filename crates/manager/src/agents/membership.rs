@@ -1,4 +1,4 @@
-//! Registration, reports and departure of agents: messages are checked here, and decided by the machine.
+//! Registration, reports and departure of agents: messages are checked here, and the state machine decides.
 //!
 //! A heartbeat carries leases with their cumulative usage. It is acknowledged only after the usage is in the ledger,
 //! so an agent that got no answer sends the same totals again.
@@ -128,8 +128,8 @@ fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {
     }
 }
 
-/// Merges totals that only the agent's journal knew into the ledger. The reply acknowledges them: the agent forgets
-/// them.
+/// Merges into the ledger totals of which only the agent's journal knew. The reply acknowledges the totals, and the
+/// agent forgets them.
 pub(crate) async fn report_past(
     state: &ManagerState,
     request: PastUsageRequest,

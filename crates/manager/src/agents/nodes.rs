@@ -1,4 +1,4 @@
-//! Orders of operators for nodes: checked here, and decided by the machine.
+//! Orders of operators for nodes: checked here, and decided by the state machine.
 
 use crate::agents::listing;
 use crate::records::{CORES_MAX, bad_request};

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-/// Oldest age of the copy: a change by another manager takes effect within this time.
+/// Greatest age of the copy: a change by another manager takes effect within this time.
 pub(crate) const REFRESH: Duration = Duration::from_secs(2);
 /// Shortest interval between two notes of a key's use.
 const NOTE_USE_MS: u64 = 60_000;

@@ -1,6 +1,6 @@
 //! JSON web tokens of issuers that the site trusts: an identity provider of the organisation, or the site's own.
 //!
-//! Accepted are RS256, ES256 and EdDSA, as far as the site's file allows them. The keys are in a file that is read
+//! RS256, ES256 and EdDSA are accepted, as far as the site's file allows them. The keys are in a file that is read
 //! again when it changes. A subject belongs to its issuer: the same subject of another issuer is another member. An
 //! issuer names members only of the tenants that the file allows it. Issuer, audience, subject and expiry must be
 //! present and valid; clocks may differ by 30 s. A file with a shared secret among its keys is refused, so that no
@@ -105,7 +105,7 @@ struct IssuerKeys {
 
 struct Issuer {
     config: IssuerFile,
-    /// Whether the site has no other.
+    /// Whether the site has no other issuer.
     is_only: bool,
     keys: Mutex<IssuerKeys>,
 }
@@ -188,8 +188,8 @@ impl Issuers {
             iss: String,
         }
         let bad = || not_authenticated("the token is not one that this site takes");
-        // Only to find the issuer whose keys the token must be checked with; nothing else in it is believed before
-        // that.
+        // Reads the unchecked token only to find the issuer whose keys must check it; nothing else in it is believed
+        // before that check.
         let named: Named = jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(|_| bad())?;
         let issuer = self.0.iter().find(|issuer| issuer.config.issuer == named.iss);
         issuer.ok_or_else(bad)?.check(token)

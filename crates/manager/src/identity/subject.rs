@@ -49,7 +49,7 @@ impl Subject {
         }
     }
 
-    /// Names among a tenant's members, the first that is listed counts.
+    /// Names that a tenant may list for this subject. If several are listed, the first of these counts.
     pub fn members(&self) -> Vec<String> {
         match self {
             Self::Claimed { issuer, subject, .. } => {
@@ -60,7 +60,8 @@ impl Subject {
         }
     }
 
-    /// Name without the issuer: only of the site's only issuer, and only if it is not read as one with an issuer.
+    /// Name without the issuer. Only a subject of the site's only issuer has one, and only if the subject contains no
+    /// [`ISSUER_END`], so that the name cannot be read as one with an issuer.
     fn bare(&self) -> Option<String> {
         match self {
             Self::Claimed {
@@ -72,7 +73,8 @@ impl Subject {
         }
     }
 
-    /// Name without an issuer under which several issuers could have this subject, if it is one of such a site.
+    /// Name without the issuer at a site with several issuers, where the name does not say which of them is meant;
+    /// `None`: the name of this subject is never ambiguous.
     pub fn ambiguous(&self) -> Option<String> {
         match self {
             Self::Claimed {
@@ -84,10 +86,10 @@ impl Subject {
         }
     }
 
-    /// Tenant of the subject if it is listed as a member of none.
+    /// Tenant of the subject if no tenant lists it as a member.
     pub fn tenant(&self) -> String {
         match self {
-            // A tenant may be named like a user, and then is that user's tenant.
+            // If operators have added a tenant of this name, it is the tenant of this user.
             Self::Local { uid } | Self::Munge { uid } => format!("uid:{uid}"),
             Self::Certified { tenant } | Self::Claimed { tenant, .. } => tenant.clone(),
         }

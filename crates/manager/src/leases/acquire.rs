@@ -1,4 +1,4 @@
-//! Requests to get and to end leases: checked here, decided by the machine.
+//! Requests to get and to end leases: checked here, and decided by the state machine.
 
 use crate::records::{bad_request, lease_note, usage};
 use crate::state::ManagerState;
@@ -55,7 +55,7 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Longest time before its message for which a client may say that it held a lease; it pays for that time.
+/// A client that announces a lease says how long it has held it, and pays for that time: at most this long.
 const HELD_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Opens the account of a lease that an agent granted directly. The holder itself announces the lease, and its tenant
@@ -102,7 +102,8 @@ pub(crate) async fn vouch(
     };
     let known = state.store(move |store| Ok((store.rows(&[key])?, store.lease(lease)?)));
     let (known, elsewhere) = known.await?;
-    // The record of that lease would be overwritten, even if that lease has ended.
+    // The id is that of a recorded lease of another agent or run. The announced lease would overwrite that record, even
+    // if the recorded lease has ended.
     if elsewhere.is_some_and(|lease| lease.key() != key) {
         return Err(bad_request(
             "another agent, or another run of it, has granted this lease",

@@ -32,7 +32,7 @@ fn check_job(job: &str) -> Result<(), Rejection> {
 }
 
 fn forget(state: &ManagerState) {
-    // The lock of the offers is released first: the machine's lock is never taken under it.
+    // The lock of the offers is released first: the state machine's lock is never taken while it is held.
     let leases: Vec<OfferKey> = state.offers.keys();
     let over: BTreeSet<LeaseId> = {
         let machine = state.machine();

@@ -1,4 +1,4 @@
-//! Writes of the machine on their way to the store.
+//! Writes of the state machine on their way to the store.
 //!
 //! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes
 //! which run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
@@ -30,8 +30,8 @@ pub(crate) async fn write(state: Arc<ManagerState>, mut commits: mpsc::Unbounded
         }
         let turn = Arc::clone(turns.entry(commit.agent).or_default());
         let alone = commit.writes.iter().any(StateWrite::changes_agent);
-        // In the order of the commits. A lock that is not free holds up all commits that follow; that is short, and
-        // happens only when an agent comes or goes.
+        // Locks are taken in the order of the commits. A lock that is not free holds up all commits that follow. That
+        // is short, and happens only when an agent comes or goes.
         if alone {
             let turn = turn.write_owned().await;
             tokio::spawn(make(Arc::clone(&state), commit, turn));
@@ -53,9 +53,9 @@ fn rows(write: &StateWrite) -> usize {
     }
 }
 
-/// Starts a commit. A single write of a lease, which a grant or a release waits for, is given to the store with a
-/// callback: no thread waits for it, which saves two thread switches each. All other commits run on a thread for
-/// that.
+/// Starts a commit. A single write of a lease, for which a grant or a release waits, is given to the store with a
+/// callback: no thread waits for it, which saves two thread switches for each such write. Every other commit runs on a
+/// thread that may block.
 fn begin<T: Send + 'static>(state: &Arc<ManagerState>, mut commit: Commit, turn: T) {
     let at_ms = state.unix_ms();
     let taken = RunningCommit {
@@ -97,7 +97,7 @@ struct RunningCommit {
 }
 
 impl RunningCommit {
-    /// Reports the result to the machine. Drops `turn` first, so that the agent's next commit may run.
+    /// Reports the result to the state machine. Drops `turn` first, so that the agent's next commit may run.
     fn finish<T>(self, state: &Arc<ManagerState>, made: Result<Vec<ReportResult>, Rejection>, turn: T) {
         state.metrics.count_commit(self.begun.elapsed(), self.rows, &made);
         let commit = self.commit;

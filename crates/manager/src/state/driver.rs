@@ -258,7 +258,7 @@ impl ManagerState {
     }
 }
 
-/// Error for an answer of the machine that does not fit the request.
+/// Error for an answer of the state machine that does not fit the request.
 pub(crate) fn unexpected_answer(answer: &ClusterAnswer) -> Rejection {
     tracing::error!(?answer, "the state machine's answer does not fit the request");
     Rejection::Unavailable {

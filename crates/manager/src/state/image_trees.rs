@@ -35,7 +35,8 @@ struct ImageTree {
 pub(crate) struct ImageTrees(Mutex<HashMap<CodeHash, ImageTree>>);
 
 impl ImageTrees {
-    /// Agent that `allowed_callers` is to read from; none: the store. `is_there`: whether an agent can be asked.
+    /// Agent from which the agent `who` is to read; `None`: from the store. `without`: agent that did not deliver the
+    /// file. `is_there`: whether an agent can be asked.
     pub(crate) fn source_of(
         &self,
         image: CodeHash,

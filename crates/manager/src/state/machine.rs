@@ -18,7 +18,7 @@ pub(crate) struct Commit {
     pub(crate) writes: Vec<StateWrite>,
 }
 
-/// Answer of the machine, with the grant if there is one: its first part, which holds the other parts.
+/// Answer of the state machine, with the grant if there is one: its first part, which holds the other parts.
 pub(crate) type MachineAnswer = (ClusterAnswer, Option<Box<Grant>>);
 
 pub(super) struct PendingRequest {

@@ -151,7 +151,7 @@ fn the_same_subject_of_another_issuer_is_another_member() {
         known.find_member(&other).is_err(),
         "one issuer's subject passed for another's"
     );
-    // A name without an issuer is no member's, and the refusal says what to write.
+    // A member's name without an issuer stands for no member here, and the refusal says which name to write instead.
     let known = directory(&[("ops", &["jwt:alice@example.org"])]);
     for subject in [own, other] {
         let refused = known.find_member(&subject).expect_err("whose is it?").to_string();
@@ -180,7 +180,7 @@ fn a_subject_without_an_issuer_belongs_to_the_only_issuer() {
         let known = directory(&[("chem", &[member])]);
         assert_eq!(known.find_member(&subject).expect(member).0, "chem");
     }
-    // A subject that reads like another issuer's is not that.
+    // A subject whose text looks like another issuer's subject is not taken for that one.
     let forged = changed(|claims| drop(claims.insert("sub".into(), json!(format!("{OTHER}#boss")))));
     let forged = scene.issuers.check(&scene.ed(&forged)).expect("good");
     let known = directory(&[("ops", &[&format!("jwt:{OTHER}#boss")])]);
