@@ -83,8 +83,8 @@ pub struct Question<'a> {
 
 impl<'a> Question<'a> {
     /// Makes a question about a call that has passed [`CollectiveCall::check`]. Assumes that each member has a
-    /// processor of its own. Counts the nodes each time: a caller that asks often counts them once, and makes the
-    /// question from its fields.
+    /// processor of its own. Counts the nodes each time: a caller with many questions counts them once itself, and sets
+    /// the fields of each question instead of calling this.
     pub fn new(call: &'a CollectiveCall<'a>, link: LinkKind) -> Self {
         let nodes = call.nodes.map_or(0, |nodes| nodes.iter().collect::<HashSet<_>>().len());
         Question {
@@ -144,9 +144,9 @@ struct TableFile {
     rule: Vec<Rule>,
 }
 
-/// Maximum length of a table that is read.
-/// 174+: Maximum number of rules in a table.
+/// Maximum length of a table that is read, in bytes.
 const BYTES_MAX: usize = 1 << 20;
+/// Maximum number of rules in a table.
 const RULES_MAX: usize = 10_000;
 
 impl Table {
@@ -201,7 +201,7 @@ impl Table {
     }
 
     /// Chooses a recipe that can do the call, without allocating: that of the first rule that fits, else the
-    /// operation's first algorithm.
+    /// operation's first algorithm that can do the call.
     pub fn choose(&self, question: &Question) -> Recipe {
         let bytes = question.call.bytes();
         let mut rules = self.rules_of(question.call.collective.operation()).iter();
@@ -283,8 +283,8 @@ impl fmt::Display for Table {
     }
 }
 
-/// The operation's first algorithm that can do the call. Each operation has one algorithm by messages and one by
-/// objects that can do any call.
+/// The operation's first algorithm that can do the call. Each operation has two algorithms that can do any call: one
+/// sends messages, the other uses objects of a store.
 fn fallback(question: &Question) -> Recipe {
     let operation = question.call.collective.operation();
     let fits = |recipe: &Recipe| {

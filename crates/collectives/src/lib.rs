@@ -1,9 +1,10 @@
 //! L1: planning of collectives: what each rank does, by which algorithm, and what that takes and costs. Pure: no I/O, no
 //! threads, no clocks.
 //!
-//! * A **[`CollectiveCall`]** is what one rank asks for; a **[`Recipe`]** is how it is done; a **[`Schedule`]** holds the steps of one rank in one collective: rounds of transfers that run at the same time,
-//!   each followed by copies and reductions. It is pure data, so every collective is non-blocking by itself, and can
-//!   be tested in memory for any number of ranks. [`Recipe::build`] makes it, by one of several [`Algorithm`]s for each
+//! * A **[`CollectiveCall`]** is what one rank asks for; a **[`Recipe`]** is how it is done; a **[`Schedule`]** holds
+//!   the steps of one rank in one collective: rounds of transfers that run at the same time, each followed by copies
+//!   and reductions. A schedule is pure data, so every collective is non-blocking by itself, and can be tested in
+//!   memory for any number of ranks. [`Recipe::build`] makes it, by one of several [`Algorithm`]s for each
 //!   [`Operation`]; [`Areas`] runs its local steps, with an [`Operator`] for a [`Datatype`].
 //! * A **[`Table`]** chooses the algorithm for a call, and explains the choice.
 //! * **[`cost`]** simulates thousands of ranks from the latency and bandwidth of their links; **[`model`]** adds the

@@ -356,7 +356,8 @@ pub fn estimate_by(
     })
 }
 
-/// Share of a server's price of an hour: one of the operations in that hour, or the seconds of this operation.
+/// Share of the price of a server's hour: of `n` operations in an hour, each pays `1 / n`; otherwise the operation pays
+/// for its own seconds.
 fn server_share(scenario: &Scenario, outcome: &SimulationResult, hour_price: f64) -> f64 {
     hour_price
         * match scenario.operations_per_hour {

@@ -10,7 +10,7 @@ use crate::schedule::AreaSpan;
 /// Recursive doubling: each member exchanges all elements with its neighbour, then with the member 2 away, then 4.
 /// Takes `log2 p` steps; if `p` is not a power of two, 2 more. A member sends `n` elements in each step.
 ///
-/// Two members that exchange reduce the same two operands in the same order: rank order.
+/// The two members of an exchange reduce the same two operands in the same order, which is rank order.
 pub(crate) fn recursive_doubling(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     let fold = Fold::new(group);
     let (number, partner) = match fold.role(group.me) {
@@ -94,8 +94,8 @@ pub(crate) fn ring(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, i
     }
 }
 
-/// Each member sends to member 0, which reduces and sends the result to all: `2 (p - 1)` messages, two of them one
-/// after the other.
+/// Each member sends to member 0, which reduces and sends the result to all: `2 (p - 1)` messages. A chain of messages
+/// in which each waits for the one before has two, for any number of members.
 pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan) {
     reduce::linear(plan, group, 0, mine, into);
     broadcast::linear(plan, group, 0, into);

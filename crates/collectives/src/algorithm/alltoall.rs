@@ -4,7 +4,7 @@ use super::blocks::Blocks;
 use super::plan::{RankGroup, SchedulePlan};
 use crate::schedule::AreaSpan;
 
-/// All transfers at once: `p - 1` messages each way. Each member begins with another peer, so that no member is the
+/// All transfers at once: `p - 1` messages each way. Each member begins with a different peer, so that no member is the
 /// first peer of all others.
 ///
 /// The messages between two members are those of [`pairwise`], so members that choose differently still understand

@@ -26,9 +26,9 @@ pub(crate) fn tree(plan: &mut SchedulePlan, group: &RankGroup) {
     release(plan, group);
 }
 
-/// Each member notifies member 0, which then notifies each: `2 (p - 1)` messages as along a tree, but only two of them
-/// one after the other for any number of members. For members that share processors, where each switch from one member
-/// to another takes longer than a message.
+/// Each member notifies member 0, which then notifies each: `2 (p - 1)` messages, as many as along a tree. But a chain
+/// of messages in which each waits for the one before has at most two, for any number of members. For members that
+/// share processors: there, each switch from one member to another takes longer than a message.
 pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup) {
     let told = plan.allocate_scratch(1);
     if group.me == 0 {

@@ -29,8 +29,8 @@ pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, root: usize, da
     plan.end_round();
 }
 
-/// One share to each member down a binomial tree, then all shares around a ring: `ceil(log2 p) + p - 1` steps. No
-/// member sends `2 n` elements, for any number of ranks.
+/// One share to each member down a binomial tree, then all shares around a ring: `ceil(log2 p) + p - 1` steps. A member
+/// sends fewer than `2 n` elements, for any number of ranks.
 ///
 /// Van de Geijn's algorithm: Barnett et al., Interprocessor collective communication library (1994); Thakur,
 /// Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005). Shares that the tree has

@@ -5,8 +5,8 @@ use crate::schedule::AreaSpan;
 use std::ops::Range;
 
 /// Least number of terms to receive at a time.
-/// 9+: Elements to receive at a time: decides the number of short terms.
 const AT_ONCE_MIN: usize = 16;
+/// Elements to receive at a time: if terms are short, more than the least number of terms are received.
 const AT_ONCE_ELEMENTS: usize = 64 * 1024;
 
 /// Reduces the terms of these members; the term of member `me` is `mine`. `get` plans how the term of another member
@@ -20,7 +20,8 @@ pub(crate) fn in_order(
     mut get: impl FnMut(&mut SchedulePlan, usize, AreaSpan),
 ) {
     let count = into.count;
-    // In place, the output is still to be read when the first result could be written, unless this member comes first.
+    // In place, `into` holds this member's own term. A sum must not overwrite it before it is read, and it is read late
+    // unless this member comes first.
     let free = !into.overlaps(mine);
     let own_first = me == members.start && mine == into;
     let sum = if free || own_first {

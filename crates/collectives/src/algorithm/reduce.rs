@@ -64,8 +64,8 @@ pub(crate) fn linear(plan: &mut SchedulePlan, group: &RankGroup, root: usize, mi
 }
 
 /// Rabenseifner's algorithm: a reduce-scatter by halving, then the pieces go up a binomial tree. Takes `2 log2 p`
-/// steps, one more if `p` is not a power of two, and no member sends `2 n` elements. Keeps rank order, because
-/// neighbours halve first.
+/// steps, one more if `p` is not a power of two, and a member sends fewer than `2 n` elements. Keeps rank order,
+/// because neighbours halve first.
 ///
 /// Rabenseifner: Optimization of collective reduction operations (2004).
 pub(crate) fn rabenseifner(plan: &mut SchedulePlan, group: &RankGroup, root: usize, mine: AreaSpan, into: AreaSpan) {

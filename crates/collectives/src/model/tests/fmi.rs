@@ -11,8 +11,8 @@ fn prices() -> LinkPrices {
     LinkPrices::parse(include_str!("fmi.toml")).expect("a file")
 }
 
-/// Estimates one message from a function of 2 GiB to another, as one of a thousand operations in an hour, as
-/// `requests_per_hour` says.
+/// Estimates one message from a function of 2 GiB to another function. It is one of a thousand operations in an hour
+/// that share the servers.
 fn message(link: LinkKind, bytes: usize) -> Estimate {
     let message = Scenario {
         operations_per_hour: Some(1000.0),
