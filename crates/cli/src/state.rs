@@ -59,7 +59,7 @@ fn variable(name: &str) -> Option<PathBuf> {
         .map(PathBuf::from)
 }
 
-/// The path itself or its nearest existing ancestor, which tells the file system.
+/// The path itself or its nearest existing ancestor: it is on the file system on which the path would be.
 fn nearest_existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(path)
 }

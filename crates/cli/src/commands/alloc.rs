@@ -358,7 +358,7 @@ fn remove(args: &NameArgs, output: &mut Printer) -> anyhow::Result<()> {
     };
     let system = BatchSystem::of_queue(queue)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Those whose submission was interrupted have a number only in the list.
+    // Of jobs whose submission was interrupted, only the batch system's list has the number.
     let mut listed = match edit.state.live(&args.name).next() {
         Some(_) => runtime.block_on(system.list())?,
         None => Vec::new(),

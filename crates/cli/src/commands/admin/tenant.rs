@@ -174,7 +174,7 @@ mirror! {
     }
 }
 
-/// `3 held_of_bound 8`, or `3` if there is no bound.
+/// `3 of 8`, or `3` if there is no bound.
 fn held_of_bound(held: u64, bound: Option<u64>) -> String {
     match bound {
         Some(bound) => format!("{held} of {bound}"),

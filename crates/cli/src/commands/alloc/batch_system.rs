@@ -1,6 +1,7 @@
-//! Commands of batch systems (submit, state, cancel), run as their descriptions say, and what they print, read.
+//! Commands of batch systems (submit, state, cancel): how they are run, as the batch system's description says, and how
+//! their output is read.
 //!
-//! No shell reads a word, and what comes from outside is bounded and checked.
+//! No shell reads a word of the commands. Their output is bounded and checked.
 
 mod description;
 
@@ -82,7 +83,7 @@ fn is_id(text: &str) -> bool {
     (1..=ID_MAX).contains(&text.chars().count()) && !text.starts_with('-') && text.chars().all(is_fit)
 }
 
-/// Replaces the placeholders of a word, in one pass: what stands for one is not read again.
+/// Replaces the placeholders of a word, in one pass: a value that was put in is not searched for placeholders.
 fn filled(word: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let (mut text, mut rest) = (String::new(), word);
     while let Some((before, after)) = rest.split_once('@') {

@@ -1,7 +1,8 @@
 //! Decisions of an allocator: which jobs it submits and cancels.
 //!
-//! Jobs are submitted for clients that wait for a lease, and only for as many nodes as these need beyond those that are on
-//! their way; beyond that, a queue keeps the nodes that its user wants at least. After a rejection or a failed job a queue pauses, each time for twice as long; meanwhile the next queue is used.
+//! Jobs are submitted for clients that wait for a lease, and only for the nodes that these clients need beyond the
+//! nodes already on their way. Besides, a queue keeps the minimum of nodes that its user set. After a
+//! rejection or a failed job a queue pauses, each time for twice as long; meanwhile the next queue is used.
 
 use super::records::{AllocatorState, JobPhase, ListedJob, PilotJob, Queue, Trouble};
 use std::cmp::Reverse;
@@ -94,7 +95,7 @@ impl Queue {
         clients.iter().map(place).collect()
     }
 
-    /// Whether it pauses.
+    /// Whether the queue pauses.
     fn pauses(&self, now_ms: u64) -> bool {
         self.trouble.as_ref().is_some_and(|trouble| now_ms < trouble.until_ms)
     }
@@ -147,7 +148,7 @@ impl AllocatorState {
                 let ran_ms = job.running_ms.map_or(0, |since| now_ms.saturating_sub(since));
                 match phase {
                     JobPhase::Cancelled if job.dismissed => {}
-                    // What an administrator cancels is not to come back at once.
+                    // If an administrator cancelled the job, the next one is not submitted at once.
                     JobPhase::Failed | JobPhase::Cancelled => {
                         let number = job.number.as_deref().unwrap_or("?");
                         queue.fail(format!("job {number} {phase}: {}", job.reason), false, now_ms);

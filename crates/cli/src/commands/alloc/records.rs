@@ -93,7 +93,7 @@ pub(super) struct PilotJob {
     pub submitted_ms: u64,
     /// Where it stands.
     pub phase: JobPhase,
-    /// Reason for that, in the batch system's words; may be empty.
+    /// Reason for the phase, in the batch system's words; may be empty.
     pub reason: String,
     /// When it was first seen running, milliseconds since 1970.
     pub running_ms: Option<u64>,
@@ -168,7 +168,7 @@ pub(super) struct ListedJob {
     pub name: String,
     /// Where it stands; `None`: the batch system has a word for it that is not known.
     pub phase: Option<JobPhase>,
-    /// Reason for that.
+    /// Reason for the phase.
     pub reason: String,
 }
 

@@ -1,7 +1,8 @@
 //! Script of a job of agents.
 //!
-//! The batch system's description says how it runs a command on each node, when the job ends, and what it has of a node. On
-//! each node an identity is issued for the agent in a directory of its own, which goes with it.
+//! The batch system's description says how the script runs a command on each node, when the job ends, and which part of
+//! a node the job has. On each node an identity is issued for the agent, in a directory of its own that is removed when
+//! the agent ends.
 
 use super::batch_system::BatchSystem;
 use super::records::{AgentSetup, Queue};

@@ -12,7 +12,7 @@ pub(super) const WITHIN: Duration = Duration::from_secs(30);
 const OUTPUT_BYTES_MAX: u64 = 8 << 20;
 /// Largest number of bytes of an error that are shown.
 const ERROR_BYTES_MAX: usize = 300;
-/// Start of a report of all time: Slurm is younger than its accounting.
+/// Start of a report of all time, in September 2001: before there was Slurm, and so before its accounting.
 const FIRST_HOUR_S: u64 = 1_000_000_800;
 const HOUR_MS: u64 = 3_600_000;
 

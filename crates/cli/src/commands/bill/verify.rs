@@ -185,7 +185,8 @@ pub(crate) fn carry_out(args: VerifyArgs, output: &mut Printer) -> anyhow::Resul
         args.journals.into_iter().map(file).collect()
     };
     let mut verdict = VerifySummary::default();
-    // Before the ledger is read: usage that was acknowledged when the journal was written is in the ledger by then.
+    // The journals are read before the ledger: usage that was acknowledged when a journal was written is in the ledger
+    // by then.
     let mut told = Vec::new();
     for file in &files {
         anyhow::ensure!(file.exists(), "there is no journal at {}", file.display());

@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_file_over_the_limit_is_refused_with_the_limit() {
         let path = std::env::temp_dir().join(format!("hotlease-model-file-{}", std::process::id()));
-        // What is beyond the limit is a comment, so that its beginning alone can be read.
+        // The file is one long comment, so the part before the limit could be read without an error.
         let file = |bytes: u64| format!("#{}", "x".repeat(bytes as usize - 1));
         std::fs::write(&path, file(FILE_BYTES_MAX)).expect("written");
         let read_whole = read(&path, |text| Ok(text.len() as u64));

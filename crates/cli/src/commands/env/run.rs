@@ -31,7 +31,7 @@ pub(crate) struct RunArgs {
 
 pub(super) fn carry_out(args: &RunArgs) -> anyhow::Result<()> {
     let mounted = args.cache.open()?.mount(&args.image)?;
-    // If this process is killed, its command keeps its files.
+    // If this process is killed, its command keeps the mounted files.
     mounted.share_with_children()?;
     let recorder = mounted.record();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -44,7 +44,8 @@ pub(super) fn carry_out(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 async fn run(command: &[OsString], mounted: &MountedImage) -> anyhow::Result<()> {
-    // From here on, these signals go to the command; a terminal sends it SIGINT and SIGQUIT itself.
+    // From here on, SIGTERM and SIGHUP are passed on to the command. SIGINT and SIGQUIT are only caught: a terminal
+    // sends them to the command itself.
     let listen = |kind| signal(kind).context("cannot handle signals");
     let mut term = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;

@@ -111,7 +111,7 @@ async fn run(task: &JobTask, folder: JobFolder, args: UpArgs, output: &mut Print
     let drain = args.end.drain_within;
     let served = tokio::select! {
         served = JobService::start(task, folder, args) => served?,
-        // What has been made goes with the start.
+        // Dropping the unfinished start removes what it has made so far.
         _ = signals.next() => return Ok(()),
     };
     let told = tokio::select! {

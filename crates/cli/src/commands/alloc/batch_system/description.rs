@@ -24,7 +24,8 @@ const SHIPPED: [(&str, &str); 5] = [
     ("htcondor", include_str!("htcondor.toml")),
 ];
 
-/// Commands of a batch system. In their words, `@...@` stands for a property of the job; each word stays one word.
+/// Commands of a batch system. In the words of a command, `@...@` stands for a property of the job; a word stays one
+/// word when a property is put into it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(in crate::commands::alloc) struct BatchSystem {
@@ -32,10 +33,10 @@ pub(in crate::commands::alloc) struct BatchSystem {
     pub name: String,
     pub submit: SubmitCommand,
     pub state: StateCommand,
-    /// Meaning of each state in its words.
+    /// Meaning of each state, by the batch system's word for the state.
     pub states: BTreeMap<String, StateMeaning>,
-    /// Meanings of the texts that `exit` of `state` finds for jobs that have ended. If a text has no entry, 0 means
-    /// completed, and any other text means failed.
+    /// Meanings of the texts that the pattern `exit` of `state` finds for jobs that have ended. If a text has no entry,
+    /// 0 means completed, and any other text means failed.
     #[serde(default)]
     pub exits: BTreeMap<String, StateMeaning>,
     pub cancel: CancelCommand,
@@ -48,9 +49,10 @@ pub(in crate::commands::alloc) struct BatchSystem {
 pub(in crate::commands::alloc) struct SubmitCommand {
     #[serde(deserialize_with = "program_of_job")]
     pub command: Vec<String>,
-    /// Further words where a job gets some cores of each node, and where it gets whole nodes.
+    /// Further words of the command for a job that gets some cores of each node.
     #[serde(default, deserialize_with = "words_of_job")]
     pub some_cores: Vec<String>,
+    /// Further words of the command for a job that gets whole nodes.
     #[serde(default, deserialize_with = "words_of_job")]
     pub whole_nodes: Vec<String>,
     /// Further words with which the command only checks the job; empty: it cannot check.
@@ -71,17 +73,18 @@ pub(in crate::commands::alloc) struct SubmitCommand {
 pub(in crate::commands::alloc) struct StateCommand {
     #[serde(deserialize_with = "program_of_user")]
     pub command: Vec<String>,
-    /// Form of its complaint if there is no job.
+    /// Form of the complaint that the command prints if there is no job.
     pub none: Option<Pattern>,
     /// Form of the first line of each job; `None`: each line is a job.
     #[serde(default, deserialize_with = "line")]
     pub record: Option<Regex>,
     pub id: Pattern,
     pub name: Pattern,
-    /// Word of the state.
+    /// Pattern of the word for the job's state.
     pub state: Pattern,
-    /// Exit status, or reason of the end.
+    /// Pattern of the exit status, or of the reason why the job ended.
     pub exit: Option<Pattern>,
+    /// Pattern of the reason for the job's state.
     pub reason: Option<Pattern>,
     /// Form of the reason of a job that waits because it is held.
     pub held_reason: Option<Pattern>,
@@ -99,7 +102,7 @@ pub(in crate::commands::alloc) struct CancelCommand {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::commands::alloc) struct ScriptLines {
-    /// Sets `end`, the job's end in seconds since 1970; else it is the time limit from now.
+    /// Lines that set `end`, the job's end in seconds since 1970. If they do not, the end is the time limit from now.
     #[serde(default)]
     pub end: String,
     /// Runs `bash -c "$agent"` on each of the `$nodes` nodes.

@@ -13,7 +13,8 @@ const WITHIN: Duration = Duration::from_secs(1);
 /// Largest number of addresses of a node that are used.
 const ADDRESSES_MAX: usize = 8;
 
-/// Addresses of this node's interfaces, those first that the node's name stands for. Loopback only if there is no other.
+/// Addresses of this node's interfaces. Those to which the node's name resolves come first; loopback is there only if
+/// there is no other.
 pub(super) async fn own(node: &str) -> Vec<IpAddr> {
     let interfaces = interfaces();
     let named = timeout(WITHIN, lookup_host((node, 0))).await;
@@ -55,7 +56,8 @@ fn sorted(mut addresses: Vec<IpAddr>, named: &[IpAddr]) -> Vec<IpAddr> {
     addresses
 }
 
-/// Address at which a daemon listens that is reached at these: all of the family, or loopback alone.
+/// Address on which a daemon listens so that it is reached at these addresses: every address of their family, or
+/// loopback alone.
 pub(super) fn listen(addresses: &[IpAddr]) -> SocketAddr {
     let everywhere = match addresses.first() {
         Some(IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),

@@ -22,7 +22,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
-/// How long a folder without a manager that answers, of another node, counts as that of a platform that starts or ends.
+/// How long to wait for a folder that is there and whose manager does not answer, if its owner may live: its platform
+/// may be starting or ending.
 const OTHERS_WITHIN: Duration = Duration::from_secs(10);
 /// Time for the manager of a job to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -30,8 +31,9 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// Pause between two looks at the folder.
 const LOOK: Duration = Duration::from_millis(20);
-/// First pause between two changes that make a network file system forget what was not there; each is twice as long as
-/// the one before, because home directories are the file system of all jobs.
+/// First pause between two changes in the folder, which make the client of a network file system look again for files
+/// that were absent. Each pause is twice as long as the one before: home directories are on a file system that all jobs
+/// share.
 const REFRESH: Duration = Duration::from_millis(200);
 /// Validity of the identities, days. Jobs are shorter, and the folder goes with its job.
 const DAYS: u32 = 366;
@@ -112,7 +114,7 @@ async fn is_answering(site: &SiteAccess) -> bool {
     let mut client = ManagerClient::new(site.channel());
     match timeout(ANSWERS_WITHIN, client.get_info(InfoRequest {})).await {
         Ok(Ok(_)) => true,
-        // A status that no error of the network caused is the manager's own.
+        // If no error of the network caused the status, the manager sent it.
         Ok(Err(status)) => grpc::cause(&status).is_none(),
         Err(_) => false,
     }
@@ -120,7 +122,7 @@ async fn is_answering(site: &SiteAccess) -> bool {
 
 /// Refuses a second platform in a job that has one.
 async fn check_alone(folder: &JobFolder, task: &JobTask) -> anyhow::Result<()> {
-    // A file that cannot be used is of no platform that serves.
+    // A file that cannot be used belongs to no platform that serves.
     let Ok(Some(manager)) = folder.manager() else {
         return Ok(());
     };
@@ -217,7 +219,7 @@ impl FolderPart {
         loop {
             if folder.is_there()? {
                 (is_seen, gone) = (true, None);
-                // Half a file is a matter of time.
+                // If the file is incomplete, it is read again after a pause.
                 if let Ok(Some(manager)) = folder.manager() {
                     if manager.step == task.step_id {
                         let agent = folder.join(AGENTS).join(&task.node);
@@ -336,7 +338,7 @@ fn discard(folder: &JobFolder) -> anyhow::Result<()> {
     }
 }
 
-/// Makes a client of NFS ask its server again for what was not there: it does after a change in the same folder.
+/// Makes a client of NFS ask its server again for names that were absent: it asks after a change in the same folder.
 fn forget_absence(folder: &JobFolder) {
     let name = format!(".waits-{}-{}", boot().unwrap_or_default(), std::process::id());
     for parent in [folder.path().parent(), Some(folder.path())].into_iter().flatten() {

@@ -116,7 +116,8 @@ fn command(args: &UpArgs, nodes: usize, json: bool) -> anyhow::Result<Command> {
     let program = env::current_exe().context("cannot find this program")?;
     let mut command = Command::new("srun");
     command
-        // Beside the steps of the job, which keep their cores; not bound, so that it may use all cores of the job.
+        // The step runs beside the other steps of the job, which keep their cores. It is not bound to cores, so that it
+        // may use all cores of the job.
         .args(["--overlap", "--cpu-bind=none", "--mpi=none", "--input=none"])
         // When one task fails, the others end.
         .arg("--kill-on-bad-exit=1")

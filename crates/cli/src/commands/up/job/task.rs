@@ -46,7 +46,7 @@ impl JobTask {
         let job = variable(JOB_VARIABLE)?;
         let step = number("SLURM_STEP_ID").filter(|step| *step < SPECIAL_STEPS)?;
         let step = format!("{job}.{step}");
-        // Number of the launch of a job with this number, and the address of its `srun`.
+        // These say which launch of a job with this number this is, and where its `srun` listens.
         let launch = [
             "SLURM_RESTART_COUNT",
             "SLURM_LAUNCH_NODE_IPADDR",
@@ -72,8 +72,8 @@ impl JobTask {
         })
     }
 
-    /// Runtime directory of the job on this node, one for each folder of a job. It is not in the user's own one: jobs inherit the name of that
-    /// directory from the login node, and may not find it on theirs.
+    /// Runtime directory of the job on this node, one for each folder of a job. It is not the user's own runtime
+    /// directory: a job inherits the name of that directory from the login node, and may not find it on its own nodes.
     pub(super) fn runtime_dir(&self, folder: &JobFolder) -> PathBuf {
         let node: String = self.node.chars().take(NODE_CHARS_MAX).collect();
         let uid = nix::unistd::getuid();
@@ -85,8 +85,9 @@ impl JobTask {
 
     /// Cores to offer for a choice of the user, of those that this process may run on.
     ///
-    /// A site that does not bind jobs to cores lets each process run on all of them: the job takes its share then, at
-    /// a place by the number of the node, so that nodes that are on one host share it out.
+    /// A site that does not bind jobs to cores lets each process run on all of them. Then the job takes as many as it
+    /// was given, from a place that the node's number sets, so that the nodes of a job that are on one host take
+    /// different cores.
     pub(super) fn cores(&self, choice: &CoreChoice, allowed: &[u32]) -> anyhow::Result<CoreChoice> {
         let share = self.cpus.unwrap_or(allowed.len()).min(allowed.len());
         let mut own: Vec<u32> = allowed
