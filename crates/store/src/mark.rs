@@ -19,7 +19,8 @@ pub(crate) const MARK_FILE: &str = "ledger.mark";
 const SECTOR_BYTES: usize = 512;
 const SLOT_BYTES: usize = 16;
 
-/// Number of commits and its complement, so that a half or empty slot is none.
+/// Number of commits, followed by its complement, so that a slot that is empty or half written is not taken for a
+/// number.
 fn slot(commits: u64) -> [u8; SLOT_BYTES] {
     let mut bytes = [0; SLOT_BYTES];
     let (number, complement) = bytes.split_at_mut(SLOT_BYTES / 2);
@@ -87,7 +88,7 @@ mod tests {
             assert_eq!(read(dir.path()).expect("read"), commits);
             let new = fs::read(&path).expect("read");
             for kept in 1..SLOT_BYTES {
-                // The first bytes of the write are there, and the others are those of before.
+                // The first bytes are those of the new write, the others those from before it.
                 let at = usize::try_from(commits % 2).expect("0 or 1") * SECTOR_BYTES;
                 let mut torn = old.clone();
                 torn.resize(torn.len().max(at + kept), 0);

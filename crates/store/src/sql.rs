@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 const BATCH_MAX: usize = 256;
 /// Limit of waiting jobs; further callers block until there is space.
 const WAITING_MAX: usize = 2 * LATER_MAX;
-/// Limit of changes under way that no thread waits for. Within the limit the next one does not block, as long as no
-/// more than this number of threads wait for changes of their own.
+/// Limit of changes under way for whose answer no thread waits. Below this limit the next change does not block, as
+/// long as at most this number of threads wait for the answers to theirs.
 pub const LATER_MAX: usize = 512;
 
 /// Value that a statement binds.
@@ -87,7 +87,7 @@ pub(crate) trait Sql {
         Ok(())
     }
 
-    /// Counts the commit, within the open transaction, so that its loss can be noticed.
+    /// Raises the count of commits, within the open transaction, so that a loss of this commit can be noticed.
     fn seal(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -180,7 +180,7 @@ impl DatabaseWriter {
             let answer: JobAnswer = Box::new(move |committed| {
                 told.tell(match (done, committed) {
                     (Ok(value), Ok(())) => Ok(value),
-                    // A job that was not tried at all gets the reason.
+                    // Another manager leads: that is the reason, also for a job that was not tried at all.
                     (_, Err(error @ StoreError::OtherLeader { .. })) => Err(error),
                     (Err(error), _) | (Ok(_), Err(error)) => Err(error),
                 });
@@ -209,7 +209,7 @@ fn closed(ended: &Mutex<String>) -> StoreError {
     StoreError::Closed { why: why.clone() }
 }
 
-/// Callback that is called in any case: if this is dropped, with the error that the writer has ended.
+/// Callback that is called in any case: if the guard is dropped first, with the error that the writer has ended.
 struct DoneGuard<T, F: FnOnce(Result<T, StoreError>)> {
     told: Option<F>,
     ended: Arc<Mutex<String>>,
@@ -360,8 +360,7 @@ fn copy(outcome: &Result<(), StoreError>) -> Result<(), StoreError> {
     }
 }
 
-/// Connection for jobs whose transaction is lost already: every statement fails, so that the job only gets its
-/// answer.
+/// Connection for jobs whose transaction is lost already. Every statement fails, so a job can only return its error.
 struct LostTransaction;
 
 impl LostTransaction {

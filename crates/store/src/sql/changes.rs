@@ -13,8 +13,8 @@ use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of counters: of a table's rows (counting them takes as long as reading them), and of ends, which are numbered in
-/// their order.
+/// Names of counters. `ROWS`, `ACTIVE` and `ENDED` count rows of tables: counting them in the database takes as long as
+/// reading them. `LEASE_ENDS` and `ROW_ENDS` number the ends in their order. `LATEST_MS` is the latest time.
 const ROWS: &str = "ledger_rows";
 pub(crate) const ACTIVE: &str = "active_leases";
 const ENDED: &str = "ended_leases";
@@ -326,9 +326,9 @@ fn make_room(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Folds the row that was settled first into its tenant's total. A later report for this row would count as a new row;
-/// but it would have to be a final report that an agent repeats after as many other leases have ended as the ledger has
-/// rows.
+/// Folds the row that was settled first into its tenant's total. A later report for this row would count as a new row.
+/// But such a report could only be a final one that an agent repeats after as many other leases have ended as the
+/// ledger has rows.
 fn fold_oldest(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> {
     let Some(row) = queries::oldest_settled(sql)? else {
         return Err(full("ledger rows of running leases", rules.limits.ledger_rows));
