@@ -58,7 +58,7 @@ impl AgentNode {
                     gpus: process.book.offered_gpus(),
                     free_gpus: process.book.free_gpus(),
                     gpu_numbers: process.book.gpu_numbers().collect(),
-                    // Others have not said, and reject orders themselves.
+                    // Agents with an odd number do not report limits, and reject orders themselves.
                     limits: number.is_multiple_of(2).then(|| process.book.limits().into()),
                     pool: 0,
                 };
@@ -168,7 +168,7 @@ impl AgentProcess {
     }
 }
 
-/// Journal record of a running lease: its last total, if this run of the agent ends now.
+/// Journal record of a running lease. Its total is the lease's last if this run of the agent ends now.
 fn snapshot(lease: &LeaseReport) -> FinalTotal {
     FinalTotal {
         boot: lease.boot,

@@ -68,8 +68,8 @@ impl Operator {
         site.note(NODE, || format!("tells the operator {answer:?}"));
         let asked = self.asked.take();
         if let ClusterAnswer::Refused(Rejection::BadRequest { .. }) = answer {
-            // The state before is in force again, and everywhere. An earlier try may have been recorded for an agent
-            // that was away: it will reject it, too.
+            // The state before the order is in force again, and everywhere. An earlier try of the order may have been
+            // recorded for an agent that was away: that agent will reject it, too.
             if let Some((agent, _)) = self.wants.pop_front()
                 && self.was_given_back
                 && self.tries == 1

@@ -17,7 +17,8 @@ fn period(begin: Micros, end: Micros) -> Period {
     Period { begin, end }
 }
 
-/// Periods of up to an hour, mostly shorter, and each task length and walltime has some around it.
+/// Periods of up to an hour, most of them shorter: for each task length and each walltime there are some of about that
+/// length.
 fn random_periods(seed: u64) -> Vec<Period> {
     let random = &mut SmallRng::seed_from_u64(seed);
     let mut periods = Vec::new();
@@ -113,7 +114,7 @@ fn job_that_comes_before_the_pilot_does_not_wait_for_it() {
         (outcome.starts, outcome.grants, outcome.preemptions, outcome.delay),
         (SECOND, 0, 0, 0)
     );
-    // One that comes while the pilot starts does, and nothing was offered.
+    // A job that comes while the pilot starts does wait, and nothing was offered.
     let outcome = play_loads(
         &[period(0, SECOND)],
         &fixed(0, 2 * SECOND, Some(MINUTE), SECOND),

@@ -19,11 +19,11 @@ pub const TASKS: [Micros; 5] = [MILLISECOND, 100 * MILLISECOND, 10 * SECOND, MIN
 /// `tcp;ofi_rxm` (docs/performance.md). Calls in flight would hide most of it.
 pub const CALL: Micros = 15;
 
-/// Cores of a node: those of Piz Daint's XC50 nodes, which are three of four; the others have 36.
+/// Cores of a node of the XC50 part of Piz Daint, which has three of four nodes; the other nodes have 36.
 pub const CORES: u64 = 12;
 
-/// Median of the idle periods of Piz Daint's nodes. Its samples count nodes and name none, so this cannot be seen in
-/// them; five to six minutes are reported.
+/// Median of the idle periods of Piz Daint's nodes. The samples count nodes without naming them, so it cannot be
+/// computed from them; reports give five to six minutes.
 pub const MEDIAN_IDLE: Micros = 330 * SECOND;
 
 /// Longest step between two samples that counts. At the change to summer time the clock of the trace jumps by an hour.
@@ -144,7 +144,7 @@ pub const POLICIES: [Policy; 4] = [
 
 /// Policies with a cost changed, to show how much depends on it.
 pub const VARIANTS: [Policy; 3] = [
-    // The longest retake that was seen, each time.
+    // Each retake takes as long as the longest that was seen.
     Policy {
         name: "prolog, slow",
         start: Cost::always(2_700 * MILLISECOND),

@@ -1,7 +1,8 @@
 //! Idle periods of nodes, and how they are inferred from samples that only count idle nodes.
 //!
-//! If a sample has more idle nodes than the one before, as many periods begin between the two, each at a random moment;
-//! if it has fewer, as many end. Which ones end is not in the samples. Two matchings are the extremes:
+//! If a sample has more idle nodes than the sample before, the difference is the number of periods that begin between
+//! the two, each at a random moment. If it has fewer, the difference is the number of periods that end. The samples do
+//! not tell which ones end. Two matchings are the extremes:
 //! - oldest first: the node that has been idle longest gets the next job. The lengths vary least.
 //! - newest first: the node that became idle last gets it. Some nodes stay idle for days, the other periods are short.
 //!
@@ -62,7 +63,7 @@ pub fn infer(samples: &[Sample], matching: Matching, seed: u64) -> Vec<Period> {
 
 fn matched(samples: &[Sample], matching: Matching, random: &mut SmallRng) -> Vec<Period> {
     let mut periods = Vec::new();
-    // In order of their beginnings, except while nodes are chosen at random.
+    // Beginnings of the open periods, in ascending order unless nodes are chosen at random.
     let mut idle: VecDeque<Micros> = samples
         .iter()
         .take(1)
@@ -97,14 +98,15 @@ fn matched(samples: &[Sample], matching: Matching, random: &mut SmallRng) -> Vec
     periods
 }
 
-/// Divides periods at the rate that makes the median one shorter than `median` by at most a thousandth. None is
-/// divided if the median is short enough.
+/// Divides periods so often that their median becomes shorter than `median`, by at most a thousandth. If the median is
+/// short enough already, no period is divided.
 fn exchanged(periods: &[Period], median: Micros, seed: u64) -> Vec<Period> {
     let middle = |periods: &[Period]| quantile(&lengths(periods), 50);
     if middle(periods) <= median {
         return periods.to_vec();
     }
-    // Mean time from one exchange of a node to the next: too short, and too long.
+    // Bounds of the mean time from one exchange of a node to the next: with `short` the median is too short, with
+    // `long` too long.
     let (mut short, mut long) = (0, 1000 * median);
     let mut best = divided(periods, median, seed);
     while long - short > median / 10_000 + 1 {
@@ -124,7 +126,7 @@ fn exchanged(periods: &[Period], median: Micros, seed: u64) -> Vec<Period> {
     best
 }
 
-/// Divides periods at random moments that follow each other after `mean` on average.
+/// Divides periods at random moments; the time from one to the next is `mean` on average.
 fn divided(periods: &[Period], mean: Micros, seed: u64) -> Vec<Period> {
     let random = &mut SmallRng::seed_from_u64(seed);
     let mut parts = Vec::with_capacity(periods.len() * 2);
@@ -143,7 +145,7 @@ fn divided(periods: &[Period], mean: Micros, seed: u64) -> Vec<Period> {
     parts
 }
 
-/// Draws the time until the next of events that are independent of each other, at least 1.
+/// Draws the time until the next event, at least 1, where events are independent of each other.
 pub fn exponential(mean: Micros, random: &mut SmallRng) -> Micros {
     // In (0, 1], so the logarithm is finite.
     let rest = 1.0 - random.random::<f64>();

@@ -20,7 +20,7 @@ fn a_seed_gives_the_same_results_each_time_and_another_one_others() {
     );
 }
 
-/// The true periods of the generated site are known, so this is how far inferred ones are wrong.
+/// The generated site's true periods are known, so this test shows by how much inferred periods are wrong.
 #[test]
 fn shares_from_inferred_periods_are_near_those_from_known_ones() {
     for seed in 0..3 {
