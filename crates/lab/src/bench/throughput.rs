@@ -22,7 +22,7 @@ pub(super) struct ThroughputArgs {
 }
 
 const INPUT: [u8; 8] = [7; 8];
-/// Takes less time than a busy host lets pass until it gives the core to another process.
+/// Invocations of a block: so few that a busy host does not give the core to another process before they are done.
 const BLOCK: usize = 2_000;
 const RAW_BLOCK: usize = 2_000;
 const TARGET_IN_FLIGHT: u32 = 64;

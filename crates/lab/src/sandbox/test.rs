@@ -337,8 +337,8 @@ async fn try_in_machines(
     Ok(known)
 }
 
-/// Result outside of sandboxes, for an attempt with needs that must get out there. If it does not get out, it is
-/// untried: what the node itself stops proves nothing about the sandbox.
+/// Result of an attempt outside of sandboxes, if the attempt has needs and must get out there. If it does not get out
+/// there, it counts as untried: what the node itself stops proves nothing about the sandbox.
 async fn try_outside(ground: &mut TestSetup, attempt: &Attempt) -> anyhow::Result<Option<Trial>> {
     let could = match attempt.teeth {
         MustSucceed::Always => true,

@@ -30,8 +30,9 @@ const TMP_BYTES: u64 = 16 << 20;
 const PROCESSES: u32 = 128;
 const DESCRIPTORS: u32 = 256;
 pub(super) const PROCESSORS: usize = 1;
-/// Bytes that the log flood prints, and most bytes by which this process, which keeps a part of them, may grow.
+/// Bytes that the log flood prints.
 const LOG_BYTES: u64 = 64 << 20;
+/// Most bytes by which this process, which keeps a part of the log, may grow.
 const GROWTH_BYTES_MAX: u64 = 32 << 20;
 /// Duration of a flood, and of a measurement of the neighbour's pace.
 pub(super) const FLOOD: Duration = Duration::from_millis(100);

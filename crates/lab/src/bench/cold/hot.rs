@@ -15,7 +15,7 @@ use serde_json::json;
 /// Calls of a block, and unmeasured calls before it.
 const CALLS: usize = 2000;
 const WARM_UP: usize = 500;
-/// Promised maximum above calls outside, nanoseconds.
+/// By how much a call in a sandbox may take longer than one outside, as promised, nanoseconds.
 const LIMIT_NS: f64 = 20.0;
 /// Figure of rFaaS's paper for Docker.
 const DOCKER_NS: f64 = 50.0;

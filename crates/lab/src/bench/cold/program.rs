@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Packages that the programs in rows with packages import.
+/// Packages that the programs of the rows "with packages" import.
 const PACKAGES: [&str; 3] = ["numpy", "scipy", "pandas"];
 /// Folders of the system; others that a program needs are listed in `folders`.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
