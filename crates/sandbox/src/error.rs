@@ -59,8 +59,8 @@ impl SandboxError {
         }
     }
 
-    /// Turns the error into [`SandboxError::Program`] if the program does not exist on the host, for a program that its
-    /// sandbox shows from there: the one cause that is known to last.
+    /// Turns the error into [`SandboxError::Program`] if the sandbox takes the program from the host and it does not
+    /// exist there. No other cause is known to last.
     pub(crate) fn unless_missing(self, program: Option<&Program>) -> Self {
         match program {
             // A program in an image may exist in the sandbox only.

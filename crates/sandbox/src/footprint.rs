@@ -321,7 +321,7 @@ mod tests {
             )
         };
         let (write_all, read_all) = (map("m.write(bytes(64 << 20))"), map("m.read()"));
-        // It is there before the worker: neither a page nor all of it is the worker's.
+        // The file was made before the worker started: neither one page nor all of it counts as the worker's.
         look_at(&write_all, |_| {
             for lines in [map("m[0]"), read_all.clone()] {
                 let left = left(&lines, 40 * MIB);
@@ -330,7 +330,7 @@ mod tests {
         });
         let left = left(&map("m[0]"), 40 * MIB);
         assert!(left.is_ok(), "its maker has ended: {left:?}");
-        // It was made after the worker was started: by the worker, and read by another program later.
+        // The worker makes the file after it was started; another program reads the file later.
         let made = "os.unlink(NAME)\nopen(NAME, 'x').close()\n";
         let made = made.replace("NAME", &format!("'{}'", file.path().display())) + &write_all;
         look_at(&made, |worker| {

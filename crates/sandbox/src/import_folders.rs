@@ -1,8 +1,8 @@
 //! Folders of the host that an interpreter and its program import from, and which of them a sandbox shows.
 //!
-//! The import path of a program has the folder in which it stands. For a program in a home folder that is the whole home
-//! folder, with its keys and histories. So folders of a user, and folders that contain one, are never shown,
-//! whichever tenant asks for the sandbox: only a lease that declares them reaches them.
+//! The import path of a program contains the folder in which the program is. If that is a home folder, the sandbox
+//! would show the whole home folder, with its keys and histories. So folders of a user, and folders that contain one,
+//! are never shown, whichever tenant asks for the sandbox: only a lease that declares them reaches them.
 
 use hotlease_nursery::policy::Mount;
 use nix::unistd::{User, geteuid};
@@ -10,14 +10,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Home folder of this process's user in the host's directory of users, which may be on another host and slow.
+/// Home folder of this process's user, as the host's directory of users says. It is asked once: it may be on another
+/// host, and slow.
 static OWN_HOME: OnceLock<Option<PathBuf>> = OnceLock::new();
-/// Folders with files of many users or of the system: they are not shown, folders in them may be. Root's home folder is
-/// in the list of users.
+/// Folders with files of many users or of the system. They are not shown themselves; folders in them may be. Root's
+/// home folder is not here, because the list of users names it.
 const COMMON: [&str; 12] = [
     "/", "/boot", "/home", "/media", "/mnt", "/opt", "/run", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp",
 ];
-/// Folders that are not shown, with everything in them.
+/// Folders that are not shown, and nothing in them is.
 const PRIVATE: [&str; 5] = ["/dev", "/etc", "/proc", "/run/user", "/sys"];
 /// Files and folders that mark a home folder, so that it is recognised although no list of users names it.
 const MARKS: [&str; 7] = [
@@ -29,11 +30,11 @@ const MARKS: [&str; 7] = [
     ".profile",
     ".zshrc",
 ];
-/// Files of an environment of Python, one of which is in each.
+/// Names of which each Python environment has one: a virtual environment the first, one of conda the second.
 const ENVIRONMENTS: [&str; 2] = ["pyvenv.cfg", "conda-meta"];
 /// First user id of people, by the convention of distributions.
 const FIRST_PERSON: u32 = 1000;
-/// Largest number of links to follow, as in the kernel: more are a loop.
+/// Largest number of links to follow, as in the kernel: a longer chain is a loop.
 const LINKS_MAX: usize = 40;
 
 /// Home folders of a host.
@@ -59,7 +60,7 @@ impl HomeFolders {
             .collect()
     }
 
-    /// Whether a sandbox may not show this folder with what is in it.
+    /// Whether a sandbox must not show this folder with its contents.
     pub fn hides(&self, folder: &Path) -> bool {
         // A link shows the folder that it leads to, so that folder counts.
         let Ok(real) = folder.canonicalize() else {
@@ -80,7 +81,7 @@ impl HomeFolders {
 }
 
 impl FromIterator<PathBuf> for HomeFolders {
-    /// Takes home folders; `/`, which users of services have, is none.
+    /// Takes home folders, except `/`, which the list names as that of users of services.
     fn from_iter<T: IntoIterator<Item = PathBuf>>(folders: T) -> Self {
         let real = folders.into_iter().filter_map(|folder| folder.canonicalize().ok());
         Self(real.filter(|folder| folder != Path::new("/")).collect())
@@ -100,13 +101,14 @@ impl ImportFolders {
     /// Looks at the host for the folders of an interpreter and of an import path.
     pub fn find(interpreter: Option<&Path>, path: &[PathBuf], homes: &HomeFolders) -> Self {
         let mut found = Self::default();
-        // PREFIX/bin/python, and the prefix of what that links to: a virtual environment links to its base interpreter.
+        // Adds the prefix of PREFIX/bin/python, and that of each file that it links to: a virtual environment links to
+        // its base interpreter.
         let mut interpreter = interpreter.map(Path::to_owned).unwrap_or_default();
         for _ in 0..LINKS_MAX {
             let link = std::fs::read_link(&interpreter).ok();
             let (folder, prefix) = (interpreter.parent(), interpreter.parent().and_then(Path::parent));
             match prefix {
-                // Of `~/.local`, for instance, what an interpreter needs.
+                // A hidden prefix, such as `~/.local`, is not shown, only the parts that an interpreter needs.
                 Some(prefix) if homes.hides(prefix) => {
                     let libraries = ["lib", "lib64"].map(|name| prefix.join(name));
                     let libraries = libraries.into_iter().filter(|_| link.is_none());

@@ -33,7 +33,7 @@ const QEMU: [&str; 2] = [concat!("qemu-system-", "x86_64"), "/usr/libexec/qemu-k
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// Kernel of the machines: a file `vmlinuz-VERSION`, whose modules are in `/lib/modules/VERSION`, or in
-    /// `../lib/modules/VERSION` beside its folder. `None`: the newest usable one in `/boot` (default: none).
+    /// `../lib/modules/VERSION` beside its folder. `None` (the default): the newest usable one in `/boot`.
     pub kernel: Option<PathBuf>,
     /// Whether to run without the processor's help: a hundred times slower, and according to QEMU's authors no boundary
     /// against hostile code (default: no).
@@ -134,7 +134,7 @@ impl Machine {
         }
     }
 
-    /// The promise of a machine that these machines do not keep, if they are emulated.
+    /// The promise of sandboxes in machines that these do not keep, if they are emulated.
     pub(crate) fn lacking(&self) -> Option<String> {
         self.emulated.then(|| {
             "the processor's boundary: machines are emulated (--sandbox-emulated), and what is left is the sandbox around them".to_owned()
@@ -144,8 +144,8 @@ impl Machine {
 
 impl MachineSetup {
     /// The monitor's program, which makes a machine for `program`, or for the native worker `binary`, in a sandbox of
-    /// this policy. If `program` is a zygote, so is the monitor: it saves its machine, and others continue from the
-    /// saved state.
+    /// this policy. If `program` is a zygote, so is the monitor: it saves its machine, and other monitors' machines
+    /// continue from the saved state.
     pub(crate) fn monitor(
         &self,
         policy: &Policy,
@@ -237,9 +237,9 @@ fn check_kvm(device: &Path, modules: &Path) -> Result<(), String> {
     ))
 }
 
-/// Whether this node's KVM is PVM, for hosts without the processor's help. Kernels that do not know PVM never come up
-/// in it: QEMU gives up at a register that it cannot set, or the machine stops at an instruction that is not
-/// interpreted.
+/// Whether this node's KVM is PVM, which works without the processor's support for virtual machines. A kernel that does
+/// not know PVM never starts in such a machine: QEMU gives up at a register that it cannot set, or the machine stops at
+/// an instruction that is not interpreted.
 fn is_of_pvm(modules: &Path) -> bool {
     let has = |name: &str| modules.join(name).exists();
     has("kvm_pvm") && !has("kvm_intel") && !has("kvm_amd")

@@ -37,8 +37,9 @@ impl OomWatch {
     }
 }
 
-/// Files that count the kills in the groups of `/proc/self/cgroup`, the best first: without kills in groups below
-/// (those of sandboxes), and in the memory controller's hierarchy where it has one of its own.
+/// Files that count the kills in the groups of `/proc/self/cgroup`, the best first. Of two files of a group, the one
+/// without the kills in groups below it (those of sandboxes) comes first. The memory controller may have a hierarchy of
+/// its own.
 fn counters(groups: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in groups.lines() {

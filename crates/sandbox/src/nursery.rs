@@ -363,7 +363,7 @@ fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// Describes the program of a sandbox: `monitor`, which makes a machine for it, or else itself.
+/// Describes the program that a sandbox runs: `monitor`, which makes a machine for the program, or the program itself.
 fn described(
     (program, zygote): (Option<&Program>, bool),
     monitor: Option<&Program>,

@@ -52,7 +52,8 @@ pub fn groups(nursery: u32) -> Vec<PathBuf> {
     found
 }
 
-/// Waits until it holds. After the death of a spare sandbox, the nursery waits ten seconds before it makes another.
+/// Waits until the condition holds. After the death of a spare sandbox, the nursery waits ten seconds before it makes
+/// another.
 pub fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(100);
     while !holds() {
