@@ -65,7 +65,7 @@ def dumps(
     gathers
         Whether futures are replaced by the results of their tasks.
     is_guarded
-        Whether the receiver reads it as a stranger's: see `hotlease._guarded`.
+        Whether the receiver reads it as untrusted: see `hotlease._guarded`.
     """
     file = io.BytesIO()
     _Values(file, callback, is_current, of_function, gathers, is_guarded).dump(value)

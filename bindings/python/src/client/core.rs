@@ -44,7 +44,8 @@ use std::time::Instant;
 /// Tasks by which a slot may be ahead of another one, beyond twice as many. Without this limit, where long tasks follow
 /// short ones, a slot that has learned to take many tasks ahead would keep them all while other slots are idle.
 const LEAD: usize = 64;
-/// Tries on a held lock, which is mostly released sooner than the GIL could be.
+/// How often a thread tries to take a held lock before it releases the GIL: the lock is mostly released sooner than the
+/// GIL could be.
 const LOCK_TRIES: u32 = 64;
 
 /// Reason why no task is accepted any more.
@@ -247,8 +248,8 @@ impl ExecutorCore {
         Ok(())
     }
 
-    /// Classes that results may contain, if they may come from sandboxes and are read as a stranger's; `None`: they are
-    /// read without a check.
+    /// Classes that results may contain, if results may come from sandboxes and are therefore read as untrusted;
+    /// `None`: they are read without a check.
     #[inline]
     pub fn guard(&self) -> Option<&Py<PyAny>> {
         self.classes.as_ref().filter(|_| self.invoker.is_confined())

@@ -9,7 +9,7 @@ static CONTEXT: AtomicPtr<FunctionContext> = AtomicPtr::new(std::ptr::null_mut()
 /// Deadline of the running task, CLOCK_MONOTONIC, nanoseconds; 0: none.
 static DEADLINE_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the client reads the result of the running task, or of the last one, as a stranger's.
+/// Whether the client reads the result of the running task, or of the last one, as untrusted: see `hotlease._guarded`.
 static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
 /// Marks the start of a task.
@@ -30,12 +30,12 @@ pub fn context() -> *mut FunctionContext {
     CONTEXT.load(Ordering::Relaxed)
 }
 
-/// Notes whether the client reads the result of the running task as a stranger's.
+/// Notes whether the client reads the result of the running task as untrusted.
 pub fn set_guarded(is_guarded: bool) {
     IS_GUARDED.store(is_guarded, Ordering::Relaxed);
 }
 
-/// Whether results and exceptions are to be pickled for a client that reads them as a stranger's.
+/// Whether results and exceptions are to be pickled for a client that reads them as untrusted.
 #[pyfunction]
 pub fn _is_guarded() -> bool {
     IS_GUARDED.load(Ordering::Relaxed)

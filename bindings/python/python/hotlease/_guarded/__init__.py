@@ -1,4 +1,4 @@
-"""Results of workers in sandboxes, which are read as a stranger's: no code of the sandbox may run in the program.
+"""Results of workers in sandboxes, which are read as untrusted: no code of the sandbox may run in the program.
 
 | module | what it holds |
 |---|---|

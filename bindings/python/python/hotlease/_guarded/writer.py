@@ -1,4 +1,4 @@
-"""Pickles for a program that reads results as a stranger's: the worker's side."""
+"""Pickles for a program that reads results as untrusted: the worker's side."""
 
 from __future__ import annotations
 

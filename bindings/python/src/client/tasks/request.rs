@@ -35,12 +35,12 @@ impl TaskPayload {
         self.ask(request::TIMED);
     }
 
-    /// Says that the result is read as a stranger's. Only for a request that has no other holder yet.
+    /// Says that the client reads the result as untrusted. Only for a request that has no other holder yet.
     pub fn ask_guarded(&mut self) {
         self.ask(request::GUARDED);
     }
 
-    /// Whether the result is read as a stranger's.
+    /// Whether the client reads the result as untrusted.
     pub fn is_guarded(&self) -> bool {
         self.bytes()[1] & request::GUARDED != 0
     }
