@@ -17,10 +17,12 @@ _OF_WORKERS = ("cloudpickle", "hotlease")
 
 # Modules that were looked at, by name: whether workers cannot import them.
 _looked: dict[str, bool] = {}
-# Read by `dump_arguments` without a call. Number of modules that were looked at; modules that go by value are in one of
-# the two sets.
+# These three are read by `dump_arguments` without a call. A module that goes by value is in one of the two sets.
+# Number of modules that were looked at.
 looked = 0
+# Names of loaded modules that workers cannot import.
 absent_names: set[str] = set()
+# Modules that the program has registered with cloudpickle to go by value.
 registered: set[str] = set()
 # Import path that all workers were started with; None: there are none, or they were started with several.
 given: Optional[list[str]] = None
@@ -104,7 +106,7 @@ def _is_importable(name: str, module: Any) -> bool:
 
 
 def _is_found(name: str, origin: str) -> bool:
-    # As an import would, with the finders that packages have installed; slower than a look at the path.
+    # Looks as an import would, with the finders that packages have installed: slower than a look at the path.
     for finder in sys.meta_path:
         try:
             found = finder.find_spec(name, None)

@@ -50,14 +50,14 @@ def drawn(bar: Any, results: Iterator[T], calls: Optional[int]) -> Iterator[T]:
 
 def _drawn(bar: Any, results: Iterator[T]) -> Iterator[T]:
     with bar:
-        # No reference is kept here while the caller works on the result: tqdm's own iterator keeps one.
+        # While the caller works on a result, no reference to it is kept here; tqdm's own iterator would keep one.
         while some := list(itertools.islice(results, 1)):
             bar.update()
             yield some.pop()
 
 
 class Bar:
-    """Bar of an executor: tasks that have ended, of those that were submitted. It polls ten times a second, so that
+    """Bar of an executor: how many of the submitted tasks have ended. It polls ten times a second, so that
     tasks cost nothing more."""
 
     def __init__(self, executor: Executor) -> None:

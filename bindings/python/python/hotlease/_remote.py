@@ -38,9 +38,9 @@ def prepare(function: Callable[..., Any], /, *args: Any) -> None:
 
 
 class Preparation:
-    """Calls functions in the program's folder, after an initializer that runs once in each worker: for libraries that
-    name an initializer with a call, on workers that exist already. It is sent as the function of tasks, so that each
-    worker gets it once.
+    """Calls functions in the program's folder, after an initializer that runs once in each worker. It serves libraries
+    that give an initializer with a call, when the workers exist already. It is sent as the function of tasks, so that
+    each worker gets it once.
     """
 
     # It declares no options for its tasks.
@@ -75,9 +75,11 @@ class Preparation:
         return _arrived, (self.folder, self.initializer)
 
 
-# The program's folder, the last initializer that has run here, and those that have arrived.
+# The program's folder.
 _folder: Optional[str] = None
+# Pickle of the last initializer that has run here.
 _initializer: Optional[bytes] = None
+# Initializers that have arrived, with their arguments, by their pickle.
 _initializers: dict[bytes, tuple[Callable[..., object], tuple[Any, ...]]] = {}
 
 
@@ -85,6 +87,7 @@ def _arrived(folder: Optional[str], initializer: Optional[bytes]) -> Preparation
     if initializer is not None and initializer not in _initializers:
         import pickle
 
-        # Now, before the arguments of a task, whose definitions of the program's functions and globals are newer.
+        # Unpickled now, before the arguments of a task: their definitions of the program's functions and globals are
+        # newer, and must replace those of the initializer.
         _initializers[initializer] = pickle.loads(initializer)
     return Preparation(folder, initializer)
