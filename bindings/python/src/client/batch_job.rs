@@ -6,6 +6,6 @@ use pyo3::prelude::*;
 /// job has no platform of its own.
 #[pyfunction]
 pub fn _job_managers() -> Option<String> {
-    // A folder that cannot be used fails the executor, which says why; no other platform stands for it.
+    // If the folder cannot be used, the executor fails with the reason: it does not use another platform instead.
     hotlease_client::job_managers().unwrap_or_else(|_| Some(String::new()))
 }

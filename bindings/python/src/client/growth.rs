@@ -1,5 +1,5 @@
-//! Late workers: an executor that got fewer than it asked for gets the rest when there are more, and one that has lent its
-//! cores, or has lost its workers, gets others.
+//! Late workers. An executor that got fewer workers than it asked for gets the rest when cores are free. An executor
+//! that has lent its cores, or has lost its workers, gets other workers.
 //!
 //! A manager learns that cores were released when their agent reports next. So an executor that is made right after
 //! another one was shut down finds some of them still taken; it starts with what it got, and a thread asks for the

@@ -187,8 +187,8 @@ pub struct BufferBytes {
 }
 
 impl BufferBytes {
-    /// Puts what was written to a copy where it belongs. No thread waits for the interpreter with the lock that this
-    /// takes.
+    /// Writes a copy's elements back to where they belong, if the copy was written. The lock that this takes is never
+    /// held by a thread that waits for the interpreter.
     pub fn put_back(&self) {
         if self.is_written {
             self.part.lock().unwrap_or_else(PoisonError::into_inner).unpack();

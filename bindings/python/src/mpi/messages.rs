@@ -485,7 +485,7 @@ impl Messages {
         self.make(py, move |shared| shared.create_group(&ranks, tag))
     }
 
-    /// Number of the group that has met, and each member's rank there: what tells a process from others.
+    /// Number of the group that has met, and each member's rank in it. They tell one process from another.
     fn _places(&self, py: Python<'_>) -> PyResult<([u8; 16], Vec<u32>)> {
         let shared = self.shared(py)?;
         let (group, ranks) = shared.places();

@@ -55,7 +55,7 @@ impl Op {
 }
 
 impl Op {
-    /// This predefined operator as a function that numpy computes, if it has one for the type.
+    /// This predefined operator, computed by a function of numpy; `None` if numpy has none for the type.
     fn by_numpy(&self, py: Python<'_>, code: &str) -> PyResult<Option<(Operator, Option<RaisedError>)>> {
         let functions = py.import("hotlease.MPI._reductions")?;
         let function = functions.call_method1("function", (&*self.name, code))?;

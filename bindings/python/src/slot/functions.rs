@@ -10,7 +10,7 @@ const FUNCTIONS_MAX: usize = 512;
 /// Limit of the bytes of their pickles together.
 const BYTES_MAX: usize = 256 << 20;
 
-/// The functions were loaded with definitions that are replaced.
+/// Whether a function was loaded with a definition that has been replaced since.
 static ARE_STALE: AtomicBool = AtomicBool::new(false);
 
 /// Makes this worker ask for each function once more: a definition that one of them was loaded with is replaced.

@@ -86,7 +86,8 @@ pub fn take() -> Vec<u8> {
     taken
 }
 
-/// Sets the function's name for the output: if hotlease's own function calls another one, that one's name.
+/// Sets the function's name for the output. If hotlease's own function calls a function of the program, that function's
+/// name is set.
 #[cold]
 pub fn name(function: &Bound<'_, PyAny>, arguments: &Bound<'_, PyTuple>) {
     let named = function.py().import("hotlease._printing");

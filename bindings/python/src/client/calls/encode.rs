@@ -35,7 +35,7 @@ pub struct Functions {
 /// Functions by the address of their object, which is kept alive, and the way each is sent.
 type TargetTable = HashMap<usize, (Py<PyAny>, Arc<Target>)>;
 
-/// Functions that call one of the program's, by their key and the name of that one.
+/// Functions that call one of the program's functions, by their key and the name of the program's function.
 type WrapperTable = HashMap<(FunctionKey, Box<str>), Arc<Target>>;
 
 /// Declarations of a function for its tasks: idempotent, retries, priority, memo.

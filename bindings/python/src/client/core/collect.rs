@@ -23,7 +23,7 @@ const COPIED_BELOW: usize = 128 << 10;
 /// Workers in a row that may end before they start the initializer.
 const UNPREPARED_MAX: u8 = 8;
 
-/// Function whose tasks have ended at once. Times of several are not told apart.
+/// The function of the tasks that have ended together. If it is not the same for all, the time of each cannot be told.
 enum EndedFunction {
     None,
     One(Arc<Target>),
@@ -191,7 +191,7 @@ impl ExecutorCore {
             _ => None,
         };
         if kind.is_some_and(lacks_something) && !job.prepares() {
-            // The task did not run, so the reply came sooner than its end.
+            // The task did not run, so the time until this reply is not that of a task.
             state.lanes[at].beat.skip_reply();
         }
         match kind {
@@ -431,8 +431,8 @@ impl ExecutorCore {
     }
 
     fn replaced(self: &Arc<Self>, at: usize, mut pipeline: Pipeline, flights: Vec<Flight>) {
-        // Before another worker is there: threads that wait for ended tasks are told; the other tasks go to the new
-        // worker after its initializer.
+        // This is done before another worker is there: threads that wait for tasks that have ended are told now. The
+        // other tasks go to the new worker, after its initializer.
         let mut guard = self.state();
         for mut flight in flights {
             let result = flight.try_take().unwrap_or_else(|| Err(unanswered()));

@@ -364,7 +364,8 @@ impl Lane {
         let Some(pipeline) = &mut self.pipeline else {
             return Err(None);
         };
-        // Another worker has to be prepared first: a thread of its own gets it, which does not hold the executor's lock.
+        // `push_open` gets no other worker if this one is gone: a new worker has to be prepared first, and a thread of
+        // its own gets it, without the executor's lock.
         match pipeline.push_open(bytes) {
             Ok(()) => {
                 // A push does not always wake the slot, and no other push may follow soon.

@@ -136,7 +136,7 @@ impl ExecutorCore {
             payload,
             ..
         } = job;
-        // First: the receiver of the result may want to send the same memory again.
+        // The payload is dropped first: the receiver of the result may want to send the same memory again.
         drop(payload);
         match waiter {
             Waiter::Future(cell) => {
@@ -209,7 +209,7 @@ impl ExecutorCore {
                     cancelled.push((cell.clone(), notices.is_watched, notices.graph, job.target.clone()));
                 }
                 (Some(Cancellation::Earlier), Waiter::Future(_)) => state.pending -= 1,
-                // The graph is told, or was.
+                // The graph is told where the task's cell is cancelled.
                 (Some(_), Waiter::Graph(_) | Waiter::Worker) => {}
             }
         }

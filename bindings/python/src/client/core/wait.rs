@@ -38,8 +38,8 @@ impl CoreState {
 }
 
 impl ExecutorCore {
-    /// Waits until a task has ended or the time is over. In the core's own thread also until others have to be
-    /// finished: no other thread finishes them.
+    /// Waits until a task has ended or the time is over. The core's own thread also returns when tasks have to be
+    /// finished, because no other thread finishes them.
     pub fn wait(self: &Arc<Self>, cell: &TaskCell, until: Instant) {
         self.waiters.fetch_add(1, Ordering::AcqRel);
         while !self.is_enough(cell, until) {

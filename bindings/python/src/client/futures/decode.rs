@@ -159,7 +159,7 @@ fn of_reply(py: Python<'_>, reply: &TaskReply, bytes: &[u8], reading: Reading<'_
         reply::PICKLED => {
             let buffers = PyList::empty(py);
             for &(start, length) in &reply.body.buffers {
-                // Writable, as a result that is not pickled would be.
+                // The buffer is writable, as that of a result that is not pickled.
                 let buffer = pyo3::types::PyByteArray::new(py, &bytes[start..][..length]);
                 buffers.append(buffer)?;
             }

@@ -143,8 +143,8 @@ pub fn reduce<'py>(future: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, B
     })
 }
 
-/// Forgets the futures found so far: the arguments are pickled once more, from the beginning. False: these are no
-/// arguments of a task, which may have futures.
+/// Forgets the futures found so far, because the arguments are pickled once more from the beginning. Returns false if
+/// what is pickled is not the arguments of a task: then it may contain no futures.
 #[pyfunction]
 fn _gather_anew() -> bool {
     GATHERING.with_borrow_mut(|gathering| gathering.as_mut().map(|gather| gather.inputs.clear()).is_some())

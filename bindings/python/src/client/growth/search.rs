@@ -77,7 +77,7 @@ impl WorkerSearch {
 
     fn may_succeed(&mut self, core: &ExecutorCore, begun: Instant, error: &Error) -> bool {
         if lacks_room(error) {
-            // All cores compute for others, or for batch jobs: its tasks wait.
+            // All cores compute for other clients or for batch jobs, so the executor's tasks wait.
             self.trouble = None;
             return true;
         }

@@ -70,7 +70,7 @@ impl Deref for Blob {
     }
 }
 
-/// Options of a task beside running it; `None`: not set.
+/// Options that say when a task is sent, whether it is sent again, and whether at all; `None`: not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskPlan {
     /// Number of retries after the task raised an exception.
