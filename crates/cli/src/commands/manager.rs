@@ -146,7 +146,7 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Printer) -> anyhow::Resu
         let _within = runtime.enter();
         Signals::listen()?
     };
-    // Before any listener is opened, so that clients only find a manager that leads.
+    // The store is opened before any listener, so that clients only find a manager that leads.
     let mut config = match &args.database {
         Some(parameters) => match runtime.block_on(wait_to_lead(parameters.clone(), &mut signals))? {
             Some(store) => args.ledger.manager_on(&dir, store)?,

@@ -142,7 +142,7 @@ mod tests {
         // Slow during the flood in two of five rounds.
         let some = [100, 900, 100, 900, 100].map(|flood| beside(100, flood, 100));
         assert_eq!(judged(some), (ROUNDS, false));
-        // In three of the first five rounds, and not after.
+        // Slow during the flood in three of the first five rounds, and not after.
         let first = [900, 900, 900, 100, 100].map(|flood| beside(100, flood, 100));
         let rounds = first.into_iter().chain(std::iter::repeat(beside(100, 100, 100)));
         let (rounds, over) = judged(rounds);

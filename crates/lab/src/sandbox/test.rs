@@ -195,7 +195,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
         );
     }
     let secret = Arc::new(format!("{:032x}", rand::random::<u128>()));
-    // Before the launcher starts anything: other processes may inherit the descriptors that are open here.
+    // This comes before the launcher starts anything: other processes may inherit the descriptors that are open here.
     let agent = StandIn::new(Arc::clone(&secret))?;
     let program = find()?;
     let launcher = Launcher::new(&Launcher::find()?)?

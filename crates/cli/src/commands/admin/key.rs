@@ -181,7 +181,7 @@ pub(crate) fn carry_out(args: KeyArgs, output: &mut Printer) -> anyhow::Result<(
 
 fn add(args: AddArgs, output: &mut Printer) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
-    // Before the key is made: a secret that cannot be written would be lost.
+    // The file is made before the key: a secret that cannot be written would be lost.
     let file = args.out.as_ref().map(|path| {
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         opened.with_context(|| format!("cannot make {}", path.display()))

@@ -135,7 +135,7 @@ impl Allocator {
             let name = |queue: &str| format!("hotlease-{queue}-{:08x}", rand::random::<u32>());
             edit.state.plan(clients, now_ms(), name)
         });
-        // Before the first command: a job that is submitted and not noted would be lost.
+        // The state is saved before the first command: a job that is submitted and not noted would be lost.
         if edit.state != before {
             edit.save()?;
         }

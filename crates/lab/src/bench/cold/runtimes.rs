@@ -180,7 +180,7 @@ impl Runtimes {
                 let root = self.root.path().as_os_str();
                 command.args([OsString::from("--ro-bind"), root.to_owned(), "/".into()]);
                 command.args(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]);
-                // After the mounts above, which would hide folders shown below them.
+                // These come after the mounts above, which would hide folders shown below them.
                 for folder in &self.shown {
                     command.arg("--ro-bind").arg(folder).arg(folder);
                 }
