@@ -35,7 +35,7 @@ type FileId = (u64, u64);
 #[derive(Default)]
 struct MappedFile {
     name: String,
-    /// Their pages, bytes. Those that several processes map count in parts.
+    /// Bytes of the pages in these mappings. A page that several processes map counts in parts.
     part: u64,
     /// Resident pages of the largest mapping, bytes.
     largest: u64,
@@ -276,7 +276,7 @@ mod tests {
         left_and_resident(lines, limit).0
     }
 
-    /// As with a virtual machine behind its monitor.
+    /// A virtual machine behind its monitor is such a child.
     #[test]
     fn memory_of_a_child_is_that_of_its_worker() {
         let lines = "there, ready = os.pipe()\n\

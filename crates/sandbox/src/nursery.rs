@@ -238,8 +238,8 @@ impl Nursery {
             )
         };
         let (socket, theirs) = pair().map_err(named)?;
-        // By posix_spawn: see `Launcher::spawn`. In its own process group, so that a Ctrl-C meant for the agent does
-        // not reach it.
+        // The nursery is started by posix_spawn: see `Launcher::spawn`. It has its own process group, so that a Ctrl-C
+        // meant for the agent does not reach it.
         use std::os::unix::process::CommandExt;
         let child = Command::new(binary)
             .env_clear()

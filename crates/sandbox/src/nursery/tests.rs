@@ -393,7 +393,7 @@ async fn a_nursery_that_is_stopped_goes_on_when_it_is_needed() {
     let pid = nix::unistd::Pid::from_raw(i32::try_from(nursery).expect("a pid"));
     nix::sys::signal::kill(pid, Signal::SIGSTOP).expect("stopped");
     let begin = Instant::now();
-    // Without help it fails after 15 s.
+    // If the stopped nursery is not woken, this fails after 15 s.
     assert_eq!(output_of(&launcher, "echo started").await, "started\n");
     let took = begin.elapsed();
     assert!(took < ANSWER_LIMIT / 2, "it took {took:?}");

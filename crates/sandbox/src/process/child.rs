@@ -69,7 +69,7 @@ fn has_running_process(group: Pid) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let stats = processes.filter_map(|process| fs::read_to_string(process.path().join("stat")).ok());
     stats.into_iter().any(|stat| {
-        // After the name, which may contain anything: state, parent, group.
+        // The fields after the name are state, parent and group. The name may contain anything.
         let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let state = fields.next();
         fields.nth(1) == Some(&group.to_string()) && !matches!(state, Some("Z" | "X"))

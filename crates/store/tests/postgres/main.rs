@@ -216,7 +216,7 @@ fn a_server_elsewhere_is_reached_over_tls_with_a_password_from_a_file_and_its_ce
         panic!("a server of another authority was trusted");
     };
     assert!(why.contains("certificate"), "{why}");
-    // Its certificate is not for this name; no password is shown to it.
+    // The server's certificate is not for this name, so the server does not get to see a password.
     std::fs::write(remote.folder().join("pass"), "*:*:*:remote:a\\:b\n").expect("written");
     let named = open_postgres(&at("127.0.0.1", "ca.pem"), PostgresOptions::default());
     let Err(StoreError::Unusable { why, .. }) = named else {

@@ -102,7 +102,7 @@ fn a_ledger_that_was_cut_or_replaced_by_an_older_one_is_noticed() {
     // A restore is no loss.
     restore(&ledger, &copy).expect("restored");
     assert_eq!(invocations(&open(&ledger)), 1);
-    // Nor is one into a directory whose ledger was removed.
+    // A restore into a directory whose ledger was removed is no loss, either.
     fs::remove_file(ledger.join(LEDGER_FILE)).expect("removed");
     restore(&ledger, &copy).expect("restored");
     assert_eq!(invocations(&open(&ledger)), 1);
@@ -117,7 +117,7 @@ fn a_ledger_without_a_mark_or_with_an_older_one_is_opened() {
     let older = fs::read(&mark).expect("a mark");
     use_lease(&store, 1, 1);
     drop(store);
-    // As a crash of the machine leaves it, or a write that was torn.
+    // Marks as a crash of the machine, or a torn write, may leave them.
     for bytes in [Some(&older[..]), Some(&older[..older.len() / 2]), Some(&[]), None] {
         match bytes {
             Some(bytes) => fs::write(&mark, bytes).expect("written"),

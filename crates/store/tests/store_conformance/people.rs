@@ -78,7 +78,7 @@ fn a_tenant_is_written_on_the_condition_that_it_is_there_or_is_not() {
         assert_eq!(members().collect::<Vec<_>>(), ["uid:1"], "{}", scene.name);
         assert!(put("uid:3", PutCondition::Known), "{}", scene.name);
         assert_eq!(members().collect::<Vec<_>>(), ["uid:3"], "{}", scene.name);
-        // Of several that add it at the same time, one does.
+        // If several threads add the tenant at the same time, one succeeds.
         store.remove_tenant("alice").unwrap();
         let added = std::thread::scope(|scope| {
             let adders = [0; 4].map(|_| scope.spawn(|| put("uid:1", PutCondition::New)));
