@@ -38,7 +38,7 @@ class CompiledHook(BuildHookInterface):
         if version != "editable":
             library = built / f"libhotlease.so.{self.metadata.version}"
             if library.exists():
-                # By its SONAME; a wheel has no symbolic links.
+                # The library is named by its SONAME; a wheel has no symbolic links.
                 files[f"lib/libhotlease.so.{self.metadata.version.split('.')[0]}"] = library
             build_data["force_include"].update({
                 str(root / "include/hotlease"): "hotlease/include/hotlease",

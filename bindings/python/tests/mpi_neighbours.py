@@ -76,7 +76,7 @@ def graphs():
 
 
 def distributed_graphs():
-    # To both next ranks, from both before.
+    # Each rank sends to the next two, and receives from the two before it.
     second = (rank + 2) % size
     ring = comm.Create_dist_graph_adjacent([left, second], [right, second])
     assert ring.Get_topology() == MPI.DIST_GRAPH and isinstance(ring, MPI.Distgraphcomm)
@@ -236,7 +236,7 @@ def shared_positions():
             break
         parts.append(bytes(part[: status.Get_count()]))
     assert sorted(sum(comm.allgather(parts), [])) == sorted(bytes(text[at : at + 7]) for at in range(0, end, 7))
-    # In units of the view, and in the order of ranks.
+    # Positions count in units of the view, and the writes are in the order of ranks.
     file.Set_view(4, MPI.INT)
     assert file.Get_position_shared() == 0
     comm.Barrier()
@@ -341,7 +341,7 @@ def memory_that_is_attached():
     win.Lock(rank)
     assert numbers.tolist() == [0, 0, 10 * size if rank == 1 else 0, 0]
     win.Unlock(rank)
-    # Others in their place, while all of the rest stays.
+    # Other regions are attached in place of this one, while all of the rest stays.
     comm.Barrier()
     win.Detach(numbers)
     more = [np.full(3, 1000.0 * number + rank) for number in range(5)]

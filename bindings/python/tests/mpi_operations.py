@@ -112,7 +112,7 @@ def ragged(comm, root):
     whole = np.zeros(sum(counts), "i4")
     comm.Allgatherv([mine, MPI.INT], [whole, counts, None, MPI.INT])
     same(whole, wanted)
-    # In reverse order, with a gap of one element before each.
+    # The blocks are in reverse order, with a gap of one element before each.
     places = [sum(counts[each + 1 :]) + size - each for each in range(size)]
     whole = np.full(sum(counts) + size + 1, -1, "i4")
     comm.Allgatherv(mine, [whole, counts, places, MPI.INT])

@@ -122,7 +122,7 @@ def persistent_requests():
         columns.Wait(status)
         assert (matrix[:, 0] == np.arange(3) + turn).all() and (matrix[:, 1] == -1).all()
         assert (status.source, status.tag, status.Get_count(MPI.DOUBLE)) == (rank, 9, 3)
-    # One that is cancelled can be started again, and so can one to no process.
+    # A request that was cancelled can be started again, and so can a request to no process.
     columns.Start()
     columns.Cancel()
     columns.Wait(status)
@@ -171,7 +171,8 @@ def derived_datatypes():
     column = MPI.DOUBLE.Create_vector(3, 1, 4).Commit()
     assert (column.Get_size(), column.Get_extent(), column.Get_true_extent()) == (24, (0, 72), (0, 72))
     got = np.full((3, 4), -1.0)
-    # From the second column on, into the last; the neighbour gets a column from three numbers that are next to each other.
+    # Sends the second column; the neighbour gets it as its last one. Then a column is sent that the neighbour gets as
+    # three numbers in a row.
     comm.Sendrecv([matrix.reshape(-1)[1:], 1, column], right, 1, [got.reshape(-1)[3:], 1, column], left, 1)
     assert (got[:, 3] == np.arange(1, 12, 4) + 100 * left).all() and (got[:, :3] == -1).all()
     flat = np.empty(3)
@@ -246,7 +247,7 @@ def blocks_of_several_types():
     for of in range(size):
         theirs = np.arange(2.0 * 2 * size).reshape(2, 2 * size) + 100 * of
         assert (got[:, 2 * of : 2 * of + 2] == theirs[:, 2 * rank : 2 * rank + 2]).all()
-    # To one rank doubles, to another one nothing.
+    # Sends numbers to one rank, and none to the others.
     counts = [1 if to == right else 0 for to in range(size)]
     into = np.zeros(1, "f4")
     incoming = [1 if of == left else 0 for of in range(size)]

@@ -25,7 +25,7 @@ def begin(**options):
     eventually(lambda: made._slots() == 2, "both workers are there")
     gate = pathlib.Path(sys.argv[2]) / "both"
     gate.unlink(missing_ok=True)
-    # One on each: neither ends before both have begun.
+    # One task on each worker: neither ends before both have begun.
     hosts = [made.submit(passing.met, str(gate), n) for n in range(2)]
     assert len({host.result(60) for host in hosts}) == 2, "the workers are on one host"
     return made

@@ -104,7 +104,7 @@ def test_tasks_queued_behind_a_death_run(executor, tmp_path):
     dying = executor.submit(tasks.die, 1)
     others = [executor.submit(tasks.add, n) for n in range(500)]
     gate.touch()
-    # On a busy host its agent may be too late to say why.
+    # On a busy host the agent of the dead worker may be too late to say why.
     assert isinstance(dying.exception(60), (hotlease.WorkerDied, hotlease.OutcomeUnknown))
     assert [future.result(60) for future in others] == list(range(500))
 

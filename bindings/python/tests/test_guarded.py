@@ -335,7 +335,7 @@ def test_crafted_pickles_are_refused_and_have_no_effect(tmp_path):
     numpy = pytest.importorskip("numpy")
     path = str(tmp_path / "made")
     attacks = [*crafted(path)]
-    # As numpy pickles them itself.
+    # Pickles that numpy makes itself.
     attacks.append(pickle.dumps(numpy.array([Called(os.mkdir, path)], object), 4))
     attacks.append(pickle.dumps(numpy.dtype("f8", metadata={"a": 1}), 4))
     attacks.append(pickle.dumps(numpy.arange(6)[::2], 5))
@@ -348,7 +348,7 @@ def test_crafted_pickles_are_refused_and_have_no_effect(tmp_path):
         assert raised.value.ran is True
         assert not os.path.exists(path), f"attack {number} ran: {attack[:80]!r}"
     assert {name: value for name, value in vars(Point).items()} == before
-    # They are attacks.
+    # The first one is an attack indeed: a plain unpickler runs it.
     pickle.loads(attacks[0])
     assert os.path.exists(path)
 
@@ -402,7 +402,7 @@ def test_functions_by_value_in_results_define_nothing():
     for value in (namespace["Local"](), namespace["function"], lambda: None):
         with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
             read(value)
-    # As a class of the program that a worker has by value, if the program names it.
+    # A class of the program that the worker has by value is read, if the program names it.
     result = read(namespace["Local"](), (namespace["Local"],))
     assert type(result) is namespace["Local"] and result.a == 1
 

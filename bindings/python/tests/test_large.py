@@ -130,7 +130,7 @@ def test_tasks_sent_to_a_worker_that_is_about_to_leave_run_on_the_next_one(execu
         gate.touch()
         with pytest.raises(RuntimeError, match="kept a large argument"):
             keeping.result(60)
-        # Also while it leaves.
+        # Tasks are also submitted while the worker leaves.
         behind += [executor.submit(tasks.mark_and_return, str(ran), 20 + n) for n in range(20)]
         assert [future.result(60) for future in behind] == list(range(40)), f"round {round}"
         assert [future.result(60) for future in sums] == [100_000] * 3, f"round {round}"

@@ -107,7 +107,7 @@ def test_a_result_from_a_sandbox_runs_no_code_in_the_program(sandboxed, tmp_path
         with pytest.raises(hotlease.TaskError, match="NotAdmitted"):
             next(sandboxed.map(way, [path]))
         assert not os.path.exists(path), way
-    # Its worker tells the program what it likes; other workers are as they were.
+    # From now on this worker may tell the program anything, so it is replaced. Other workers are as they were.
     end(sandboxed)
     with _in_sandbox() as executor:
         with pytest.raises(KeyError, match="plain"):

@@ -188,7 +188,7 @@ def test_output_that_waits_to_be_shown_is_bounded(platform):
     # In the order in which they ended, which is not quite that of their numbers: large results are fetched.
     numbers = {int(text[:3]) for text in shown}
     assert len(numbers) == len(shown) and numbers >= set(range(left_out + 100, 400)), "the last ones"
-    # In pieces, each of which has a head.
+    # The cut output comes in pieces, each of which has a head.
     assert 0 < int(re.fullmatch(r"\.\.\. (\d+) bytes \.\.\.", cut)[1]) - left_out * 60_004 < left_out * 500
 
 

@@ -35,7 +35,7 @@ def _facts():
 
 
 def _files():
-    # Only files: the interpreter may need folders there.
+    # Lists only files: the interpreter may need folders there.
     folders = "/tmp", "/dev/shm"
     return tuple([name for name in os.listdir(folder) if os.path.isfile(f"{folder}/{name}")] for folder in folders)
 

@@ -23,7 +23,7 @@ from hotlease import _core, _known, _mapped, _modules, _source
 from hotlease._remote import result
 
 try:
-    # Its place in versions before 3.
+    # The function's place in versions of cloudpickle before 3.
     from cloudpickle.cloudpickle_fast import _dynamic_class_reduce  # type: ignore[import-untyped,unused-ignore]
 except ImportError:
     from cloudpickle.cloudpickle import _dynamic_class_reduce  # type: ignore[import-untyped,unused-ignore]
@@ -108,7 +108,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         if kind is _Cached:
             return self._cached(object)
         if kind is functools.cached_property:
-            # Without its lock, which older versions have.
+            # The lock, which older versions of Python have, is left out.
             return _known.cached_property, (object.func, object.attrname)
         if self._is_current and kind.__module__ == "numpy":
             return _mapped.reduce(object)
@@ -281,7 +281,7 @@ class _Definitions:
     def of(self, name: Name, within: tuple[Name, ...] = ()) -> Definition:
         made = self._made.get(name)
         if made is None and not self.is_current:
-            # As it arrived: changes that tasks have made to it stay here.
+            # The definition as it arrived: changes that tasks have made to it stay here.
             made = _known.definition(name)
         if made is None:
             object = self.found[name]

@@ -242,7 +242,7 @@ class Executor(_core.Client, _bases.Executor):
         prepared: Optional[tuple[Callable[..., object], tuple[Any, ...]]],
         patience: float,
     ) -> None:
-        # Without patience first: with it, this would also wait for a platform that is not running.
+        # The first try has no patience: otherwise it would also wait for a platform that is not running.
         why = ""
         try:
             return self._open(self._future, {**options, "patience": 0.0}, prepared)

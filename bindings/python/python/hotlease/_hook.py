@@ -57,5 +57,5 @@ class _Loader:
         self._hook._executed(module)
 
     def __getattr__(self, name: str) -> Any:
-        # For code that examines the module without importing it: its source, its resources.
+        # This is for code that examines the module without importing it: its source, its resources.
         return getattr(self._own, name)

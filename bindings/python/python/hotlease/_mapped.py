@@ -79,7 +79,7 @@ def opened(
         raise type(error)(text) from error
     array: Any = numpy.ndarray.__new__(kind, shape, dtype, buffer=mapped, offset=start, strides=strides)
     if isinstance(array, numpy.memmap):
-        # By name: some versions of numpy declare that these never change.
+        # The attributes are set by name: some versions of numpy declare that they never change.
         for name, value in [*((name, getattr(mapped, name)) for name in ("_mmap", "filename", "mode")), ("offset", offset + start)]:
             setattr(array, name, value)
     if not writeable:

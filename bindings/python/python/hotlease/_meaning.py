@@ -115,7 +115,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
 
     def reducer_override(self, object: Any) -> Any:
         if isinstance(object, Future) and not isinstance(object, _core.Task):
-            # By its number; its result is hashed when it is there.
+            # The future counts by its number; its result is hashed when it is there.
             return result, (_core._gather(object),)
         return super().reducer_override(object)
 

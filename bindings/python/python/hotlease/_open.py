@@ -25,7 +25,8 @@ def remember(executor: Executor) -> None:
     global _is_registered
     if not _is_registered:
         _is_registered = True
-        # As concurrent.futures does: before the interpreter waits for its threads, while threads can still be started.
+        # Registered as concurrent.futures does it: called before the interpreter waits for its threads, while threads
+        # can still be started.
         threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
         # A child has no part in its parent's executors, nor in their progress bars.
         os.register_at_fork(after_in_child=executors.clear)

@@ -56,7 +56,7 @@ def content(function: Any) -> bytes:
     from hotlease import _meaning, _remote
 
     if getattr(function, "_hotlease_declared", None) is None and not _is_plain(function):
-        # It is sent as an argument of this one, and counts with the arguments.
+        # The function is sent as an argument of `_remote.call`, and counts with the arguments.
         function = _remote.call
     return _meaning.of_function(function)
 
@@ -101,7 +101,7 @@ def _is_constant(function: Any) -> bool:
     if not isinstance(function, types.FunctionType) or function.__closure__:
         return False
     if "." in function.__qualname__.rpartition("<locals>.")[2] or _is_annotated_by_value(function):
-        # It comes with a class, whose attributes may differ at the next submission.
+        # The function comes with a class, whose attributes may differ at the next submission.
         return False
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     if not all(isinstance(value, _ATOMS) for value in held):

@@ -77,7 +77,7 @@ def _served() -> str:
             listening = socket.socket(socket.AF_UNIX)
             listening.bind(path)
             listening.listen()
-            # After the end of all executors.
+            # The folder is removed after the end of all executors.
             atexit.register(_remove, folder, os.getpid())
             threading.Thread(target=_serve, args=(listening,), name="hotlease-key", daemon=True).start()
             _path = path
@@ -95,7 +95,7 @@ def _serve(listening: socket.socket) -> None:
         try:
             peer, _ = listening.accept()
         except OSError:
-            # Without a descriptor for it, for instance.
+            # For instance, there is no descriptor left for the connection.
             time.sleep(_PAUSE)
             continue
         with peer:

@@ -116,7 +116,7 @@ def main():
     imports = os.environ.pop(_IMPORTS, "").split()
     tasks_max = int(os.environ.pop(_TASKS_MAX, "0"))
     try:
-        # Before any code of the tenant is imported.
+        # This comes before any code of the tenant is imported.
         begins = _importing.begun() if is_zygote else (_core.Slot(),)
     except OSError as error:
         sys.exit(f"hotlease._slot: {error}; it is started by an agent")

@@ -28,7 +28,7 @@ def installed(package: str) -> str:
         names = [name for name in names if name.startswith(f"{package}-") and name.endswith((".dist-info", ".egg-info"))]
         if len(names) == 1:
             return names[0][len(package) + 1 :].removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
-        # Without metadata, or with that of several versions: the package itself says.
+        # There is no metadata, or that of several versions: the version is what the package itself says.
         try:
             module = __import__(package)
         except ImportError:

@@ -40,7 +40,7 @@ class Region(NamedTuple):
 class _Table(NamedTuple):
     changes: int
     addresses: list[int]
-    # By address.
+    # In the order of their addresses.
     regions: list[Region]
 
 

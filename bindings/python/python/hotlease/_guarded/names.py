@@ -102,7 +102,8 @@ def _defaultdict(factory: Any = None) -> Any:
     return defaultdict(factory)
 
 
-# By module and name: what may be done with it, and what stands for it, if that is not the object itself.
+# Names that a result may use, by module and name: what may be done with the object, and what is used in its place, if
+# not the object itself.
 _OTHERS: dict[tuple[str, str], tuple[int, Optional[Callable[..., Any]]]] = {
     ("builtins", "complex"): (VALUE | CALL, None),
     ("builtins", "range"): (CALL, _range),

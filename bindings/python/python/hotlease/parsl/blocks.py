@@ -189,5 +189,5 @@ def _settle(task: Future[Any], settle: Callable[[], None]) -> None:
     try:
         settle()
     except InvalidStateError:
-        # It failed with all others of its executor, or was cancelled.
+        # The task failed with all others of its executor, or was cancelled.
         pass

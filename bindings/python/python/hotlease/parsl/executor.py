@@ -155,7 +155,7 @@ class HotleaseExecutor(BlockProviderExecutor):
             try:
                 task.set_exception(BadStateException(self, exception))  # type: ignore[no-untyped-call,unused-ignore]
             except InvalidStateError:
-                # It has just ended.
+                # The task has just ended.
                 pass
 
     def submit(

@@ -125,7 +125,7 @@ fn keep(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
         finish_watched(core, finish_all);
         write_checkpoint(core, false);
         if core.is_finished() {
-            // For tasks that have ended since the call above.
+            // Once more, for tasks that have ended since the call above.
             finish_watched(core, finish_all);
             core.show_the_last();
             return;
