@@ -75,7 +75,7 @@ pub(crate) fn doubling_with(
         exchange(plan, distance.ilog2() as usize, inclusive, received, distance);
         if group.me >= distance {
             let wanted_again = group.me + 2 * distance < group.size;
-            // This comes before any write to the output, which may be the memory of what this member adds.
+            // The sum comes before any write to the output, which may be the memory of what this member adds.
             if !exclusive || wanted_again {
                 plan.reduce(received, inclusive, sum);
                 inclusive = sum;

@@ -484,7 +484,7 @@ mod tests {
         assert!(acquisition.next_step().is_some_and(|due| due > NOW), "it waits");
         let joined = acquisition.step(AcquisitionEvent::Agents(agents(3)), NOW);
         assert_eq!(joined, Some(AcquisitionAction::AskAgent(AgentId([2; 8]))));
-        // Another one that joins meanwhile is asked in the next round.
+        // Another agent, which joins meanwhile, is asked in the next round.
         assert_eq!(acquisition.step(AcquisitionEvent::Agents(agents(4)), NOW), None);
         assert_eq!(acquisition.step(AcquisitionEvent::Granted, NOW), None);
         assert!(acquisition.is_over());

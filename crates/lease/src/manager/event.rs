@@ -109,7 +109,7 @@ pub struct OrderToken {
     pub caller: String,
     /// The token, of the caller's choice.
     pub token: String,
-    /// Hash of what is ordered, as text: another order with the same token is refused.
+    /// Hash of the order, as text. A different order with the same token is refused.
     pub content: String,
 }
 
@@ -406,8 +406,8 @@ pub enum ClusterAction {
 pub enum ClusterAnswer {
     /// To `Register`: the agent is registered.
     Registered,
-    /// To `Register`: this run seems to be over, or would replace another one. If it is alive, it registers again
-    /// with this number as proof.
+    /// To `Register`: this run of the agent seems to be over, or would replace another run. If it is alive, it
+    /// registers again with this number as proof.
     Challenged {
         /// The number to repeat, never 0.
         challenge: u64,

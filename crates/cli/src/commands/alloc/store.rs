@@ -107,7 +107,7 @@ impl AllocatorDirectory {
         })
     }
 
-    /// Takes the right to be the allocator that runs; refuses if another one does.
+    /// Takes the right to be the allocator that runs; refuses if another allocator has it.
     pub(super) fn serve(&self) -> anyhow::Result<Flock<File>> {
         match Flock::lock(self.open_file(SERVING)?, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(lock),

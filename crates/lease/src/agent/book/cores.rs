@@ -256,7 +256,7 @@ mod tests {
                 let (workers, slots) = (random.random_range(1..6), random.random_range(1..4));
                 let taken = match random.random_range(0..4) {
                     3 if held.iter().any(|(shared, _)| *shared) => {
-                        // A move: the places of one worker, all on one core, are taken on another one.
+                        // A move: the places of one worker, all on one core, are taken on another core.
                         let at = held.iter().position(|(shared, _)| *shared).expect("one is shared");
                         let core = held[at].1[0];
                         let moved = held[at].1.iter().filter(|of| **of == core).count() as u32;

@@ -58,7 +58,8 @@ fn a_job_that_has_the_node_ends_all_leases_at_once_and_none_is_granted_until_it_
         (book.availability(), book.offer_now().0),
         (Availability::Standby, vec![])
     );
-    // Another one comes before the first has ended; telling of either twice changes nothing.
+    // Another job begins before the first has ended. Telling the book twice of a beginning, or of an end, changes
+    // nothing.
     for job in [JOB, JobId(18), JobId(18)] {
         assert_eq!(book.step(begin(job, JobShare::Node), SECOND), BookStep::default());
     }

@@ -127,7 +127,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// Offers again what a job could use, unless another one may.
+    /// Offers again what a job could use, unless another job may use it.
     pub(super) fn end_job(&mut self, job: JobId, now: Duration, actions: &mut Vec<BookAction>) {
         if self.jobs.0.remove(&job).is_some() {
             self.put_into_effect();

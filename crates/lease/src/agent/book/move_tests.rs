@@ -82,7 +82,7 @@ fn a_moving_worker_holds_places_on_both_cores_until_it_has_answered() {
         BTreeMap::from([(0, 2), (1, 2)]),
         "a second answer changes nothing"
     );
-    // A replacement of the worker starts on the new core. It has not been on another one, so it has left none.
+    // A replacement of the worker starts on the new core. It has not been on another core, so it has left none.
     assert_eq!(book.step(gone(id(2), 0, epoch), SECOND).refusal, None);
     let replace = BookEvent::Replace {
         lease: id(2),

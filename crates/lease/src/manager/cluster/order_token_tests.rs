@@ -38,7 +38,7 @@ fn an_order_that_is_repeated_with_its_token_is_answered_again_and_not_carried_ou
         panic!("{writes:?}");
     };
     let record = record.clone();
-    // The first one is not answered yet: both are answered together.
+    // The first order is not answered yet: both are answered together.
     assert!(cluster.step(with_token(3, drain.clone(), 1, 1001), NOW).is_empty());
     let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
     let offering = offers(Availability::Draining, record.number);

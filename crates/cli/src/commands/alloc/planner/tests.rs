@@ -335,7 +335,7 @@ fn a_queue_keeps_the_nodes_that_its_user_wants_and_gets_others_for_clients() {
     assert_eq!(scene.plan(&[]), [], "they stay although no client waits");
     assert_eq!(scene.submit(&[client(2)]), ["a"], "all are busy");
     assert!(!scene.job().stays, "it ends when it is idle");
-    // One ends at its time limit: another one takes its place.
+    // One job ends at its time limit, and another takes its place.
     scene.listed[0].phase = Some(JobPhase::OutOfTime);
     scene.state.observe(&scene.listed, scene.now_ms);
     scene.listed.remove(0);
