@@ -197,7 +197,7 @@ def test_a_held_future_gives_its_value_also_when_the_executor_is_shut_down(run):
             pathlib.Path(gate).touch()
             print(total.result(60)[:2], one.done(), two.done())
             print(one.result(60)[0], one.exception(), one.result()[-1])
-            # Known here now, and passed on from here.
+            # The result is known here now, and passed on from here.
             print(executor.submit(passing.looked_at, one).result(60)[0])
         print(two.result(60)[0], two.result().size)
         """

@@ -226,9 +226,9 @@ def crafted(path):
     yield b"\x80\x04" + point + b"N}" + _text("x") + b"K\x01s\x86b."
     yield b"\x80\x04" + point + b"}" + _text("x") + b"K\x01sb."
     yield b"\x80\x04" + point + _text("x") + b"K\x01s."
-    # Exceptions in each other's attributes, which Python frees by recursion.
-    # A second state, by way of what the first one has put in the place of a method.
+    # A second state, set by what the first state has put in the place of a method.
     yield b"\x80\x04" + point + b")\x81}" + _text("__setstate__") + _name("builtins", "list") + b"sbNb."
+    # Exceptions in each other's attributes, which Python frees by recursion.
     yield b"\x80\x04" + _name("builtins", "OSError") + b")R}" + _text("__cause__") + _name("builtins", "OSError") + b")Rsb."
     # Extensions, persistent objects, places of the memo that would need all memory, lengths that are not there.
     yield b"\x80\x04\x82\x01."

@@ -82,7 +82,7 @@ def test_machines_that_went_on_from_the_same_one_have_a_time_and_random_numbers_
         except hotlease.Error as error:
             _skipped(error)
         assert abs(each[-1] - time.time()) < 5, "its clock is the host's"
-        # The first is a machine that booted; while others wait there may be another one.
+        # The first machine is one that booted. While spare machines that booted wait, the next may be one, too.
         if "forked from a zygote" in start.why:
             drawn.append(each)
         else:

@@ -74,8 +74,8 @@ def by_another_mpi(ranks, text, folder):
     theirs.write_text(text.replace("from hotlease import MPI", "from mpi4py import MPI"))
     # More ranks than processors, which do not poll all the time.
     for_open_mpi = dict.fromkeys(("ALLOW_RUN_AS_ROOT", "ALLOW_RUN_AS_ROOT_CONFIRM", "MCA_rmaps_base_oversubscribe", "MCA_mpi_yield_when_idle"), "1")
-    # Open MPI 4.1 prefers its component rdma to sm for windows that are allocated. A rank may die there in the
-    # compare-and-swap of another one: in mca_btl_vader, at an address that it does not have.
+    # Open MPI 4.1 prefers its component rdma to sm for windows that are allocated. With rdma, a rank may die when
+    # another rank does a compare-and-swap: in mca_btl_vader, at an address that the rank does not have.
     for_open_mpi["MCA_osc_rdma_priority"] = "90"
     env = {**os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "", **{f"OMPI_{name}": value for name, value in for_open_mpi.items()}}
     command = [python.parent / "mpiexec", "-n", str(ranks), python, theirs]

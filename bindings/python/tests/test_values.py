@@ -392,7 +392,7 @@ def test_a_class_that_is_only_an_annotation_or_an_owner_is_sent_as_it_is(output)
                 print(executor.submit(annotated, Settings()).result(), executor.submit(Settings.look, Settings()).result())
                 print(executor.submit(Settings.level_of).result())
     """
-    # Another content of the class is another one, and begins anew.
+    # A class with other content is another class, and begins anew.
     expected = ["(1, 1) (1, 2)", "1", "(1, 3) (1, 4)", "1", "(2, 1) (2, 2)", "2", "(1, 1) (1, 2)", "1"]
     assert output(script) == expected
 

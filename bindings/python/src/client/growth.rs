@@ -54,7 +54,7 @@ fn wanted_workers(core: &ExecutorCore) -> usize {
 fn take_workers(core: &ExecutorCore, within: Duration) -> Result<(), Error> {
     core.invoker.complete(within)?;
     core.adopt().inspect_err(|_| {
-        // Leases of which no task knows would be paid for nothing. One whose agent does not answer ends by itself.
+        // Leases of which no task knows would be paid for nothing. A lease whose agent does not answer ends by itself.
         let slots = core.state().lanes.len();
         drop(core.invoker.suspend_from(slots));
     })

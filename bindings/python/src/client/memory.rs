@@ -94,7 +94,7 @@ impl BufferPool {
         let buffer = match buffer {
             Some(buffer) => buffer,
             None => match invoker.buffer(size_of_buffer(bytes)) {
-                // Each kept one holds a descriptor, too.
+                // Each memory that is kept holds a descriptor, too.
                 Err(error) if error.lacks_descriptors() && self.forget_kept() => {
                     invoker.buffer(size_of_buffer(bytes))?
                 }

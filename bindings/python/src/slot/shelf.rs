@@ -28,7 +28,7 @@ const PROVING: Duration = Duration::from_secs(2);
 const STALLED: Duration = Duration::from_secs(10);
 /// Pause between two accept attempts, after one failed for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Stack of each thread here.
+/// Stack of each thread of a shelf, bytes.
 const STACK_BYTES: usize = 128 << 10;
 
 /// Shelf of this process, once a result was left; `None`: no peer could reach it.

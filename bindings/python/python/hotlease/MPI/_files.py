@@ -341,7 +341,7 @@ class File:
         self._place_shared(self._target(offset, whence, self.Get_position_shared()))
 
     def _place_shared(self, position: int) -> None:
-        # After all have used the last position, and before any uses the next one.
+        # Rank 0 moves it after all ranks have used the last position, and before any rank uses the next one.
         self._comm.Barrier()
         if self._comm.rank == 0:
             self._moved_shared(lambda _: position)
@@ -419,7 +419,7 @@ class File:
         return done
 
     def _ordered(self, buf: Any, is_read: bool, status: Optional[Status]) -> int:
-        # Each rank has as much as its buffer takes, behind the ranks before it.
+        # Each rank's part is as long as its buffer, and comes after the parts of the ranks before it.
         own = -(-len(memoryview(BufferBytes(buf, is_read))) // self._view.etype.size)
         parts = self._comm.allgather(own)
         begin = self._moved_shared(lambda position: position + sum(parts)) if self._comm.rank == 0 else None

@@ -269,7 +269,7 @@ impl ExecutorCore {
         }
     }
 
-    /// Counts the end of a request that had memory for its result: another one may have it.
+    /// Counts the end of a request that had memory for its result: another request may have that memory now.
     fn free_place(&self, state: &mut CoreState, at: usize) {
         state.lanes[at].free_place();
         self.fetch_kept(state, at);

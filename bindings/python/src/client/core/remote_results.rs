@@ -274,7 +274,7 @@ fn is_for_tasks_only(state: &CoreState, job: &TaskJob) -> bool {
     Arc::strong_count(cell) <= holders && node.is_some_and(|node| state.graph.flow.is_needed(node))
 }
 
-/// Returns how to make a result again; `None`: not within the limits on what is kept for that.
+/// Returns how to make a result again; `None`: what has to be kept for that exceeds its limits.
 fn again(state: &CoreState, job: &TaskJob) -> Option<Remake> {
     let (payload, inputs) = match job.waiter.run() {
         None => (&job.payload, Vec::new()),
