@@ -1,5 +1,5 @@
-//! Start of `hotlease-lab`, the program of `hotlease bench` and `hotlease sandbox`, as git and cargo start their external
-//! subcommands.
+//! Start of `hotlease-lab`, the program of `hotlease bench` and `hotlease sandbox`, as git and cargo start their
+//! external subcommands.
 
 use anyhow::{Context, anyhow};
 use hotlease_sandbox::{Launcher, find_program};
@@ -41,8 +41,9 @@ pub(crate) fn hand_over(args: Vec<OsString>) -> anyhow::Error {
     ))
 }
 
-/// Path of the program: `$HOTLEASE_LAB`, else in the folder of this program, else in `../libexec/hotlease` from there, else
-/// at the same two places relative to the worker's program. If it does not exist, the path in the folder of this program.
+/// Path of the program: `$HOTLEASE_LAB`, else in the folder of this program, else in `../libexec/hotlease` from there,
+/// else at the same two places relative to the worker's program. If it does not exist, the path in the folder of this
+/// program.
 fn find() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("cannot find this program")?;
     let program = find_program(&own, LAB_BINARY, LAB_VARIABLE);

@@ -119,8 +119,8 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// [`Error::Arguments`] if the call contradicts itself, [`Error::UnsupportedAlgorithm`] if the algorithm cannot do this
-    /// call.
+    /// [`Error::Arguments`] if the call contradicts itself, [`Error::UnsupportedAlgorithm`] if the algorithm cannot do
+    /// this call.
     pub fn build(&self, call: &CollectiveCall) -> Result<Schedule, Error> {
         self.build_part(call, 0..usize::MAX).map(|part| part.schedule)
     }

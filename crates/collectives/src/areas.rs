@@ -49,8 +49,8 @@ impl Areas<'_> {
     ///
     /// # Panics
     ///
-    /// If a span is not inside its area, if spans of the step differ in length, if the step is a transfer, or if the step
-    /// reduces and `reduction` is missing.
+    /// If a span is not inside its area, if spans of the step differ in length, if the step is a transfer, or if the
+    /// step reduces and `reduction` is missing.
     pub fn local(&mut self, step: &Step, reduction: Option<&Reduction>) {
         match *step {
             Step::Copy { from, into } => {

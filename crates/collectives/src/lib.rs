@@ -1,5 +1,5 @@
-//! L1: planning of collectives: what each rank does, by which algorithm, and what that takes and costs. Pure: no I/O, no
-//! threads, no clocks.
+//! L1: planning of collectives: what each rank does, by which algorithm, and what that takes and costs. Pure: no I/O,
+//! no threads, no clocks.
 //!
 //! * A **[`CollectiveCall`]** is what one rank asks for; a **[`Recipe`]** is how it is done; a **[`Schedule`]** holds
 //!   the steps of one rank in one collective: rounds of transfers that run at the same time, each followed by copies

@@ -305,8 +305,8 @@ impl LeaseSpec {
         self.memory_bytes.saturating_mul(self.workers.into())
     }
 
-    /// Largest number of cores on which an agent may let the lease compute at the same time: one for each slot, or one for each worker
-    /// if they are shared, as the agent may move workers to idle cores.
+    /// Largest number of cores on which an agent may let the lease compute at the same time: one for each slot, or one
+    /// for each worker if they are shared, as the agent may move workers to idle cores.
     pub fn busy_cores(&self) -> u32 {
         match self.sharing {
             CoreUse::Exclusive(_) => self.all_slots(),
@@ -314,8 +314,8 @@ impl LeaseSpec {
         }
     }
 
-    /// Largest number of cores that an agent may bill if it granted these: one for each slot, or at most one for each worker if they
-    /// are shared.
+    /// Largest number of cores that an agent may bill if it granted these: one for each slot, or at most one for each
+    /// worker if they are shared.
     pub fn billable_cores(&self, granted: &[u32]) -> u32 {
         match self.sharing {
             CoreUse::Exclusive(_) => self.all_slots(),

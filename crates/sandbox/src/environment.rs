@@ -1,5 +1,5 @@
-//! Environment of workers: variables that they inherit from the agent, and the size of the teams of threads that libraries
-//! start.
+//! Environment of workers: variables that they inherit from the agent, and the size of the teams of threads that
+//! libraries start.
 
 use std::ffi::{OsStr, OsString};
 
@@ -20,8 +20,8 @@ const INHERITED: [&str; 10] = [
 
 /// Variable of OpenMP with the number of threads of a team. The variables of [`FOLLOWERS`] default to it.
 const OPENMP: &str = "OMP_NUM_THREADS";
-/// Variables of libraries that otherwise take their number of threads from [`OPENMP`]: OpenBLAS, MKL, BLIS, numexpr, and
-/// Accelerate in its ports.
+/// Variables of libraries that otherwise take their number of threads from [`OPENMP`]: OpenBLAS, MKL, BLIS, numexpr,
+/// and Accelerate in its ports.
 const FOLLOWERS: [&str; 5] = [
     "BLIS_NUM_THREADS",
     "MKL_NUM_THREADS",

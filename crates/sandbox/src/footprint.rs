@@ -4,9 +4,9 @@
 //! has for itself: private pages, and memory files and shared mappings that it made. Pages of libraries and the buffers
 //! that hotlease shares with clients do not count.
 //!
-//! A file in the node's `/dev/shm` may be another program's: a kernel that limits workers charges its pages to the process
-//! that touched them first. Such a file counts as far as the worker maps it, unless it is older than the worker or
-//! processes outside the worker map the same pages. A file that is open and not mapped does not count while it has a
+//! A file in the node's `/dev/shm` may be another program's: a kernel that limits workers charges its pages to the
+//! process that touched them first. Such a file counts as far as the worker maps it, unless it is older than the worker
+//! or processes outside the worker map the same pages. A file that is open and not mapped does not count while it has a
 //! name.
 
 use std::collections::{HashMap, HashSet};
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Largest number of processes of one worker that are looked at.
 const FAMILY_MAX: usize = 4096;
-/// Longest time that a listing spends on counting each shared page once, for which the kernel walks through all pages of
-/// each process. The pages of the remaining processes are added without that.
+/// Longest time that a listing spends on counting each shared page once, for which the kernel walks through all pages
+/// of each process. The pages of the remaining processes are added without that.
 const EXACT_LIMIT: Duration = Duration::from_millis(100);
 /// Beginning of the names of hotlease's own memory files, which clients share with workers.
 const OWN_FILES: &str = "/memfd:hotlease";
@@ -80,9 +80,9 @@ fn resident_within(pid: u32, limit: Duration) -> Option<u64> {
     Some(family.iter().filter_map(part).sum())
 }
 
-/// Compares the memory that a process and its descendants have for themselves with `limit`: `Ok` with the bytes that are
-/// left, `Err` with the bytes held if they exceed the limit. An exact count takes milliseconds for each gigabyte, so an
-/// upper bound is looked at first.
+/// Compares the memory that a process and its descendants have for themselves with `limit`: `Ok` with the bytes that
+/// are left, `Err` with the bytes held if they exceed the limit. An exact count takes milliseconds for each gigabyte,
+/// so an upper bound is looked at first.
 pub(crate) fn check_memory_limit(pid: u32, limit: u64) -> Result<u64, u64> {
     let family = family(pid);
     let shared_folder = fs::metadata(SHARED_FOLDER).ok().map(|folder| folder.dev());
@@ -149,8 +149,8 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
 /// Memory of one process, bytes.
 struct ProcessMemory {
     resident: u64,
-    /// Pages that belong to no file, including swapped ones. After a fork, parent and child both count the pages that they
-    /// share.
+    /// Pages that belong to no file, including swapped ones. After a fork, parent and child both count the pages that
+    /// they share.
     private: u64,
     /// Pages of memory files and shared mappings.
     shared: u64,
@@ -178,8 +178,8 @@ fn start_time(pid: u32) -> Option<SystemTime> {
     SystemTime::now().checked_sub(Duration::try_from_secs_f64(age.max(0.0)).ok()?)
 }
 
-/// Adds the memory of each memory file that the process has open. `is_in_folder`: whether a file is in the node's folder
-/// of shared memory.
+/// Adds the memory of each memory file that the process has open. `is_in_folder`: whether a file is in the node's
+/// folder of shared memory.
 fn add_open_files(pid: u32, is_in_folder: impl Fn(FileId) -> bool, files: &mut HashMap<FileId, u64>) {
     let open = fs::read_dir(format!("/proc/{pid}/fd"));
     for file in open.into_iter().flatten().flatten() {

@@ -201,8 +201,8 @@ impl MachineSetup {
         Program {
             path: MONITOR_INSIDE.into(),
             arguments,
-            // The monitor has no variables of the worker: it runs outside the machine. The worker's variables travel wrapped,
-            // under other names.
+            // The monitor has no variables of the worker: it runs outside the machine. The worker's variables travel
+            // wrapped, under other names.
             environment: Vec::new(),
             directory: "/".into(),
             mounts: program.mounts.iter().cloned().chain(own).collect(),

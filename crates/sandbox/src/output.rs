@@ -4,8 +4,8 @@ use hotlease_wire::limits::LAST_OUTPUT_BYTES_MAX;
 use hotlease_wire::python::END_OF_TASK;
 use std::time::{Duration, Instant};
 
-/// Interval in which at most [`WINDOW_BYTES`] of a process's output are read. A process that writes more waits for its pipe:
-/// otherwise a flood of output would cost the agent a quarter of a processor that is not billed.
+/// Interval in which at most [`WINDOW_BYTES`] of a process's output are read. A process that writes more waits for its
+/// pipe: otherwise a flood of output would cost the agent a quarter of a processor that is not billed.
 const WINDOW: Duration = Duration::from_millis(100);
 const WINDOW_BYTES: usize = 1 << 20;
 

@@ -29,8 +29,8 @@ use tokio::sync::watch;
 
 /// Size of one read from a process's output, bytes.
 const CHUNK_BYTES: usize = 4096;
-/// Largest number of bytes of output read after a process's death: as many as fit into a pipe. If more come, a process that was not
-/// killed with the group still writes; it is not waited for.
+/// Largest number of bytes of output read after a process's death: as many as fit into a pipe. If more come, a process
+/// that was not killed with the group still writes; it is not waited for.
 const REST_BYTES_MAX: usize = 64 * 1024;
 const NOT_LIMITED: u64 = u64::MAX;
 
@@ -39,8 +39,8 @@ struct ProcessState {
     /// A pidfd of the process to kill.
     pidfd: AsyncFd<OwnedFd>,
     limits: ProcessLimits,
-    /// Limit of the process's memory that the kernel does not enforce, bytes; 0: none; [`NOT_LIMITED`]: no limit was set
-    /// yet.
+    /// Limit of the process's memory that the kernel does not enforce, bytes; 0: none; [`NOT_LIMITED`]: no limit was
+    /// set yet.
     watched_bytes: AtomicU64,
     killed: AtomicBool,
     /// The last of its output.
@@ -210,9 +210,9 @@ impl Process {
         }
     }
 
-    /// Limits the memory of the process and of all processes that it starts (0: to the limit of its sandbox's policy), and
-    /// the processors of its sandbox (none: all), as far as the node can. Returns whether the kernel enforces the limit on
-    /// memory. Blocks for a moment.
+    /// Limits the memory of the process and of all processes that it starts (0: to the limit of its sandbox's policy),
+    /// and the processors of its sandbox (none: all), as far as the node can. Returns whether the kernel enforces the
+    /// limit on memory. Blocks for a moment.
     ///
     /// # Errors
     /// The control group rejects the limits. The limit on memory then counts as one that the kernel does not enforce.

@@ -1,6 +1,7 @@
 //! Control groups of workers without a sandbox: a limit on the memory of a worker with all processes that it starts.
 //!
-//! Joining a group takes the kernel up to some 20 ms, so a worker joins while it starts, and a lease only sets the limit.
+//! Joining a group takes the kernel up to some 20 ms, so a worker joins while it starts, and a lease only sets the
+//! limit.
 
 use hotlease_nursery::cgroup::{ControlGroup, Groups, MEMORY};
 use std::io;

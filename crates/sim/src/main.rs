@@ -1,4 +1,5 @@
-//! Runs seeds; for a seed that breaks a promise, prints the promise and the command to repeat the run. Replays idle nodes.
+//! Runs seeds; for a seed that breaks a promise, prints the promise and the command to repeat the run. Replays idle
+//! nodes.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)] // a program for a terminal

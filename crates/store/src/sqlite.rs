@@ -41,7 +41,8 @@ pub struct SqliteOptions {
     pub adopt_unknown: bool,
     /// Largest size of the database, bytes (default: SQLite's own limit, 16 TiB).
     pub bytes_max: Option<u64>,
-    /// Called by the writer at each [`WriterMoment`](crate::WriterMoment): for tests that end the process there (default: none).
+    /// Called by the writer at each [`WriterMoment`](crate::WriterMoment): for tests that end the process there
+    /// (default: none).
     pub hook: Option<WriterHook>,
 }
 
@@ -152,7 +153,8 @@ pub(crate) fn answered_commits(directory: &Path) -> Result<u64, StoreError> {
 
 /// Refuses a ledger that holds fewer commits than were answered, and leaves its files as they are.
 pub(crate) fn check_commits(connection: &Connection, path: &Path, answered: u64) -> Result<(), StoreError> {
-    // Otherwise the log would be removed when the connection is closed, and with it what a person could still find in it.
+    // Otherwise the log would be removed when the connection is closed, and with it what a person could still find in
+    // it.
     let keep_log = |keep| {
         let set = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep);
         set.map(drop).map_err(|error| unusable(path, &error))

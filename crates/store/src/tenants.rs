@@ -65,7 +65,8 @@ pub struct TenantRecord {
     pub quota: Quota,
     /// Window, in hours up to now, in which core-seconds count against the quota; `None`: all time.
     pub window_hours: Option<u32>,
-    /// Members, sorted: `uid:1000`, `cert:NAME`, `jwt:SUBJECT`, `jwt:ISSUER#SUBJECT`. Each member belongs to one tenant only.
+    /// Members, sorted: `uid:1000`, `cert:NAME`, `jwt:SUBJECT`, `jwt:ISSUER#SUBJECT`. Each member belongs to one tenant
+    /// only.
     pub members: Vec<String>,
 }
 

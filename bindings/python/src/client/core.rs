@@ -2,9 +2,9 @@
 //!
 //! Threads and locks. `state` guards queue and slots. It is mostly held for a microsecond, but also while a large task
 //! is copied into shared memory or new memory is registered with workers; so `submit` releases the GIL where it has to
-//! wait for `state` ([`ExecutorCore::with_state`]). A thread never waits for the GIL while it holds `state`. `collecting`
-//! belongs to the thread that collects results: a thread that waits for a result (so that no other thread stands
-//! between a result and its caller), else the core's own thread ([`crate::client::core::keeper`]).
+//! wait for `state` ([`ExecutorCore::with_state`]). A thread never waits for the GIL while it holds `state`.
+//! `collecting` belongs to the thread that collects results: a thread that waits for a result (so that no other thread
+//! stands between a result and its caller), else the core's own thread ([`crate::client::core::keeper`]).
 
 pub mod collect;
 pub mod dataflow;
@@ -146,7 +146,8 @@ pub struct ExecutorCore {
     pub releases: Arc<Releases>,
     /// Number of slots that tasks are sent to.
     pub slots: AtomicUsize,
-    /// Process that made the core. In a fork of it, the core shows the parent's state, and the core's threads do not exist.
+    /// Process that made the core. In a fork of it, the core shows the parent's state, and the core's threads do not
+    /// exist.
     made_by: ProcessMark,
     /// Whether the program was told that tasks wait for workers.
     pub wait_notice: WaitNotice,

@@ -3,8 +3,8 @@
 //!
 //! A manager learns that cores were released when their agent reports next. So an executor that is made right after
 //! another one was shut down finds some of them still taken; it starts with what it got, and a thread asks for the
-//! rest. Cores that batch jobs have come back minutes later. So an executor with more tasks than workers goes on asking:
-//! one request at a time, after pauses that grow.
+//! rest. Cores that batch jobs have come back minutes later. So an executor with more tasks than workers goes on
+//! asking: one request at a time, after pauses that grow.
 
 mod search;
 
@@ -88,7 +88,8 @@ impl LaterGrowth {
         self.next = Some((now + LATER.0, LATER.0, now));
     }
 
-    /// Notes the end of a request. Returns the refusal if workers have been missing for so long that the program is told.
+    /// Notes the end of a request. Returns the refusal if workers have been missing for so long that the program is
+    /// told.
     fn note(&mut self, taken: Result<(), Error>, is_complete: bool) -> Option<Error> {
         let now = Instant::now();
         let (_, pause, since) = self.next?;
@@ -110,8 +111,8 @@ impl LaterGrowth {
     }
 }
 
-/// Starts a thread that asks once more for workers that are missing, if it is time to: more tasks are pending than there
-/// are workers. The caller holds the state's lock.
+/// Starts a thread that asks once more for workers that are missing, if it is time to: more tasks are pending than
+/// there are workers. The caller holds the state's lock.
 pub fn ask_later(core: &Arc<ExecutorCore>, state: &mut CoreState) {
     let live = state.lanes.iter().filter(|lane| lane.is_usable()).count();
     let is_wanted = state.lease == LendingPhase::Held && state.growth.is_due();

@@ -163,8 +163,8 @@ impl OutputQueue {
         self.is_any.load(Ordering::Acquire)
     }
 
-    /// Shows the output that has arrived, or waits at most `patience` until another thread has shown it. Fails only with
-    /// exceptions that are meant to end programs or calls, such as `KeyboardInterrupt`: other ones are written.
+    /// Shows the output that has arrived, or waits at most `patience` until another thread has shown it. Fails only
+    /// with exceptions that are meant to end programs or calls, such as `KeyboardInterrupt`: other ones are written.
     #[cold]
     pub fn show(&self, py: Python<'_>, patience: Duration) -> PyResult<()> {
         let Some((_turn, upto)) = py.detach(|| self.turn(patience)) else {

@@ -217,7 +217,8 @@ impl Datatype {
         moved.Create_resized(0, stride)
     }
 
-    /// Datatype for the part that one of `size` processes has of an array of `gsizes`, distributed over a grid of `psizes`.
+    /// Datatype for the part that one of `size` processes has of an array of `gsizes`, distributed over a grid of
+    /// `psizes`.
     #[pyo3(signature = (size, rank, gsizes, distribs, dargs, psizes, order=ORDER_C))]
     #[allow(clippy::too_many_arguments, reason = "those of MPI")]
     fn Create_darray(

@@ -17,8 +17,8 @@ pub struct ElementType {
     pub kind: Kind,
     /// Layout of a derived datatype. `None`: elements of `kind`.
     layout: Option<Arc<ElementLayout>>,
-    /// Numpy's code of the type by which numpy reduces the elements, if the library cannot. For pairs of a value and its
-    /// index: both codes, with `=` before them if the pairs are packed.
+    /// Numpy's code of the type by which numpy reduces the elements, if the library cannot. For pairs of a value and
+    /// its index: both codes, with `=` before them if the pairs are packed.
     pub reduced_as: Option<&'static str>,
 }
 
@@ -91,8 +91,8 @@ impl ElementType {
         }
     }
 
-    /// Chooses between the type that a program names and the buffer's own. A packed array of pairs keeps its own type if the
-    /// program names C's type of such pairs, which may have gaps.
+    /// Chooses between the type that a program names and the buffer's own. A packed array of pairs keeps its own type
+    /// if the program names C's type of such pairs, which may have gaps.
     pub fn chosen(named: Option<Self>, own: Option<Self>) -> Option<Self> {
         match (named, own) {
             (Some(named), Some(own)) if own.pair().strip_prefix('=') == Some(named.pair()) => Some(own),

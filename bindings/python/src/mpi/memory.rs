@@ -229,7 +229,8 @@ impl BufferBytes {
         let bytes = part.bytes();
         let start = part.start(bytes).cast();
         let is_read_only = c_int::from(!slf.get().is_written);
-        // SAFETY: a view to fill; the memory is pinned, or a copy, until the end of this object, which the view keeps alive.
+        // SAFETY: a view to fill; the memory is pinned, or a copy, until the end of this object, which the view keeps
+        // alive.
         match unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, bytes as ffi::Py_ssize_t, is_read_only, flags)
         } {

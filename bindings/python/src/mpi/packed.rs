@@ -1,5 +1,5 @@
-//! Packed elements: a copy without gaps of elements of a derived datatype. An operation sends the copy, or receives into
-//! it; then the elements are unpacked.
+//! Packed elements: a copy without gaps of elements of a derived datatype. An operation sends the copy, or receives
+//! into it; then the elements are unpacked.
 
 use super::element::ElementType;
 use super::layout::ElementLayout;

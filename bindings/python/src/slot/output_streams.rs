@@ -74,7 +74,8 @@ pub fn note_pipe() {
 #[cold]
 pub fn mark_end() {
     if let Some(pipe) = AGENT_S_PIPE.get() {
-        // SAFETY: constant bytes, and a descriptor that stays open. A write of so few bytes to a pipe is whole or fails.
+        // SAFETY: constant bytes, and a descriptor that stays open. A write of so few bytes to a pipe is whole or
+        // fails.
         unsafe { libc::write(pipe.as_raw_fd(), END_OF_TASK.as_ptr().cast(), END_OF_TASK.len()) };
     }
 }

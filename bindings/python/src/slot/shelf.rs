@@ -1,9 +1,9 @@
 //! Shelf: results that stay here until no task needs them, and their delivery to other workers.
 //!
-//! A peer that has a result's secret gets the result ([`hotlease_wire::task::left_results`]). The secret is in the reply to the
-//! client, and the client passes it to the workers that need the result. Nothing here needs Python: separate threads
-//! serve the connections, a few of them, each for a limited time. A peer without the secret gets a nonce, and is cut
-//! off after [`PROVING`].
+//! A peer that has a result's secret gets the result ([`hotlease_wire::task::left_results`]). The secret is in the
+//! reply to the client, and the client passes it to the workers that need the result. Nothing here needs Python:
+//! separate threads serve the connections, a few of them, each for a limited time. A peer without the secret gets a
+//! nonce, and is cut off after [`PROVING`].
 
 use crate::locks::locked;
 use crate::slot::output::{KeptResults, ReplyDestination};

@@ -19,8 +19,8 @@ pub(crate) fn dissemination(plan: &mut SchedulePlan, group: &RankGroup) {
     }
 }
 
-/// Sends up a binomial tree and down again: twice the steps of dissemination, but `2 (p - 1)` messages instead of `p log2
-/// p`.
+/// Sends up a binomial tree and down again: twice the steps of dissemination, but `2 (p - 1)` messages instead of `p
+/// log2 p`.
 pub(crate) fn tree(plan: &mut SchedulePlan, group: &RankGroup) {
     arrive(plan, group);
     release(plan, group);

@@ -28,8 +28,8 @@ pub(crate) fn linear(
     plan.end_round();
 }
 
-/// Sends up a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root receives each
-/// element once. All members must know the lengths of all blocks.
+/// Sends up a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root receives
+/// each element once. All members must know the lengths of all blocks.
 pub(crate) fn binomial(
     plan: &mut SchedulePlan,
     group: &RankGroup,

@@ -48,9 +48,9 @@ impl<'a> RankGroup<'a> {
     }
 }
 
-/// A schedule under construction. A transfer after local work begins a new round automatically. A transfer that
-/// depends on the result of an earlier transfer must be separated from it by [`SchedulePlan::end_round`]. Steps without elements
-/// are left out.
+/// A schedule under construction. A transfer after local work begins a new round automatically. A transfer that depends
+/// on the result of an earlier transfer must be separated from it by [`SchedulePlan::end_round`]. Steps without
+/// elements are left out.
 pub(crate) struct SchedulePlan {
     schedule: Schedule,
     current: Round,
@@ -143,8 +143,8 @@ impl SchedulePlan {
         }
     }
 
-    /// Reduces `partial` and `other` to `into`, in the order of their ranks: `other` is the left operand if its ranks are
-    /// lower.
+    /// Reduces `partial` and `other` to `into`, in the order of their ranks: `other` is the left operand if its ranks
+    /// are lower.
     pub fn combine(&mut self, other_is_lower: bool, other: AreaSpan, partial: AreaSpan, into: AreaSpan) {
         let (left, right) = if other_is_lower {
             (other, partial)

@@ -8,8 +8,9 @@ use super::plan::{RankGroup, SchedulePlan};
 use super::tree::Tree;
 use crate::schedule::AreaSpan;
 
-/// Reduces up a binomial tree: `ceil(log2 p)` steps, all elements in each. If the operator does not commute, member 0 is the
-/// root of the tree, because subtrees must be ranges of ranks; the result then goes on to the root in one more step.
+/// Reduces up a binomial tree: `ceil(log2 p)` steps, all elements in each. If the operator does not commute, member 0
+/// is the root of the tree, because subtrees must be ranges of ranks; the result then goes on to the root in one more
+/// step.
 pub(crate) fn binomial(
     plan: &mut SchedulePlan,
     group: &RankGroup,

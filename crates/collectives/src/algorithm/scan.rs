@@ -100,8 +100,8 @@ pub(crate) fn doubling_with(
     plan.end_round();
 }
 
-/// Scans up a binomial tree and down again, as FMI does: about `2 log2 p` steps, less than `2 p` messages. An exclusive scan
-/// is a scan of all ranks but the last, whose results move one rank up: one step more.
+/// Scans up a binomial tree and down again, as FMI does: about `2 log2 p` steps, less than `2 p` messages. An exclusive
+/// scan is a scan of all ranks but the last, whose results move one rank up: one step more.
 ///
 /// Brent, Kung: A regular layout for parallel adders (1982).
 pub(crate) fn two_phase(plan: &mut SchedulePlan, group: &RankGroup, mine: AreaSpan, into: AreaSpan, exclusive: bool) {

@@ -22,8 +22,8 @@
 //! * [`yields`] — batch jobs that take the node from leases, and leases afterwards.
 //! * [`soak`] — a million invocations: memory and descriptors before and after.
 //!
-//! Shared by the benchmarks: [`measured_lease`] (a lease and its baseline), [`bench_platform`] (the platform, running or private),
-//! [`pin`], [`samples`], [`record`] (the printed results).
+//! Shared by the benchmarks: [`measured_lease`] (a lease and its baseline), [`bench_platform`] (the platform, running
+//! or private), [`pin`], [`samples`], [`record`] (the printed results).
 
 mod bandwidth;
 mod bench_platform;

@@ -1,5 +1,5 @@
-//! `hotlease bench yields`: batch jobs that take a node from leases, as `hotlease-node` tells the agent of them, and the
-//! first call of a new lease afterwards.
+//! `hotlease bench yields`: batch jobs that take a node from leases, as `hotlease-node` tells the agent of them, and
+//! the first call of a new lease afterwards.
 //!
 //! The requests go to the agent's node socket directly. The time that a batch system adds before and after them is not
 //! measured: it depends on the batch system.

@@ -1,8 +1,8 @@
 //! Balance of shared cores: the choice of the workers that are moved to an idle core.
 //!
-//! A worker is placed on the core with the fewest slots (`book/cores.rs`). Later that may be the wrong one: a lease ends
-//! and leaves its core idle, while the workers of others take turns on another core. So the agent shows this rule the
-//! same observations as the rule of fairness, and at the end of each [`PERIOD`] the rule names the workers to move:
+//! A worker is placed on the core with the fewest slots (`book/cores.rs`). Later that may be the wrong one: a lease
+//! ends and leaves its core idle, while the workers of others take turns on another core. So the agent shows this rule
+//! the same observations as the rule of fairness, and at the end of each [`PERIOD`] the rule names the workers to move:
 //!
 //! ```text
 //!            a period
@@ -12,13 +12,13 @@
 //! ```
 //!
 //! A worker is moved if one of its invocations was refused, others used its core, and an idle core has room for it. A
-//! slot never waits for a core, but refuses, so there is no contention without refusals. At most one worker leaves a core
-//! in a period, and at most one comes to a core. Only one that runs no function is moved.
+//! slot never waits for a core, but refuses, so there is no contention without refusals. At most one worker leaves a
+//! core in a period, and at most one comes to a core. Only one that runs no function is moved.
 //!
-//! Why workers do not go back and forth while the load stays the same: a worker comes to a core that others use for less
-//! than [`IDLE_PART`], and leaves one that others use for more than [`BUSY_PART`], so it has no reason to leave again.
-//! The core that it left is not idle, because those others are on it. Load that changes may move a worker again, but not
-//! within [`REST`]: a move takes some 50 us of a worker's time, and so costs it a 40,000th at most.
+//! Why workers do not go back and forth while the load stays the same: a worker comes to a core that others use for
+//! less than [`IDLE_PART`], and leaves one that others use for more than [`BUSY_PART`], so it has no reason to leave
+//! again. The core that it left is not idle, because those others are on it. Load that changes may move a worker again,
+//! but not within [`REST`]: a move takes some 50 us of a worker's time, and so costs it a 40,000th at most.
 //!
 //! The kernel measures use of a core, so a worker cannot lie about that (see `fairness`). A worker can only claim that
 //! it was refused. That claim at most moves it to an idle core.

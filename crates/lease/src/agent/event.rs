@@ -59,7 +59,8 @@ impl OfferedGpus {
     }
 }
 
-/// Event that is reported to the book. The book may refuse an event with a [`Rejection`]; then the event changed nothing.
+/// Event that is reported to the book. The book may refuse an event with a [`Rejection`]; then the event changed
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BookEvent {
     /// A client wants a lease.

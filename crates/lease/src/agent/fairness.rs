@@ -167,8 +167,8 @@ impl Fairness {
         used
     }
 
-    /// Stops waiting for the tenants that are not held back, if others are and the core is idle nevertheless: the tenants
-    /// that are waited for do not want it after all.
+    /// Stops waiting for the tenants that are not held back, if others are and the core is idle nevertheless: the
+    /// tenants that are waited for do not want it after all.
     fn forgive(&mut self, elapsed: Duration, used: Duration) {
         let any_held_back = self.tenants.values().any(|tenant| tenant.held_back);
         if !any_held_back || used * 4 > elapsed {

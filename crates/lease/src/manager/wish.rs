@@ -11,7 +11,8 @@ use crate::agent::{OfferedCores, OfferedGpus};
 
 /// Largest number of nodes with a wish: the number of agents that a manager remembers.
 pub const WISHES_MAX: usize = super::AGENTS_MAX;
-/// Largest number of earlier states that a wish keeps: offers to a node that is away, which it may reject when it comes.
+/// Largest number of earlier states that a wish keeps: offers to a node that is away, which it may reject when it
+/// comes.
 pub const EARLIER_MAX: usize = 8;
 
 /// Order of an operator. Times are milliseconds since 1970.
@@ -103,7 +104,8 @@ impl NodeWish {
         wish
     }
 
-    /// Drains the wanted state and all earlier ones: a node can always be drained, whichever of these offers it rejects.
+    /// Drains the wanted state and all earlier ones: a node can always be drained, whichever of these offers it
+    /// rejects.
     fn drain(&mut self, by_ms: u64) {
         self.state.drain(by_ms);
         self.earlier.iter_mut().for_each(|state| state.drain(by_ms));
@@ -127,8 +129,8 @@ impl NodeWish {
         })
     }
 
-    /// The wish once the node has rejected it: it wants the last earlier state. `None`: there is no earlier state, because
-    /// another run of the node, which had more resources, has carried out the wish.
+    /// The wish once the node has rejected it: it wants the last earlier state. `None`: there is no earlier state,
+    /// because another run of the node, which had more resources, has carried out the wish.
     pub(super) fn rejected(&self) -> Option<Self> {
         let mut earlier = self.earlier.clone();
         let state = earlier.pop()?;

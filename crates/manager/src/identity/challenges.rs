@@ -4,15 +4,15 @@
 //! credential carries a nonce that this manager made for this connection. The nonce is forgotten with its first use,
 //! whether the credential was valid or not.
 //!
-//! A connection has one credential checked at a time: a check costs a process, few run at once, and a stranger with many
-//! requests on each of its connections would keep others waiting.
+//! A connection has one credential checked at a time: a check costs a process, few run at once, and a stranger with
+//! many requests on each of its connections would keep others waiting.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Limit of connections with a nonce at a time. Beyond it the oldest nonce goes: a stranger who opens connections as fast
-/// as we take them must not keep others from signing in, and an honest client answers at once.
+/// Limit of connections with a nonce at a time. Beyond it the oldest nonce goes: a stranger who opens connections as
+/// fast as we take them must not keep others from signing in, and an honest client answers at once.
 const CHALLENGES_MAX: usize = 4096;
 /// Lifetime of a nonce.
 pub(super) const LIFETIME_MS: u64 = 30_000;

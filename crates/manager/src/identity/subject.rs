@@ -31,8 +31,8 @@ pub(super) enum Subject {
     },
 }
 
-/// Separator of an issuer and its subject in a member's name. OpenID Connect forbids it in names of issuers. So a subject
-/// that contains the separator cannot be taken for a subject of another issuer.
+/// Separator of an issuer and its subject in a member's name. OpenID Connect forbids it in names of issuers. So a
+/// subject that contains the separator cannot be taken for a subject of another issuer.
 pub(crate) const ISSUER_END: char = '#';
 
 fn qualified(issuer: &str, subject: &str) -> String {

@@ -1,8 +1,9 @@
 //! Clients that wait for leases: what they ask for, so that more nodes can be got from a batch system.
 //!
-//! A client that waits repeats its request after pauses of at most a second, and names itself by a number of its own. It waits
-//! from its second refusal on: a client without patience asks once. It has ceased to wait when it is served, or no longer
-//! asks. This is kept in memory only; a restarted manager knows the clients again after their next requests.
+//! A client that waits repeats its request after pauses of at most a second, and names itself by a number of its own.
+//! It waits from its second refusal on: a client without patience asks once. It has ceased to wait when it is served,
+//! or no longer asks. This is kept in memory only; a restarted manager knows the clients again after their next
+//! requests.
 
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, WaitingClient};

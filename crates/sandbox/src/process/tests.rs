@@ -95,7 +95,8 @@ async fn within_a_limit((process, mut end): (Arc<Process>, io::PipeWriter), prog
     end.write_all(script.as_bytes()).expect("fits into the pipe");
     let until = Instant::now() + Duration::from_secs(30);
     while !process.is_gone() {
-        // The program may pass its limit and print its last word between two checks, so one more check follows the word.
+        // The program may pass its limit and print its last word between two checks, so one more check follows the
+        // word.
         let has_passed = process.output().contains("passed");
         if process.check_memory_limit().is_err() {
             process.kill();

@@ -39,8 +39,8 @@ fn idle_periods_of_three_jobs_are_as_by_hand() {
 
 #[test]
 fn backfill_gives_away_only_nodes_that_the_first_job_does_not_need() {
-    // A has two of four nodes until 30, B waits for three. Of the two idle ones one is spare then: C gets it, and D, which
-    // comes at the same moment and is as long, waits until B ends at 50.
+    // A has two of four nodes until 30, B waits for three. Of the two idle ones one is spare then: C gets it, and D,
+    // which comes at the same moment and is as long, waits until B ends at 50.
     let jobs = [
         job(10, 2, 20, 20),
         job(15, 3, 20, 20),

@@ -73,9 +73,9 @@ fn time_of_an_agent_beside_the_batch_system_is_as_computed_by_hand() {
 
 #[test]
 fn time_of_pilots_is_as_computed_by_hand() {
-    // Wait 2 s, start 1 s, walltime 20 s, so pilots hold the node from 2 to 22 and from 24 to 44 s. A job comes at 40 s.
-    // Offered: 3 to 22 and 25 to 40, 19 s and 15 s. Tasks of 4 s: four and 3 s that are too short; then three, and
-    // a fourth is interrupted after 3 s.
+    // Wait 2 s, start 1 s, walltime 20 s, so pilots hold the node from 2 to 22 and from 24 to 44 s. A job comes at 40
+    // s. Offered: 3 to 22 and 25 to 40, 19 s and 15 s. Tasks of 4 s: four and 3 s that are too short; then three, and a
+    // fourth is interrupted after 3 s.
     let policy = fixed(2 * SECOND, SECOND, Some(20 * SECOND), 3 * SECOND);
     let outcome = play_loads(&[period(0, 40 * SECOND)], &policy, &[4 * SECOND, 20 * SECOND], 0, 0);
     assert_eq!((outcome.idle, outcome.starts), (40 * SECOND, 6 * SECOND), "{outcome:?}");

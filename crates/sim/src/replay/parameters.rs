@@ -82,7 +82,8 @@ impl Cost {
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
     pub name: &'static str,
-    /// Time from the moment that a node is idle, or that the last pilot on it has ended, until the platform has the node.
+    /// Time from the moment that a node is idle, or that the last pilot on it has ended, until the platform has the
+    /// node.
     pub wait: Cost,
     /// Time from the end of `wait` until the first call.
     pub start: Cost,
@@ -94,7 +95,8 @@ pub struct Policy {
 
 /// The agent stays on the node, outside the batch system's books; it takes the node in the epilog and yields it in the
 /// prolog. Measured in 300 rounds on two cores that were busy with Python tasks, `hotlease-node` being run as a
-/// process: retake to first call of a new executor 31 ms, p99 1.94 s, longest 2.7 s; yield 5.0 ms, p99 9.1, longest 9.7.
+/// process: retake to first call of a new executor 31 ms, p99 1.94 s, longest 2.7 s; yield 5.0 ms, p99 9.1, longest
+/// 9.7.
 pub const PROLOG: Policy = Policy {
     name: "prolog",
     wait: Cost::always(0),

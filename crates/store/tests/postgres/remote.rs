@@ -37,8 +37,8 @@ impl RemoteServer {
     }
 }
 
-/// Makes an authority, a certificate of the server for `localhost`, and the password file of its clients; admits clients
-/// from the network over TLS alone.
+/// Makes an authority, a certificate of the server for `localhost`, and the password file of its clients; admits
+/// clients from the network over TLS alone.
 fn certify(directory: &Path, data: &Path) {
     let authority = |file: &str| {
         let key = KeyPair::generate().expect("a key");

@@ -109,8 +109,8 @@ fn copy(from: &Path, to: &Path) {
     assert!(output.status.success(), "cp: {text}");
 }
 
-/// Starts a server with these settings; `prepare` gets its folder and its data before it starts. `None`: PostgreSQL is not
-/// installed. The port is also in the name of its Unix socket.
+/// Starts a server with these settings; `prepare` gets its folder and its data before it starts. `None`: PostgreSQL is
+/// not installed. The port is also in the name of its Unix socket.
 pub(crate) fn start(port: u16, settings: &[&str], prepare: impl FnOnce(&Path, &Path)) -> Option<Server> {
     let (initdb, postgres) = (program("initdb")?, program("postgres")?);
     program("setpriv")?;
@@ -175,8 +175,8 @@ pub(crate) fn parameters(directory: &Path, port: u16, database: &str) -> String 
     )
 }
 
-/// A new, empty database; `None`, with a message, if PostgreSQL is not installed. All databases that a process has at the
-/// same time have one server.
+/// A new, empty database; `None`, with a message, if PostgreSQL is not installed. All databases that a process has at
+/// the same time have one server.
 pub(crate) fn new_database() -> Option<Database> {
     static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
     static DATABASES: AtomicU64 = AtomicU64::new(0);

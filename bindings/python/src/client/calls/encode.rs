@@ -205,8 +205,8 @@ pub fn call(
     Ok((payload, gather.inputs))
 }
 
-/// Encodes the request for a call whose worker keeps the arguments: all of them are in the pickle, none in memory that is
-/// lent for the call.
+/// Encodes the request for a call whose worker keeps the arguments: all of them are in the pickle, none in memory that
+/// is lent for the call.
 pub fn encode_kept(target: &Target, args: &Bound<'_, PyTuple>) -> PyResult<Box<[u8]>> {
     let py = args.py();
     let pickle = called(py, intern!(py, "dump_kept"))?
@@ -315,8 +315,8 @@ pub fn put(
     Ok(TaskPayload::Shared(memory.into_extent(end).into()))
 }
 
-/// Takes shared memory of this size. `None` while others use as many buffers as there may be: a copy of the request then
-/// waits for one.
+/// Takes shared memory of this size. `None` while others use as many buffers as there may be: a copy of the request
+/// then waits for one.
 fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<BufferPool>, bytes: usize) -> PyResult<Option<PoolBuffer>> {
     if pool.is_full() {
         return Ok(None);

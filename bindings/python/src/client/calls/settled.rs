@@ -1,5 +1,5 @@
-//! Functions that are described once for many calls. A function that uses globals of the program is otherwise pickled anew
-//! for each call, because they may have changed.
+//! Functions that are described once for many calls. A function that uses globals of the program is otherwise pickled
+//! anew for each call, because they may have changed.
 
 use crate::client::calls::encode::Callable;
 use crate::client::executor::Client;

@@ -471,8 +471,8 @@ impl ExecutorCore {
         self.keeper.wake(&self.invoker);
     }
 
-    /// Gets another worker for a slot: tries again while tasks wait for workers, and some may come. Returns false if there is
-    /// none, and no task waits.
+    /// Gets another worker for a slot: tries again while tasks wait for workers, and some may come. Returns false if
+    /// there is none, and no task waits.
     fn repair(&self, pipeline: &mut Pipeline) -> Result<bool, Error> {
         let mut search = WorkerSearch::new(self);
         loop {

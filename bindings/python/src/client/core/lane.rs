@@ -19,8 +19,8 @@ use std::time::Instant;
 
 /// Largest number of results under way that have memory of their own; each holds a descriptor.
 const PLACES_MAX: usize = 32;
-/// Largest number of functions that a worker is assumed to know. A worker that was sent more may have forgotten some, and reports
-/// that when it is asked for one.
+/// Largest number of functions that a worker is assumed to know. A worker that was sent more may have forgotten some,
+/// and reports that when it is asked for one.
 const KNOWN_MAX: usize = 512;
 
 /// Path by which a task was sent.
@@ -349,7 +349,8 @@ impl Lane {
                 self.places += 1;
                 return Ok(SendPath::Placed(invocation, extent, place));
             }
-            // The reason may be only that no more memory can be registered: the task is sent without memory for the result.
+            // The reason may be only that no more memory can be registered: the task is sent without memory for the
+            // result.
         }
         if let Some(extent) = extent {
             let invocation = match self.function.submit_from_buffer(extent.slice()) {

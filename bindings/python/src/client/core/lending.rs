@@ -1,5 +1,5 @@
-//! Lending of the cores of an idle executor: it gives up its leases when another program finds no room, and takes others
-//! when it is given tasks.
+//! Lending of the cores of an idle executor: it gives up its leases when another program finds no room, and takes
+//! others when it is given tasks.
 
 use super::{CoreState, ExecutorCore};
 use crate::client::growth;
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 /// Time without a task after which an executor gives up its leases. Programs with shorter pauses between tasks keep
 /// theirs.
 const IDLE: Duration = Duration::from_secs(1);
-/// Time for which a notice counts. A program that waits for room asks at least every second, and each refusal is noticed.
+/// Time for which a notice counts. A program that waits for room asks at least every second, and each refusal is
+/// noticed.
 const NOTICE_LASTS: Duration = Duration::from_millis(1200);
 /// Time within which the notices of the executor's own requests have arrived.
 const OWN_NOTICES: Duration = Duration::from_millis(500);
@@ -136,8 +137,8 @@ impl ExecutorCore {
         None
     }
 
-    /// Returns whether tasks are pending. Takes leases again for those that wait, and further ones if there are fewer workers
-    /// than were asked for; ends all searches for workers once no task will need any.
+    /// Returns whether tasks are pending. Takes leases again for those that wait, and further ones if there are fewer
+    /// workers than were asked for; ends all searches for workers once no task will need any.
     pub fn begin_turn(self: &Arc<Self>) -> bool {
         let mut state = self.state();
         let is_busy = state.pending > 0;

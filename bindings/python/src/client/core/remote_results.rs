@@ -1,5 +1,5 @@
-//! Remote results as the core handles them ([`crate::client::tasks::remote_results`]): they are kept with their workers,
-//! brought to the client, made again, or released. All of it happens under the core's `state` lock.
+//! Remote results as the core handles them ([`crate::client::tasks::remote_results`]): they are kept with their
+//! workers, brought to the client, made again, or released. All of it happens under the core's `state` lock.
 
 use super::lane::Recipient;
 use super::{CoreState, ExecutorCore};

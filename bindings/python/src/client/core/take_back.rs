@@ -1,8 +1,8 @@
 //! Taking back tasks that wait on a slot behind a long one, while another slot is idle.
 //!
 //! A slot claims each request before it runs it, and the client withdraws one by the same claim
-//! ([`hotlease_wire::frame::RequestClaim`]): so a task runs once. Half of the tasks that wait go back to the queue, from
-//! the end, and from there to idle slots. Requests over a fabric cannot be withdrawn.
+//! ([`hotlease_wire::frame::RequestClaim`]): so a task runs once. Half of the tasks that wait go back to the queue,
+//! from the end, and from there to idle slots. Requests over a fabric cannot be withdrawn.
 
 use super::lane::{Flight, Lane, SendPath};
 use super::{CoreState, ExecutorCore};

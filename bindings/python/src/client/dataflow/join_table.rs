@@ -42,8 +42,8 @@ struct WaitingRun {
 }
 
 impl Graph {
-    /// Joins the task to an equal one that is under way. Returns whether the task waits for it; if not, the task is the one
-    /// to run.
+    /// Joins the task to an equal one that is under way. Returns whether the task waits for it; if not, the task is the
+    /// one to run.
     pub fn join(&mut self, key: MemoKey, run: Run) -> bool {
         let under_way = match self.joined.under_way.entry(key) {
             Entry::Occupied(place) => place.into_mut(),
@@ -63,8 +63,8 @@ impl Graph {
             planned.policy.priority > first.policy.priority && first.cell.stage() == Stage::Pending
         });
         if overtakes {
-            // The new task gets a job of its own: with the old task's job it would wait behind tasks of that task's lower
-            // priority.
+            // The new task gets a job of its own: with the old task's job it would wait behind tasks of that task's
+            // lower priority.
             let first = std::mem::replace(&mut under_way.run, run);
             let is_queued = true;
             under_way.waiting.push_front(WaitingRun { run: first, is_queued });

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// An attempt that took this long is followed by no pause: it has waited itself.
 const LONG: Duration = Duration::from_secs(2);
-/// Time for which a platform of this machine may be away before it is started anew: one that is restarted is back by then.
+/// Time for which a platform of this machine may be away before it is started anew: one that is restarted is back by
+/// then.
 const RESTART_AFTER: Duration = Duration::from_secs(4);
 /// Quota that other leases use up for good.
 const CORE_TIME: &str = "core-seconds";
@@ -20,7 +21,8 @@ const TROUBLE_MAX: Duration = Duration::from_secs(60);
 /// Time after which the program is told that its tasks wait.
 const TELL_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether the program was told that its tasks wait for workers. It is told once, and again only after workers have come.
+/// Whether the program was told that its tasks wait for workers. It is told once, and again only after workers have
+/// come.
 #[derive(Default)]
 pub struct WaitNotice(AtomicBool);
 
@@ -62,8 +64,8 @@ impl WorkerSearch {
         }
     }
 
-    /// Whether another attempt may succeed after one that began at `begun` and has failed. Tells the program if the search
-    /// takes long, and fails tasks that have waited for longer than the executor's timeout.
+    /// Whether another attempt may succeed after one that began at `begun` and has failed. Tells the program if the
+    /// search takes long, and fails tasks that have waited for longer than the executor's timeout.
     pub fn goes_on(&mut self, core: &ExecutorCore, begun: Instant, error: &Error) -> bool {
         let goes_on = self.may_succeed(core, begun, error);
         if goes_on {
@@ -101,8 +103,8 @@ impl WorkerSearch {
     }
 }
 
-/// Whether only resources are missing, for which tasks wait without a limit: they are held by leases of other tenants or
-/// of this program's tenant, batch jobs have their nodes, or there are no nodes now.
+/// Whether only resources are missing, for which tasks wait without a limit: they are held by leases of other tenants
+/// or of this program's tenant, batch jobs have their nodes, or there are no nodes now.
 pub(super) fn lacks_room(error: &Error) -> bool {
     let is_held = |refusal: &Rejection| match refusal {
         // A budget of core time does not come back while others work.
@@ -119,8 +121,8 @@ pub(super) fn may_pass(error: &Error) -> bool {
     error.retryable() || matches!(error, Error::OutcomeUnknown { .. })
 }
 
-/// Starts the platform of this host, unless the executor uses another one. A platform that a program has started ends when
-/// there are no leases, even if an executor has only lent its cores and wants them back.
+/// Starts the platform of this host, unless the executor uses another one. A platform that a program has started ends
+/// when there are no leases, even if an executor has only lent its cores and wants them back.
 fn start_platform(core: &ExecutorCore) {
     let options = core.invoker.options();
     if options.manager.is_some() || options.runtime_dir.is_some() {
@@ -133,7 +135,8 @@ fn start_platform(core: &ExecutorCore) {
         }
         PyResult::Ok(())
     };
-    // `None` while the interpreter ends. If the platform does not start, the next attempt fails because it is not running.
+    // `None` while the interpreter ends. If the platform does not start, the next attempt fails because it is not
+    // running.
     drop(Python::try_attach(start));
 }
 
@@ -149,8 +152,8 @@ impl ExecutorCore {
         }
     }
 
-    /// Fails the tasks that have waited for a worker for as long as a task may take. The beginning of each task's wait is not
-    /// recorded: all waiting tasks are marked, and marked tasks that are still there after that time fail.
+    /// Fails the tasks that have waited for a worker for as long as a task may take. The beginning of each task's wait
+    /// is not recorded: all waiting tasks are marked, and marked tasks that are still there after that time fail.
     fn give_up_late_tasks(&self) {
         let Some(timeout) = self.invoker.options().timeout else {
             return;

@@ -97,7 +97,8 @@ pub struct FailureChain {
     pub root: Option<Arc<Target>>,
     /// The failure; `None`: the first task was cancelled.
     pub cause: Option<Arc<TaskOutcome>>,
-    /// The task itself, the task that it needs, the task that this one needs, and so on; at most [`FailureChain::NAMED_MAX`].
+    /// The task itself, the task that it needs, the task that this one needs, and so on; at most
+    /// [`FailureChain::NAMED_MAX`].
     pub nearest: Vec<Arc<Target>>,
     /// Number of tasks between these and the first.
     pub between: usize,

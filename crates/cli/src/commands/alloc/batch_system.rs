@@ -191,7 +191,8 @@ impl BatchSystem {
         })
     }
 
-    /// Asks whether the site would accept a job; returns the answer in its words, or `None` if there is no command that asks.
+    /// Asks whether the site would accept a job; returns the answer in its words, or `None` if there is no command that
+    /// asks.
     pub(super) async fn check(&self, queue: &Queue, job: JobWords<'_>) -> anyhow::Result<Option<String>> {
         if self.submit.check.is_empty() {
             return Ok(None);
@@ -273,8 +274,8 @@ impl BatchSystem {
         Ok(())
     }
 
-    /// Cancels these jobs; each has a number and a name. A job that has ended meanwhile counts as cancelled. Returns why
-    /// other jobs are not cancelled.
+    /// Cancels these jobs; each has a number and a name. A job that has ended meanwhile counts as cancelled. Returns
+    /// why other jobs are not cancelled.
     pub(super) async fn cancel_all(&self, jobs: &[ListedJob]) -> Vec<String> {
         let mut refused = Vec::new();
         for job in jobs {

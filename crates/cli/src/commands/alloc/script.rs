@@ -90,8 +90,8 @@ mod tests {
         serde_json::from_value(value).expect("a queue")
     }
 
-    /// Runs the script for Slurm with programs that stand in for others; `squeue` runs this. Returns the arguments that the
-    /// agent was given.
+    /// Runs the script for Slurm with programs that stand in for others; `squeue` runs this. Returns the arguments that
+    /// the agent was given.
     fn run(cores: Option<u32>, variables: &[(&str, &str)], squeue: &str) -> String {
         let system = BatchSystem::of("slurm", None).expect("a description");
         let folder = tempfile::tempdir().expect("a folder");

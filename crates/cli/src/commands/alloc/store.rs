@@ -1,7 +1,7 @@
 //! Directory of an allocator: its state in a file, a log of what it did, scripts and outputs of jobs.
 //!
-//! Each change is made while the directory's lock is held, by the allocator or by a command, and is on the disk before the
-//! lock is released.
+//! Each change is made while the directory's lock is held, by the allocator or by a command, and is on the disk before
+//! the lock is released.
 
 use super::records::{AllocatorState, PilotJob};
 use anyhow::{Context, bail};

@@ -83,8 +83,8 @@ fn hour(unix_s: u64) -> Result<String, String> {
     ))
 }
 
-/// Reads lines of `account|login|seconds`. A line without a login is the account's total, with all accounts below it; an
-/// account has one in each cluster.
+/// Reads lines of `account|login|seconds`. A line without a login is the account's total, with all accounts below it;
+/// an account has one in each cluster.
 fn parse(output: &str) -> Result<BTreeMap<String, u64>, String> {
     let mut accounts = BTreeMap::new();
     for line in output.lines().filter(|line| !line.is_empty()) {

@@ -10,8 +10,8 @@ use hotlease_wire::{EndReason, Rejection};
 use std::time::Duration;
 
 impl LeaseBook {
-    /// Ends each lease at `node_ends` at the latest, however often it is renewed, because the node is taken away at that
-    /// time. This needs no drain of the node. Must be called before the first lease.
+    /// Ends each lease at `node_ends` at the latest, however often it is renewed, because the node is taken away at
+    /// that time. This needs no drain of the node. Must be called before the first lease.
     #[must_use]
     pub fn with_end(mut self, node_ends: Option<Duration>) -> Self {
         self.node_ends = node_ends;

@@ -5,8 +5,8 @@ use crate::agent::HEARTBEAT;
 use hotlease_wire::ids::AgentId;
 use std::time::Duration;
 
-/// Largest number of reports of all agents together per second: with more agents than [`HEARTBEAT`] times this, each agent
-/// reports less often.
+/// Largest number of reports of all agents together per second: with more agents than [`HEARTBEAT`] times this, each
+/// agent reports less often.
 pub const REPORTS_PER_SECOND_MAX: u32 = 5000;
 /// Pauses between reports that an agent may miss before it is suspected.
 const MISSED_MAX: u32 = 3;

@@ -1,4 +1,5 @@
-//! Description of a batch system: the file with its commands, the form of what they print, and the lines of a job's script.
+//! Description of a batch system: the file with its commands, the form of what they print, and the lines of a job's
+//! script.
 
 use crate::commands::alloc::records::JobPhase;
 use anyhow::{Context, bail};

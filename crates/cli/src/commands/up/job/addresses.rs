@@ -67,8 +67,8 @@ pub(super) fn listen(addresses: &[IpAddr]) -> SocketAddr {
     SocketAddr::new(everywhere, 0)
 }
 
-/// Tries the addresses of a manager in their order; returns the first that takes a connection, and this node's own address
-/// on the way there, at which the other nodes most likely reach this one.
+/// Tries the addresses of a manager in their order; returns the first that takes a connection, and this node's own
+/// address on the way there, at which the other nodes most likely reach this one.
 pub(super) async fn reach(manager: &[Address]) -> Option<(Address, IpAddr)> {
     for address in manager {
         let connected = timeout(WITHIN, TcpStream::connect(address.authority())).await;

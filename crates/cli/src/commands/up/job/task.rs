@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 /// Steps from this number on are no steps of `srun`: the batch script, and the shell of `salloc`.
 const SPECIAL_STEPS: u32 = 0xffff_fff0;
-/// Largest number of characters of a node's name in the path of its runtime directory, whose sockets must not have long paths.
+/// Largest number of characters of a node's name in the path of its runtime directory, whose sockets must not have long
+/// paths.
 const NODE_CHARS_MAX: usize = 40;
 
 /// A task of a job step.
