@@ -131,7 +131,8 @@ impl Fairness {
     /// Counts what a worker has used since the last look.
     fn count(&mut self, elapsed: Duration, seen: &WorkerSample<'_>) -> Duration {
         let known = self.workers.get(&seen.worker);
-        // At the first look all of its time counts, its start too, but no more than the time since the last look.
+        // At the first look at a worker all of its time counts, that of its start included, but no more than the time
+        // since the last look at the core.
         let before = known.map_or(Duration::ZERO, |known| known.computed);
         let refused = known.is_some_and(|known| seen.refused != known.refused);
         let used = seen.used_since(before, elapsed);

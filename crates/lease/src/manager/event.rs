@@ -434,7 +434,7 @@ pub enum ClusterAnswer {
         /// Whether the node has carried it out; false: the node is away, and will be told when it comes back.
         done: bool,
     },
-    /// To `Order`: the caller has used the token for another order.
+    /// To `Order`: the caller has used the token for a different order.
     OtherOrder,
     /// To any request: the refusal.
     Refused(Rejection),

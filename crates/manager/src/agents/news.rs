@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 pub(crate) async fn announce(state: Arc<ManagerState>) {
     let socket = state.config.runtime_dir.join(MANAGER_SOCKET);
     let mut newest = state.newest_agent.subscribe();
-    // One may have joined before this task began.
+    // An agent may have joined before this task began.
     newest.mark_changed();
     let mut last = Duration::ZERO;
     // Cannot fail: the sender is part of the state.

@@ -30,7 +30,7 @@ pub(crate) async fn acquire(
     }
     let message = AcquireRequest { tenant, ..message };
     let wanted = LeaseRequest::of(&message, TTL_DEFAULT)?;
-    // The form in which agents get it.
+    // The message in the form in which agents get it.
     let message = AcquireRequest {
         ttl_ms: wanted.ttl.as_millis() as u64,
         without: Vec::new(),
@@ -145,7 +145,7 @@ pub(crate) async fn release(
     };
     let release = EndRequest {
         lease,
-        // An empty name means that the manager itself wants it.
+        // An empty name means that the manager itself ends the lease.
         tenant: match any && !own {
             true => String::new(),
             false => request.tenant,

@@ -64,7 +64,7 @@ fn an_order_that_is_repeated_with_its_token_is_answered_again_and_not_carried_ou
     assert_eq!(answered(&actions), &ClusterAnswer::OtherOrder);
     assert_eq!(cluster.wish(AGENT), Some(&resumed));
 
-    // Another manager knows it from the durable state, until its time is over.
+    // Another manager knows the order from the durable state, until the order's time is over.
     let restart = || {
         let records: [OrderRecord; 1] = [record.clone()];
         registered()

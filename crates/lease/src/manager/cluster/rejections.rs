@@ -88,8 +88,8 @@ impl Rejections {
         spec.gpus > 0 && registry.could_hold(least.max(1), each.into(), serves)
     }
 
-    /// Sums up the rejections of a request for which `found` workers were granted, or promised by agents that were
-    /// then not asked for them. `serves` says which agents' operators let them grant leases.
+    /// Sums up the rejections of a request. `found`: number of workers that were granted, or that agents promised and
+    /// were then not asked for. `serves` says which agents' operators let them grant leases.
     pub fn sum_up(
         &self,
         (wanted, found): (&LeaseRequest, u32),
@@ -117,7 +117,7 @@ impl Rejections {
                 // Other leases may have taken promised ones meanwhile.
                 found: found.min(least.saturating_sub(1)),
             },
-            // Cores are what is short if some agent that has the GPUs says so.
+            // GPUs are what is short, unless some agent that has the GPUs says that it lacks cores.
             (full, ..) if gpus > 0 && (full.is_none() || registered_gpus.free < gpus) => {
                 let capacity = self.no_gpus.unwrap_or(registered_gpus);
                 Rejection::NoGpus {
