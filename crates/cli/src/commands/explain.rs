@@ -205,7 +205,7 @@ fn shows(start: &LeaseStart) -> Vec<String> {
     let shown = start.reach.clone().unwrap_or_default().shown;
     match start.sandbox.as_str() {
         "process" => Vec::new(),
-        // A container may have an image's system folders in their place.
+        // A container may have the system folders of an image in place of the host's.
         "container" => shown,
         _ => std::iter::once("the system's folders".to_owned())
             .chain(shown)

@@ -207,7 +207,7 @@ async fn serve(
         }
         Err(served) => served,
     };
-    // The agent first: it ends its leases and reports their last usage to the manager.
+    // The agent stops first: it ends its leases and reports their last usage to the manager.
     let stop = async {
         agent.shutdown().await;
         manager.shutdown().await;

@@ -187,7 +187,7 @@ fn interrupt(node: &mut Node, lease: &Invoker, busy: &mut Series, told: &mut Ser
     for slot in 0..lease.slots() {
         calls.push(spin.clone().on_slot(slot)?.submit(&input)?);
     }
-    // All have begun by then: checked below.
+    // All calls have begun by then: this is checked below.
     thread::sleep(Duration::from_millis(20));
     let begin = Instant::now();
     let (took, ends) = thread::scope(|scope| {

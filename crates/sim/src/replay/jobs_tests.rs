@@ -29,7 +29,7 @@ fn idle_periods_of_three_jobs_are_as_by_hand() {
         sorted(schedule(&jobs, 2, 10, 100)),
         [(0, 10), (0, 16), (26, 30), (50, 100), (50, 100)]
     );
-    // Its limit could delay C, so it waits, though it would end in time.
+    // B's limit could delay C, so B waits, though it would end in time.
     let jobs = [job(10, 1, 20, 20), job(15, 2, 20, 20), job(16, 1, 10, 15)];
     assert_eq!(
         sorted(schedule(&jobs, 2, 10, 100)),

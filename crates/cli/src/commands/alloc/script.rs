@@ -147,7 +147,7 @@ mod tests {
         let far = "@4102444800";
         assert_eq!(end(&[("SLURM_JOB_END_TIME", "4102444800")], "false"), far);
         assert_eq!(end(&[], "echo 4102444800"), far);
-        // Otherwise it is the time limit from now.
+        // Without such a time, the end is the time limit from now.
         for squeue in ["false", "echo N/A", "echo NONE", "echo 2026-11-27T20:00:00", "echo 17"] {
             let now = time::OffsetDateTime::now_utc().unix_timestamp();
             let end: i64 = end(&[], squeue)[1..].parse().expect("a number");

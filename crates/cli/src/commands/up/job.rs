@@ -307,7 +307,7 @@ impl JobService {
         if self.manager.is_some() {
             self.part.retract();
         }
-        // The agent first: it ends its leases and reports their last usage to the manager.
+        // The agent stops first: it ends its leases and reports their last usage to the manager.
         self.agent.shutdown().await;
         if let Some(manager) = &self.manager {
             manager.shutdown().await;

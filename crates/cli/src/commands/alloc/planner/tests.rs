@@ -294,7 +294,7 @@ fn jobs_that_wait_in_vain_are_cancelled_once_no_client_has_waited_for_the_idle_t
         number: "1".into(),
     };
     assert_eq!(scene.plan(&[]), [cancel]);
-    // Agents that run end by themselves.
+    // Running agents end by themselves.
     scene.see(JobPhase::Running, "");
     assert_eq!(scene.plan(&[]), []);
 }
