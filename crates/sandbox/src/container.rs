@@ -21,8 +21,8 @@ pub struct Container {
     /// Name that is looked for in `PATH`, or path: `crun`, `ch-run`, `apptainer`, `singularity` or `podman-hpc`
     /// (default: `crun`).
     pub runtime: OsString,
-    /// Image: a folder, or a file in the runtime's own format, or for `podman-hpc` a name. `None`: the host's system
-    /// folders, read-only, which only `crun` and `ch-run` can use (default: none).
+    /// Image: a folder, or a file in the runtime's own format, or for `podman-hpc` a name. `None` (the default): the
+    /// host's system folders, read-only, which only `crun` and `ch-run` can use.
     pub image: Option<PathBuf>,
 }
 

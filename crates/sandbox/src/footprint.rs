@@ -200,7 +200,7 @@ fn add_open_files(pid: u32, is_in_folder: impl Fn(FileId) -> bool, files: &mut H
 /// Private memory of a process, bytes; pages that a fork shares count in parts.
 fn private_bytes(pid: u32) -> u64 {
     let text = read(pid, "smaps_rollup").unwrap_or_default();
-    // Kernels before 5.13 do not divide by kind.
+    // Kernels before 5.13 do not divide these pages by kind.
     let pages = kilobytes(&text, "Pss_Anon:").or(kilobytes(&text, "Anonymous:"));
     match pages {
         Some(pages) => pages + kilobytes(&text, "SwapPss:").unwrap_or(0),

@@ -185,7 +185,7 @@ impl NurseryHandle {
                 }
                 Err(error) => {
                     self.forget(&nursery);
-                    // It was asked and did not answer in time, so it may have started the program.
+                    // The nursery was asked and did not answer in time, so it may have started the program.
                     if error.kind() == io::ErrorKind::TimedOut {
                         return Err(failed("the nursery")(error));
                     }
@@ -346,7 +346,8 @@ impl Drop for Nursery {
         // The nursery ends by itself, and ends its sandboxes.
         drop(self.socket.take());
         if let Some(mut child) = self.child.take() {
-            // It takes milliseconds, too long for a thread of the runtime. Without a thread to wait, init reaps it.
+            // The nursery's end takes milliseconds, too long for a thread of the runtime. If no thread can be started,
+            // init reaps it.
             let _ = std::thread::Builder::new()
                 .name("nursery's end".into())
                 .spawn(move || child.wait());

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Pause between attempts to remove the groups of ended workers, and the time for all of them, when the process ends.
+/// Pause between attempts to remove the groups of ended workers, when the process ends.
 const REMOVE_AGAIN_AFTER: Duration = Duration::from_millis(5);
+/// Time for all of these attempts together.
 const REMOVED_WITHIN: Duration = Duration::from_millis(200);
 
 /// The folder of this process for the groups of its workers. There is one, because its name is that of the process.
@@ -25,7 +26,7 @@ struct FoundGroups {
 }
 
 impl FoundGroups {
-    /// Removes groups that were busy; returns whether none is left.
+    /// Removes groups that were busy before; returns whether all of them are gone.
     fn remove_dying(&mut self) -> bool {
         self.dying.retain_mut(|group| !group.remove());
         self.dying.is_empty()
@@ -110,7 +111,8 @@ impl WorkerGroup {
         }
     }
 
-    /// Puts the worker into a group of its own, unless it is in one or there are none here. Blocks for milliseconds.
+    /// Puts the worker into a group of its own, unless it has one already or this host has no groups. Blocks for
+    /// milliseconds.
     pub fn join(&self) -> Option<&Mutex<ControlGroup>> {
         let made = self.made.get_or_init(|| {
             let mut found = locked(self.groups.found().ok()?);
@@ -142,7 +144,7 @@ impl Drop for WorkerGroup {
         let mut found = locked(found);
         found.remove_dying();
         if !group.remove() {
-            // Processes that have left the worker's process group go on, without its limit.
+            // Processes that have left the worker's process group go on, without the worker's limit.
             let _ = group.limit_memory(0);
             found.dying.push(group);
         }

@@ -63,7 +63,7 @@ impl CommitMark {
     pub(crate) fn note(&self, commits: u64) {
         let offset = commits % 2 * SECTOR_BYTES as u64;
         if let Err(error) = self.0.write_all_at(&slot(commits), offset) {
-            // The mark stays behind, which is no fault of the ledger.
+            // The mark then lags behind, which is allowed: it is a lower bound.
             tracing::debug!(%error, "cannot write {MARK_FILE}");
         }
     }

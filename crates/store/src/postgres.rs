@@ -271,7 +271,7 @@ impl PostgresSql {
     }
 
     fn migrate_within(&mut self) -> Result<(), StoreError> {
-        // Held until the end of the transaction.
+        // The lock is held until the end of the transaction.
         let lock = "SELECT count(pg_advisory_xact_lock($1))";
         self.query(lock, &[Value::Int(MIGRATION_LOCK)], &mut |_| Ok(()))?;
         self.run("CREATE TABLE IF NOT EXISTS leader (epoch BIGINT NOT NULL)", &[])?;
@@ -309,7 +309,7 @@ impl PostgresSql {
         }
     }
 
-    /// Waits until a transaction of the leader before has ended, and raises the epoch if the row is still as it was
+    /// Waits until a transaction of the earlier leader has ended, and raises the epoch if the row is still as it was
     /// read.
     fn raise_epoch(&mut self, seen: LeaderRow) -> Result<Option<i64>, StoreError> {
         let mut epoch = None;

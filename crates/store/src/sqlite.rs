@@ -146,15 +146,14 @@ fn mark_error(error: std::io::Error) -> StoreError {
     }
 }
 
-/// Number of commits of a ledger that were answered, at least. To be read before the ledger is.
+/// Lower bound of the number of a ledger's commits that were answered. It has to be read before the ledger is.
 pub(crate) fn answered_commits(directory: &Path) -> Result<u64, StoreError> {
     mark::read(directory).map_err(mark_error)
 }
 
 /// Refuses a ledger that holds fewer commits than were answered, and leaves its files as they are.
 pub(crate) fn check_commits(connection: &Connection, path: &Path, answered: u64) -> Result<(), StoreError> {
-    // Otherwise the log would be removed when the connection is closed, and with it what a person could still find in
-    // it.
+    // Otherwise closing the connection would remove the log, and with it what a person could still find there.
     let keep_log = |keep| {
         let set = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep);
         set.map(drop).map_err(|error| unusable(path, &error))
@@ -284,7 +283,7 @@ fn cell(value: ValueRef<'_>) -> Cell {
     match value {
         ValueRef::Integer(number) => Cell::Int(number),
         ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
-        // Neither is ever written. A reader expects a number or text, so it reports the damage.
+        // Fractions and blobs are never written. A reader expects a number or text, so it reports the damage.
         ValueRef::Null | ValueRef::Real(_) | ValueRef::Blob(_) => Cell::Null,
     }
 }

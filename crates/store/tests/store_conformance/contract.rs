@@ -202,7 +202,7 @@ fn a_lease_that_was_spread_over_more_cores_is_billed_what_it_computed_there() {
         };
         let key = granted.key();
         scene.store.open_lease(granted, START_MS).unwrap();
-        // Allocated is the one core of the grant, for ten seconds; so long is its memory held.
+        // Allocated: the one core of the grant, for ten seconds. Its memory is held for as long.
         let usage = UsageTotals {
             allocated_ns: 10_000_000_000,
             compute_ns: 15_000_000_000,
