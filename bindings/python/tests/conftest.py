@@ -16,7 +16,7 @@ _RUNTIME = tempfile.mkdtemp(prefix="hotlease-python-test-")
 os.environ["HOTLEASE_RUNTIME_DIR"] = _RUNTIME
 for _name in ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY"):
     os.environ.pop(_name, None)
-# Shells have programs in the background ignore these, and all that a program starts inherits it.
+# Programs that a shell starts in the background ignore these signals, and so do all programs that they start.
 for _signal in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, signal.SIG_DFL)

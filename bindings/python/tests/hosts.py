@@ -38,7 +38,8 @@ class Hosts:
         if os.geteuid() != 0:
             pytest.skip("several hosts on one machine need root")
         self._folder = pathlib.Path(folder)
-        # Each host sees only its own sockets there: a client that finds an agent's socket is on the agent's host.
+        # Each host sees only its own sockets in this folder: a client that finds an agent's socket is on the agent's
+        # host.
         self._run = self._folder / "run"
         self._prefix = f"hlt-{os.getpid()}-python"
         self._namespaces = []

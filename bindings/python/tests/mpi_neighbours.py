@@ -12,7 +12,7 @@ from hotlease import MPI
 comm = MPI.COMM_WORLD
 rank, size = comm.rank, comm.size
 right, left = (rank + 1) % size, (rank - 1) % size
-# Whether calls that a file in sequence does not have are refused: Open MPI makes them.
+# Whether calls that a sequential file does not have are refused: Open MPI carries them out.
 IS_STRICT = "Open MPI" not in MPI.Get_library_version()
 
 
@@ -85,7 +85,8 @@ def distributed_graphs():
     assert (list(sources), list(destinations), weights) == ([left, second], [right, second], None)
     assert ring.neighbor_allgather(rank) == [left, second]
     assert ring.neighbor_alltoall(["to right", "to second"]) == ["to right", "to second"]
-    # Blocks of their own lengths: as many numbers as the rank that sends them says, plus one; twice as many to the second.
+    # Blocks of different lengths: each rank sends one number more than its rank to the next, and twice as many to the
+    # second.
     counts_out, counts_in = [rank + 1, 2 * (rank + 1)], [left + 1, 2 * (second + 1)]
     given = np.arange(3.0 * (rank + 1)) + 100 * rank
     got = np.full(sum(counts_in) + 1, -1.0)
@@ -115,7 +116,7 @@ def distributed_graphs():
     sources, destinations, weights = weighted.Get_dist_neighbors()
     assert weighted.Get_dist_neighbors_count()[2] and [list(each) for each in weights] == [[left + 1], [rank + 1]]
     weighted.Free()
-    # Rank 0 knows all edges: of each rank to those behind it.
+    # Rank 0 knows all edges: from each rank to all ranks behind it.
     edges = [(one, other) for one in range(size) for other in range(one + 1, size)]
     degrees = [size - 1 - one for one in range(size)]
     given = (list(range(size)), degrees, [other for _, other in edges]) if rank == 0 else ([], [], [])

@@ -332,7 +332,7 @@ def test_ctrl_c_reaches_a_waiting_program_at_once(platform):
     done = run(
         """
         import hotlease, tasks, tempfile, threading, os, signal
-        # Who started these tests in the background may have it ignored.
+        # If these tests were started in the background, SIGINT may be ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         executor = hotlease.Executor(1)
         # The gate is not opened before the interrupt: a wait for the task would never end.

@@ -19,7 +19,7 @@ def gate(tmp_path):
 def blocked(executor, gate):
     """An executor whose one worker waits for the gate: later tasks wait in the queue."""
     first = executor.submit(tasks.wait_for, str(gate))
-    # Tasks that may already be sent behind it.
+    # Tasks behind the first one that may be sent to its worker already.
     behind = [executor.submit(tasks.wait_for, str(gate)) for _ in range(3)]
     yield executor
     gate.touch()

@@ -96,7 +96,7 @@ def test_a_worker_that_dies_before_a_large_result_is_told_or_replaced(platform, 
         path = tmp_path / "runs"
         path.write_text("x")
         for _ in range(3):
-            # Not the first run: it does not die.
+            # The file is there, so this does not count as the first run, which would die.
             executor.submit(tasks.mark_and_return_ones, str(path), 200_000).result(60)
         path.unlink()
         dying = executor.submit(tasks.mark_and_return_ones, str(path), 200_000)

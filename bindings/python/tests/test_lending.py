@@ -150,7 +150,7 @@ def test_tasks_wait_for_a_platform_that_is_restarted(tmp_path):
 
     command("up", "--detach")
     try:
-        # Names the directory: so it starts no platform itself.
+        # The program names the directory, so it starts no platform itself.
         with hotlease.Executor(options=ExecutorOptions(runtime_dir=directory)) as first:
             assert first.submit(abs, -1).result(60) == 1
             with hotlease.Executor(options=ExecutorOptions(runtime_dir=directory)) as second:

@@ -233,7 +233,7 @@ def test_output_of_tasks_does_not_break_a_progress_bar(executor, capsys):
             bar.update()
     shown = capsys.readouterr().out
     for n in range(2):
-        # The bar is erased before it.
+        # The bar is erased before the line is shown.
         assert re.search(rf"\r *\r\[say worker 0\] {n}\n", shown), shown
 
 

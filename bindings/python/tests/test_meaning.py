@@ -104,7 +104,7 @@ def test_a_remembered_result_is_that_of_these_arguments(executor, tmp_path):
 
 def test_functions_that_differ_in_their_constants_are_different_ones(executor):
     memo = executor.options(memo=True)
-    # Behind each other, the constants of both have the same digits.
+    # Written one after the other, the constants of both functions are the same digits.
     functions = [lambda x: x * 1 + 23, lambda x: x * 12 + 3]
     assert [memo.submit(function, 2).result(60) for function in functions] == [25, 27]
 

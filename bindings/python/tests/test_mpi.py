@@ -45,7 +45,7 @@ def good(done):
 
 
 def test_every_collective_of_one_to_nine_members_does_as_numpy():
-    # 14 of each size whose group includes rank 0, which is all of them.
+    # 14 cases for each of nine sizes of groups; rank 0 is in every group.
     assert good(run(9, HERE / "mpi_operations.py")) == "126 cases of collectives\n"
 
 
@@ -287,7 +287,7 @@ def test_an_object_of_more_than_two_gib_arrives():
     available = int(re.search(r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text())[1]) >> 20
     if available < 8:
         pytest.skip(f"needs 8 GiB of memory, and {available} GiB are available")
-    # The pickle is the array itself, whose pages are none until they are written.
+    # The pickle is the array itself. Its pages take no memory until they are written.
     program = """
 import numpy as np
 from hotlease import MPI
@@ -374,7 +374,7 @@ from hotlease.MPI import _files
 comm, folder = MPI.COMM_WORLD, sys.argv[-1]
 if comm.rank == 0:
     made = _files.offered
-    # As a rank on another host would find there: no file, or any other one.
+    # The path is one at which a rank on another host would find no file, or a different one.
     _files.offered = lambda first: ((__file__ if first else "/proc/self/no", *made(first)[0][1:]), None)
 for amode in (MPI.MODE_CREATE | MPI.MODE_RDWR, MPI.MODE_APPEND | MPI.MODE_RDWR):
     file = MPI.File.Open(comm, os.path.join(folder, "lines"), amode)

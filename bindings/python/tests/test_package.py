@@ -125,7 +125,7 @@ def test_an_installed_command_runs_its_own_program_with_any_path(installed, tmp_
     found = "from hotlease._programs import find; print(find('hotlease'), find('hotlease-worker'), sep='\\n')"
     for path in installed("python", "-c", found, PATH=str(tmp_path)).splitlines():
         assert path.startswith(f"{installed.home}/venv/lib")
-    # Unless the builder of the programs says otherwise.
+    # A folder that HOTLEASE_PROGRAMS names, for those who build the programs, comes first.
     assert installed("python", "-c", found, HOTLEASE_PROGRAMS=str(tmp_path)).splitlines()[0] == str(other)
 
 

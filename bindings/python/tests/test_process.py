@@ -160,7 +160,7 @@ with hotlease.Executor(1) as executor:
     print(len([future.result(60) for future in [executor.submit(len, array) for _ in range(40)]]))
     doubled = [future.result(60) for future in [executor.submit(numpy.multiply, array, 2) for _ in range(40)]]
     print(sum(float(result.sum()) for result in doubled) == 40 * 400_000)
-    # A program that has few left itself.
+    # A program that has few descriptors left itself.
     files = []
     while True:
         try:

@@ -23,12 +23,12 @@ def awaitable(future: Future[Any]) -> asyncio.Future[Any]:
         if error is None:
             waiting.set_result(future.result())
         elif isinstance(error, StopIteration):
-            # As Python 3.12 does; a coroutine cannot raise it.
+            # Python 3.12 does the same: a coroutine cannot raise StopIteration.
             raised = RuntimeError("the task raised StopIteration, which no coroutine can raise")
             raised.__cause__ = error
             waiting.set_exception(raised)
         elif type(error) is concurrent.futures.TimeoutError:
-            # Another class than asyncio's, in Python 3.10.
+            # In Python 3.10 this class is not asyncio's.
             waiting.set_exception(asyncio.TimeoutError(*error.args))
         else:
             waiting.set_exception(error)

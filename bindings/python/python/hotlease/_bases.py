@@ -51,7 +51,7 @@ else:
     def settle():
         """Call this after deriving from the classes here: another thread may just have imported the real ones."""
         if _MODULE in sys.modules and any(standing.__subclasses__() for standing in _STANDING):
-            # Waits until that thread has finished the import.
+            # This import waits until the other thread has finished its own.
             from concurrent.futures import _base
 
             _derive(_base)

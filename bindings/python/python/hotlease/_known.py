@@ -98,7 +98,8 @@ def define(definitions: tuple[Definition, ...], is_current: bool, of_function: b
     try:
         _load_all(arrived)
     except BaseException:
-        # Forgotten, so that the next task that needs these loads them again, and gets the error, too.
+        # These definitions are forgotten, so that the next task that needs them loads them again, and gets the error,
+        # too.
         for name in arrived:
             if name in _pending:
                 _pending.discard(name)

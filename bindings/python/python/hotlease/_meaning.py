@@ -83,7 +83,7 @@ def _hash(value: Any, met: Met) -> bytes:
 
     def add(buffer: pickle.PickleBuffer) -> None:
         data = buffer.raw()
-        # The pickle may say nothing of its length.
+        # The pickle may not contain the buffer's length.
         of_buffers.update(len(data).to_bytes(8, "little"))
         of_buffers.update(data)
 

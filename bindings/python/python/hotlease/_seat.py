@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         """Data that a rank gets with its arguments: no other process sees it."""
 
         gang: str
-        # Communicator to join for this call, if none is left of the call before: its name, size and so on.
+        # The other fields describe the communicator to join for this call, if none is left of the call before.
         name: str
         size: int
         rank: int
@@ -50,7 +50,7 @@ class Task:
                 world.Barrier()
                 world.Free()
             except MPI.Exception as error:
-                # The function finished it itself, as MPI programs do with MPI.Finalize.
+                # The function has finished MPI itself, as MPI programs do with MPI.Finalize.
                 if error.kind != "Finished":
                     raise
             return result
@@ -70,9 +70,9 @@ _kept: Optional[tuple[str, int, Intracomm]] = None
 
 
 def _begun(seat: Seat) -> Intracomm:
-    """Returns a communicator for a call: a duplicate of the one that is kept. Making it completes when all ranks have
-    started, so that none of them ends before each has its worker. If a member was lost since, all ranks see that here,
-    and join anew.
+    """Returns a communicator for a call: a duplicate of the one that is kept. The duplicate is made only when all ranks
+    have started, so that none of them ends before each has its worker. If a member was lost since, all ranks see that
+    here, and join anew.
     """
     global _kept
     from hotlease import MPI

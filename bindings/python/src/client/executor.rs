@@ -179,7 +179,7 @@ impl Opened {
                 }
                 Err(PlanRefusal::Encode(again)) => {
                     planned = again;
-                    // Promises of the refused attempt: the task is encoded anew.
+                    // Ends the promises of the refused attempt, because the task is encoded anew.
                     foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
                     let inputs;
                     (planned.payload, inputs) = encode::call((function, &target), args, kwargs, core)?;
@@ -426,7 +426,7 @@ impl Drop for Client {
         {
             close(&opened.core, false);
             let mut dropped = locked(&DROPPED);
-            // A core lives until it has ended.
+            // Forgets the cores that have ended: no reference to them is left.
             dropped.retain(|core| core.strong_count() > 0);
             dropped.push(Arc::downgrade(&opened.core));
         }

@@ -41,7 +41,7 @@ pub fn start(core: &Arc<ExecutorCore>) {
     let asking = core.clone();
     let thread = std::thread::Builder::new().name("hotlease-growth".into());
     if thread.spawn(move || ask_for_the_rest(&asking)).is_err() {
-        // It goes on with the workers it has.
+        // The executor goes on with the workers it has.
         core.hold();
     }
 }
@@ -69,7 +69,7 @@ fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
             Ok(()) => {}
             // New workers were lost at once.
             Err(error) if may_pass(&error) && !left.is_zero() => {}
-            // If there are no more workers, or the executor has ended, it goes on with those it has.
+            // If there are no more workers, or the executor has ended, the executor goes on with those it has.
             Err(error) => {
                 refused = Some(error);
                 break;

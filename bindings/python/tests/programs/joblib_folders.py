@@ -22,7 +22,7 @@ with joblib.parallel_config(backend="hotlease", n_jobs=2):
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         print(folders() == {os.path.realpath(folder)})
-    # The program's own folder is gone: its tasks run, without one that they could name.
+    # The program's own folder is gone, so it has no name that tasks could get. They run all the same.
     print(joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(3)))
     os.chdir(home)
     print(folders() == {home})

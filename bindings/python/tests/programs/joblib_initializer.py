@@ -32,7 +32,7 @@ def called(function, **options):
 
 
 print(called(state, initializer=begin, initargs=("first",)))
-# Each worker has it once, until there is another one.
+# Each worker runs an initializer once, until it gets a different one.
 print(called(state, initializer=begin, initargs=("first",)))
 print({name for name, _ in called(state, initializer=begin, initargs=("second",))})
 print({name for name, _ in called(state, initializer=begin, initargs=("first",))})

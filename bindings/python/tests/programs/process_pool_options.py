@@ -24,7 +24,7 @@ def large(size):
     return os.getpid(), bytes(size)
 
 
-# In the order of ProcessPoolExecutor.
+# The arguments are in the order of ProcessPoolExecutor's.
 with hotlease.Executor(1, multiprocessing.get_context("fork"), begin, ()) as executor:
     print(executor.submit(process).result()[1])
 # Starts of workers on a busy host take their time.

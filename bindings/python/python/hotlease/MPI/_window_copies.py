@@ -18,7 +18,7 @@ class ProgramMemory:
 
     def __init__(self, given: Any) -> None:
         is_nothing = given is None or given is BOTTOM
-        # Kept: the window uses it until it is freed.
+        # Kept, because the window uses it until the window is freed.
         self.own = memory.allocate(0) if is_nothing else memory.frombuffer(given)
 
     def publish(self, public: memory) -> None:

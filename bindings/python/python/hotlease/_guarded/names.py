@@ -74,7 +74,7 @@ def _native(data: Any, dtype: Any, shape: Any, order: Any) -> Any:
 
 
 def _slice(start: Any, stop: Any, step: Any) -> slice:
-    # Python frees nested ones by recursion, for which the stack may be too small.
+    # Python frees nested slices by recursion, for which the stack may be too small.
     if not all(isinstance(part, (int, float, str, type(None))) for part in (start, stop, step)):
         raise ValueError("a slice from a sandbox has numbers or texts")
     return slice(start, stop, step)

@@ -76,7 +76,7 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
 
     @property
     def _exception(self) -> Optional[BaseException]:  # type: ignore[override,unused-ignore]
-        # For Parsl's futures of files, which read this and do not know cancellation.
+        # Parsl's futures of files read this, and do not know cancellation.
         if super().cancelled():
             return CancelledError()
         return self.exception() if self.done() else None
@@ -147,7 +147,7 @@ def _failed(error: errors.DependencyError, call: Call) -> list[tuple[BaseExcepti
         if exception is not None:
             found.append((exception, call.kernel.render_future_description(needed)))
     if not found:
-        # The program has dropped them: the names of their functions are still known.
+        # The program has dropped the futures of these tasks: the names of their functions are still known.
         cause = error.__cause__
         cause = cause.unpacked() if isinstance(cause, AppRaised) else cause
         between = ["..."] if error.left_out else []

@@ -70,7 +70,7 @@ class Kernel(DataFlowKernel):
         self._stages = self._executor.storage_access is not None
         # In Parsl every failure counts, also the death of a worker.
         self._asking = _core.TaskOptions(retries=config.retries, idempotent=config.retries > 0 or None)
-        # First: if there are no workers, nothing else is left behind.
+        # This comes first: if there are no workers, nothing else is left behind.
         self._executor.start()
         try:
             super().__init__(config)
@@ -206,7 +206,7 @@ class Kernel(DataFlowKernel):
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         if exc_type is not None and self.config.exit_mode != "skip" and self._executor.started is not None:
-            # As in Parsl, without waiting: that is, for running tasks, which cannot be stopped.
+            # As in Parsl, this does not wait for running tasks, which cannot be stopped.
             self._executor.started.shutdown(wait=False, cancel_futures=True)
         super().__exit__(exc_type, exc_value, traceback)  # type: ignore[no-untyped-call,unused-ignore]
 

@@ -113,7 +113,8 @@ impl ExecutorCore {
                     Some(popped) => popped.map(ArrivedResult::Bytes),
                 }
             } else if is_closed {
-                // Flights outside the ring may have to wait for another worker: left to the thread that replaces it.
+                // Flights outside the ring may have to wait for another worker: they are left to the thread that
+                // replaces the worker.
                 self.replace_worker(state, at, scratch);
                 return taken;
             } else {

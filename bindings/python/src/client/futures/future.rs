@@ -206,7 +206,7 @@ impl Task {
             this.core.finish_later(this.cell.clone());
         }
         if let Some(task) = notices.graph {
-            // Tasks that depend on it fail, and may be watched.
+            // Tasks that depend on this task fail, and may be watched.
             let mut state = this.core.state();
             this.core.cancel_linked(&mut state, task, this.target.clone());
         }
@@ -413,7 +413,7 @@ fn finish(py: Python<'_>, cell: &TaskCell) -> PyResult<()> {
     match cell.watcher(py) {
         Some(future) => tell(py, cell, future.bind(py)),
         None => {
-            // Another thread is finishing it.
+            // Another thread is finishing the task.
             py.detach(std::thread::yield_now);
             Ok(())
         }

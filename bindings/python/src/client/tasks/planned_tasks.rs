@@ -130,8 +130,8 @@ impl PlannedTask {
                 hasher.update(self.target.content.get()?);
                 let payload = self.payload.bytes();
                 hasher.update(&payload[..1]);
-                // The head is not part of the key: flags, and the hash of the function's pickle, which has the place of
-                // its code.
+                // The head is not part of the key. It has flags, and the hash of the function's pickle, which depends
+                // on where the function's code is.
                 let arguments = &payload[request::HEAD_BYTES..];
                 let arguments = self.meaning.as_ref().map_or(arguments, |meaning| &meaning[..]);
                 hasher.update(&(arguments.len() as u64).to_le_bytes());
