@@ -62,7 +62,8 @@ struct Nursery {
 
 /// A sandbox whose program runs.
 pub(crate) struct StartedSandbox {
-    /// A pidfd of the process to kill: pid 1, with which everything in the sandbox dies; of a zygote, the program.
+    /// A pidfd of the process to kill. That is pid 1 of the sandbox, with which everything in the sandbox dies; for a
+    /// zygote, it is the program.
     pub pidfd: OwnedFd,
     /// Pid of the program on the host; 0: it is gone already.
     pub pid: u32,

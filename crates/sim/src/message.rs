@@ -122,7 +122,7 @@ pub enum AgentMessage {
 pub struct Frame {
     /// Session of the client that waits for the reply.
     pub session: Session,
-    /// Lease that it was sent under. The real frame does not have it, because the epoch serves this purpose.
+    /// Lease under which the frame was sent. The real frame does not have it, because the epoch serves this purpose.
     pub lease: LeaseId,
     pub boot: BootId,
     pub core: u32,

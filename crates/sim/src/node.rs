@@ -51,7 +51,7 @@ impl Clock {
         Duration::from_nanos((passed * self.rate() / MILLION) as u64)
     }
 
-    /// First true time at which it shows at least `local`.
+    /// First true time at which the clock shows at least `local`.
     pub fn true_time(self, local: Duration) -> Duration {
         let passed = (local.as_nanos() * MILLION).div_ceil(self.rate());
         self.start + Duration::from_nanos(passed as u64)

@@ -23,7 +23,8 @@ pub struct NodeOffer {
     pub memory_bytes: Option<u64>,
     /// Offered GPUs; `None`: unchanged.
     pub gpus: Option<OfferedGpus>,
-    /// End of the leases that hold something no longer offered; now or earlier: they end at once.
+    /// Time at which leases end if they hold something that is no longer offered. If that is now or earlier, they end
+    /// at once.
     pub until: Duration,
 }
 

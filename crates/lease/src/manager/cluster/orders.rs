@@ -291,7 +291,7 @@ impl Cluster {
         self.answer_order(&ordering, true, actions);
     }
 
-    /// Forgets the states before a wish that the node has carried out: the node can do what it wants.
+    /// Forgets the states before a wish that the node has carried out: the node is able to do what the wish asks for.
     fn note_carried_out(&mut self, agent: AgentId, number: u64, actions: &mut Vec<ClusterAction>) {
         let wished = self.wishes.get_mut(&agent);
         let Some(wished) = wished.filter(|wished| wished.wish.number == number) else {

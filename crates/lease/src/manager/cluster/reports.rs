@@ -98,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// Leases granted before a whole report was written that the report does not name: they are over.
+    /// Leases that were granted before a whole report was written, and that the report does not name: they are over.
     fn missing(&self, report: &AgentReport) -> Vec<LeaseId> {
         let Some(noted) = self
             .noted
