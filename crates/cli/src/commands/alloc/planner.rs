@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 
 /// First and longest pause of a queue after a rejection or a failure.
 const PAUSE_MS: (u64, u64) = (15_000, 30 * 60_000);
-/// Time for which nodes of a running job count as on their way: then its agents have registered.
+/// Time for which nodes of a running job count as on their way. After that time the job's agents have registered.
 const STARTING_MS: u64 = 15_000;
 /// Time for which a job must have run to show that its queue works.
 const SOUND_MS: u64 = 60_000;
@@ -183,8 +183,8 @@ impl AllocatorState {
         }
     }
 
-    /// Cancels jobs of a queue that has more nodes than it may have: first those that have not begun, of each kind the
-    /// youngest first.
+    /// Cancels jobs of a queue that has more nodes than it may have: jobs that have not begun before running ones, and
+    /// among either the youngest first.
     fn surplus(&self, at: &str) -> Vec<AllocatorAction> {
         let most = self.queues.get(at).map_or(0, |queue| queue.max_nodes);
         let mut jobs: Vec<_> = self.live(at).filter(|job| !job.dismissed).collect();

@@ -166,7 +166,7 @@ pub(super) struct ListedJob {
     pub number: String,
     /// Its name.
     pub name: String,
-    /// Where it stands; `None`: the batch system has a word for it that is not known.
+    /// Where it stands; `None`: the batch system's word for that is not known.
     pub phase: Option<JobPhase>,
     /// Reason for the phase.
     pub reason: String,

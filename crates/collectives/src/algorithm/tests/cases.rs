@@ -110,7 +110,7 @@ impl Elements {
         }
     }
 
-    /// Inputs and outputs of all ranks. Each element has another value, in outputs too, so that a forbidden write
+    /// Inputs and outputs of all ranks. Each element has a value of its own, in outputs too, so that a forbidden write
     /// shows.
     pub fn buffers(self, calls: &[CollectiveCall], seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let fill = |rank: Rank, which: u64, elements: usize| {
@@ -173,7 +173,8 @@ pub fn places(counts: &[usize], variety: u64) -> Vec<usize> {
     places
 }
 
-/// Nodes of ranks: neighbours share one, every third rank does, at random, all ranks share one, each rank has its own.
+/// Ways to place ranks on nodes: neighbours share a node, every third rank does, ranks do at random, all ranks share
+/// one, each rank has its own.
 pub fn nodes(ranks: Rank) -> Vec<Vec<u32>> {
     let some: [fn(Rank) -> u32; 5] = [
         |rank| rank / 3,

@@ -169,8 +169,8 @@ impl StartPlatforms {
         Ok(())
     }
 
-    /// Starts the second of two leases at the same time, of a program that never had two. Tries again because other
-    /// work on a busy host may come between.
+    /// Starts two leases at the same time, of a program that never had two, and measures the second. Tries again
+    /// because other work on a busy host may come between.
     fn fork(&self, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
         let mut why = String::new();
         for _ in 0..FORK_TRIES {

@@ -54,7 +54,7 @@ pub(super) fn lease(host: &BenchPlatform, transport: &str, options: LeaseOptions
     Ok(Invoker::allocate(&fabric_functions()?, options)?)
 }
 
-/// Whether it means shared memory; an empty environment variable counts as unset.
+/// Whether a transport's name means shared memory; an empty environment variable counts as unset.
 fn is_shm(name: &str) -> bool {
     name.is_empty() || name == "shm"
 }

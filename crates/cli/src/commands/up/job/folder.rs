@@ -43,7 +43,7 @@ const AUTHORITY: &str = "ca";
 const MANAGER_IDENTITY: &str = "manager-identity";
 const AGENTS: &str = "agents";
 
-/// A task's part of the job's folder. Removed when dropped, and with the last part the folder.
+/// A task's part of the job's folder. The part is removed when this is dropped, and the folder with the last part.
 pub(super) struct FolderPart {
     folder: JobFolder,
     agent: PathBuf,
