@@ -22,7 +22,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Makes it of a handle, or of another communicator, which it then equals.
+    /// Makes the object from a handle, or from another communicator, to which it is then equal.
     pub fn made_of(of: &Bound<'_, PyAny>) -> PyResult<Self> {
         let member = if let Ok(handle) = of.cast::<Handle>() {
             Arc::clone(&handle.get().0)

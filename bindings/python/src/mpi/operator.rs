@@ -111,7 +111,7 @@ impl Op {
     /// Makes an operator of a function of the program.
     ///
     /// `function(a, b, datatype)` gets two buffers of elements in the order of their ranks, and writes `a op b` to `b`;
-    /// both are valid until it returns. With lower-case calls it gets two objects and None, and returns one.
+    /// both are valid until it returns. With lower-case calls it gets two objects and None, and returns an object.
     #[staticmethod]
     #[pyo3(signature = (function, commute=false))]
     fn Create(py: Python<'_>, function: Py<PyAny>, commute: bool) -> Self {

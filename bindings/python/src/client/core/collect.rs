@@ -472,8 +472,8 @@ impl ExecutorCore {
         self.keeper.wake(&self.invoker);
     }
 
-    /// Gets another worker for a slot: tries again while tasks wait for workers, and some may come. Returns false if
-    /// there is none, and no task waits.
+    /// Gets another worker for a slot. Tries again while tasks wait for workers and workers may still come. Returns
+    /// false if there is none, and no task waits.
     fn repair(&self, pipeline: &mut Pipeline) -> Result<bool, Error> {
         let mut search = WorkerSearch::new(self);
         loop {

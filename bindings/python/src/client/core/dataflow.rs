@@ -27,7 +27,7 @@ pub enum PlanRefusal {
     Closed(Closed),
     /// There are too many tasks; this one is returned.
     Full(Box<PlannedTask>),
-    /// A result that it needs was decoded meanwhile: the task has to be encoded again.
+    /// A result that the task needs was decoded meanwhile: the task has to be encoded again.
     Encode(Box<PlannedTask>),
 }
 

@@ -77,7 +77,7 @@ impl Recipient {
     }
 }
 
-/// A result that the worker keeps, and that no request to fetch was sent for yet.
+/// A result that the worker keeps, and that the client has not asked for yet.
 struct KeptResult {
     to: Recipient,
     ticket: u64,

@@ -13,7 +13,7 @@ const SAMPLES: usize = 16;
 /// Limit of the measured tasks under way.
 const AWAITED_MAX: usize = 256;
 
-/// The hint was given, or is not wanted: once for the whole program.
+/// Whether the hint was given or is not wanted. It is given once in the whole program.
 static GIVEN: AtomicBool = AtomicBool::new(false);
 
 /// Measurements.

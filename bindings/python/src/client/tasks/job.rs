@@ -58,12 +58,12 @@ pub enum InputPlace {
     Request,
     /// Some are with workers, from which the worker of the run fetches them.
     Workers {
-        /// The slot that holds the largest, if the worker that made it is still there.
+        /// The slot that holds the largest of these results, if the worker that made it is still there.
         nearest: Option<u32>,
     },
 }
 
-/// Location to which a large result goes that no future waits for.
+/// Where a large result goes if no future waits for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ResultHome {
     /// It may stay with its worker.
