@@ -169,7 +169,7 @@ impl StartPlatforms {
         Ok(())
     }
 
-    /// Starts two leases at the same time, of a program that never had two, and measures the second. Tries again
+    /// Measures the start of a lease while another one is held, of a program that never had two at a time. Tries again
     /// because other work on a busy host may come between.
     fn fork(&self, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
         let mut why = String::new();
