@@ -10,6 +10,8 @@ COLUMNS = (
     ("METG(50 %)", "granularity", "metg50_us", "us"),
     ("1 MB echo", "echo", "p50_us", "us"),
 )
+# Words for a load that is no number of busy loops.
+BESIDE = {"0": "", "compile": "; beside two compilers"}
 
 
 def number(value):
@@ -32,7 +34,8 @@ def of(records):
             continue
         lines += [
             f"{workers} worker{'s' * (workers > 1)}, medians of {records['params']['rounds']} rounds; {records['machine']['cpu']}, "
-            f"{records['machine']['cores']} cores, load {records['machine']['load_at_start']:.1f} at the start",
+            f"{records['machine']['cores']} cores, load average {records['machine']['load_at_start']:.1f} at the start"
+            + BESIDE.get(records["params"]["load"], f"; beside busy loops: {records['params']['load']}"),
             "",
             "| | " + " | ".join(title for title, *_ in COLUMNS) + " |",
             "|---" * (len(COLUMNS) + 1) + "|",

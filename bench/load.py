@@ -1,0 +1,38 @@
+"""Other work beside a benchmark, as on a machine that is not its alone."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+# What the option --load takes, for its help.
+HELP = "work beside it: a number of busy loops, or `compile`: two compilers that begin a short file again and again (default: 0)"
+
+_LOOP = ["sh", "-c", "while :; do :; done"]
+_COMPILE = ["sh", "-c", "while :; do echo 'int f(int x) { return x * x; }' | cc -x c -O2 -c -o /dev/null - || exit; done"]
+
+
+def of(text):
+    """The commands of a load."""
+    if text == "compile":
+        return [_COMPILE] * 2
+    return [_LOOP] * int(text)
+
+
+@contextlib.contextmanager
+def beside(text):
+    """A load while the block runs."""
+    if text == "compile" and shutil.which("cc") is None:
+        sys.exit("--load compile needs a C compiler, cc")
+    # In a session of their own, so that Linux's grouping by sessions shares the cores as between the programs of two users; the
+    # group ends whole.
+    running = [subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) for command in of(text)]
+    try:
+        yield
+    finally:
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
