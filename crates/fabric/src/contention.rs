@@ -5,8 +5,8 @@
 //! there, because the kernel lets a thread that wakes up run before one that computes all the time. On a core of its own it
 //! is the other way round: a wake-up costs some ten times what a poll does.
 //!
-//! So a thread that was preempted while it polled does not poll for a while ([`CoreRecord`]). Then it tries again: the
-//! pause doubles with each preemption, and begins anew after [`CALM`] without any. A thread sees a preemption by itself:
+//! So a thread that was preempted while it polled does not poll for a while ([`CoreRecord`]). Then it tries again. If it is
+//! preempted soon, the next pause is twice as long; if not for [`CALM`], it is as short as the first. A thread sees a preemption by itself:
 //! the time between two polls is longer than [`GAP`], and the kernel has switched to another thread meanwhile
 //! (otherwise an interrupt or the hypervisor took the time, and sleeping would not help).
 //!
@@ -27,6 +27,8 @@ const SOON: Duration = Duration::from_micros(100);
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// Longest pause. A preemption costs some 3 ms, so that a thread loses 2 % to its tries.
 const PAUSE_MAX: Duration = Duration::from_millis(160);
+/// Time from the end of a pause in which a thread that computes preempts one that polls, even if that polls now and then only.
+const SOON_AGAIN: Duration = Duration::from_millis(50);
 /// Time without a preemption after which the pauses begin anew.
 const CALM: Duration = Duration::from_secs(1);
 
@@ -36,6 +38,7 @@ pub struct CoreRecord {
     gap: u64,
     pause_min: u64,
     pause_max: u64,
+    soon_again: u64,
     calm: u64,
     /// Pause after the last preemption; 0: there was none.
     pause: u64,
@@ -51,6 +54,7 @@ impl CoreRecord {
             gap: unit(GAP),
             pause_min: unit(PAUSE_MIN),
             pause_max: unit(PAUSE_MAX),
+            soon_again: unit(SOON_AGAIN),
             calm: unit(CALM),
             pause: 0,
             preempted: 0,
@@ -71,11 +75,12 @@ impl CoreRecord {
 
     /// Notes that the thread was preempted while it polled.
     pub fn note_preemption(&mut self, now: u64) {
-        let is_again = self.pause != 0 && now.wrapping_sub(self.preempted) < self.calm;
-        self.pause = if is_again {
-            self.pause.saturating_mul(2).min(self.pause_max)
-        } else {
-            self.pause_min
+        let since_pause = now.wrapping_sub(self.preempted).saturating_sub(self.pause);
+        self.pause = match self.pause {
+            0 => self.pause_min,
+            _ if since_pause >= self.calm => self.pause_min,
+            pause if since_pause >= self.soon_again => pause,
+            pause => pause.saturating_mul(2).min(self.pause_max),
         };
         self.preempted = now;
     }
@@ -241,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_and_begin_anew_after_a_calm() {
+    fn pauses_double_if_a_preemption_follows_soon_and_begin_anew_after_a_calm() {
         let (mut record, mut now) = (CoreRecord::new(|ns| ns), 0);
         assert!(!record.is_contended(now), "nothing has happened yet");
         let mut pauses = Vec::new();
@@ -257,6 +262,12 @@ mod tests {
         now += CALM.as_nanos() as u64;
         record.note_preemption(now);
         assert!(!record.is_contended(now + 5 * MS));
+        // A daemon that runs for a moment ten times a second.
+        for _ in 0..10 {
+            now += 100 * MS;
+            record.note_preemption(now);
+            assert!(!record.is_contended(now + 5 * MS), "a longer pause would gain nothing");
+        }
     }
 
     #[test]
