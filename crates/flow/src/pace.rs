@@ -36,7 +36,7 @@ pub enum ResultWait {
     /// A core is free for the thread, or a result comes soon: poll for a while.
     Spin,
     /// A worker needs the core: poll for a moment, then sleep until there is a result.
-    Yield,
+    Brief,
     /// Slots have work for longer than this, and polling would disturb them: nap, then collect many results at once.
     Nap(Duration),
 }
@@ -52,7 +52,7 @@ impl ResultWait {
         } else if work < SHORT * tasks.max(1) as u32 {
             Self::Spin
         } else {
-            Self::Yield
+            Self::Brief
         }
     }
 }
@@ -292,6 +292,6 @@ mod tests {
         assert_eq!(ResultWait::on_busy_core(40, us(800)), ResultWait::Nap(us(400)));
         assert_eq!(ResultWait::on_busy_core(40, LONG_AFTER), ResultWait::Nap(NAP_MAX));
         assert_eq!(ResultWait::on_busy_core(16, us(16)), ResultWait::Spin);
-        assert_eq!(ResultWait::on_busy_core(2, us(4000)), ResultWait::Yield);
+        assert_eq!(ResultWait::on_busy_core(2, us(4000)), ResultWait::Brief);
     }
 }

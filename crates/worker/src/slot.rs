@@ -140,7 +140,7 @@ impl<C: Core> Slot<C> {
         }
     }
 
-    /// Sleeps until there is a request or mail.
+    /// Sleeps until there is a request or mail, or the slot may poll again.
     #[cold]
     #[inline(never)]
     fn sleep(&mut self) {
@@ -148,27 +148,30 @@ impl<C: Core> Slot<C> {
         if C::POLLS {
             self.meter().add_ns(self.shared.clock.ns(polled), 0);
         }
-        while !self.sleep_a_while() {
+        let pause = self.idle.pause_left(polled, self.now);
+        let limit = pause.map_or(SLEEP, |pause| Duration::from_nanos(self.shared.clock.ns(pause)));
+        while !self.sleep_a_while(limit) && pause.is_none() {
             let (now, idle) = (ticks(), self.shared.clock.ticks(KEPT_FOR.as_nanos() as u64));
             self.clients
                 .iter_mut()
                 .for_each(|client| client.landing.trim(now, idle));
         }
+        self.idle.note_sleep();
         self.now = ticks();
         self.hot_since = self.now;
     }
 
-    /// Sleeps for at most [`SLEEP`]; returns whether there is a request or mail.
-    fn sleep_a_while(&self) -> bool {
+    /// Sleeps for at most `limit`; returns whether there is a request or mail.
+    fn sleep_a_while(&self, limit: Duration) -> bool {
         let ready = || self.mailbox.has_mail() || self.clients.iter().any(|client| client.channel.has_request());
         if self.ports.is_empty() {
-            let woken = self.mailbox.doorbell.sleep_unless(ready, Some(SLEEP));
+            let woken = self.mailbox.doorbell.sleep_unless(ready, Some(limit));
             self.mailbox.doorbell.disarm();
             return woken;
         }
         // Clients of this node ring the doorbell, a futex, which cannot be waited for together with descriptors.
         let neighbours = self.clients.iter().any(|client| client.channel.far().port().is_none());
-        sleep::on_ports(&self.ports, &self.mailbox.wake, neighbours, SLEEP, ready)
+        sleep::on_ports(&self.ports, &self.mailbox.wake, neighbours, limit, ready)
     }
 
     fn meter(&self) -> SlotMeter<'_> {
@@ -234,6 +237,7 @@ impl<C: Core> Slot<C> {
             self.count(request.header.function, compute_ns);
         }
         self.idle.note_gap(started.wrapping_sub(self.ended));
+        self.idle.note_turn(ended.wrapping_sub(started), ended);
         (self.ended, self.hot_since, self.now) = (ended, ended, ended);
     }
 

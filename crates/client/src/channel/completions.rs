@@ -233,10 +233,10 @@ impl Completions {
             state.version != version || state.is_ready()
         };
         let start = Instant::now();
+        let mut polling = PollingWait::begin(start);
         if self.completion != Completion::Sleep {
-            let mut polling = PollingWait::begin(start);
             let mut now = start;
-            while now - start < SPIN && !polling.is_contended(now) {
+            while !polling.is_contended(now) && now - start < SPIN {
                 if ready() {
                     return;
                 }
@@ -248,6 +248,8 @@ impl Completions {
             deadline.saturating_duration_since(start).min(SLEEP_MAX)
         });
         wait::sleep(&self.doorbell, &self.ports(), left, ready);
+        // Whether it was answered does not matter: its spin is short.
+        polling.note_sleep(false);
     }
 
     /// Ports of the channels that have pending invocations.

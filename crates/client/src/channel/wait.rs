@@ -15,9 +15,9 @@ pub(crate) const GRACE: Duration = Duration::from_millis(400);
 
 /// Polls, with a pause after each, between two looks at the clock and the channel's state: a few microseconds.
 const POLLS: u32 = 64;
-/// Wait after which the thread yields its core: it may share the core with the worker.
+/// Wait after which a thread that only spins yields its core, which it may share with the worker: it never sleeps.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
-/// Wait after which the thread yields where the worker is reached over a fabric. The worker is usually on another
+/// Wait after which it yields where the worker is reached over a fabric. The worker is usually on another
 /// host, and this thread must keep sending the large inputs that the worker reads.
 const FABRIC_YIELD_AFTER: Duration = Duration::from_millis(1);
 /// How long `Completion::Adaptive` spins if the last wait was shorter than this.
@@ -77,7 +77,7 @@ impl Channel {
                 return poll().ok_or(WaitEnd::Closed);
             }
             let now = Instant::now();
-            let is_contended = polling.is_contended(now) && self.completion == Completion::Adaptive;
+            let is_contended = self.completion == Completion::Adaptive && polling.is_contended(now);
             if until.is_some_and(|until| now >= until) {
                 return poll().ok_or(WaitEnd::TimedOut);
             }
@@ -96,7 +96,8 @@ impl Channel {
                     Some(port) => port.sleep(left(FABRIC_SLEEP_MAX), ready),
                     None => self.doorbell.sleep_unless(ready, Some(left(SLEEP_MAX))),
                 };
-                polling.note_sleep(value.is_some());
+                // A worker on another host does not want this core.
+                polling.note_sleep(value.is_some() && self.port().is_none());
             } else {
                 if waited >= yield_after && self.completion == Completion::Spin {
                     std::thread::yield_now();
@@ -111,7 +112,9 @@ impl Channel {
             }
             if value.is_some() {
                 if self.completion == Completion::Adaptive {
-                    self.brief.store(start.elapsed() < SPIN_BRIEF, Ordering::Relaxed);
+                    let now = Instant::now();
+                    polling.is_contended(now);
+                    self.brief.store(now - start < SPIN_BRIEF, Ordering::Relaxed);
                 }
                 return value.ok_or(WaitEnd::Closed);
             }

@@ -2,8 +2,8 @@
 //!
 //! Time is real time by the tick counter, not a count of turns, so that a preempted slot does not poll for longer than
 //! its budget. `Adaptive` follows the arrivals: polling pays if the next request is likely to come before a sleep and a
-//! wake-up (some 20 us here, see the wake-up figures in docs/benchmarks.md) would have been cheaper. No policy polls on a
-//! core that other threads want ([`hotlease_fabric::contention`]).
+//! wake-up (some 20 us here, see the wake-up figures in docs/benchmarks.md) would have been cheaper. No policy polls on
+//! a core that other threads want ([`hotlease_fabric::contention`]).
 
 use hotlease_fabric::contention::{CoreRecord, SwitchCount};
 use hotlease_wire::control::PollingPolicy;
@@ -42,16 +42,21 @@ impl IdlePolicy {
             floor: ticks_of_ns(ADAPTIVE_FLOOR_NS).min(budget),
             gap: 0,
             core: CoreRecord::new(&ticks_of_ns),
-            switches: SwitchCount::default(),
+            switches: SwitchCount::now(),
         }
     }
 
-    /// Notes a turn without a request, `since_last` ticks after the one before.
+    /// Notes the end of a turn that took `ticks`, with the request that it served, if there was one.
     #[inline]
-    pub fn note_turn(&mut self, since_last: u64, now: u64) {
-        if self.core.is_gap(since_last) {
+    pub fn note_turn(&mut self, ticks: u64, now: u64) {
+        if self.core.may_be_lost(ticks) {
             self.note_long_turn(now);
         }
+    }
+
+    /// Notes the end of a sleep, in which no core is lost.
+    pub fn note_sleep(&mut self) {
+        self.switches = SwitchCount::now();
     }
 
     #[cold]
@@ -72,8 +77,24 @@ impl IdlePolicy {
     /// Polling time from the end of a call on, in ticks.
     #[inline]
     pub fn polling_time(&self, now: u64) -> u64 {
+        match self.core.pause_left(now) {
+            0 => self.budget_now(),
+            _ => 0,
+        }
+    }
+
+    /// Time after which a slot that sleeps only because others want its core polls again, when it has polled for
+    /// `polled` ticks; `None`: it sleeps until there is a request.
+    pub fn pause_left(&self, polled: u64, now: u64) -> Option<u64> {
+        let left = self.core.pause_left(now);
+        let is_within = polled.saturating_add(left) < self.budget_now();
+        (left > 0 && is_within).then_some(left)
+    }
+
+    /// Polling time on a core that nobody else wants.
+    #[inline]
+    fn budget_now(&self) -> u64 {
         match self.polling {
-            _ if self.core.is_contended(now) => 0,
             PollingPolicy::Hot => self.budget,
             PollingPolicy::Warm => 0,
             // Twice the usual gap catches most arrivals; beyond the budget it is better to sleep at once.
@@ -123,7 +144,20 @@ mod tests {
             idle.core.note_preemption(10);
             assert_eq!(idle.polling_time(11), 0);
             assert_ne!(idle.polling_time(1_000_000_000), 0, "it tries again");
+            assert_eq!(
+                idle.pause_left(0, 11),
+                None,
+                "not before the next request: its budget is shorter than the pause"
+            );
         }
+        let mut always = IdlePolicy::new(PollingPolicy::Hot, u64::MAX, |ns| ns);
+        assert_eq!(always.pause_left(0, 10), None);
+        always.core.note_preemption(10);
+        assert_eq!(
+            always.pause_left(1_000, 1_000_010),
+            Some(4_000_000),
+            "a slot that always polls does so again"
+        );
     }
 
     #[test]

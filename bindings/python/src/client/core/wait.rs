@@ -82,7 +82,7 @@ impl ExecutorCore {
             let patience = self.state().patience(self.cores);
             match patience {
                 ResultWait::Nap(nap) => std::thread::sleep(nap),
-                ResultWait::Yield => self.await_any(&mut awaited, SPIN_CROWDED, until, || cell.has_ended()),
+                ResultWait::Brief => self.await_any(&mut awaited, SPIN_CROWDED, until, || cell.has_ended()),
                 ResultWait::Spin => self.await_any(&mut awaited, SPIN, until, || cell.has_ended()),
             }
             if self.is_enough(cell, until) {
@@ -91,8 +91,8 @@ impl ExecutorCore {
         }
     }
 
-    /// Waits until something has arrived or changed, or the time is over: spins unless other threads want the core, then
-    /// sleeps.
+    /// Waits until something has arrived or changed, or the time is over: spins unless other threads want the core,
+    /// then sleeps.
     pub fn await_any(&self, awaited: &mut Vec<AwaitedCall>, spin: Duration, until: Instant, enough: impl Fn() -> bool) {
         let version = self.version.load(Ordering::Acquire);
         self.awaited(awaited);
@@ -102,6 +102,7 @@ impl ExecutorCore {
         loop {
             for _ in 0..POLLS {
                 if awaited.iter().any(AwaitedCall::is_ready) {
+                    polling.is_contended(Instant::now());
                     return;
                 }
                 std::hint::spin_loop();
@@ -111,7 +112,7 @@ impl ExecutorCore {
             }
             let now = Instant::now();
             let waited = now - begin;
-            if waited >= spin || polling.is_contended(now) {
+            if polling.is_contended(now) || waited >= spin {
                 break;
             }
         }
@@ -121,7 +122,8 @@ impl ExecutorCore {
         }
         if !limit.is_zero() {
             self.invoker.sleep(awaited, limit, changed);
-            polling.note_sleep(awaited.iter().any(AwaitedCall::is_ready));
+            // Workers on other hosts do not want the cores of this one.
+            polling.note_sleep(awaited.iter().any(|call| call.is_near() && call.is_ready()));
         }
     }
 

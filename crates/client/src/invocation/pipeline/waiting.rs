@@ -25,6 +25,11 @@ impl AwaitedCall {
     pub fn is_ready(&self) -> bool {
         self.channel.is_answered(self.seq) || self.channel.is_closed()
     }
+
+    /// Whether its worker is a process of this node.
+    pub fn is_near(&self) -> bool {
+        self.channel.port().is_none()
+    }
 }
 
 impl fmt::Debug for AwaitedCall {
