@@ -163,7 +163,7 @@ typedef enum hotlease_polling {
 
 /* Way in which the client waits for its results. */
 typedef enum hotlease_completion {
-    HOTLEASE_COMPLETION_ADAPTIVE = 0, /* spins for up to 100 us, then sleeps */
+    HOTLEASE_COMPLETION_ADAPTIVE = 0, /* spins for up to 100 us unless others want the core, then sleeps */
     HOTLEASE_COMPLETION_SPIN = 1,     /* spins: lowest latency, one core busy */
     HOTLEASE_COMPLETION_SLEEP = 2     /* sleeps at once */
 } hotlease_completion;

@@ -25,7 +25,8 @@ use std::time::Duration;
 const ENTRY_BYTES_MIN: u32 = 64;
 const REGISTERED_BYTES_DEFAULT: u64 = 16 << 30;
 
-/// How a slot of the worker waits for its next request.
+/// How a slot of the worker waits for its next request. On a core that other threads want it sleeps at once, whatever this
+/// says, and polls again some milliseconds later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Polling {
     /// Polls as long as recent arrivals make it worth while, at most for the hot budget, then sleeps. Default.
@@ -53,9 +54,10 @@ pub enum Sharing {
 /// How the client waits for a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Completion {
-    /// Spins until the reply is there: lowest latency, one core busy.
+    /// Spins until the reply is there: lowest latency, one core busy. Slow where other threads want that core.
     Spin,
-    /// Spins for up to 100 us, less if recent calls took longer than that, then sleeps. Default.
+    /// Spins for up to 100 us, less if recent calls took longer than that or other threads want the core, then sleeps.
+    /// Default.
     #[default]
     Adaptive,
     /// Sleeps at once: no processor time is spent waiting, each call pays for a wake-up.

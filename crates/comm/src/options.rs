@@ -41,7 +41,8 @@ pub struct Options {
     /// Time that a waiting member polls before it sleeps (default: 20 us; zero: it sleeps at once). If a node has more
     /// members than processors, this time is multiplied by the number of members that share a processor, and a member
     /// yields the processor between two polls (`sched_yield`). That holds as long as a yield takes microseconds: where
-    /// another program computes beside the members, they sleep at once. A member that waits longer than this needs no
+    /// another program computes beside the members, they sleep at once, as does a member that is preempted on a processor
+    /// of its own. A member that waits longer than this needs no
     /// processor.
     pub spin: Duration,
     /// Length of the longest message that is sent without asking the receiver, if the receiver has received enough of

@@ -8,7 +8,7 @@ pub mod batch;
 use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex};
 use serde::{Deserialize, Serialize};
 
-/// Waiting policy of a slot.
+/// Waiting policy of a slot, on a core that no other thread wants: else it sleeps at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PollingPolicy {
     /// Poll as long as recent arrivals make it worthwhile, at most for the budget, then sleep.
