@@ -66,7 +66,7 @@ soak: ## Break real processes for MINUTES (60), with larger counts and a new see
 planted: setup-tests ## Plant every bug that a test is there for, one at a time, and see that it fails: about an hour
 	@tests/planted
 
-guide: build ## Follow docs/operating.md and docs/sandboxes.md word for word on a bare Debian, in a container; root, needs debootstrap and systemd-container
+guide: build ## Follow docs/operating.md, docs/sandboxes.md and docs/slurm.md word for word on a bare Debian, in a container; root, needs debootstrap and systemd-container
 	@scripts/follow-guide
 
 lint: ## Check format, clippy, crate levels, unsafe code, file lengths, names, links, snippets
