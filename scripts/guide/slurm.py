@@ -138,7 +138,11 @@ def from_outside(machine):
     run(machine, daemons)
     add = next(command for _, command, _ in commands(daemons) if "alloc add" in command)
     machine.run(USER, add.replace("alloc add", "alloc dry-run"), shown=["...", "...sbatch..."])
-    run(machine, call)
+    listing = call.index("$ hotlease alloc ls")
+    run(machine, call[:listing])
+    # The allocator asks Slurm each 10 s.
+    machine.until(USER, "hotlease alloc ls | grep running")
+    run(machine, call[listing:])
     # No client waits and no job runs; then the site rejects the next job.
     machine.run(USER, "hotlease alloc scale slurm --max-nodes 0")
     machine.until(USER, f"{IS_EMPTY} && hotlease alloc ls | grep -E '^slurm +slurm +0 +0 +0 '")
