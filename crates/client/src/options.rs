@@ -25,8 +25,8 @@ use std::time::Duration;
 const ENTRY_BYTES_MIN: u32 = 64;
 const REGISTERED_BYTES_DEFAULT: u64 = 16 << 30;
 
-/// How a slot of the worker waits for its next request. On a core that other threads want it sleeps at once, whatever this
-/// says, and polls again some milliseconds later.
+/// How a slot of the worker waits for its next request. On a core that other threads want, each policy sleeps at once, and
+/// polls again some milliseconds later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Polling {
     /// Polls as long as recent arrivals make it worth while, at most for the hot budget, then sleeps. Default.

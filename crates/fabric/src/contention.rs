@@ -15,7 +15,7 @@
 //! waited for may want the same core, and does not preempt one that polls. Whether that was so, the next wait shows,
 //! which sleeps at once.
 //!
-//! The record is that of the thread, whatever core it runs on.
+//! The record is that of the thread, and stays when the thread moves to another core.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};

@@ -91,7 +91,7 @@ impl IdlePolicy {
         (left > 0 && is_within).then_some(left)
     }
 
-    /// Polling time on a core that nobody else wants.
+    /// Polling time on a core that no other thread wants.
     #[inline]
     fn budget_now(&self) -> u64 {
         match self.polling {
