@@ -336,7 +336,11 @@ mod tests {
         sched_setaffinity(Pid::from_raw(0), &cores).expect("pinned");
         let end = AtomicBool::new(false);
         let is_seen = std::thread::scope(|scope| {
-            scope.spawn(|| while !end.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
             let begin = Instant::now();
             let mut wait = PollingWait::begin(begin);
             let mut now = begin;
