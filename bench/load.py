@@ -14,11 +14,11 @@ _LOOP = ["sh", "-c", "while :; do :; done"]
 _COMPILE = ["sh", "-c", "while :; do echo 'int f(int x) { return x * x; }' | cc -x c -O2 -c -o /dev/null - || exit; done"]
 
 
-def of(text):
-    """The commands of a load."""
-    if text == "compile":
-        return [_COMPILE] * 2
-    return [_LOOP] * int(text)
+def load(text):
+    """Checks a value of --load: the `type` of its argument."""
+    if text != "compile" and int(text) < 0:
+        raise ValueError
+    return text
 
 
 @contextlib.contextmanager
@@ -26,9 +26,10 @@ def beside(text):
     """A load while the block runs."""
     if text == "compile" and shutil.which("cc") is None:
         sys.exit("--load compile needs a C compiler, cc")
+    commands = [_COMPILE] * 2 if text == "compile" else [_LOOP] * int(text)
     # In a session of their own, so that Linux's grouping by sessions shares the cores as between the programs of two users; the
     # group ends whole.
-    running = [subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) for command in of(text)]
+    running = [subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) for command in commands]
     try:
         yield
     finally:
