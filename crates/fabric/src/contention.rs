@@ -125,7 +125,7 @@ impl SwitchCount {
     }
 
     /// Counts again; returns whether there was a switch since the last count.
-    pub fn has_grown(&mut self) -> bool {
+    pub fn recount(&mut self) -> bool {
         let before = std::mem::replace(self, Self::now());
         self.0 > before.0
     }
@@ -187,7 +187,7 @@ impl PollingWait {
     /// Notes a look at the clock after some polls, also after the last ones: the answer may have come while another
     /// thread had the core. Returns whether the thread should sleep instead of polling on.
     #[inline]
-    pub fn is_contended(&mut self, now: Instant) -> bool {
+    pub fn note_look(&mut self, now: Instant) -> bool {
         let before = std::mem::replace(&mut self.looked, now);
         if !self.is_contended && now.saturating_duration_since(before) >= LOST {
             self.note_lost_time(now);
@@ -218,7 +218,7 @@ impl PollingWait {
     #[cold]
     fn note_lost_time(&mut self, now: Instant) {
         self.is_contended = THREAD.with_borrow_mut(|thread| {
-            let was_preempted = thread.switches.has_grown();
+            let was_preempted = thread.switches.recount();
             if was_preempted {
                 let at = thread.ns(now);
                 thread.record.note_preemption(at);
@@ -344,7 +344,7 @@ mod tests {
             let begin = Instant::now();
             let mut wait = PollingWait::begin(begin);
             let mut now = begin;
-            while !wait.is_contended(now) && now - begin < Duration::from_secs(30) {
+            while !wait.note_look(now) && now - begin < Duration::from_secs(30) {
                 now = Instant::now();
             }
             end.store(true, Ordering::Relaxed);

@@ -148,7 +148,7 @@ impl<C: Core> Slot<C> {
         if C::POLLS {
             self.meter().add_ns(self.shared.clock.ns(polled), 0);
         }
-        let pause = self.idle.pause_left(polled, self.now);
+        let pause = self.idle.sleep_limit(polled, self.now);
         let limit = pause.map_or(SLEEP, |pause| Duration::from_nanos(self.shared.clock.ns(pause)));
         while !self.sleep_a_while(limit) && pause.is_none() {
             let (now, idle) = (ticks(), self.shared.clock.ticks(KEPT_FOR.as_nanos() as u64));

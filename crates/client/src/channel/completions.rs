@@ -236,7 +236,7 @@ impl Completions {
         let mut polling = PollingWait::begin(start);
         if self.completion != Completion::Sleep {
             let mut now = start;
-            while !polling.is_contended(now) && now - start < SPIN {
+            while !polling.note_look(now) && now - start < SPIN {
                 if ready() {
                     return;
                 }

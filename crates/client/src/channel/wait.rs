@@ -77,7 +77,7 @@ impl Channel {
                 return poll().ok_or(WaitEnd::Closed);
             }
             let now = Instant::now();
-            let is_contended = self.completion == Completion::Adaptive && polling.is_contended(now);
+            let is_contended = self.completion == Completion::Adaptive && polling.note_look(now);
             if until.is_some_and(|until| now >= until) {
                 return poll().ok_or(WaitEnd::TimedOut);
             }
@@ -113,7 +113,7 @@ impl Channel {
             if value.is_some() {
                 if self.completion == Completion::Adaptive {
                     let now = Instant::now();
-                    polling.is_contended(now);
+                    polling.note_look(now);
                     self.brief.store(now - start < SPIN_BRIEF, Ordering::Relaxed);
                 }
                 return value.ok_or(WaitEnd::Closed);

@@ -84,7 +84,7 @@ impl IdlePolls {
         let is_over = now - *self.since.get_or_insert(now) >= patience.time;
         if !patience.gives_way {
             let polling = self.polling.get_or_insert_with(|| PollingWait::begin(now));
-            if polling.is_contended(now) || is_over {
+            if polling.note_look(now) || is_over {
                 // The time of the sleep is none between two polls.
                 self.polling = None;
                 return IdleAction::Sleep;
@@ -104,7 +104,7 @@ impl IdlePolls {
     /// Ends the series, because there is news.
     pub(super) fn end(&mut self, habit: &mut YieldRecord) {
         if let Some(polling) = &mut self.polling {
-            polling.is_contended(Instant::now());
+            polling.note_look(Instant::now());
         }
         if let Some(before) = self.gave_way {
             let now = Instant::now();

@@ -61,7 +61,7 @@ impl IdlePolicy {
 
     #[cold]
     fn note_long_turn(&mut self, now: u64) {
-        if self.switches.has_grown() {
+        if self.switches.recount() {
             self.core.note_preemption(now);
         }
     }
@@ -85,7 +85,7 @@ impl IdlePolicy {
 
     /// Time after which a slot that sleeps only because others want its core polls again, when it has polled for
     /// `polled` ticks; `None`: it sleeps until there is a request.
-    pub fn pause_left(&self, polled: u64, now: u64) -> Option<u64> {
+    pub fn sleep_limit(&self, polled: u64, now: u64) -> Option<u64> {
         let left = self.core.pause_left(now);
         let is_within = polled.saturating_add(left) < self.budget_now();
         (left > 0 && is_within).then_some(left)
@@ -109,6 +109,10 @@ impl IdlePolicy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
+    use nix::unistd::Pid;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
 
     fn idle(polling: PollingPolicy) -> IdlePolicy {
         IdlePolicy::new(polling, 1_000_000, |ns| ns)
@@ -145,19 +149,49 @@ mod tests {
             assert_eq!(idle.polling_time(11), 0);
             assert_ne!(idle.polling_time(1_000_000_000), 0, "it tries again");
             assert_eq!(
-                idle.pause_left(0, 11),
+                idle.sleep_limit(0, 11),
                 None,
                 "not before the next request: its budget is shorter than the pause"
             );
         }
         let mut always = IdlePolicy::new(PollingPolicy::Hot, u64::MAX, |ns| ns);
-        assert_eq!(always.pause_left(0, 10), None);
+        assert_eq!(always.sleep_limit(0, 10), None);
         always.core.note_preemption(10);
         assert_eq!(
-            always.pause_left(1_000, 1_000_010),
+            always.sleep_limit(1_000, 1_000_010),
             Some(4_000_000),
             "a slot that always polls does so again"
         );
+    }
+
+    #[test]
+    fn a_long_turn_beside_a_hog_counts_as_lost_and_a_short_one_does_not() {
+        let core = sched_getcpu().expect("a core");
+        let mut cores = CpuSet::new();
+        cores.set(core).expect("in range");
+        // Threads inherit it.
+        sched_setaffinity(Pid::from_raw(0), &cores).expect("pinned");
+        let end = AtomicBool::new(false);
+        let (after_short, after_long) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let mut idle = idle(PollingPolicy::Hot);
+            let mut turns = |ticks, time| {
+                let end = Instant::now() + time;
+                while Instant::now() < end && idle.polling_time(1) > 0 {
+                    idle.note_turn(ticks, 1);
+                }
+                idle.polling_time(1)
+            };
+            let after_short = turns(1_000, Duration::from_millis(50));
+            let after_long = turns(1_000_000, Duration::from_secs(30));
+            end.store(true, Ordering::Relaxed);
+            (after_short, after_long)
+        });
+        assert_eq!((after_short, after_long), (1_000_000, 0));
     }
 
     #[test]

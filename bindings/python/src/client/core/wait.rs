@@ -102,7 +102,7 @@ impl ExecutorCore {
         loop {
             for _ in 0..POLLS {
                 if awaited.iter().any(AwaitedCall::is_ready) {
-                    polling.is_contended(Instant::now());
+                    polling.note_look(Instant::now());
                     return;
                 }
                 std::hint::spin_loop();
@@ -112,7 +112,7 @@ impl ExecutorCore {
             }
             let now = Instant::now();
             let waited = now - begin;
-            if polling.is_contended(now) || waited >= spin {
+            if polling.note_look(now) || waited >= spin {
                 break;
             }
         }
