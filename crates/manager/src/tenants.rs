@@ -131,7 +131,7 @@ pub(crate) async fn put_tenant(
     let known = known.unwrap_or_default();
     let mut new = tenant.members.iter().filter(|member| !known.contains(member));
     new.try_for_each(|member| state.authenticator.check_member(member))?;
-    // Only the store can tell: others, and other managers, change tenants at the same time.
+    // Only the store can tell whether the condition is met: other operators and managers change tenants meanwhile.
     let is_put = state
         .change_people(move |store| store.put_tenant(put, condition))
         .await?;

@@ -11,8 +11,8 @@ use crate::agent::{OfferedCores, OfferedGpus};
 
 /// Largest number of nodes with a wish: the number of agents that a manager remembers.
 pub const WISHES_MAX: usize = super::AGENTS_MAX;
-/// Largest number of earlier states that a wish keeps: offers to a node that is away, which it may reject when it
-/// comes.
+/// Largest number of earlier states that a wish keeps: offers that the node has not answered, because it is away, and
+/// may reject when it comes back.
 pub const EARLIER_MAX: usize = 8;
 
 /// Order of an operator. Times are milliseconds since 1970.
@@ -119,8 +119,8 @@ impl NodeWish {
         }
     }
 
-    /// The wish once the node has carried it out; `None`: the wish does not change. A drained node has not shown
-    /// whether it can make the offer.
+    /// The wish once the node has carried it out: without earlier states. `None`: the wish does not change. Either it
+    /// has no earlier states, or the node was drained, and so has not shown that it can make the offer.
     pub(super) fn carried_out(&self) -> Option<Self> {
         let is_shown = self.state.drained_by_ms.is_none() && !self.earlier.is_empty();
         is_shown.then(|| Self {
@@ -129,8 +129,8 @@ impl NodeWish {
         })
     }
 
-    /// The wish once the node has rejected it: it wants the last earlier state. `None`: there is no earlier state,
-    /// because another run of the node, which had more resources, has carried out the wish.
+    /// The wish once the node has rejected it: it wants the last earlier state. `None`: there is no earlier state. The
+    /// node has then carried out the wish before, in another run in which it had more resources.
     pub(super) fn rejected(&self) -> Option<Self> {
         let mut earlier = self.earlier.clone();
         let state = earlier.pop()?;

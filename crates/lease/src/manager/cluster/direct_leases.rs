@@ -7,8 +7,8 @@ use hotlease_wire::ids::LeaseId;
 
 impl Cluster {
     /// Writes down a lease that an agent granted without the manager, as if it had been granted here. The holder, who
-    /// pays for the lease, announces it, and may invent it. The durable state has one bound for all tenants together,
-    /// so a tenant may have only few announced leases that no report of their agent has named.
+    /// pays for the lease, announces it, and could have invented it. The durable state has one bound for all tenants
+    /// together, so a tenant may have only few announced leases that no report of their agent has named.
     pub(super) fn vouch(
         &mut self,
         request: RequestId,
@@ -22,7 +22,7 @@ impl Cluster {
         let (agent, boot) = (note.agent, note.boot);
         let record = self.registry.agent(agent).map(|(record, ..)| record);
         let Some(record) = record.filter(|record| record.boot == boot && !self.is_replaced(agent, boot)) else {
-            let what = format!("agent {agent} in that run: it is not registered here (yet)");
+            let what = format!("agent {agent}: the run of it that granted the lease is not registered here (yet)");
             return refuse(request, Rejection::Unavailable { what }, actions);
         };
         if note.cores.iter().any(|core| !record.cores.contains(core)) {
@@ -36,8 +36,8 @@ impl Cluster {
         if self.holdings.holder(lease).is_some_and(|holder| holder != note.tenant) {
             return refuse(request, Rejection::WrongTenant, actions);
         }
-        // Otherwise the next report of this agent, which does not name the lease, would free it in the quota, while the
-        // other agent still serves it.
+        // A lease of another agent is not moved to this one. The next report of this agent, which does not name the
+        // lease, would free it in the quota, while the other agent still serves it.
         let mut others = self.noted.iter().filter(|(id, _)| **id != agent);
         if others.any(|(_, noted)| noted.leases.contains_key(&lease)) {
             let what = "another agent has granted this lease".into();

@@ -1,8 +1,8 @@
 //! Rejections by agents of one request for a lease, and the refusal that the client gets.
 //!
 //! Clients with patience ask again after a refusal that may pass ([`Rejection::may_pass`]), and give up at once after
-//! any other. So if one agent may serve the request later, the client gets a refusal that may pass, in any order
-//! in which the agents were asked.
+//! any other. So if one agent may serve the request later, the client gets a refusal that may pass. The order in which
+//! the agents were asked makes no difference.
 
 use crate::manager::registry::Registry;
 use crate::manager::{Capacity, Demand, Need};
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// Rejections of one request, collected from its agents.
 #[derive(Debug, Default)]
 pub(super) struct Rejections {
-    /// The largest figures of agents without room; they know better than the registry.
+    /// The largest figures of agents without room. Agents know their own figures better than the registry does.
     full: Option<Capacity>,
     /// The largest figures of agents without GPUs.
     no_gpus: Option<Capacity>,
@@ -88,8 +88,9 @@ impl Rejections {
         spec.gpus > 0 && registry.could_hold(least.max(1), each.into(), serves)
     }
 
-    /// Sums up the rejections of a request. `found`: number of workers that were granted, or that agents promised and
-    /// were then not asked for. `serves` says which agents' operators let them grant leases.
+    /// Sums up the rejections of a request. `found`: number of workers that agents have granted, or said that they have
+    /// room for; if no agent was asked, the number that fit by the registry. `serves`: whether the operator lets an
+    /// agent grant leases.
     pub fn sum_up(
         &self,
         (wanted, found): (&LeaseRequest, u32),
@@ -103,7 +104,7 @@ impl Rejections {
         }
         match (&self.full, &self.passing, wanted.spread) {
             (None, Some(passing), _) => passing.clone(),
-            // No agent says that it lacks cores, so each lacks the GPUs of one more worker.
+            // No agent has rejected the request for lack of cores. So GPUs are what no agent has for one more worker.
             (None, _, PlacementSpread::Several { least }) if self.lacks_gpus(wanted.spec, least, registry, &serves) => {
                 let offered = self.no_gpus.unwrap_or(registered_gpus).offered;
                 Rejection::NoGpus {
@@ -114,7 +115,8 @@ impl Rejections {
             }
             (.., PlacementSpread::Several { least }) => Rejection::NotTogether {
                 asked: least,
-                // Other leases may have taken promised ones meanwhile.
+                // Fewer than the client asked for, although agents may have promised more: other leases may have taken
+                // promised workers meanwhile.
                 found: found.min(least.saturating_sub(1)),
             },
             // GPUs are what is short, unless some agent that has the GPUs says that it lacks cores.
