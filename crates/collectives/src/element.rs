@@ -52,7 +52,7 @@ pub trait Element: NoUninit + Send + Sync + sealed::Sealed {
     /// Type of the same size for which any bytes are valid.
     #[doc(hidden)]
     type Bits: Plain;
-    /// Calls `write` with the bytes of the elements, to be written.
+    /// Calls `write` with a buffer of the bytes of the elements; afterwards the elements have the values in the buffer.
     #[doc(hidden)]
     fn write<R>(elements: &mut [Self], write: impl FnOnce(&mut [u8]) -> R) -> R;
     #[doc(hidden)]

@@ -157,7 +157,7 @@ fn a_store_of_one_server_carries_all_bytes_and_readers_ask_again() {
         poll_most_s: 4e-3,
         ..store
     });
-    close(polled.seconds, 23e-3 + 10e-3, "the third time");
+    close(polled.seconds, 23e-3 + 10e-3, "the object is there at the third read");
     assert_eq!(polled.polls, 9 * 2);
 }
 
@@ -180,7 +180,7 @@ fn readers_sleep_twice_as_long_each_time_up_to_a_bound() {
         assert_eq!(store.polls(wait), (polls, at), "after {wait} s");
     }
     assert_eq!(store.polls(-3.0), (0, 0.0), "it is there");
-    assert!(store.polls(1e12).0 > 1e11 as u64, "and no loop of as many turns");
+    assert!(store.polls(1e12).0 > 1e11 as u64, "the count is computed, not looped to");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn links_differ() {
     );
     assert!(
         time(Algorithm::Dissemination.into()) > 2e-3,
-        "what goes far twice one after the other"
+        "without groups by node, two messages between nodes follow each other"
     );
 }
 

@@ -1,9 +1,8 @@
 //! Figures of FMI (Copik et al. 2023) that are available: the model parameters of its code, and their consequences.
 //!
-//! The text of the paper was not available, so nothing of its tables II to IV is quoted: neither the alpha and beta of
-//! its channels as printed there (DynamoDB's among them, which its code does not have), nor the formulas and prices of
-//! its collectives, nor the prices of its examples. Instead, the tests check what its code computes for a message,
-//! with its units corrected.
+//! The text of the paper was not available, so nothing of its tables II to IV is quoted. Missing are: alpha and beta of
+//! its channels as printed (for DynamoDB the code of FMI has none), formulas and prices of its collectives, and prices
+//! of its examples. Instead, the tests check what the code of FMI computes for a message, with its units corrected.
 
 use super::*;
 
@@ -21,8 +20,8 @@ fn message(link: LinkKind, bytes: usize) -> Estimate {
     estimate(&message, link, Table::built_in(), &prices()).expect("an estimate")
 }
 
-/// One overhead in milliseconds, because `log2(1 producer + 1 consumer) = 1`, and the megabytes over the megabytes per
-/// second; in seconds.
+/// Seconds that FMI's model gives for one message: its overhead, and its size over the bandwidth. The overhead counts
+/// once, because `log2(1 producer + 1 consumer) = 1`.
 fn overhead_and_transfer(overhead_ms: f64, bytes: usize, bandwidth_mb_s: f64) -> f64 {
     overhead_ms / 1e3 + bytes as f64 / 1e6 / bandwidth_mb_s
 }
@@ -39,8 +38,8 @@ fn a_message_takes_and_costs_what_the_parameters_of_fmi_say() {
         close(redis.price.servers, 0.0038 / 1000.0, "Redis' node");
         assert_eq!(redis.price.requests, 0.0);
 
-        // FMI counts half a sleep, and half of all polls until it gives up; here both follow from the time when the
-        // object exists.
+        // FMI assumes that a reader sleeps for half a pause, and makes half of the polls after which it gives up. Here
+        // the time and the number of polls follow from the time when the object exists.
         let s3 = message(LinkKind::S3, bytes);
         let waited = overhead_and_transfer(20.2, bytes, 100.0);
         let polls = (waited / 0.1202).ceil();
