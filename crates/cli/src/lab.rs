@@ -18,7 +18,7 @@ const COMMANDS: [&str; 2] = ["bench", "sandbox"];
 
 /// Whether a command line of this program is for `hotlease-lab`: one of its commands, or `help` for one of them.
 pub(crate) fn is_meant(args: &[OsString]) -> bool {
-    // The only option that may stand before a command and does not end the program.
+    // `--json` is the only option that may stand before a command: `--help` and `--version` there end the program.
     let mut words = args.iter().skip(1).filter(|arg| *arg != "--json");
     let is_command = |word: Option<&OsString>| word.is_some_and(|word| COMMANDS.iter().any(|name| word == name));
     match words.next() {
@@ -42,8 +42,8 @@ pub(crate) fn hand_over(args: Vec<OsString>) -> anyhow::Error {
 }
 
 /// Path of the program: `$HOTLEASE_LAB`, else in the folder of this program, else in `../libexec/hotlease` from there,
-/// else at the same two places relative to the worker's program. If it does not exist, the path in the folder of this
-/// program.
+/// else at the same two places relative to the worker's program. If none of these files exists, returns the first path
+/// of the list, for the error message.
 fn find() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("cannot find this program")?;
     let program = find_program(&own, LAB_BINARY, LAB_VARIABLE);

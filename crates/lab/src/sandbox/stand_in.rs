@@ -1,5 +1,5 @@
-//! Stand-in for the agent that attempts attack: this process, made vulnerable on purpose, so that only the sandbox
-//! protects it.
+//! Stand-in for an agent, as the target of attempts to escape: this process, made vulnerable on purpose, so that only
+//! the sandbox protects it.
 
 use anyhow::Context;
 use hotlease_escape::allow_tracing;
@@ -78,7 +78,7 @@ impl StandIn {
         self.folder.path().join("image")
     }
 
-    /// Places of its secrets: environment variables of attempts, without their prefix.
+    /// Environment variables that tell attempts where this process has its secrets; names without their prefix.
     pub(super) fn secret_places(&self) -> Vec<(String, String)> {
         let shown = |path: &Path| path.display().to_string();
         let mut given = vec![
@@ -128,9 +128,9 @@ impl StandIn {
             harm.push(format!("the agent got {signals} signals"));
         }
         let more = descriptors().saturating_sub(self.descriptors);
-        // Some descriptors come and go with the runtime, and with events that it waits for.
+        // Up to 64 more are no harm: some descriptors come and go with the runtime and the events that it waits for.
         if more > 64 {
-            harm.push(format!("the agent has {more} descriptors more"));
+            harm.push(format!("the agent has {more} descriptors more than before the attempt"));
         }
         harm
     }

@@ -31,7 +31,7 @@ pub(super) fn check(args: &SiteArgs) -> Vec<Finding> {
         }
         // Only the manager can tell whether it accepts the credential.
         Proof::Credential(credential, trust) => {
-            let found = format!("{credential}; believes {}", trust.path().display());
+            let found = format!("{credential}; trusts the authority in {}", trust.path().display());
             Finding::ok(IDENTITY, found)
         }
     }];
@@ -46,7 +46,7 @@ pub(super) fn check(args: &SiteArgs) -> Vec<Finding> {
             findings.extend(agents(&mut platform));
         }
         Err(error) => {
-            let advice = "see whether it runs with --listen, and its log";
+            let advice = "see whether the manager runs with --listen, and look into its log";
             findings.push(Finding::fail(MANAGER, format!("{error:#}"), advice));
         }
     }
