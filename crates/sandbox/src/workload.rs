@@ -61,7 +61,7 @@ pub struct Program {
     pub held: KeepAlive,
 }
 
-/// Access of a worker beyond its sandbox, and its variables, as its lease has them. In kind `process`, which has the
+/// Access beyond its sandbox that a lease gives its worker, and variables. In kind `process`, where a worker has the
 /// access of the agent, only storage and variables have an effect.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WorkerReach {
@@ -81,8 +81,8 @@ pub struct WorkerReach {
 pub struct WorkerStorage {
     /// Environment variables with the address and the keys.
     pub environment: Vec<(OsString, OsString)>,
-    /// Whether the listener is at [`STORAGE_PORT`](crate::STORAGE_PORT) of the sandbox's own network, where the agent
-    /// accepts from [`Process::take_listener`](crate::Process::take_listener); otherwise it is on the host's network.
+    /// Whether the listener is at [`STORAGE_PORT`](crate::STORAGE_PORT) of the sandbox's own network; the agent then
+    /// gets it by [`Process::take_listener`](crate::Process::take_listener). Otherwise it is on the host's network.
     pub inside: bool,
 }
 
@@ -93,12 +93,12 @@ impl fmt::Debug for WorkerStorage {
 }
 
 impl WorkerReach {
-    /// Whether the worker is as one without a lease: it has no access beyond its sandbox, and no variables of its own.
+    /// Whether the lease gives nothing: no access beyond the sandbox, and no variables.
     pub fn is_nothing(&self) -> bool {
         self.directories.is_empty() && !self.network && self.storage.is_none() && self.variables.is_empty()
     }
 
-    /// Variables of the lease, then those that describe its access. Later ones of the same name count.
+    /// Variables of the lease, then those that describe its access. Of two of the same name, the later one applies.
     pub(crate) fn environment(&self) -> [&[(OsString, OsString)]; 2] {
         let of_access = self.storage.as_ref().map_or(&[][..], |storage| &storage.environment);
         [&self.variables, of_access]

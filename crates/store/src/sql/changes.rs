@@ -14,7 +14,8 @@ use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Names of counters. `ROWS`, `ACTIVE` and `ENDED` count rows of tables: counting them in the database takes as long as
-/// reading them. `LEASE_ENDS` and `ROW_ENDS` number the ends in their order. `LATEST_MS` is the latest time.
+/// reading them. `LEASE_ENDS` and `ROW_ENDS` give the next number to a lease that ends and to a row that is settled.
+/// `LATEST_MS` is the latest time.
 const ROWS: &str = "ledger_rows";
 pub(crate) const ACTIVE: &str = "active_leases";
 const ENDED: &str = "ended_leases";
@@ -34,8 +35,8 @@ fn full(what: &'static str, limit: usize) -> StoreError {
     StoreError::Full { what, limit }
 }
 
-/// Raises the latest time, to the millisecond. A manager that starts with its clock set back continues from this time;
-/// with a coarser one it could end a lease at a time before the last one that is billed.
+/// Raises the latest time, which is exact to the millisecond. A manager that starts with its clock set back continues
+/// from this time; if it were rounded, the manager could end a lease before a time that is already billed.
 fn note_time(sql: &mut dyn Sql, at_ms: u64) -> Result<(), StoreError> {
     raise(sql, LATEST_MS, i64::try_from(at_ms).unwrap_or(i64::MAX))
 }
@@ -327,8 +328,8 @@ fn make_room(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> {
 }
 
 /// Folds the row that was settled first into its tenant's total. A later report for this row would count as a new row.
-/// But such a report could only be a final one that an agent repeats after as many other leases have ended as the
-/// ledger has rows.
+/// But for that an agent would have to repeat the final report of a lease after so many other leases have ended that
+/// they fill the ledger.
 fn fold_oldest(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> {
     let Some(row) = queries::oldest_settled(sql)? else {
         return Err(full("ledger rows of running leases", rules.limits.ledger_rows));

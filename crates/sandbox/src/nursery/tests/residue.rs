@@ -99,14 +99,14 @@ async fn many_short_ones_leave_nothing() {
             .count()
     };
     output_of(&launcher, "true").await;
-    until("one waits", || children(nursery).len() == 1);
+    until("a prepared sandbox waits", || children(nursery).len() == 1);
     let before = open();
     for round in 0..40 {
         let script = "test -e /tmp/left && exit 1; echo x > /tmp/left; echo x > /dev/shm/left; echo it";
         assert_eq!(output_of(&launcher, script).await, "it\n", "round {round}");
     }
     launcher.all_gone().await;
-    until("the next one waits, alone", || children(nursery).len() == 1);
+    until("only the next prepared sandbox is left", || children(nursery).len() == 1);
     until("groups go", || groups(nursery).len() <= 2 * groups_of_its_own(nursery));
     // Descriptors of the waiting sandbox may have been opened after the first count. A leak of one for each round would
     // be 40.
@@ -218,7 +218,7 @@ pub fn an_agent_is_killed(test: &str, begin: impl AsyncFnOnce() -> Vec<(Process,
         });
         return;
     }
-    // Test programs name their tests without the crate.
+    // `--exact` wants the path of the test without the crate.
     let (_crate, test) = test.split_once("::").expect("the path of a test");
     let mut agent = Command::new(std::env::current_exe().expect("it runs"))
         .args(["--exact", test, "--nocapture"])

@@ -63,7 +63,7 @@ async fn a_fork_is_confined_as_what_is_started() {
             of(worker.pid()),
             of(other.pid()),
         ];
-        // All cgroup namespaces are rooted in the groups of the processes that made them, and still they differ.
+        // This holds for cgroup namespaces, too: each is rooted in the group of the process that made it.
         let different: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "{name}: {all:?}");
     }
@@ -168,7 +168,7 @@ async fn limits_of_a_fork_are_its_own() {
     assert_eq!(
         exit.end,
         ProcessEnd::Exited(0),
-        "a limit of another one's: {}",
+        "the limit of another worker applied: {}",
         exit.output
     );
 }
@@ -220,8 +220,8 @@ async fn a_program_that_is_no_zygote_is_reported() {
         .expect("nothing is left");
 }
 
-/// A worker's namespaces are killed at any step while they are made below the zygote's. The fork fails with an error or
-/// works, nursery and zygote go on, and nothing is left.
+/// The namespaces of a worker are made below those of its zygote, and their processes are killed at any step of that.
+/// The fork fails with an error or works, nursery and zygote go on, and nothing is left.
 #[test]
 fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothing() {
     let policy = Policy {
@@ -237,8 +237,8 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
     let _inside = runtime.enter();
     let nursery = residue::nursery_of(&launcher);
     let zygote = begin(&launcher, &zygote_of("echo well"));
-    // Namespaces for its forks are prepared only after the first fork. One fork may still be given to those that were
-    // killed, before the nursery has noticed.
+    // Namespaces for its forks are prepared only after the first fork. If prepared namespaces were killed and the
+    // nursery has not noticed that yet, it gives them to one more fork, which fails. So a second attempt is made.
     let well = || {
         let forked = fork(&launcher, &zygote).or_else(|_| fork(&launcher, &zygote));
         let exit = runtime.block_on(exit_of(&forked.expect("it forks")));
@@ -249,7 +249,7 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
     for round in 0..6_u32 {
         // Two children: the zygote, and the sandbox that waits for its next fork. The first fork uses that one up, so
         // the second fork needs one that is made while the killer watches.
-        residue::until("one waits", || residue::children(nursery).len() == 2);
+        residue::until("a sandbox waits for a fork", || residue::children(nursery).len() == 2);
         let before = residue::children(nursery);
         let first = fork(&launcher, &zygote).expect("one waits for it");
         let killer = std::thread::spawn(move || {
