@@ -79,7 +79,7 @@ def test_a_file_that_the_worker_does_not_see_is_an_error_that_says_so(executor, 
     with pytest.raises(FileNotFoundError, match="data, which the worker cannot map.*pass a copy"):
         executor.submit(tasks.loaded, data).result(60)
     path.write_bytes(bytes(32_000))
-    with pytest.raises(FileNotFoundError, match="another file is there for the worker"):
+    with pytest.raises(FileNotFoundError, match="the worker finds another file at that path"):
         executor.submit(tasks.loaded, data).result(60)
     path.unlink()
     assert executor.submit(tasks.sum_of, mapped).result(60) == mapped.sum(), "of a removed file there is only the copy"

@@ -1,4 +1,4 @@
-"""Arrays that are mapped from a file: they travel as the place in the file, as workers share the file and not its copy."""
+"""Arrays that are mapped from a file. They are sent as their place in the file, so workers map the file itself, not a copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_mapped(buffer: memoryview) -> bool:
 
 
 def _backing(array: Any) -> Any:
-    """Returns the array that maps the whole part of the file which an array is a view of; None: it is not mapped."""
+    """Returns the array that a mapping of a file was first made as, of which `array` is a view; None: it is not mapped."""
     numpy, mmap = sys.modules.get("numpy"), sys.modules.get("mmap")
     if numpy is None or mmap is None:
         return None
@@ -70,7 +70,7 @@ def opened(
     advice = "pass a copy instead (numpy.array(...)), or grant the worker the folder"
     try:
         if _identity(path)[0] != identity[0] or _identity(path)[1] < offset + size:
-            raise FileNotFoundError(f"the argument is an array in the file {path}, and another file is there for the worker: {advice}")
+            raise FileNotFoundError(f"the argument is an array in the file {path}, but the worker finds another file at that path: {advice}")
         mapped: Any = numpy.memmap(path, dtype="u1", mode=mode, offset=offset, shape=(size,))  # type: ignore[call-overload,unused-ignore]
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not error.errno:

@@ -118,8 +118,8 @@ def _is_found(name: str, origin: str) -> bool:
 
 
 def hide(folders: Iterable[str]) -> Optional[str]:
-    """Notes folders of the import path that workers do not see: functions and classes of modules there go by value.
-    Returns a warning for the program, if it imports from there."""
+    """Notes folders of the import path that workers do not see. Functions and classes of modules there are sent by value.
+    Returns a warning if the program has imported modules from there, or if its own folder is among them."""
     global looked
     new = set(folders) - _hidden
     if not new:
@@ -134,8 +134,8 @@ def hide(folders: Iterable[str]) -> Optional[str]:
     if not named:
         return None
     return (
-        f"functions do not see {', '.join(named)}: sandboxes show no home folder, none that contains one, none of all users, and "
-        "to tenants other than the agent's user only what the site shows. "
+        f"functions do not see {', '.join(named)}: a sandbox shows no home folders, no folders that contain one, and no folders "
+        "of all users (like /tmp); to tenants other than the agent's user it shows only the folders that the site allows. "
         "Functions and classes of modules there are sent by value; modules that only tasks import from there are not found. "
         "Move the program to a folder of its own, or let the lease declare the folder: ExecutorOptions(mounts=[...])"
     )

@@ -26,7 +26,8 @@ class ExecutorOptions:
     ----------
     idempotent
         Whether tasks may run again after their worker died. A task that two workers died of is not run again. Each run
-        gets the arguments as they were submitted: unlike for other tasks, large ones are copied for it. Default: false.
+        gets the arguments as they were submitted; for that, large ones are copied, which they are not for other tasks.
+        Default: false.
     retries, memo
         Defaults for all tasks; see `Executor.options`. Default: 0 and false.
     checkpoint
@@ -41,7 +42,7 @@ class ExecutorOptions:
     gpus
         GPUs of each worker. Default: none.
     at_least
-        Minimum of the workers: with as many as `max_workers`, the executor gets all of them or none. Default: 1.
+        Minimum of the workers. If it equals `max_workers`, the executor gets all workers or none. Default: 1.
     patience
         Seconds to wait until that many workers are free. Default: 10; with a `cluster`, until its jobs run, or are rejected
         or fail.
@@ -72,7 +73,8 @@ class ExecutorOptions:
         writable with ``:rw``, at the same path or at ``INSIDE``. A site refuses directories that it does not grant.
         Default: none.
     network
-        Whether sandboxes have the network of their node. Needed by clients on other hosts, and by tasks that use it.
+        Whether sandboxes have the network of their node. Clients on other hosts need it to reach the workers, and tasks
+        may need it.
         Default: false.
     storage
         Object storage that tasks reach, each as ``"s3://BUCKET[/PREFIX][:ro|:rw]"``: read-only, or writable with
@@ -191,12 +193,12 @@ class OptionArguments(TypedDict, total=False):
 
 
 def collected(maker: type, options: Optional[ExecutorOptions], named: Mapping[str, Any]) -> ExecutorOptions:
-    """Returns the options of an object, with those that were given to an executor or gang by name.
+    """Returns `options`, with the options that an executor or gang got by name set in it.
 
     Raises
     ------
     TypeError
-        If there is no option of a name, or if the object has another value than the default for it.
+        If there is no option of a name, or if `options` sets it, too: its value there is not the default.
     """
     options = options or ExecutorOptions()
     defaults = {field.name: field.default for field in fields(ExecutorOptions)}

@@ -157,7 +157,7 @@ impl Op {
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if self.raised.is_some() {
             return Err(pyo3::exceptions::PyTypeError::new_err(
-                "an operator of Op.Create is of its process: create it in each",
+                "an operator that Op.Create made cannot be sent to another process: call Op.Create there, too",
             ));
         }
         let name = self.name.trim_start_matches("MPI_");
@@ -210,13 +210,14 @@ fn called(py: Python<'_>, function: &Py<PyAny>, left: &[u8], right: &mut [u8], k
     if let Err(error) = &done
         && let Some(traceback) = error.traceback(py)
     {
-        // The traceback's frames keep the objects that the function made of the views.
+        // The frames of the traceback hold objects that the function made of the views (arrays, say), and with such an
+        // object a view cannot be released.
         py.import("traceback")?.call_method1("clear_frames", (traceback,))?;
     }
     for view in [first, second] {
         view.call_method0("release").map_err(|_| {
             PyRuntimeError::new_err(
-                "a function of Op.Create keeps one of its operands, which are good until it returns: copy it",
+                "a function of Op.Create kept an operand, which is valid only until the function returns: keep a copy",
             )
         })?;
     }

@@ -128,7 +128,7 @@ pub fn random() -> io::Result<[u8; 32]> {
     }
 }
 
-/// Fills `bytes` before `until`, even if they come slowly.
+/// Fills `bytes`; fails if they have not all arrived at `until`, even if some arrive again and again.
 pub fn read_until(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         let left = until.saturating_duration_since(Instant::now());

@@ -11,18 +11,18 @@ _MEMORY_UNIT = 2**20
 
 
 def check(specification: dict[str, Any], memory: Optional[int], gpus: Optional[int]) -> None:
-    """Returns if a worker with so much memory (bytes; None: its share of the node) and so many GPUs has what a task asks for.
+    """Checks that a worker with so much memory (bytes; None: its share of the node) and so many GPUs has what a task asks for.
 
     Raises
     ------
     parsl.executors.errors.InvalidResourceSpecification
-        With the keys that are not known, or of which a worker has less.
+        If a key is not known, or a worker has less of it than asked for; names these keys.
     """
     has: dict[str, Optional[float]] = {"cores": 1, "gpus": gpus or 0, "memory": None if memory is None else memory / _MEMORY_UNIT}
     wrong = {}
     for key, asked in specification.items():
         if key not in has:
-            wrong[key] = f"{key} is not known: cores, memory (MiB) and gpus are"
+            wrong[key] = f"{key} is not known; the known ones are cores, memory (MiB) and gpus"
         elif isinstance(asked, bool) or not isinstance(asked, (int, float)) or asked < 0:
             wrong[key] = f"{key} is {asked!r}, and no number"
         elif (limit := has[key]) is None:

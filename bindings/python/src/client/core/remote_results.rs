@@ -166,7 +166,7 @@ impl ExecutorCore {
     /// Handles the loss of a result: the task that made it runs again, if it may.
     fn remake(&self, state: &mut CoreState, away: &Arc<RemoteResult>, why: String) {
         let lost = |core: &Self, state: &mut CoreState| {
-            let text = format!("{why}, and only tasks needed it: it was not brought here before");
+            let text = format!("{why}, and the program had not fetched the result, because only tasks needed it");
             core.complete_fetch(state, away, TaskOutcome::Lost(text.into()));
         };
         let Some(again) = away.again.as_ref().filter(|_| state.can_resend()) else {

@@ -95,7 +95,7 @@ pub fn shared(py: Python<'_>, outcome: &TaskOutcome, reading: Reading<'_>) -> De
         }
         TaskOutcome::Away(away) => match away.local_outcome() {
             Some(here) => return self::shared(py, here, reading),
-            None => Err(lost(py, "only tasks needed it, and it was not brought here")),
+            None => Err(lost(py, "it stayed with its worker, and the program did not fetch it")),
         },
         TaskOutcome::Failed(failed) => Err(failure(py, failed)),
         TaskOutcome::Unprepared(why) => Err(unprepared(py, why)),

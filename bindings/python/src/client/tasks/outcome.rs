@@ -97,10 +97,10 @@ pub struct FailureChain {
     pub root: Option<Arc<Target>>,
     /// The failure; `None`: the first task was cancelled.
     pub cause: Option<Arc<TaskOutcome>>,
-    /// The task itself, the task that it needs, the task that this one needs, and so on; at most
-    /// [`FailureChain::NAMED_MAX`].
+    /// The task that was not run, the task that it needs, the task that this one needs, and so on towards `root`; at
+    /// most [`FailureChain::NAMED_MAX`].
     pub nearest: Vec<Arc<Target>>,
-    /// Number of tasks between these and the first.
+    /// Number of tasks between the last of `nearest` and `root`.
     pub between: usize,
 }
 
@@ -137,7 +137,8 @@ pub struct Failed {
     pub deaths: u8,
 }
 
-/// The error of a task, with the name of the task's function in place of that of the function which runs all tasks.
+/// The error of a task, with the name of the task's function: for workers, one function runs all tasks, and the error
+/// names that one.
 pub fn named(mut error: Error, target: &Target) -> Error {
     if let Error::WorkerDied {
         function: Some(function),

@@ -1,4 +1,4 @@
-//! Times of a task's stages, if asked for: `ExecutorOptions(timing=...)`, and one task in many of every executor.
+//! Times of a task's stages: of all tasks with `ExecutorOptions(timing=...)`, otherwise of one task in many.
 //!
 //! All of them are measured on the client, except the running time of the function, which its worker measures and its
 //! reply carries (`FORMAT.md`): clocks of different nodes are not compared.
@@ -162,7 +162,7 @@ impl TimesRecorder {
         }
     }
 
-    /// Adds a task; the oldest one goes if there are too many.
+    /// Adds a task; drops the oldest one if there are too many.
     pub fn keep(&self, target: &Arc<Target>, times: &Arc<TaskTimes>) {
         let mut kept = locked(&self.kept);
         if kept.len() >= self.kept_max {
