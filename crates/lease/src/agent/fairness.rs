@@ -168,8 +168,8 @@ impl Fairness {
         used
     }
 
-    /// Stops waiting for the tenants that are not held back, if others are and the core is idle nevertheless: the
-    /// tenants that are waited for do not want it after all.
+    /// Stops waiting for tenants that do not want the core after all. These are the tenants that are not held back, if
+    /// the core is idle although others are held back for them.
     fn forgive(&mut self, elapsed: Duration, used: Duration) {
         let any_held_back = self.tenants.values().any(|tenant| tenant.held_back);
         if !any_held_back || used * 4 > elapsed {

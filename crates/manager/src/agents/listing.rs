@@ -40,7 +40,8 @@ pub(crate) async fn agents(state: &Arc<ManagerState>) -> AgentList {
     }
 }
 
-/// Agents to ask for a listing for which their last reports would do, too: all that serve, or none on a large site.
+/// Agents to ask for a listing that could also be made of their last reports: on a small site all agents that serve, on
+/// a large one none.
 fn agents_of_small_site(state: &Arc<ManagerState>) -> Vec<AgentProfile> {
     let agents = Some(state.serving_agents());
     agents

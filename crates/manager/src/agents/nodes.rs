@@ -90,7 +90,7 @@ pub(crate) async fn order(
         let known = token.as_ref().and_then(|token| machine.cluster.known_order(token));
         known.map(|order| order.agent)
     };
-    // The node of an order that is repeated may have gone, and its host's name with it.
+    // If an order is repeated, its node may have left meanwhile, and the name of the node's host is then not known.
     let (agent, host) = match known {
         Some(agent) => (agent, host(state, agent)),
         None => find(state, &request.node)?,
@@ -127,7 +127,7 @@ fn host(state: &Arc<ManagerState>, agent: AgentId) -> String {
 
 fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Rejection> {
     if asked.cores.len() > CORES_MAX {
-        return Err(bad_request("more cores than any machine has"));
+        return Err(bad_request("more cores than any host has"));
     }
     let named = asked.gpu_numbers.len();
     if asked.gpus.is_some_and(|gpus| gpus > GPUS_PER_AGENT_MAX) || named > GPUS_PER_AGENT_MAX as usize {

@@ -310,7 +310,7 @@ mod tests {
                 !is(&of_agent),
                 "an operator elsewhere and {method}"
             );
-            assert!(operation.permits(&here), "an operator of this machine and {method}");
+            assert!(operation.permits(&here), "an operator of this host and {method}");
             assert!(!operation.permits(&manager), "a manager and {method}");
             assert!(!operation.permits(&hook) || is(&of_hook), "a batch hook and {method}");
         }

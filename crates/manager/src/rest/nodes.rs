@@ -75,7 +75,7 @@ impl Cores {
     fn wanted(self) -> Result<(CoresWanted, u32, Vec<u32>), Problem> {
         let count = |count: usize| match u32::try_from(count) {
             Ok(count) if count <= CORES_MAX as u32 => Ok((CoresWanted::CoresCount, count, Vec::new())),
-            _ => Err(Problem::bad("more cores than any machine has")),
+            _ => Err(Problem::bad("more cores than any host has")),
         };
         match self {
             Self::Text(text) if text == "unchanged" => Ok((CoresWanted::CoresUnchanged, 0, Vec::new())),

@@ -95,7 +95,7 @@ impl Problem {
     /// The response is not available in any media type that the client accepts.
     pub(super) fn not_acceptable(offered: &str) -> Self {
         let kind = ("not-acceptable", "Not in this form", StatusCode::NOT_ACCEPTABLE);
-        Self::new(kind, format!("this is to be had as {offered}"))
+        Self::new(kind, format!("the response is available as {offered}"))
     }
 
     /// The caller has used the token for another order.

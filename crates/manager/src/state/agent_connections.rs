@@ -59,7 +59,7 @@ impl AgentConnections {
         } else {
             let address: Address = agent.address.parse().map_err(Rejection::from)?;
             let identity = self.identity.clone();
-            let identity = identity.ok_or_else(|| unusable("this manager serves one machine".into()))?;
+            let identity = identity.ok_or_else(|| unusable("this manager serves only its own host".into()))?;
             grpc::channel(address, identity, CertificateRole::Agent)
         };
         let client = AgentClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);

@@ -267,7 +267,7 @@ pub(crate) fn warn_of_excess(reported: &ReportResult) {
     for key in &reported.foreign {
         tracing::debug!(
             agent = %key.agent, boot = %key.boot, lease = %key.lease,
-            "an agent reports a lease for another tenant than announced it; who announced it pays"
+            "an agent reports a lease for a tenant that did not announce it; the tenant that announced it pays"
         );
     }
 }

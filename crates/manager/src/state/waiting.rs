@@ -30,7 +30,7 @@ struct RefusedClient {
 #[derive(Default)]
 pub(crate) struct WaitingClients(Mutex<BTreeMap<(String, u64), RefusedClient>>);
 
-/// Whether another agent could serve what this refusal is about.
+/// Whether a request was refused for lack of room, which another agent could have.
 fn lacks_room(refusal: &Rejection) -> bool {
     match refusal {
         Rejection::NoCapacity { .. } | Rejection::NoPlaces { .. } | Rejection::NoGpus { .. } => true,

@@ -92,7 +92,7 @@ fn a_job_with_a_part_of_the_node_disturbs_no_lease_on_the_rest() {
     let _ = book.step(gone(id(1), 0, first), SECOND);
     assert!(book.has_room_for(JOB));
     assert_eq!((book.free_cores(), book.free_gpus()), (0, 1), "its core is the job's");
-    // The job grows: GPU 1 and with it the lease; then it shrinks, and ends.
+    // The job gets GPU 1, too, which ends the lease that holds it. Then the job shrinks, and ends.
     let step = book.step(begin(JOB, part([0, 3], [1, 2], 0)), SECOND);
     assert_eq!(killed(&step), [(id(2), EndReason::BatchJob(JOB))]);
     let _ = book.step(begin(JOB, part([0], [], 0)), SECOND);
