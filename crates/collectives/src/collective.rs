@@ -305,10 +305,13 @@ impl<'a> CollectiveCall<'a> {
             return Some(format!("a communicator of {ranks} has no such rank"));
         }
         if let Some(root) = self.collective.root().filter(|root| *root >= self.ranks) {
-            return Some(format!("the root is rank {root}, of {ranks}"));
+            return Some(format!("the root is rank {root}, but there are {ranks} ranks"));
         }
         if let Some(nodes) = self.nodes.filter(|nodes| nodes.len() != ranks) {
-            return Some(format!("the nodes of {} ranks are given, of {ranks}", nodes.len()));
+            return Some(format!(
+                "the nodes of {} ranks are given, but there are {ranks} ranks",
+                nodes.len()
+            ));
         }
         let check = |blocks: &Blocks, written: bool| blocks_contradiction(blocks, ranks, written);
         match &self.collective {
@@ -352,7 +355,7 @@ impl<'a> CollectiveCall<'a> {
 
 fn own_block_contradiction(blocks: &Blocks, rank: Rank, mine: usize) -> Option<String> {
     let count = blocks.count(rank as usize);
-    (count != mine).then(|| format!("its own block has {mine} elements, and {count} among those of all"))
+    (count != mine).then(|| format!("its own block has {mine} elements, but {count} in the list of all blocks"))
 }
 
 fn too_many(count: usize) -> String {

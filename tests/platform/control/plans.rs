@@ -225,7 +225,7 @@ fn invalid_arguments_of_plan_are_named() {
         (
             vec!["plan", "--ranks", "4", "--op", "reduce", "--size", "8", "--root", "4"],
             2,
-            "the root is rank 4, of 4",
+            "the root is rank 4, but there are 4 ranks",
         ),
         (
             vec![

@@ -37,7 +37,7 @@ impl ShareRange {
         }
     }
 
-    /// The other half of the range that this range is a half of.
+    /// The range beside this one: both are the halves of a range of twice the length.
     pub fn sibling(self) -> Self {
         ShareRange {
             first: self.first ^ self.count,

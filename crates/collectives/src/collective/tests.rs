@@ -19,7 +19,7 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
                 count: 1,
                 operator: &Operator::Sum,
             },
-            "the root is rank 3, of 3",
+            "the root is rank 3, but there are 3 ranks",
         ),
         (
             Collective::Allreduce {
@@ -67,7 +67,7 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
                 mine: 2,
                 blocks: three,
             },
-            "its own block has 2 elements, and 1 among those of all",
+            "its own block has 2 elements, but 1 in the list of all blocks",
         ),
         (
             Collective::Scatterv {
@@ -75,7 +75,7 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
                 mine: 0,
                 blocks: three,
             },
-            "its own block has 0 elements, and 1 among those of all",
+            "its own block has 0 elements, but 1 in the list of all blocks",
         ),
         (
             Collective::ReduceScatter {
@@ -117,7 +117,7 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
             .check()
             .expect_err("two nodes for three")
             .to_string()
-            .contains("of 2 ranks are given, of 3")
+            .contains("of 2 ranks are given, but there are 3 ranks")
     );
 }
 

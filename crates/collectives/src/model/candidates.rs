@@ -72,7 +72,7 @@ pub fn candidates(
             .fold(f64::INFINITY, f64::min);
         let estimate = if recipe != chosen && transfers > TRANSFERS_SMALL && least_s > best {
             Err(scenario.no_estimate(format!(
-                "{} has about {transfers} messages, and takes longer than the best by what one rank sends or receives",
+                "{} has about {transfers} messages: those of one rank alone take longer than all of the best recipe",
                 recipe.algorithm
             )))
         } else {

@@ -132,7 +132,7 @@ impl Communicator {
         let own = count_of(&blocks, self.rank());
         if mine.len() != own {
             let why = format!(
-                "its own block has {} elements, and {own} among those of all",
+                "its own block has {} elements, but {own} in the list of all blocks",
                 mine.len()
             );
             return Err(self.contradiction(Operation::Allgather, why));

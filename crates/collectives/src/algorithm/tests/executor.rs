@@ -217,7 +217,7 @@ impl Run<'_> {
             .collect();
         if !there.is_empty() {
             let chosen = self.states[rank].incoming[there[self.random.random_range(0..there.len())]];
-            // The first message of a sender goes where the first one from it is expected.
+            // Messages of one sender arrive in order: each goes to the first receive that expects one from this sender.
             let same = |step: &Step| match (step, &chosen) {
                 (Step::Receive { from, .. }, Step::Receive { from: chosen, .. }) => from == chosen,
                 (step, chosen) => *step == *chosen,
