@@ -133,7 +133,7 @@ pub struct AgentConfig {
     pub direct: Option<u32>,
     /// Time after which the key of lease tokens is replaced (default: 24 h; at least 1 s).
     pub token_key_rotation: Duration,
-    /// Most GPUs that one tenant may hold by such direct leases (default: 0).
+    /// Largest number of GPUs that one tenant may hold by such direct leases (default: 0).
     pub direct_gpus: u32,
     /// Service for other hosts (default: none).
     pub network: Option<AgentNetwork>,

@@ -35,9 +35,9 @@ pub const SLOTS_MAX: u32 = 1024;
 pub const PLACES_PER_CORE_MAX: u32 = 64;
 /// Default number of warm slots that an agent grants on one shared core.
 pub const PLACES_PER_CORE_DEFAULT: u32 = 4;
-/// Most GPUs of one worker.
+/// Largest number of GPUs of one worker.
 pub const GPUS_PER_WORKER_MAX: u32 = 64;
-/// Most GPUs that one agent offers.
+/// Largest number of GPUs that one agent offers.
 pub const GPUS_PER_AGENT_MAX: u32 = 1024;
 /// Largest number of workers of one lease.
 pub const WORKERS_MAX: u32 = 1024;

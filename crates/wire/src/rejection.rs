@@ -386,9 +386,9 @@ pub enum Rejection {
     NoGpus {
         /// Number of requested GPUs.
         asked: u32,
-        /// Most GPUs free on one agent.
+        /// Largest number of GPUs free on one agent.
         free: u32,
-        /// Most GPUs offered by one agent.
+        /// Largest number of GPUs offered by one agent.
         offered: u32,
     },
     /// The agent cannot, or may not, run this lease's code in such a sandbox.

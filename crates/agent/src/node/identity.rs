@@ -52,7 +52,7 @@ pub(crate) struct NodeSettings {
     pub sharing: SharingTerms,
     /// Largest number of cores that one tenant may hold by direct leases; `None`: direct leases are not allowed.
     pub direct: Option<u32>,
-    /// Most GPUs that one tenant may hold by direct leases.
+    /// Largest number of GPUs that one tenant may hold by direct leases.
     pub direct_gpus: u32,
     /// Kinds of sandbox for its leases.
     pub sandboxes: Sandboxes,

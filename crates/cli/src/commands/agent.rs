@@ -125,7 +125,7 @@ impl NetworkArgs {
     }
 }
 
-/// Most Python interpreters that wait on a user's own platform; each takes some 15 MB.
+/// Largest number of Python interpreters that wait on a user's own platform; each takes some 15 MB.
 const OWN_SPARES: usize = 16;
 
 /// Arguments of an agent's offer, shared by `agent` and `up`.
@@ -140,7 +140,7 @@ pub(crate) struct OfferArgs {
     /// in sandboxes of the default kind]
     #[arg(long, value_name = "N")]
     pool: Option<usize>,
-    /// Most Python interpreters that wait for a program's next lease; they run tenants' code that is not billed
+    /// Largest number of Python interpreters that wait for a program's next lease; they run code of tenants, unbilled
     /// [default: 16 with `hotlease up`, else 0]
     #[arg(long, value_name = "N")]
     spares: Option<usize>,
@@ -155,7 +155,7 @@ pub(crate) struct OfferArgs {
     /// through the manager, which knows quotas]
     #[arg(long, value_name = "CORES")]
     direct: Option<u32>,
-    /// Most GPUs that one tenant may hold in leases that it requested from the agent directly
+    /// Largest number of GPUs that one tenant may hold in leases that it requested from the agent directly
     #[arg(long, value_name = "N", default_value_t = 0, requires = "direct")]
     direct_gpus: u32,
     /// Program of the workers [default: found next to this one]

@@ -26,8 +26,8 @@ use serde::Serialize;
 /// crash of the node, are in a row without a function, so that all rows together add up to the tenants' cost. The 64
 /// functions of a lease that were called first have rows of their own; all others share one row "(others)".
 ///
-/// Rows by account are those by tenant, for sites that name a tenant after each account of Slurm: beside the core-hours
-/// that were leased they show those of the account's jobs, as `sreport` says. With `--json`: account, leases,
+/// Rows by account are rows by tenant, for sites that name a tenant after each account of Slurm. Beside the core-hours
+/// that were leased they show the core-hours of the account's jobs, as `sreport` says. With `--json`: account, leases,
 /// invocations, leased_core_hours, slurm_core_hours (null: Slurm does not say), cost, currency.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 ///
 /// Manager, agents and clients on different hosts know each other by certificates of one authority, which the
 /// site's operator keeps: `init` makes it, `issue` makes folders to hand out. A daemon reads its folder again when
-/// it is replaced. With `--json`, `show` prints an object: dir, role, name, tenant (or null), hosts, not_before and
+/// the certificate there is replaced. With `--json`, `show` prints an object: dir, role, name, tenant (or null), hosts, not_before and
 /// not_after (seconds since 1970), valid; `init` and `issue` print an object with dir.
 #[derive(Debug, Args)]
 pub(crate) struct IdentityArgs {

@@ -90,7 +90,7 @@ struct QuotaArgs {
     /// Largest amount of memory that its leases may request at the same time, such as 64G; each lease must then request a bound
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<Bound<u64>>,
-    /// Most GPUs at the same time
+    /// Largest number of GPUs at the same time
     #[arg(long, value_name = "N")]
     gpus: Option<Bound<u64>>,
     /// Largest number of core-seconds by the ledger; a tenant that has used them gets no new lease
@@ -200,7 +200,7 @@ impl TenantRow {
         if self.core_seconds.is_some() {
             let window = self
                 .window_hours
-                .map_or_else(|| "since ever".into(), |hours| format!("in {hours} h"));
+                .map_or_else(|| "since the beginning".into(), |hours| format!("in {hours} h"));
             lines.push(format!(
                 "  core-seconds  {} {window}",
                 held_of_bound(self.used_core_seconds, self.core_seconds)

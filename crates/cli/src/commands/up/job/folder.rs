@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
-/// How long to wait for a folder that is there and whose manager does not answer, if its owner may live: its platform
-/// may be starting or ending.
+/// How long to wait for the manager of a folder that is there, if it does not answer and the folder's owner may live:
+/// the platform may be starting or ending.
 const OTHERS_WITHIN: Duration = Duration::from_secs(10);
 /// Time for the manager of a job to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -329,12 +329,9 @@ fn discard(folder: &JobFolder) -> anyhow::Result<()> {
     tracing::warn!(path = %path.display(), "removing the folder of an `up` that was killed");
     match fs::rename(path, &aside) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        renamed => renamed.and_then(|()| fs::remove_dir_all(&aside)).with_context(|| {
-            format!(
-                "cannot remove {}, which an `up` has left that was killed",
-                path.display()
-            )
-        }),
+        renamed => renamed
+            .and_then(|()| fs::remove_dir_all(&aside))
+            .with_context(|| format!("cannot remove {}, which a killed `up` has left", path.display())),
     }
 }
 

@@ -47,7 +47,8 @@ impl JobTask {
         let job = variable(JOB_VARIABLE)?;
         let step = number("SLURM_STEP_ID").filter(|step| *step < SPECIAL_STEPS)?;
         let step = format!("{job}.{step}");
-        // These say which launch of a job with this number this is, and where its `srun` listens.
+        // A job can be launched several times under its number. These values tell the launches apart: how often it was
+        // restarted, and where its `srun` listens.
         let launch = [
             "SLURM_RESTART_COUNT",
             "SLURM_LAUNCH_NODE_IPADDR",
