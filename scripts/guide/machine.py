@@ -29,7 +29,7 @@ VERSION_2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
 def is_without_limits(command, printed):
     """Whether a test of sandboxes fails only because there are no control groups."""
     escaped = set(re.findall(r"^(\S+) +ESCAPED ", printed, re.M))
-    is_test = "hotlease sandbox test" in command and "\nthis machine cannot hold a limit: memory" in printed
+    is_test = "hotlease sandbox test" in command and "\nthis host cannot hold a limit: memory" in printed
     return is_test and not VERSION_2 and escaped == UNLIMITED and " and 0 could not be made" in printed
 
 

@@ -103,7 +103,7 @@ fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
             "{told}"
         );
         if sandbox == "process" {
-            let lacks = "not enforced on this machine: memory of a worker by the kernel";
+            let lacks = "not enforced on this host: memory of a worker by the kernel";
             let by_kernel = !platform.log().contains(lacks);
             assert_eq!(told["memory_by_kernel"], by_kernel, "{told}");
             let text = platform.run(&["explain", &invoker.lease().to_string()]).stdout;

@@ -216,7 +216,7 @@ pub(crate) async fn check(launcher: &Launcher, default: Kind) -> Result<(), Agen
         what: refusal.to_string(),
     })?;
     for lacking in lacking {
-        tracing::warn!(sandbox = %default, "not enforced on this machine: {lacking}");
+        tracing::warn!(sandbox = %default, "not enforced on this host: {lacking}");
     }
     Ok(())
 }

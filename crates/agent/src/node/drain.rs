@@ -59,7 +59,7 @@ impl Node {
     fn offer(&self, asked: &OfferWanted, after: &dyn Fn(u64) -> Duration) -> Result<NodeOffer, Rejection> {
         let bad = |what: &str| Err(Rejection::BadRequest { what: what.into() });
         if asked.cores.len() > CORES_MAX {
-            return bad("more cores than any machine has");
+            return bad("more cores than any host has");
         }
         let cores = match CoresWanted::try_from(asked.choice) {
             Ok(CoresWanted::CoresUnchanged) => OfferedCores::Unchanged,

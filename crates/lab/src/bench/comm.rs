@@ -94,7 +94,7 @@ pub(super) fn carry_out(args: &CommArgs, output: &mut Printer) -> anyhow::Result
     show(&measured, output)?;
     if let Some(file) = &args.tune {
         let table = Table::tuned(LinkKind::Tcp, &measured)?;
-        let text = format!("# Measured by `hotlease bench comm --tune`, over TCP on one machine.\n{table}");
+        let text = format!("# Measured by `hotlease bench comm --tune`, over TCP on one host.\n{table}");
         std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
     output.flush()

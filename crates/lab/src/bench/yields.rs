@@ -216,7 +216,7 @@ fn interrupt(node: &mut Node, lease: &Invoker, busy: &mut Series, told: &mut Ser
     }
     ensure!(
         is_busy,
-        "a function had not begun when the job came: this machine is too busy"
+        "a function had not begun when the job came: this host is too busy"
     );
     busy.add(took);
     Ok(())

@@ -171,7 +171,7 @@ fn summary_text(totals: &Totals, worst: Option<(&str, &Pace)>) -> String {
         micros(alone.p99_ns),
     );
     for lacking in &totals.lacking {
-        text += &format!("\nthis machine cannot hold a limit: {lacking}");
+        text += &format!("\nthis host cannot hold a limit: {lacking}");
     }
     if let Some((attempt, pace)) = worst {
         text += &format!("\nneighbour beside {attempt}, the worst: {}", pace.text());

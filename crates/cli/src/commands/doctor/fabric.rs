@@ -67,7 +67,7 @@ pub(super) fn peer(args: &SiteArgs, mut tell: impl FnMut(Finding) -> anyhow::Res
         Ok(tried) => {
             let why = match (std::env::var("HOTLEASE_TRANSPORT"), tried.transport.as_str()) {
                 (Ok(name), _) if !name.is_empty() => format!("HOTLEASE_TRANSPORT is {name}"),
-                (_, "shm") => "the worker is on this machine".to_owned(),
+                (_, "shm") => "the worker is on this host".to_owned(),
                 _ => "the first of the providers above that gets through".to_owned(),
             };
             Finding::ok(

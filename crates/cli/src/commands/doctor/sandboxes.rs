@@ -31,7 +31,7 @@ fn kind_finding(check: &'static str, lacking: Result<Vec<String>, String>) -> Fi
         Ok(lacking) if lacking.is_empty() => Finding::ok(check, "sandboxes of this kind can be made"),
         Ok(lacking) => Finding::warn(
             check,
-            format!("not enforced on this machine: {}", lacking.join("; ")),
+            format!("not enforced on this host: {}", lacking.join("; ")),
             "docs/sandboxes.md says what a node needs",
         ),
     }
