@@ -134,7 +134,7 @@ impl Machine {
         }
     }
 
-    /// The promise of sandboxes in machines that these do not keep, if they are emulated.
+    /// The promise of kind `microvm` that emulated machines do not keep; `None`: machines are not emulated.
     pub(crate) fn lacking(&self) -> Option<String> {
         self.emulated.then(|| {
             "the processor's boundary: machines are emulated (--sandbox-emulated), and what is left is the sandbox around them".to_owned()

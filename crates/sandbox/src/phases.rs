@@ -13,8 +13,8 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// Completes the steps with the duration of the whole start: time of no other step belongs to the sandbox, unless
-    /// that was measured.
+    /// Completes the steps with the duration of the whole start. If the step of the sandbox was not measured, it gets
+    /// the time that belongs to no other step.
     pub(crate) fn of_start(self, took: Duration) -> Self {
         let others = self.image.unwrap_or_default();
         Self {

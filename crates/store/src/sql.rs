@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 const BATCH_MAX: usize = 256;
 /// Limit of waiting jobs; further callers block until there is space.
 const WAITING_MAX: usize = 2 * LATER_MAX;
-/// Limit of changes under way for whose answer no thread waits. Below this limit the next change does not block, as
-/// long as at most this number of threads wait for the answers to theirs.
+/// Limit of changes under way whose callers do not wait (methods that end in `_later`). Below this limit the next such
+/// change does not block, as long as no more than this number of threads wait for changes of their own.
 pub const LATER_MAX: usize = 512;
 
 /// Value that a statement binds.

@@ -33,7 +33,7 @@ const BLOCK: usize = 25;
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 /// Bytes that each call reads under full load: some 50 us.
 const LOAD_BYTES: usize = 512 << 10;
-/// Bytes that the call reads which keeps a core: some 10 ms.
+/// Bytes read by the call that keeps a core: some 10 ms.
 const LONG_BYTES: usize = 64 << 20;
 const LOAD_TIME: Duration = Duration::from_millis(500);
 

@@ -32,7 +32,7 @@ const DESCRIPTORS: u32 = 256;
 pub(super) const PROCESSORS: usize = 1;
 /// Bytes that the log flood prints.
 const LOG_BYTES: u64 = 64 << 20;
-/// Most bytes by which this process, which keeps a part of the log, may grow.
+/// Largest growth of this process, which keeps a part of the log, bytes.
 const GROWTH_BYTES_MAX: u64 = 32 << 20;
 /// Duration of a flood, and of a measurement of the neighbour's pace.
 pub(super) const FLOOD: Duration = Duration::from_millis(100);

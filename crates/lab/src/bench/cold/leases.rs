@@ -19,9 +19,11 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Leases to try until one finds a prepared worker from the previous lease, with pauses that double: 5 s in all.
+/// Largest number of leases until one finds a prepared worker from the previous lease, with pauses that double: 5 s in
+/// all.
 const TRIES: u32 = 8;
-/// Programs to try with two leases at the same time until the worker of the second lease is a fork.
+/// Largest number of tries, each with a new program and two leases at the same time, until the worker of the second
+/// lease is a fork.
 const FORK_TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The agent's text for a worker that came from a zygote.
@@ -169,8 +171,8 @@ impl StartPlatforms {
         Ok(())
     }
 
-    /// Measures the start of a lease while another one is held, of a program that never had two at a time. Tries again
-    /// because other work on a busy host may come between.
+    /// Measures the start of a lease while another lease of the same program is held. The program never had two leases
+    /// at a time before. Tries again because other work on a busy host may come between.
     fn fork(&self, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
         let mut why = String::new();
         for _ in 0..FORK_TRIES {
