@@ -41,9 +41,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
-/// How many tasks in flight a slot may have beyond twice as many as the slot with the fewest. Without this limit, where
-/// long tasks follow short ones, a slot that has learned to take many tasks ahead would keep them all while other slots
-/// are idle.
+/// Limit of the tasks in flight on a slot: twice as many as on the slot with the fewest, and this number more. Without
+/// the limit, where long tasks follow short ones, a slot that has learned to take many tasks ahead would keep them all
+/// while other slots are idle.
 const LEAD: usize = 64;
 /// How often a thread tries to take a held lock before it releases the GIL: the lock is mostly released sooner than the
 /// GIL could be.

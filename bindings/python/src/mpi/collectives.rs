@@ -80,7 +80,7 @@ fn check_bytes(given: &BufferPart, got: &BufferPart) -> PyResult<()> {
         return Ok(());
     }
     Err(PyValueError::new_err(format!(
-        "{SENT} gives {} elements of {}, and {RECEIVED} takes {} of {}; they have to be as many bytes",
+        "{SENT} gives {} elements of {}, and {RECEIVED} takes {} of {}; both must have as many bytes",
         given.count, given.kind, got.count, got.kind
     )))
 }
@@ -100,7 +100,7 @@ impl CommunicatorGuard {
     fn root(&self, py: Python<'_>, root: i64) -> PyResult<(u32, bool)> {
         let known = u32::try_from(root).ok().filter(|root| (*root as usize) < self.size);
         let known = known.ok_or_else(|| {
-            let text = format!("the root is rank {root}, of a communicator of {}", self.size);
+            let text = format!("the root is rank {root}, but the communicator has {} ranks", self.size);
             failure::error(py, "Root", text)
         })?;
         Ok((known, known as usize == self.rank))
@@ -407,7 +407,7 @@ impl CommunicatorGuard {
         };
         if all != total || mine != counts[self.rank] {
             return Err(PyValueError::new_err(format!(
-                "recvcounts is {total} elements together and {} of this rank; {all} are to be reduced, and {mine} received",
+                "recvcounts has {total} elements in all, {} of this rank; but {all} are reduced, and {mine} received",
                 counts[self.rank]
             )));
         }
@@ -470,7 +470,7 @@ fn block_fits(pieces: &BufferBlocks, rank: usize, count: usize, does: &str, kind
         return Ok(());
     }
     Err(PyValueError::new_err(format!(
-        "this rank {does} {count} elements of {kind}, and its block among those of all ranks has {block}"
+        "this rank {does} {count} elements of {kind}, but its block in the list of all ranks has {block}"
     )))
 }
 

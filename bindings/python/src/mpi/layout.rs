@@ -2,7 +2,7 @@
 
 use hotlease_comm::Datatype as Kind;
 
-/// Runs of bytes in a layout. More need more memory than most messages.
+/// Limit of the runs of bytes in a layout. The offsets of more runs would need more memory than most messages have.
 const RUNS_MAX: usize = 1 << 22;
 const TOO_LARGE: &str = "a datatype whose places do not fit in 64 bits";
 

@@ -10,10 +10,11 @@ const FUNCTIONS_MAX: usize = 512;
 /// Limit of the bytes of their pickles together.
 const BYTES_MAX: usize = 256 << 20;
 
-/// Whether a function was loaded with a definition that has been replaced since.
+/// Whether a definition with which some function was loaded has been replaced since.
 static ARE_STALE: AtomicBool = AtomicBool::new(false);
 
-/// Makes this worker ask for each function once more: a definition that one of them was loaded with is replaced.
+/// Makes this worker ask for each function once more, because a definition with which some of them were loaded has been
+/// replaced.
 #[pyfunction]
 pub fn _forget_functions() {
     ARE_STALE.store(true, Ordering::Relaxed);

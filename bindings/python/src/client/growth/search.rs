@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// An attempt that took this long is followed by no pause: it has waited itself.
 const LONG: Duration = Duration::from_secs(2);
-/// Time for which a platform of this machine may be away before it is started anew: one that is restarted is back by
+/// Time for which a platform of this host may be away before it is started anew: one that is restarted is back by
 /// then.
 const RESTART_AFTER: Duration = Duration::from_secs(4);
 /// Quota that other leases use up for good.

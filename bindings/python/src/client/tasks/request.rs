@@ -167,8 +167,9 @@ impl<'a> Assembly<'a> {
         into[end..].fill(0);
     }
 
-    /// Returns how to assemble the request in place: the offset in `of` of the first part whose distance to all that
-    /// follows stays the same, and the new bytes before that part. `None` if there is no such part, or no room.
+    /// Returns how to assemble the request in place: the offset in `of` of the part from which on all bytes may stay,
+    /// as their distances do not change, and the new bytes to put before it. `None` if there is no such part, or no
+    /// room.
     pub fn front(&self, of: &Extent) -> Option<(usize, Vec<u8>)> {
         let arguments = &self.without.arguments;
         let (from, until) = match (arguments.buffers.first(), self.without.results.first()) {

@@ -68,8 +68,8 @@ struct CellContent {
 /// State that a task and its future share.
 ///
 /// With its alignment, a cell in an `Arc` has 80 bytes, and so another size class of glibc's allocator than a small
-/// request (64). In the same class, cells take the places of requests, which live shorter, and no neighbours are free
-/// at the same time: with 30,000 futures held, a submission took 1.4 us instead of 0.7 us.
+/// request (64). If both had one class, cells would take the places of requests, which live shorter, and no neighbours
+/// would be free at the same time: with 30,000 futures held, a submission then took 1.4 us instead of 0.7 us.
 #[repr(align(16))]
 pub struct TaskCell {
     stage: AtomicU8,
