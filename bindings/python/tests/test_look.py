@@ -146,7 +146,7 @@ def test_the_report_is_one_whole_page_of_the_last_tasks_and_loads_nothing(timed,
     data = json.loads(page.scripts[0])
     # The last 50, as asked for: 49 additions and the nap.
     assert len(data["bars"]) == 50 and data["names"][:2] == ["sleep", "add"], data
-    assert "are not told of" in text
+    assert "are not shown" in text
     naps = [bar for bar in data["bars"] if bar[3] == 0]
     assert len(naps) == 1 and naps[0][2] == pytest.approx(last.timing.running, abs=1e-6)
     ends = [begin + took for _, begin, took, _ in data["bars"]]

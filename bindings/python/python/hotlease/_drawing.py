@@ -44,7 +44,7 @@ def _first(window: deque[Future[Any]], more: Iterator[Future[Any]], end: Optiona
 
 
 def each(lists: Iterator[list[Any]]) -> Iterator[Any]:
-    """Returns the items of lists, which it takes apart, without a reference to those that it has given."""
+    """Yields the items of lists. Removes each item from its list, so that no reference to an item stays here."""
     for some in lists:
         some.reverse()
         while some:

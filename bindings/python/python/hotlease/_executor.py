@@ -95,7 +95,7 @@ class Executor(_core.Client, _bases.Executor):
     environment
         Packed environment (``hotlease env pack``) that workers run from instead of this program's Python: its hash or
         file. It must have this program's versions of hotlease, cloudpickle and Python (except the last number). Of this
-        program's import path, workers get only the folders of its own modules, last, if they exist there.
+        program's import path, workers get only the folders of its own modules, at the end of theirs, if they exist there.
     timeout
         Seconds for each task. After that its worker is killed and its future raises `DeadlineExceeded`. So does a task that
         has waited for at least that long without any worker, after the executor has lost all. Default: tasks wait.

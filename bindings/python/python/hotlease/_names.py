@@ -17,7 +17,7 @@ def counted(number: int, what: str) -> str:
 
 
 def is_wrapper(function: Any) -> bool:
-    """Whether the program does not know this function, which calls one of the program's."""
+    """Whether this function only calls a function of the program, and is not one that the program knows."""
     return getattr(function, "__module__", None) == "hotlease._remote" or _is_batch_of_dask(function)
 
 

@@ -150,7 +150,7 @@ def start() -> None:
         ends = "runs until `hotlease down`"
         if limit:
             ends = f"ends after {_IDLE_LIMIT} without leases ($HOTLEASE_IDLE_LIMIT), or with `hotlease down`"
-        tell(f"started the platform of this machine, which {ends}")
+        tell(f"started the platform of this host, which {ends}")
 
 
 def tell(text: str) -> None:

@@ -121,7 +121,7 @@ def _page(tasks: list[tuple[str, Timing]], bars: list[tuple[int, int, int, int]]
     left_out = submitted - len(tasks)
     parts = {
         "TASKS": f"{counted(len(tasks), 'task')} in {_time(span)}: {ended or 'none'}",
-        "LEFT": f" These are the last ones; {left_out} before them are not told of (<code>timing=</code>)." if left_out > 0 else "",
+        "LEFT": f" These are the last ones; {left_out} before them are not shown (<code>timing=</code>)." if left_out > 0 else "",
         "PHASES": _table(("phase", *spread), phases),
         "FUNCTIONS": _table(("function", *spread), functions),
         "WORKERS": _table(("worker", "tasks", "in functions", "of the time", ""), occupancy),

@@ -60,8 +60,8 @@ def _asked(path: str) -> bytes:
         key, why = b"", f"{type(error).__name__}: {error}"
     if not key:
         raise PermissionError(
-            "an argument is a proxy of a multiprocessing manager, whose key only workers get that run on the program's machine, "
-            f"as its user, and outside of a sandbox; this worker did not: {why}"
+            "an argument is a proxy of a multiprocessing manager, whose key is only for workers on the program's host that run as its "
+            f"user, outside of a sandbox; this worker did not get it: {why}"
         )
     return key
 

@@ -27,10 +27,10 @@ class ColdStart(NamedTuple):
     connect: Optional[float]
     """Until this program had a channel to each worker."""
     total: Optional[float]
-    """From asking for the lease until the first task could be sent: more than the sum, as it has the ways between."""
+    """From asking for the lease until the first task could be sent: more than the sum, as there are ways between the steps."""
     warm: int
     """Workers that had waited for the lease."""
     cold: int
     """Workers that had to be started."""
     why: str
-    """Why they had to be, and whether workers were forked from a zygote; empty where they had waited and were not."""
+    """Why workers had to be started, and whether some were forked from a zygote; empty if all had waited and none was forked."""

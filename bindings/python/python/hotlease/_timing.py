@@ -30,7 +30,7 @@ class Timing(NamedTuple):
     """From there until its result was seen here, without `running`: the way there and back, its turn behind others that were
     sent to the same worker, and pickling there."""
     running: Optional[float]
-    """In the function, as the worker measured it (to a ten-millionth of it; of an exception, to a half-millionth)."""
+    """In the function, as the worker measured it (exact to a ten-millionth of it; after an exception, to a 500,000th)."""
     reading: Optional[float]
     """Making objects of the result, when a caller asked for it first."""
     worker: Optional[int]

@@ -287,8 +287,8 @@ class Comm(TopologyCalls, PersistentCalls, Collectives):
         return self.Get_group()
 
     def Create(self, group: Group) -> Comm:
-        """Makes a communicator of a group's members. All members of this one call it, each with a group that it belongs
-        to, or with one that it does not belong to: it gets ``COMM_NULL`` then."""
+        """Makes a communicator of a group's members. All members of this communicator call it. A member that is not in
+        the group that it gives gets ``COMM_NULL``."""
         rank = group.Get_rank()
         first = group.Translate_ranks([0], self.Get_group())[0] if rank != UNDEFINED else 0
         return self.Split(UNDEFINED if rank == UNDEFINED else first, rank)

@@ -53,7 +53,7 @@ class SharedPosition:
         return self.move(lambda position: position)
 
     def move(self, to: Callable[[int], int]) -> int:
-        """Sets the position, to what `to` returns for the present one. Returns the latter."""
+        """Sets the position to ``to(position)``; returns the position from before."""
         with self._mutex:
             if self._descriptor is None:
                 self._descriptor = os.open(self._hidden or "", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

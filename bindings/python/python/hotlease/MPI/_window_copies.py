@@ -1,8 +1,8 @@
 """Windows over memory that the program has made (``MPI.Win.Create``): MPI's separate memory model.
 
 Other processes cannot reach such memory, so they access a public copy of it, in memory that all ranks map. Calls that begin or
-end an epoch of the owner bring both in line: what the owner has changed since goes to the copy, what others have changed comes
-from it. The bytes at the last such call tell which is which.
+end an epoch of the owner bring both in line: bytes that the owner has changed since the last such call go to the copy, all others
+come from it. The bytes at the last such call are kept, and tell which ones the owner has changed.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from hotlease._outcomes import is_of_signal
 from hotlease.errors import TaskError
 
 
-# Exceptions of Parsl that an app raises, which a program takes from a sandbox: texts and numbers.
+# Exceptions of Parsl that an app raises. A program accepts them from a sandbox, because they hold only texts and numbers.
 RAISED = (
     errors.AppBadFormatting,
     errors.AppException,

@@ -71,7 +71,7 @@ class Blocks:
         self._executor: Optional[Executor] = None
         # Executors whose workers end, as long as they have tasks.
         self._former: list[Executor] = []
-        # Tasks before there is an executor: what sends each.
+        # Tasks that came before there was an executor: functions, each of which sends one task.
         self._unsent: list[Callable[[Executor], None]] = []
         self._opening: Optional[threading.Thread] = None
         self._closing, self._may_open = threading.Event(), threading.Event()

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class HotleaseExecutor(BlockProviderExecutor):
     """Runs Parsl's apps in leased workers.
 
-    Without a provider, workers are those of this machine's platform or of a manager's nodes, and one that dies is replaced.
+    Without a provider, workers are those of this host's platform or of a manager's nodes, and a worker that dies is replaced.
     With a provider, they are on the nodes of its blocks, which Parsl's strategy starts and ends: tasks wait until there are
     some.
 

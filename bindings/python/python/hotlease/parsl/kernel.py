@@ -240,7 +240,7 @@ def load(config: Optional[Config] = None, *, max_workers: Optional[int] = None, 
     if len(config.executors) == 1 and config.executors[0] in _defaults:
         config._executors = (HotleaseExecutor(max_workers=max_workers, **options),)
     elif max_workers is not None or options:
-        raise ConfigurationError("max_workers and options are of the executor that is made, and the configuration names one")
+        raise ConfigurationError("max_workers and options are for an executor that load makes, but the configuration names one")
     kernel = Kernel(config)
     DataFlowKernelLoader._dfk = kernel
     return kernel
