@@ -10,7 +10,7 @@ pub const PREFIX: &str = "HOTLEASE_ESCAPE_";
 pub(crate) fn text(name: &str) -> Result<String, StopReason> {
     match std::env::var(format!("{PREFIX}{name}")) {
         Ok(value) => Ok(value),
-        Err(_) => untried(format!("this machine's neighbour has no {name}")),
+        Err(_) => untried(format!("this host's neighbour has no {name}")),
     }
 }
 

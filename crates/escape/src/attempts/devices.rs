@@ -11,15 +11,15 @@ use std::path::Path;
 pub(super) const THEME: Threat = Threat {
     threat: "use devices that were not granted",
     attempts: attempts! {
-        "mknod", "make a device node of its own for the machine's memory", mknod, with_capability(Capability::Mknod);
-        "dev-mem", "open the machine's memory or its ports",
+        "mknod", "make a device node of its own for the host's memory", mknod, with_capability(Capability::Mknod);
+        "dev-mem", "open the host's memory or its ports",
             dev_mem, with_capability(Capability::SysRawio), needs("/dev/mem or /dev/port");
         "dev-kmsg", "write into the kernel's log",
             dev_kmsg, with_capability(Capability::DacOverride), needs("/dev/kmsg");
         "dev-disk", "open a disk", dev_disk, with_capability(Capability::DacReadSearch), needs("disks");
         "dev-loop", "open loop devices, by which files become disks",
             dev_loop, with_capability(Capability::DacOverride), needs("/dev/loop-control");
-        "dev-kvm", "open the machine's hypervisor",
+        "dev-kvm", "open the host's hypervisor",
             dev_kvm, with_capability(Capability::DacOverride), needs("/dev/kvm");
         "dev-fuse", "open a file system of its own (/dev/fuse)",
             dev_fuse, with_capability(Capability::DacOverride), needs("/dev/fuse");
@@ -27,7 +27,7 @@ pub(super) const THEME: Threat = Threat {
             dev_tun, with_capability(Capability::DacOverride), needs("/dev/net/tun");
         "dev-accelerator", "open a GPU, a fabric's adapter or a sound card",
             dev_accelerator, with_capability(Capability::DacOverride), needs("one of them");
-        "dev-console", "open a console of the machine",
+        "dev-console", "open a console of the host",
             dev_console, with_capability(Capability::DacOverride), needs("consoles");
         "dev-terminal", "open the agent's terminal, into which it could type", dev_terminal, needs("a terminal");
         "terminal-list", "find another user's terminal in /dev/pts", terminal_list, needs("a terminal in use");

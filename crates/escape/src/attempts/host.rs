@@ -7,22 +7,22 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 
 pub(super) const THEME: Threat = Threat {
-    threat: "change the machine: its clock, its name, its settings, its kernel, its power",
+    threat: "change the host: its clock, its name, its settings, its kernel, its power",
     attempts: attempts! {
-        "clock", "change the machine's clock (adjtimex)", clock, with_capability(Capability::SysTime);
-        "hostname", "change the machine's name", hostname, with_capability(Capability::SysAdmin);
+        "clock", "change the host's clock (adjtimex)", clock, with_capability(Capability::SysTime);
+        "hostname", "change the host's name", hostname, with_capability(Capability::SysAdmin);
         "module-load", "load a module into the kernel",
             module_load, with_capability(Capability::SysModule), needs("a kernel with modules");
         "module-remove", "remove a module from the kernel",
             module_remove, with_capability(Capability::SysModule), needs("a kernel with modules");
         "kexec", "start another kernel (kexec)",
             kexec, with_capability(Capability::SysBoot), needs("a kernel with kexec");
-        "reboot", "reboot the machine", reboot, with_capability(Capability::SysBoot);
-        "swapon", "give the machine swap space",
+        "reboot", "reboot the host", reboot, with_capability(Capability::SysBoot);
+        "swapon", "give the host swap space",
             swapon, with_capability(Capability::SysAdmin), needs("a kernel with swap");
-        "accounting", "have all processes of the machine accounted (acct)",
+        "accounting", "have all processes of the host accounted (acct)",
             accounting, with_capability(Capability::SysPacct), needs("a kernel with accounting");
-        "io-ports", "use the machine's ports (iopl)",
+        "io-ports", "use the host's ports (iopl)",
             io_ports, with_capability(Capability::SysRawio), needs("x86-64 with iopl");
         "proc-sys", "open the kernel's settings for writing (/proc/sys)",
             proc_sys, with_capability(Capability::SysAdmin);
@@ -30,7 +30,7 @@ pub(super) const THEME: Threat = Threat {
             sysrq, with_capability(Capability::DacOverride), needs("/proc/sysrq-trigger");
         "sys-write", "open settings of devices for writing (/sys)",
             sys_write, with_capability(Capability::DacOverride), needs("/sys");
-        "drop-caches", "open the machine's page cache for dropping",
+        "drop-caches", "open the host's page cache for dropping",
             drop_caches, with_capability(Capability::DacOverride), needs("/proc/sys/vm/drop_caches");
     },
 };

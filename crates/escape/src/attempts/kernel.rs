@@ -18,7 +18,7 @@ pub(super) const THEME: Threat = Threat {
         "x32-calls", "get round the filter by x32 system calls", x32_calls, needs("x86-64 with x32");
         "io-uring", "set up a ring by which calls go round the filter (io_uring)", io_uring, needs("io_uring");
         "bpf", "load a program into the kernel (bpf)", bpf, with_capability(Capability::SysAdmin), needs("bpf");
-        "perf-event", "count events of the machine (perf_event_open)",
+        "perf-event", "count events of the host (perf_event_open)",
             perf_event, with_capability(Capability::SysAdmin), needs("perf events");
         "userfaultfd", "stop the kernel in the middle of a copy (userfaultfd)", userfaultfd, needs("userfaultfd");
         "fanotify", "watch what others do with files (fanotify)",

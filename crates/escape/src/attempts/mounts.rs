@@ -19,7 +19,7 @@ pub(super) const THEME: Threat = Threat {
         "mount-bind", "mount a folder at another place (bind)", mount_bind, with_capability(Capability::SysAdmin);
         "image-remount", "make the mount of a shared image writable, then write it",
             image_remount, by_effect(), need_not_succeed();
-        "umount", "unmount what hides the machine", umount, with_capability(Capability::SysAdmin);
+        "umount", "unmount what hides the host", umount, with_capability(Capability::SysAdmin);
         "pivot-root", "exchange its root folder (pivot_root)", pivot_root, with_capability(Capability::SysAdmin);
         "open-tree", "copy a tree of mounts, and move it (open_tree, move_mount)",
             open_tree, with_capability(Capability::SysAdmin), needs("Linux 5.2");

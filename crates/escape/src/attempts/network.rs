@@ -19,11 +19,11 @@ pub(super) const THEME: Threat = Threat {
         "abstract-socket", "connect to the neighbour's abstract socket", abstract_socket, by_secret();
         "path-socket", "connect to the neighbour's socket in the file system", path_socket, by_secret();
         "proc-net-unix", "find the neighbour's sockets in /proc/net/unix", proc_net_unix, networked();
-        "listen", "listen on a port that others on the machine can reach", listen, networked();
+        "listen", "listen on a port that others on the host can reach", listen, networked();
         "route-outside", "have a route to hosts outside", route_outside, needs("a route"), networked();
         "metadata-service", "have a route to the cloud's metadata service, which gives credentials",
             metadata_service, needs("a route"), networked();
-        "interfaces", "see a network interface of the machine", interfaces, needs("an interface"), networked();
+        "interfaces", "see a network interface of the host", interfaces, needs("an interface"), networked();
         "system-sockets", "connect to a daemon's socket: Docker, containerd, D-Bus, systemd",
             system_sockets, need_not_succeed();
         "raw-socket", "send packets of its own making (SOCK_RAW)", raw_socket, with_capability(Capability::NetRaw);
@@ -183,7 +183,7 @@ fn netlink_devices() -> AttemptResult {
     // sockaddr_nl: family, padding, port, groups.
     let address = [libc::AF_NETLINK as u32, 0, 1];
     kernel!(SYS_bind, fd, address.as_ptr(), 12)?;
-    Ok("hears of the machine's devices".into())
+    Ok("hears of the host's devices".into())
 }
 
 fn netlink_filter() -> AttemptResult {
