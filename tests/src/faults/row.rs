@@ -74,7 +74,7 @@ impl Row {
     /// Prints the row where the test program's output is not held back, and compares its times with the promises.
     ///
     /// # Panics
-    /// If one run took very much longer than promised or, on a quiet machine, more than a fifth of the runs took longer.
+    /// If one run took very much longer than promised or, on a quiet host, more than a fifth of the runs took longer.
     pub fn finish(mut self) {
         let is_quiet = std::env::var(QUIET).is_ok_and(|value| value == "1");
         let mut line = format!("| {} | {} | {} | {} |", self.fault, self.promise, self.test, self.runs);

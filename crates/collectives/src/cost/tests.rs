@@ -180,7 +180,10 @@ fn readers_sleep_twice_as_long_each_time_up_to_a_bound() {
         assert_eq!(store.polls(wait), (polls, at), "after {wait} s");
     }
     assert_eq!(store.polls(-3.0), (0, 0.0), "it is there");
-    assert!(store.polls(1e12).0 > 1e11 as u64, "the count is computed, not looped to");
+    assert!(
+        store.polls(1e12).0 > 1e11 as u64,
+        "the count is computed, not looped to"
+    );
 }
 
 #[test]

@@ -106,7 +106,9 @@ async fn many_short_ones_leave_nothing() {
         assert_eq!(output_of(&launcher, script).await, "it\n", "round {round}");
     }
     launcher.all_gone().await;
-    until("only the next prepared sandbox is left", || children(nursery).len() == 1);
+    until("only the next prepared sandbox is left", || {
+        children(nursery).len() == 1
+    });
     until("groups go", || groups(nursery).len() <= 2 * groups_of_its_own(nursery));
     // Descriptors of the waiting sandbox may have been opened after the first count. A leak of one for each round would
     // be 40.
