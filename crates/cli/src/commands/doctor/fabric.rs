@@ -19,7 +19,7 @@ const ROUND_TRIPS: usize = 200;
 const LARGE_BYTES: usize = 1 << 20;
 /// A call that takes longer counts as lost.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
-const ONLY_SHM: &str = "workers of this machine are reached through shared memory, others not at all: install libfabric1, or set \
+const ONLY_SHM: &str = "workers of this host are reached through shared memory, others not at all: install libfabric1, or set \
      HOTLEASE_LIBFABRIC";
 
 /// Checks whether libfabric can be loaded.
