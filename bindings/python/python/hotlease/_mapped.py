@@ -21,7 +21,7 @@ def is_mapped(buffer: memoryview) -> bool:
 
 
 def _backing(array: Any) -> Any:
-    """Returns the array that a mapping of a file was first made as, of which `array` is a view; None: it is not mapped."""
+    """Returns the memmap that `array` is, or of which it is a view: it maps the whole part of the file. None: it is not mapped."""
     numpy, mmap = sys.modules.get("numpy"), sys.modules.get("mmap")
     if numpy is None or mmap is None:
         return None

@@ -63,7 +63,7 @@ async fn a_fork_is_confined_as_what_is_started() {
             of(worker.pid()),
             of(other.pid()),
         ];
-        // This holds for cgroup namespaces, too: each is rooted in the group of the process that made it.
+        // Cgroup namespaces differ, too, although each is only rooted in the group of the process that made it.
         let different: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "{name}: {all:?}");
     }
