@@ -64,7 +64,7 @@ pub enum Error {
         similar: Vec<String>,
     },
     /// No transport leads to the worker.
-    #[error("no way to the worker on {host}: {why}; `hotlease doctor` shows what this machine has")]
+    #[error("no way to the worker on {host}: {why}; `hotlease doctor` shows what the client's host has")]
     NoTransport {
         /// The worker's host.
         host: String,

@@ -33,7 +33,7 @@ pub enum DirectoryError {
     /// The directory is on a file system that other hosts mount too.
     #[error(
         "{path} is on {kind}, a network file system, whose locks and caches lose durable state; \
-         name a directory on a disk of this machine with --state-dir or HOTLEASE_STATE_DIR"
+         name a directory on a disk of this host with --state-dir or HOTLEASE_STATE_DIR"
     )]
     Network {
         /// Path of the directory.

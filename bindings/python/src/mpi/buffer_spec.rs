@@ -113,7 +113,7 @@ impl<'py> BufferSpec<'py> {
             let kind = memory.get_type().qualname()?;
             return Err(PyTypeError::new_err(format!(
                 "{what}: elements of the format {format:?} of this {kind} are references to objects, or not in the byte order of \
-                 this machine; convert it (array.astype(float)), send it by a lower-case call, or say what it is: \
+                 this host; convert it (array.astype(float)), send it by a lower-case call, or say what it is: \
                  [array, MPI.BYTE]"
             )));
         };

@@ -112,7 +112,7 @@ impl Session {
             match Self::over(socket, grant.token.clone(), expected, None).await {
                 // Another agent, which happens to have its socket at the same path.
                 Err(Error::Refused(refusal @ (Rejection::BadToken | Rejection::WrongTenant))) => {
-                    tracing::debug!(%refusal, "the agent is not the one of this machine");
+                    tracing::debug!(%refusal, "the agent is not the one of this host");
                 }
                 attached => return attached,
             }

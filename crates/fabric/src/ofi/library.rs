@@ -1,4 +1,4 @@
-//! Loading libfabric at run time, and listing the providers of this machine.
+//! Loading libfabric at run time, and listing the providers of this host.
 
 use super::error::OfiError;
 use super::ffi::{self, fi_fabric_attr, fi_info, fid_fabric};

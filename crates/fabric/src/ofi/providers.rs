@@ -1,4 +1,4 @@
-//! Table of libfabric's providers with their known properties, and the providers that this machine has.
+//! Table of libfabric's providers with their known properties, and the providers that this host has.
 //!
 //! Properties that a provider reports at run time (inject size, registration modes, orders, limits) are read from it;
 //! the table holds properties that it does not report, or reports wrongly. Rows are sorted best first.
@@ -219,7 +219,7 @@ pub const PROVIDERS: &[Quirks] = &[
     },
 ];
 
-/// A provider that this machine has, and the info to open it with.
+/// A provider that this host has, and the info to open it with.
 pub struct Provider {
     pub(super) info: ProviderInfo,
     quirks: &'static Quirks,
@@ -268,7 +268,7 @@ impl Provider {
     }
 }
 
-/// The providers of `library` that can carry channels from this machine, best first. A provider that is addressed by IP
+/// The providers of `library` that can carry channels from this host, best first. A provider that is addressed by IP
 /// is opened only on the interface of `source`, if that is given, else on the first one that is no loopback.
 pub fn providers(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provider> {
     let found = PROVIDERS.iter().map(|quirks| provider(library, quirks, source));
