@@ -36,8 +36,8 @@ impl Cluster {
         if self.holdings.holder(lease).is_some_and(|holder| holder != note.tenant) {
             return refuse(request, Rejection::WrongTenant, actions);
         }
-        // A lease that another agent has granted is not noted as one of this agent. The next report of this agent does not
-        // name the lease, and would free it in the quota, while the other agent still serves it.
+        // A lease that another agent has granted is not noted as one of this agent. The next report of this agent would
+        // not name the lease, and so free it in the quota, while the other agent still serves it.
         let mut others = self.noted.iter().filter(|(id, _)| **id != agent);
         if others.any(|(_, noted)| noted.leases.contains_key(&lease)) {
             let what = "another agent has granted this lease".into();
