@@ -342,7 +342,7 @@ def put_into(array, at, value):
 
 
 def put_into_copy_of(array, at, value):
-    """Writes to an array that was given; returns how it was."""
+    """Writes to an array that was given; returns a copy of its earlier content."""
     before = array.copy()
     array[at] = value
     return before
@@ -377,7 +377,7 @@ class Exits:
 
 
 class Interrupts:
-    """As Ctrl-C would, where its state is restored."""
+    """Raises what Ctrl-C raises, where its state is restored."""
 
     def __getstate__(self):
         return 1
@@ -442,7 +442,7 @@ def raises_code(path):
 
 
 def returns_code_as_to_a_trusting_program(path):
-    """As a worker would whose code has changed the worker itself."""
+    """Returns code, in a worker that the task's code has made treat its client as a trusting one."""
     from hotlease import _core
 
     _core._is_guarded = lambda: False

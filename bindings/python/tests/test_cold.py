@@ -38,7 +38,7 @@ def _spares():
 
 @pytest.fixture
 def ran(platform, tmp_path, eventually):
-    """Result of a program's worker, and its folder. From then on there are spares."""
+    """What a worker of a program told, and the program's folder. The agent keeps spares for such programs from then on."""
     said = _run(tmp_path)
     eventually(_spares, "a spare interpreter")
     return said, tmp_path

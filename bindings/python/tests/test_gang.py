@@ -65,7 +65,7 @@ def test_calls_have_the_connections_of_those_before_until_one_fails(gang, tmp_pa
 def test_a_worker_that_stood_still_between_calls_fails_none(gang):
     workers = pids(gang)
     os.kill(workers[1], signal.SIGSTOP)
-    # For longer than the other members wait: they declare it lost by then, or will.
+    # Longer than the other members wait for a sign of life: they have declared the worker lost, or soon will.
     time.sleep(3)
     os.kill(workers[1], signal.SIGCONT)
     assert gang.run(ranks.total, 1) == [3, 3]
@@ -242,7 +242,7 @@ def test_nothing_is_left_of_a_program_that_ends(alone, run, eventually, end, sai
         sys.stdout.flush()
         {end}
     """
-    # About forks beside threads, from Python 3.12 on: the child only checks an error.
+    # Python 3.12 and later warn of forks beside threads; here the child only checks an error, which is safe.
     done = run(textwrap.dedent(program), PYTHONWARNINGS="ignore::DeprecationWarning")
     assert done.stderr == ""
     told, *calls = done.stdout.splitlines()

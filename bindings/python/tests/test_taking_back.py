@@ -7,7 +7,7 @@ import hotlease
 import pytest
 import tasks
 
-# Time for what takes milliseconds; without it, tasks wait until the long one ends.
+# Seconds for tasks that take milliseconds. Tasks that are not taken back take longer: they wait until the long one ends.
 SOON = 20
 
 

@@ -157,7 +157,7 @@ def test_an_import_that_hangs_in_a_zygote_keeps_no_lease_waiting_and_is_said(mon
             with _executor(["hanging"]) as executor:
                 assert executor.submit(eval, "6 * 7").result() == 42
                 assert not _is_forked(executor.cold_start())
-        # The turn of its zygote comes after those of earlier programs; then its imports are given up after 30 s.
+        # Zygotes take turns, and those of earlier programs come first. The imports of this one are given up after 30 s.
         start, facts = _again(["hanging"], lambda start: "no zygote: " in start.why, seconds=300)
     assert "not ready after 30 s" in start.why
     assert facts["sum"] == 45.0, "and workers start as ever"
@@ -173,7 +173,7 @@ def test_an_import_that_hangs_in_a_zygote_keeps_no_other_program_s_workers_waiti
         monkeypatch.syspath_prepend(folder)
         with _executor(["hanging_beside"]) as executor:
             assert executor.submit(eval, "6 * 7").result() == 42
-        # It hangs for 30 s from now on, and the next program's turn comes after 9.
+        # The zygote hangs for 30 s from now on; the turn of the next program's zygote comes after 9 s nevertheless.
         _again(["colorsys"], _is_forked, seconds=25)
 
 
@@ -191,7 +191,7 @@ def test_bench_of_cold_starts_has_rows_of_workers_forked_before_and_during_the_l
     rows = {row["params"]["start"]: row for row in rows if row["params"].get("in") == "namespace" and "measured" in row}
     for start in "zygote", "fork":
         details = rows[start]["details"]
-        # On a busy host a round may begin in another way, and then counts for no row.
+        # On a busy host a round may start its worker in another way than its row says, and is then left out of the row.
         assert rows[start]["samples"] in (1, 2) and details["why"] == "", rows[start]
         assert 0 < sum(details["phases_us"].values()) <= details["total_us"]
         assert details["private_bytes"] > 0
