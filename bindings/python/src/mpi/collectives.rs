@@ -80,7 +80,7 @@ fn check_bytes(given: &BufferPart, got: &BufferPart) -> PyResult<()> {
         return Ok(());
     }
     Err(PyValueError::new_err(format!(
-        "{SENT} gives {} elements of {}, and {RECEIVED} takes {} of {}; both must have as many bytes",
+        "{SENT} gives {} elements of {}, and {RECEIVED} takes {} of {}; both must have the same number of bytes",
         given.count, given.kind, got.count, got.kind
     )))
 }
