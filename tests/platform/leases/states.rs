@@ -159,7 +159,7 @@ fn a_native_worker_that_is_idle_goes_and_comes_back_with_the_next_call() {
 
 #[test]
 fn a_save_function_that_fails_serves_on_and_loses_its_state_at_the_end_only() {
-    let large = "it has at least 25165824 bytes, and 1048576 may have: see --swap-state-bytes";
+    let large = "it has at least 25165824 bytes, and may have 1048576: see --swap-state-bytes";
     for (state, expected) in [
         (
             "saves badly",
@@ -188,7 +188,7 @@ fn a_save_function_that_fails_serves_on_and_loses_its_state_at_the_end_only() {
 fn a_save_function_that_hangs_or_crashes_delays_the_end_no_longer_than_was_said() {
     for (state, least, expected) in [
         ("saves for ever", SAVING, "did not save it within 500 ms"),
-        ("saves and crashes", Duration::ZERO, "its worker died while it saved it"),
+        ("saves and crashes", Duration::ZERO, "its worker died while saving it"),
     ] {
         let scene = Swapping::start(1, &[]);
         let invoker = lease(&scene);

@@ -121,7 +121,7 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
         return Err("it is not a file".into());
     }
     if metadata.mode() & 0o002 != 0 {
-        return Err("every user may write it; let only root (`chmod o-w`)".into());
+        return Err("every user may write it; take that right away (`chmod o-w`)".into());
     }
     let mut text = String::new();
     let read = file.take(BYTES_MAX + 1).read_to_string(&mut text);
@@ -132,7 +132,7 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     }
 }
 
-/// Names the first key that is not known, with the nearest one that is.
+/// Refuses unknown keys: the error names the first one, and the known key that is most like it.
 fn check_keys(table: &toml::Table, place: &str, known: &[&str]) -> Result<(), String> {
     let Some(key) = table.keys().find(|key| !known.contains(&key.as_str())) else {
         return Ok(());

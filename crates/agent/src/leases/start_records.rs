@@ -138,7 +138,7 @@ impl KnownProgram {
         if self.taken >= left {
             return format!("all spares were taken: {ended} and left {left}");
         }
-        format!("no spare interpreter: {ended}, and its spares are not started yet or made room for others")
+        format!("no spare interpreter: {ended}, and its spares are not started yet, or had to make room for others")
     }
 }
 

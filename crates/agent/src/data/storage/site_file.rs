@@ -10,8 +10,9 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Largest number of stores in a file, and of grants of one store.
+/// Largest number of stores in a file.
 const STORES_MAX: usize = 64;
+/// Largest number of grants of one store.
 const GRANTS_MAX: usize = 1024;
 
 /// The file, as it is written.
@@ -121,7 +122,7 @@ impl SiteStores {
     fn parse(text: &str, file: &Path) -> Result<Self, String> {
         let SiteFile { store } = toml::from_str(text).map_err(|error| error.to_string())?;
         if store.len() > STORES_MAX {
-            return Err(format!("it has {} stores, of {STORES_MAX}", store.len()));
+            return Err(format!("it has {} stores, and may have {STORES_MAX}", store.len()));
         }
         let beside = file.parent().unwrap_or(Path::new("/"));
         let stores = store.into_iter().map(|store| Store::of(store, beside));
@@ -172,7 +173,7 @@ impl Store {
         let host = url
             .host_str()
             .filter(|_| is_plain && matches!(url.scheme(), "http" | "https"));
-        let host = host.ok_or_else(|| bad("is no host of HTTP"))?;
+        let host = host.ok_or_else(|| bad("must be an HTTP host and nothing more"))?;
         let host = match url.port() {
             Some(port) => format!("{host}:{port}"),
             None => host.to_owned(),
@@ -181,7 +182,10 @@ impl Store {
             return Err(format!("{region:?} is no region"));
         }
         if grant.len() > GRANTS_MAX {
-            return Err(format!("{endpoint} has {} grants, of {GRANTS_MAX}", grant.len()));
+            return Err(format!(
+                "{endpoint} has {} grants, and may have {GRANTS_MAX}",
+                grant.len()
+            ));
         }
         let grants = grant.into_iter().map(|grant| {
             let pattern = grant.reach.parse().map_err(|bad: StoragePlaceError| bad.to_string())?;
@@ -301,7 +305,10 @@ mod tests {
         );
         let url = second.url("/people/ann/a%20b", "uploads=").expect("good");
         assert_eq!(url.as_str(), "http://10.0.0.1:9000/people/ann/a%20b?uploads=");
-        assert!(second.url("/people/../ann", "").is_none(), "URLs are written anew");
+        assert!(
+            second.url("/people/../ann", "").is_none(),
+            "a path that changes in a URL was accepted"
+        );
     }
 
     #[test]

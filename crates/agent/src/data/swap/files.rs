@@ -284,8 +284,8 @@ pub(crate) struct StateWriter {
 }
 
 impl StateWriter {
-    /// Reserves further bytes before they come; refuses those that would make the state too long, or all states of the
-    /// tenant. Blocks.
+    /// Reserves further bytes before they come; refuses bytes with which this state, or all states of the tenant
+    /// together, would be too large. Blocks.
     pub fn expect(&mut self, further: u64) -> Result<(), String> {
         let bytes = self.size_bytes.saturating_add(further);
         match bytes > self.state_bytes {
@@ -373,7 +373,7 @@ impl Drop for StateWriter {
 
 fn too_long(bytes: u64, limit: u64) -> String {
     format!(
-        "it has at least {bytes} bytes, and {limit} may have: see --swap-state-bytes and --swap-tenant-bytes of the agent, and `hotlease state ls`"
+        "it has at least {bytes} bytes, and may have {limit}: see --swap-state-bytes and --swap-tenant-bytes of the agent, and `hotlease state ls`"
     )
 }
 

@@ -43,11 +43,11 @@ pub(super) async fn save(worker: &StartedWorker, part: StateWriter, limit: Durat
         (Ok(()), Err(ReceiveError::WorkerClosed)) => Err(SaveError::Lost(
             "its worker sent fewer bytes than it had announced".into(),
         )),
-        // The worker knows of this only that its pipe was closed.
+        // If this side has failed, its own reason is the better one: the worker saw only that its pipe was closed.
         (Err(OrderError::Failed(_)), Err(ReceiveError::Local(why))) | (Err(OrderError::Failed(why)), _) => {
             Err(SaveError::Refused(why))
         }
-        (Err(OrderError::Died), _) => Err(SaveError::Lost("its worker died while it saved it".into())),
+        (Err(OrderError::Died), _) => Err(SaveError::Lost("its worker died while saving it".into())),
         (Err(OrderError::TimedOut), _) => Err(SaveError::Lost(format!(
             "its worker did not save it within {} ms (--swap-limit of the agent)",
             limit.as_millis()
@@ -132,7 +132,8 @@ fn receive(mut pipe: PipeReader, mut part: StateWriter, until: Instant) -> Resul
     }
 }
 
-/// Reads at least one byte in time, even if the worker sends without pause.
+/// Reads at least one byte. Looks at the deadline before each read, so that a worker that sends without pause is
+/// stopped, too.
 fn read_some(pipe: &mut PipeReader, place: &mut [u8], until: Instant) -> Result<usize, ReceiveError> {
     loop {
         if Instant::now() >= until {
@@ -202,8 +203,8 @@ mod tests {
     use super::*;
     use hotlease_wire::ids::LeaseId;
 
-    /// Receives what `write` sends as a worker, within this time; returns the saved bytes, or the error; empty if the
-    /// worker must report it.
+    /// Receives what `write` sends in place of a worker, within this time. Returns the saved bytes, or the error; an
+    /// empty error means that the worker has to report the reason.
     fn received_of(
         state_bytes: u64,
         within: Duration,
@@ -232,7 +233,7 @@ mod tests {
             ReceiveError::WorkerClosed => String::new(),
             ReceiveError::Local(why) => why,
         })?;
-        let (path, bytes) = part.finish("node1").expect("it lasts");
+        let (path, bytes) = part.finish("node1").expect("the state is written");
         let saved = std::fs::read(path)
             .expect("a state")
             .split_off(hotlease_wire::state::HEAD_BYTES);
@@ -281,7 +282,7 @@ mod tests {
             (&[], 17),
         ] {
             let why = received(&[first, &[&length(said)]].concat()).expect_err("too long");
-            assert!(why.contains("and 16 may have"), "{why}");
+            assert!(why.contains("and may have 16"), "{why}");
         }
     }
 }
