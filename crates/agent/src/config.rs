@@ -155,7 +155,7 @@ pub struct AgentConfig {
 }
 
 impl AgentConfig {
-    /// Why the settings cannot be carried out on any host.
+    /// Reason why no host could carry out the settings; `None`: there is none.
     pub(crate) fn fault(&self) -> Option<String> {
         let stopped_limits = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
         let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);

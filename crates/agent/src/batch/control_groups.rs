@@ -34,7 +34,7 @@ pub(crate) struct ControlGroups {
     root: PathBuf,
 }
 
-/// Groups of the jobs on a node, by the job's number or the other name of its group.
+/// Groups of the jobs on a node, by name: the job's number, or the name that the batch system uses in its place.
 pub(crate) type GroupListing = BTreeMap<String, JobGroup>;
 
 /// Folders of one job.
@@ -226,7 +226,8 @@ fn memory_in(text: &str) -> Result<u64, String> {
     Ok(if bytes >= UNLIMITED { u64::MAX } else { bytes })
 }
 
-/// GPUs of the devices that a group may use, one a line: `c 195:0 rwm`. What is not understood counts as all.
+/// GPUs of the devices that a group may use, one device a line: `c 195:0 rwm`. A line that is not understood may name
+/// any GPU, so all GPUs count.
 fn gpus_in(text: &str) -> GroupGpus {
     let mut gpus = BTreeSet::new();
     for line in text.lines() {

@@ -15,7 +15,8 @@ use std::time::Duration;
 /// Time after which a job without a prolog has ended, once its control group is gone.
 const FOUND_GONE: Duration = Duration::from_secs(60);
 
-/// Limits of the control groups on a node, by the number of the job or the other name of its group.
+/// Limits of the control groups on a node, by the group's name: the job's number, or the name that the batch system
+/// uses in its place.
 pub(crate) type GroupSight = Result<BTreeMap<String, Result<GroupLimits, String>>, String>;
 
 /// Resources of a node that its agent may use.
@@ -203,7 +204,7 @@ impl JobFollower {
             let (share, why) = match limits {
                 Err(why) => (JobShare::Node, why),
                 Ok((rule, mut limits)) => {
-                    // What must stay free beside all jobs is added to the share of the first one.
+                    // Resources that must stay free beside all jobs are added to the first job's share.
                     if let Some(kept) = kept.take() {
                         limits.cores.extend(kept.cores);
                         limits.gpus.extend(kept.gpus);

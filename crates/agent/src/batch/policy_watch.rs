@@ -53,7 +53,8 @@ impl PolicyWatch {
         self.file.is_some()
     }
 
-    /// Reads the file if it is not the one that was read last. One that cannot be used changes nothing.
+    /// Reads the file, and takes its policy if the text has changed since the last read. If the text cannot be used,
+    /// the policy in use stays.
     pub fn read(&self) {
         let Some(file) = &self.file else { return };
         let found = policy_file::read(file);

@@ -23,9 +23,9 @@ use tonic::transport::Channel;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Largest number of answers that wait to be handled: one request is under way at a time, and each has a time limit.
 const ANSWERS_MAX: usize = 4;
-/// Largest number of totals in one report that only the journal knows.
+/// Largest number of totals in one report of past usage, which only the journal knows.
 const PAST_MAX: usize = 1024;
-/// Pause after such a report was refused.
+/// Pause after the manager has refused a report of past usage.
 const PAST_RETRY: Duration = Duration::from_secs(10);
 
 /// Result of a request, and the refusal if it failed.

@@ -94,7 +94,7 @@ impl Tenants {
     }
 
     /// Tenant of a session whose token belongs to `holder`. A local caller with the token of a served tenant counts as
-    /// that tenant: it has the agent's own user or is root, so it could do all that that tenant can do here.
+    /// that tenant: it has the agent's own user or is root, so it could do here everything that the tenant can do.
     pub fn of_session(&self, caller: SessionPeer, holder: &str) -> String {
         match caller {
             SessionPeer::Certified { tenant } | SessionPeer::Bearer { tenant, .. } => tenant,

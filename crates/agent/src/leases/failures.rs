@@ -36,8 +36,9 @@ impl FailureLog {
         }
     }
 
-    /// Failures of this slot to log now, each with the number of failures between it and the one logged before.
-    /// `failed_since` gets the number that was looked at.
+    /// Failures of this slot to log now, each with the number of unlogged failures since the last logged one.
+    /// `failed_since` gets the number of failures that were looked at before; it returns the present number, and the
+    /// new failures.
     fn next(
         &mut self,
         slot: u16,
@@ -48,7 +49,8 @@ impl FailureLog {
             return Vec::new();
         };
         let (count, failures) = failed_since(*seen);
-        // If a worker lies about its number, all its failures count as new, but no more than its memory holds.
+        // If a worker lies about the number of its failures, all of them count as new, but no more than its memory
+        // holds.
         let missed = count.wrapping_sub(*seen).saturating_sub(failures.len() as u64);
         self.untold = self.untold.saturating_add(missed);
         *seen = count;

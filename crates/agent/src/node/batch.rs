@@ -18,7 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 /// Time between two looks at the file of the site's policy.
 const POLICY_LOOKS: Duration = Duration::from_secs(1);
-/// Time between two looks at a job for which the last processes of the agent die.
+/// Time between two looks at a job while it waits for the agent's last processes to die.
 const DEATH_LOOKS: Duration = Duration::from_millis(10);
 /// Time between two looks at the control groups of jobs. When a job grows, leases may use its new resources for this
 /// long.
@@ -51,7 +51,7 @@ impl Node {
             let Some(id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
                 continue;
             };
-            // A job of which more is not known has the whole node.
+            // A job of which nothing but its number is known has the whole node.
             let id = JobId(id);
             let job = read_job(&entry.path()).filter(|job| job.id == id);
             let job = job.unwrap_or_else(|| BatchJob::unknown(id));

@@ -44,11 +44,11 @@ impl Node {
             keys.open(token)
         };
         let claims = opened.map_err(|error| match error {
-            // Any client can write such a number into a token; the answer says nothing about a genuine one.
+            // This answer tells a forger nothing: any client can write the number of a retired key into a token.
             TokenError::Retired => Rejection::Unavailable {
                 what: error.to_string(),
             },
-            // Only a forger would use the information which check failed.
+            // The answer does not say which check failed: only a forger could use that.
             TokenError::Forged | TokenError::Malformed(_) => Rejection::BadToken,
         })?;
         if claims.agent != self.identity.agent || claims.boot != self.identity.boot {

@@ -34,7 +34,7 @@ pub(crate) struct Forecast {
     /// Least time for which workers wait after the last event.
     wait_least: Duration,
     in_use: usize,
-    /// Times at which workers will have been made for leases that ended, and their numbers.
+    /// For each lease that ended, the time at which as many workers will have been made again, and their number.
     in_making: VecDeque<(Duration, usize)>,
     /// Workers away, as each of the last arrivals counted them.
     away: VecDeque<usize>,

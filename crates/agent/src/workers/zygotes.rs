@@ -346,7 +346,7 @@ mod tests {
         let zygotes = some();
         let this = program("/bin/true", "numpy");
         zygotes.refuse("ann", Kind::Namespace, &this, "none".into());
-        assert_eq!(zygotes.give_back(), 0, "what cannot be borrows nothing");
+        assert_eq!(zygotes.give_back(), 0, "a program without a zygote borrows no memory");
         // Imports of a zygote were under way when memory became short.
         zygotes.refuse("ann", Kind::Namespace, &this, "none".into());
         assert!(zygotes.table().zygotes.is_empty());

@@ -151,7 +151,7 @@ fn jobs_without_company_keep_the_node() {
     assert_eq!(world.look(), [share(1, part([0], 10))]);
     world.policy = SitePolicy::default();
     assert_eq!(world.look(), [share(1, JobShare::Node)]);
-    // A node whose memory is not known can be shared with none.
+    // A node whose memory is not known cannot be shared with any job.
     let mut world = World::open();
     world.node.memory_bytes = 0;
     world.begin(job(1));

@@ -66,7 +66,7 @@ impl Scene {
         self.packed_with(name, "host/bin/python3")
     }
 
-    /// The same, with this file as its interpreter.
+    /// Packs a small environment with this file as its interpreter; see [`packed`](Self::packed).
     fn packed_with(&self, name: &str, interpreter: &str) -> Option<String> {
         let (tree, interpreter) = (self.path(name), self.path(interpreter));
         fs::create_dir_all(interpreter.parent().expect("a folder")).expect("made");

@@ -257,7 +257,8 @@ fn states_that_are_saved_at_once_share_what_their_tenant_may_have() {
         fs::metadata(path).expect("a file").len()
     });
     let used: u64 = lengths.sum();
-    // The head of each is not counted before it is there. What one has reserved may be refused to another.
+    // More than the quota: a head counts only once it is written. Less: bytes that one saver has reserved are refused
+    // to the others.
     let (least, most) = (options.tenant_bytes / 5, options.tenant_bytes + heads);
     assert!(
         (least..=most).contains(&used),

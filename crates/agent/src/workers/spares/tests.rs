@@ -1,4 +1,4 @@
-//! Tests with `/bin/sleep` in place of interpreters: whether they are started and killed.
+//! Tests of which spares are started and killed; the spares run `/bin/sleep` in place of an interpreter.
 
 use super::*;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn lease(spares: &Spares, program: &Arc<Program>, workers: usize) {
     spares.lease_over("ann", PROCESS, program, (workers, true));
 }
 
-/// Spares, at most two, that no thread keeps yet.
+/// Makes a set of at most two spares whose keeper does not run yet.
 fn unkept(memory: Arc<IdleMemory>) -> (Spares, Launcher) {
     let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
     (Spares::new(launcher.clone(), memory, 2), launcher)
@@ -152,7 +152,7 @@ async fn a_spare_that_dies_is_not_started_again_and_again() {
     let has_given_up = || spares.table().demands.iter().all(|demand| demand.given_up);
     until(|| has_given_up() && launcher.living() == 0).await;
     assert!(spares.is_idle() && spares.listing().is_empty());
-    // Only a failed lease has the same effect.
+    // One failed lease is enough: no spare is started after it either.
     spares.lease_began("ann", PROCESS, &this, 1);
     spares.lease_over("ann", PROCESS, &this, (1, false));
     assert!(spares.is_idle());
@@ -174,7 +174,7 @@ fn while_one_is_made_for_long_no_second_one_is_and_another_program_has_its_turn(
     assert_eq!(turn(), None);
     lease(&spares, &other, 1);
     assert_eq!(turn(), Some(other.arguments.clone()));
-    // Its start takes up the room.
+    // With a limit of one, the spare of `this` that is being started leaves no room for one of `other`.
     lease(&spares, &this, 1);
     spares.keep(1);
     assert_eq!(turn(), None);
@@ -240,5 +240,5 @@ fn a_spare_that_no_lease_needs_keeps_no_image_mounted() {
     assert_eq!(Arc::strong_count(&image), 1);
     lease(&spares, &with_image(), 1);
     spares.close();
-    assert_eq!(Arc::strong_count(&image), 1, "an agent that stops");
+    assert_eq!(Arc::strong_count(&image), 1, "a stopped agent keeps it mounted");
 }
