@@ -75,6 +75,6 @@ pub(super) fn refused(status: InvocationStatus) -> &'static str {
         | InvocationStatus::FunctionError
         | InvocationStatus::OutputTooLarge
         | InvocationStatus::DeadlineExceeded
-        | InvocationStatus::OutputUnreachable => "it ran, and is not understood",
+        | InvocationStatus::OutputUnreachable => "its status says that the function ran, which no refusal does",
     }
 }

@@ -130,7 +130,10 @@ impl ManagerConnection {
                 })
             }
             _ => {
-                let what = format!("agent {}: it is on another host, and this client is not", agent.id);
+                let what = format!(
+                    "agent {}: it is on another host, and cannot be reached from this client",
+                    agent.id
+                );
                 return Err(Rejection::Unavailable { what }.into());
             }
         };

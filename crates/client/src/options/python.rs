@@ -37,7 +37,9 @@ impl Python {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
         if self.interpreter.is_absolute() == self.image.is_some() {
-            return fail("python.interpreter must be an absolute path, or one in python.image".into());
+            return fail(
+                "python.interpreter must be an absolute path; with python.image, a path relative to the image".into(),
+            );
         }
         Ok(())
     }

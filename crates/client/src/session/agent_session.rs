@@ -112,7 +112,7 @@ impl Session {
             match Self::over(socket, grant.token.clone(), expected, None).await {
                 // Another agent, which happens to have its socket at the same path.
                 Err(Error::Refused(refusal @ (Rejection::BadToken | Rejection::WrongTenant))) => {
-                    tracing::debug!(%refusal, "the agent is not the one of this host");
+                    tracing::debug!(%refusal, "another agent serves the same socket path on this host");
                 }
                 attached => return attached,
             }
@@ -332,7 +332,7 @@ impl SessionState {
                 let mut fds = fds.into_iter();
                 match (fds.next(), fds.next()) {
                     (Some(fd), None) => Ok((Socket::from(fd), epoch)),
-                    _ => Err(Error::protocol("the agent's Connected has not one descriptor")),
+                    _ => Err(Error::protocol("the agent's Connected must have one descriptor")),
                 }
             }
             other => Err(unexpected("Connect", other)),

@@ -190,7 +190,9 @@ impl WorkerConnection {
                 let memory = fds.into_iter().map(ForeignDescriptor::into_memory);
                 let memory: Vec<OwnedFd> = memory.collect::<Result<_, _>>().unwrap_or_default();
                 let Ok([ring, doorbell]) = <[OwnedFd; 2]>::try_from(memory) else {
-                    return Err(Error::protocol("the worker's Opened has not two descriptors of memory"));
+                    return Err(Error::protocol(
+                        "the worker's Opened must have two descriptors of memory",
+                    ));
                 };
                 if generation == 0 {
                     return Err(Error::protocol("the worker's channel has generation 0"));

@@ -89,8 +89,8 @@ impl Registrations {
         };
         if !fence::heavy() {
             let why = format!(
-                "{buffers} buffers ({bytes} bytes) are, and this kernel lacks membarrier(2), without which none of \
-                 them can be closed; drop some, or lease with a larger `{option}`"
+                "{buffers} buffers ({bytes} bytes) are registered, and this kernel lacks membarrier(2), without which \
+                 none of them can be closed; drop some, or lease with a larger `{option}`"
             );
             return Error::Unregistered { size_bytes, why };
         }

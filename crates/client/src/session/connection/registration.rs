@@ -53,8 +53,8 @@ impl WorkerConnection {
         Ok(())
     }
 
-    /// Tries to register; if the provider has no room, tries once more after as many bytes were freed as are
-    /// wanted.
+    /// Tries to register. If the provider has no room, closes unused registrations of `size_bytes` bytes together, or
+    /// as many as there are, and tries once more if it has closed any.
     pub(crate) async fn make_room_and_try<R>(
         &self,
         known: &mut Registrations,
@@ -115,7 +115,7 @@ impl WorkerConnection {
         drop(known);
         match answer {
             Ok((ConnectionReply::Refused(refusal), _)) => {
-                tracing::debug!(%refusal, "the worker kept a buffer");
+                tracing::debug!(%refusal, "the worker did not forget a buffer");
                 Ok(())
             }
             Err(error) if !self.is_lost(&error) => Err(error),
