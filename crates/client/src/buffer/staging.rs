@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Smallest piece; each further size class is twice as large.
 const PIECE_BYTES_MIN: usize = 64 * 1024;
-/// Largest number of idle pieces that are kept, and of bytes of them together.
+/// Largest number of idle pieces that are kept.
 const IDLE_PIECES_MAX: usize = 32;
+/// Largest number of bytes of all idle pieces together.
 const IDLE_BYTES_MAX: usize = 256 << 20;
 
 /// Pieces of registered memory, kept for the next use because registering is slow.
@@ -76,7 +77,7 @@ impl Drop for StagedPiece {
             return;
         }
         idle.push(buffer);
-        // The oldest go: pieces used last are wanted next.
+        // Drops the oldest: the pieces that were used most recently are the likeliest to be wanted next.
         let mut bytes: usize = idle.iter().map(|buffer| buffer.len()).sum();
         let dropped = idle.iter().take_while(|oldest| {
             let over = bytes > IDLE_BYTES_MAX;

@@ -28,7 +28,7 @@ pub(super) enum EntryUse {
 }
 
 impl Channel {
-    /// Invokes and waits. The payload must fit a request entry, a ring sink a reply entry.
+    /// Invokes and waits. The payload must fit a request entry, and the slice of a ring sink must fit a reply entry.
     ///
     /// Returns the output's length. After a timeout the channel keeps the result of `keep` until the worker is done
     /// with it. `began` is set if the invocation did not end at once.
@@ -171,7 +171,7 @@ impl Channel {
     fn finish_badly(&self, lane: EntryUse, reply: Reply, sink: OutputSink<'_>, timeout: Option<Duration>) -> Error {
         let bytes = match (&reply, &sink) {
             (Ok(header), OutputSink::Ring(_)) => self.source(lane).to_vec(header),
-            // Zeros, as many as the message in the buffer has bytes: its text is not known here.
+            // The message is in the buffer, and its text is not known here: as many zeros as it has bytes stand for it.
             (Ok(header), OutputSink::Buffer(capacity)) if header.status == InvocationStatus::FunctionError => {
                 let length = header.length.min(*capacity).min(MESSAGE_BYTES.into());
                 vec![0; length as usize]

@@ -248,7 +248,7 @@ impl Completions {
             deadline.saturating_duration_since(start).min(SLEEP_MAX)
         });
         wait::sleep(&self.doorbell, &self.ports(), left, ready);
-        // Whether it was answered does not matter: its spin is short.
+        // Whether a reply ended the sleep does not matter here: the thread spins only briefly before it.
         polling.note_sleep(false);
     }
 

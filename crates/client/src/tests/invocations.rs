@@ -335,7 +335,7 @@ fn an_invocation_whose_deadline_is_its_slots_is_not_given_up_while_it_waits() {
     let patient = echo.timeout(Some(Duration::from_millis(1))).timed_by_slot();
     platform.allow(0);
     let mut invocation = patient.submit(b"x").unwrap();
-    // Longer than a client that counts from the call would wait for a slot that does not answer.
+    // If the client counted the timeout from the call, it would have given up by then: the slot does not answer.
     let waited = invocation.wait_timeout(Duration::from_secs(1));
     assert!(waited.is_none(), "{waited:?}");
     platform.allow(u64::MAX);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Time of a search that does not end: no platform is there.
 const FOREVER: Duration = Duration::from_secs(3600);
-/// Time within which a search that is told to end has ended.
+/// Longest time that a search may go on after it was told to end.
 const SOON: Duration = Duration::from_secs(4);
 
 /// A directory without a platform, removed when dropped.
@@ -44,7 +44,7 @@ fn a_search_in_the_background_ends_when_its_invoker_is_dropped() {
     }
     // One searches, the other one waits for the same part.
     (0..2).for_each(|slot| slots.repair_in_background(slot));
-    // The control thread has begun both when it runs this.
+    // The control thread runs what it is given in turn: at the end of this call both repairs have begun.
     Control::get().unwrap().run(async { Ok(()) }).unwrap();
     let left = Arc::downgrade(&slots);
     drop((slots, echo));
@@ -52,7 +52,7 @@ fn a_search_in_the_background_ends_when_its_invoker_is_dropped() {
     platform.invoker = other.invoker.clone();
     let dropped = Instant::now();
     while left.upgrade().is_some() {
-        assert!(dropped.elapsed() < SOON, "it searches on, and would hold a lease");
+        assert!(dropped.elapsed() < SOON, "the search goes on, and would take a lease");
         std::thread::yield_now();
     }
 }
@@ -71,7 +71,7 @@ fn an_invoker_that_is_told_to_stop_ends_searches_and_begins_none() {
         std::thread::yield_now();
     }
     let searching = std::thread::spawn(move || pipeline.repair());
-    // It has begun once the control thread runs, or ends at once otherwise: the error is the same.
+    // By the end of this call the search has begun, or else it ends at its beginning: the error is the same.
     Control::get().unwrap().run(async { Ok(()) }).unwrap();
     platform.invoker.stop_searching();
     let stopped = Instant::now();
