@@ -134,12 +134,12 @@ impl Runtime {
         match self {
             Self::Crun => &[],
             Self::ChRun => &[
-                "the list of system calls: Charliecloud needs five more to make the root, which its code keeps",
-                "an empty bounding set of capabilities: that code cannot gain new privileges is all that keeps it from them",
+                "the list of system calls: Charliecloud needs five more to make the root, and code in the container keeps them",
+                "an empty bounding set of capabilities: only the ban on new privileges keeps code from gaining capabilities",
             ],
             Self::Apptainer | Self::Singularity | Self::PodmanHpc => &[
                 "the list of system calls: code may ask the kernel for anything, new namespaces included",
-                "what is in /dev, /proc and /sys, and how large /tmp and /dev/shm are: as the runtime has it",
+                "the contents of /dev, /proc and /sys, and the sizes of /tmp and /dev/shm: the runtime sets them",
             ],
         }
     }

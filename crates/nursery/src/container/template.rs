@@ -203,7 +203,7 @@ impl ContainerTemplate {
             if self.within.is_some() {
                 let point = below(Path::new(&image()), &target);
                 root::make_point(&point, source.is_dir()).map_err(step(format!(
-                    "making {} in the container (an image has to have what mounts below its folders go on)",
+                    "making {} in the container (for a mount below one of its folders, an image must have the file or folder to mount on)",
                     target.display()
                 )))?;
             }
@@ -303,7 +303,7 @@ impl ContainerTemplate {
         let pid = pid
             .trim()
             .parse()
-            .map_err(|_| io::Error::other("it left no process's number"));
+            .map_err(|_| io::Error::other("its pid file holds no process number"));
         let pid: libc::pid_t = pid.map_err(step(named.clone()))?;
         let pidfd = kernel::open_pidfd(pid).map_err(step(named))?;
         Ok((pid, pidfd))

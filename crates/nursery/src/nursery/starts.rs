@@ -98,7 +98,7 @@ impl Nursery {
             .trees(&described, user)
             .and_then(|Trees { targets, trees, zygote }| {
                 if zygote && storage {
-                    return Err("a zygote is no lease's, and reaches nothing".to_owned());
+                    return Err("a zygote belongs to no lease, so it has no access to storage".to_owned());
                 }
                 let failed = |error: io::Error| format!("telling a sandbox what to run: {error}");
                 let paths = targets.iter().map(|(target, _)| target.into());
