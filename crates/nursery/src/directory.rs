@@ -48,7 +48,7 @@ impl DeclaredDirectory {
         parts.into_iter().flat_map(|part| part.components()).collect()
     }
 
-    /// Why such a mount is impossible on any host.
+    /// Reason why no host could make such a mount; `None`: there is none.
     pub fn fault(&self) -> Option<String> {
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         if !is_plain(&self.own) || !is_plain(&self.beneath) {

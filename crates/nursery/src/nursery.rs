@@ -53,11 +53,11 @@ pub enum NurseryError {
 
 /// Stage in the life of a sandbox.
 enum SandboxStage {
-    /// Pid 1 makes the inside, since this time.
+    /// Pid 1 has been preparing the inside of the sandbox since this time.
     Preparing(Instant),
     /// Pid 1 waits for its program.
     Prepared,
-    /// Pid 1 was told what to run: the socket for the reply, and the time.
+    /// Pid 1 was told what to run: the socket for the reply, and the time of the order.
     Starting(OwnedFd, Instant),
     /// The program runs, or is about to end.
     Running,
@@ -115,7 +115,7 @@ struct PendingStart {
     described: OwnedFd,
 }
 
-/// A fork that waits for a sandbox within that of its zygote.
+/// A fork that waits for a sandbox nested in its zygote's.
 struct PendingFork {
     id: u64,
     zygote: u64,
@@ -303,7 +303,7 @@ impl Nursery {
             if event[0] {
                 // Last messages count. They are limited in number, because the process that sent them is dead.
                 while self.handle_report(index) {}
-                // Perhaps only the helper has ended, and a message of pid 1 has just installed its pidfd.
+                // If only the helper has ended, a message above has just put the pidfd of pid 1 in its place.
                 if self.sandboxes[index].made.pidfd.as_raw_fd() == process {
                     ended.push(index);
                 }
@@ -421,7 +421,7 @@ impl Nursery {
                 let what = match () {
                     () if network && !self.policy.network => "the site grants sandboxes no network".into(),
                     () if storage && has_no_own => {
-                        "a way to storage is opened in a network of the sandbox's own only".into()
+                        "a sandbox reaches storage only if it has a network of its own".into()
                     }
                     () if self.sandboxes.len() + self.waiting.len() >= SANDBOXES_MAX => {
                         format!("there are {SANDBOXES_MAX} sandboxes already")

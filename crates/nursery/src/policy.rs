@@ -33,7 +33,7 @@ impl Mount {
         }
     }
 
-    /// Why such a mount is impossible on any host.
+    /// Reason why no host could make such a mount; `None`: there is none.
     pub fn fault(&self) -> Option<String> {
         use std::path::Component::{Normal, RootDir};
         let plain =
@@ -118,7 +118,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Why the policy cannot be carried out on any host.
+    /// Reason why no host could carry out the policy; `None`: there is none.
     pub fn fault(&self) -> Option<String> {
         let users = self.users;
         let last = u64::from(users.first) + u64::from(users.count);

@@ -49,7 +49,7 @@ pub(crate) fn read_description(file: OwnedFd) -> io::Result<ProgramDescription> 
     if length > DESCRIBED_BYTES_MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("a program of {length} bytes of arguments and environment, of {DESCRIBED_BYTES_MAX}"),
+            format!("a program's arguments and environment have {length} bytes, and may have {DESCRIBED_BYTES_MAX}"),
         ));
     }
     let mut bytes = vec![0; length as usize];
@@ -135,7 +135,7 @@ impl Executable {
             if let Some(orders) = &self.orders {
                 kernel::put_at(orders, ORDERS_AT)?;
             }
-            // Rust's runtime ignores it in this program.
+            // Rust's runtime ignores SIGPIPE in this program; the program that follows begins with the default.
             // SAFETY: sets the default action.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
             // All other descriptors are closed on exec.
