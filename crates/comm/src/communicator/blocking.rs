@@ -58,7 +58,7 @@ impl Communicator {
         if is_root {
             self.check_count(
                 Operation::Gather,
-                "elements of all",
+                "elements of all members",
                 all.len(),
                 count * self.size() as usize,
             )?;
@@ -143,7 +143,7 @@ impl Communicator {
         };
         self.check_count(
             Operation::Allgather,
-            "elements of all",
+            "elements of all members",
             all.len(),
             count * self.size() as usize,
         )?;
@@ -301,7 +301,7 @@ impl Communicator {
         let mine = mine.into();
         let count = self.share(Operation::Alltoall, all.len())?;
         let given = mine.len().unwrap_or(all.len());
-        self.check_count(Operation::Alltoall, "elements for all", given, all.len())?;
+        self.check_count(Operation::Alltoall, "elements for all members", given, all.len())?;
         self.run_contribution(Collective::Alltoall { count }, mine, all)
     }
 

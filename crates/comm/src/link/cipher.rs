@@ -320,10 +320,10 @@ pub(crate) fn explain(verdict: Verdict) -> &'static str {
         }
         Verdict::Busy => "too many are connecting to it",
         Verdict::OtherSealing => {
-            "one of both encrypts its frames and the other does not; set `is_sealed` alike everywhere"
+            "one side encrypts its frames and the other does not; set `is_sealed` to the same value everywhere"
         }
         Verdict::OtherLink => {
-            "each has chosen another provider of libfabric; choose the same everywhere, as HOTLEASE_COMM_LINK=ofi:NAME"
+            "the two have chosen different providers of libfabric; name the same one everywhere: HOTLEASE_COMM_LINK=ofi:NAME"
         }
     }
 }

@@ -246,7 +246,7 @@ impl<'a> Mesh<'a> {
             Some(attempt) => attempt.fail(Instant::now(), Some(why)),
             None => {
                 let from = line.stream.peer_addr().ok();
-                tracing::debug!(?from, why, "closed a connection: it is none of a member");
+                tracing::debug!(?from, why, "closed a connection that belongs to no member");
             }
         }
     }
@@ -296,7 +296,7 @@ impl<'a> Mesh<'a> {
             let why = attempt.why.as_deref().unwrap_or("it did not answer");
             match way {
                 Approach::Direct => why.to_owned(),
-                Approach::Mapped => format!("at {}, its NAT's: {why}", attempt.to),
+                Approach::Mapped => format!("at {}, the address at its NAT: {why}", attempt.to),
                 Approach::Relay | Approach::Incoming => format!("relayed by {}: {why}", attempt.to),
             }
         });

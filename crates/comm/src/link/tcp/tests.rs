@@ -64,18 +64,15 @@ fn frames_sent_before_a_member_ended_are_read_although_nothing_can_be_sent_to_it
         let began = Instant::now();
         while tcp.peers[1]
             .as_ref()
-            .expect("it is not lost unread")
+            .expect("the member stays until its frames are read")
             .unsendable
             .is_none()
         {
-            assert!(
-                began.elapsed() < PATIENCE,
-                "all of it can be sent to a member that does not read"
-            );
+            assert!(began.elapsed() < PATIENCE, "a member that has ended still takes frames");
             tcp.send(1, &eager(1), Body::Borrowed(&[]));
             std::thread::yield_now();
         }
-        assert_eq!(tcp.take_lost(), None, "not before it is read");
+        assert_eq!(tcp.take_lost(), None, "it is lost before its frames are read");
         let lost = loop {
             assert!(began.elapsed() < PATIENCE, "it is not lost");
             tcp.poll(&mut seen);
