@@ -160,7 +160,7 @@ impl<P, M> Matching<P, M> {
         }
     }
 
-    /// Number of waiting receives that take messages of this rank, or of any rank, each with its own tags.
+    /// Number of waiting receives that take messages of this rank, or of any rank; each may take only one tag.
     pub fn waiting_for(&self, source: Rank) -> usize {
         let (of_rank, of_any) = &self.waiting;
         of_rank.get(source as usize).copied().unwrap_or(0) + of_any

@@ -67,8 +67,8 @@ impl Sink for DirectReceive<'_> {
 }
 
 impl EngineState {
-    /// Whether nothing comes first (a thread that sleeps on the link, or local work), no kept message matches this
-    /// receive, and one can still come.
+    /// Whether this receive can be direct: nothing comes first (a thread that sleeps on the link, or local work), no
+    /// kept message matches it, and a message that matches can still come.
     fn is_free_for(&self, context: u64, pattern: Pattern) -> bool {
         let during = Activity::Receive {
             from: pattern.source,

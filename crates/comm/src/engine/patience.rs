@@ -85,7 +85,7 @@ impl IdlePolls {
         if !patience.gives_way {
             let polling = self.polling.get_or_insert_with(|| PollingWait::begin(now));
             if polling.note_look(now) || is_over {
-                // The time of the sleep is none between two polls.
+                // The sleep must not count as time between two polls.
                 self.polling = None;
                 return IdleAction::Sleep;
             }

@@ -269,7 +269,7 @@ impl Shm {
         any
     }
 
-    /// Writes to a lane what there is room for.
+    /// Writes to a lane as much as there is room for.
     fn flush_lane(&mut self, place: usize) -> bool {
         let near = &mut self.near[place];
         let rank = near.rank;

@@ -7,7 +7,7 @@ use hotlease_wire::comm::frame::{ENTRY_COST, credit_of};
 #[derive(Debug)]
 pub(super) struct Spender {
     left: u64,
-    /// Credit that is reserved for messages that cannot be announced: messages that can be do not use it.
+    /// Credit that is reserved for messages that cannot be announced; messages that can be announced do not use it.
     reserve: u64,
 }
 

@@ -392,7 +392,8 @@ impl Ports {
             match self.guests.get(&guest).map(|visitor| &visitor.stage) {
                 // Something keeps the member from the second port.
                 Some(PeerStage::Seen { .. }) => self.join_shown(guest, false),
-                // The other member of its pair does not come, or this member has had all that it wanted.
+                // The other member of the pair has not come (`Waits`), or this member has its whole answer
+                // (`Answered`).
                 Some(PeerStage::Waits) => drop(self.forget(guest)),
                 Some(PeerStage::Answered) if !self.guests[&guest].is_sending() => drop(self.forget(guest)),
                 _ => self.turn_away(guest, "it took too long"),

@@ -1,6 +1,6 @@
 //! Relay: forwards bytes between the two connections of a pair; one thread serves all pairs in turn.
 //!
-//! Two members exchange a handshake through the relay, and then their records; the relay does not read either. A member
+//! Two members exchange a handshake through the relay, and then their records; the relay reads neither. A member
 //! that does not read delays only what is sent to it: the buffer of its pair fills up, and then the other side's
 //! connection.
 

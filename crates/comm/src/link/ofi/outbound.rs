@@ -1,4 +1,4 @@
-//! Send queue of one member: what the provider has no room for waits here.
+//! Send queue of one member: frames and bodies for which the provider has no room yet.
 
 use crate::arena::Key;
 use crate::memory::Piece;
@@ -52,7 +52,7 @@ impl OfiSendQueue {
         });
     }
 
-    /// Fills a message, which is at least a frame long; returns how many bytes. Numbers of bodies that are gone are
+    /// Fills a message, which is at least a frame long; returns its length. Numbers of bodies that are gone are
     /// added to `sent`.
     pub(super) fn fill(
         &mut self,

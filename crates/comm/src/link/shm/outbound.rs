@@ -1,4 +1,4 @@
-//! Send queue of one lane: what there is no room for waits here.
+//! Send queue of one lane: frames and bodies for which the lane has no room yet.
 
 use crate::arena::Key;
 use crate::link::Body;
@@ -56,7 +56,7 @@ impl LaneSendQueue {
         self.items.is_empty()
     }
 
-    /// Writes a frame and its body after what waits already; returns whether anything was written.
+    /// Writes a frame and its body, after the items that wait already; returns whether anything was written.
     pub(super) fn send(
         &mut self,
         frame: &MemberFrame,
@@ -93,7 +93,7 @@ impl LaneSendQueue {
         }
     }
 
-    /// Writes what there is room for; returns whether anything was written.
+    /// Writes as much as there is room for; returns whether anything was written.
     pub(super) fn flush(&mut self, sent: &mut VecDeque<Key>) -> Result<bool, LaneStop> {
         let mut any = false;
         while let Some(LaneSendItem { frame, at, body }) = self.items.front_mut() {
@@ -126,8 +126,8 @@ impl LaneSendQueue {
     }
 }
 
-/// Writes the frame, unless it was written already, and what there is room for of its body; returns how many bytes of
-/// the body.
+/// Writes the frame, unless it was written before, and as much of its body as there is room for; returns the number of
+/// bytes of the body that were written.
 fn write(
     lane: &mut LaneWriter,
     frame: &mut Option<[u8; MemberFrame::BYTES]>,

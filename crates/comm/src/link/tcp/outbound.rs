@@ -1,4 +1,4 @@
-//! Send queue of one connection: what the system does not take at once waits here.
+//! Send queue of one connection: frames and bodies that the system has not taken yet.
 
 use crate::arena::Key;
 use crate::link::Body;
@@ -71,7 +71,7 @@ impl TcpSendQueue {
         self.items.is_empty() && self.sealed_at == self.sealed.len()
     }
 
-    /// Sends a frame and its body after what waits already.
+    /// Sends a frame and its body, after the items that wait already.
     pub(super) fn send(
         &mut self,
         stream: &mut TcpStream,
