@@ -12,8 +12,8 @@
 //! A thread sees a preemption by itself: the time between two polls is longer than [`LOST`], and the kernel has let
 //! another thread run although this one could (otherwise an interrupt or the hypervisor took the time, and sleeping
 //! would not help). It also pauses when it has polled in vain and was answered soon after it slept: the thread that is
-//! waited for may want the same core, and does not preempt one that polls. Whether that was so, the next wait shows,
-//! which sleeps at once.
+//! waited for may want the same core, and does not preempt one that polls. The next wait sleeps at once, and so shows
+//! whether that was the reason.
 //!
 //! The record is that of the thread, and stays when the thread moves to another core.
 
@@ -195,8 +195,8 @@ impl PollingWait {
         self.is_contended
     }
 
-    /// Notes that the thread has slept since the last look at the clock. `is_answered`: until it was answered, by a
-    /// thread that may want the same core.
+    /// Notes that the thread has slept since the last look at the clock. `is_answered`: whether the sleep ended with
+    /// the answer of a thread that may want the same core.
     pub fn note_sleep(&mut self, is_answered: bool) {
         let now = Instant::now();
         let slept = now.saturating_duration_since(self.looked);

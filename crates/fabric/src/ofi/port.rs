@@ -63,7 +63,7 @@ pub enum Access {
 /// registrations hold it, and it is closed when the last of them is gone.
 pub struct Port {
     pub(super) state: Mutex<PortState>,
-    /// Wakes the threads that slept behind the leader.
+    /// Wakes the followers: threads that sleep here while one thread, the leader, sleeps on the wait object.
     pub(super) followers: Condvar,
     /// Interrupts the leader's sleep when another thread took the frame that it waits for.
     pub(super) signal: EventFd,
@@ -205,7 +205,8 @@ impl Port {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles arrived messages and moves operations under way. Cheap if another thread is doing so.
+    /// Handles messages that have arrived, and drives the operations that are under way. Cheap if another thread is
+    /// doing so.
     #[inline]
     pub fn progress(&self) {
         if let Ok(mut state) = self.state.try_lock() {

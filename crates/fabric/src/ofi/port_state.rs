@@ -57,8 +57,9 @@ pub(super) struct PortState {
     pub(super) counters: Counters,
     /// Error of the completion queue itself.
     pub(super) failed: Option<OfiError>,
-    /// Whether a thread sleeps on the wait object; others may wait for it.
+    /// Whether a thread, the leader, sleeps on the wait object. Other threads that sleep then are its followers.
     pub(super) leader: bool,
+    /// Number of followers.
     pub(super) followers: u32,
     pub(super) buffers: PortBuffers,
 }

@@ -47,7 +47,7 @@ impl NearEnd {
         let bad = |why| OfiError::BadEnd { why };
         let layout = RingLayout::of(far.shape).ok_or_else(|| bad("its shape is over the limits"))?;
         if far.shape.depth != self.end.shape.depth {
-            return Err(bad("its depth is another"));
+            return Err(bad("its depth differs from that of this end"));
         }
         if far.ring.size < layout.ring_bytes() as u64 || far.ring.address.checked_add(far.ring.size).is_none() {
             return Err(bad("its memory is smaller than its ring"));
@@ -143,7 +143,7 @@ pub struct OfiRing {
     /// Longest message that both ends support.
     message_bytes: usize,
     staging: Staging,
-    /// Bytes of the line before the payload of each staging entry; 0: nothing was published there yet.
+    /// For each staging entry, how many bytes of the line stand before the payload; 0: nothing was published there yet.
     lines: Box<[AtomicU8]>,
     registration: Option<Registration>,
     state: Arc<RingState>,

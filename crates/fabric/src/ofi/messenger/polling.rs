@@ -16,8 +16,8 @@ const BATCH: usize = 8;
 const BATCHES_MAX: usize = 8;
 
 impl Messenger {
-    /// Moves operations under way, and passes each message that has come to `take`, with its peer; returns whether
-    /// there was anything.
+    /// Drives the operations that are under way, and passes each message that has come to `take`, with its peer;
+    /// returns whether there was anything.
     #[inline]
     pub fn poll(&mut self, take: &mut dyn FnMut(u32, &[u8])) -> bool {
         let nothing = fi_cq_msg_entry {
