@@ -78,9 +78,10 @@ impl Tunnels {
         drop(admitted.place);
     }
 
-    /// Serves a stream without a certificate to its end. The client speaks first: it sends the token of a lease, whose
-    /// peer the function `known` finds, or a ticket. Until then the stream costs one of the places for handshakes
-    /// and a few hundred bytes, for five seconds at most, and the client is told nothing but the reason of a refusal.
+    /// Serves a stream without a certificate to its end. The client speaks first: it sends a ticket, or the token of a
+    /// lease; `known` finds the peer to which a token belongs. Until then the stream costs one of the places for
+    /// handshakes and a few hundred bytes, for five seconds at most, and the client is told nothing but the reason of a
+    /// refusal.
     pub async fn serve_stranger(
         &self,
         stranger: Stranger,

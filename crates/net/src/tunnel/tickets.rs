@@ -15,8 +15,8 @@ const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit of sockets that wait at a time, of all peers.
 const WAITING_MAX: usize = 1024;
 /// Limit of sockets that wait for one tenant: a client with a lease of many workers connects to all of them at once. A
-/// tenant may have several certificates, and several leases. A second limit of a tenant is the number of places that
-/// are still free, so that four tenants that collude do not take all places.
+/// tenant may have several certificates, and several leases. Besides, a tenant may have no more waiting sockets than
+/// places are still free, so that four tenants that collude do not take all places.
 const WAITING_OF_TENANT_MAX: usize = 256;
 
 /// Peer that a socket waits for; no other peer gets it.
@@ -139,7 +139,10 @@ mod tests {
     async fn a_ticket_is_good_once_and_for_its_peer_only() {
         let tickets = Arc::new(Tickets::default());
         let ticket = tickets.insert(socket().0, &certified("alice")).expect("room");
-        assert!(tickets.take(ticket, &peer("mallory")).is_none(), "another's socket");
+        assert!(
+            tickets.take(ticket, &peer("mallory")).is_none(),
+            "another client got the socket"
+        );
         let renewed = Peer {
             fingerprint: [1; 32],
             ..peer("alice")
@@ -154,10 +157,16 @@ mod tests {
     async fn a_bearers_ticket_is_good_once_and_no_certificates_is_a_bearers() {
         let tickets = Arc::new(Tickets::default());
         let certified = tickets.insert(socket().0, &certified("alice")).expect("room");
-        assert!(tickets.take_of_bearer(certified).is_none(), "a certificate's socket");
+        assert!(
+            tickets.take_of_bearer(certified).is_none(),
+            "a bearer got the socket of a certificate"
+        );
         let holder = TicketHolder::Bearer(peer("alice"));
         let ticket = tickets.insert(socket().0, &holder).expect("room");
-        assert!(tickets.take(ticket, &peer("alice")).is_none(), "a bearer's socket");
+        assert!(
+            tickets.take(ticket, &peer("alice")).is_none(),
+            "a certificate got the socket of a bearer"
+        );
         assert!(tickets.take_of_bearer(Ticket([0; 16])).is_none(), "guessed");
         let (_, found) = tickets.take_of_bearer(ticket).expect("its own");
         assert_eq!(found, peer("alice"));

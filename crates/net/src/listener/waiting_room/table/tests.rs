@@ -173,7 +173,7 @@ fn a_crowd_keeps_no_other_source_out_and_loses_its_newest() {
     }
     let (of_b, closed) = scene.enter(b, "b1").expect("room");
     assert_eq!(closed.as_deref(), Some("a4"));
-    assert_eq!(scene.speak(of_b), ["b1"], "places of another source are free");
+    assert_eq!(scene.speak(of_b), ["b1"], "a source has places of its own");
     scene.entered(b, "b2");
     assert_eq!(scene.enter(a, "a5").unwrap_err(), NoRoom::SourceFull);
 }
@@ -240,7 +240,7 @@ fn a_handshake_at_a_standstill_is_closed_for_a_ready_connection() {
     scene.set_bytes("a1", false);
     scene.now += STANDSTILL;
     assert_eq!(scene.relieve(), (vec!["c1".into()], vec!["a1".into()]));
-    // Each source has one handshake; none has more than the one that waits.
+    // Each source has one handshake: no other source has more than the one whose connection waits.
     let number = scene.entered(c, "c2");
     assert_eq!(scene.speak(number), [""; 0]);
     scene.now += STANDSTILL;
