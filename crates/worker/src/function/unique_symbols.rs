@@ -26,8 +26,8 @@ fn loaded_symbols() -> MutexGuard<'static, BTreeSet<Vec<u8>>> {
 pub(super) struct UniqueSymbols {
     /// Names that no earlier library of functions has brought.
     new: Vec<Vec<u8>>,
-    /// The library's bytes, in which its unique symbols with names that are not new are ordinary ones; `None` if all
-    /// names are new.
+    /// Copy of the library's bytes in which each unique symbol whose name is not new is an ordinary symbol; `None` if
+    /// all names are new.
     pub separated: Option<Vec<u8>>,
 }
 

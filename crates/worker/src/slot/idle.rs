@@ -54,7 +54,7 @@ impl IdlePolicy {
         }
     }
 
-    /// Notes the end of a sleep, in which no core is lost.
+    /// Notes the end of a sleep: switches to other threads during it are no preemptions.
     pub fn note_sleep(&mut self) {
         self.switches = SwitchCount::now();
     }
