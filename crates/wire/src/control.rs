@@ -87,9 +87,9 @@ pub enum WorkerOrder {
         /// Size of the state; `None`: there is no state yet, but a function that could have saved it must exist.
         size_bytes: Option<u64>,
     },
-    /// Saves the functions' state, by the same function's counterpart, and stops serving. One descriptor: a pipe to
-    /// write the state to, in pieces: the length of each (64 bits, little endian) and its bytes; a length of 0 ends it.
-    /// After a failure the worker serves as before.
+    /// Saves the functions' state, by a function of the program or of the loaded library, and stops serving. One
+    /// descriptor: a pipe to write the state to, in pieces: the length of each (64 bits, little endian) and its bytes;
+    /// a length of 0 ends it. After a failure the worker serves as before.
     Save,
     /// Goes to another shared core, with all threads that are pinned to the present one. One descriptor: the file of
     /// claims of the new core. Fails, and changes nothing, while a slot runs a function.

@@ -180,7 +180,7 @@ pub enum EndReason {
     DurationOver,
     /// Nothing ran on it for as long as the operator of its node lets a lease be idle.
     Idle,
-    /// A batch job has what the lease held of its node.
+    /// A batch job takes the resources that the lease held on its node.
     BatchJob(JobId),
 }
 
@@ -198,7 +198,7 @@ impl fmt::Display for EndReason {
             Self::SwappedOut => "nothing ran on it, and its state was saved: the next lease of that name restores it",
             Self::DurationOver => "it lasted as long as the operator of its node allows",
             Self::Idle => "nothing ran on it for longer than the operator of its node allows",
-            Self::BatchJob(job) => return write!(f, "batch job {job} has what it held of its node"),
+            Self::BatchJob(job) => return write!(f, "batch job {job} takes the resources of the lease"),
         })
     }
 }
@@ -420,7 +420,7 @@ pub enum Rejection {
     /// Every agent that could serve the lease rejects it for a reason that no waiting changes, and the reasons differ.
     #[error("no agent serves this lease, and nothing ran{}", reasons_text(.reasons))]
     NoSuitableAgent {
-        /// The reasons; empty: all agents that there are were known to reject the request.
+        /// The reasons; empty: every agent was known beforehand to reject the request.
         reasons: Vec<Objection>,
     },
 }

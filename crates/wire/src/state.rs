@@ -72,8 +72,8 @@ pub enum StateError {
     WrongName(String),
     /// The state is that of another program.
     #[error(
-        "it was saved by another program: another interpreter or environment, import path, version of a package, or other `imports`; of a \
-         function library, another name in HOTLEASE_STATE_SAVE, or another processor"
+        "it was saved by another program: with another interpreter, environment, import path, version of a package, or other `imports`; \
+         or by a function library with another name in HOTLEASE_STATE_SAVE, or for another processor"
     )]
     WrongProgram,
 }

@@ -53,7 +53,7 @@ pub mod request {
     pub const YIELDED: u8 = 8;
     /// Flag: a large result may stay with the worker.
     pub const STAYS: u8 = 16;
-    /// Flag: the client reads the result, or the exception, as the code of a sandbox may have made it.
+    /// Flag: the client reads the result, or the exception, as untrusted: code in a sandbox may have made it.
     pub const GUARDED: u8 = 32;
     /// All flags.
     pub const FLAGS: u8 = WRITABLE | RESULTS | TIMED | YIELDED | STAYS | GUARDED;
@@ -199,7 +199,7 @@ pub struct TaskRequest {
     pub yielded: bool,
     /// Whether a large result may stay with the worker.
     pub stays: bool,
-    /// Whether the client reads the result as the code of a sandbox may have made it.
+    /// Whether the client reads the result as untrusted: code in a sandbox may have made it.
     pub guarded: bool,
     /// Key of the function.
     pub key: FunctionKey,

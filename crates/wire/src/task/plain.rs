@@ -23,9 +23,9 @@ pub mod tag {
     pub const STR: u8 = 6;
     /// Bytes.
     pub const BYTES: u8 = 7;
-    /// A number of values.
+    /// A tuple: the number of its values, and then the values.
     pub const TUPLE: u8 = 8;
-    /// Added to the three tags before: the length then has one byte.
+    /// Added to the three tags above: the length of the text, bytes or tuple then has one byte instead of four.
     pub const SHORT: u8 = 3;
     /// The result of another task.
     pub const RESULT: u8 = 12;
