@@ -188,7 +188,7 @@ fn ask(python: &Path) -> anyhow::Result<InterpreterInfo> {
     let done = done.with_context(|| format!("{} cannot be run", python.display()))?;
     ensure!(
         done.status.success(),
-        "{} does not have the package: {}",
+        "{} cannot import the package hotlease: {}",
         python.display(),
         last_word(&done)
     );

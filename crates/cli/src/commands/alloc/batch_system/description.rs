@@ -159,7 +159,7 @@ impl Deref for Pattern {
 }
 
 impl Pattern {
-    /// Text that the group of the pattern matches first, without blanks around it.
+    /// Text that the pattern's group has in the first match, without the blanks around it.
     pub(super) fn find_in<'t>(&self, text: &'t str) -> Option<&'t str> {
         Some(self.captures(text)?.get(1)?.as_str().trim())
     }
@@ -175,7 +175,7 @@ impl<'de> Deserialize<'de> for Pattern {
         match regex.captures_len() {
             2 => Ok(Self(regex)),
             groups => Err(D::Error::custom(format!(
-                "the regular expression has one group (...), and not {}; others are written (?:...)",
+                "the regular expression must have one group (...), and has {}; write other groups as (?:...)",
                 groups - 1
             ))),
         }
@@ -186,18 +186,18 @@ fn line<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Regex>, D::Error> {
     regex::<D::Error>(&String::deserialize(from)?).map(Some)
 }
 
-/// Reads words of a command with these placeholders.
+/// Reads the words of a command; refuses placeholders other than the known ones.
 fn words<'de, D: Deserializer<'de>>(from: D, known: &[&str]) -> Result<Vec<String>, D::Error> {
     let words = Vec::<String>::deserialize(from)?;
     for word in &words {
         if let Some(name) = placeholders(word).find(|name| !known.contains(name)) {
             let known = known.join("@, @");
             return Err(D::Error::custom(format!(
-                "@{name}@ stands for nothing here; there are @{known}@"
+                "@{name}@ is no placeholder here; the placeholders are @{known}@"
             )));
         }
         if word.contains('\0') {
-            return Err(D::Error::custom("a word has no zero byte"));
+            return Err(D::Error::custom("a word must not have a zero byte"));
         }
     }
     Ok(words)
@@ -215,7 +215,7 @@ fn program<'de, D: Deserializer<'de>>(from: D, known: &[&str]) -> Result<Vec<Str
     let words = words(from, known)?;
     match words.first().is_some_and(|first| !first.is_empty()) {
         true => Ok(words),
-        false => Err(D::Error::custom("a command begins with the name of its program")),
+        false => Err(D::Error::custom("a command must begin with the name of its program")),
     }
 }
 

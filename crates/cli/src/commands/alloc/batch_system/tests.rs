@@ -167,11 +167,11 @@ fn a_wrong_description_is_refused_with_its_line_and_the_reason() {
     BatchSystem::read(good).expect("a description");
     for (from, to, reason) in [
         ("[cancel]", "[cancle]", "unknown field `cancle`"),
-        ("\"@id@\"", "\"@job@\"", "@job@ stands for nothing here"),
+        ("\"@id@\"", "\"@job@\"", "@job@ is no placeholder here"),
         ("(\\S+)", "(\\S+", "unclosed group"),
-        ("(\\S+)", "\\S+", "one group"),
+        ("(\\S+)", "\\S+", "must have one group"),
         ("\"held\"", "\"parked\"", "unknown variant `parked`"),
-        ("[\"qdel\", \"@id@\"]", "[]", "begins with the name of its program"),
+        ("[\"qdel\", \"@id@\"]", "[]", "must begin with the name of its program"),
     ] {
         let wrong = good.replacen(from, to, 1);
         assert_ne!(wrong, good, "{from} is in the description");
