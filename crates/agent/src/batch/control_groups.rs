@@ -2,7 +2,7 @@
 //!
 //! Version 1: `cpuset/slurm/uid_U/job_J`, and the same below `memory` and `devices`; version 2:
 //! `system.slice/slurmstepd.scope/job_J`. Where several slurmd run on a node, the name of the node is a part of `slurm` and
-//! of `slurmstepd.scope`. Versions of Slurm that name a job's group by another identifier are not tried.
+//! of `slurmstepd.scope`. Versions of Slurm that name a job's group by another identifier were not tested.
 
 use hotlease_wire::batch::CORE_MAX;
 use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
@@ -147,8 +147,8 @@ impl JobGroup {
         };
         let cpuset = folder("cpuset")?;
         let mut cores = cores_in(&read(&cpuset.join("cpuset.cpus"))?)?;
-        // Kernels before 3.17 have no such file. Until a change has taken effect, only one of the two files may name a
-        // core that the job may use.
+        // Kernels before 3.17 have no such file. Until a change has taken effect, a core that the job may use may stand
+        // in one of the two files only.
         if let Some(text) = read_if_there(&cpuset.join("cpuset.effective_cpus"))? {
             cores.extend(cores_in(&text)?);
         }

@@ -12,7 +12,7 @@ use hotlease_wire::ids::JobId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Time after which a job without a prolog has ended, once its control group is gone.
+/// Time for which the control group of a job without a prolog must be gone before the job counts as ended.
 const FOUND_GONE: Duration = Duration::from_secs(60);
 
 /// Limits of the control groups on a node, by the group's name: the job's number, or the name that the batch system

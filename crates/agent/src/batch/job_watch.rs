@@ -32,8 +32,8 @@ impl JobWatch {
         }
     }
 
-    /// Locks the jobs. To be locked before the tables of the node, if both are, and while control groups are read, so that
-    /// no job begins or ends between the reading and its effect.
+    /// Locks the jobs. If the tables of the node are locked too, the jobs come first. They stay locked while control
+    /// groups are read, so that no job begins or ends between the reading and its effect.
     pub fn jobs(&self) -> MutexGuard<'_, JobFollower> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }

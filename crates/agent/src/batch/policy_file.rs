@@ -15,8 +15,9 @@ use toml::Value;
 
 /// Longest file, bytes.
 const BYTES_MAX: u64 = 256 << 10;
-/// Largest number of rules, and of entries of a list.
+/// Largest number of rules.
 const RULES_MAX: usize = 64;
+/// Largest number of entries of a list.
 const ENTRIES_MAX: usize = 1024;
 
 const KEYS: &[&str] = &["nodes-max", "ended-after", "named-gpus", "keep", "company"];

@@ -124,7 +124,7 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
 }
 
 /// Content of the report `ask`: the totals that are owed and, if it is whole, the active leases. Also returns the last
-/// epoch given, up to which a whole report names all leases.
+/// epoch that was given: a whole report names all leases up to it.
 pub(crate) fn report(node: &Node, ask: QuestionId, whole: bool) -> (Vec<LeaseInfo>, Epoch) {
     let mut guard = node.tables();
     let tables = &mut *guard;

@@ -123,8 +123,8 @@ impl WorkerSupply {
     pub async fn start_worker(&self, terms: &Terms, came: &mut WorkerOrigin) -> Result<StartedWorker, StartError> {
         let (tenant, sandbox) = (&terms.request.tenant, terms.sandbox);
         let program = terms.program.as_ref();
-        // A zygote and its workers have the same access as every lease of their program, so a lease with access beyond
-        // its sandbox uses none.
+        // A zygote and its forks have the access that every lease of their program has, so a lease with access beyond
+        // its sandbox uses no zygote.
         if terms.reach.is_nothing()
             && let (Some(program), WorkerOrigin::Cold(why)) = (program, &mut *came)
         {
