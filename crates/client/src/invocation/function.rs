@@ -54,7 +54,8 @@ impl Function {
                 output_capacity: options.reply_bytes,
                 message_room: match function.interface {
                     Interface::Context => MESSAGE_BYTES.min(options.reply_bytes),
-                    // Its capacity is exactly the caller's, and a guard page follows.
+                    // A plain function does not know its capacity, so it gets the caller's and no more; a guard page
+                    // follows the entry.
                     Interface::Plain => 0,
                 },
             },

@@ -31,9 +31,9 @@ const FULL_FOR: Duration = Duration::from_millis(500);
 const CLOSED_FOR: Duration = Duration::from_secs(60);
 /// Largest number of lists that are kept: one for each manager and identity.
 const LISTS_MAX: usize = 64;
-/// How long the client goes on reporting a direct lease to a manager that is away, and the pauses between the
-/// reports.
+/// How long the client goes on reporting a direct lease to a manager that is away.
 const VOUCHED_FOR: Duration = Duration::from_secs(3600);
+/// First and longest pause between these reports.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 

@@ -1,5 +1,5 @@
-//! Holders of what a refused request lacks, for the text of the refusal: those that listings show to this client's user,
-//! at the time of the refusal.
+//! Holders of the cores, places or GPUs that a refused request lacks, for the text of the refusal: those that listings
+//! show to this client's user at that time.
 
 use crate::Error;
 use crate::lease::direct;

@@ -25,6 +25,7 @@ use tonic::{Code, Request, Response, Status};
 
 /// Limit for a grant: it may wait for a worker of the agent.
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
+/// Limit for every other request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
 /// Address of a manager.
