@@ -229,7 +229,7 @@ pub enum Error {
         /// The finished member.
         rank: Rank,
     },
-    /// A member did not read in time what this member had sent before it finished.
+    /// A member did not read in time everything that this member had sent before finishing.
     #[error(
         "within {waited:?} rank {rank} has not read all that this member sent before finishing; the rest may be lost"
     )]

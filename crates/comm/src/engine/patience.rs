@@ -24,7 +24,7 @@ const SLOW: Duration = Duration::from_micros(400);
 const WAITS_FOR_SLOW: u32 = 10;
 /// Number of slow yields, with hardly any others between, after which threads stop yielding.
 const SLOW_MAX: u32 = 8;
-/// First and longest pause without yields after that.
+/// First and longest pause without yields, after that many slow ones.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 

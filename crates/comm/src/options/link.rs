@@ -66,6 +66,7 @@ pub struct StoreAddress {
 const PREFIX: &str = "hotlease/";
 /// Maximum length of a prefix, in bytes.
 const PREFIX_BYTES_MAX: usize = 200;
+/// Maximum length of the name of a table, in bytes.
 const TABLE_BYTES_MAX: usize = 255;
 
 impl LinkChoice {

@@ -296,7 +296,7 @@ impl Protocol {
         }
     }
 
-    /// Whether every other member has read what this one sent before it finished, or is gone.
+    /// Whether every other member is gone, or has read everything that this one sent before it finished.
     pub(crate) fn has_parted(&self) -> bool {
         self.unparted_member().is_none()
     }

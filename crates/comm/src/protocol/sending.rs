@@ -254,7 +254,7 @@ impl Protocol {
         }
     }
 
-    /// Notes that the link has sent what it had of a message.
+    /// Notes that the link has sent the part of a message that it was given.
     pub(crate) fn handle_sent(&mut self, send: Key) {
         let Some(sending) = self.sends.get(send) else {
             return;

@@ -47,7 +47,7 @@ pub(crate) fn numbers(of: &[MemberNode]) -> Vec<u32> {
 /// Number of processors for the members of this node.
 pub(crate) fn processors() -> u16 {
     let processors = match std::thread::available_parallelism().map_or(1, usize::from) {
-        // Each member may be bound to a processor of its own: count those of the node.
+        // Each member may be bound to a processor of its own, so this counts the node's processors.
         1 => {
             let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
             online.ok().and_then(|list| count(list.trim())).unwrap_or(1)

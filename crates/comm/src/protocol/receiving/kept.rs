@@ -85,7 +85,7 @@ impl Protocol {
         meant.len()
     }
 
-    /// Discards what is still to come of a message.
+    /// Discards the rest of a message, as it comes.
     fn discard_landing(&mut self, key: Key) {
         let Some(landing) = self.landings.get_mut(key) else {
             return;
@@ -143,8 +143,8 @@ impl Protocol {
         owners
     }
 
-    /// Ends what has not come completely from a member, and forgets what was only announced, because nothing more
-    /// comes. Returns the receives that waited for it.
+    /// Ends the messages of a member that have not come completely, and forgets those that were only announced, because
+    /// nothing more comes from it. Returns the receives that waited for them.
     pub(in crate::protocol) fn cut_off(&mut self, from: Rank) -> Vec<PostedReceive> {
         self.peer(from).landing = None;
         let cut = self

@@ -58,7 +58,7 @@ impl Flow {
         self.at == self.buffer.len()
     }
 
-    /// Moves what there is; returns how many bytes. Fails if nothing more can reach the receiving side.
+    /// Moves as many bytes as it can now; returns their number. Fails if nothing more can reach the receiving side.
     fn step(&mut self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<usize> {
         if self.is_empty() && !self.has_ended {
             self.at = 0;
@@ -118,7 +118,7 @@ impl Pipe {
         self.streams.each_mut()
     }
 
-    /// Moves what there is, in both directions.
+    /// Moves bytes in both directions, as many as it can now.
     pub(in crate::rendezvous) fn turn(&mut self) -> PipeState {
         let [one, other] = &self.streams;
         let [from_one, from_other] = &mut self.flows;
