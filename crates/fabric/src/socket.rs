@@ -188,7 +188,7 @@ impl Socket {
     }
 
     /// Receives the next message and its descriptors from a peer that is not trusted; `None` when the peer has closed.
-    /// No close of a descriptor is waited for.
+    /// Never waits until a descriptor is closed.
     pub fn receive_foreign<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<ForeignDescriptor>)>, SocketError> {
         match self.receive_foreign_raw()? {
             Some((bytes, fds)) => Ok(Some((decode(&bytes)?, fds))),
@@ -210,7 +210,7 @@ impl Socket {
     }
 
     /// Receives the next message without decoding it, on a thread that serves this peer alone; `None` when the peer has
-    /// closed. A message with descriptors is an error, and their close is waited for.
+    /// closed. A message with descriptors is an error; this waits until they are closed.
     pub fn receive_bytes(&self) -> Result<Option<Vec<u8>>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let length = hotlease_descriptors::receive_bytes(self, &mut bytes)?;

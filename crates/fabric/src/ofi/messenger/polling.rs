@@ -9,6 +9,7 @@ use std::ptr;
 
 /// Largest number of bytes of one peer's messages that wait for earlier ones.
 const EARLY_BYTES_MAX: usize = 4 << 20;
+/// Largest number of these messages.
 const EARLY_MAX: usize = 1 << 16;
 /// Completions read by one call.
 const BATCH: usize = 8;
