@@ -1,4 +1,4 @@
-//! The worker's lease: what is there once the worker is assigned to one.
+//! The worker's lease: state of a worker that is assigned to one.
 
 use crate::function::library::FunctionTable;
 use crate::ports::SlotPorts;

@@ -21,7 +21,7 @@
 //! | `slot/sleep` | sleeping on ports |
 //! | `slot/idle` | idle policy: how long a slot polls before it sleeps |
 //! | `slot/mailbox` | messages from the main thread to a slot |
-//! | `lease` | what is there once the worker is assigned to a lease |
+//! | `lease` | state of a worker that is assigned to a lease |
 //! | `program` | the worker's program, and the threads that slots run on |
 //! | `ports` | the slots' ports, for clients on other hosts |
 //! | `function/arguments` | input and output of calls: located and checked |

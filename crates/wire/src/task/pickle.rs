@@ -40,7 +40,7 @@ pub mod uses {
 
 /// Limit of the values in a key of a dict, or an item of a set: counted once for each time that the hash visits them.
 const KEY_VALUES_MAX: u32 = 10_000;
-/// Limits of the values that the hashes of all keys visit: for each byte of the pickle, and beyond that.
+/// The hashes of all keys may visit this many values for each byte of the pickle, and [`HASHED_MAX`] more.
 const HASHED_PER_BYTE_MAX: u64 = 64;
 const HASHED_MAX: u64 = 1_000_000;
 /// Largest number of frail objects that may be nested directly in each other.
