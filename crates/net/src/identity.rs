@@ -169,9 +169,10 @@ impl Identity {
                     held.credentials = Arc::new(new);
                 }
                 Ok(_) => {
-                    tracing::warn!(dir = %self.dir.display(), "the new certificate has another holder: kept the old")
+                    let dir = self.dir.display();
+                    tracing::warn!(%dir, "the new certificate has another holder: the old one stays");
                 }
-                Err(error) => tracing::warn!(%error, "kept the old certificate"),
+                Err(error) => tracing::warn!(%error, "the old certificate stays"),
             }
         }
         Arc::clone(&held.credentials)
