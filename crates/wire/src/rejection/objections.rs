@@ -4,10 +4,12 @@ use crate::Rejection;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Limits, because a rejection goes into a header of HTTP: most different reasons; bytes of each; agents named with
-/// each.
+/// Largest number of different reasons in a rejection. It and the two limits below keep a rejection short enough for
+/// a header of HTTP.
 const REASONS_MAX: usize = 8;
+/// Largest number of bytes of a reason.
 const REASON_BYTES_MAX: usize = 384;
+/// Largest number of agents named with a reason.
 const NAMED_MAX: usize = 4;
 
 /// A reason, and the agents that gave it.
