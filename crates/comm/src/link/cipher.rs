@@ -208,7 +208,7 @@ impl Responder {
         }
     }
 
-    /// Sends this payload, encrypted, with the second message.
+    /// Makes a responder that sends this payload, encrypted, with the second message.
     pub(crate) fn with_payload(payload: &[u8]) -> Self {
         Self {
             payload: payload.to_vec(),
