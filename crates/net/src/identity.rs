@@ -169,8 +169,7 @@ impl Identity {
                     held.credentials = Arc::new(new);
                 }
                 Ok(_) => {
-                    let dir = self.dir.display();
-                    tracing::warn!(%dir, "the new certificate has another holder: the old one stays");
+                    tracing::warn!(dir = %self.dir.display(), "the new certificate has another holder: the old stays")
                 }
                 Err(error) => tracing::warn!(%error, "the old certificate stays"),
             }
