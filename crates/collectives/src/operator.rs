@@ -153,6 +153,11 @@ enum ReductionKind {
 const COPY_BYTES: usize = 16 * 1024;
 
 impl Reduction {
+    /// Whether this is an operator of this library: it neither panics nor calls a user's code.
+    pub const fn is_predefined(&self) -> bool {
+        matches!(self.0, ReductionKind::Kernel(_))
+    }
+
     /// Reduces all elements.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ pub(crate) mod keeper;
 mod patience;
 mod pulse;
 
+pub(crate) use direct::SmallCollective;
 pub(crate) use patience::EnginePatience;
 
 use crate::arena::Key;
@@ -57,6 +58,8 @@ pub(crate) struct EngineState {
     is_parting: bool,
     /// Durations of recent yields, by which a thread decides whether to yield.
     habit: YieldRecord,
+    /// Scratch memory of small collectives.
+    scratch: Vec<u8>,
 }
 
 impl Sink for Protocol {
@@ -66,6 +69,10 @@ impl Sink for Protocol {
 
     fn body(&mut self, from: Rank, bytes: u64) {
         Protocol::body(self, from, bytes);
+    }
+
+    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
+        Protocol::whole(self, from, frame, copy)
     }
 
     fn object(&mut self, get: Key, head: ObjectHead, first: Vec<u8>) {
@@ -174,6 +181,7 @@ impl Engine {
                 told: 0,
                 is_parting: false,
                 habit: YieldRecord::default(),
+                scratch: Vec::new(),
             }),
             queued: AtomicU32::new(0),
             queue: Mutex::new(()),

@@ -58,6 +58,10 @@ pub trait Sink {
         self.body(from, frame.body_bytes());
         Ok(())
     }
+    /// Whether the thread that polls has what it waits for: then the link leaves what follows for the next poll.
+    fn is_satisfied(&self) -> bool {
+        false
+    }
     /// Takes an object that was asked for ([`StoreOrder::Get`]), with the part of its body that travels with its head.
     fn object(&mut self, _get: Key, _head: ObjectHead, _first: Vec<u8>) {
         debug_assert!(false, "{NO_STORE}");

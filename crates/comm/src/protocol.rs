@@ -19,9 +19,9 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use collectives::{CollectiveStart, CollectiveWork};
+pub(crate) use collectives::{CollectiveStart, CollectiveWork, StartedCollective};
 pub(crate) use contexts::CONTEXTS_MAX;
-pub(crate) use receiving::KeptMessage;
+pub(crate) use receiving::{KeptMessage, KeptNow};
 
 use crate::arena::{Arena, Key};
 use crate::error::{Activity, Error};
@@ -127,6 +127,8 @@ struct ContextState {
     matching: [Matching<PostedReceive, KeptMessage>; 2],
     /// Number of the next collective.
     number: u32,
+    /// Number of collectives that calling threads run themselves.
+    direct: u32,
     /// Member that had an error in a collective, and the number of that collective. That one and all later ones have
     /// ended.
     broken: Option<(Rank, u32)>,
@@ -214,6 +216,11 @@ impl Protocol {
 
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// Whether there are orders for the engine.
+    pub(crate) fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
     }
 
     /// Number that rises with everything a thread may wait for: ends of requests, messages to probe for, work to do.

@@ -4,6 +4,7 @@ use super::Communicator;
 use super::checked::{self, CallSite};
 use super::schedule_cache::Key;
 use crate::card::CARD_BYTES;
+use crate::engine::SmallCollective;
 use crate::error::Error;
 use crate::memory::TransferMemory;
 use crate::protocol::{CollectiveStart, CollectiveWork};
@@ -60,6 +61,9 @@ impl<'a> MemberCollective<'a> {
     /// communicator succeeds. [`Error::MemberLost`] and [`Error::MemberLeft`] of any member. In checked mode
     /// [`Error::CallMismatch`].
     pub fn run(&self, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
+        if let Some(result) = self.run_now(input, output)? {
+            return result;
+        }
         lend(input, |input| {
             lend_mut(output, |output| self.begin(input, output)?.wait().map(drop))
         })
@@ -77,22 +81,41 @@ impl<'a> MemberCollective<'a> {
     }
 
     pub(super) fn begin_on(&self, input: TransferMemory, output: TransferMemory) -> Result<Request, Error> {
-        let (communicator, call) = (self.communicator, &self.call);
-        let operator = call.collective.operator();
-        let reduction = operator.map(|operator| operator.of(call.datatype)).transpose()?;
-        let [read, written] = self.lengths()?;
-        self.check_room("input", input.len(), read)?;
-        self.check_room("output", output.len(), written)?;
-        communicator.begin_schedule(CollectiveStart::Built {
+        let (schedule, reduction) = self.plan(input.len(), output.len())?;
+        self.communicator.begin_schedule(CollectiveStart::Built {
             work: CollectiveWork {
-                schedule: communicator.schedule(call)?,
-                element: call.datatype.size(),
+                schedule,
+                element: self.call.datatype.size(),
                 input,
                 output,
                 reduction,
             },
-            exchange: communicator.exchange(self)?,
+            exchange: self.communicator.exchange(self)?,
         })
+    }
+
+    /// Runs a small collective without lending its memory ([`Engine::run_now`](crate::engine::Engine::run_now)); `None`
+    /// if it is not small, or must begin in the usual way.
+    fn run_now(&self, input: &[u8], output: &mut [u8]) -> Result<Option<Result<(), Error>>, Error> {
+        let Communicator { group, member, .. } = self.communicator;
+        if member.is_checked {
+            return Ok(None);
+        }
+        let (schedule, reduction) = self.plan(input.len(), output.len())?;
+        let work = SmallCollective::new(&schedule, self.call.datatype.size(), reduction.as_ref());
+        let result = work.and_then(|work| group.engine.run_now(group.context, &work, input, output));
+        Ok(result.map(|result| result.map_err(|error| group.error(error))))
+    }
+
+    /// Checks the lengths of the memory; returns the schedule, and the reduction of a collective that reduces.
+    fn plan(&self, input: usize, output: usize) -> Result<(Arc<Schedule>, Option<Reduction>), Error> {
+        let call = &self.call;
+        let operator = call.collective.operator();
+        let reduction = operator.map(|operator| operator.of(call.datatype)).transpose()?;
+        let [read, written] = self.lengths()?;
+        self.check_room("input", input, read)?;
+        self.check_room("output", output, written)?;
+        Ok((self.communicator.schedule(call)?, reduction))
     }
 
     fn check_room(&self, what: &str, bytes: usize, needed: usize) -> Result<(), Error> {

@@ -59,6 +59,17 @@ impl Communicator {
         lend_mut(bytes, |lent| self.irecv_lent(lent, pattern)?.wait())
     }
 
+    /// Receives a small message if it has arrived, without waiting. `None` if none has, or the first one that matches is
+    /// too long for that: begin a receive ([`irecv_lent`](Self::irecv_lent)).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`].
+    pub fn try_receive(&self, bytes: &mut [u8], pattern: Pattern) -> Result<Option<MessageStatus>, Error> {
+        let outer = self.group.pattern(pattern)?;
+        let got = self.group.engine.receive_arrived(self.group.context, outer, bytes);
+        Ok(got.map(|status| self.group.status(status)))
+    }
+
     /// Sends and receives at the same time, so that two members, or all members in a ring, can exchange messages.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Cache of the schedules of repeated collectives.
 
+use foldhash::HashMap;
 use hotlease_collectives::{Blocks, Collective, CollectiveCall, Operation, Rank, Schedule};
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Maximum number of cached schedules of a communicator: programs call a few collectives, in loops.

@@ -381,6 +381,10 @@ impl Sink for LaneFrameFilter<'_> {
     fn body(&mut self, from: Rank, bytes: u64) {
         self.sink.body(from, bytes);
     }
+
+    fn is_satisfied(&self) -> bool {
+        self.sink.is_satisfied()
+    }
 }
 
 impl Link for Shm {

@@ -7,7 +7,10 @@
 //! In checked mode each collective begins with an exchange of what members are about to call, which is a schedule as
 //! well.
 
+mod direct;
 mod failures;
+
+pub(crate) use direct::StartedCollective;
 
 use super::contexts::is_before;
 use super::jobs::Job;
@@ -86,6 +89,22 @@ pub(super) struct RunningCollective {
 }
 
 impl RunningCollective {
+    fn new(started: StartedCollective, request: Key, work: Work, after_exchange: Option<Work>) -> Self {
+        Self {
+            context: started.context,
+            number: started.number,
+            members: started.members,
+            request,
+            work,
+            after_exchange,
+            round: 0,
+            outstanding: 0,
+            is_at_work: false,
+            error: None,
+            counts: HashMap::new(),
+        }
+    }
+
     pub(super) fn members(&self) -> &[Rank] {
         &self.members
     }
@@ -166,9 +185,7 @@ impl Protocol {
             Some((rank, first)) if !is_before(number, first) => Some(Error::CollectiveFailed { during, rank }),
             _ => self.check_start(&start, &members, during),
         };
-        let mut lost = members.iter().filter(|rank| self.peers[**rank as usize].lost.is_some());
-        let lost = lost.next().copied().unwrap_or(self.me);
-        let error = error.or_else(|| self.departure(lost, during));
+        let error = error.or_else(|| self.failure_of_members(&members, during));
         let is_to_run = error.is_none();
         let mut with_scratch = |collective: CollectiveWork| {
             let bytes = collective.schedule.scratch.saturating_mul(collective.element);
@@ -184,25 +201,24 @@ impl Protocol {
                 exchange: Some(exchange),
             } => (with_scratch(exchange), Some(with_scratch(work))),
         };
-        let running = RunningCollective {
+        let started = StartedCollective {
             context,
             number,
             members,
-            request,
-            work,
-            after_exchange,
-            round: 0,
-            outstanding: 0,
-            is_at_work: false,
-            error: None,
-            counts: HashMap::new(),
         };
+        let running = RunningCollective::new(started, request, work, after_exchange);
         let key = self.collectives.insert(running);
         match error {
             Some(error) => self.fail_collective(key, error),
             None => self.begin_round(key),
         }
         Ok(request)
+    }
+
+    /// Error of a collective of these members, if one of them is lost or this one cannot take part.
+    fn failure_of_members(&self, members: &[Rank], during: Activity) -> Option<Error> {
+        let mut lost = members.iter().filter(|rank| self.peers[**rank as usize].lost.is_some());
+        self.departure(lost.next().copied().unwrap_or(self.me), during)
     }
 
     /// Memory with any content, of at least this size.
@@ -256,6 +272,11 @@ impl Protocol {
     }
 
     fn begin_round(&mut self, key: Key) {
+        self.begin_transfers(key, 0);
+    }
+
+    /// Begins the transfers of a round, except those that have a bit in `done`: only the first 64 may.
+    fn begin_transfers(&mut self, key: Key, done: u64) {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
         };
@@ -265,10 +286,16 @@ impl Protocol {
         };
         // Counts the loop below as one more transfer, so that no transfer ends the round before all have begun.
         running.outstanding = 1;
-        let transfers = &round.transfers;
+        let is_left =
+            |place: usize| u32::try_from(place).is_ok_and(|place| done.checked_shr(place).unwrap_or(0) & 1 == 0);
+        let transfers = round.transfers.iter().enumerate().filter(|(place, _)| is_left(*place));
         let is_receive = |step: &&Step| matches!(step, Step::Receive { .. } | Step::Fetch { .. });
-        let receives = transfers.iter().filter(is_receive);
-        for step in receives.chain(transfers.iter().filter(|step| !is_receive(step))) {
+        let transfers = transfers.map(|(_, step)| step);
+        for step in transfers
+            .clone()
+            .filter(is_receive)
+            .chain(transfers.filter(|step| !is_receive(step)))
+        {
             let Some(running) = self.collectives.get_mut(key) else {
                 return;
             };

@@ -37,6 +37,7 @@ impl ContextState {
             members: None,
             matching: [Matching::new(posted_max), Matching::new(posted_max)],
             number: 0,
+            direct: 0,
             broken: None,
             stay: Membership::Joined,
             left: Vec::new(),
@@ -154,10 +155,11 @@ impl Protocol {
         let mut waiting = self.peers.iter().flat_map(|peer| &peer.waiting).flatten();
         let is_busy = waiting.any(|waiting| is_meant(&waiting.address))
             || !self.collectives.keys(|running| running.context() == context).is_empty();
-        if is_busy || self.context(context).stay != Membership::Leaving {
+        let of_context = self.context(context);
+        if is_busy || of_context.direct > 0 || of_context.stay != Membership::Leaving {
             return;
         }
-        self.context(context).stay = Membership::Left;
+        of_context.stay = Membership::Left;
         self.drop_kept(context, MessageClass::Collective);
         self.tell_members(context, MemberFrame::Leave { context });
     }

@@ -1,6 +1,9 @@
 //! Receiver's half: awaited messages land in the caller's memory, others are kept within the credit.
 
 mod kept;
+mod whole;
+
+pub(crate) use kept::KeptNow;
 
 use super::sending::NO_BYTES;
 use super::{Action, MessageStatus, Owner, Protocol};
@@ -295,38 +298,6 @@ impl Protocol {
         }
     }
 
-    /// Whether a message may go directly to a receive with this pattern that is not posted: the message matches the
-    /// pattern, and neither a posted receive nor a kept message comes first.
-    pub(crate) fn is_direct(&self, from: Rank, to: &MessageAddress, pattern: Pattern) -> bool {
-        let envelope = MessageEnvelope {
-            source: from,
-            tag: to.tag,
-        };
-        let of_context = self.contexts.get(&to.context);
-        of_context.is_some_and(|of_context| {
-            let matching = &of_context.matching[to.class as usize];
-            pattern.is_match(envelope) && !matching.is_awaited(envelope) && matching.find(pattern).is_none()
-        })
-    }
-
-    /// Whether a small message that has come completely may go directly to a receive that is not posted (see
-    /// [`is_direct`](Self::is_direct)), with this much room. If so, it counts as received.
-    pub(crate) fn take_direct(
-        &mut self,
-        from: Rank,
-        to: &MessageAddress,
-        bytes: u64,
-        pattern: Pattern,
-        room: u64,
-    ) -> Result<bool, Loss> {
-        if bytes > room || !self.is_direct(from, to, pattern) {
-            return Ok(false);
-        }
-        self.charge(from, to, bytes)?;
-        self.repay_credit(from, to.class, bytes);
-        Ok(true)
-    }
-
     fn charge(&mut self, from: Rank, to: &MessageAddress, bytes: u64) -> Result<MessageEnvelope, Loss> {
         let is_new = !self.contexts.contains_key(&to.context);
         let is_one_too_many = is_new && self.is_full();
@@ -342,15 +313,30 @@ impl Protocol {
 
     fn eager(&mut self, from: Rank, to: MessageAddress, length: u64) -> Result<Option<Piece>, Loss> {
         let envelope = self.charge(from, &to, length)?;
-        let takes = self.is_accepting(&to);
-        let posted = if takes {
-            self.receiver_of(&to, envelope, length)
-        } else {
-            None
-        };
+        let posted = self.taker_of(&to, envelope, length);
+        Ok(self.land(envelope, to, length, posted))
+    }
+
+    /// Takes the receive that a message is for, unless this member has left the communicator.
+    fn taker_of(&mut self, to: &MessageAddress, envelope: MessageEnvelope, length: u64) -> Option<PostedReceive> {
+        match self.is_accepting(to) {
+            true => self.receiver_of(to, envelope, length),
+            false => None,
+        }
+    }
+
+    /// Prepares for the body of a message; returns where it goes.
+    fn land(
+        &mut self,
+        envelope: MessageEnvelope,
+        to: MessageAddress,
+        length: u64,
+        posted: Option<PostedReceive>,
+    ) -> Option<Piece> {
+        let from = envelope.source;
         let (target, into) = match posted {
             // Discarded: this member has left the communicator, and the sender has not heard of it yet.
-            None if !takes => (LandingTarget::Discarded, None),
+            None if !self.is_accepting(&to) => (LandingTarget::Discarded, None),
             Some(posted) => {
                 let into = posted.into.part(0..length as usize);
                 (LandingTarget::Posted(posted), Some(into))
@@ -388,7 +374,7 @@ impl Protocol {
                 .keep(envelope, KeptMessage::Landing(key));
         }
         self.peer(from).landing = Some(key);
-        Ok(into)
+        into
     }
 
     fn handle_announce(&mut self, from: Rank, to: MessageAddress, length: u64, id: u64) -> Result<(), Loss> {

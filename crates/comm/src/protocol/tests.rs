@@ -10,6 +10,7 @@ use rand::{RngExt, SeedableRng};
 
 mod collectives;
 mod contexts;
+mod direct;
 mod failures;
 mod messages;
 

@@ -103,6 +103,49 @@ fn schedules_run_for_one_to_nine_ranks() {
     }
 }
 
+/// Small collectives run in the calling thread while messages come soon. A member that waits longer hands its collective
+/// over, in any round; a thread beside it sends and receives, and takes messages of the collective.
+#[test]
+fn small_collectives_are_right_however_late_members_come() {
+    const ROUNDS: u32 = 300;
+    each(
+        4,
+        |_| (),
+        |all| {
+            let (rank, size) = (all.rank(), all.size());
+            let (right, left) = ((rank + 1) % size, (rank + size - 1) % size);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for number in 0..ROUNDS {
+                        let mut message = [0; 4];
+                        let pattern = Pattern::of(left, 7);
+                        let sent = all.sendrecv(&number.to_le_bytes(), right, 7, &mut message, pattern);
+                        assert_eq!(sent.map(|status| status.bytes).ok(), Some(4));
+                        assert_eq!(u32::from_le_bytes(message), number);
+                    }
+                });
+                for number in 0..ROUNDS {
+                    // Another member in each round, and none in every second one.
+                    if number % 2 == 0 && number / 2 % size == rank {
+                        std::thread::sleep(std::time::Duration::from_micros(u64::from(number) * 5));
+                    }
+                    let mut sum = [0u32; 3];
+                    let mine = [number, rank, 1];
+                    all.allreduce(&mine, &mut sum, &Operator::Sum).expect("all are well");
+                    assert_eq!(sum, [number * size, size * (size - 1) / 2, size]);
+                    let mut parts = [0u32; 4];
+                    let given: Vec<u32> = (0..size).map(|to| number + 10 * rank + to).collect();
+                    all.alltoall(&given, &mut parts).expect("all are well");
+                    assert_eq!(parts, std::array::from_fn(|from| number + 10 * from as u32 + rank));
+                    let mut before = [0u32; 1];
+                    all.scan(&[rank], &mut before, &Operator::Max).expect("all are well");
+                    assert_eq!(before, [rank]);
+                }
+            });
+        },
+    );
+}
+
 /// A message may depend on a collective that another thread waits for, or that the same thread waits for later.
 #[test]
 fn a_collective_goes_on_while_its_member_waits_for_something_else() {

@@ -45,9 +45,9 @@ impl LaneReceiver {
         (0..LAST_TURNS).all(|_| self.read(from, sink, None) == Ok(true));
     }
 
-    /// Reads until nothing is left, or it is the turn of others; returns whether there was anything. The turn ends
-    /// behind a body that came in pieces, since the thread that waited for it may say where the next one goes. Rings
-    /// the doorbell of a writer that waits for room.
+    /// Reads until nothing is left, or it is the turn of others; returns whether there was anything. The turn ends when
+    /// the sink is satisfied, and behind a body that came in pieces, since the thread that waited for it may say where
+    /// the next one goes. Rings the doorbell of a writer that waits for room.
     pub(super) fn read(&mut self, from: Rank, sink: &mut dyn Sink, writer: Option<&PeerBell>) -> Result<bool, Loss> {
         for turn in 0..TURN_LINES {
             let is_over = if let Some((frame, line)) = self.held.take() {
@@ -78,7 +78,7 @@ impl LaneReceiver {
             {
                 writer.ring();
             }
-            if is_over {
+            if is_over || sink.is_satisfied() {
                 return Ok(true);
             }
         }

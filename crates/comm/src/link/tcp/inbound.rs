@@ -222,8 +222,8 @@ impl TcpReceiver {
     }
 
     /// Takes all frames and bodies out of the buffer, except an incomplete frame. Returns true if the turn ends
-    /// earlier: behind a body that came in pieces, because the thread that waited for it may provide memory for the
-    /// next one; or before a frame that the sink does not accept yet.
+    /// earlier: when the sink is satisfied; behind a body that came in pieces, because the thread that waited for it may
+    /// provide memory for the next one; or before a frame that the sink does not accept yet.
     fn parse(&mut self, from: Rank, sink: &mut dyn Sink) -> Result<bool, Loss> {
         loop {
             if let Some(coming) = &mut self.coming {
@@ -266,6 +266,9 @@ impl TcpReceiver {
                 let body = &self.buffer[self.start..self.start + total];
                 sink.whole(from, frame, &mut |into| into.copy_from_slice(body))?;
                 self.start += total;
+                if sink.is_satisfied() {
+                    return Ok(true);
+                }
                 continue;
             }
             let into = sink.frame(from, frame)?;

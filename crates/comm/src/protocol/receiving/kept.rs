@@ -2,14 +2,72 @@
 
 use super::{KeptMessage, Landing, LandingTarget, PostedReceive};
 use crate::arena::Key;
+use crate::matching::Pattern;
 use crate::memory::TransferMemory;
 use crate::protocol::sending::SYNCHRONOUS;
 use crate::protocol::{Action, MessageStatus, Owner, Protocol};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
+use std::ops::RangeInclusive;
+
+/// Result of [`Protocol::take_kept_now`].
+pub(crate) enum KeptNow {
+    Taken(MessageStatus),
+    /// No kept message matches.
+    Absent,
+    /// The first one that matches has not come completely, or has another length. It stays.
+    Unsuitable,
+}
 
 impl Protocol {
+    /// Takes the first kept message that matches, if it has come completely and its length is one of `lengths`. `copy`
+    /// gets its bytes.
+    pub(crate) fn take_kept_now(
+        &mut self,
+        class: MessageClass,
+        context: u64,
+        pattern: Pattern,
+        lengths: RangeInclusive<u64>,
+        copy: impl FnOnce(&[u8]),
+    ) -> KeptNow {
+        let Some(of_context) = self.contexts.get_mut(&context) else {
+            return KeptNow::Absent;
+        };
+        let matching = &mut of_context.matching[class as usize];
+        let Some((envelope, kept)) = matching.find(pattern) else {
+            return KeptNow::Absent;
+        };
+        let KeptMessage::Landing(key) = *kept else {
+            return KeptNow::Unsuitable;
+        };
+        let is_suitable = |landing: &&Landing| {
+            let is_here = landing.received == landing.total && lengths.contains(&landing.total);
+            is_here && matches!(landing.target, LandingTarget::Kept { is_early: false, .. })
+        };
+        if self.landings.get(key).filter(is_suitable).is_none() {
+            return KeptNow::Unsuitable;
+        }
+        matching.take(pattern);
+        let Some(landing) = self.landings.remove(key) else {
+            return KeptNow::Unsuitable;
+        };
+        if let LandingTarget::Kept { memory, .. } = landing.target {
+            memory.piece(0..landing.total as usize).read(copy);
+            if landing.total > self.bounds.small_bytes {
+                self.keep_scratch(memory);
+            }
+        }
+        if let Some(bytes) = landing.credit {
+            self.repay_credit(envelope.source, class, bytes);
+        }
+        KeptNow::Taken(MessageStatus {
+            source: envelope.source,
+            tag: envelope.tag,
+            bytes: landing.total,
+        })
+    }
+
     /// Accepts large messages that no receive has asked for, as far as there is memory for them. Called while this
     /// member waits in a send: if the receiver waits for this member to receive something first, neither would ever go
     /// on.
