@@ -66,9 +66,12 @@ pub(super) unsafe fn start(
         }
         WaitMode::Begin(request) => {
             require_place(request, "request")?;
+            let mut memory = LentMemory::default();
             // SAFETY: the caller's promise, and they do not overlap.
-            let memory = unsafe { LentMemory::of((input, read, "input"), (output, written, "output")) }?;
-            let begun = collective.begin(&memory.input, &memory.output)?;
+            let input = unsafe { memory.lend_input(input, read, "input")? }.clone();
+            // SAFETY: as above.
+            let output = unsafe { memory.lend_output(output, written, "output")? };
+            let begun = collective.begin(&input, output)?;
             // SAFETY: checked not to be NULL; valid by the caller's promise.
             unsafe { give(request, RequestHandle::new(begun, memory)) }?;
         }

@@ -5,7 +5,7 @@ use crate::comm::collective_call::check_overlap;
 use crate::comm::request::{LentMemory, Message, RequestHandle};
 use crate::comm::{CommHandle, number_or_none};
 use crate::status::{Failure, exported};
-use hotlease_comm::Pattern;
+use hotlease_comm::{MessageStatus, Pattern};
 use std::ffi::{c_int, c_void};
 
 /// Reads a pattern; -1 is any.
@@ -90,10 +90,15 @@ exported!(hotlease_comm_isend(
     request: *mut *mut RequestHandle,
 ) {
     require_place(request, "request")?;
-    let comm = object(comm, "comm")?;
+    let communicator = &object(comm, "comm")?.communicator;
+    // An error is that of the request, which `isend_lent` makes.
+    if let Ok(true) = communicator.try_send(bytes(start, size, "bytes")?, to, tag) {
+        let (source, bytes) = (communicator.rank(), size as u64);
+        return give(request, RequestHandle::ended(MessageStatus { source, tag, bytes }));
+    }
     // The memory is valid until the request has ended, as the header demands.
-    let memory = LentMemory::of((start, size, "bytes"), (std::ptr::null_mut(), 0, ""))?;
-    let begun = comm.communicator.isend_lent(&memory.input, to, tag)?;
+    let mut memory = LentMemory::default();
+    let begun = communicator.isend_lent(memory.lend_input(start, size, "bytes")?, to, tag)?;
     give(request, RequestHandle::new(begun, memory))
 });
 
@@ -106,9 +111,12 @@ exported!(hotlease_comm_irecv(
     request: *mut *mut RequestHandle,
 ) {
     require_place(request, "request")?;
-    let comm = object(comm, "comm")?;
+    let (communicator, pattern) = (&object(comm, "comm")?.communicator, pattern(source, tag)?);
+    if let Some(status) = communicator.try_receive(bytes_mut(start, capacity, "bytes")?, pattern)? {
+        return give(request, RequestHandle::ended(status));
+    }
     // The memory is valid until the request has ended, as the header demands.
-    let memory = LentMemory::of((std::ptr::null(), 0, ""), (start, capacity, "bytes"))?;
-    let begun = comm.communicator.irecv_lent(&memory.output, pattern(source, tag)?)?;
+    let mut memory = LentMemory::default();
+    let begun = communicator.irecv_lent(memory.lend_output(start, capacity, "bytes")?, pattern)?;
     give(request, RequestHandle::new(begun, memory))
 });

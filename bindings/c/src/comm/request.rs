@@ -22,10 +22,11 @@ enum RequestProgress {
     Ended(Result<hotlease_comm::MessageStatus, Error>),
 }
 
-/// Input and output of an operation; each is empty if the operation does not use it.
+/// Memory of an operation, as far as it uses any.
+#[derive(Default)]
 pub(super) struct LentMemory {
-    pub input: LentBytes,
-    pub output: LentBytesMut,
+    pub input: Option<LentBytes>,
+    pub output: Option<LentBytesMut>,
 }
 
 /// `hotlease_comm_message`.
@@ -48,35 +49,44 @@ impl From<hotlease_comm::MessageStatus> for Message {
 }
 
 impl LentMemory {
-    /// Lends the caller's input and output: start, size, and name.
+    /// Lends the caller's input.
     ///
     /// # Safety
-    /// Both are NULL, or valid for their size until the memory is taken back. Until then, no other code writes the
-    /// input or uses the output.
-    pub(super) unsafe fn of(
-        input: (*const c_void, usize, &'static str),
-        output: (*mut c_void, usize, &'static str),
-    ) -> Result<Self, Failure> {
-        // SAFETY: the caller's promise. The slices are checked, and have an address even if they are empty.
-        let (input, output) = unsafe {
-            (
-                bytes(input.0, input.1, input.2)?,
-                bytes_mut(output.0, output.1, output.2)?,
-            )
-        };
+    /// `start` is NULL, or valid for `size` until the memory is taken back. Until then, no other code writes it.
+    pub(super) unsafe fn lend_input(
+        &mut self,
+        start: *const c_void,
+        size: usize,
+        name: &'static str,
+    ) -> Result<&LentBytes, Failure> {
+        // SAFETY: the caller's promise. The slice is checked, and has an address even if it is empty.
+        let bytes = unsafe { bytes(start, size, name)? };
         // SAFETY: the caller's promise.
-        Ok(unsafe {
-            Self {
-                input: LentBytes::from_raw(input.as_ptr(), input.len()),
-                output: LentBytesMut::from_raw(output.as_mut_ptr(), output.len()),
-            }
-        })
+        let lent = unsafe { LentBytes::from_raw(bytes.as_ptr(), bytes.len()) };
+        Ok(self.input.insert(lent))
+    }
+
+    /// Lends the caller's output.
+    ///
+    /// # Safety
+    /// `start` is NULL, or valid for `size` until the memory is taken back. Until then, no other code uses it.
+    pub(super) unsafe fn lend_output(
+        &mut self,
+        start: *mut c_void,
+        size: usize,
+        name: &'static str,
+    ) -> Result<&LentBytesMut, Failure> {
+        // SAFETY: the caller's promise. The slice is checked, and has an address even if it is empty.
+        let bytes = unsafe { bytes_mut(start, size, name)? };
+        // SAFETY: the caller's promise.
+        let lent = unsafe { LentBytesMut::from_raw(bytes.as_mut_ptr(), bytes.len()) };
+        Ok(self.output.insert(lent))
     }
 
     /// Takes the memory back: when this returns, no other code uses it.
     fn take_back(&self) {
-        self.input.take_back();
-        self.output.take_back();
+        self.input.iter().for_each(LentBytes::take_back);
+        self.output.iter().for_each(LentBytesMut::take_back);
     }
 }
 
@@ -91,6 +101,14 @@ impl RequestHandle {
         Self {
             progress: RequestProgress::Pending(Some(request)),
             memory,
+        }
+    }
+
+    /// Makes the request of an operation that has ended.
+    pub(super) fn ended(status: hotlease_comm::MessageStatus) -> Self {
+        Self {
+            progress: RequestProgress::Ended(Ok(status)),
+            memory: LentMemory::default(),
         }
     }
 
