@@ -418,8 +418,11 @@ impl Engine {
         state.is_asleep = true;
         drop(state);
         let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let began = Instant::now();
         self.sleeper.sleep(at_most);
+        let slept = began.elapsed();
         let mut state = self.lock();
+        state.habit.note_sleep(slept, &self.patience);
         state.is_asleep = false;
         state.link.end_sleep();
         state

@@ -9,6 +9,10 @@
 //! So a thread that was preempted while it polled does not poll for a while ([`CoreRecord`]). Then it tries again. If
 //! it is preempted soon, the next pause is twice as long; if not for [`CALM`], it is as short as the first.
 //!
+//! A thread that gets its answers within a few microseconds is better off if it polls on: in each time slice of its own it
+//! gets thousands of answers for which a sleep would have cost a wake-up each, many times what the other one's slice
+//! costs. So a preemption counts only if it took longer than the wake-ups that polling has saved since the last one.
+//!
 //! A thread sees a preemption by itself: the time between two polls is longer than [`LOST`], and the kernel has let
 //! another thread run although this one could (otherwise an interrupt or the hypervisor took the time, and sleeping
 //! would not help). It also pauses when it has polled in vain and was answered soon after it slept: the thread that is
@@ -17,6 +21,8 @@
 //!
 //! The record is that of the thread, and stays when the thread moves to another core.
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -30,6 +36,8 @@ const SOON: Duration = Duration::from_micros(100);
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// Longest pause. A preemption costs some 3 ms, so that a thread that always polls loses 2 % to its tries.
 const PAUSE_MAX: Duration = Duration::from_millis(160);
+/// Cost of a sleep and a wake-up on a contended core.
+const WAKE_UP: Duration = Duration::from_micros(25);
 /// Time from the end of a pause within which a thread that computes preempts one that polls.
 const SOON_AGAIN: Duration = Duration::from_millis(10);
 /// Time without a preemption after which the pauses begin anew.
@@ -43,6 +51,9 @@ pub struct CoreRecord {
     pause_max: u64,
     soon_again: u64,
     calm: u64,
+    wake_up: u64,
+    /// Number of answers that polling has brought since the last preemption or sleep.
+    answers: u64,
     /// Present or last pause; 0: there was none.
     pause: u64,
     /// Beginning of the pause.
@@ -62,6 +73,8 @@ impl CoreRecord {
             pause_max: unit(PAUSE_MAX),
             soon_again: unit(SOON_AGAIN),
             calm: unit(CALM),
+            wake_up: unit(WAKE_UP),
+            answers: 0,
             pause: 0,
             since: 0,
             unconfirmed: 0,
@@ -83,8 +96,23 @@ impl CoreRecord {
         }
     }
 
-    /// Notes that the thread was preempted while it polled.
-    pub fn note_preemption(&mut self, now: u64) {
+    /// Notes an answer that came while the thread polled.
+    #[inline]
+    pub fn note_answer(&mut self) {
+        self.answers += 1;
+    }
+
+    /// Notes a sleep: the thread had polled in vain.
+    pub fn note_sleep(&mut self) {
+        self.answers = 0;
+    }
+
+    /// Notes that the thread was preempted while it polled, for a time of `lost`. The thread pauses, unless its polls
+    /// have saved more than that.
+    pub fn note_preemption(&mut self, lost: u64, now: u64) {
+        if std::mem::take(&mut self.answers).saturating_mul(self.wake_up) > lost {
+            return;
+        }
         let since_pause = now.wrapping_sub(self.since).saturating_sub(self.pause);
         self.pause = match self.pause {
             0 => self.pause_min,
@@ -94,6 +122,11 @@ impl CoreRecord {
             pause => pause.saturating_mul(2).min(self.pause_max),
         };
         (self.since, self.unconfirmed) = (now, 0);
+    }
+
+    /// Ends the pause, because the thread is on another core.
+    fn end_pause(&mut self) {
+        (self.pause, self.unconfirmed) = (0, 0);
     }
 
     /// Notes that the thread has polled in vain for so long, and was answered soon after it slept.
@@ -157,9 +190,61 @@ thread_local! {
     });
 }
 
+/// Share of one of several threads in the processors of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessorShare {
+    /// Number of this thread among them, from 0.
+    pub index: u32,
+    /// Number of threads.
+    pub threads: u32,
+}
+
+impl ProcessorShare {
+    /// Moves the calling thread to the first processor of its share, among those that it may use; its affinity is the
+    /// same as before. Returns false if it is there, or cannot be moved. A pause of the thread ends with a move.
+    ///
+    /// For threads that wait for each other and may have come to share a processor: as they hardly ever run at the same
+    /// time, the kernel sees no reason to part them.
+    #[cold]
+    pub fn occupy(self) -> bool {
+        let thread = Pid::from_raw(0);
+        let (Ok(all), Ok(present)) = (sched_getaffinity(thread), sched_getcpu()) else {
+            return false;
+        };
+        let usable: Vec<usize> = (0..CpuSet::count())
+            .filter(|core| all.is_set(*core) == Ok(true))
+            .collect();
+        let place = self.index as usize * usable.len() / self.threads.max(1) as usize;
+        let Some(own) = usable.get(place).filter(|own| **own != present) else {
+            return false;
+        };
+        let mut one = CpuSet::new();
+        let has_moved = one.set(*own).and_then(|()| sched_setaffinity(thread, &one)).is_ok();
+        if !has_moved || sched_setaffinity(thread, &all).is_err() {
+            return false;
+        }
+        THREAD.with_borrow_mut(|thread| {
+            thread.record.end_pause();
+            thread.switches = SwitchCount::now();
+        });
+        true
+    }
+}
+
 /// Whether other threads want the core of the calling thread, as far as its waits have shown.
 pub fn is_contended() -> bool {
     THREAD.with_borrow(|thread| thread.is_contended(Instant::now()))
+}
+
+/// Notes an answer that came while the calling thread polled ([`CoreRecord::note_answer`]).
+#[inline]
+pub fn note_answer() {
+    THREAD.with_borrow_mut(|thread| thread.record.note_answer());
+}
+
+/// Notes a sleep of the calling thread ([`CoreRecord::note_sleep`]).
+pub fn note_sleep() {
+    THREAD.with_borrow_mut(|thread| thread.record.note_sleep());
 }
 
 /// One wait of the calling thread, in which it polls, and sleeps once that does not pay. It should not yield its core
@@ -189,10 +274,18 @@ impl PollingWait {
     #[inline]
     pub fn note_look(&mut self, now: Instant) -> bool {
         let before = std::mem::replace(&mut self.looked, now);
-        if !self.is_contended && now.saturating_duration_since(before) >= LOST {
-            self.note_lost_time(now);
+        let between = now.saturating_duration_since(before);
+        if !self.is_contended && between >= LOST {
+            self.note_lost_time(between, now);
         }
         self.is_contended
+    }
+
+    /// Notes the answer, which ends the wait, at the last look at the clock.
+    #[inline]
+    pub fn note_answer(&mut self, now: Instant) {
+        self.note_look(now);
+        note_answer();
     }
 
     /// Notes that the thread has slept since the last look at the clock. `is_answered`: whether the sleep ended with
@@ -203,6 +296,7 @@ impl PollingWait {
         let polled = self.looked.saturating_duration_since(self.began);
         THREAD.with_borrow_mut(|thread| {
             thread.switches = SwitchCount::now();
+            thread.record.note_sleep();
             if is_answered && self.is_contended {
                 thread
                     .record
@@ -216,14 +310,13 @@ impl PollingWait {
     }
 
     #[cold]
-    fn note_lost_time(&mut self, now: Instant) {
+    fn note_lost_time(&mut self, lost: Duration, now: Instant) {
         self.is_contended = THREAD.with_borrow_mut(|thread| {
-            let was_preempted = thread.switches.recount();
-            if was_preempted {
+            if thread.switches.recount() {
                 let at = thread.ns(now);
-                thread.record.note_preemption(at);
+                thread.record.note_preemption(lost.as_nanos() as u64, at);
             }
-            was_preempted
+            thread.is_contended(now)
         });
     }
 }
@@ -231,8 +324,6 @@ impl PollingWait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-    use nix::unistd::Pid;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const SLICE: u64 = 3_000_000;
@@ -257,9 +348,10 @@ mod tests {
                     if hogged && ran >= SLICE {
                         *now += SLICE;
                         ran = 0;
-                        record.note_preemption(*now);
+                        record.note_preemption(SLICE, *now);
                     }
                 }
+                record.note_answer();
             }
             replies += 1;
         }
@@ -268,12 +360,35 @@ mod tests {
 
     #[test]
     fn a_thread_beside_a_hog_loses_little_more_than_its_wake_ups() {
-        let (mut record, mut now) = (CoreRecord::new(|ns| ns), 0);
-        replies(&mut record, &mut now, 1_000 * MS, 10_000, true);
-        let from = now;
-        let number = replies(&mut record, &mut now, from + 5_000 * MS, 10_000, true);
-        let sleeping = (now - from) / (10_000 + WAKE);
-        assert!(number >= sleeping * 95 / 100, "{number} of {sleeping}");
+        for reply in [1_000, 10_000, 20_000, 50_000, 100_000, 1_000_000] {
+            let (mut record, mut now) = (CoreRecord::new(|ns| ns), 0);
+            replies(&mut record, &mut now, 1_000 * MS, reply, true);
+            let from = now;
+            let number = replies(&mut record, &mut now, from + 5_000 * MS, reply, true);
+            let sleeping = (now - from) / (reply + WAKE);
+            // In every second slice.
+            let polling = (now - from) / (2 * reply);
+            let best = sleeping.max(polling);
+            assert!(
+                number >= best * 90 / 100,
+                "{number} of {sleeping} or {polling}, {reply} ns each"
+            );
+        }
+    }
+
+    #[test]
+    fn answers_before_a_sleep_do_not_count_for_polls_after_it() {
+        let mut record = CoreRecord::new(|ns| ns);
+        (0..10_000).for_each(|_| record.note_answer());
+        record.note_preemption(SLICE, 0);
+        assert_eq!(record.pause_left(0), 0, "polls have saved 250 ms");
+        record.note_preemption(SLICE, 0);
+        assert!(record.pause_left(0) > 0, "and nothing since then");
+        let mut record = CoreRecord::new(|ns| ns);
+        (0..10_000).for_each(|_| record.note_answer());
+        record.note_sleep();
+        record.note_preemption(SLICE, 0);
+        assert!(record.pause_left(0) > 0);
     }
 
     #[test]
@@ -292,7 +407,7 @@ mod tests {
         assert_eq!(record.pause_left(now), 0, "nothing has happened yet");
         let mut pauses = Vec::new();
         for _ in 0..7 {
-            record.note_preemption(now);
+            record.note_preemption(SLICE, now);
             pauses.push(record.pause_left(now) / MS);
             now += record.pause_left(now);
         }
@@ -300,15 +415,15 @@ mod tests {
         // A daemon that runs for a moment five times a second.
         for _ in 0..5 {
             now += 200 * MS;
-            record.note_preemption(now);
+            record.note_preemption(SLICE, now);
         }
         assert_eq!(record.pause_left(now), 5 * MS);
         for _ in 0..3 {
-            record.note_preemption(now);
+            record.note_preemption(SLICE, now);
         }
         assert_eq!(record.pause_left(now), 40 * MS);
         now += 40 * MS + CALM.as_nanos() as u64;
-        record.note_preemption(now);
+        record.note_preemption(SLICE, now);
         assert_eq!(record.pause_left(now), 5 * MS);
     }
 
@@ -351,6 +466,33 @@ mod tests {
             wait.is_contended && PollingWait::begin(now).is_contended
         });
         assert!(is_seen, "this wait ends its polls, and the next one does not poll");
+    }
+
+    #[test]
+    fn threads_move_to_processors_of_their_own_and_may_use_all_as_before() {
+        let all = sched_getaffinity(Pid::from_raw(0)).expect("processors");
+        let number = (0..CpuSet::count())
+            .filter(|core| all.is_set(*core) == Ok(true))
+            .count() as u32;
+        for index in 0..number {
+            let share = ProcessorShare { index, threads: number };
+            let now = Instant::now();
+            THREAD.with_borrow_mut(|thread| thread.record.note_preemption(u64::MAX, thread.ns(now)));
+            let has_moved = share.occupy();
+            assert_eq!(sched_getaffinity(Pid::from_raw(0)), Ok(all));
+            assert!(
+                !has_moved || !super::is_contended(),
+                "the pause was that of another core"
+            );
+        }
+        let mut one = CpuSet::new();
+        one.set(sched_getcpu().expect("a processor")).expect("in range");
+        sched_setaffinity(Pid::from_raw(0), &one).expect("pinned");
+        assert!(
+            !ProcessorShare { index: 1, threads: 2 }.occupy(),
+            "there is no other one"
+        );
+        assert_eq!(sched_getaffinity(Pid::from_raw(0)), Ok(one));
     }
 
     #[test]

@@ -238,6 +238,7 @@ impl Completions {
             let mut now = start;
             while !polling.note_look(now) && now - start < SPIN {
                 if ready() {
+                    polling.note_answer(now);
                     return;
                 }
                 std::hint::spin_loop();

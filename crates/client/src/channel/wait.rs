@@ -113,7 +113,7 @@ impl Channel {
             if value.is_some() {
                 if self.completion == Completion::Adaptive {
                     let now = Instant::now();
-                    polling.note_look(now);
+                    polling.note_answer(now);
                     self.brief.store(now - start < SPIN_BRIEF, Ordering::Relaxed);
                 }
                 return value.ok_or(WaitEnd::Closed);

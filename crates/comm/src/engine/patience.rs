@@ -9,10 +9,13 @@
 //! Yielding is good among members only. If another process wants the processor to compute, Linux gives it a whole time
 //! slice: milliseconds, while a message that wakes its receiver takes some 20 us. A thread cannot know before a yield
 //! which of the two will get the processor, but it can see afterwards how long the yield took ([`YieldRecord`]). Where
-//! a thread keeps its processor, it sees preemptions in the same way ([`hotlease_fabric::contention`]), and then sleeps
-//! at once.
+//! a thread keeps its processor, it sees preemptions in the same way ([`hotlease_fabric::contention`]).
+//!
+//! Where each member has a processor, two may still have come to share one: they wake each other for each message, and the
+//! kernel, which sees only one of them run at a time, leaves them there. So after a preemption, and after a short sleep that
+//! followed polls in vain, a thread moves to its member's own processor ([`ProcessorShare`]); it may be moved away again.
 
-use hotlease_fabric::contention::PollingWait;
+use hotlease_fabric::contention::{self, PollingWait, ProcessorShare};
 use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock, where the processor is kept.
@@ -27,6 +30,10 @@ const SLOW_MAX: u32 = 8;
 /// First and longest pause without yields, after that many slow ones.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Shortest time between two moves of a thread to its member's own processor.
+const MOVE_AGAIN: Duration = Duration::from_millis(20);
+/// Longest sleep after polls in vain that may mean that members share a processor.
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// Patience of a waiting thread.
 #[derive(Debug, Clone, Copy)]
@@ -35,14 +42,18 @@ pub(crate) struct EnginePatience {
     time: Duration,
     /// Whether members share a processor.
     gives_way: bool,
+    /// This member's share of the node's processors, if each member has one and there are others.
+    share: Option<ProcessorShare>,
 }
 
 impl EnginePatience {
-    /// Patience for `members` that share a processor, each of which is to have this time for its polls.
-    pub(crate) fn of(time: Duration, members: u32) -> Self {
+    /// Patience for `members` that share a processor, each of which is to have this time for its polls. `share`: this
+    /// member's among the members of its node.
+    pub(crate) fn of(time: Duration, members: u32, share: ProcessorShare) -> Self {
         Self {
             time: time * members,
             gives_way: members > 1,
+            share: Some(share).filter(|share| members == 1 && share.threads > 1),
         }
     }
 
@@ -84,7 +95,12 @@ impl IdlePolls {
         let is_over = now - *self.since.get_or_insert(now) >= patience.time;
         if !patience.gives_way {
             let polling = self.polling.get_or_insert_with(|| PollingWait::begin(now));
-            if polling.note_look(now) || is_over {
+            let is_contended = polling.note_look(now);
+            if is_contended && habit.occupy_own_processor(patience, now) {
+                *self = Self::default();
+                return IdleAction::Look;
+            }
+            if is_contended || is_over {
                 // The sleep must not count as time between two polls.
                 self.polling = None;
                 return IdleAction::Sleep;
@@ -103,8 +119,9 @@ impl IdlePolls {
 
     /// Ends the series, because there is news.
     pub(super) fn end(&mut self, habit: &mut YieldRecord) {
-        if let Some(polling) = &mut self.polling {
-            polling.note_look(Instant::now());
+        match &mut self.polling {
+            Some(polling) => polling.note_answer(Instant::now()),
+            None => contention::note_answer(),
         }
         if let Some(before) = self.gave_way {
             let now = Instant::now();
@@ -116,12 +133,14 @@ impl IdlePolls {
     }
 }
 
-/// Record of whether yields have been worth it lately.
+/// Record of whether yields have been worth it lately, and of moves to the own processor.
 #[derive(Default)]
 pub(super) struct YieldRecord {
     /// Number of slow yields, times [`WAITS_FOR_SLOW`], less the number of others.
     losses: u32,
     paused: Option<(Instant, Duration)>,
+    /// Time of the last move to the own processor, or of the last look whether it is there.
+    moved: Option<Instant>,
 }
 
 impl YieldRecord {
@@ -141,6 +160,26 @@ impl YieldRecord {
         is_slow
     }
 
+    /// Notes a sleep of this length after polls in vain. If it was short, the member that has ended it may share this
+    /// one's processor.
+    pub(super) fn note_sleep(&mut self, slept: Duration, patience: &EnginePatience) {
+        if slept < SHORT_SLEEP && !patience.is_none() {
+            self.occupy_own_processor(patience, Instant::now());
+        }
+    }
+
+    /// Moves the thread to this member's own processor, unless that was tried lately; returns whether it moved.
+    fn occupy_own_processor(&mut self, patience: &EnginePatience, now: Instant) -> bool {
+        let is_again = self
+            .moved
+            .is_some_and(|moved| now.saturating_duration_since(moved) < MOVE_AGAIN);
+        let Some(share) = patience.share.filter(|_| !is_again) else {
+            return false;
+        };
+        self.moved = Some(now);
+        share.occupy()
+    }
+
     fn note_success(&mut self) {
         self.losses = self.losses.saturating_sub(1);
         if self.losses == 0 {
@@ -157,6 +196,7 @@ impl YieldRecord {
 mod tests {
     use super::*;
 
+    const ALONE: ProcessorShare = ProcessorShare { index: 0, threads: 1 };
     const TURN: Duration = Duration::from_micros(5);
     const SLICE: Duration = Duration::from_millis(3);
 
@@ -209,10 +249,10 @@ mod tests {
     #[test]
     fn a_thread_that_finds_nothing_sleeps() {
         for (patience, ways) in [
-            (EnginePatience::of(Duration::ZERO, 1), 0),
-            (EnginePatience::of(Duration::ZERO, 4), 0),
-            (EnginePatience::of(Duration::from_millis(1), 1), 0),
-            (EnginePatience::of(Duration::from_millis(1), 4), 1),
+            (EnginePatience::of(Duration::ZERO, 1, ALONE), 0),
+            (EnginePatience::of(Duration::ZERO, 4, ALONE), 0),
+            (EnginePatience::of(Duration::from_millis(1), 1, ALONE), 0),
+            (EnginePatience::of(Duration::from_millis(1), 4, ALONE), 1),
         ] {
             let (mut idle, mut habit) = (IdlePolls::default(), YieldRecord::default());
             let began = Instant::now();
@@ -225,7 +265,7 @@ mod tests {
                 }
             }
             // A loaded machine may preempt this thread, which then sleeps earlier.
-            assert!(began.elapsed() >= patience.time || hotlease_fabric::contention::is_contended());
+            assert!(began.elapsed() >= patience.time || contention::is_contended());
             assert!(gave_way >= ways, "{patience:?}");
             assert!(ways > 0 || gave_way == 0, "{patience:?}");
         }

@@ -50,19 +50,20 @@ impl IdlePolicy {
     #[inline]
     pub fn note_turn(&mut self, ticks: u64, now: u64) {
         if self.core.may_be_lost(ticks) {
-            self.note_long_turn(now);
+            self.note_long_turn(ticks, now);
         }
     }
 
     /// Notes the end of a sleep: switches to other threads during it are no preemptions.
     pub fn note_sleep(&mut self) {
         self.switches = SwitchCount::now();
+        self.core.note_sleep();
     }
 
     #[cold]
-    fn note_long_turn(&mut self, now: u64) {
+    fn note_long_turn(&mut self, ticks: u64, now: u64) {
         if self.switches.recount() {
-            self.core.note_preemption(now);
+            self.core.note_preemption(ticks, now);
         }
     }
 
@@ -72,6 +73,7 @@ impl IdlePolicy {
         // A gap counts only up to a bound, so that the average recovers soon after one long gap.
         let gap = gap.min(self.budget.saturating_mul(4));
         self.gap = self.gap - self.gap / 8 + gap / 8;
+        self.core.note_answer();
     }
 
     /// Polling time from the end of a call on, in ticks.
@@ -145,7 +147,7 @@ mod tests {
     fn a_slot_whose_core_others_want_does_not_poll() {
         for polling in [PollingPolicy::Hot, PollingPolicy::Adaptive] {
             let mut idle = idle(polling);
-            idle.core.note_preemption(10);
+            idle.core.note_preemption(1_000_000, 10);
             assert_eq!(idle.polling_time(11), 0);
             assert_ne!(idle.polling_time(1_000_000_000), 0, "it tries again");
             assert_eq!(
@@ -156,7 +158,7 @@ mod tests {
         }
         let mut always = IdlePolicy::new(PollingPolicy::Hot, u64::MAX, |ns| ns);
         assert_eq!(always.sleep_limit(0, 10), None);
-        always.core.note_preemption(10);
+        always.core.note_preemption(1_000_000, 10);
         assert_eq!(
             always.sleep_limit(1_000, 1_000_010),
             Some(4_000_000),

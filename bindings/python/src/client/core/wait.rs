@@ -102,7 +102,7 @@ impl ExecutorCore {
         loop {
             for _ in 0..POLLS {
                 if awaited.iter().any(AwaitedCall::is_ready) {
-                    polling.note_look(Instant::now());
+                    polling.note_answer(Instant::now());
                     return;
                 }
                 std::hint::spin_loop();

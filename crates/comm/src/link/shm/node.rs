@@ -1,5 +1,7 @@
 //! Nodes of members: shared memory and shared processors.
 
+use hotlease_collectives::Rank;
+use hotlease_fabric::contention::ProcessorShare;
 use hotlease_wire::comm::greeting::{MemberNode, NodeId};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -84,6 +86,16 @@ pub(crate) fn members_per_processor(of: &[MemberNode]) -> Vec<u32> {
     of.iter().map(crowd).collect()
 }
 
+/// Share of this member in its node's processors, among the members of the node in the order of their ranks.
+pub(crate) fn share(of: &[MemberNode], me: Rank) -> ProcessorShare {
+    let node = of[me as usize].node;
+    let is_near = |home: &&MemberNode| home.node == node && node != NodeId::UNKNOWN;
+    ProcessorShare {
+        index: of[..me as usize].iter().filter(is_near).count() as u32,
+        threads: of.iter().filter(is_near).count().max(1) as u32,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +139,15 @@ mod tests {
         assert_eq!(members_per_processor(&of), [2, 2, 2, 2, 2, 1, 1, 1]);
         assert_eq!(members_per_processor(&of[..2]), [1, 1]);
         assert_eq!(members_per_processor(&[of[2]; 5]), [5; 5]);
+    }
+
+    #[test]
+    fn members_of_a_node_have_different_shares() {
+        let of = [1, 2, 1, 0, 1, 0].map(|byte| home(byte, true, 4));
+        let shares = [0, 1, 2, 3, 4, 5]
+            .map(|me| share(&of, me))
+            .map(|share| (share.index, share.threads));
+        assert_eq!(shares, [(0, 3), (0, 1), (1, 3), (0, 1), (2, 3), (0, 1)]);
     }
 
     #[test]
