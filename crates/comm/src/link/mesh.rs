@@ -205,12 +205,12 @@ impl<'a> Mesh<'a> {
     fn accept(&mut self, listener: &TcpListener) {
         // An error concerns one connection that is gone, or a process that has no descriptor left for it.
         while let Ok((mut stream, _)) = listener.accept() {
-            let guests = self.lines.iter().filter(|(_, line)| line.way == Approach::Incoming);
-            if guests.clone().count() >= UNIDENTIFIED_MAX + 2 * self.joined.len() {
+            let incoming = self.lines.iter().filter(|(_, line)| line.way == Approach::Incoming);
+            if incoming.clone().count() >= UNIDENTIFIED_MAX + 2 * self.joined.len() {
                 // A connection that has ended has no address any more.
                 let address = |line: &MemberHandshake| line.stream.peer_addr().map_or(NO_ADDRESS, |from| from.ip());
-                let guests = guests.map(|(number, line)| (*number, address(line), Some(line.until)));
-                if let Some(replaced) = replaceable(guests) {
+                let incoming = incoming.map(|(number, line)| (*number, address(line), Some(line.until)));
+                if let Some(replaced) = replaceable(incoming) {
                     self.lines.remove(&replaced);
                 }
             }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(super) type ConnectionId = usize;
 
 struct WaitingMember {
-    guest: ConnectionId,
+    connection: ConnectionId,
     rank: Option<u32>,
     place: MemberAddress,
     since: Instant,
@@ -87,13 +87,13 @@ impl Matchmaker {
     pub(super) fn join(
         &mut self,
         key: KeyId,
-        guest: ConnectionId,
+        connection: ConnectionId,
         join: Join,
         mapped: Option<NatMapping>,
         now: Instant,
         group: GroupId,
     ) -> Vec<(ConnectionId, JoinAnswer)> {
-        let refuse = |refused| vec![(guest, JoinAnswer::Refused(refused))];
+        let refuse = |refused| vec![(connection, JoinAnswer::Refused(refused))];
         if self.names.len() >= self.members_max as usize {
             let members = self.members_max;
             return refuse(JoinRejection::Full { members });
@@ -126,7 +126,7 @@ impl Matchmaker {
             // Its connection broke, and the member has come again.
             let again = assembly.members.iter().position(|member| same(&member));
             if let Some(again) = again.map(|place| assembly.members.swap_remove(place)) {
-                self.names.remove(&again.guest);
+                self.names.remove(&again.connection);
             }
         } else if let (Some(rank), Some(other)) = (join.rank, assembly.members.iter().find(same)) {
             return refuse(JoinRejection::DuplicateRank {
@@ -134,9 +134,9 @@ impl Matchmaker {
                 other: other.place.address,
             });
         }
-        self.names.insert(guest, name.clone());
+        self.names.insert(connection, name.clone());
         assembly.members.push(WaitingMember {
-            guest,
+            connection,
             rank: join.rank,
             place: MemberAddress {
                 address: join.address,
@@ -153,17 +153,20 @@ impl Matchmaker {
     /// and the connections that they are for. `None` if it waits for no such meeting, or there are no such ranks.
     pub(super) fn report_lost(
         &mut self,
-        guest: ConnectionId,
+        connection: ConnectionId,
         ranks: Vec<u32>,
         now: Instant,
         group: GroupId,
     ) -> Option<Vec<(ConnectionId, JoinAnswer)>> {
-        let name = self.names.get(&guest).filter(|name| name.2.is_rest())?.clone();
+        let name = self.names.get(&connection).filter(|name| name.2.is_rest())?.clone();
         let assembly = self.assemblies.get_mut(&name)?;
         if ranks.iter().any(|rank| *rank >= assembly.size) {
             return None;
         }
-        let member = assembly.members.iter_mut().find(|member| member.guest == guest)?;
+        let member = assembly
+            .members
+            .iter_mut()
+            .find(|member| member.connection == connection)?;
         member.lost = ranks;
         Some(self.finish_if_whole(name, group, now))
     }
@@ -207,25 +210,25 @@ impl Matchmaker {
         let members: Vec<MemberAddress> = placed.iter().map(|(_, member)| member.place).collect();
         // Equal to the ranks above, except where some members have not come.
         let answers = (0..).zip(&placed).map(|(rank, (_, member))| {
-            self.names.remove(&member.guest);
+            self.names.remove(&member.connection);
             let answer = JoinAnswer::Together {
                 group,
                 rank,
                 members: members.clone(),
                 relays: self.relays,
             };
-            (member.guest, answer)
+            (member.connection, answer)
         });
         answers.collect()
     }
 
     /// Removes a member whose connection is gone before it was answered: another one may take its place.
-    pub(super) fn remove(&mut self, guest: ConnectionId) {
-        let Some(name) = self.names.remove(&guest) else {
+    pub(super) fn remove(&mut self, connection: ConnectionId) {
+        let Some(name) = self.names.remove(&connection) else {
             return;
         };
         if let Some(assembly) = self.assemblies.get_mut(&name) {
-            assembly.members.retain(|member| member.guest != guest);
+            assembly.members.retain(|member| member.connection != connection);
             if assembly.members.is_empty() {
                 self.assemblies.remove(&name);
             }
@@ -284,10 +287,10 @@ impl Matchmaker {
     }
 
     fn refuse_all(&mut self, assembly: &Assembly, refused: &JoinRejection) -> Vec<(ConnectionId, JoinAnswer)> {
-        let guests = assembly.members.iter().map(|member| member.guest);
-        let answers = guests.map(|guest| {
-            self.names.remove(&guest);
-            (guest, JoinAnswer::Refused(refused.clone()))
+        let peers = assembly.members.iter().map(|member| member.connection);
+        let answers = peers.map(|connection| {
+            self.names.remove(&connection);
+            (connection, JoinAnswer::Refused(refused.clone()))
         });
         answers.collect()
     }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 type Pair = (KeyId, GroupId, u32, u32);
 
 struct WaitingHalf {
-    guest: ConnectionId,
+    connection: ConnectionId,
     rank: u32,
 }
 
@@ -36,29 +36,29 @@ pub(super) struct Pairs {
 
 impl Pairs {
     /// Records the request of a member, while `room` more pairs may be relayed.
-    pub(super) fn ask(&mut self, key: KeyId, relay: &Relay, guest: ConnectionId, room: usize) -> PairResult {
+    pub(super) fn ask(&mut self, key: KeyId, relay: &Relay, connection: ConnectionId, room: usize) -> PairResult {
         let (rank, other) = (relay.from, relay.to);
         let pair = (key, relay.group, rank.min(other), rank.max(other));
         let before = self.halves.remove(&pair);
         let asked = match &before {
             Some(half) => {
-                self.of.remove(&half.guest);
+                self.of.remove(&half.connection);
                 if half.rank != rank {
-                    return PairResult::Meets(half.guest);
+                    return PairResult::Meets(half.connection);
                 }
-                PairResult::Repeated(half.guest)
+                PairResult::Repeated(half.connection)
             }
             None if self.halves.len() >= room => return PairResult::Full,
             None => PairResult::Waits,
         };
-        self.halves.insert(pair, WaitingHalf { guest, rank });
-        self.of.insert(guest, pair);
+        self.halves.insert(pair, WaitingHalf { connection, rank });
+        self.of.insert(connection, pair);
         asked
     }
 
     /// Removes a connection that is gone.
-    pub(super) fn remove(&mut self, guest: ConnectionId) {
-        if let Some(pair) = self.of.remove(&guest) {
+    pub(super) fn remove(&mut self, connection: ConnectionId) {
+        if let Some(pair) = self.of.remove(&connection) {
             self.halves.remove(&pair);
         }
     }

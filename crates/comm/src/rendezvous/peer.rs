@@ -40,7 +40,7 @@ pub(super) struct RendezvousPeer {
     /// Bytes that came after the first request, and are no complete record yet.
     incoming: Vec<u8>,
     /// Number of reports of losses.
-    told: u32,
+    reports: u32,
     /// Bytes that the system has not taken yet.
     outgoing: Vec<u8>,
 }
@@ -85,7 +85,7 @@ impl RendezvousPeer {
             until: Some(until),
             cipher: None,
             incoming: Vec::new(),
-            told: 0,
+            reports: 0,
             outgoing: Vec::new(),
         }
     }
@@ -125,23 +125,23 @@ impl RendezvousPeer {
         Ok(())
     }
 
-    /// Handles an event of the system. Must be called until there is no further wish: the event is not reported again.
+    /// Handles an event of the system. Must be called until there is no further request: the event is not reported again.
     pub(super) fn hear(&mut self, rules: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
         self.push().map_err(|_| CloseReason::ByPeer)?;
         let mut bytes = [0; 2048];
         // Records that came together with the previous request.
-        let mut wish = match self.stage {
+        let mut request = match self.stage {
             PeerStage::Stranger(_) | PeerStage::Shows(_) => PeerRequest::Incomplete,
             _ => self.read_records(&[])?,
         };
-        while matches!(wish, PeerRequest::Incomplete) {
+        while matches!(request, PeerRequest::Incomplete) {
             let got = match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(CloseReason::ByPeer),
                 Ok(got) => got,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(PeerRequest::Incomplete),
                 Err(_) => return Err(CloseReason::ByPeer),
             };
-            wish = match &mut self.stage {
+            request = match &mut self.stage {
                 PeerStage::Stranger(_) => self.read_handshake(&bytes[..got], rules)?,
                 PeerStage::Shows(said) => {
                     said.extend_from_slice(&bytes[..got]);
@@ -150,7 +150,7 @@ impl RendezvousPeer {
                 _ => self.read_records(&bytes[..got])?,
             };
         }
-        Ok(wish)
+        Ok(request)
     }
 
     fn read_handshake(&mut self, mut bytes: &[u8], rules: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
@@ -190,16 +190,16 @@ impl RendezvousPeer {
         let early = || closed_by_us("it went on before it was answered");
         let cipher = self.cipher.as_mut().ok_or_else(early)?;
         self.incoming.extend_from_slice(bytes);
-        let mut wish = PeerRequest::Incomplete;
+        let mut request = PeerRequest::Incomplete;
         while let Some(content) = cipher.open_next(&mut self.incoming).map_err(|_| early())? {
             match JoinQuestion::decode(&content) {
                 // Each report has at least one more loss.
-                Ok(JoinQuestion::Lost(ranks)) if self.told < RANKS_MAX => wish = PeerRequest::Tell(ranks),
+                Ok(JoinQuestion::Lost(ranks)) if self.reports < RANKS_MAX => request = PeerRequest::Tell(ranks),
                 _ => return Err(early()),
             }
-            self.told += 1;
+            self.reports += 1;
         }
-        Ok(wish)
+        Ok(request)
     }
 }
 

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const WAKER: Token = Token(0);
 const FIRST: Token = Token(1);
 const SECOND: Token = Token(2);
-const FIRST_GUEST: usize = 3;
+const FIRST_CONNECTION: usize = 3;
 /// Pause before the next accept attempt, after the system had no memory or descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time that a member has to fetch its answer.
@@ -40,17 +40,17 @@ pub(super) struct Ports {
     second: Option<TcpListener>,
     secrets: Vec<Secret>,
     limits: Limits,
-    book: Matchmaker,
+    matchmaker: Matchmaker,
     pairs: Pairs,
     /// Started for the first pair that needs it.
     relay: Option<Relay>,
-    guests: HashMap<ConnectionId, RendezvousPeer>,
+    peers: HashMap<ConnectionId, RendezvousPeer>,
     /// Members that are to show themselves at the second port, by the number that each was given.
     seen: HashMap<GroupId, ConnectionId>,
-    next_guest: ConnectionId,
+    next_connection: ConnectionId,
     /// Time of the next accept attempt, after a failed one.
     welcome_at: Option<Instant>,
-    tally: Arc<Counters>,
+    counters: Arc<Counters>,
 }
 
 impl Ports {
@@ -60,7 +60,7 @@ impl Ports {
         second: Option<std::net::TcpListener>,
         secrets: Vec<Secret>,
         limits: Limits,
-        tally: Arc<Counters>,
+        counters: Arc<Counters>,
     ) -> io::Result<(Self, Arc<Waker>)> {
         let poll = Poll::new()?;
         let mut port = TcpListener::from_std(port);
@@ -70,22 +70,22 @@ impl Ports {
             poll.registry().register(second, SECOND, Interest::READABLE)?;
         }
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let desk = Self {
+        let ports = Self {
             poll,
             port,
             second,
             secrets,
             limits,
-            book: Matchmaker::new(limits.members, limits.relays > 0),
+            matchmaker: Matchmaker::new(limits.members, limits.relays > 0),
             pairs: Pairs::default(),
             relay: None,
-            guests: HashMap::new(),
+            peers: HashMap::new(),
             seen: HashMap::new(),
-            next_guest: FIRST_GUEST,
+            next_connection: FIRST_CONNECTION,
             welcome_at: None,
-            tally,
+            counters,
         };
-        Ok((desk, waker))
+        Ok((ports, waker))
     }
 
     pub(super) fn serve(mut self, owner: &OwnerOrders) {
@@ -96,32 +96,32 @@ impl Ports {
                 match event.token() {
                     FIRST | SECOND => self.accept_all(),
                     WAKER => {}
-                    Token(guest) => self.handle_event(guest),
+                    Token(connection) => self.handle_event(connection),
                 }
             }
             if owner.is_closed.load(Ordering::Acquire) {
-                let stopped = self.book.stop();
+                let stopped = self.matchmaker.stop();
                 self.answer(stopped);
             }
             self.handle_deadlines();
-            let waiting = self.book.waiting() as u64;
-            self.tally.waiting.store(waiting, Ordering::Release);
+            let waiting = self.matchmaker.waiting() as u64;
+            self.counters.waiting.store(waiting, Ordering::Release);
         }
-        let stopped = self.book.stop();
+        let stopped = self.matchmaker.stop();
         self.answer(stopped);
         // Gives answers that are on their way the time to arrive.
         let until = Instant::now() + STOP_ANSWER_TIME;
-        while self.guests.values().any(RendezvousPeer::is_sending) && Instant::now() < until {
+        while self.peers.values().any(RendezvousPeer::is_sending) && Instant::now() < until {
             self.wait(&mut events, Some(until));
-            for event in events.iter().filter(|event| event.token().0 >= FIRST_GUEST) {
+            for event in events.iter().filter(|event| event.token().0 >= FIRST_CONNECTION) {
                 self.handle_event(event.token().0);
             }
         }
     }
 
     fn wait(&mut self, events: &mut Events, until: Option<Instant>) {
-        let due = self.guests.values().filter_map(|visitor| visitor.until);
-        let due = due.chain(self.book.next_due()).chain(self.welcome_at);
+        let due = self.peers.values().filter_map(|peer| peer.until);
+        let due = due.chain(self.matchmaker.next_due()).chain(self.welcome_at);
         let due = due.chain(until).min();
         let at_most = due.map(|due| due.saturating_duration_since(Instant::now()));
         // Rounded up, so that the wait does not end a moment too early again and again.
@@ -139,7 +139,7 @@ impl Ports {
         for is_second in [false, true] {
             while let Some(accepted) = self.accept(is_second) {
                 match accepted {
-                    Ok(visitor) => self.let_in(visitor),
+                    Ok(peer) => self.let_in(peer),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) => {
@@ -159,48 +159,48 @@ impl Ports {
         Some(accepted.map(|(stream, from)| RendezvousPeer::new(stream, from, is_second, until)))
     }
 
-    fn let_in(&mut self, mut visitor: RendezvousPeer) {
-        let strangers = self.guests.iter().filter(|(_, visitor)| visitor.is_stranger());
+    fn let_in(&mut self, mut peer: RendezvousPeer) {
+        let strangers = self.peers.iter().filter(|(_, peer)| peer.is_stranger());
         if strangers.clone().count() >= self.limits.strangers {
-            let strangers = strangers.map(|(guest, visitor)| (*guest, visitor.from.ip(), visitor.until));
+            let strangers = strangers.map(|(connection, peer)| (*connection, peer.from.ip(), peer.until));
             if let Some(replaced) = replaceable(strangers) {
                 self.turn_away(replaced, "it had said nothing when others came");
             }
         }
-        let guest = self.next_guest;
-        self.next_guest += 1;
+        let connection = self.next_connection;
+        self.next_connection += 1;
         let both = Interest::READABLE | Interest::WRITABLE;
         let registry = self.poll.registry();
-        let registered = registry.register(&mut visitor.stream, Token(guest), both);
-        if registered.is_ok() && visitor.stream.set_nodelay(true).is_ok() {
-            self.guests.insert(guest, visitor);
+        let registered = registry.register(&mut peer.stream, Token(connection), both);
+        if registered.is_ok() && peer.stream.set_nodelay(true).is_ok() {
+            self.peers.insert(connection, peer);
         }
     }
 
     /// Closes a connection, and removes everything that was known of its peer.
-    fn forget(&mut self, guest: ConnectionId) -> Option<RendezvousPeer> {
-        self.book.remove(guest);
-        self.pairs.remove(guest);
-        let visitor = self.guests.remove(&guest)?;
-        if let PeerStage::Seen { number, .. } = &visitor.stage {
+    fn forget(&mut self, connection: ConnectionId) -> Option<RendezvousPeer> {
+        self.matchmaker.remove(connection);
+        self.pairs.remove(connection);
+        let peer = self.peers.remove(&connection)?;
+        if let PeerStage::Seen { number, .. } = &peer.stage {
             self.seen.remove(number);
         }
-        Some(visitor)
+        Some(peer)
     }
 
-    fn turn_away(&mut self, guest: ConnectionId, why: &str) {
-        if let Some(visitor) = self.forget(guest) {
-            self.tally.count(visitor.from, false, why);
+    fn turn_away(&mut self, connection: ConnectionId, why: &str) {
+        if let Some(peer) = self.forget(connection) {
+            self.counters.count(peer.from, false, why);
         }
     }
 
-    fn handle_event(&mut self, guest: ConnectionId) {
-        while self.hear_one(guest) {}
+    fn handle_event(&mut self, connection: ConnectionId) {
+        while self.hear_one(connection) {}
     }
 
-    /// Handles one wish; returns whether there may be more.
-    fn hear_one(&mut self, guest: ConnectionId) -> bool {
-        let Some(visitor) = self.guests.get_mut(&guest) else {
+    /// Handles one request; returns whether there may be more.
+    fn hear_one(&mut self, connection: ConnectionId) -> bool {
+        let Some(peer) = self.peers.get_mut(&connection) else {
             return false;
         };
         let rules = AdmissionRules {
@@ -208,50 +208,50 @@ impl Ports {
             purpose: Purpose::Rendezvous,
             group: GroupId::NONE,
         };
-        match visitor.hear(&rules) {
+        match peer.hear(&rules) {
             Ok(PeerRequest::Incomplete) => return false,
-            Ok(PeerRequest::Ask(key, JoinQuestion::Join(join))) => self.request_join(guest, key, join),
-            Ok(PeerRequest::Ask(key, JoinQuestion::Relay(relay))) => self.pair(guest, key, &relay),
+            Ok(PeerRequest::Ask(key, JoinQuestion::Join(join))) => self.request_join(connection, key, join),
+            Ok(PeerRequest::Ask(key, JoinQuestion::Relay(relay))) => self.pair(connection, key, &relay),
             Ok(PeerRequest::Ask(_, JoinQuestion::Lost(_))) => {
-                self.turn_away(guest, "it reports losses, and waits for no members")
+                self.turn_away(connection, "it reports losses, and waits for no members")
             }
-            Ok(PeerRequest::Tell(lost)) => self.report_lost(guest, lost),
-            Ok(PeerRequest::Show(key, number)) => self.show(guest, key, number),
-            Err(CloseReason::ByPeer) => drop(self.forget(guest)),
+            Ok(PeerRequest::Tell(lost)) => self.report_lost(connection, lost),
+            Ok(PeerRequest::Show(key, number)) => self.show(connection, key, number),
+            Err(CloseReason::ByPeer) => drop(self.forget(connection)),
             Err(CloseReason::ByUs { is_other_secret, why }) => {
-                self.tally.count(visitor.from, is_other_secret, why);
-                self.forget(guest);
+                self.counters.count(peer.from, is_other_secret, why);
+                self.forget(connection);
             }
         }
         true
     }
 
     /// Handles a request to join: checks whether the member comes from the address on which it listens.
-    fn request_join(&mut self, guest: ConnectionId, key: KeyId, join: Join) {
-        let Some(visitor) = self.guests.get_mut(&guest) else {
+    fn request_join(&mut self, connection: ConnectionId, key: KeyId, join: Join) {
+        let Some(peer) = self.peers.get_mut(&connection) else {
             return;
         };
-        if visitor.from == join.address {
-            return self.join(guest, key, join, None);
+        if peer.from == join.address {
+            return self.join(connection, key, join, None);
         }
         let mapped = NatMapping {
-            address: visitor.from,
+            address: peer.from,
             varies: false,
         };
         let second = self.second.as_ref().and_then(|port| port.local_addr().ok());
         let Some(second) = second else {
-            return self.join(guest, key, join, Some(mapped));
+            return self.join(connection, key, join, Some(mapped));
         };
         let number = GroupId(rand::random());
-        self.seen.insert(number, guest);
-        visitor.stage = PeerStage::Seen {
+        self.seen.insert(number, connection);
+        peer.stage = PeerStage::Seen {
             number,
             key,
             join: Box::new(join),
             mapped,
         };
-        visitor.until = Some(Instant::now() + Duration::from_millis(MAPPING_MS_MAX));
-        visitor.answer(&JoinAnswer::Seen {
+        peer.until = Some(Instant::now() + Duration::from_millis(MAPPING_MS_MAX));
+        peer.answer(&JoinAnswer::Seen {
             port: second.port(),
             number,
         });
@@ -262,14 +262,14 @@ impl Ports {
         let Some(shown) = self.forget(at_second) else {
             return;
         };
-        let guest = self.seen.get(&number).copied();
-        let stage = guest.and_then(|guest| Some(&self.guests.get(&guest)?.stage));
-        match (guest, stage) {
-            (Some(guest), Some(PeerStage::Seen { key: its, mapped, .. })) if *its == key => {
+        let connection = self.seen.get(&number).copied();
+        let stage = connection.and_then(|connection| Some(&self.peers.get(&connection)?.stage));
+        match (connection, stage) {
+            (Some(connection), Some(PeerStage::Seen { key: its, mapped, .. })) if *its == key => {
                 let varies = mapped.address != shown.from;
-                self.join_shown(guest, varies);
+                self.join_shown(connection, varies);
             }
-            _ => self.tally.count(
+            _ => self.counters.count(
                 shown.from,
                 false,
                 "it claims to be a member that the rendezvous did not send there",
@@ -278,11 +278,11 @@ impl Ports {
     }
 
     /// Joins a member about whose NAT nothing more can be learned.
-    fn join_shown(&mut self, guest: ConnectionId, varies: bool) {
-        let Some(visitor) = self.guests.get_mut(&guest) else {
+    fn join_shown(&mut self, connection: ConnectionId, varies: bool) {
+        let Some(peer) = self.peers.get_mut(&connection) else {
             return;
         };
-        match std::mem::replace(&mut visitor.stage, PeerStage::Waits) {
+        match std::mem::replace(&mut peer.stage, PeerStage::Waits) {
             PeerStage::Seen {
                 number,
                 key,
@@ -290,25 +290,27 @@ impl Ports {
                 mapped,
             } => {
                 self.seen.remove(&number);
-                self.join(guest, key, *join, Some(NatMapping { varies, ..mapped }));
+                self.join(connection, key, *join, Some(NatMapping { varies, ..mapped }));
             }
-            other => visitor.stage = other,
+            other => peer.stage = other,
         }
     }
 
-    fn join(&mut self, guest: ConnectionId, key: KeyId, join: Join, mapped: Option<NatMapping>) {
-        if let Some(visitor) = self.guests.get_mut(&guest) {
-            visitor.stage = PeerStage::Waits;
-            visitor.until = None;
+    fn join(&mut self, connection: ConnectionId, key: KeyId, join: Join, mapped: Option<NatMapping>) {
+        if let Some(peer) = self.peers.get_mut(&connection) {
+            peer.stage = PeerStage::Waits;
+            peer.until = None;
             let group = GroupId(rand::random());
-            let answers = self.book.join(key, guest, join, mapped, Instant::now(), group);
+            let answers = self
+                .matchmaker
+                .join(key, connection, join, mapped, Instant::now(), group);
             self.answer(answers);
         }
     }
 
     /// Handles the report of a member that waits for the rest of a communicator and knows of further losses.
-    fn report_lost(&mut self, guest: ConnectionId, ranks: Vec<u32>) {
-        match self.guests.get_mut(&guest).map(|visitor| &mut visitor.stage) {
+    fn report_lost(&mut self, connection: ConnectionId, ranks: Vec<u32>) {
+        match self.peers.get_mut(&connection).map(|peer| &mut peer.stage) {
             Some(PeerStage::Seen { join, .. }) => {
                 if let Meeting::Rest { lost, .. } = &mut join.meeting
                     && ranks.iter().all(|rank| *rank < join.size)
@@ -322,33 +324,36 @@ impl Ports {
             _ => {}
         }
         let group = GroupId(rand::random());
-        match self.book.report_lost(guest, ranks, Instant::now(), group) {
+        match self.matchmaker.report_lost(connection, ranks, Instant::now(), group) {
             Some(answers) => self.answer(answers),
-            None => self.turn_away(guest, "it told of losses where there can be none"),
+            None => self.turn_away(connection, "it told of losses where there can be none"),
         }
     }
 
     /// Handles a request to be relayed.
-    fn pair(&mut self, guest: ConnectionId, key: KeyId, relay: &wire::Relay) {
-        if let Some(visitor) = self.guests.get_mut(&guest) {
-            visitor.stage = PeerStage::Waits;
-            visitor.until = Some(Instant::now() + RELAY_WAIT);
+    fn pair(&mut self, connection: ConnectionId, key: KeyId, relay: &wire::Relay) {
+        if let Some(peer) = self.peers.get_mut(&connection) {
+            peer.stage = PeerStage::Waits;
+            peer.until = Some(Instant::now() + RELAY_WAIT);
         }
         let relays = self.limits.relays;
-        let room = relays.saturating_sub(self.tally.relayed.load(Ordering::Acquire));
-        match self.pairs.ask(key, relay, guest, room as usize) {
+        let room = relays.saturating_sub(self.counters.relayed.load(Ordering::Acquire));
+        match self.pairs.ask(key, relay, connection, room as usize) {
             PairResult::Waits => {}
             PairResult::Repeated(before) => drop(self.forget(before)),
-            PairResult::Meets(other) => self.relay([guest, other]),
-            PairResult::Full => self.answer(vec![(guest, JoinAnswer::Refused(JoinRejection::NoRelay { relays }))]),
+            PairResult::Meets(other) => self.relay([connection, other]),
+            PairResult::Full => self.answer(vec![(
+                connection,
+                JoinAnswer::Refused(JoinRejection::NoRelay { relays }),
+            )]),
         }
     }
 
-    fn relay(&mut self, guests: [ConnectionId; 2]) {
-        let sides = guests.map(|guest| {
-            let mut visitor = self.forget(guest)?;
-            visitor.answer(&JoinAnswer::Relayed);
-            let (mut stream, rest) = visitor.into_parts();
+    fn relay(&mut self, peers: [ConnectionId; 2]) {
+        let sides = peers.map(|connection| {
+            let mut peer = self.forget(connection)?;
+            peer.answer(&JoinAnswer::Relayed);
+            let (mut stream, rest) = peer.into_parts();
             self.poll.registry().deregister(&mut stream).ok()?;
             Some((stream, rest))
         });
@@ -356,25 +361,25 @@ impl Ports {
             return;
         };
         if self.relay.is_none() {
-            match Relay::start(Arc::clone(&self.tally.relayed)) {
+            match Relay::start(Arc::clone(&self.counters.relayed)) {
                 Ok(relay) => self.relay = Some(relay),
                 Err(error) => tracing::error!(%error, "a rendezvous cannot relay"),
             }
         }
         if let Some(relay) = &self.relay {
-            self.tally.relayed.fetch_add(1, Ordering::AcqRel);
+            self.counters.relayed.fetch_add(1, Ordering::AcqRel);
             relay.take(Pipe::new([one, other]));
         }
     }
 
     fn answer(&mut self, answers: Vec<(ConnectionId, JoinAnswer)>) {
-        for (guest, answer) in answers {
-            let Some(visitor) = self.guests.get_mut(&guest) else {
+        for (connection, answer) in answers {
+            let Some(peer) = self.peers.get_mut(&connection) else {
                 continue;
             };
-            visitor.stage = PeerStage::Answered;
-            visitor.until = Some(Instant::now() + ANSWER_TIME);
-            visitor.answer(&answer);
+            peer.stage = PeerStage::Answered;
+            peer.until = Some(Instant::now() + ANSWER_TIME);
+            peer.answer(&answer);
         }
     }
 
@@ -383,20 +388,20 @@ impl Ports {
         if self.welcome_at.is_some_and(|at| at <= now) {
             self.accept_all();
         }
-        let missing = self.book.expire(now, || GroupId(rand::random()));
+        let missing = self.matchmaker.expire(now, || GroupId(rand::random()));
         self.answer(missing);
-        let is_over = |visitor: &RendezvousPeer| visitor.until.is_some_and(|until| until <= now);
-        let over = self.guests.iter().filter(|(_, visitor)| is_over(visitor));
-        let over: Vec<ConnectionId> = over.map(|(guest, _)| *guest).collect();
-        for guest in over {
-            match self.guests.get(&guest).map(|visitor| &visitor.stage) {
+        let is_over = |peer: &RendezvousPeer| peer.until.is_some_and(|until| until <= now);
+        let over = self.peers.iter().filter(|(_, peer)| is_over(peer));
+        let over: Vec<ConnectionId> = over.map(|(connection, _)| *connection).collect();
+        for connection in over {
+            match self.peers.get(&connection).map(|peer| &peer.stage) {
                 // Something keeps the member from the second port.
-                Some(PeerStage::Seen { .. }) => self.join_shown(guest, false),
+                Some(PeerStage::Seen { .. }) => self.join_shown(connection, false),
                 // The other member of the pair has not come (`Waits`), or this member has its whole answer
                 // (`Answered`).
-                Some(PeerStage::Waits) => drop(self.forget(guest)),
-                Some(PeerStage::Answered) if !self.guests[&guest].is_sending() => drop(self.forget(guest)),
-                _ => self.turn_away(guest, "it took too long"),
+                Some(PeerStage::Waits) => drop(self.forget(connection)),
+                Some(PeerStage::Answered) if !self.peers[&connection].is_sending() => drop(self.forget(connection)),
+                _ => self.turn_away(connection, "it took too long"),
             }
         }
     }

@@ -95,8 +95,8 @@ pub struct Server {
     address: SocketAddr,
     second: Option<SocketAddr>,
     waker: Arc<Waker>,
-    wishes: Arc<OwnerOrders>,
-    tally: Arc<Counters>,
+    orders: Arc<OwnerOrders>,
+    counters: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -127,13 +127,13 @@ impl Server {
         };
         let (first, second, address) = ports().map_err(local("listen for members"))?;
         let second_address = second.as_ref().and_then(|port| port.local_addr().ok());
-        let tally = Arc::new(Counters::default());
-        let wishes = Arc::new(OwnerOrders::default());
+        let counters = Arc::new(Counters::default());
+        let orders = Arc::new(OwnerOrders::default());
         let set_up = || {
-            let (desk, waker) = Ports::new(first, second, secrets, limits, Arc::clone(&tally))?;
-            let owner = Arc::clone(&wishes);
+            let (ports, waker) = Ports::new(first, second, secrets, limits, Arc::clone(&counters))?;
+            let owner = Arc::clone(&orders);
             let thread = std::thread::Builder::new().name("rendezvous".into());
-            let thread = thread.spawn(move || desk.serve(&owner))?;
+            let thread = thread.spawn(move || ports.serve(&owner))?;
             Ok((waker, thread))
         };
         let (waker, thread) = set_up().map_err(local("serve members"))?;
@@ -141,8 +141,8 @@ impl Server {
             address,
             second: second_address,
             waker,
-            wishes,
-            tally,
+            orders,
+            counters,
             thread: Some(thread),
         })
     }
@@ -150,7 +150,7 @@ impl Server {
     /// Assembles no more members: those that wait, and those that come later, are told at once that the rendezvous is
     /// stopping (`Refused::Stopping` on the wire). Relayed pairs go on.
     pub fn close(&self) {
-        self.wishes.is_closed.store(true, Ordering::Release);
+        self.orders.is_closed.store(true, Ordering::Release);
         // Fails only where the thread is awake anyway.
         let _ = self.waker.wake();
     }
@@ -167,27 +167,32 @@ impl Server {
 
     /// Number of pairs of members that talk through the rendezvous.
     pub fn relayed(&self) -> u32 {
-        self.tally.relayed.load(Ordering::Acquire)
+        self.counters.relayed.load(Ordering::Acquire)
     }
 
     /// Number of members that wait for others there.
     pub fn waiting(&self) -> u64 {
-        self.tally.waiting.load(Ordering::Acquire)
+        self.counters.waiting.load(Ordering::Acquire)
     }
 
     /// Statistics of the refused peers.
     pub fn refusals(&self) -> Refusals {
         Refusals {
-            other_secret: self.tally.other_secret.load(Ordering::Relaxed),
-            others: self.tally.others.load(Ordering::Relaxed),
-            last: self.tally.last.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            other_secret: self.counters.other_secret.load(Ordering::Relaxed),
+            others: self.counters.others.load(Ordering::Relaxed),
+            last: self
+                .counters
+                .last
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
         }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.wishes.is_over.store(true, Ordering::Release);
+        self.orders.is_over.store(true, Ordering::Release);
         let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

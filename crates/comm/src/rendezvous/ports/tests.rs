@@ -86,8 +86,8 @@ fn join(address: SocketAddr) -> JoinQuestion {
 
 /// Makes a member of the rest of three that waits for the others; behind a NAT or not.
 fn rest(server: &Server, rank: u32, is_hidden: bool) -> Guest {
-    let guest = Guest::of(server, secret(1));
-    let seen = guest.stream.local_addr().expect("an address");
+    let connection = Guest::of(server, secret(1));
+    let seen = connection.stream.local_addr().expect("an address");
     let question = JoinQuestion::Join(Join {
         name: "n".into(),
         size: 3,
@@ -102,7 +102,7 @@ fn rest(server: &Server, rank: u32, is_hidden: bool) -> Guest {
         },
         link: "direct".into(),
     });
-    guest.asks(&question)
+    connection.asks(&question)
 }
 
 fn between(from: u32, to: u32) -> JoinQuestion {
@@ -122,14 +122,14 @@ fn elsewhere() -> SocketAddr {
 /// learn.
 fn place(show: impl FnOnce(&Guest, SocketAddr, GroupId)) -> (SocketAddr, MemberAddress) {
     let server = server(1);
-    let mut guest = Guest::of(&server, secret(1)).asks(&join(elsewhere()));
-    let from = guest.stream.local_addr().expect("an address");
-    let JoinAnswer::Seen { port, number } = guest.hears() else {
+    let mut connection = Guest::of(&server, secret(1)).asks(&join(elsewhere()));
+    let from = connection.stream.local_addr().expect("an address");
+    let JoinAnswer::Seen { port, number } = connection.hears() else {
         panic!("it listens where it is not seen");
     };
     assert_eq!(server.second_address().map(|address| address.port()), Some(port));
-    show(&guest, SocketAddr::new(server.address().ip(), port), number);
-    match guest.hears() {
+    show(&connection, SocketAddr::new(server.address().ip(), port), number);
+    match connection.hears() {
         JoinAnswer::Together { members, relays, .. } => {
             assert!(relays);
             (from, members[0])
@@ -149,15 +149,19 @@ fn say(mut stream: TcpStream, key: KeyId, number: GroupId) {
 
 #[test]
 fn nats_that_number_each_connection_are_told_from_those_that_do_not() {
-    let (from, steady) = place(|guest, to, number| {
-        let port = SharedPort::shared_with(&guest.stream, false).expect("its port");
+    let (from, steady) = place(|connection, to, number| {
+        let port = SharedPort::shared_with(&connection.stream, false).expect("its port");
         let stream = port.call_and_wait(to, PATIENCE).expect("a second port");
-        say(stream, guest.key, number);
+        say(stream, connection.key, number);
     });
     let mapped = |varies| Some(NatMapping { address: from, varies });
     assert_eq!((steady.address, steady.mapped), (elsewhere(), mapped(false)));
-    let (from, varying) = place(|guest, to, number| {
-        say(call_from_any(to, PATIENCE).expect("a second port"), guest.key, number);
+    let (from, varying) = place(|connection, to, number| {
+        say(
+            call_from_any(to, PATIENCE).expect("a second port"),
+            connection.key,
+            number,
+        );
     });
     let mapped = Some(NatMapping {
         address: from,
@@ -168,10 +172,14 @@ fn nats_that_number_each_connection_are_told_from_those_that_do_not() {
 
 #[test]
 fn a_member_that_does_not_reach_the_second_port_is_admitted_without_it() {
-    let (from, place) = place(|guest, to, number| {
+    let (from, place) = place(|connection, to, number| {
         // Other peers say something there: with another number, and with another secret.
         let wrong = GroupId([9; 16]);
-        say(call_from_any(to, PATIENCE).expect("a second port"), guest.key, wrong);
+        say(
+            call_from_any(to, PATIENCE).expect("a second port"),
+            connection.key,
+            wrong,
+        );
         let other = secret(2).id();
         say(call_from_any(to, PATIENCE).expect("a second port"), other, number);
     });
@@ -186,18 +194,18 @@ fn a_member_that_does_not_reach_the_second_port_is_admitted_without_it() {
 fn a_loss_that_both_members_learn_at_once_does_not_separate_them() {
     for is_hidden in [false, true] {
         let server = server(0);
-        let mut guests = [0, 1].map(|rank| rest(&server, rank, is_hidden));
+        let mut peers = [0, 1].map(|rank| rest(&server, rank, is_hidden));
         if is_hidden {
-            for guest in &mut guests {
-                assert!(matches!(guest.hears(), JoinAnswer::Seen { .. }));
+            for connection in &mut peers {
+                assert!(matches!(connection.hears(), JoinAnswer::Seen { .. }));
             }
         }
         // The second member reports when the report of the first one is enough already.
         for turn in 0..6 {
-            let Guest { stream, cipher, .. } = &mut guests[turn % 2];
+            let Guest { stream, cipher, .. } = &mut peers[turn % 2];
             ask(stream, cipher, &JoinQuestion::Lost(vec![2])).expect("asked");
         }
-        let answers = guests.map(|mut guest| guest.hears());
+        let answers = peers.map(|mut connection| connection.hears());
         let both = answers.map(|answer| match answer {
             JoinAnswer::Together {
                 group, rank, members, ..
@@ -223,8 +231,8 @@ fn a_member_that_reports_impossible_losses_is_refused() {
         (0..=hotlease_wire::comm::RANKS_MAX).try_for_each(|_| ask(&mut many.stream, &mut many.cipher, &lost(&[])));
     // The peer may be turned away before it has sent all of them.
     assert!(often.is_err() || many.is_closed());
-    for mut guest in [first, rank_3, pair, another] {
-        assert!(guest.is_closed());
+    for mut connection in [first, rank_3, pair, another] {
+        assert!(connection.is_closed());
     }
 }
 
@@ -265,8 +273,8 @@ fn no_more_are_relayed_than_may() {
         let mut pairs: Vec<Guest> = (0..2 * relays)
             .map(|rank| Guest::of(&server, secret(1)).asks(&between(rank, rank ^ 1)))
             .collect();
-        for guest in &mut pairs {
-            assert_eq!(guest.hears(), JoinAnswer::Relayed);
+        for connection in &mut pairs {
+            assert_eq!(connection.hears(), JoinAnswer::Relayed);
         }
         let mut refused = Guest::of(&server, secret(1)).asks(&between(8, 9));
         assert_eq!(refused.hears(), JoinAnswer::Refused(JoinRejection::NoRelay { relays }));
@@ -292,11 +300,11 @@ fn a_relayed_member_that_reads_nothing_delays_no_other_pair() {
     let server = server(2);
     let pair = |low: u32| {
         let ranks = [(low, low + 1), (low + 1, low)];
-        let mut guests = ranks.map(|(from, to)| Guest::of(&server, secret(1)).asks(&between(from, to)));
-        for guest in &mut guests {
-            assert_eq!(guest.hears(), JoinAnswer::Relayed);
+        let mut peers = ranks.map(|(from, to)| Guest::of(&server, secret(1)).asks(&between(from, to)));
+        for connection in &mut peers {
+            assert_eq!(connection.hears(), JoinAnswer::Relayed);
         }
-        guests
+        peers
     };
     let [mut pushes, _reads_nothing] = pair(0);
     pushes.stream.set_nonblocking(true).expect("a socket");
