@@ -334,7 +334,10 @@ fn an_unreachable_member_is_named_if_there_is_no_relay() {
     for error in errors {
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
         let text = error.to_string();
-        assert!(text.contains("10.0.0.2") && text.contains("its NAT's"), "{text}");
+        assert!(
+            text.contains("10.0.0.2") && text.contains("the address at its NAT"),
+            "{text}"
+        );
     }
 }
 
