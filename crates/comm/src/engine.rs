@@ -21,6 +21,7 @@ use crate::link::{Body, FinalCounts, Link, ObjectHead, Sink, Sleeper};
 use crate::memory::Piece;
 use crate::protocol::{Action, CollectiveStart, MessageStatus, Protocol};
 use hotlease_collectives::Rank;
+use hotlease_fabric::contention;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress};
 use patience::{IdleAction, IdlePolls, YieldRecord};
@@ -52,7 +53,7 @@ pub(crate) struct EngineState {
     /// Number of threads that wait in a send.
     sending: usize,
     /// Value of [`Protocol::news`] when threads were woken last.
-    told: u64,
+    woken_at: u64,
     /// Whether a thread waits for events that [`Protocol::news`] does not count: the link has sent everything, finished
     /// members have closed. Then every event wakes the waiting threads.
     is_parting: bool,
@@ -60,6 +61,8 @@ pub(crate) struct EngineState {
     habit: YieldRecord,
     /// Scratch memory of small collectives.
     scratch: Vec<u8>,
+    /// Whether a receive that begins polls: something has come since such a poll was in vain.
+    is_poll_due: bool,
 }
 
 impl Sink for Protocol {
@@ -154,6 +157,7 @@ impl EngineState {
     pub(crate) fn poll(&mut self) -> bool {
         let any = self.link.poll(&mut self.protocol);
         if any {
+            self.is_poll_due = true;
             self.flush();
         }
         any
@@ -178,10 +182,11 @@ impl Engine {
                 is_asleep: false,
                 waiting: 0,
                 sending: 0,
-                told: 0,
+                woken_at: 0,
                 is_parting: false,
                 habit: YieldRecord::default(),
                 scratch: Vec::new(),
+                is_poll_due: true,
             }),
             queued: AtomicU32::new(0),
             queue: Mutex::new(()),
@@ -234,10 +239,10 @@ impl Engine {
     /// Wakes waiting threads if something is new.
     pub(crate) fn wake_waiting(&self, state: &mut EngineState) {
         let news = state.protocol.news();
-        if news == state.told && !state.is_parting {
+        if news == state.woken_at && !state.is_parting {
             return;
         }
-        state.told = news;
+        state.woken_at = news;
         if state.is_asleep {
             self.sleeper.wake();
         }
@@ -421,6 +426,7 @@ impl Engine {
         let began = Instant::now();
         self.sleeper.sleep(at_most);
         let slept = began.elapsed();
+        contention::note_sleep();
         let mut state = self.lock();
         state.habit.note_sleep(slept, &self.patience);
         state.is_asleep = false;

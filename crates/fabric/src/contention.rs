@@ -21,8 +21,10 @@
 //!
 //! The record is that of the thread, and stays when the thread moves to another core.
 
-use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
-use nix::unistd::Pid;
+mod own;
+
+pub use own::OwnProcessor;
+
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -190,47 +192,6 @@ thread_local! {
     });
 }
 
-/// Share of one of several threads in the processors of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProcessorShare {
-    /// Number of this thread among them, from 0.
-    pub index: u32,
-    /// Number of threads.
-    pub threads: u32,
-}
-
-impl ProcessorShare {
-    /// Moves the calling thread to the first processor of its share, among those that it may use; its affinity is the
-    /// same as before. Returns false if it is there, or cannot be moved. A pause of the thread ends with a move.
-    ///
-    /// For threads that wait for each other and may have come to share a processor: as they hardly ever run at the same
-    /// time, the kernel sees no reason to part them.
-    #[cold]
-    pub fn occupy(self) -> bool {
-        let thread = Pid::from_raw(0);
-        let (Ok(all), Ok(present)) = (sched_getaffinity(thread), sched_getcpu()) else {
-            return false;
-        };
-        let usable: Vec<usize> = (0..CpuSet::count())
-            .filter(|core| all.is_set(*core) == Ok(true))
-            .collect();
-        let place = self.index as usize * usable.len() / self.threads.max(1) as usize;
-        let Some(own) = usable.get(place).filter(|own| **own != present) else {
-            return false;
-        };
-        let mut one = CpuSet::new();
-        let has_moved = one.set(*own).and_then(|()| sched_setaffinity(thread, &one)).is_ok();
-        if !has_moved || sched_setaffinity(thread, &all).is_err() {
-            return false;
-        }
-        THREAD.with_borrow_mut(|thread| {
-            thread.record.end_pause();
-            thread.switches = SwitchCount::now();
-        });
-        true
-    }
-}
-
 /// Whether other threads want the core of the calling thread, as far as its waits have shown.
 pub fn is_contended() -> bool {
     THREAD.with_borrow(|thread| thread.is_contended(Instant::now()))
@@ -324,6 +285,8 @@ impl PollingWait {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use nix::unistd::Pid;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const SLICE: u64 = 3_000_000;
@@ -466,33 +429,6 @@ mod tests {
             wait.is_contended && PollingWait::begin(now).is_contended
         });
         assert!(is_seen, "this wait ends its polls, and the next one does not poll");
-    }
-
-    #[test]
-    fn threads_move_to_processors_of_their_own_and_may_use_all_as_before() {
-        let all = sched_getaffinity(Pid::from_raw(0)).expect("processors");
-        let number = (0..CpuSet::count())
-            .filter(|core| all.is_set(*core) == Ok(true))
-            .count() as u32;
-        for index in 0..number {
-            let share = ProcessorShare { index, threads: number };
-            let now = Instant::now();
-            THREAD.with_borrow_mut(|thread| thread.record.note_preemption(u64::MAX, thread.ns(now)));
-            let has_moved = share.occupy();
-            assert_eq!(sched_getaffinity(Pid::from_raw(0)), Ok(all));
-            assert!(
-                !has_moved || !super::is_contended(),
-                "the pause was that of another core"
-            );
-        }
-        let mut one = CpuSet::new();
-        one.set(sched_getcpu().expect("a processor")).expect("in range");
-        sched_setaffinity(Pid::from_raw(0), &one).expect("pinned");
-        assert!(
-            !ProcessorShare { index: 1, threads: 2 }.occupy(),
-            "there is no other one"
-        );
-        assert_eq!(sched_getaffinity(Pid::from_raw(0)), Ok(one));
     }
 
     #[test]

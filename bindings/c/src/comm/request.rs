@@ -256,7 +256,9 @@ pub unsafe extern "C" fn hotlease_comm_wait_any(
                 }
             }
         }
-        let found = ended.or_else(|| wait_any(&watches, FOR_EVER).map(|at| indices[at]));
+        // An earlier one may have ended as well, and comes first.
+        let at_most = if ended.is_some() { Duration::ZERO } else { FOR_EVER };
+        let found = wait_any(&watches, at_most).map(|at| indices[at]).or(ended);
         // SAFETY: checked above.
         unsafe { put(index, found.unwrap_or(count)) };
         Ok(())

@@ -16,6 +16,9 @@ use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
 use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
+/// Schedule of a collective, and the reduction of one that reduces.
+type Plan = (Arc<Schedule>, Option<Reduction>);
+
 /// Collective of a communicator, as this member calls it. The typed calls and the calls of other languages all use it.
 ///
 /// All members must call the same collectives in the same order. Buffers must be at least as long as
@@ -61,11 +64,18 @@ impl<'a> MemberCollective<'a> {
     /// communicator succeeds. [`Error::MemberLost`] and [`Error::MemberLeft`] of any member. In checked mode
     /// [`Error::CallMismatch`].
     pub fn run(&self, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
-        if let Some(result) = self.run_now(input, output)? {
+        let plan = self.plan(input.len(), output.len())?;
+        if let Some(result) = self.run_now(&plan, input, output) {
             return result;
         }
         lend(input, |input| {
-            lend_mut(output, |output| self.begin(input, output)?.wait().map(drop))
+            lend_mut(output, |output| {
+                let (input, output) = (
+                    TransferMemory::Lent(input.clone()),
+                    TransferMemory::LentMut(output.clone()),
+                );
+                self.begin_planned(plan, input, output)?.wait().map(drop)
+            })
         })
     }
 
@@ -81,7 +91,15 @@ impl<'a> MemberCollective<'a> {
     }
 
     pub(super) fn begin_on(&self, input: TransferMemory, output: TransferMemory) -> Result<Request, Error> {
-        let (schedule, reduction) = self.plan(input.len(), output.len())?;
+        self.begin_planned(self.plan(input.len(), output.len())?, input, output)
+    }
+
+    fn begin_planned(
+        &self,
+        (schedule, reduction): Plan,
+        input: TransferMemory,
+        output: TransferMemory,
+    ) -> Result<Request, Error> {
         self.communicator.begin_schedule(CollectiveStart::Built {
             work: CollectiveWork {
                 schedule,
@@ -96,19 +114,18 @@ impl<'a> MemberCollective<'a> {
 
     /// Runs a small collective without lending its memory ([`Engine::run_now`](crate::engine::Engine::run_now)); `None`
     /// if it is not small, or must begin in the usual way.
-    fn run_now(&self, input: &[u8], output: &mut [u8]) -> Result<Option<Result<(), Error>>, Error> {
+    fn run_now(&self, plan: &Plan, input: &[u8], output: &mut [u8]) -> Option<Result<(), Error>> {
         let Communicator { group, member, .. } = self.communicator;
         if member.is_checked {
-            return Ok(None);
+            return None;
         }
-        let (schedule, reduction) = self.plan(input.len(), output.len())?;
-        let work = SmallCollective::new(&schedule, self.call.datatype.size(), reduction.as_ref());
-        let result = work.and_then(|work| group.engine.run_now(group.context, &work, input, output));
-        Ok(result.map(|result| result.map_err(|error| group.error(error))))
+        let work = SmallCollective::new(&plan.0, self.call.datatype.size(), plan.1.as_ref())?;
+        let result = group.engine.run_now(group.context, &work, input, output)?;
+        Some(result.map_err(|error| group.error(error)))
     }
 
     /// Checks the lengths of the memory; returns the schedule, and the reduction of a collective that reduces.
-    fn plan(&self, input: usize, output: usize) -> Result<(Arc<Schedule>, Option<Reduction>), Error> {
+    fn plan(&self, input: usize, output: usize) -> Result<Plan, Error> {
         let call = &self.call;
         let operator = call.collective.operator();
         let reduction = operator.map(|operator| operator.of(call.datatype)).transpose()?;

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::link::mesh::{MemberConnection, MeshPlan, connect};
 use crate::link::ofi::{Ofi, open};
 use crate::link::shm::Shm;
-use crate::link::shm::node::{members_per_processor, numbers, processors, share, this_node};
+use crate::link::shm::node::{members_per_processor, numbers, own_processor, processors, this_node};
 use crate::link::tcp::Tcp;
 use crate::link::{Link, StoreJoin};
 use crate::options::{LinkChoice, Options};
@@ -18,7 +18,7 @@ use crate::rendezvous::client::{self, MeetingResult};
 use crate::route::Route;
 use crate::secret::Secret;
 use hotlease_collectives::{LinkKind, Rank, Table};
-use hotlease_fabric::contention::ProcessorShare;
+use hotlease_fabric::contention::OwnProcessor;
 use hotlease_fabric::ofi::Messenger;
 use hotlease_wire::comm::frame::SMALL_BYTES_MAX;
 use hotlease_wire::comm::greeting::MemberNode;
@@ -46,8 +46,8 @@ struct MemberLinks {
     nodes: Vec<u32>,
     /// Number of members that share each member's processor.
     crowds: Vec<u32>,
-    /// This member's share of its node's processors.
-    share: ProcessorShare,
+    /// This member's own processor, if there are other members on its node.
+    own: Option<OwnProcessor>,
     missing: Vec<Rank>,
 }
 
@@ -173,7 +173,7 @@ impl Communicator {
         }
         // With a store, another thread waits for objects, so polling here would find none sooner.
         let spin = if is_mediated { Duration::ZERO } else { options.spin };
-        let patience = EnginePatience::of(spin, way.crowds[me as usize], way.share);
+        let patience = EnginePatience::of(spin, way.crowds[me as usize], way.own);
         let engine = Arc::new(Engine::new(protocol, way.link, patience));
         let keeper = Keeper::start(Arc::clone(&engine), me, size, options.failure_bound, times.deadline);
         let keeper = keeper.map_err(Error::local("start a thread"))?;
@@ -272,7 +272,7 @@ fn make_links(
         routes,
         nodes,
         crowds: members_per_processor(&homes),
-        share: share(&homes, me),
+        own: own_processor(&homes, me),
         missing,
     })
 }
@@ -298,7 +298,7 @@ fn connect_store(options: &Options, met: &MeetingResult, times: JoinTimes) -> Re
         routes: (0..size).map(route).collect(),
         nodes: (0..size).collect(),
         crowds: vec![1; size as usize],
-        share: ProcessorShare { index: 0, threads: 1 },
+        own: None,
         missing: Vec::new(),
     })
 }

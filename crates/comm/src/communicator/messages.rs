@@ -60,7 +60,8 @@ impl Communicator {
     }
 
     /// Receives a small message if it has arrived, without waiting. `None` if none has, or the first one that matches is
-    /// too long for that: begin a receive ([`irecv_lent`](Self::irecv_lent)).
+    /// too long for that or has come in part: begin a receive ([`irecv_lent`](Self::irecv_lent)), without which this may
+    /// return `None` for some hundred milliseconds more.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`].

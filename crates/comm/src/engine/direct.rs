@@ -44,12 +44,21 @@ impl Engine {
         loop {
             if has_changed {
                 let checked = transfer.check(&mut state);
+                // Kept messages that were taken may have given credit back, without which the rest would not come.
+                if state.protocol.has_actions() {
+                    state.flush();
+                    self.wake_waiting(&mut state);
+                    if checked == DirectState::Waiting {
+                        continue;
+                    }
+                }
                 if checked != DirectState::Waiting {
                     return (state, checked);
                 }
             }
             let (any, polled) = transfer.poll(&mut state);
             if any {
+                state.is_poll_due = true;
                 state.flush();
                 self.wake_waiting(&mut state);
                 idle.end(&mut state.habit);
@@ -74,9 +83,10 @@ impl Engine {
 
     /// Releases the state after a direct transfer; one of the waiting threads takes this one's place.
     fn end_direct(&self, mut state: MutexGuard<'_, EngineState>) {
-        // Kept messages that were taken may have given credit back.
+        // As in `poll_directly`, for a transfer that was only checked.
         if state.protocol.has_actions() {
             state.flush();
+            self.wake_waiting(&mut state);
         }
         if state.waiting > 0 && !state.is_asleep {
             self.turn.notify_one();

@@ -13,9 +13,10 @@
 //!
 //! Where each member has a processor, two may still have come to share one: they wake each other for each message, and the
 //! kernel, which sees only one of them run at a time, leaves them there. So after a preemption, and after a short sleep that
-//! followed polls in vain, a thread moves to its member's own processor ([`ProcessorShare`]); it may be moved away again.
+//! followed polls in vain, a thread moves to its member's own processor ([`OwnProcessor`]); it may be moved away again.
 
-use hotlease_fabric::contention::{self, PollingWait, ProcessorShare};
+use hotlease_fabric::contention::{self, OwnProcessor, PollingWait};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock, where the processor is kept.
@@ -32,8 +33,14 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two moves of a thread to its member's own processor.
 const MOVE_AGAIN: Duration = Duration::from_millis(20);
+/// The same if the thread was there already, so that moving cannot help, or could not be moved.
+const MOVE_LATER: Duration = Duration::from_secs(1);
 /// Longest sleep after polls in vain that may mean that members share a processor.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
+
+fn this_thread() -> ThreadId {
+    std::thread::current().id()
+}
 
 /// Patience of a waiting thread.
 #[derive(Debug, Clone, Copy)]
@@ -42,18 +49,18 @@ pub(crate) struct EnginePatience {
     time: Duration,
     /// Whether members share a processor.
     gives_way: bool,
-    /// This member's share of the node's processors, if each member has one and there are others.
-    share: Option<ProcessorShare>,
+    /// This member's own processor, if each member has one and there are others.
+    own: Option<OwnProcessor>,
 }
 
 impl EnginePatience {
-    /// Patience for `members` that share a processor, each of which is to have this time for its polls. `share`: this
-    /// member's among the members of its node.
-    pub(crate) fn of(time: Duration, members: u32, share: ProcessorShare) -> Self {
+    /// Patience for `members` that share a processor, each of which is to have this time for its polls. `own`: this
+    /// member's own processor, if there are other members on the node.
+    pub(crate) fn of(time: Duration, members: u32, own: Option<OwnProcessor>) -> Self {
         Self {
             time: time * members,
             gives_way: members > 1,
-            share: Some(share).filter(|share| members == 1 && share.threads > 1),
+            own: own.filter(|_| members == 1),
         }
     }
 
@@ -139,8 +146,10 @@ pub(super) struct YieldRecord {
     /// Number of slow yields, times [`WAITS_FOR_SLOW`], less the number of others.
     losses: u32,
     paused: Option<(Instant, Duration)>,
-    /// Time of the last move to the own processor, or of the last look whether it is there.
-    moved: Option<Instant>,
+    /// Earliest time of the next move to the own processor.
+    move_at: Option<Instant>,
+    /// Thread that moves: the first one that had a reason to.
+    mover: Option<ThreadId>,
 }
 
 impl YieldRecord {
@@ -168,16 +177,16 @@ impl YieldRecord {
         }
     }
 
-    /// Moves the thread to this member's own processor, unless that was tried lately; returns whether it moved.
+    /// Moves the thread to this member's own processor, unless that was tried lately, or other programs want that one, or
+    /// another thread of this member moves there; returns whether it moved.
     fn occupy_own_processor(&mut self, patience: &EnginePatience, now: Instant) -> bool {
-        let is_again = self
-            .moved
-            .is_some_and(|moved| now.saturating_duration_since(moved) < MOVE_AGAIN);
-        let Some(share) = patience.share.filter(|_| !is_again) else {
+        let Some(own) = patience.own else { return false };
+        if self.move_at.is_some_and(|at| now < at) || *self.mover.get_or_insert_with(this_thread) != this_thread() {
             return false;
-        };
-        self.moved = Some(now);
-        share.occupy()
+        }
+        let has_moved = own.occupy();
+        self.move_at = Some(now + if has_moved { MOVE_AGAIN } else { MOVE_LATER });
+        has_moved
     }
 
     fn note_success(&mut self) {
@@ -196,7 +205,6 @@ impl YieldRecord {
 mod tests {
     use super::*;
 
-    const ALONE: ProcessorShare = ProcessorShare { index: 0, threads: 1 };
     const TURN: Duration = Duration::from_micros(5);
     const SLICE: Duration = Duration::from_millis(3);
 
@@ -249,10 +257,10 @@ mod tests {
     #[test]
     fn a_thread_that_finds_nothing_sleeps() {
         for (patience, ways) in [
-            (EnginePatience::of(Duration::ZERO, 1, ALONE), 0),
-            (EnginePatience::of(Duration::ZERO, 4, ALONE), 0),
-            (EnginePatience::of(Duration::from_millis(1), 1, ALONE), 0),
-            (EnginePatience::of(Duration::from_millis(1), 4, ALONE), 1),
+            (EnginePatience::of(Duration::ZERO, 1, None), 0),
+            (EnginePatience::of(Duration::ZERO, 4, None), 0),
+            (EnginePatience::of(Duration::from_millis(1), 1, None), 0),
+            (EnginePatience::of(Duration::from_millis(1), 4, None), 1),
         ] {
             let (mut idle, mut habit) = (IdlePolls::default(), YieldRecord::default());
             let began = Instant::now();

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::protocol::Bounds;
-use hotlease_fabric::contention::ProcessorShare;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -90,7 +89,7 @@ fn a_member_that_parts_is_woken_when_another_thread_has_sent_the_rest() {
     let engine = Engine::new(
         Protocol::new(0, 2, bounds),
         Box::new(link),
-        EnginePatience::of(Duration::ZERO, 1, ProcessorShare { index: 0, threads: 1 }),
+        EnginePatience::of(Duration::ZERO, 1, None),
     );
     std::thread::scope(|scope| {
         let parting = scope.spawn(|| {

@@ -139,9 +139,14 @@ impl Engine {
             got: None,
         };
         let mut state = self.lock();
-        if receive.check(&mut state) == DirectState::Waiting && receive.poll(&mut state).0 {
-            state.flush();
-            self.wake_waiting(&mut state);
+        // Programs often begin many receives before any message comes: after a poll in vain the others do not poll.
+        if receive.check(&mut state) == DirectState::Waiting && state.is_poll_due {
+            let any = receive.poll(&mut state).0;
+            state.is_poll_due = any;
+            if any {
+                state.flush();
+                self.wake_waiting(&mut state);
+            }
         }
         self.end_direct(state);
         receive.got

@@ -1,7 +1,7 @@
 //! Nodes of members: shared memory and shared processors.
 
 use hotlease_collectives::Rank;
-use hotlease_fabric::contention::ProcessorShare;
+use hotlease_fabric::contention::OwnProcessor;
 use hotlease_wire::comm::greeting::{MemberNode, NodeId};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -86,14 +86,17 @@ pub(crate) fn members_per_processor(of: &[MemberNode]) -> Vec<u32> {
     of.iter().map(crowd).collect()
 }
 
-/// Share of this member in its node's processors, among the members of the node in the order of their ranks.
-pub(crate) fn share(of: &[MemberNode], me: Rank) -> ProcessorShare {
+/// Own processor of this member, if there are other members on its node.
+pub(crate) fn own_processor(of: &[MemberNode], me: Rank) -> Option<OwnProcessor> {
+    index_on_node(of, me).and_then(OwnProcessor::of)
+}
+
+/// Number of this member among those of its node, in the order of their ranks; `None` if it is alone.
+fn index_on_node(of: &[MemberNode], me: Rank) -> Option<usize> {
     let node = of[me as usize].node;
     let is_near = |home: &&MemberNode| home.node == node && node != NodeId::UNKNOWN;
-    ProcessorShare {
-        index: of[..me as usize].iter().filter(is_near).count() as u32,
-        threads: of.iter().filter(is_near).count().max(1) as u32,
-    }
+    let is_alone = of.iter().filter(is_near).count() < 2;
+    (!is_alone).then(|| of[..me as usize].iter().filter(is_near).count())
 }
 
 #[cfg(test)]
@@ -142,12 +145,10 @@ mod tests {
     }
 
     #[test]
-    fn members_of_a_node_have_different_shares() {
+    fn members_of_a_node_have_different_numbers() {
         let of = [1, 2, 1, 0, 1, 0].map(|byte| home(byte, true, 4));
-        let shares = [0, 1, 2, 3, 4, 5]
-            .map(|me| share(&of, me))
-            .map(|share| (share.index, share.threads));
-        assert_eq!(shares, [(0, 3), (0, 1), (1, 3), (0, 1), (2, 3), (0, 1)]);
+        let numbers = [0, 1, 2, 3, 4, 5].map(|me| index_on_node(&of, me));
+        assert_eq!(numbers, [Some(0), None, Some(1), None, Some(2), None]);
     }
 
     #[test]

@@ -42,11 +42,14 @@ impl Protocol {
         })
     }
 
-    /// Whether a member had an error in this collective or an earlier one.
+    /// Whether the collective cannot end well any more: a member is lost, also one that this member does not wait for, or
+    /// had an error in this collective or an earlier one.
     pub(crate) fn is_broken(&self, started: &StartedCollective) -> bool {
         let of_context = self.contexts.get(&started.context);
         let broken = of_context.and_then(|of_context| of_context.broken);
+        let during = Activity::Collective { number: started.number };
         broken.is_some_and(|(_, first)| !is_before(started.number, first))
+            || self.failure_of_members(&started.members, during).is_some()
     }
 
     /// Notes that the calling thread has run the whole collective.

@@ -1,0 +1,117 @@
+//! Processors of threads that wait for each other: each has one that it prefers.
+
+use super::{SwitchCount, THREAD};
+use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The calling thread.
+const THIS: Pid = Pid::from_raw(0);
+
+/// Processor that a thread prefers to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwnProcessor(usize);
+
+impl OwnProcessor {
+    /// The processor of number `index` among those that the calling thread may use: one of each core first, then the
+    /// others of each core. `None` if there are not so many, or they are not known (as with more than 1,024).
+    pub fn of(index: usize) -> Option<Self> {
+        let all = sched_getaffinity(THIS).ok()?;
+        let usable = (0..CpuSet::count()).filter(|processor| all.is_set(*processor) == Ok(true));
+        in_order(usable, first_of_core).nth(index).map(Self)
+    }
+
+    /// Moves the calling thread there, if it may use it; it may use the same processors as before. Returns false if it
+    /// is there, or cannot be moved. A pause of the thread ends with a move.
+    ///
+    /// For threads that wait for each other and may have come to share a processor: as they hardly ever run at the same
+    /// time, the kernel sees no reason to part them. The affinity counts as set by the user from then on, so that
+    /// processors that are added to the thread's control group later are not used.
+    #[cold]
+    pub fn occupy(self) -> bool {
+        let (Ok(all), Ok(present)) = (sched_getaffinity(THIS), sched_getcpu()) else {
+            return false;
+        };
+        if present == self.0 || all.is_set(self.0) != Ok(true) || set([self.0]).is_none() {
+            return false;
+        }
+        if sched_setaffinity(THIS, &all).is_err() {
+            // The control group has changed in between: of all processors, the kernel takes those that are left.
+            set(0..CpuSet::count());
+        }
+        THREAD.with_borrow_mut(|thread| {
+            thread.record.end_pause();
+            thread.switches = SwitchCount::now();
+        });
+        true
+    }
+}
+
+/// Restricts the calling thread to these processors.
+fn set(processors: impl IntoIterator<Item = usize>) -> Option<()> {
+    let mut set = CpuSet::new();
+    for processor in processors {
+        set.set(processor).ok()?;
+    }
+    sched_setaffinity(THIS, &set).ok()
+}
+
+/// Number of the first processor of the same core.
+fn first_of_core(processor: usize) -> usize {
+    let path = format!("/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
+    let siblings = std::fs::read_to_string(path).unwrap_or_default();
+    let first = siblings.split([',', '-', '\n']).next();
+    first.and_then(|first| first.parse().ok()).unwrap_or(processor)
+}
+
+/// One processor of each core, then the others.
+fn in_order(usable: impl Iterator<Item = usize>, core_of: impl Fn(usize) -> usize) -> impl Iterator<Item = usize> {
+    let mut cores = Vec::new();
+    let (firsts, others): (Vec<_>, Vec<_>) = usable.partition(|processor| {
+        let core = core_of(*processor);
+        let is_new = !cores.contains(&core);
+        cores.push(core);
+        is_new
+    });
+    firsts.into_iter().chain(others)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contention::is_contended;
+    use std::time::Instant;
+
+    #[test]
+    fn threads_move_to_processors_of_their_own_and_may_use_all_as_before() {
+        let all = sched_getaffinity(THIS).expect("processors");
+        let number = (0..CpuSet::count())
+            .filter(|core| all.is_set(*core) == Ok(true))
+            .count();
+        assert_eq!(OwnProcessor::of(number), None);
+        for index in 0..number {
+            let own = OwnProcessor::of(index).expect("there is one");
+            let now = Instant::now();
+            THREAD.with_borrow_mut(|thread| {
+                let at = thread.ns(now);
+                thread.record.note_preemption(u64::MAX, at);
+            });
+            let has_moved = own.occupy();
+            assert_eq!(sched_getaffinity(THIS), Ok(all));
+            assert!(!has_moved || !is_contended(), "the pause was that of another core");
+        }
+        let own = OwnProcessor::of(number - 1).expect("there is one");
+        let mut one = CpuSet::new();
+        one.set(sched_getcpu().expect("a processor")).expect("in range");
+        sched_setaffinity(THIS, &one).expect("pinned");
+        assert!(!own.occupy(), "it is there, or may not go there");
+        assert_eq!(sched_getaffinity(THIS), Ok(one));
+    }
+
+    #[test]
+    fn each_core_comes_once_before_its_other_processors() {
+        let apart = in_order(0..8, |processor| processor % 4);
+        assert_eq!(apart.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let beside = in_order(1..7, |processor| processor / 2 * 2);
+        assert_eq!(beside.collect::<Vec<_>>(), [1, 2, 4, 6, 3, 5]);
+    }
+}
