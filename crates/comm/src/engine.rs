@@ -61,8 +61,8 @@ pub(crate) struct EngineState {
     habit: YieldRecord,
     /// Scratch memory of small collectives.
     scratch: Vec<u8>,
-    /// Whether a receive that begins polls: something has come since such a poll was in vain.
-    is_poll_due: bool,
+    /// Number of receives that have begun with a poll in vain since something came.
+    vain_polls: u32,
 }
 
 impl Sink for Protocol {
@@ -157,7 +157,7 @@ impl EngineState {
     pub(crate) fn poll(&mut self) -> bool {
         let any = self.link.poll(&mut self.protocol);
         if any {
-            self.is_poll_due = true;
+            self.vain_polls = 0;
             self.flush();
         }
         any
@@ -186,7 +186,7 @@ impl Engine {
                 is_parting: false,
                 habit: YieldRecord::default(),
                 scratch: Vec::new(),
-                is_poll_due: true,
+                vain_polls: 0,
             }),
             queued: AtomicU32::new(0),
             queue: Mutex::new(()),

@@ -58,7 +58,7 @@ impl Engine {
             }
             let (any, polled) = transfer.poll(&mut state);
             if any {
-                state.is_poll_due = true;
+                state.vain_polls = 0;
                 state.flush();
                 self.wake_waiting(&mut state);
                 idle.end(&mut state.habit);

@@ -33,7 +33,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two moves of a thread to its member's own processor.
 const MOVE_AGAIN: Duration = Duration::from_millis(20);
-/// The same if the thread was there already, so that moving cannot help, or could not be moved.
+/// The same after a preemption on the own processor: another program wants it.
 const MOVE_LATER: Duration = Duration::from_secs(1);
 /// Longest sleep after polls in vain that may mean that members share a processor.
 const SHORT_SLEEP: Duration = Duration::from_micros(100);
@@ -103,7 +103,7 @@ impl IdlePolls {
         if !patience.gives_way {
             let polling = self.polling.get_or_insert_with(|| PollingWait::begin(now));
             let is_contended = polling.note_look(now);
-            if is_contended && habit.occupy_own_processor(patience, now) {
+            if is_contended && habit.occupy_own_processor(patience, MOVE_LATER, now) {
                 *self = Self::default();
                 return IdleAction::Look;
             }
@@ -173,19 +173,20 @@ impl YieldRecord {
     /// one's processor.
     pub(super) fn note_sleep(&mut self, slept: Duration, patience: &EnginePatience) {
         if slept < SHORT_SLEEP && !patience.is_none() {
-            self.occupy_own_processor(patience, Instant::now());
+            self.occupy_own_processor(patience, MOVE_AGAIN, Instant::now());
         }
     }
 
     /// Moves the thread to this member's own processor, unless that was tried lately, or other programs want that one, or
-    /// another thread of this member moves there; returns whether it moved.
-    fn occupy_own_processor(&mut self, patience: &EnginePatience, now: Instant) -> bool {
+    /// another thread of this member moves there; returns whether it moved. `later`: time until the next try if it could
+    /// not be moved, because it was there already.
+    fn occupy_own_processor(&mut self, patience: &EnginePatience, later: Duration, now: Instant) -> bool {
         let Some(own) = patience.own else { return false };
         if self.move_at.is_some_and(|at| now < at) || *self.mover.get_or_insert_with(this_thread) != this_thread() {
             return false;
         }
         let has_moved = own.occupy();
-        self.move_at = Some(now + if has_moved { MOVE_AGAIN } else { MOVE_LATER });
+        self.move_at = Some(now + if has_moved { MOVE_AGAIN } else { later });
         has_moved
     }
 

@@ -11,6 +11,9 @@ use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
 
+/// Number of polls in vain after which receives begin without one: programs often begin many before any message comes.
+const VAIN_POLLS_MAX: u32 = 16;
+
 /// Receive that the protocol does not know of.
 struct DirectReceive<'a> {
     context: u64,
@@ -139,11 +142,10 @@ impl Engine {
             got: None,
         };
         let mut state = self.lock();
-        // Programs often begin many receives before any message comes: after a poll in vain the others do not poll.
-        if receive.check(&mut state) == DirectState::Waiting && state.is_poll_due {
-            let any = receive.poll(&mut state).0;
-            state.is_poll_due = any;
-            if any {
+        if receive.check(&mut state) == DirectState::Waiting && state.vain_polls < VAIN_POLLS_MAX {
+            state.vain_polls += 1;
+            if receive.poll(&mut state).0 {
+                state.vain_polls = 0;
                 state.flush();
                 self.wake_waiting(&mut state);
             }
