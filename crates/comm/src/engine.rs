@@ -24,7 +24,7 @@ use hotlease_collectives::Rank;
 use hotlease_fabric::contention;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageAddress};
-use patience::{IdleAction, IdlePolls, YieldRecord};
+use patience::{IdleAction, IdlePolls, ProcessorRecord};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
@@ -58,7 +58,7 @@ pub(crate) struct EngineState {
     /// members have closed. Then every event wakes the waiting threads.
     is_parting: bool,
     /// Durations of recent yields, by which a thread decides whether to yield.
-    habit: YieldRecord,
+    processor: ProcessorRecord,
     /// Scratch memory of small collectives.
     scratch: Vec<u8>,
     /// Number of receives that have begun with a poll in vain since something came.
@@ -184,7 +184,7 @@ impl Engine {
                 sending: 0,
                 woken_at: 0,
                 is_parting: false,
-                habit: YieldRecord::default(),
+                processor: ProcessorRecord::default(),
                 scratch: Vec::new(),
                 vain_polls: 0,
             }),
@@ -372,14 +372,14 @@ impl Engine {
             let any = if is_late { state.poll_all() } else { state.poll() };
             if any {
                 self.wake_waiting(&mut state);
-                idle.end(&mut state.habit);
+                idle.end(&mut state.processor);
                 state = self.let_in(state);
                 continue;
             }
             if is_late {
                 continue;
             }
-            match idle.next(&self.patience, &mut state.habit) {
+            match idle.next(&self.patience, &mut state.processor) {
                 IdleAction::Look => state = self.let_in(state),
                 IdleAction::GiveWay => state = self.give_way(state),
                 IdleAction::Sleep if state.relieve() => self.wake_waiting(&mut state),
@@ -428,7 +428,7 @@ impl Engine {
         let slept = began.elapsed();
         contention::note_sleep();
         let mut state = self.lock();
-        state.habit.note_sleep(slept, &self.patience);
+        state.processor.note_sleep(slept, &self.patience);
         state.is_asleep = false;
         state.link.end_sleep();
         state

@@ -458,6 +458,21 @@ mod tests {
     }
 
     #[test]
+    fn answers_of_a_thread_count_until_it_sleeps() {
+        let answers = || THREAD.with_borrow(|thread| thread.record.answers);
+        let now = Instant::now();
+        let mut wait = PollingWait::begin(now);
+        wait.note_answer(now);
+        note_answer();
+        assert_eq!(answers(), 2);
+        wait.note_sleep(false);
+        assert_eq!(answers(), 0);
+        note_answer();
+        note_sleep();
+        assert_eq!(answers(), 0);
+    }
+
+    #[test]
     fn a_sleep_is_no_poll() {
         let begin = Instant::now();
         let mut wait = PollingWait::begin(begin);

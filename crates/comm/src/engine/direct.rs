@@ -61,7 +61,7 @@ impl Engine {
                 state.vain_polls = 0;
                 state.flush();
                 self.wake_waiting(&mut state);
-                idle.end(&mut state.habit);
+                idle.end(&mut state.processor);
             }
             if polled != DirectState::Waiting {
                 return (state, polled);
@@ -71,7 +71,7 @@ impl Engine {
                 state = self.let_in(state);
                 continue;
             }
-            match idle.next(&self.patience, &mut state.habit) {
+            match idle.next(&self.patience, &mut state.processor) {
                 IdleAction::Look if !self.is_wanted() => continue,
                 IdleAction::Look => state = self.let_in(state),
                 IdleAction::GiveWay => state = self.give_way(state),
@@ -83,7 +83,7 @@ impl Engine {
 
     /// Releases the state after a direct transfer; one of the waiting threads takes this one's place.
     fn end_direct(&self, mut state: MutexGuard<'_, EngineState>) {
-        // As in `poll_directly`, for a transfer that was only checked.
+        // Of a receive that was checked and not polled for (`receive_arrived`).
         if state.protocol.has_actions() {
             state.flush();
             self.wake_waiting(&mut state);

@@ -8,7 +8,7 @@
 //!
 //! Yielding is good among members only. If another process wants the processor to compute, Linux gives it a whole time
 //! slice: milliseconds, while a message that wakes its receiver takes some 20 us. A thread cannot know before a yield
-//! which of the two will get the processor, but it can see afterwards how long the yield took ([`YieldRecord`]). Where
+//! which of the two will get the processor, but it can see afterwards how long the yield took ([`ProcessorRecord`]). Where
 //! a thread keeps its processor, it sees preemptions in the same way ([`hotlease_fabric::contention`]).
 //!
 //! Where each member has a processor, two may still have come to share one: they wake each other for each message, and the
@@ -90,7 +90,7 @@ pub(super) struct IdlePolls {
 
 impl IdlePolls {
     /// Counts one more such poll; returns what to do next.
-    pub(super) fn next(&mut self, patience: &EnginePatience, habit: &mut YieldRecord) -> IdleAction {
+    pub(super) fn next(&mut self, patience: &EnginePatience, processor: &mut ProcessorRecord) -> IdleAction {
         if patience.is_none() {
             return IdleAction::Sleep;
         }
@@ -103,7 +103,7 @@ impl IdlePolls {
         if !patience.gives_way {
             let polling = self.polling.get_or_insert_with(|| PollingWait::begin(now));
             let is_contended = polling.note_look(now);
-            if is_contended && habit.occupy_own_processor(patience, MOVE_LATER, now) {
+            if is_contended && processor.occupy_own_processor(patience, MOVE_LATER, now) {
                 *self = Self::default();
                 return IdleAction::Look;
             }
@@ -115,9 +115,9 @@ impl IdlePolls {
             return IdleAction::Look;
         }
         if let Some(before) = self.gave_way.take() {
-            habit.note_yield(now - before, now);
+            processor.note_yield(now - before, now);
         }
-        if is_over || habit.is_paused(now) {
+        if is_over || processor.is_paused(now) {
             return IdleAction::Sleep;
         }
         self.gave_way = Some(now);
@@ -125,24 +125,24 @@ impl IdlePolls {
     }
 
     /// Ends the series, because there is news.
-    pub(super) fn end(&mut self, habit: &mut YieldRecord) {
+    pub(super) fn end(&mut self, processor: &mut ProcessorRecord) {
         match &mut self.polling {
             Some(polling) => polling.note_answer(Instant::now()),
             None => contention::note_answer(),
         }
         if let Some(before) = self.gave_way {
             let now = Instant::now();
-            if !habit.note_yield(now - before, now) {
-                habit.note_success();
+            if !processor.note_yield(now - before, now) {
+                processor.note_success();
             }
         }
         *self = Self::default();
     }
 }
 
-/// Record of whether yields have been worth it lately, and of moves to the own processor.
+/// Record of what a member knows of its processor: whether yields have been worth it lately, and when it moved to its own.
 #[derive(Default)]
-pub(super) struct YieldRecord {
+pub(super) struct ProcessorRecord {
     /// Number of slow yields, times [`WAITS_FOR_SLOW`], less the number of others.
     losses: u32,
     paused: Option<(Instant, Duration)>,
@@ -152,7 +152,7 @@ pub(super) struct YieldRecord {
     mover: Option<ThreadId>,
 }
 
-impl YieldRecord {
+impl ProcessorRecord {
     /// Notes the duration of a yield; returns whether it was slow.
     fn note_yield(&mut self, took: Duration, now: Instant) -> bool {
         let is_slow = took >= SLOW;
@@ -210,12 +210,12 @@ mod tests {
     const SLICE: Duration = Duration::from_millis(3);
 
     /// Yields, `took` each time, until yields are paused; returns how often.
-    fn tries(habit: &mut YieldRecord, now: &mut Instant, took: Duration) -> u32 {
+    fn tries(processor: &mut ProcessorRecord, now: &mut Instant, took: Duration) -> u32 {
         let mut tries = 0;
-        while !habit.is_paused(*now) && tries < 10_000 {
+        while !processor.is_paused(*now) && tries < 10_000 {
             *now += took;
-            if !habit.note_yield(took, *now) {
-                habit.note_success();
+            if !processor.note_yield(took, *now) {
+                processor.note_success();
             }
             tries += 1;
         }
@@ -224,35 +224,60 @@ mod tests {
 
     #[test]
     fn a_busy_process_beside_members_stops_them_from_yielding() {
-        let (mut habit, mut now) = (YieldRecord::default(), Instant::now());
-        assert_eq!(tries(&mut habit, &mut now, TURN), 10_000);
-        assert_eq!(tries(&mut habit, &mut now, SLICE), SLOW_MAX);
+        let (mut processor, mut now) = (ProcessorRecord::default(), Instant::now());
+        assert_eq!(tries(&mut processor, &mut now, TURN), 10_000);
+        assert_eq!(tries(&mut processor, &mut now, SLICE), SLOW_MAX);
         // After each pause a yield is tried once; the pauses grow.
         let began = now;
         for _ in 0..10 {
-            now = habit.paused.expect("it is paused").0;
-            assert_eq!(tries(&mut habit, &mut now, SLICE), 1);
+            now = processor.paused.expect("it is paused").0;
+            assert_eq!(tries(&mut processor, &mut now, SLICE), 1);
         }
         assert!(10 * SLICE * 100 < now - began, "little is lost by that");
-        assert_eq!(habit.paused.expect("it is paused").1, PAUSE_MAX);
+        assert_eq!(processor.paused.expect("it is paused").1, PAUSE_MAX);
         // The process that computed has ended.
         now += PAUSE_MAX;
-        assert_eq!(tries(&mut habit, &mut now, TURN), 10_000);
-        assert!(habit.losses == 0 && habit.paused.is_none());
+        assert_eq!(tries(&mut processor, &mut now, TURN), 10_000);
+        assert!(processor.losses == 0 && processor.paused.is_none());
     }
 
     #[test]
     fn now_and_then_a_member_may_be_off_its_processor() {
-        let (mut habit, mut now) = (YieldRecord::default(), Instant::now());
+        let (mut processor, mut now) = (ProcessorRecord::default(), Instant::now());
         for turn in 0..10_000 {
             let took = if turn % 20 == 0 { SLICE } else { TURN };
-            assert_eq!(habit.note_yield(took, now), took == SLICE);
+            assert_eq!(processor.note_yield(took, now), took == SLICE);
             if took == TURN {
-                habit.note_success();
+                processor.note_success();
             }
             now += took;
-            assert!(!habit.is_paused(now), "turn {turn}");
+            assert!(!processor.is_paused(now), "turn {turn}");
         }
+    }
+
+    #[test]
+    fn one_thread_moves_to_its_own_processor_after_short_sleeps_and_not_all_the_time() {
+        let patience = EnginePatience::of(Duration::from_millis(1), 1, OwnProcessor::of(0));
+        let mut processor = ProcessorRecord::default();
+        processor.note_sleep(2 * SHORT_SLEEP, &patience);
+        assert!(processor.move_at.is_none(), "a long sleep says nothing");
+        processor.note_sleep(SHORT_SLEEP / 2, &patience);
+        let at = processor.move_at.expect("it was looked at");
+        let soon = at.checked_sub(Duration::from_nanos(1)).expect("after the start");
+        processor.occupy_own_processor(&patience, MOVE_AGAIN, soon);
+        assert_eq!(processor.move_at, Some(at), "not again so soon");
+        let has_moved = std::thread::scope(|scope| {
+            let other = scope.spawn(|| processor.occupy_own_processor(&patience, MOVE_AGAIN, at));
+            other.join().expect("it ends")
+        });
+        assert!(!has_moved, "this is not the thread that moves");
+        assert_eq!(processor.move_at, Some(at));
+        processor.occupy_own_processor(&patience, MOVE_AGAIN, at);
+        assert_eq!(processor.move_at, Some(at + MOVE_AGAIN), "and now again");
+        let crowded = EnginePatience::of(Duration::from_millis(1), 2, OwnProcessor::of(0));
+        let mut processor = ProcessorRecord::default();
+        processor.note_sleep(SHORT_SLEEP / 2, &crowded);
+        assert!(processor.move_at.is_none(), "no member has a processor of its own");
     }
 
     #[test]
@@ -263,11 +288,11 @@ mod tests {
             (EnginePatience::of(Duration::from_millis(1), 1, None), 0),
             (EnginePatience::of(Duration::from_millis(1), 4, None), 1),
         ] {
-            let (mut idle, mut habit) = (IdlePolls::default(), YieldRecord::default());
+            let (mut idle, mut processor) = (IdlePolls::default(), ProcessorRecord::default());
             let began = Instant::now();
             let mut gave_way = 0;
             loop {
-                match idle.next(&patience, &mut habit) {
+                match idle.next(&patience, &mut processor) {
                     IdleAction::Look => {}
                     IdleAction::GiveWay => gave_way += 1,
                     IdleAction::Sleep => break,

@@ -10,6 +10,7 @@ use crate::protocol::{KeptNow, MessageStatus, Protocol};
 use hotlease_collectives::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
+use std::sync::MutexGuard;
 
 /// Number of polls in vain after which receives begin without one: programs often begin many before any message comes.
 const VAIN_POLLS_MAX: u32 = 16;
@@ -132,31 +133,34 @@ impl Engine {
     /// Receives a small message that is here, without waiting. `None` if there is none, or it is not small: nothing was
     /// changed.
     pub(crate) fn receive_arrived(&self, context: u64, pattern: Pattern, into: &mut [u8]) -> Option<MessageStatus> {
-        if self.patience.is_none() {
-            return None;
-        }
-        let mut receive = DirectReceive {
-            context,
-            pattern,
-            into,
-            got: None,
-        };
-        let mut state = self.lock();
-        if receive.check(&mut state) == DirectState::Waiting && state.vain_polls < VAIN_POLLS_MAX {
-            state.vain_polls += 1;
-            if receive.poll(&mut state).0 {
-                state.vain_polls = 0;
-                state.flush();
-                self.wake_waiting(&mut state);
+        self.receive_directly(context, pattern, into, |mut state, receive| {
+            if receive.check(&mut state) == DirectState::Waiting && state.vain_polls < VAIN_POLLS_MAX {
+                state.vain_polls += 1;
+                if receive.poll(&mut state).0 {
+                    state.vain_polls = 0;
+                    state.flush();
+                    self.wake_waiting(&mut state);
+                }
             }
-        }
-        self.end_direct(state);
-        receive.got
+            state
+        })
     }
 
     /// Receives a message that comes while this thread would poll anyway. `None` if there was none, or it is not small:
     /// it is then received in the usual way, and nothing was changed.
     pub(crate) fn receive_now(&self, context: u64, pattern: Pattern, into: &mut [u8]) -> Option<MessageStatus> {
+        self.receive_directly(context, pattern, into, |state, receive| {
+            self.poll_directly(state, receive).0
+        })
+    }
+
+    fn receive_directly<'a>(
+        &'a self,
+        context: u64,
+        pattern: Pattern,
+        into: &mut [u8],
+        take: impl FnOnce(MutexGuard<'a, EngineState>, &mut DirectReceive<'_>) -> MutexGuard<'a, EngineState>,
+    ) -> Option<MessageStatus> {
         if self.patience.is_none() {
             return None;
         }
@@ -166,7 +170,7 @@ impl Engine {
             into,
             got: None,
         };
-        let (state, _) = self.poll_directly(self.lock(), &mut receive);
+        let state = take(self.lock(), &mut receive);
         self.end_direct(state);
         receive.got
     }
