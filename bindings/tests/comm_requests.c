@@ -52,6 +52,18 @@ static void requests(hotlease_comm* comm)
     WORKS(hotlease_comm_wait_any(NULL, 0, &first, &error));
     EXPECT(first == 0);
 
+    /* Of two that have ended the first one is reported, also if the second one ended as it began. */
+    WORKS(hotlease_comm_irecv(comm, &in[1 - other][0], 4, other, 51, &all[0], &error));
+    WORKS(hotlease_comm_barrier(comm, &error));
+    WORKS(hotlease_comm_send(comm, "one ", 4, other, 51, &error));
+    WORKS(hotlease_comm_send(comm, "two ", 4, other, 52, &error));
+    WORKS(hotlease_comm_barrier(comm, &error));
+    WORKS(hotlease_comm_irecv(comm, &in[1 - other][2], 4, other, 52, &all[2], &error));
+    WORKS(hotlease_comm_wait_any(all, 4, &first, &error));
+    EXPECT(first == 0);
+    WORKS(hotlease_comm_wait_all(all, 3, got, &error));
+    EXPECT(memcmp(&in[1 - other][0], "one ", 4) == 0 && memcmp(&in[1 - other][2], "two ", 4) == 0);
+
     /* A receive without a message can be cancelled; if it is freed instead, its memory is the caller's again, too. */
     hotlease_comm_request* never = NULL;
     uint32_t memory = 5;

@@ -1,4 +1,5 @@
-//! Tests of schedules over shared memory and over TCP: a few plain ones, to show that they run.
+//! Tests of schedules over shared memory and over TCP: a few plain ones, to show that they run, and small collectives
+//! whose members come late.
 
 use crate::group::{each, each_over, links, seal};
 use hotlease_comm::{

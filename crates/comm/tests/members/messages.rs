@@ -269,6 +269,48 @@ fn a_missing_message_blocks_recv_and_not_iprobe_or_test() {
 }
 
 #[test]
+fn a_message_that_has_arrived_is_received_without_waiting_and_after_those_before_it() {
+    each(2, as_they_are, |all| {
+        let mut bytes = [0; 8];
+        let any = Pattern::ANY;
+        if all.rank() == 1 {
+            assert_eq!(all.try_receive(&mut bytes, any), Ok(None));
+            let posted = all.irecv(8, Pattern::of(0, 5)).expect("begun");
+            all.barrier().expect("both are well");
+            all.barrier().expect("both are well");
+            // The receive that was begun before gets the first message of its tag, and this one the second.
+            let mut received = Vec::new();
+            while received.len() < 2 {
+                if let Some(status) = all.try_receive(&mut bytes, Pattern::of(0, 5)).expect("both are well") {
+                    assert_eq!((status.source, status.tag), (0, 5));
+                    received.push(bytes[..status.bytes as usize].to_vec());
+                }
+            }
+            assert_eq!(received, [b"second".to_vec(), b"third".to_vec()]);
+            assert_eq!(posted.wait().expect("it has come").bytes, b"first");
+            // It is too long: it stays, for a receive with room.
+            assert_eq!(all.try_receive(&mut bytes, Pattern::of(0, 6)), Ok(None));
+            let error = all.receive(&mut bytes, Pattern::of(0, 6)).expect_err("no room");
+            assert!(matches!(error, Error::Truncated { sent: 9, .. }), "{error}");
+            let mut long = [0; 9];
+            all.receive(&mut long, Pattern::of(0, 6)).expect("it has stayed");
+            assert_eq!(&long, b"too  long");
+        } else {
+            all.barrier().expect("both are well");
+            for text in [&b"first"[..], b"second", b"third"] {
+                all.send(text, 1, 5).expect("sent");
+            }
+            all.send(b"too  long", 1, 6).expect("sent");
+            all.barrier().expect("both are well");
+        }
+        let error = all
+            .try_receive(&mut bytes, Pattern::of(2, 0))
+            .expect_err("there are two");
+        assert_eq!(error, Error::NoSuchRank { rank: 2, size: 2 });
+    });
+}
+
+#[test]
 fn threads_of_one_member_share_its_connections() {
     const THREADS: u32 = 4;
     each(2, as_they_are, |all| {
