@@ -44,19 +44,20 @@ def ran(platform, tmp_path, eventually):
     return said, tmp_path
 
 
-def test_a_program_that_runs_again_gets_an_interpreter_that_waits(ran):
+def test_a_program_that_runs_again_gets_an_interpreter_that_waits(ran, eventually):
     (pid, number, preloaded), folder = ran
     assert not preloaded, "a worker that a lease waits for imports what it needs, and no more"
     seen = set()
-    # The leftovers of other tests' programs are started first, and the test cannot know which spare is for which
-    # program.
-    for _ in range(3):
-        seen |= _spares()
+    again = None
+
+    def is_spare():
+        nonlocal again
+        seen.update(_spares())
         again = _run(folder)
-        if again[0] in seen:
-            break
-    else:
-        pytest.fail(f"no worker was one of the spares {seen}")
+        return again[0] in seen
+
+    # Spares of other tests' programs may be the ones that wait now, and `ps` does not say which program one is for.
+    eventually(is_spare, "a worker that was one of the spares", seconds=60)
     assert again[0] != pid and again[1] != number, "it has run something before"
     pytest.importorskip("cloudpickle")
     assert again[2], "a spare has imported what functions of __main__ need"
