@@ -4,6 +4,7 @@ pub(crate) mod active_lease;
 mod attribution;
 pub(crate) mod book_steps;
 pub(crate) mod cause;
+pub(crate) mod core_marks;
 mod failures;
 pub(crate) mod incarnation;
 mod libraries;

@@ -26,6 +26,7 @@ use crate::isolation::caller::RequestOrigin;
 use crate::leases::active_lease::ActiveLease;
 use crate::leases::book_steps::BookSteps;
 use crate::leases::cause::KillReason;
+use crate::leases::core_marks::CoreMarks;
 use crate::leases::incarnation::{Incarnation, IncarnationState as WorkerState};
 use crate::leases::supply::WorkerSupply;
 use crate::leases::terms::Terms;
@@ -68,6 +69,8 @@ pub(crate) struct NodeState {
     pub leaving: bool,
     pub(crate) outboxes: HashMap<SessionId, Arc<Outbox>>,
     last_session: u64,
+    /// Marks on the cores of its leases, which other platforms of the host see.
+    marks: CoreMarks,
 }
 
 /// State of the agent.
@@ -132,6 +135,7 @@ impl Node {
                 leaving: false,
                 outboxes: HashMap::new(),
                 last_session: 0,
+                marks: CoreMarks::new(),
             }),
             active: watch::Sender::new(0),
             shares_cores: watch::Sender::new(false),
@@ -189,6 +193,7 @@ impl Node {
         let active = tables.book.leases().count();
         self.active
             .send_if_modified(|known| std::mem::replace(known, active) != active);
+        tables.marks.keep(tables.book.held_core_numbers());
         let shares = tables.book.shares_cores();
         self.shares_cores
             .send_if_modified(|known| std::mem::replace(known, shares) != shares);
@@ -422,15 +427,19 @@ impl Node {
                 what: "usage of too many leases waits for the manager to take it: a new lease".into(),
             });
         }
-        let mut tables = self.tables();
+        let mut guard = self.tables();
+        let tables = &mut *guard;
         if asker == Requester::Client {
-            direct::admit(&self.identity, &tables, request)?;
+            direct::admit(&self.identity, tables, request)?;
         }
         // Under the lock of the grant: a batch job that begins before it takes memory away.
         if request.spec.memory_bytes == 0 {
             terms.memory_bytes = tables.book.memory_share(&request.spec);
         }
         let (memory_bytes, all_memory_bytes) = (terms.memory_bytes, terms.all_memory_bytes());
+        let wanted = request.spec.all_slots() as usize;
+        let of_others = tables.marks.mark_first(tables.book.free_core_numbers(), wanted);
+        tables.book.avoid_cores(of_others);
         // Inserted before the step, because the actions of the step refer to it.
         tables
             .leases
@@ -439,7 +448,7 @@ impl Node {
             lease: id,
             request: Arc::clone(request),
         };
-        if let Err(refusal) = self.step_locked(&mut tables, grant) {
+        if let Err(refusal) = self.step_locked(tables, grant) {
             tables.leases.remove(&id);
             return Err(refusal);
         }

@@ -4,6 +4,7 @@ use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, Rejecti
 use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions, SOON};
 use hotlease_tests::process::Process;
 use hotlease_tests::wait::until_true;
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -72,6 +73,34 @@ fn eight_warm_slots_share_two_cores_and_exclusive_leases_get_none_of_them() {
         "no more is computed than two cores can: {usage:?}"
     );
     until_true("all is free", LIMIT, || platform.free_cores() == 2);
+}
+
+#[test]
+fn leases_of_two_platforms_use_different_cores_while_there_are_enough() {
+    // Marks on cores are seen in one network namespace: no platform of another test is in this one.
+    if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+        eprintln!("skipped: no network namespace: {error}");
+        return;
+    }
+    let platforms = [(); 2].map(|()| Platform::start());
+    for is_shared in [true, false] {
+        let lease = |platform: &Platform| match is_shared {
+            true => platform.invoker_with("behaved", shared(platform, 1)),
+            false => platform.invoker("behaved"),
+        };
+        let [ours, theirs] = platforms.each_ref().map(lease);
+        let cores: BTreeSet<i32> = [&ours, &theirs].map(|invoker| core(invoker, 0)).into();
+        assert_eq!(cores.len(), 2, "each has a core of its own");
+        let second = lease(&platforms[0]);
+        assert_eq!(
+            core(&second, 0),
+            core(&theirs, 0),
+            "a marked core is taken if there is no other"
+        );
+        for invoker in [ours, theirs, second] {
+            invoker.deallocate().unwrap();
+        }
+    }
 }
 
 #[test]

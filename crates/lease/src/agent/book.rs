@@ -8,6 +8,7 @@ mod lease_end;
 mod memory;
 mod moves;
 mod offering;
+mod preference;
 mod workers;
 
 use self::cores::Cores;

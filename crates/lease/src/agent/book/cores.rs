@@ -21,6 +21,8 @@ pub(super) struct Cores {
     /// Shared cores with the number of places taken on each: 1 to `places_per_core`.
     shared: BTreeMap<u32, u32>,
     places_per_core: u32,
+    /// Cores that something else on the host uses, as far as is known: leases get them last.
+    avoided: BTreeSet<u32>,
 }
 
 impl Cores {
@@ -32,7 +34,25 @@ impl Cores {
             offered,
             shared: BTreeMap::new(),
             places_per_core,
+            avoided: BTreeSet::new(),
         }
+    }
+
+    /// Gives out these cores last from now on; the others come first.
+    pub(super) fn avoid(&mut self, avoided: BTreeSet<u32>) {
+        self.avoided = avoided;
+    }
+
+    /// Takes the first of the free cores that are not avoided, else the first of the others.
+    fn take_free(&mut self) -> Option<u32> {
+        let core = self
+            .free
+            .difference(&self.avoided)
+            .next()
+            .or(self.free.first())
+            .copied()?;
+        self.free.remove(&core);
+        Some(core)
     }
 
     pub(super) fn places_per_core(&self) -> u32 {
@@ -99,14 +119,14 @@ impl Cores {
         if workers.checked_mul(slots)? > self.free() {
             return None;
         }
-        let mut take = |_| {
-            let cores: Vec<u32> = self.free.iter().copied().take(slots as usize).collect();
-            for core in &cores {
-                self.free.remove(core);
-            }
-            cores
-        };
-        Some((0..workers).map(&mut take).collect())
+        let mut cores: Vec<u32> = (0..workers * slots).filter_map(|_| self.take_free()).collect();
+        cores.sort_unstable();
+        let mut cores = cores.into_iter();
+        Some(
+            (0..workers)
+                .map(|_| cores.by_ref().take(slots as usize).collect())
+                .collect(),
+        )
     }
 
     /// Takes places for workers; the slots of a worker take turns on one core. Returns `None` and changes nothing if
@@ -135,7 +155,7 @@ impl Cores {
     /// Takes places on a free core, else on the shared core with the fewest taken places that has room.
     fn take_place(&mut self, slots: u32) -> Option<u32> {
         let room = self.places_per_core - slots;
-        let core = self.free.pop_first().or_else(|| {
+        let core = self.take_free().or_else(|| {
             let fits = self.shared_offered().filter(|(_, taken)| *taken <= room);
             fits.min_by_key(|(core, taken)| (*taken, *core)).map(|(core, _)| core)
         })?;
@@ -186,6 +206,24 @@ mod tests {
     use super::*;
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
+
+    #[test]
+    fn avoided_cores_are_taken_last_and_count_as_free() {
+        let mut cores = Cores::new(0..4, 2);
+        cores.avoid([0, 2].into());
+        assert_eq!(cores.take_exclusive(1, 1), Some(vec![vec![1]]));
+        assert_eq!(cores.take_places(1, 1), Some(vec![vec![3]]));
+        assert_eq!((cores.free(), cores.take_exclusive(1, 3)), (2, None));
+        assert_eq!(cores.take_exclusive(2, 1), Some(vec![vec![0], vec![2]]));
+        cores.give_back_exclusive([0, 1, 2]);
+        cores.avoid([1].into());
+        assert_eq!(
+            cores.take_exclusive(1, 2),
+            Some(vec![vec![0, 2]]),
+            "what was avoided before is not now"
+        );
+        assert_eq!(cores.take_exclusive(1, 1), Some(vec![vec![1]]), "the last one");
+    }
 
     #[test]
     fn no_core_gets_a_second_worker_while_another_core_is_idle() {

@@ -1,0 +1,120 @@
+//! Marks on the cores that leases hold, by which the platforms of a host leave each other's cores alone.
+//!
+//! Each user of a workstation may have a platform, and each offers all cores. A mark is a Unix socket whose abstract
+//! name has the core's number: such a name can be taken once in a network namespace, by any user, needs no file or
+//! folder, and is free again when the agent ends, however it ends. A mark is only a hint: an agent takes cores that
+//! others have marked last, but it does take them. So a user who marks all cores gains nothing and harms nobody's lease.
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Prefix of the names; the number of the core follows.
+const NAME: &str = "hotlease/core/";
+
+/// Marks of one platform.
+pub(crate) struct CoreMarks {
+    prefix: String,
+    marks: BTreeMap<u32, OwnedFd>,
+    /// Cores that leases held at the last call of [`CoreMarks::keep`].
+    held: BTreeSet<u32>,
+}
+
+impl CoreMarks {
+    /// Makes an empty set.
+    pub fn new() -> Self {
+        Self::with_prefix(NAME)
+    }
+
+    fn with_prefix(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            marks: BTreeMap::new(),
+            held: BTreeSet::new(),
+        }
+    }
+
+    /// Marks the first `count` of these cores that no other platform has marked, and returns those before them that are
+    /// marked by others.
+    pub fn mark_first(&mut self, cores: impl Iterator<Item = u32>, count: usize) -> BTreeSet<u32> {
+        let mut left = count;
+        let mut of_others = BTreeSet::new();
+        for core in cores {
+            if left == 0 {
+                break;
+            }
+            if self.marks.contains_key(&core) {
+                left -= 1;
+                continue;
+            }
+            match self.mark(core) {
+                Some(mark) => {
+                    self.marks.insert(core, mark);
+                    left -= 1;
+                }
+                None => {
+                    of_others.insert(core);
+                }
+            }
+        }
+        of_others
+    }
+
+    /// Keeps the marks on these cores and removes all others. If the cores have changed, those without a mark get one,
+    /// unless another platform has marked them.
+    pub fn keep(&mut self, held: BTreeSet<u32>) {
+        self.marks.retain(|core, _| held.contains(core));
+        if self.held == held {
+            return;
+        }
+        for core in &held {
+            if !self.marks.contains_key(core)
+                && let Some(mark) = self.mark(*core)
+            {
+                self.marks.insert(*core, mark);
+            }
+        }
+        self.held = held;
+    }
+
+    /// Takes the name of a core; `None`: it is taken, or there are no sockets left.
+    fn mark(&self, core: u32) -> Option<OwnedFd> {
+        let name = UnixAddr::new_abstract(format!("{}{core}", self.prefix).as_bytes()).ok()?;
+        let mark = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).ok()?;
+        bind(mark.as_raw_fd(), &name).ok().map(|()| mark)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn platforms_see_each_others_marks_until_they_are_removed() {
+        let prefix = format!("hotlease/test/{}/", std::process::id());
+        let [mut ours, mut theirs] = [(); 2].map(|()| CoreMarks::with_prefix(&prefix));
+        assert_eq!(ours.mark_first(0..4, 2), [].into());
+        assert_eq!(theirs.mark_first(0..4, 1), [0, 1].into(), "and it marks core 2");
+        assert_eq!(
+            ours.mark_first(0..4, 3),
+            [2].into(),
+            "its own count, and it marks core 3"
+        );
+        assert_eq!(theirs.mark_first(0..4, 4), [0, 1, 3].into());
+        // The lease got cores 0 and 2, though another platform has 2.
+        ours.keep([0, 2].into());
+        assert_eq!(theirs.mark_first(0..4, 4), [0].into());
+        theirs.keep([].into());
+        ours.keep([0, 2, 3].into());
+        assert_eq!(theirs.mark_first(0..4, 4), [0, 2, 3].into(), "now it has the mark of 2");
+        assert_eq!(ours.mark_first(0..4, 4), [1].into());
+        ours.keep([0, 2, 3].into());
+        assert_eq!(
+            theirs.mark_first(0..4, 4),
+            [0, 2, 3].into(),
+            "a refused lease leaves no mark"
+        );
+        drop(ours);
+        assert_eq!(theirs.mark_first(0..4, 4), [].into(), "its agent has ended");
+    }
+}
