@@ -66,7 +66,11 @@ pub(super) struct StartPlatforms {
     /// Makes each program different from all others.
     number: Cell<u64>,
     is_emulated: bool,
+    transport: String,
 }
+
+/// Transport of leases that are called through shared memory.
+pub(super) const SHM: &str = "shm";
 
 /// No worker was waiting; holds the agent's reason.
 #[derive(Debug, thiserror::Error)]
@@ -74,15 +78,27 @@ pub(super) struct StartPlatforms {
 struct NoWarmWorker(String);
 
 impl StartPlatforms {
-    /// Starts both platforms; their virtual machines are made from `machine`.
-    pub(super) fn new(machine: &Machine) -> anyhow::Result<Self> {
+    /// Starts both platforms; their virtual machines are made from `machine`, and their leases are called over
+    /// `transport`.
+    pub(super) fn new(machine: &Machine, transport: &str) -> anyhow::Result<Self> {
         let machines = machine_arguments(machine);
         Ok(Self {
             bare: BenchPlatform::private(Some(0), &machines)?,
             keeping: BenchPlatform::private(Some(2), &machines)?,
             number: Cell::new(0),
             is_emulated: machine.emulated,
+            transport: transport.to_owned(),
         })
+    }
+
+    /// Transport over which leases are called.
+    pub(super) fn transport(&self) -> &str {
+        &self.transport
+    }
+
+    /// Whether leases are called through shared memory.
+    pub(super) fn is_local(&self) -> bool {
+        self.transport == SHM
     }
 
     /// Name of a sandbox kind in rows.
@@ -122,6 +138,7 @@ impl StartPlatforms {
             label: "hotlease bench".into(),
             sandbox: kind.name().into(),
             replace_lease: false,
+            transport: Some(self.transport.clone()),
             ..LeaseOptions::default()
         }
     }

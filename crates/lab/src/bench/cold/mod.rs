@@ -58,6 +58,9 @@ pub(super) struct ColdArgs {
     /// Kinds of sandbox to start them in; kinds that this host cannot make are left out
     #[arg(long, value_delimiter = ',', value_name = "KIND", default_values_t = Kind::ALL)]
     kinds: Vec<Kind>,
+    /// `shm`, or a provider of libfabric, like `tcp;ofi_rxm`, over which the functions of leases are called
+    #[arg(long, default_value = "shm", value_name = "NAME")]
+    transport: String,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -83,7 +86,7 @@ enum Starter {
 pub(super) fn carry_out(args: &ColdArgs, output: &mut Printer) -> anyhow::Result<()> {
     let (programs, mut skipped) = Program::all(&args.python, &args.programs)?;
     let machine = args.machine.machine();
-    let leases = StartPlatforms::new(&machine)?;
+    let leases = StartPlatforms::new(&machine, &args.transport)?;
     let machines = args.kinds.contains(&Kind::MicroVm).then_some(&machine);
     let (outsiders, absent) = Runtimes::find(&programs, machines)?;
     skipped.extend(absent);
@@ -128,7 +131,9 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Printer) -> anyhow::Result
             Err(why) => skipped.push(why),
         }
     }
-    records.extend(hot::rows(&leases, &args.kinds, args.rounds)?);
+    if leases.is_local() {
+        records.extend(hot::rows(&leases, &args.kinds, args.rounds)?);
+    }
     show(output, &records, &skipped)
 }
 
@@ -152,7 +157,8 @@ fn measure(
             Starter::Outsider(number) => (outsiders.name(*number), None),
             Starter::Lease(kind, start) => (leases.name(*kind), Some(*start)),
         };
-        all.push(Series::new(program, who, start, dropped)?);
+        let transport = start.map_or(leases::SHM, |_| leases.transport());
+        all.push(Series::new(program, (who, transport), start, dropped)?);
     }
     let before = || if dropped { node::drop_caches() } else { Ok(()) };
     for _ in 0..rounds {

@@ -3,7 +3,7 @@
 use super::super::host_info::HostInfo;
 use super::super::record::{Record, Target, params};
 use super::super::samples::{Block, Pair};
-use super::leases::StartKind;
+use super::leases::{SHM, StartKind};
 use super::program::Program;
 use hotlease_sandbox::Kind;
 use serde::Serialize;
@@ -24,6 +24,12 @@ const LIMITS: [(&str, Kind, StartKind, f64); 8] = [
     ("Python with", Kind::Namespace, StartKind::Fork, 10.0),
     ("C", Kind::MicroVm, StartKind::First, 300.0),
     ("Python with", Kind::MicroVm, StartKind::Fork, 50.0),
+];
+/// Promised maximum of starts whose functions are called over a fabric, once client and waiting workers have loaded
+/// its library.
+const FABRIC_LIMITS: [(&str, Kind, StartKind, f64); 2] = [
+    ("C", Kind::Process, StartKind::Warm, 10.0),
+    ("C", Kind::Process, StartKind::First, 60.0),
 ];
 /// Promised maximum of the private memory of a worker that was forked from a zygote, with packages.
 const PRIVATE_BYTES_MAX: f64 = 5e6;
@@ -97,7 +103,12 @@ pub(super) struct Series {
 }
 
 impl Series {
-    pub(super) fn new(program: &Program, who: &str, start: Option<StartKind>, dropped: bool) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        program: &Program,
+        (who, transport): (&str, &str),
+        start: Option<StartKind>,
+        dropped: bool,
+    ) -> anyhow::Result<Self> {
         let how = match (start, dropped) {
             (_, true) => "caches dropped",
             (Some(StartKind::Warm), _) => "warm",
@@ -106,7 +117,7 @@ impl Series {
             (Some(StartKind::First) | None, _) => "first",
         };
         Ok(Self {
-            params: params! { "program": program.name, "in": who, "start": how },
+            params: params! { "program": program.name, "in": who, "start": how, "transport": transport },
             start,
             dropped,
             pair: Pair::new()?,
@@ -186,7 +197,12 @@ impl Series {
 fn targets(record: &Record, (kept, dropped): (Option<StartKind>, bool), median_ms: f64) -> Vec<Target> {
     let text = |name: &str| record.params.get(name).and_then(Value::as_str).unwrap_or("");
     let (program, who) = (text("program"), text("in"));
-    let limit = LIMITS.iter().find(|(named, kind, start, _)| {
+    let limits: &[_] = if text("transport") == SHM {
+        &LIMITS
+    } else {
+        &FABRIC_LIMITS
+    };
+    let limit = limits.iter().find(|(named, kind, start, _)| {
         program.starts_with(named) && who == kind.name() && kept == Some(*start) && !dropped
     });
     let Some((.., start, limit)) = limit else {
