@@ -39,7 +39,10 @@ pub fn session_requests() -> Vec<Vec<u8>> {
             token: vec![7; 100],
         }),
         encode(&SessionRequest::Load { hash, size_bytes: 100 }),
-        encode(&SessionRequest::Connect { worker }),
+        encode(&SessionRequest::Connect {
+            worker,
+            over_fabric: false,
+        }),
         encode(&SessionRequest::Renew),
     ]
 }

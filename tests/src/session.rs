@@ -179,6 +179,7 @@ impl RawSession {
     pub fn worker(&mut self, index: u16) -> Result<(RawConnection, Epoch), Rejection> {
         let request = SessionRequest::Connect {
             worker: WorkerIndex(index),
+            over_fabric: false,
         };
         match self.ask_for_fds(&request, &[]) {
             Ok((SessionReply::Connected { epoch, .. }, mut fds)) if fds.len() == 1 => {

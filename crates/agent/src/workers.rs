@@ -1,6 +1,7 @@
 //! Workers before they serve a lease: starting them, and keeping some that wait for the next lease.
 
 pub(crate) mod borrowing;
+pub(crate) mod fabric_demand;
 pub(crate) mod forecast;
 pub(crate) mod idle_memory;
 pub(crate) mod pool;

@@ -246,7 +246,7 @@ impl Shared {
                     base: BASE,
                     load_us: 1,
                 },
-                SessionRequest::Connect { worker } => {
+                SessionRequest::Connect { worker, .. } => {
                     let (client, end) = Socket::pair().unwrap();
                     let alive = |w: &&Arc<FakeWorker>| w.index == worker && !w.dead.load(Ordering::SeqCst);
                     let running = self.workers.lock().unwrap().iter().find(alive).cloned();

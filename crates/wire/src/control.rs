@@ -97,6 +97,9 @@ pub enum WorkerOrder {
         /// The new core.
         core: u32,
     },
+    /// Begins to load the library for fabrics, because a client will probably reach the worker over one. Also before
+    /// [`WorkerOrder::Configure`].
+    PrepareFabric,
 }
 
 /// Answer of the worker.

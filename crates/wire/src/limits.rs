@@ -86,4 +86,4 @@ pub const LABEL_BYTES_MAX: usize = 64;
 /// Largest seat, bytes: a name, an address and a secret.
 pub const SEAT_BYTES_MAX: usize = 1024;
 /// Version of the session, control and connection protocols; both ends must have the same.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;

@@ -33,6 +33,9 @@ pub enum SessionRequest {
     Connect {
         /// The worker.
         worker: WorkerIndex,
+        /// Whether the client's channels will go over a fabric. Workers that wait for the next leases load its library
+        /// ahead.
+        over_fabric: bool,
     },
     /// Postpones the expiry. Answer: [`SessionReply::Renewed`].
     Renew,

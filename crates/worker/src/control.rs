@@ -17,6 +17,7 @@ use hotlease_fabric::claim::CoreClaim;
 use hotlease_fabric::clock::TickClock;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::PAGE_BYTES;
+use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_wire::control::{WorkerAnswer, WorkerOrder};
@@ -109,6 +110,7 @@ fn execute(
             *lease = Some(configure(program, order, fd?, fds.next())?)
         }
         (WorkerOrder::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
+        (WorkerOrder::PrepareFabric, _) => Libfabric::preload(),
         (_, None) => return Err("this worker has no lease yet".into()),
         (WorkerOrder::Load { size_bytes, base, .. }, Some(lease)) => {
             let before = &lease.functions;

@@ -151,7 +151,10 @@ fn nothing_is_served_before_the_token_is_checked() {
     let platform = Platform::start();
     let grant = platform.manager().lease(1, LONG).unwrap();
     for request in [
-        SessionRequest::Connect { worker: WorkerIndex(0) },
+        SessionRequest::Connect {
+            worker: WorkerIndex(0),
+            over_fabric: false,
+        },
         SessionRequest::Renew,
         SessionRequest::Release,
         SessionRequest::Load {

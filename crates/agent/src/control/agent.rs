@@ -32,6 +32,7 @@ use crate::node::journalling;
 use crate::node::lifetime::Lifetime;
 use crate::node::{Node, NodeSettings};
 use crate::workers::borrowing::Borrowing;
+use crate::workers::fabric_demand::FabricDemand;
 use crate::workers::idle_memory::IdleMemory;
 use crate::workers::pool::{POOL_MAX, PoolTarget, Pools};
 use crate::workers::spares::Spares;
@@ -147,8 +148,10 @@ impl Agent {
             _ => None,
         };
         let elsewhere = config.network.as_ref().filter(|network| !network.managers.is_empty());
+        let fabric = Arc::<FabricDemand>::default();
         let pools = Pools::new(
             &launcher,
+            &fabric,
             PoolTarget {
                 kind: config.sandbox,
                 fixed: config.pool,
@@ -156,7 +159,12 @@ impl Agent {
             },
         );
         let memory = Arc::new(IdleMemory::of_node());
-        let spares = Spares::new(launcher.clone(), Arc::clone(&memory), config.spares);
+        let spares = Spares::new(
+            launcher.clone(),
+            Arc::clone(&fabric),
+            Arc::clone(&memory),
+            config.spares,
+        );
         let identity = NodeSettings {
             agent,
             boot: BootId(rand::random()),
@@ -199,7 +207,7 @@ impl Agent {
         let groups = ControlGroups::new(config.batch_groups.clone());
         let batch = JobWatch::new(policy, config.batch_jobs.clone(), groups, identity.parts());
         let given = (identity.sharing, identity.gpus);
-        let supply = WorkerSupply::new(launcher, (pools, Arc::new(spares)), storage, given);
+        let supply = WorkerSupply::new(launcher, (pools, Arc::new(spares), fabric), storage, given);
         let node = Arc::new(Node::new(identity, supply, Borrowing::new(memory), batch, journal));
         node.recall_jobs().map_err(|refusal| AgentError::Config {
             what: refusal.to_string(),

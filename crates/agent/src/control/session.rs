@@ -270,7 +270,10 @@ async fn answer(
             let (base, load_us) = load(node, attachment, hash, size_bytes, fds).await?;
             Ok(Some((SessionReply::Loaded { hash, base, load_us }, Vec::new())))
         }
-        SessionRequest::Connect { worker } => {
+        SessionRequest::Connect { worker, over_fabric } => {
+            if over_fabric {
+                node.supply.note_fabric();
+            }
             let (epoch, socket) = connect(node, attachment, worker).await?;
             Ok(Some((SessionReply::Connected { worker, epoch }, vec![socket.into()])))
         }

@@ -5,6 +5,7 @@ use super::start::{FROM_ZYGOTE, WorkerOrigin};
 use super::start_records::StartRecords;
 use super::terms::Terms;
 use crate::data::storage::Storage;
+use crate::workers::fabric_demand::FabricDemand;
 use crate::workers::pool::Pools;
 use crate::workers::spares::Spares;
 use crate::workers::worker::{StartError, StartedWorker};
@@ -19,6 +20,7 @@ pub(crate) struct WorkerSupply {
     /// Warm workers: native ones in pools, and spare interpreters.
     pub pools: Pools,
     pub spares: Arc<Spares>,
+    fabric: Arc<FabricDemand>,
     /// Record of how leases began.
     pub starts: StartRecords,
     /// Object storage that leases may ask for.
@@ -35,7 +37,7 @@ pub(crate) struct WorkerSupply {
 impl WorkerSupply {
     pub fn new(
         launcher: Launcher,
-        (pools, spares): (Pools, Arc<Spares>),
+        (pools, spares, fabric): (Pools, Arc<Spares>, Arc<FabricDemand>),
         storage: Storage,
         (sharing, gpus): (SharingTerms, u32),
     ) -> Self {
@@ -43,6 +45,7 @@ impl WorkerSupply {
             launcher,
             pools,
             spares,
+            fabric,
             starts: StartRecords::default(),
             storage,
             claims: CoreClaims::default(),
@@ -63,6 +66,14 @@ impl WorkerSupply {
         let _ = tick_hz.wait_for(Option::is_some).await;
         let tick_hz = *tick_hz.borrow();
         tick_hz.unwrap_or(1)
+    }
+
+    /// Notes that a client reaches a worker over a fabric: those that wait for the next leases load its library now.
+    pub fn note_fabric(&self) {
+        if self.fabric.note() {
+            self.pools.iter().for_each(|pool| pool.prepare_fabric());
+            self.spares.prepare_fabric();
+        }
     }
 
     /// Takes a worker that waits for such a lease, if there is one; also returns the origin of the lease's worker.

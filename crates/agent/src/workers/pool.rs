@@ -1,6 +1,7 @@
 //! Warm pools: native workers that are started and assigned to no lease, so that a lease need not wait for a process to
 //! start, nor for its sandbox. A used worker never returns to a pool. Each kind of sandbox has a pool.
 
+use crate::workers::fabric_demand::FabricDemand;
 use crate::workers::forecast::Forecast;
 use crate::workers::worker::{BOOT_LIMIT, START_LIMIT, StartedWorker};
 use hotlease_sandbox::{Kind, Launcher};
@@ -42,8 +43,8 @@ pub(crate) struct PoolTarget {
 
 impl Pools {
     /// Makes empty pools; [`WorkerPool::keep_filled`] fills each.
-    pub fn new(launcher: &Launcher, wanted: PoolTarget) -> Self {
-        Self(Kind::ALL.map(|kind| Arc::new(WorkerPool::new(launcher.clone(), kind, wanted))))
+    pub fn new(launcher: &Launcher, fabric: &Arc<FabricDemand>, wanted: PoolTarget) -> Self {
+        Self(Kind::ALL.map(|kind| Arc::new(WorkerPool::new(launcher.clone(), Arc::clone(fabric), kind, wanted))))
     }
 
     /// Pool of a kind.
@@ -67,6 +68,7 @@ impl Pools {
 /// Pool for one kind of sandbox.
 pub(crate) struct WorkerPool {
     launcher: Launcher,
+    fabric: Arc<FabricDemand>,
     kind: Kind,
     /// Number of workers that the operator has set: exact for the default kind, a maximum for the other kinds.
     fixed: Option<usize>,
@@ -91,9 +93,10 @@ struct PoolState {
 }
 
 impl WorkerPool {
-    fn new(launcher: Launcher, kind: Kind, wanted: PoolTarget) -> Self {
+    fn new(launcher: Launcher, fabric: Arc<FabricDemand>, kind: Kind, wanted: PoolTarget) -> Self {
         let pool = Self {
             launcher,
+            fabric,
             kind,
             fixed: wanted.fixed,
             is_usual: kind == wanted.kind,
@@ -126,6 +129,14 @@ impl WorkerPool {
         drop(idle);
         self.changed.notify_one();
         worker
+    }
+
+    /// Lets the workers that are ready load the library for fabrics, if clients over fabrics are expected.
+    pub fn prepare_fabric(&self) {
+        self.idle()
+            .workers
+            .iter()
+            .for_each(|worker| self.fabric.prepare(worker));
     }
 
     /// Records that a lease of this many native workers began.
@@ -284,6 +295,7 @@ impl WorkerPool {
         let worker = StartedWorker::start(&self.launcher, self.kind, None, &Arc::default()).await;
         let worker = worker.map_err(|error| error.why)?;
         let (settled, closed) = worker.milestones();
+        let pid = worker.pid();
         {
             let mut idle = self.idle();
             if idle.closed || idle.workers.len() >= idle.keep {
@@ -306,6 +318,10 @@ impl WorkerPool {
                 Err(format!("{exit}; its last output: {}", exit.output))
             }
             None => {
+                let idle = self.idle();
+                let started = idle.workers.iter().find(|worker| worker.pid() == pid);
+                started.into_iter().for_each(|worker| self.fabric.prepare(worker));
+                drop(idle);
                 lives.spawn(closed);
                 Ok(())
             }
@@ -332,6 +348,7 @@ mod tests {
         let launcher = Launcher::new(Path::new("/bin/false")).expect("a program");
         Pools::new(
             &launcher,
+            &Arc::default(),
             PoolTarget {
                 kind: usual,
                 fixed,

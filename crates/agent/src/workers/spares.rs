@@ -7,6 +7,7 @@
 //! that the next client asks for. Spares borrow the node's idle memory: none is started where there is not enough, and
 //! all are killed when others wait for memory.
 
+use crate::workers::fabric_demand::FabricDemand;
 use crate::workers::forecast::{Forecast, WaitInterval};
 use crate::workers::idle_memory::{IdleMemory, LOOK_EVERY};
 use crate::workers::python::{self, SPARE};
@@ -32,6 +33,7 @@ const PROGRAMS_MAX: usize = 256;
 /// The spare interpreters of a node.
 pub(crate) struct Spares {
     launcher: Launcher,
+    fabric: Arc<FabricDemand>,
     memory: Arc<IdleMemory>,
     /// Largest number of spares, even if more cores are offered.
     most: usize,
@@ -117,10 +119,11 @@ struct KeeperActions {
 
 impl Spares {
     /// Makes an empty set, which never has more than `most`.
-    pub fn new(launcher: Launcher, memory: Arc<IdleMemory>, most: usize) -> Self {
+    pub fn new(launcher: Launcher, fabric: Arc<FabricDemand>, memory: Arc<IdleMemory>, most: usize) -> Self {
         let zygotes = Zygotes::new(launcher.clone());
         Self {
             launcher,
+            fabric,
             memory,
             most,
             wait_least: WAIT_LEAST,
@@ -149,6 +152,14 @@ impl Spares {
         let ready = table.kept.iter().position(|spare| fits(spare) && spare.1.is_ready());
         let at = ready.or_else(|| table.kept.iter().position(fits))?;
         table.kept.remove(at).map(|(_, worker)| worker)
+    }
+
+    /// Lets the spares that are ready load the library for fabrics, if clients over fabrics are expected.
+    pub fn prepare_fabric(&self) {
+        self.table()
+            .kept
+            .iter()
+            .for_each(|(_, worker)| self.fabric.prepare(worker));
     }
 
     /// Records that a lease of this many workers began.
@@ -355,7 +366,10 @@ impl Spares {
                 .kept
                 .iter()
                 .find(|(_, worker)| worker.pid() == pid && worker.is_ready());
-            let bytes = ready.map(|(_, worker)| worker.resident_bytes());
+            let bytes = ready.map(|(_, worker)| {
+                self.fabric.prepare(worker);
+                worker.resident_bytes()
+            });
             table.update_demand(&kind, |demand| {
                 demand.forecast.record_made(begun.elapsed());
                 demand.bytes = bytes.unwrap_or(demand.bytes);

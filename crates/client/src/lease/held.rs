@@ -355,9 +355,9 @@ impl Lease {
     async fn open(session: Arc<SessionState>, plan: LeasePlan, home: WorkerSlots) -> Result<OpenedWorker, Error> {
         let index = home.worker;
         let mut lap = stopwatch();
-        let (socket, epoch) = session.connect(index).await?;
-        let connect = lap();
         let transport = Transport::choose(&plan.options, session.route().cloned());
+        let (socket, epoch) = session.connect(index, transport != Transport::Shm).await?;
+        let connect = lap();
         let limits = RegistrationLimits::of(&plan.options, &transport);
         let doorbell = plan.doorbell.clone();
         let watched = ConnectionGuard::start(socket, index, epoch, session, doorbell, transport, limits)?;

@@ -324,9 +324,10 @@ impl SessionState {
     }
 
     /// Returns a socket to a worker, and the epoch of its incarnation. The agent starts a dead worker again first.
-    pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
+    /// `over_fabric`: whether channels to it will go over a fabric.
+    pub(crate) async fn connect(&self, worker: WorkerIndex, over_fabric: bool) -> Result<(Socket, Epoch), Error> {
         let _pending = self.long_requests.begin();
-        let connect = SessionRequest::Connect { worker };
+        let connect = SessionRequest::Connect { worker, over_fabric };
         match self.link.ask(&connect, &[], AGENT, self.expected.start_limit).await {
             Ok((SessionReply::Connected { worker: which, epoch }, fds)) if which == worker => {
                 let mut fds = fds.into_iter();

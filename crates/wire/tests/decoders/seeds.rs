@@ -140,7 +140,10 @@ pub fn session_request() -> Vec<Vec<u8>> {
             hash: HASH,
             size_bytes: 16_384,
         },
-        SessionRequest::Connect { worker: WorkerIndex(3) },
+        SessionRequest::Connect {
+            worker: WorkerIndex(3),
+            over_fabric: true,
+        },
         SessionRequest::Renew,
         SessionRequest::Release,
         SessionRequest::Delegate {

@@ -46,7 +46,7 @@ fn lease(spares: &Spares, program: &Arc<Program>, workers: usize) {
 /// Makes a set of at most two spares whose keeper does not run yet.
 fn unkept(memory: Arc<IdleMemory>) -> (Spares, Launcher) {
     let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
-    (Spares::new(launcher.clone(), memory, 2), launcher)
+    (Spares::new(launcher.clone(), Arc::default(), memory, 2), launcher)
 }
 
 fn keep(spares: Spares) -> (Arc<Spares>, tokio::task::JoinHandle<()>) {

@@ -1,0 +1,60 @@
+//! Whether clients reach the workers of this node over fabrics. Then workers that wait for leases load the library for
+//! fabrics ahead, because that takes up to 300 ms ([`hotlease_fabric::ofi::Libfabric::preload`]). On a node whose
+//! clients use shared memory, workers never map it.
+
+use crate::workers::worker::StartedWorker;
+use hotlease_wire::control::WorkerOrder;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time after the last client over a fabric for which the next one is expected.
+const EXPECTED_FOR: Duration = Duration::from_secs(600);
+
+/// Record of the last client that reached a worker over a fabric.
+#[derive(Default)]
+pub(crate) struct FabricDemand {
+    last: Mutex<Option<Instant>>,
+}
+
+impl FabricDemand {
+    /// Notes a client over a fabric; returns whether none was expected.
+    pub fn note(&self) -> bool {
+        let last = self
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(Instant::now());
+        !is_recent(last)
+    }
+
+    /// Lets a worker that is ready load the library, if a client over a fabric is expected.
+    pub fn prepare(&self, worker: &StartedWorker) {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_recent(last) && worker.is_ready() {
+            // Its answer tells nothing. If it cannot be sent, the worker is gone.
+            drop(worker.send(&WorkerOrder::PrepareFabric, &[]));
+        }
+    }
+}
+
+fn is_recent(last: Option<Instant>) -> bool {
+    last.is_some_and(|last| last.elapsed() < EXPECTED_FOR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_over_a_fabric_is_expected_for_a_while_after_the_last_one() {
+        let demand = FabricDemand::default();
+        assert!(demand.note(), "the first one");
+        assert!(!demand.note());
+        let long_ago = Instant::now().checked_sub(EXPECTED_FOR);
+        if long_ago.is_some() {
+            *demand.last.lock().unwrap() = long_ago;
+            assert!(demand.note(), "the last one was long ago");
+        }
+        assert!(!demand.note());
+    }
+}
