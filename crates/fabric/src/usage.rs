@@ -34,6 +34,10 @@ struct SlotCells {
     refused: AtomicU64,
     /// Duration of the first invocation.
     first_ticks: AtomicU64,
+    /// Times at which another thread had the core while the slot could have run.
+    preempted: AtomicU64,
+    /// End of the last pause in which the slot does not poll for that reason.
+    paused_until_ticks: AtomicU64,
 }
 
 /// Usage of one function in one slot.
@@ -100,6 +104,10 @@ pub struct SlotUsage {
     pub invocations: u64,
     /// Invocations that found no core.
     pub refused: u64,
+    /// Number of times that another thread had the core while the slot could have run, as far as the slot has noticed.
+    pub preempted: u64,
+    /// Whether the slot does not poll at present, because its core is contended.
+    pub is_paused: bool,
     /// The function running now.
     pub running: Option<RunningInvocation>,
 }
@@ -403,6 +411,8 @@ impl UsageBlock {
             compute_ns: cells.compute_ns.load(Relaxed),
             invocations: cells.invocations.load(Relaxed),
             refused: cells.refused.load(Relaxed),
+            preempted: cells.preempted.load(Relaxed),
+            is_paused: cells.paused_until_ticks.load(Relaxed) > ticks(),
             running,
         }
     }

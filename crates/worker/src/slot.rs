@@ -132,11 +132,20 @@ impl<C: Core> Slot<C> {
                 continue;
             }
             let now = ticks();
-            self.idle.note_turn(now.wrapping_sub(self.now), now);
+            self.note_turn(now.wrapping_sub(self.now), now);
             self.now = now;
             if now.wrapping_sub(self.hot_since) >= self.idle.polling_time(now) {
                 self.sleep();
             }
+        }
+    }
+
+    /// Notes the end of a turn, and counts it if another thread had the core in that time.
+    #[inline]
+    fn note_turn(&mut self, took: u64, now: u64) {
+        if self.idle.note_turn(took, now) {
+            let pause = self.idle.pause_left(now);
+            self.meter().count_preemption(now.wrapping_add(pause));
         }
     }
 
@@ -237,7 +246,7 @@ impl<C: Core> Slot<C> {
             self.count(request.header.function, compute_ns);
         }
         self.idle.note_gap(started.wrapping_sub(self.ended));
-        self.idle.note_turn(ended.wrapping_sub(started), ended);
+        self.note_turn(ended.wrapping_sub(started), ended);
         (self.ended, self.hot_since, self.now) = (ended, ended, ended);
     }
 

@@ -1,11 +1,16 @@
 //! Surroundings of functions in their thread and process: arithmetic as usual, and teams of threads of the size of their slot.
 
-use hotlease_client::{Code, Error, Invoker, LeaseOptions};
+use hotlease_client::{Code, Error, Invoker, LeaseOptions, Polling};
 use hotlease_tests::library;
-use hotlease_tests::platform::Platform;
+use hotlease_tests::platform::{LIMIT, Platform};
+use hotlease_tests::wait::until_true;
 use hotlease_wire::Rejection;
 use hotlease_wire::limits::VARIABLES_MAX;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 fn surroundings(platform: &Platform) -> Invoker {
     leased(platform, "", &BTreeMap::new()).unwrap()
@@ -29,6 +34,45 @@ fn neither_loading_nor_calls_change_the_arithmetic_of_later_calls() {
     assert_eq!(arithmetic.call(&[]).unwrap(), [1, 1], "after loading");
     invoker.function("changes_arithmetic").unwrap().call(&[]).unwrap();
     assert_eq!(arithmetic.call(&[]).unwrap(), [1, 1], "after a call");
+}
+
+#[test]
+fn a_slot_beside_a_busy_loop_is_shown_as_preempted_and_pauses_its_polls() {
+    let platform = Platform::start();
+    let options = LeaseOptions {
+        polling: Polling::Hot,
+        hot_budget: LIMIT,
+        ..platform.lease_options()
+    };
+    let invoker = platform.invoker_with("behaved", options);
+    let worker = || {
+        let workers = platform.json(&["ps", "--leased"]).pop().unwrap();
+        let contended = workers["contended"].as_bool().unwrap();
+        (
+            workers["preempted"].as_u64().unwrap(),
+            contended,
+            workers["cores"][0].as_u64().unwrap(),
+        )
+    };
+    let mut core = CpuSet::new();
+    core.set(worker().2 as usize).unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            sched_setaffinity(Pid::from_raw(0), &core).unwrap();
+            let begun = Instant::now();
+            while !ended.load(Ordering::Relaxed) && begun.elapsed() < LIMIT {
+                std::hint::spin_loop();
+            }
+        });
+        // The pauses are short, so that a look may come between two of them.
+        until_true("it is shown", LIMIT, || {
+            let (preempted, contended, _) = worker();
+            preempted > 0 && contended
+        });
+        ended.store(true, Ordering::Relaxed);
+    });
+    invoker.deallocate().unwrap();
 }
 
 #[test]

@@ -221,6 +221,7 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
             IncarnationState::Up(worker) => ("serving", worker.resident_bytes()),
             IncarnationState::Gone { .. } => ("dead", 0),
         };
+        let (preempted, contended) = incarnation.contention();
         workers.push(WorkerInfo {
             agent: node.identity.agent.to_string(),
             lease: lease.id.to_string(),
@@ -233,6 +234,8 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
             usage: Some(incarnation.usage().into()),
             shared: lease.terms.is_shared(),
             refused: incarnation.refused_invocations(),
+            preempted,
+            contended,
             gpus: incarnation.gpus.clone(),
             sandbox: lease.terms.sandbox.to_string(),
         });

@@ -211,6 +211,18 @@ impl Incarnation {
         refused.fold(0, u64::wrapping_add)
     }
 
+    /// Number of times that other threads had the cores of its slots, and whether one of them does not poll now because
+    /// of that; as the worker reports it.
+    pub fn contention(&self) -> (u64, bool) {
+        let Some(block) = self.usage.get() else {
+            return (0, false);
+        };
+        let slots = (0..block.slots()).map(|slot| block.read(slot));
+        slots.fold((0, false), |(preempted, is_contended), slot| {
+            (preempted.wrapping_add(slot.preempted), is_contended || slot.is_paused)
+        })
+    }
+
     /// Sets whether it must not claim its shared core.
     pub fn hold_back(&self, yes: bool) {
         if let Some(block) = self.usage.get() {

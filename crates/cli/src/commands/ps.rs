@@ -16,7 +16,8 @@ use serde::Serialize;
 /// With `--json`, prints an object for each worker: agent, lease (empty: it waits for one), index, pid, epoch,
 /// cores, state (pooled, spare, zygote, starting, serving, dead), sandbox (its kind), rss_bytes, usage
 /// {allocated_ns, hot_ns, compute_ns, invocations}, shared (whether its slots take turns on one core), refused
-/// (invocations that found no core).
+/// (invocations that found no core), preempted (how many times something else had the core of a slot), contended
+/// (whether a slot does not poll now because something else wants its core).
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
     /// List only workers that serve a lease, not those that wait for one
@@ -41,6 +42,8 @@ mirror! {
         usage: UsageTotals = info.usage.into(),
         shared: bool,
         refused: u64,
+        preempted: u64,
+        contended: bool,
     }
 }
 

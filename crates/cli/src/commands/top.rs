@@ -16,9 +16,10 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 /// Show the activity of leases' workers, repeatedly
 ///
 /// Busy is the part of the time since the last look that a worker spent in functions. Agents count at the end of a
-/// call, so a long call counts when it is over. With `--json`, prints an object for each worker and look: agent,
-/// lease, index, pid, state, calls_per_second and busy (0 to 1; both null at the first look), rss_bytes,
-/// invocations.
+/// call, so a long call counts when it is over. Preempted is the number of times since the last look that something
+/// else had the core of a worker's slot; a star: the slot does not poll now, because something else wants its core.
+/// With `--json`, prints an object for each worker and look: agent, lease, index, pid, state, calls_per_second, busy
+/// (0 to 1) and preempted (all three null at the first look), contended, rss_bytes, invocations.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Seconds between two looks
@@ -34,8 +35,8 @@ pub(crate) struct TopArgs {
 /// Key of a worker: agent, lease, number in the lease, epoch.
 type WorkerKey = (String, String, u32, u32);
 
-/// Invocations, and nanoseconds in functions.
-type UsageCounts = (u64, u64);
+/// Invocations, nanoseconds in functions, and preemptions.
+type UsageCounts = (u64, u64, u64);
 
 #[derive(Serialize)]
 struct ActivityRow {
@@ -46,6 +47,8 @@ struct ActivityRow {
     state: String,
     calls_per_second: Option<f64>,
     busy: Option<f64>,
+    preempted: Option<u64>,
+    contended: bool,
     rss_bytes: u64,
     invocations: u64,
 }
@@ -77,19 +80,19 @@ pub(crate) fn carry_out(args: TopArgs, output: &mut Printer) -> anyhow::Result<(
 fn used(worker: &WorkerInfo) -> (WorkerKey, UsageCounts) {
     let key = (worker.agent.clone(), worker.lease.clone(), worker.index, worker.epoch);
     let usage = worker.usage.unwrap_or_default();
-    (key, (usage.invocations, usage.compute_ns))
+    (key, (usage.invocations, usage.compute_ns, worker.preempted))
 }
 
 /// Activity of each worker since the last look.
 fn rows(workers: &[WorkerInfo], before: &HashMap<WorkerKey, UsageCounts>, between: Duration) -> Vec<ActivityRow> {
     let row = |worker: &WorkerInfo| {
-        let (key, (invocations, compute_ns)) = used(worker);
-        let since = before.get(&key).map(|(calls, ns)| {
+        let (key, (invocations, compute_ns, preempted)) = used(worker);
+        let since = before.get(&key).map(|(calls, ns, lost)| {
             let seconds = between.as_secs_f64().max(1e-9);
             let calls = invocations.saturating_sub(*calls) as f64 / seconds;
             let busy = compute_ns.saturating_sub(*ns) as f64 / 1e9 / seconds;
             // A call that began before the last look counts completely in this one.
-            (calls, busy.min(1.0))
+            (calls, busy.min(1.0), preempted.saturating_sub(*lost))
         });
         ActivityRow {
             agent: worker.agent.clone(),
@@ -97,8 +100,10 @@ fn rows(workers: &[WorkerInfo], before: &HashMap<WorkerKey, UsageCounts>, betwee
             index: worker.index,
             pid: worker.pid,
             state: worker.state.clone(),
-            calls_per_second: since.map(|(calls, _)| calls),
-            busy: since.map(|(_, busy)| busy),
+            calls_per_second: since.map(|(calls, ..)| calls),
+            busy: since.map(|(_, busy, _)| busy),
+            preempted: since.map(|(.., preempted)| preempted),
+            contended: worker.contended,
             rss_bytes: worker.rss_bytes,
             invocations,
         }
@@ -110,7 +115,7 @@ fn rows(workers: &[WorkerInfo], before: &HashMap<WorkerKey, UsageCounts>, betwee
 }
 
 fn show(rows: &[ActivityRow], output: &mut Printer) -> anyhow::Result<()> {
-    let columns = ">PID, STATE, LEASE, >WORKER, >BUSY, >CALLS/S, >CALLS, >MEMORY, AGENT";
+    let columns = ">PID, STATE, LEASE, >WORKER, >BUSY, >CALLS/S, >PREEMPTED, >CALLS, >MEMORY, AGENT";
     let known = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), text);
     output.list(rows, columns, "no workers of leases", |row| {
         vec![
@@ -120,11 +125,19 @@ fn show(rows: &[ActivityRow], output: &mut Printer) -> anyhow::Result<()> {
             row.index.to_string(),
             known(row.busy, |busy| format!("{:.0} %", 100.0 * busy)),
             known(row.calls_per_second, |calls| format!("{calls:.0}")),
+            preempted(row),
             row.invocations.to_string(),
             quantity::bytes(row.rss_bytes),
             row.agent.clone(),
         ]
     })
+}
+
+fn preempted(row: &ActivityRow) -> String {
+    let number = row
+        .preempted
+        .map_or_else(|| "-".to_owned(), |number| number.to_string());
+    if row.contended { number + "*" } else { number }
 }
 
 #[cfg(test)]
@@ -136,6 +149,8 @@ mod tests {
         WorkerInfo {
             lease: "lease".into(),
             index,
+            preempted: invocations / 10,
+            contended: index == 0,
             usage: Some(Usage {
                 invocations,
                 compute_ns,
@@ -159,9 +174,13 @@ mod tests {
         let rows = rows(&now, &before, Duration::from_secs(2));
         let seen: Vec<_> = rows
             .iter()
-            .map(|row| (row.index, row.busy, row.calls_per_second))
+            .map(|row| (row.index, row.busy, row.calls_per_second, preempted(row)))
             .collect();
-        let expected = [(1, Some(1.0), Some(0.5)), (0, Some(0.25), Some(10.0)), (2, None, None)];
+        let expected = [
+            (1, Some(1.0), Some(0.5), "0".to_owned()),
+            (0, Some(0.25), Some(10.0), "2*".to_owned()),
+            (2, None, None, "-".to_owned()),
+        ];
         assert_eq!(seen, expected, "a worker without an earlier look has no rates");
     }
 }

@@ -76,6 +76,13 @@ impl<'a> SlotMeter<'a> {
         add(&self.0.refused, 1);
     }
 
+    /// Counts a time in which another thread had the core; the slot does not poll until `paused_until_ticks`.
+    #[cold]
+    pub fn count_preemption(&self, paused_until_ticks: u64) {
+        add(&self.0.preempted, 1);
+        self.0.paused_until_ticks.store(paused_until_ticks, Relaxed);
+    }
+
     /// Adds polling and compute time.
     #[inline]
     pub fn add_ns(&self, hot_ns: u64, compute_ns: u64) {

@@ -46,12 +46,16 @@ impl IdlePolicy {
         }
     }
 
-    /// Notes the end of a turn that took `ticks`, with the request that it served, if there was one.
+    /// Notes the end of a turn that took `ticks`, with the request that it served, if there was one. Returns whether
+    /// another thread had the core in that time.
     #[inline]
-    pub fn note_turn(&mut self, ticks: u64, now: u64) {
-        if self.core.may_be_lost(ticks) {
-            self.note_long_turn(ticks, now);
-        }
+    pub fn note_turn(&mut self, ticks: u64, now: u64) -> bool {
+        self.core.may_be_lost(ticks) && self.note_long_turn(ticks, now)
+    }
+
+    /// Time until the slot may poll again, because its core is contended; 0: it may.
+    pub fn pause_left(&self, now: u64) -> u64 {
+        self.core.pause_left(now)
     }
 
     /// Notes the end of a sleep: switches to other threads during it are no preemptions.
@@ -61,10 +65,12 @@ impl IdlePolicy {
     }
 
     #[cold]
-    fn note_long_turn(&mut self, ticks: u64, now: u64) {
-        if self.switches.recount() {
+    fn note_long_turn(&mut self, ticks: u64, now: u64) -> bool {
+        let is_preempted = self.switches.recount();
+        if is_preempted {
             self.core.note_preemption(ticks, now);
         }
+        is_preempted
     }
 
     /// Notes a request that came after the slot was idle for `gap` ticks.
@@ -183,17 +189,18 @@ mod tests {
             let mut idle = idle(PollingPolicy::Hot);
             let mut turns = |ticks, time| {
                 let end = Instant::now() + time;
+                let mut is_preempted = false;
                 while Instant::now() < end && idle.polling_time(1) > 0 {
-                    idle.note_turn(ticks, 1);
+                    is_preempted = idle.note_turn(ticks, 1);
                 }
-                idle.polling_time(1)
+                (idle.polling_time(1), is_preempted)
             };
             let after_short = turns(1_000, Duration::from_millis(50));
             let after_long = turns(1_000_000, Duration::from_secs(30));
             end.store(true, Ordering::Relaxed);
             (after_short, after_long)
         });
-        assert_eq!((after_short, after_long), (1_000_000, 0));
+        assert_eq!((after_short, after_long), ((1_000_000, false), (0, true)));
     }
 
     #[test]
