@@ -51,8 +51,7 @@ impl Cores {
             .next()
             .or(self.free.first())
             .copied()?;
-        self.free.remove(&core);
-        Some(core)
+        self.free.take(&core)
     }
 
     pub(super) fn places_per_core(&self) -> u32 {
