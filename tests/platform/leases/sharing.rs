@@ -245,17 +245,19 @@ fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
     // Two workers on each of the two cores.
     let invoker = platform.invoker_with("behaved", not_waiting(&platform, 4));
     let cores = [0, 1, 2, 3].map(|slot| core(&invoker, slot));
-    assert_eq!(cores[..2], cores[2..]);
+    // Which core comes first depends on other platforms of the host.
+    assert_ne!(cores[0], cores[1]);
+    let beside = |slot: usize| (2..4).find(|other| cores[*other] == cores[slot]).unwrap();
     let rest = |slot| invoker.function("rest").unwrap().on_slot(slot).unwrap();
     let long = rest(0).submit(&millis(8000)).unwrap();
-    until_taken(&invoker, 2);
+    until_taken(&invoker, beside(0));
     let place = invoker.function("place").unwrap().call(b"").unwrap();
     let found = i32::from_le_bytes(place[8..12].try_into().unwrap());
     assert_eq!(found, cores[1], "it went to a slot of the free core");
 
     // Now neither core is free.
     let other = rest(1).submit(&millis(5000)).unwrap();
-    until_taken(&invoker, 3);
+    until_taken(&invoker, beside(1));
     let begun = Instant::now();
     let error = invoker
         .function("echo")
