@@ -58,23 +58,13 @@ impl Line {
     /// A hint that this line will be read soon.
     #[inline]
     pub fn prefetch_read(&self) {
-        #[cfg(all(target_arch = "x86_64", not(loom)))]
-        // SAFETY: a prefetch has no effect that a program can see.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self).cast());
-        }
+        prefetch_read(NonNull::from(self).cast());
     }
 
     /// A hint that this line will be written soon.
     #[inline]
     pub fn prefetch_write(&self) {
-        #[cfg(all(target_arch = "x86_64", not(loom)))]
-        // SAFETY: a prefetch has no effect that a program can see; processors without PREFETCHW treat
-        // it as a no-op.
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) self, options(nostack, preserves_flags));
-        }
+        prefetch_write(NonNull::from(self).cast());
     }
 
     /// Private copy of the line, which may hold an incomplete frame.
@@ -95,6 +85,32 @@ impl Line {
         }
         Some(words)
     }
+}
+
+/// A hint that the cache line of this address will be read soon.
+#[inline]
+pub(crate) fn prefetch_read(at: NonNull<u8>) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    // SAFETY: a prefetch has no effect that a program can see, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.as_ptr().cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = at;
+}
+
+/// A hint that the cache line of this address will be written soon.
+#[inline]
+pub(crate) fn prefetch_write(at: NonNull<u8>) {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    // SAFETY: a prefetch has no effect that a program can see, whatever the address; processors without PREFETCHW treat
+    // it as a no-op.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at.as_ptr(), options(nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom))))]
+    let _ = at;
 }
 
 /// A ring in the peer's memory that this end writes. A transport implements this trait.
@@ -124,6 +140,9 @@ pub trait FarRing: Send + Sync {
     }
     /// Hints that `entry` will be published soon.
     fn prefetch(&self, _entry: u32) {}
+    /// Hints that the first `bytes` bytes (at most [`FarRing::payload_bytes`]) of the entry's payload will be written
+    /// soon.
+    fn prefetch_payload(&self, _entry: u32, _bytes: usize) {}
     /// Drives a transport that makes no progress by itself; returns whether a new frame may have arrived. False on
     /// transports where frames arrive without it.
     #[inline]

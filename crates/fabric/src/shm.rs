@@ -15,7 +15,7 @@
 
 use crate::doorbell::Doorbell;
 use crate::memory::{AddressMapping, Memory, MemoryError, PAGE_BYTES, check_sealed};
-use crate::ring::{FarRing, Line};
+use crate::ring::{FarRing, Line, prefetch_read, prefetch_write};
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords, RequestClaim, Seq};
 use hotlease_wire::limits::{ENTRY_BYTES_MAX, RING_BYTES_MAX, RING_DEPTH_MAX};
@@ -168,7 +168,26 @@ impl NearRing {
         // SAFETY: inside the mapping by the layout.
         unsafe { self.start.add(self.layout.payload_at(entry, self.layout.stride)) }
     }
+
+    /// A hint that the first `bytes` bytes of an entry's payload will be read soon. The peer has just written them, so
+    /// each line is a miss; asked for together, they come one behind the other.
+    #[inline]
+    pub fn prefetch_payload(&self, entry: u32, bytes: usize) {
+        lines(self.payload(entry), bytes).for_each(prefetch_read);
+    }
 }
+
+/// The first cache lines of a payload of this many bytes.
+#[inline]
+fn lines(start: NonNull<u8>, bytes: usize) -> impl Iterator<Item = NonNull<u8>> {
+    let number = bytes.div_ceil(LINE_BYTES).min(PREFETCH_LINES);
+    // No overflow: payloads are inside of mappings. Lines behind one would only not be fetched.
+    (0..number).map(move |line| NonNull::new(start.as_ptr().wrapping_add(line * LINE_BYTES)).unwrap_or(start))
+}
+
+/// Largest number of lines that are fetched ahead: for payloads of up to 2 KiB.
+const PREFETCH_LINES: usize = 32;
+const LINE_BYTES: usize = size_of::<Line>();
 
 /// A ring in memory that the peer made and polls, with the peer's doorbell.
 pub struct ShmRing {
@@ -307,6 +326,14 @@ impl FarRing for ShmRing {
     #[inline]
     fn prefetch(&self, entry: u32) {
         self.line(entry).prefetch_write();
+    }
+
+    #[inline]
+    fn prefetch_payload(&self, entry: u32, bytes: usize) {
+        let at = self.layout.payload_at(entry, self.layout.stride);
+        // SAFETY: inside the mapping by the layout.
+        let start = unsafe { self.ring.start().add(at) };
+        lines(start, bytes).for_each(prefetch_write);
     }
 
     #[inline]

@@ -93,6 +93,14 @@ impl FarRing for TransportRing {
     }
 
     #[inline]
+    fn prefetch_payload(&self, entry: u32, bytes: usize) {
+        match self {
+            Self::Shm(ring) => ring.prefetch_payload(entry, bytes),
+            Self::Ofi(_) => {}
+        }
+    }
+
+    #[inline]
     fn progress(&self) -> bool {
         match self {
             Self::Shm(_) => false,

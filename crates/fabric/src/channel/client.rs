@@ -247,6 +247,7 @@ impl<F: FarRing> ClientChannel<F> {
         ReplyHandle {
             channel: self,
             line: self.replies.line(entry),
+            entry,
             seq: Seq::new(self.generation, number),
         }
     }
@@ -319,6 +320,7 @@ impl<'a, F: FarRing> ExpressEntry<'a, F> {
 pub struct ReplyHandle<'a, F: FarRing = ShmRing> {
     channel: &'a ClientChannel<F>,
     line: &'a Line,
+    entry: u32,
     seq: Seq,
 }
 
@@ -331,7 +333,16 @@ impl<F: FarRing> ReplyHandle<'_, F> {
             let moved = self.channel.requests.progress();
             moved.then(|| self.line.poll(self.seq)).flatten()
         })?;
-        Some(ReplyHeader::decode(&words))
+        let header = ReplyHeader::decode(&words);
+        if let Ok(header) = &header {
+            let replies = &self.channel.replies;
+            let bytes = usize::try_from(header.length).unwrap_or(usize::MAX);
+            // The length of output in a buffer may be any; the payload is not read then.
+            if bytes > INLINE_BYTES && bytes <= replies.layout().entry_bytes() {
+                replies.prefetch_payload(self.entry, bytes);
+            }
+        }
+        Some(header)
     }
 }
 

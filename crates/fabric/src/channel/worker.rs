@@ -50,6 +50,8 @@ pub struct WorkerChannel<F: FarRing = ShmRing> {
     was_express: bool,
     /// Whether a reply was published since the last check of the client's doorbell.
     unsettled: bool,
+    /// Size of the last output that did not fit into a reply's line, or 0: the next one probably has the same.
+    last_output: usize,
 }
 
 /// A request whose form and lengths were checked on a private copy.
@@ -100,6 +102,7 @@ impl<F: FarRing> WorkerChannel<F> {
             express_next: 0,
             was_express: false,
             unsettled: false,
+            last_output: 0,
         }
     }
 
@@ -113,6 +116,7 @@ impl<F: FarRing> WorkerChannel<F> {
             express_next: self.express_next,
             was_express: self.was_express,
             unsettled: self.unsettled,
+            last_output: self.last_output,
         }
     }
 
@@ -178,6 +182,12 @@ impl<F: FarRing> WorkerChannel<F> {
                 InvocationStatus::Withdrawn
             }
             Ok(header) => {
+                if header.length as usize > INLINE_BYTES {
+                    self.requests.prefetch_payload(entry, header.length as usize);
+                }
+                if self.last_output > 0 {
+                    self.replies.prefetch_payload(entry, self.last_output);
+                }
                 return Some(CheckedRequest { header, entry });
             }
             Err(_) => InvocationStatus::BadHeader,
@@ -222,6 +232,7 @@ impl<F: FarRing> WorkerChannel<F> {
             code,
             ..ReplyHeader::ok(request.header.seq, bytes as u64)
         };
+        self.last_output = if bytes <= INLINE_BYTES { 0 } else { bytes };
         if bytes <= INLINE_BYTES {
             // SAFETY: the output is at least `bytes` long, and the function is done with it.
             let output = unsafe { std::slice::from_raw_parts(self.output(request).as_ptr(), bytes) };
