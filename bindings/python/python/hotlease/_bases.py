@@ -13,6 +13,14 @@ import sys
 _MODULE = "concurrent.futures._base"
 
 TYPE_CHECKING = False
+
+
+def is_future(value: object) -> bool:
+    """Whether a value is a future of `concurrent.futures` or of this package. Imports nothing."""
+    real = getattr(sys.modules.get(_MODULE), "Future", Future)
+    return isinstance(value, (Future, real))
+
+
 if TYPE_CHECKING or _MODULE in sys.modules:
     from concurrent.futures import BrokenExecutor as BrokenExecutor, Executor as Executor, Future as Future
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import abc
 import functools
-import hashlib
 import io
 import sys
 import types
-from concurrent.futures import Future
 
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
 # The part of cloudpickle that decides what goes by name, and that takes functions and classes apart.
 from cloudpickle import cloudpickle as _internals
 
-from hotlease import _core, _known, _mapped, _modules, _source
+from hotlease import _bases, _core, _known, _mapped, _modules, _source
+from hotlease._hashes import blake2b
 from hotlease._remote import result
 
 try:
@@ -238,7 +237,7 @@ class _Values(_Pickler):
         self._sent: set[Name] = set()
 
     def reducer_override(self, object: Any) -> Any:
-        if self._gathers and isinstance(object, Future) and not isinstance(object, _core.Task):
+        if self._gathers and _bases.is_future(object) and not isinstance(object, _core.Task):
             return result, (_core._gather(object),)
         if self._is_guarded:
             from hotlease._guarded import arrays
@@ -292,7 +291,7 @@ class _Definitions:
             pickler = _Definition(file, name, object, self, within)
             pickler.dump(pickler.content())
             data = file.getvalue()
-            hasher = hashlib.blake2b(data, digest_size=_VERSION_BYTES)
+            hasher = blake2b(data, digest_size=_VERSION_BYTES)
             for version in pickler.versions:
                 hasher.update(version)
             source = _source.source(object) if isinstance(object, (type, types.FunctionType)) else None
@@ -359,7 +358,7 @@ class _Definition(_Pickler):
         return name
 
     def reducer_override(self, object: Any) -> Any:
-        if isinstance(object, Future):
+        if _bases.is_future(object):
             raise TypeError(
                 "a future cannot be pickled: pass it as an argument of submit, whose task then gets its result"
             )

@@ -1,6 +1,8 @@
 """Functions and classes that the extension module calls by name."""
 
+import sys
 from threading import RLock as condition
+from types import FunctionType
 
 from hotlease._outcomes import call_back, dependency_error, failure, hint, not_sent, remote_exception
 from hotlease._pickles import content, content_of_arguments, describe, dump_arguments, dump_kept, load_result
@@ -22,6 +24,7 @@ __all__ = [
     "dump_kept",
     "failure",
     "hint",
+    "import_early",
     "load_result",
     "not_sent",
     "prepare",
@@ -29,6 +32,17 @@ __all__ = [
     "result",
     "value",
 ]
+
+
+def import_early() -> None:
+    """Imports what the first task of a program needs that has functions or classes of its own: they go by value.
+
+    Called while the lease is being taken. A program without any needs it hardly ever.
+    """
+    names = getattr(sys.modules.get("__main__"), "__dict__", {})
+    of_main = [value for value in list(names.values()) if getattr(value, "__module__", None) == "__main__"]
+    if any(isinstance(value, (FunctionType, type)) for value in of_main):
+        from hotlease import _by_value  # noqa: F401
 
 
 def __getattr__(name: str) -> object:

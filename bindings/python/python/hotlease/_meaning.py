@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import enum
 import functools
-import hashlib
 import sys
 import types
-from concurrent.futures import Future
 
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 from cloudpickle import cloudpickle as _internals
 
-from hotlease import _core, _modules, _source
+from hotlease import _bases, _core, _modules, _source
+from hotlease._hashes import blake2b
 from hotlease._remote import result
 
 TYPE_CHECKING = False
@@ -78,7 +77,7 @@ def _defaults(function: Any) -> tuple[Any, ...]:
 
 
 def _hash(value: Any, met: Met) -> bytes:
-    hasher, of_buffers = hashlib.blake2b(digest_size=_BYTES), hashlib.blake2b(digest_size=_BYTES)
+    hasher, of_buffers = blake2b(digest_size=_BYTES), blake2b(digest_size=_BYTES)
     file = types.SimpleNamespace(write=hasher.update)
 
     def add(buffer: pickle.PickleBuffer) -> None:
@@ -114,7 +113,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined,unused-ig
         return describe(self, object)
 
     def reducer_override(self, object: Any) -> Any:
-        if isinstance(object, Future) and not isinstance(object, _core.Task):
+        if _bases.is_future(object) and not isinstance(object, _core.Task):
             # The future counts by its number; its result is hashed when it is there.
             return result, (_core._gather(object),)
         return super().reducer_override(object)

@@ -145,7 +145,10 @@ def start() -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotRunning(f"hotlease is not running, and cannot be started: {error}", False) from error
     if done.returncode not in (0, _RUNS_ALREADY):
-        raise NotRunning(f"hotlease is not running, and cannot be started: {done.stderr.strip()}", False)
+        why = done.stderr.strip()
+        if "--idle-limit" in why:
+            why += f"\nThat time is the value of $HOTLEASE_IDLE_LIMIT, {_IDLE_LIMIT!r}: a number and us, ms, s, min, h or d, or never"
+        raise NotRunning(f"hotlease is not running, and cannot be started: {why}", False)
     if done.returncode == 0:
         ends = "runs until `hotlease down`"
         if limit:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import types
+
+from hotlease._hashes import blake2b
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _of_constant(constant: Any) -> bytes:
 
 def _hash(parts: list[bytes]) -> bytes:
     """Hashes parts, each with its length, so that the constants 1 and 23 differ from 12 and 3."""
-    hasher = hashlib.blake2b(digest_size=_BYTES)
+    hasher = blake2b(digest_size=_BYTES)
     for part in parts:
         hasher.update(len(part).to_bytes(8, "little"))
         hasher.update(part)

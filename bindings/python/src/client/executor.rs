@@ -360,7 +360,7 @@ fn allocate(py: Python<'_>, lease: LeaseOptions) -> PyResult<Invoker> {
         std::thread::scope(|scope| -> PyResult<_> {
             let thread = std::thread::Builder::new().name("hotlease-opening".into());
             let taking = thread.spawn_scoped(scope, take)?;
-            let imported = decode::imported(py).map(drop);
+            let imported = decode::called(py, intern!(py, "import_early")).and_then(|early| early.call0().map(drop));
             let taken = py.detach(|| taking.join());
             Ok((taken.unwrap_or_else(|panic| resume_unwind(panic)), imported))
         })?
