@@ -62,7 +62,7 @@ pub fn cores(cores: &[u32]) -> String {
     shown.collect::<Vec<_>>().join(",")
 }
 
-/// Reads a time from the command line: `100ms`, `1s`, `250us`, `2min`, `12h`, `30d`; a bare number is milliseconds.
+/// Reads a time from the command line: `100ms`, `1s`, `250us`, `2min`, `12h`, `30d`.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     match number.checked_mul(unit_ns(unit)?) {
@@ -72,9 +72,10 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a time like [`parse_time`], and also accepts `0`.
+/// Reads a time like [`parse_time`], and also accepts `0`, with a unit or without.
 pub fn parse_notice(text: &str) -> Result<Duration, String> {
     match split(text)? {
+        (0, "") => Ok(Duration::ZERO),
         (0, unit) => unit_ns(unit).map(|_| Duration::ZERO),
         _ => parse_time(text),
     }
@@ -83,11 +84,12 @@ pub fn parse_notice(text: &str) -> Result<Duration, String> {
 fn unit_ns(unit: &str) -> Result<u64, String> {
     Ok(match unit {
         "us" => 1_000,
-        "" | "ms" => 1_000_000,
+        "ms" => 1_000_000,
         "s" => 1_000_000_000,
         "min" | "m" => 60_000_000_000,
         "h" => 3_600_000_000_000,
         "d" => 86_400_000_000_000,
+        "" => return Err("a time needs a unit, like 30s or 10min".to_owned()),
         other => {
             return Err(format!("`{other}` is no unit of time; us, ms, s, min, h and d are"));
         }
@@ -123,7 +125,7 @@ fn split(text: &str) -> Result<(u64, &str), String> {
     let (number, unit) = text.split_at(digits);
     let number = number
         .parse()
-        .map_err(|_| "a whole number is needed, with or without a unit".to_owned())?;
+        .map_err(|_| "it begins with no whole number".to_owned())?;
     Ok((number, unit.trim()))
 }
 
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn times_and_sizes_have_units() {
-        assert_eq!(parse_time("100"), Ok(Duration::from_millis(100)));
+        assert_eq!(parse_time("100ms"), Ok(Duration::from_millis(100)));
         assert_eq!(parse_time("1s"), Ok(Duration::from_secs(1)));
         assert_eq!(parse_time("250us"), Ok(Duration::from_micros(250)));
         assert_eq!(parse_time("1h"), Ok(Duration::from_secs(3600)));
@@ -149,6 +151,7 @@ mod tests {
         for bad in [
             "",
             "s",
+            "100",
             "0",
             "-1",
             "1h2",
@@ -159,7 +162,11 @@ mod tests {
         ] {
             assert!(parse_time(bad).is_err(), "{bad}");
         }
-        assert_eq!(parse_notice("0s"), Ok(Duration::ZERO));
+        assert_eq!(
+            [parse_notice("0s"), parse_notice("0")],
+            [Ok(Duration::ZERO), Ok(Duration::ZERO)]
+        );
+        assert!(parse_notice("30").is_err());
         assert_eq!(parse_notice("30s"), Ok(Duration::from_secs(30)));
         assert!(parse_notice("0y").is_err());
         assert_eq!(parse_bytes("4096"), Ok(4096));

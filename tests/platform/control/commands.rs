@@ -227,7 +227,7 @@ fn exit_status_says_what_kind_of_failure_it_was() {
     fails(&["run", "/no/such/library.so", "f"], 1, "/no/such/library.so");
     fails(&["run", &path("misbehaved"), "segfault"], 6, "signal 11");
     // On a machine that is busy for the 50 ms of grace the worker is killed: two more attempts.
-    let hurried = ["run", &path("behaved"), "until_cancelled", "--timeout", "50"];
+    let hurried = ["run", &path("behaved"), "until_cancelled", "--timeout", "50ms"];
     let is_told = (0..3).any(|_| {
         let output = platform.run(&hurried);
         assert!([1, 6].contains(&code(&output)), "{}", words(&output));

@@ -71,12 +71,7 @@ impl EndTime {
         if let Ok(moment) = OffsetDateTime::parse(text, &Rfc3339) {
             return Ok(Self(moment.into()));
         }
-        // `parse_time` takes a number without a unit as milliseconds, which is hardly meant here.
-        let left = match text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => Err("a number needs a unit".to_owned()),
-            false => quantity::parse_time(text),
-        };
-        let end = left.and_then(|left| {
+        let end = quantity::parse_time(text).and_then(|left| {
             let end = SystemTime::now().checked_add(left);
             end.ok_or_else(|| "it is too far away".into())
         });
