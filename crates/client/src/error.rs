@@ -93,7 +93,8 @@ pub enum Error {
     NoRoom {
         /// The refusal, with present figures.
         refusal: Rejection,
-        /// Holders, as far as listings show them to this client's user: programs, users, and for how long.
+        /// Holders, as far as listings show them to this client's user: programs, users, and for how long; and what is
+        /// offered in all, if that is too little.
         holders: String,
     },
     /// The function returned an error of its own.

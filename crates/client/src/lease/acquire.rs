@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::channel::Channel;
 use crate::lease::direct;
-use crate::lease::holders::{self, Occupancy};
+use crate::lease::holders::Occupancy;
 use crate::lease::manager::ManagerConnection;
 use crate::lease::{ColdPhases, Lease, LeasePlan};
 use crate::options::Placement;
@@ -154,10 +154,10 @@ pub(crate) async fn take_or_explain(
     };
     match now.refresh(refusal, &plan.options) {
         Some((_, true)) => match take(plan, workers, Duration::ZERO).await {
-            Err(Error::Refused(again)) if is_full(&again) => Err(holders::with_holders(again, now.holders())),
+            Err(Error::Refused(again)) if is_full(&again) => Err(now.explained(again, &plan.options)),
             done => done,
         },
-        Some((refreshed, false)) => Err(holders::with_holders(refreshed, now.holders())),
+        Some((refreshed, false)) => Err(now.explained(refreshed, &plan.options)),
         None => Err(error),
     }
 }

@@ -61,8 +61,30 @@ impl Occupancy {
         Some((refreshed, now >= asked))
     }
 
+    /// The refusal, with the holders of what is held, and with what is offered in all if that is too little.
+    pub(crate) fn explained(&self, refusal: Rejection, options: &LeaseOptions) -> Error {
+        let mut holders = self.holders();
+        let offered: usize = self.agents.iter().map(|agent| agent.cores.len()).sum();
+        let cores = match refusal {
+            Rejection::NoCapacity { asked, .. } => asked,
+            Rejection::NotTogether { asked, .. } => asked.saturating_mul(options.slots.into()),
+            _ => 0,
+        };
+        if cores as usize > offered {
+            let held = if holders.is_empty() { "nothing" } else { &holders };
+            holders = format!(
+                "{held}; {} offered in all, so waiting helps only if nodes join",
+                are(offered, "core")
+            );
+        }
+        match holders.is_empty() {
+            true => Error::Refused(refusal),
+            false => Error::NoRoom { refusal, holders },
+        }
+    }
+
     /// Sentence about the holders; empty if nothing is held.
-    pub(crate) fn holders(&self) -> String {
+    fn holders(&self) -> String {
         let mut holdings: BTreeMap<(&str, &str), Holding> = BTreeMap::new();
         let mut seen: BTreeSet<(&str, u32)> = BTreeSet::new();
         for lease in self.leases.iter().filter(|lease| lease.state == "active") {
@@ -135,11 +157,10 @@ fn time(held: Duration) -> String {
     }
 }
 
-/// Adds the holders to a refusal.
-pub(crate) fn with_holders(refusal: Rejection, holders: String) -> Error {
-    match holders.is_empty() {
-        true => Error::Refused(refusal),
-        false => Error::NoRoom { refusal, holders },
+fn are(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what} is"),
+        _ => format!("{number} {what}s are"),
     }
 }
 
@@ -192,7 +213,8 @@ mod tests {
             .refresh(&refusal, &LeaseOptions::default())
             .expect("for lack of room");
         assert!(!has_room);
-        let told = with_holders(refreshed, now.holders()).to_string();
+        let told = now.explained(refreshed, &LeaseOptions::default()).to_string();
+        assert!(!told.contains("in all"), "8 are enough: {told}");
         for part in [
             "asked for: 2, free: 1, offered: 8",
             "3 cores by train.py (pid 4242) of root for 3 min",
@@ -206,6 +228,28 @@ mod tests {
         let released = Rejection::NotTogether { asked: 1, found: 0 };
         let found = Rejection::NotTogether { asked: 1, found: 1 };
         assert_eq!(now.refresh(&released, &LeaseOptions::default()), Some((found, true)));
+    }
+
+    #[test]
+    fn a_rejection_of_more_than_is_offered_says_that_waiting_does_not_help() {
+        let now = Occupancy {
+            agents: vec![agent(2, 2)],
+            leases: Vec::new(),
+        };
+        let options = LeaseOptions {
+            slots: 2,
+            ..LeaseOptions::default()
+        };
+        let told = |asked| {
+            let refusal = Rejection::NotTogether { asked, found: 1 };
+            now.explained(refusal, &options).to_string()
+        };
+        assert!(
+            told(2).ends_with("held now: nothing; 2 cores are offered in all, so waiting helps only if nodes join"),
+            "{}",
+            told(2)
+        );
+        assert!(!told(1).contains("in all"));
     }
 
     #[test]
