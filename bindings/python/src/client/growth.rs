@@ -61,7 +61,8 @@ fn take_workers(core: &ExecutorCore, within: Duration) -> Result<(), Error> {
 }
 
 fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
-    let end = Instant::now() + WITHIN;
+    let begun = Instant::now();
+    let end = begun + WITHIN;
     let mut refused = None;
     while core.invoker.slots() < wanted_workers(core) {
         let left = end.saturating_duration_since(Instant::now());
@@ -77,15 +78,15 @@ fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
         }
     }
     if refused.is_some_and(|error| lacks_room(&error)) {
-        core.state().growth.begin(Instant::now());
+        core.state().growth.begin(begun);
     }
     core.hold();
 }
 
 impl LaterGrowth {
-    /// Begins to ask, after a first pause.
-    fn begin(&mut self, now: Instant) {
-        self.next = Some((now + LATER.0, LATER.0, now));
+    /// Begins to ask, after a first pause. `since`: time of the first request.
+    fn begin(&mut self, since: Instant) {
+        self.next = Some((Instant::now() + LATER.0, LATER.0, since));
     }
 
     /// Notes the end of a request. Returns the refusal if workers have been missing for so long that the program is
@@ -93,12 +94,18 @@ impl LaterGrowth {
     fn note(&mut self, taken: Result<(), Error>, is_complete: bool) -> Option<Error> {
         let now = Instant::now();
         let (_, pause, since) = self.next?;
+        let missing_for = now - since;
         let pause = LATER.1.min(2 * pause);
+        // No pause passes over the time at which the program is told.
+        let next = match TELL_AFTER.saturating_sub(missing_for) {
+            Duration::ZERO => now + pause,
+            left => now + pause.min(left),
+        };
         match taken {
             Ok(()) if !is_complete => self.begin(now),
             Err(error) if lacks_room(&error) || may_pass(&error) => {
-                self.next = Some((now + pause, pause, since));
-                return (now - since >= TELL_AFTER).then_some(error);
+                self.next = Some((next, pause, since));
+                return (missing_for >= TELL_AFTER).then_some(error);
             }
             Ok(()) | Err(_) => self.next = None,
         }
