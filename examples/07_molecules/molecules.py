@@ -6,7 +6,7 @@ def repetition(smiles):  # share of its substrings that it has more than once: a
     return 1 - len(set(parts)) / len(parts)
 
 molecules = list(csv.DictReader(gzip.open("examples/07_molecules/molecules.csv.gz", "rt")))
-with hotlease.Executor() as executor:  # a concurrent.futures.Executor; starts or joins the platform of this host
+with hotlease.Executor() as executor:  # a concurrent.futures.Executor; starts hotlease's daemon on this host, or joins it
     found = list(executor.map(repetition, [molecule["smiles"] for molecule in molecules]))
 ranked = [float(molecule["PCE"]) for _, molecule in sorted(zip(found, molecules), key=lambda pair: pair[0])]
 for fifth in range(5):
