@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 /// Time after the last client over a fabric for which the next one is expected.
 const EXPECTED_FOR: Duration = Duration::from_secs(600);
 
+/// Delay between the start of a worker and its loading: a worker is started because a lease has taken another one, which
+/// needs the processor now.
+pub(crate) const PREPARE_AFTER: Duration = Duration::from_millis(50);
+
 /// Record of the last client that reached a worker over a fabric.
 #[derive(Default)]
 pub(crate) struct FabricDemand {
@@ -27,10 +31,14 @@ impl FabricDemand {
         !is_recent(last)
     }
 
+    /// Whether a client over a fabric is expected.
+    pub fn is_expected(&self) -> bool {
+        is_recent(*self.last.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Lets a worker that is ready load the library, if a client over a fabric is expected.
     pub fn prepare(&self, worker: &StartedWorker) {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_recent(last) && worker.is_ready() {
+        if self.is_expected() && worker.is_ready() {
             // Its answer tells nothing. If it cannot be sent, the worker is gone.
             drop(worker.send(&WorkerOrder::PrepareFabric, &[]));
         }
@@ -48,7 +56,9 @@ mod tests {
     #[test]
     fn a_client_over_a_fabric_is_expected_for_a_while_after_the_last_one() {
         let demand = FabricDemand::default();
+        assert!(!demand.is_expected());
         assert!(demand.note(), "the first one");
+        assert!(demand.is_expected());
         assert!(!demand.note());
         let long_ago = Instant::now().checked_sub(EXPECTED_FOR);
         if long_ago.is_some() {

@@ -1,7 +1,7 @@
 //! Warm pools: native workers that are started and assigned to no lease, so that a lease need not wait for a process to
 //! start, nor for its sandbox. A used worker never returns to a pool. Each kind of sandbox has a pool.
 
-use crate::workers::fabric_demand::FabricDemand;
+use crate::workers::fabric_demand::{FabricDemand, PREPARE_AFTER};
 use crate::workers::forecast::Forecast;
 use crate::workers::worker::{BOOT_LIMIT, START_LIMIT, StartedWorker};
 use hotlease_sandbox::{Kind, Launcher};
@@ -282,7 +282,7 @@ impl WorkerPool {
     }
 
     /// Starts one worker, and waits until it is ready so that starts do not pile up.
-    async fn start_one(&self, lives: &mut JoinSet<()>) -> Result<(), String> {
+    async fn start_one(self: &Arc<Self>, lives: &mut JoinSet<()>) -> Result<(), String> {
         let counted = {
             let idle = self.idle();
             if idle.closed || idle.workers.len() >= idle.fill {
@@ -318,10 +318,15 @@ impl WorkerPool {
                 Err(format!("{exit}; its last output: {}", exit.output))
             }
             None => {
-                let idle = self.idle();
-                let started = idle.workers.iter().find(|worker| worker.pid() == pid);
-                started.into_iter().for_each(|worker| self.fabric.prepare(worker));
-                drop(idle);
+                if self.fabric.is_expected() {
+                    let pool = Arc::clone(self);
+                    tokio::spawn(async move {
+                        sleep(PREPARE_AFTER).await;
+                        let idle = pool.idle();
+                        let waiting = idle.workers.iter().find(|worker| worker.pid() == pid);
+                        waiting.into_iter().for_each(|worker| pool.fabric.prepare(worker));
+                    });
+                }
                 lives.spawn(closed);
                 Ok(())
             }

@@ -7,7 +7,7 @@
 //! that the next client asks for. Spares borrow the node's idle memory: none is started where there is not enough, and
 //! all are killed when others wait for memory.
 
-use crate::workers::fabric_demand::FabricDemand;
+use crate::workers::fabric_demand::{FabricDemand, PREPARE_AFTER};
 use crate::workers::forecast::{Forecast, WaitInterval};
 use crate::workers::idle_memory::{IdleMemory, LOOK_EVERY};
 use crate::workers::python::{self, SPARE};
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// Least time for which spares wait: enough for a user who changes a program and runs it again.
 pub(crate) const WAIT_LEAST: Duration = Duration::from_secs(60);
@@ -366,14 +366,20 @@ impl Spares {
                 .kept
                 .iter()
                 .find(|(_, worker)| worker.pid() == pid && worker.is_ready());
-            let bytes = ready.map(|(_, worker)| {
-                self.fabric.prepare(worker);
-                worker.resident_bytes()
-            });
+            let bytes = ready.map(|(_, worker)| worker.resident_bytes());
             table.update_demand(&kind, |demand| {
                 demand.forecast.record_made(begun.elapsed());
                 demand.bytes = bytes.unwrap_or(demand.bytes);
             });
+            drop(table);
+            if self.fabric.is_expected() {
+                tokio::spawn(async move {
+                    sleep(PREPARE_AFTER).await;
+                    let table = self.table();
+                    let waiting = table.kept.iter().find(|(_, worker)| worker.pid() == pid);
+                    waiting.into_iter().for_each(|(_, worker)| self.fabric.prepare(worker));
+                });
+            }
         }
     }
 }

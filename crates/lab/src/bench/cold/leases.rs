@@ -55,6 +55,8 @@ pub(super) enum StartKind {
     Fork,
 }
 
+/// Time within which a waiting worker begins to load the library for fabrics.
+const BEFORE_LOADING: Duration = Duration::from_millis(100);
 /// Longest wait for the platforms to settle; a longer one where machines boot.
 const SETTLE_WITHIN: Duration = Duration::from_secs(3);
 const BOOTED_WITHIN: Duration = Duration::from_secs(60);
@@ -111,6 +113,9 @@ impl StartPlatforms {
 
     /// Waits until both platforms are at rest, so that they do not disturb the next measurement.
     pub(super) fn settle(&self) -> anyhow::Result<()> {
+        if !self.is_local() {
+            thread::sleep(BEFORE_LOADING);
+        }
         self.settle_within(SETTLE_WITHIN)
     }
 
