@@ -91,7 +91,7 @@ impl Line {
 #[inline]
 pub(crate) fn prefetch_read(at: NonNull<u8>) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
-    // SAFETY: a prefetch has no effect that a program can see, whatever the address.
+    // SAFETY: a prefetch has no effect that a program can see at any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.as_ptr().cast());
@@ -104,7 +104,7 @@ pub(crate) fn prefetch_read(at: NonNull<u8>) {
 #[inline]
 pub(crate) fn prefetch_write(at: NonNull<u8>) {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
-    // SAFETY: a prefetch has no effect that a program can see, whatever the address; processors without PREFETCHW treat
+    // SAFETY: a prefetch has no effect that a program can see at any address; processors without PREFETCHW treat
     // it as a no-op.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at.as_ptr(), options(nostack, preserves_flags));

@@ -1,4 +1,4 @@
-//! Which of the free cores leases get first.
+//! Order in which leases get the free cores.
 //!
 //! Something else on the host may use a core that the node offers: another platform, for instance. Two threads that are
 //! pinned to one core wait for each other however many cores idle. So the agent says which cores are better left alone,
