@@ -3,7 +3,7 @@
 //! Each user of a workstation may have a platform, and each offers all cores. A mark is a Unix socket whose abstract
 //! name has the core's number: such a name can be taken once in a network namespace, by any user, needs no file or
 //! folder, and is free again when the agent ends, however it ends. A mark is only a hint: an agent takes cores that
-//! others have marked last, but it does take them. So a user who marks all cores gains nothing and harms nobody's lease.
+//! others have marked last, but it does take them. So a user who marks all cores gains nothing and harms no lease.
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use std::collections::{BTreeMap, BTreeSet};
