@@ -36,6 +36,8 @@ pub enum RecordKind {
     /// The manager has durably recorded this total of a lease whose agent died: the lease may have used a little
     /// more.
     InterruptedAcknowledged,
+    /// The lease was given back before it was used: no total of it is reported.
+    Discarded,
 }
 
 /// Record of a lease's cumulative usage.
@@ -135,6 +137,8 @@ impl TotalRecord {
             RecordKind::Ended => 2,
             RecordKind::Acknowledged => 3,
             RecordKind::InterruptedAcknowledged => 4,
+            // 5 is the kind of `FunctionRecord`.
+            RecordKind::Discarded => 6,
         };
         let tenant = &self.tenant.as_bytes()[..self.tenant.len().min(TENANT_BYTES_MAX)];
         let mut pen = FrameWriter {
@@ -169,6 +173,7 @@ impl TotalRecord {
             2 => RecordKind::Ended,
             3 => RecordKind::Acknowledged,
             4 => RecordKind::InterruptedAcknowledged,
+            6 => RecordKind::Discarded,
             _ => return None,
         };
         let sequence = eye.number();
@@ -234,6 +239,7 @@ mod tests {
             (RecordKind::Ended, String::new()),
             (RecordKind::Acknowledged, "ü".repeat(32)),
             (RecordKind::InterruptedAcknowledged, "uid:7".into()),
+            (RecordKind::Discarded, "uid:7".into()),
         ] {
             let record = TotalRecord {
                 kind,

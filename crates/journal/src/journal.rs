@@ -110,6 +110,12 @@ impl UsageJournal {
         self.change(|table| table.acknowledge(key, usage, cut));
     }
 
+    /// Drops the total of a lease that was given back before it was used: it is neither reported nor compared with the
+    /// ledger.
+    pub fn discard(&self, key: LeaseKey) {
+        self.change(|table| table.discard(key));
+    }
+
     fn change(&self, change: impl FnOnce(&mut TotalsTable)) {
         let mut shared = self.inner.shared();
         change(&mut shared.table);
@@ -295,5 +301,22 @@ mod tests {
         let other = StateDir::take(&path).unwrap();
         let other = UsageJournal::open(other, |_| AgentId([9; 8])).unwrap();
         assert!(other.unacknowledged(9, |_| true).is_empty());
+    }
+
+    #[test]
+    fn a_lease_that_was_given_back_unused_is_neither_reported_nor_compared_also_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent");
+        let journal = open(&path);
+        journal.note(key(1), entry(5, false));
+        journal.note(key(2), entry(7, false));
+        assert!(journal.make_durable(Duration::from_secs(10)));
+        journal.discard(key(1));
+        assert_eq!(journal.unacknowledged(9, |_| true), [(key(2), entry(7, false))]);
+        drop(journal);
+        let journal = open(&path);
+        assert_eq!(journal.unacknowledged(9, |_| true), [(key(2), entry(7, false))]);
+        let shared = journal.inner.shared();
+        assert_eq!(shared.table.acknowledged().count(), 0, "it is compared with no ledger");
     }
 }

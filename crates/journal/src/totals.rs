@@ -31,6 +31,24 @@ pub struct LeaseTotal {
     pub ended: bool,
 }
 
+impl LeaseTotal {
+    /// Kind of the record of this total while it waits.
+    fn kind(&self) -> RecordKind {
+        match self.ended {
+            true => RecordKind::Ended,
+            false => RecordKind::Running,
+        }
+    }
+
+    /// Kind of its record once the manager has acknowledged it.
+    fn acknowledged_kind(&self) -> RecordKind {
+        match self.ended {
+            true => RecordKind::Acknowledged,
+            false => RecordKind::InterruptedAcknowledged,
+        }
+    }
+}
+
 /// Findings of opening a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovery {
@@ -57,6 +75,8 @@ pub struct TotalsTable {
     changed_functions: BTreeSet<(LeaseKey, FunctionId)>,
     /// Totals that were acknowledged since then.
     newly_acknowledged: VecDeque<(LeaseKey, LeaseTotal)>,
+    /// Totals that were discarded since then.
+    newly_discarded: VecDeque<(LeaseKey, LeaseTotal)>,
 }
 
 impl TotalsTable {
@@ -100,6 +120,7 @@ impl TotalsTable {
         table.changed.clear();
         table.changed_functions.clear();
         table.newly_acknowledged.clear();
+        table.newly_discarded.clear();
         (table, recovery)
     }
 
@@ -120,6 +141,7 @@ impl TotalsTable {
                 self.put(key, entry.clone());
                 self.acknowledge(key, entry.usage, true);
             }
+            RecordKind::Discarded => self.discard(key),
         }
     }
 
@@ -182,6 +204,18 @@ impl TotalsTable {
         }
     }
 
+    /// Drops the total of a lease that was given back before it was used. It is not compared with the ledger, which has
+    /// no such lease.
+    pub fn discard(&mut self, key: LeaseKey) {
+        if let Some(entry) = self.waiting.remove(&key) {
+            self.changed.remove(&key);
+            self.newly_discarded.push_back((key, entry));
+            while self.newly_discarded.len() > ACKNOWLEDGED_MAX {
+                self.newly_discarded.pop_front();
+            }
+        }
+    }
+
     /// Totals that wait, by boot and lease.
     pub fn waiting(&self) -> impl Iterator<Item = (&LeaseKey, &LeaseTotal)> {
         self.waiting.iter()
@@ -199,7 +233,8 @@ impl TotalsTable {
 
     /// Whether there is something to write.
     pub fn is_changed(&self) -> bool {
-        !self.changed.is_empty() || !self.changed_functions.is_empty() || !self.newly_acknowledged.is_empty()
+        let is_ended = !self.newly_acknowledged.is_empty() || !self.newly_discarded.is_empty();
+        !self.changed.is_empty() || !self.changed_functions.is_empty() || is_ended
     }
 
     /// Size of [`TotalsTable::snapshot`], bytes.
@@ -218,7 +253,7 @@ impl TotalsTable {
         for key in std::mem::take(&mut self.changed) {
             if let Some(entry) = self.waiting.get(&key).cloned() {
                 ended |= entry.ended;
-                frames.extend(self.frame(key, entry, false));
+                frames.extend(self.frame(key, entry.kind(), entry));
             }
         }
         // Written after the record of their lease, and before the record that acknowledges it.
@@ -234,7 +269,10 @@ impl TotalsTable {
             }
         }
         for (key, entry) in std::mem::take(&mut self.newly_acknowledged) {
-            frames.extend(self.frame(key, entry, true));
+            frames.extend(self.frame(key, entry.acknowledged_kind(), entry));
+        }
+        for (key, entry) in std::mem::take(&mut self.newly_discarded) {
+            frames.extend(self.frame(key, RecordKind::Discarded, entry));
         }
         (frames, ended)
     }
@@ -244,13 +282,18 @@ impl TotalsTable {
         self.changed.clear();
         self.changed_functions.clear();
         self.newly_acknowledged.clear();
-        let acknowledged = self.acknowledged.iter().cloned().map(|(key, entry)| (key, entry, true));
-        let waiting = self.waiting.iter().map(|(key, entry)| (*key, entry.clone(), false));
+        self.newly_discarded.clear();
+        let acknowledged = self.acknowledged.iter().cloned();
+        let acknowledged = acknowledged.map(|(key, entry)| (key, entry.acknowledged_kind(), entry));
+        let waiting = self
+            .waiting
+            .iter()
+            .map(|(key, entry)| (*key, entry.kind(), entry.clone()));
         let all: Vec<_> = acknowledged.chain(waiting).collect();
         let mut frames = Vec::new();
-        for (key, entry, done) in all {
+        for (key, kind, entry) in all {
             let functions = entry.functions.clone();
-            frames.extend(self.frame(key, entry, done));
+            frames.extend(self.frame(key, kind, entry));
             for (function, used) in functions.iter() {
                 frames.extend(self.function_frame(key, function.clone(), used));
             }
@@ -283,15 +326,10 @@ impl TotalsTable {
         record.encode()
     }
 
-    fn frame(&mut self, (boot, lease): LeaseKey, entry: LeaseTotal, acknowledged: bool) -> [u8; FRAME_BYTES] {
+    fn frame(&mut self, (boot, lease): LeaseKey, kind: RecordKind, entry: LeaseTotal) -> [u8; FRAME_BYTES] {
         let sequence = self.next_sequence();
         let record = TotalRecord {
-            kind: match (acknowledged, entry.ended) {
-                (true, true) => RecordKind::Acknowledged,
-                (true, false) => RecordKind::InterruptedAcknowledged,
-                (false, true) => RecordKind::Ended,
-                (false, false) => RecordKind::Running,
-            },
+            kind,
             sequence,
             agent: self.agent.unwrap_or(AgentId([0; 8])),
             boot,

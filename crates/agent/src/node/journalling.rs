@@ -36,8 +36,8 @@ impl Node {
     pub(crate) fn note_end(&self, lease: &ActiveLease, tables: &NodeState, usage: UsageTotals) {
         let Some(journal) = &self.journal else { return };
         if lease.is_unused() {
-            // Discards notes that were made while this unused lease ran: they are not reported.
-            return journal.acknowledge(self.journal_key(lease.id), usage, true);
+            // The manager has never written this lease down, and is not told of notes that were made while it ran.
+            return journal.discard(self.journal_key(lease.id));
         }
         let ended = tables.book.ended_leases().rev().find(|ended| ended.id == lease.id);
         let slots = ended.map_or(0, |ended| ended.cores.len());

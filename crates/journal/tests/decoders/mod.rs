@@ -168,6 +168,7 @@ fn lease_frames() -> Vec<Vec<u8>> {
         (RecordKind::Ended, ""),
         (RecordKind::Acknowledged, long.as_str()),
         (RecordKind::InterruptedAcknowledged, "ü"),
+        (RecordKind::Discarded, "uid:7"),
     ];
     let frame =
         |(number, (kind, tenant)): (usize, (RecordKind, &str))| record(number as u8, kind, tenant).encode().to_vec();
