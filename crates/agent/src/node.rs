@@ -41,7 +41,7 @@ use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::SessionReply;
 use hotlease_wire::token::TokenKeys;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -51,6 +51,8 @@ use tokio::time::{sleep, timeout_at};
 const FREEING_LIMIT: Duration = Duration::from_millis(250);
 /// Largest number of totals of ended leases that are kept for a manager that does not answer.
 const OWED_MAX: usize = 16 * 1024;
+/// Number of unmarked free cores that are looked for as targets of moves.
+const MOVES_MAX: usize = 4;
 /// Time for which data that has arrived at a socket may still be unread.
 const UNREAD_LIMIT: Duration = Duration::from_millis(2);
 
@@ -71,6 +73,27 @@ pub(crate) struct NodeState {
     last_session: u64,
     /// Marks on the cores of its leases, which other platforms of the host see.
     marks: CoreMarks,
+}
+
+impl NodeState {
+    /// Marks the first so many free cores that other platforms have not marked, and lets the next lease get others last.
+    fn avoid_cores_of_others(&mut self, wanted: usize) {
+        // A request for more than is free is refused, or gets all of them.
+        if wanted <= self.book.free_core_numbers().count() {
+            let of_others = self.marks.mark_first(self.book.free_core_numbers(), wanted);
+            self.book.avoid_cores(of_others);
+        }
+    }
+
+    /// Number of places on each core to which workers may be moved: shared cores, and free ones that no other platform
+    /// has marked.
+    pub fn room_for_moves(&self) -> BTreeMap<u32, u32> {
+        let mut room = self.book.room();
+        for core in self.marks.of_others(self.book.free_core_numbers(), MOVES_MAX) {
+            room.remove(&core);
+        }
+        room
+    }
 }
 
 /// State of the agent.
@@ -193,7 +216,7 @@ impl Node {
         let active = tables.book.leases().count();
         self.active
             .send_if_modified(|known| std::mem::replace(known, active) != active);
-        tables.marks.keep(tables.book.held_core_numbers());
+        tables.marks.keep(&tables.book.held_core_numbers());
         let shares = tables.book.shares_cores();
         self.shares_cores
             .send_if_modified(|known| std::mem::replace(known, shares) != shares);
@@ -437,9 +460,7 @@ impl Node {
             terms.memory_bytes = tables.book.memory_share(&request.spec);
         }
         let (memory_bytes, all_memory_bytes) = (terms.memory_bytes, terms.all_memory_bytes());
-        let wanted = request.spec.all_slots() as usize;
-        let of_others = tables.marks.mark_first(tables.book.free_core_numbers(), wanted);
-        tables.book.avoid_cores(of_others);
+        tables.avoid_cores_of_others(request.spec.busy_cores() as usize);
         // Inserted before the step, because the actions of the step refer to it.
         tables
             .leases

@@ -31,6 +31,7 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 /// Environment variable in which functions find the numbers of their worker's GPUs, like `0,3`; empty: none.
 const GPUS: &str = "HOTLEASE_GPUS";
@@ -57,6 +58,7 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
         &[],
     )?;
     let mut lease: Option<WorkerLease> = None;
+    let mut loading = None;
     // Never dropped, so that only the end of the process closes a connection while the slots go on: a client whose
     // agent is gone takes a closed connection as proof that nothing of this worker runs any more.
     let mut connections = ManuallyDrop::new(Vec::<ClientConnection>::new());
@@ -74,7 +76,7 @@ pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> 
             let Some((order, fds)) = socket.receive::<WorkerOrder>()? else {
                 return Ok(());
             };
-            let answer = match execute(order, fds, &program, &mut lease, &mut connections) {
+            let answer = match execute(order, fds, &program, (&mut lease, &mut loading), &mut connections) {
                 Ok(()) => WorkerAnswer::Done,
                 Err(why) => WorkerAnswer::Failed { why },
             };
@@ -100,17 +102,22 @@ fn execute(
     order: WorkerOrder,
     fds: Vec<OwnedFd>,
     program: &WorkerProgram,
-    lease: &mut Option<WorkerLease>,
+    (lease, loading): (&mut Option<WorkerLease>, &mut Option<JoinHandle<()>>),
     connections: &mut Vec<ClientConnection>,
 ) -> Result<(), String> {
     let mut fds = fds.into_iter();
     let fd = fds.next().ok_or("the order came without its descriptor");
     match (order, lease) {
         (order @ WorkerOrder::Configure { .. }, lease @ None) => {
+            if let (WorkerOrder::Configure { gpus: Some(_), .. }, Some(loading)) = (&order, loading.take()) {
+                // It reads the environment, which is about to change. A panic has ended it as well.
+                let _ = loading.join();
+            }
             *lease = Some(configure(program, order, fd?, fds.next())?)
         }
         (WorkerOrder::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
-        (WorkerOrder::PrepareFabric, _) => Libfabric::preload(),
+        (WorkerOrder::PrepareFabric, _) if loading.is_some() => {}
+        (WorkerOrder::PrepareFabric, _) => *loading = Libfabric::preload(),
         (_, None) => return Err("this worker has no lease yet".into()),
         (WorkerOrder::Load { size_bytes, base, .. }, Some(lease)) => {
             let before = &lease.functions;
@@ -309,8 +316,8 @@ fn restore_affinity(before: &CpuSet) -> nix::Result<()> {
 /// Tells the worker's functions, in the environment, the numbers of their GPUs.
 fn tell_gpus(gpus: &[u32]) {
     let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
-    // SAFETY: `configure` has started no thread yet. The only other thread watches the control socket and never looks at
-    // the environment, and no code of a tenant is loaded yet.
+    // SAFETY: `configure` has started no thread yet, and one that was loading libfabric has ended (`execute`). The only
+    // other thread watches the control socket and never looks at the environment, and no code of a tenant is loaded yet.
     unsafe { std::env::set_var(GPUS, numbers.join(",")) };
 }
 

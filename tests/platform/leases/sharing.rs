@@ -100,6 +100,9 @@ fn leases_of_two_platforms_use_different_cores_while_there_are_enough() {
         for invoker in [ours, theirs, second] {
             invoker.deallocate().unwrap();
         }
+        until_true("all is free", LIMIT, || {
+            platforms.iter().all(|platform| platform.free_cores() == 2)
+        });
     }
 }
 

@@ -115,7 +115,7 @@ impl Turns {
                 is_moving: worker.is_moving,
             }));
         }
-        let moves = self.balance.observe(elapsed, &loads, || node.tables().book.room());
+        let moves = self.balance.observe(elapsed, &loads, || node.tables().room_for_moves());
         for CoreMove { worker, core } in moves {
             let mut workers = cores.values().flat_map(|on| &on.workers);
             if let Some(moved) = workers.find(|known| u64::from(known.pid) == worker) {

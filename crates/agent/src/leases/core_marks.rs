@@ -16,8 +16,6 @@ const NAME: &str = "hotlease/core/";
 pub(crate) struct CoreMarks {
     prefix: String,
     marks: BTreeMap<u32, OwnedFd>,
-    /// Cores that leases held at the last call of [`CoreMarks::keep`].
-    held: BTreeSet<u32>,
 }
 
 impl CoreMarks {
@@ -30,51 +28,53 @@ impl CoreMarks {
         Self {
             prefix: prefix.to_owned(),
             marks: BTreeMap::new(),
-            held: BTreeSet::new(),
         }
     }
 
     /// Marks the first `count` of these cores that no other platform has marked, and returns those before them that are
     /// marked by others.
     pub fn mark_first(&mut self, cores: impl Iterator<Item = u32>, count: usize) -> BTreeSet<u32> {
+        let (marks, of_others) = self.first(cores, count);
+        self.marks.extend(marks);
+        of_others
+    }
+
+    /// Returns those that other platforms have marked, up to the `count`th of these cores that none has. Marks nothing.
+    pub fn of_others(&self, cores: impl Iterator<Item = u32>, count: usize) -> BTreeSet<u32> {
+        self.first(cores, count).1
+    }
+
+    /// New marks on cores that have none, until `count` cores are not those of others; and those of others.
+    fn first(&self, cores: impl Iterator<Item = u32>, count: usize) -> (BTreeMap<u32, OwnedFd>, BTreeSet<u32>) {
         let mut left = count;
-        let mut of_others = BTreeSet::new();
+        let (mut marks, mut of_others) = (BTreeMap::new(), BTreeSet::new());
         for core in cores {
             if left == 0 {
                 break;
             }
-            if self.marks.contains_key(&core) {
-                left -= 1;
-                continue;
-            }
-            match self.mark(core) {
-                Some(mark) => {
-                    self.marks.insert(core, mark);
-                    left -= 1;
-                }
-                None => {
+            if !self.marks.contains_key(&core) {
+                let Some(mark) = self.mark(core) else {
                     of_others.insert(core);
-                }
+                    continue;
+                };
+                marks.insert(core, mark);
             }
+            left -= 1;
         }
-        of_others
+        (marks, of_others)
     }
 
-    /// Keeps the marks on these cores and removes all others. If the cores have changed, those without a mark get one,
-    /// unless another platform has marked them.
-    pub fn keep(&mut self, held: BTreeSet<u32>) {
+    /// Keeps the marks on these cores and removes all others. Cores without a mark get one, unless another platform has
+    /// marked them.
+    pub fn keep(&mut self, held: &BTreeSet<u32>) {
         self.marks.retain(|core, _| held.contains(core));
-        if self.held == held {
-            return;
-        }
-        for core in &held {
+        for core in held {
             if !self.marks.contains_key(core)
                 && let Some(mark) = self.mark(*core)
             {
                 self.marks.insert(*core, mark);
             }
         }
-        self.held = held;
     }
 
     /// Takes the name of a core; `None`: it is taken, or there are no sockets left.
@@ -102,13 +102,19 @@ mod tests {
         );
         assert_eq!(theirs.mark_first(0..4, 4), [0, 1, 3].into());
         // The lease got cores 0 and 2, though another platform has 2.
-        ours.keep([0, 2].into());
+        ours.keep(&[0, 2].into());
         assert_eq!(theirs.mark_first(0..4, 4), [0].into());
-        theirs.keep([].into());
-        ours.keep([0, 2, 3].into());
-        assert_eq!(theirs.mark_first(0..4, 4), [0, 2, 3].into(), "now it has the mark of 2");
-        assert_eq!(ours.mark_first(0..4, 4), [1].into());
-        ours.keep([0, 2, 3].into());
+        theirs.keep(&[].into());
+        assert_eq!(theirs.of_others(0..4, 4), [0].into());
+        ours.keep(&[0, 2].into());
+        assert_eq!(
+            theirs.of_others(0..4, 4),
+            [0, 2].into(),
+            "now it has the mark of 2, too"
+        );
+        assert_eq!(theirs.of_others(0..4, 1), [0].into(), "1 is the first that has none");
+        assert_eq!(ours.mark_first(0..4, 4), [].into(), "a look marks nothing");
+        ours.keep(&[0, 2, 3].into());
         assert_eq!(
             theirs.mark_first(0..4, 4),
             [0, 2, 3].into(),

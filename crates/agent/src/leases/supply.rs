@@ -5,13 +5,14 @@ use super::start::{FROM_ZYGOTE, WorkerOrigin};
 use super::start_records::StartRecords;
 use super::terms::Terms;
 use crate::data::storage::Storage;
-use crate::workers::fabric_demand::FabricDemand;
+use crate::workers::fabric_demand::{FabricDemand, PREPARE_EACH};
 use crate::workers::pool::Pools;
 use crate::workers::spares::Spares;
 use crate::workers::worker::{StartError, StartedWorker};
 use hotlease_sandbox::Launcher;
 use std::sync::Arc;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 /// Sources of workers for leases, and what the node gives each worker.
 pub(crate) struct WorkerSupply {
@@ -68,12 +69,22 @@ impl WorkerSupply {
         tick_hz.unwrap_or(1)
     }
 
-    /// Notes that a client reaches a worker over a fabric: those that wait for the next leases load its library now.
-    pub fn note_fabric(&self) {
-        if self.fabric.note() {
-            self.pools.iter().for_each(|pool| pool.prepare_fabric());
-            self.spares.prepare_fabric();
+    /// Notes that a client reaches a worker over a fabric: those that wait for the next leases load its library, one
+    /// after the other.
+    pub fn note_fabric(self: &Arc<Self>) {
+        if !self.fabric.note() {
+            return;
         }
+        let supply = Arc::clone(self);
+        let pools = supply.pools.iter().flat_map(|pool| pool.listing());
+        let waiting: Vec<_> = pools.chain(supply.spares.listing()).collect();
+        tokio::spawn(async move {
+            for (_, pid, _) in waiting {
+                sleep(PREPARE_EACH).await;
+                supply.pools.iter().for_each(|pool| pool.prepare_fabric(pid));
+                supply.spares.prepare_fabric(pid);
+            }
+        });
     }
 
     /// Takes a worker that waits for such a lease, if there is one; also returns the origin of the lease's worker.

@@ -4,7 +4,7 @@
 
 use crate::workers::worker::StartedWorker;
 use hotlease_wire::control::WorkerOrder;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time after the last client over a fabric for which the next one is expected.
@@ -13,6 +13,22 @@ const EXPECTED_FOR: Duration = Duration::from_secs(600);
 /// Delay between the start of a worker and its loading: a worker is started because a lease has taken another one, which
 /// needs the processor now.
 pub(crate) const PREPARE_AFTER: Duration = Duration::from_millis(50);
+
+/// Time within which a worker has loaded the library.
+const LOADED_WITHIN: Duration = Duration::from_millis(500);
+/// Time between the loads of two workers that wait already: about what one takes.
+pub(crate) const PREPARE_EACH: Duration = Duration::from_millis(300);
+
+/// Time at which a worker was told to load the library, if it was.
+#[derive(Default)]
+pub(crate) struct FabricLoading(OnceLock<Instant>);
+
+impl FabricLoading {
+    /// Whether the worker may still be loading it, and can load nothing else meanwhile.
+    pub fn is_under_way(&self) -> bool {
+        self.0.get().is_some_and(|since| since.elapsed() < LOADED_WITHIN)
+    }
+}
 
 /// Record of the last client that reached a worker over a fabric.
 #[derive(Default)]
@@ -41,6 +57,8 @@ impl FabricDemand {
         if self.is_expected() && worker.is_ready() {
             // Its answer tells nothing. If it cannot be sent, the worker is gone.
             drop(worker.send(&WorkerOrder::PrepareFabric, &[]));
+            // It loads the library once.
+            let _ = worker.fabric.0.set(Instant::now());
         }
     }
 }

@@ -124,19 +124,22 @@ impl WorkerPool {
         let mut idle = self.idle();
         idle.last_taken = Instant::now();
         idle.workers.retain(|worker| !worker.is_closed());
-        let ready = idle.workers.iter().position(StartedWorker::is_ready).unwrap_or(0);
-        let worker = idle.workers.remove(ready);
+        let ready = idle
+            .workers
+            .iter()
+            .position(|worker| worker.is_ready() && !worker.fabric.is_under_way());
+        let ready = ready.or_else(|| idle.workers.iter().position(StartedWorker::is_ready));
+        let worker = idle.workers.remove(ready.unwrap_or(0));
         drop(idle);
         self.changed.notify_one();
         worker
     }
 
-    /// Lets the workers that are ready load the library for fabrics, if clients over fabrics are expected.
-    pub fn prepare_fabric(&self) {
-        self.idle()
-            .workers
-            .iter()
-            .for_each(|worker| self.fabric.prepare(worker));
+    /// Lets a worker load the library for fabrics, if it still waits and clients over fabrics are expected.
+    pub fn prepare_fabric(&self, pid: u32) {
+        let idle = self.idle();
+        let waiting = idle.workers.iter().find(|worker| worker.pid() == pid);
+        waiting.into_iter().for_each(|worker| self.fabric.prepare(worker));
     }
 
     /// Records that a lease of this many native workers began.
@@ -322,9 +325,7 @@ impl WorkerPool {
                     let pool = Arc::clone(self);
                     tokio::spawn(async move {
                         sleep(PREPARE_AFTER).await;
-                        let idle = pool.idle();
-                        let waiting = idle.workers.iter().find(|worker| worker.pid() == pid);
-                        waiting.into_iter().for_each(|worker| pool.fabric.prepare(worker));
+                        pool.prepare_fabric(pid);
                     });
                 }
                 lives.spawn(closed);

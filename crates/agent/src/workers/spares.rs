@@ -149,17 +149,22 @@ impl Spares {
         let mut table = self.table();
         let fits =
             |(kind, worker): &(SpareKey, StartedWorker)| kind.is(tenant, sandbox, program) && !worker.is_closed();
-        let ready = table.kept.iter().position(|spare| fits(spare) && spare.1.is_ready());
-        let at = ready.or_else(|| table.kept.iter().position(fits))?;
+        let ready = |spare: &(SpareKey, StartedWorker)| fits(spare) && spare.1.is_ready();
+        let quiet = table
+            .kept
+            .iter()
+            .position(|spare| ready(spare) && !spare.1.fabric.is_under_way());
+        let at = quiet
+            .or_else(|| table.kept.iter().position(ready))
+            .or_else(|| table.kept.iter().position(fits))?;
         table.kept.remove(at).map(|(_, worker)| worker)
     }
 
-    /// Lets the spares that are ready load the library for fabrics, if clients over fabrics are expected.
-    pub fn prepare_fabric(&self) {
-        self.table()
-            .kept
-            .iter()
-            .for_each(|(_, worker)| self.fabric.prepare(worker));
+    /// Lets a spare load the library for fabrics, if it still waits and clients over fabrics are expected.
+    pub fn prepare_fabric(&self, pid: u32) {
+        let table = self.table();
+        let waiting = table.kept.iter().find(|(_, worker)| worker.pid() == pid);
+        waiting.into_iter().for_each(|(_, worker)| self.fabric.prepare(worker));
     }
 
     /// Records that a lease of this many workers began.
@@ -375,9 +380,7 @@ impl Spares {
             if self.fabric.is_expected() {
                 tokio::spawn(async move {
                     sleep(PREPARE_AFTER).await;
-                    let table = self.table();
-                    let waiting = table.kept.iter().find(|(_, worker)| worker.pid() == pid);
-                    waiting.into_iter().for_each(|(_, worker)| self.fabric.prepare(worker));
+                    self.prepare_fabric(pid);
                 });
             }
         }

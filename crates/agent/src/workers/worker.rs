@@ -3,6 +3,7 @@
 //! Any task may send an order; one task reads the answers and hands each to the order that it belongs to, in turn. A
 //! worker that sends anything else, or closes its control socket, is killed.
 
+use crate::workers::fabric_demand::FabricLoading;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_net::WorkerSocket;
 use hotlease_sandbox::{Exit, KeepAlive, Kind, Launcher, Process, Program, SandboxError, WorkerReach};
@@ -157,6 +158,7 @@ pub(crate) struct StartedWorker {
     begun: Instant,
     is_forked: bool,
     listener: Option<OwnedFd>,
+    pub fabric: FabricLoading,
 }
 
 impl StartedWorker {
@@ -256,6 +258,7 @@ impl StartedWorker {
             begun,
             is_forked: false,
             listener,
+            fabric: FabricLoading::default(),
         })
     }
 

@@ -122,7 +122,7 @@ impl Session {
             return Err(Rejection::Unavailable { what }.into());
         }
         // The workers are reached over a fabric; libfabric loads while they are started.
-        Libfabric::preload();
+        drop(Libfabric::preload());
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
         let tunnelled = tunnel::session(grant.endpoint.parse()?, site.proof.clone(), &grant.token, silence).await?;
         let route = WorkerRoute {

@@ -72,7 +72,7 @@ impl Transport {
 /// `Session::attach` does that.
 pub(crate) fn prepare(options: &LeaseOptions) {
     if Transport::choose(options, None) != Transport::Shm {
-        Libfabric::preload();
+        drop(Libfabric::preload());
     }
 }
 

@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 /// Requested API version: the oldest that has everything needed, so that old sites work.
 pub(super) const API_VERSION: u32 = ffi::fi_version(1, 9);
@@ -64,8 +65,8 @@ impl Libfabric {
     /// Starts loading the library on a thread of its own, for a process that will need it soon: [`Libfabric::load`]
     /// then waits for the rest. In Debian's 1.17, two libraries for PSM adapters measure the clock for 100 ms each when
     /// they are loaded, and the search for providers reads /proc/kallsyms for 80 ms; neither can be turned off from
-    /// outside.
-    pub fn preload() {
+    /// outside. Returns the thread, if there is one.
+    pub fn preload() -> Option<JoinHandle<()>> {
         let load = || {
             if let Ok(library) = Self::load() {
                 // Any first query makes the library search for all its providers.
@@ -75,7 +76,7 @@ impl Libfabric {
             }
         };
         // Without a thread the library is loaded when it is needed.
-        let _ = std::thread::Builder::new().name("libfabric".into()).spawn(load);
+        std::thread::Builder::new().name("libfabric".into()).spawn(load).ok()
     }
 
     fn open(path: &Path) -> Result<Arc<Self>, OfiError> {
