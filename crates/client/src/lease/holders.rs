@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::lease::direct;
 use crate::lease::manager::ManagerConnection;
-use crate::options::LeaseOptions;
+use crate::options::{LeaseOptions, Sharing};
 use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AgentInfo, LeaseInfo};
 use nix::unistd::{Uid, User};
@@ -67,13 +67,15 @@ impl Occupancy {
         let offered: usize = self.agents.iter().map(|agent| agent.cores.len()).sum();
         let cores = match refusal {
             Rejection::NoCapacity { asked, .. } => asked,
-            Rejection::NotTogether { asked, .. } => asked.saturating_mul(options.slots.into()),
+            Rejection::NotTogether { asked, .. } if options.sharing == Sharing::Exclusive => {
+                asked.saturating_mul(options.slots.into())
+            }
             _ => 0,
         };
         if cores as usize > offered {
             let held = if holders.is_empty() { "nothing" } else { &holders };
             holders = format!(
-                "{held}; {} offered in all, so waiting helps only if nodes join",
+                "{held}; {} offered in all, so waiting helps only if more are",
                 are(offered, "core")
             );
         }
@@ -245,11 +247,18 @@ mod tests {
             now.explained(refusal, &options).to_string()
         };
         assert!(
-            told(2).ends_with("held now: nothing; 2 cores are offered in all, so waiting helps only if nodes join"),
+            told(2).ends_with("held now: nothing; 2 cores are offered in all, so waiting helps only if more are"),
             "{}",
             told(2)
         );
         assert!(!told(1).contains("in all"));
+        let shared = LeaseOptions {
+            sharing: Sharing::Shared,
+            ..options.clone()
+        };
+        let refusal = Rejection::NotTogether { asked: 4, found: 1 };
+        let told = now.explained(refusal, &shared).to_string();
+        assert!(!told.contains("in all"), "a core has several places: {told}");
     }
 
     #[test]
