@@ -39,10 +39,16 @@ def import_early() -> None:
 
     Called while the lease is being taken. A program without any needs it hardly ever.
     """
-    names = getattr(sys.modules.get("__main__"), "__dict__", {})
-    of_main = [value for value in list(names.values()) if getattr(value, "__module__", None) == "__main__"]
-    if any(isinstance(value, (FunctionType, type)) for value in of_main):
-        from hotlease import _by_value  # noqa: F401
+    for value in list(getattr(sys.modules.get("__main__"), "__dict__", {}).values()):
+        # No attributes of other values: one may be a module that is imported when it is looked at.
+        kind = type(value)
+        if (kind is FunctionType or kind is type) and value.__module__ == "__main__":
+            try:
+                from hotlease import _by_value  # noqa: F401
+            except ImportError:
+                # The first task that needs it raises.
+                pass
+            return
 
 
 def __getattr__(name: str) -> object:
