@@ -330,10 +330,8 @@ impl FarRing for ShmRing {
 
     #[inline]
     fn prefetch_payload(&self, entry: u32, bytes: usize) {
-        let at = self.layout.payload_at(entry, self.layout.stride);
-        // SAFETY: inside the mapping by the layout.
-        let start = unsafe { self.ring.start().add(at) };
-        lines(start, bytes).for_each(prefetch_write);
+        // The mapping to which the function will write: a hint for a page that is not mapped yet has no effect.
+        lines(self.payload(entry), bytes).for_each(prefetch_write);
     }
 
     #[inline]

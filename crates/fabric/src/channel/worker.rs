@@ -246,6 +246,7 @@ impl<F: FarRing> WorkerChannel<F> {
     /// Publishes a reply without ring output: a rejection, or `length` bytes written to a buffer.
     #[inline]
     pub fn reply(&mut self, request: &CheckedRequest, status: InvocationStatus, code: i32, length: u64) {
+        self.last_output = 0;
         let header = ReplyHeader {
             status,
             code,
