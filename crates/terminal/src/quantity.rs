@@ -123,9 +123,12 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
 fn split(text: &str) -> Result<(u64, &str), String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
+    if digits == 0 {
+        return Err("it begins with no whole number".to_owned());
+    }
     let number = number
         .parse()
-        .map_err(|_| "it begins with no whole number".to_owned())?;
+        .map_err(|_| "it is more than can be counted".to_owned())?;
     Ok((number, unit.trim()))
 }
 
