@@ -85,12 +85,13 @@ impl NodeState {
         }
     }
 
-    /// Number of places on each core to which workers may be moved: shared cores, and free ones that no other platform
-    /// has marked.
+    /// Number of places on each core to which workers may be moved: shared cores, and free ones, without those that
+    /// other platforms have marked unless they have marked all.
     pub fn room_for_moves(&self) -> BTreeMap<u32, u32> {
         let mut room = self.book.room();
-        for core in self.marks.of_others(self.book.free_core_numbers(), MOVES_MAX) {
-            room.remove(&core);
+        let of_others = self.marks.of_others(self.book.free_core_numbers(), MOVES_MAX);
+        if of_others.len() < self.book.free_core_numbers().count() {
+            room.retain(|core, _| !of_others.contains(core));
         }
         room
     }
