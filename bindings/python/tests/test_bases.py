@@ -46,6 +46,19 @@ def test_a_program_whose_tasks_succeed_never_imports_concurrent_futures(platform
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
 
 
+def test_an_executor_looks_at_no_attribute_of_what_stands_in_the_program(platform, run):
+    program = (
+        "import hotlease\n"
+        "class Touchy:\n"
+        "    def __getattribute__(self, name): raise RuntimeError(name)\n"
+        "touchy = Touchy()\n"
+        "def own(x): return abs(x)\n"
+        "with hotlease.Executor(1) as executor: print(executor.submit(abs, -3).result(60))\n"
+    )
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+
+
 @pytest.mark.parametrize("first", ["import concurrent.futures", "import hotlease._bases", "from hotlease import Executor, WorkerDied"])
 def test_our_classes_are_derived_from_its_own_whenever_it_is_imported(run, first):
     passes(run(f"import sys, hotlease\n{first}\nfrom concurrent.futures import wait\n{DERIVED}"))

@@ -141,6 +141,13 @@ def test_an_executor_that_has_lent_its_cores_starts_a_platform_that_has_ended_me
     assert done.stderr.count("started the platform") == 2, done.stderr
 
 
+@pytest.mark.parametrize("limit", ["5", "soon"])
+def test_a_bad_idle_limit_is_named_with_its_variable(run, tmp_path, limit):
+    program = "import hotlease\ntry: hotlease.Executor(1)\nexcept hotlease.NotRunning as error: print(error)"
+    done = run(program, HOTLEASE_RUNTIME_DIR=str(tmp_path / "run"), HOTLEASE_IDLE_LIMIT=limit)
+    assert f"the value of $HOTLEASE_IDLE_LIMIT, {limit!r}" in done.stdout, (done.stdout, done.stderr)
+
+
 def test_tasks_wait_for_a_platform_that_is_restarted(tmp_path):
     directory = str(tmp_path / "run")
     environment = {**os.environ, "HOTLEASE_RUNTIME_DIR": directory}

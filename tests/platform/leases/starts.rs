@@ -4,6 +4,7 @@
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
+use hotlease_tests::process::Process;
 use hotlease_tests::wait::until_true;
 use hotlease_wire::Rejection;
 use serde_json::Value;
@@ -202,4 +203,40 @@ fn a_native_worker_waits_in_a_sandbox_once_a_lease_has_asked_for_one_and_serves_
     until_true("it has gone with its lease", LIMIT, || {
         waiting().1.len() == 1 && waiting().1 != [pid]
     });
+}
+
+#[test]
+fn workers_that_wait_load_libfabric_once_a_client_has_come_over_a_fabric() {
+    let platform = Platform::start_with(PlatformOptions {
+        pool: 1,
+        ..PlatformOptions::default()
+    });
+    let waiting = || {
+        let listed = platform.json(&["ps"]);
+        let pooled = listed.iter().filter(|worker| worker["state"] == "pooled");
+        let pids = pooled.filter_map(|worker| worker["pid"].as_i64());
+        pids.filter_map(|pid| Process::of(pid as i32)).collect::<Vec<_>>()
+    };
+    platform.invoker("behaved").deallocate().unwrap();
+    until_true("a worker waits", LIMIT, || !waiting().is_empty());
+    assert!(
+        !waiting().iter().any(|worker| worker.maps("libfabric")),
+        "no client needs it"
+    );
+    let options = LeaseOptions {
+        transport: Some("ofi".into()),
+        ..platform.lease_options()
+    };
+    let code = Code::open(library("behaved")).unwrap();
+    match Invoker::allocate(&code, options) {
+        Ok(invoker) => {
+            until_true("all that wait have it", LIMIT, || {
+                let waiting = waiting();
+                !waiting.is_empty() && waiting.iter().all(|worker| worker.maps("libfabric"))
+            });
+            invoker.deallocate().unwrap();
+        }
+        Err(error @ Error::Refused(_)) => panic!("no lease: {error}"),
+        Err(error) => eprintln!("skipped: no fabric: {error}"),
+    }
 }
