@@ -3,8 +3,10 @@
 Only root can run it. `tests/src/hosts/slurm.rs` is the same for tests in Rust.
 """
 
+import datetime
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -78,7 +80,7 @@ class Cluster:
             f"StateSaveLocation={folder}/state\nSlurmdSpoolDir={folder}/spool/%n\nSlurmctldPidFile={folder}/slurmctld.pid",
             f"SlurmdPidFile={folder}/%n.pid\nSlurmctldLogFile={folder}/slurmctld.log\nSlurmdLogFile={folder}/%n.log",
             f"{grouping}\nSwitchType=switch/none\nMpiDefault=none",
-            "SelectType=select/cons_tres\nSlurmdParameters=config_overrides\nReturnToService=2",
+            "SelectType=select/cons_tres\nSlurmdParameters=config_overrides\nReturnToService=2\nLogTimeFormat=iso8601_ms",
             "KillWait=5\nSchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0",
             *settings,
             "PartitionName=main Nodes=ALL Default=YES",
@@ -107,6 +109,16 @@ class Cluster:
         """States of the jobs that have not ended, by number."""
         listed = (line.split() for line in self.run("squeue", "-h", "-o", "%i %T").splitlines())
         return {number: state for number, state in listed if state != "COMPLETING"}
+
+    def controller_times(self, job):
+        """Times at which the controller has queued a batch job and has allocated its nodes, in seconds since the epoch."""
+        log = (self.folder / "slurmctld.log").read_text()
+
+        def time_of(event):
+            stamp = re.search(rf"^\[(\S+)\] {event}", log, re.MULTILINE)[1]
+            return datetime.datetime.fromisoformat(stamp).timestamp()
+
+        return time_of(rf"_slurm_rpc_submit_batch_job: JobId={job} "), time_of(rf"sched(?:: Allocate|/backfill: .*Started) JobId={job} ")
 
     def close(self):
         self.run("scancel", "--user=root")
