@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// section 4.1). Zeroed at first. Behaves as a slice.
 ///
 /// While an invocation that writes to the buffer is in flight, the worker writes to it and the client must not touch
-/// it; the invocation APIs say how long they borrow it. `T` is plain data (any bytes are a valid value), so breaking
-/// this rule gives wrong numbers, not memory unsafety in practice.
+/// it; the invocation APIs say how long they borrow the buffer. `T` is plain data (any bytes are a valid value), so
+/// breaking this rule gives wrong numbers, not memory unsafety in practice.
 pub struct SharedBuffer<T: Pod> {
     memory: Arc<Memory>,
     len: usize,
@@ -38,7 +38,8 @@ impl<T: Pod> SharedBuffer<T> {
         &self.memory
     }
 
-    /// Number of elements. Unlike `len` of the slice, this makes no reference to memory that a worker may be writing.
+    /// Number of elements. Unlike the slice's `len`, this makes no reference to memory to which a worker may be
+    /// writing.
     pub fn elements(&self) -> usize {
         self.len
     }

@@ -1,9 +1,9 @@
 //! Claims of a shared core: of all slots that share it, at most one runs a function at a time.
 //!
-//! A claim is a record lock (`fcntl(2)`, `F_SETLK`) on an empty, sealed memfd. The agent makes one for each shared core
-//! and hands it to the workers that have slots there. Claiming is one atomic operation of the kernel, which succeeds or
-//! fails at once; releasing is another one: together 1.3 us here. A word in shared memory would cost 20 ns, but the
-//! workers run code of tenants who do not trust each other:
+//! A claim is a record lock (`fcntl(2)`, `F_SETLK`) on an empty, sealed memfd. The agent makes such a file for each
+//! shared core and passes it to the workers that have slots there. Claiming is one atomic operation of the kernel,
+//! which succeeds or fails at once, and so is releasing; together they take 1.3 us here. A word in shared memory would
+//! cost 20 ns, but the workers run code of tenants who do not trust each other:
 //!
 //! | | word in memory | eventfd, counting | `flock`, `F_OFD_SETLK` | `F_SETLK` |
 //! |---|---|---|---|---|
@@ -12,12 +12,12 @@
 //! | other processes can release or forge it | yes | yes | no | no |
 //! | the agent can see its holder | what the word says | no | no | yes: process id, by the kernel |
 //!
-//! So a hostile function can only keep a claim, and the agent sees and ends that (`turns` of `hotlease_agent`). The
-//! function can write neither to the file (sealed), nor to a claim of another process. `F_OFD_SETLK` would take the core
-//! in the name of no process: sandboxes do not have it.
+//! So a hostile function can only keep a claim for too long, and the agent sees the holder and kills it (`turns` of
+//! `hotlease_agent`). The function can change neither the file, which is sealed, nor the claim of another process. A
+//! claim by `F_OFD_SETLK` would name no process as its holder, so sandboxes forbid that command.
 //!
 //! A worker that is moved to another core changes the file between two claims ([`CoreClaim::move_to`]). It may have kept
-//! a copy of the old descriptor; the agent ends a worker that holds the claim of a core which it has left.
+//! a copy of the old descriptor; the agent kills a worker that holds the claim of a core which the worker has left.
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -57,10 +57,10 @@ impl ClaimFile {
     }
 }
 
-/// A worker's end: claims the core for one of its slots at a time. All slots of a worker use the same one.
+/// A worker's end: claims the core for one of its slots at a time. All slots of a worker share one `CoreClaim`.
 ///
-/// The kernel tells claims of processes apart, not those of threads. So a word of the process (`turn`) keeps its slots
-/// apart; the slot that has changed it from `FREE` to `TAKEN` asks the kernel.
+/// The kernel distinguishes the claims of processes, not of threads. So the process has a word (`turn`), and only the
+/// slot that has changed this word from `FREE` to `TAKEN` asks the kernel for the claim.
 ///
 /// ```text
 ///          try_claim                 release
@@ -69,8 +69,8 @@ impl ClaimFile {
 ///          move_to          move_to, or its failure
 /// ```
 ///
-/// Both ways from FREE are a compare-exchange, so one thread at a time has the file: it is replaced while no slot has
-/// the claim, and no slot asks the kernel for the claim of a core which its process is just leaving.
+/// Both transitions from FREE are a compare-exchange, so only one thread at a time uses the file. The file is replaced
+/// only while no slot has the claim, and no slot asks the kernel for the claim of a core that its process is leaving.
 #[derive(Debug)]
 pub struct CoreClaim {
     file: OwnedFd,
@@ -99,8 +99,8 @@ pub enum ClaimMoveError {
 }
 
 impl CoreClaim {
-    /// Attaches the file that the agent passed. Fails if the file cannot be locked. (Closing any other descriptor of
-    /// the same file in this process would release the claim: there is only this one.)
+    /// Attaches the file that the agent passed. Fails if the file cannot be locked. (The process must have no other
+    /// descriptor of the file: closing any of them would release the claim.)
     pub fn attach(file: OwnedFd) -> io::Result<Self> {
         let claim = Self {
             file,
@@ -111,9 +111,10 @@ impl CoreClaim {
     }
 
     /// Claims the core, or fails at once. While the process is being moved, waits for the end of the move instead: the
-    /// new core is idle, and a failure would say that it is taken.
+    /// new core is idle, and a failure would report it as taken.
     pub fn try_claim(&self) -> bool {
-        // Acquire: sees what the last slot of this process wrote in its turn, and the file that a move has put there.
+        // Acquire: sees what the previous slot of this process wrote while it had the claim, and the file that a move
+        // has set.
         while let Err(turn) = self
             .turn
             .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed)
@@ -123,7 +124,7 @@ impl CoreClaim {
             }
             std::thread::yield_now();
         }
-        // Anything but success, like a file that a function has closed, is no claim.
+        // Any error means that there is no claim, for example if a function has closed the file.
         let claimed = set(&self.file, libc::F_WRLCK).is_ok();
         if !claimed {
             self.turn.store(FREE, Ordering::Release);
@@ -138,8 +139,8 @@ impl CoreClaim {
         self.turn.store(FREE, Ordering::Release);
     }
 
-    /// Replaces the file by that of another core, while no slot has the claim. `threads` moves the process's threads
-    /// before that, or moves none and fails; `back` undoes it.
+    /// Replaces the file by that of another core, while no slot has the claim. Before that, `threads` moves the
+    /// process's threads to the new core, or moves none and fails; `back` undoes what `threads` did.
     ///
     /// # Errors
     /// Nothing has changed: a slot has the claim, or the move failed.
@@ -160,18 +161,19 @@ impl CoreClaim {
             }
             replaced.map_err(ClaimMoveError::File)
         });
-        // Closing any descriptor of a file gives up the process's claim of it: closed before a slot can claim again.
+        // Closing any descriptor of a file gives up the process's claim of it, so this one is closed before a slot can
+        // claim again.
         drop(file);
         // Release: the slot that claims next finds the new file.
         self.turn.store(FREE, Ordering::Release);
         moved
     }
 
-    /// Puts `file` in the place of the old one, under the same number. Must be called only while the turn is MOVING.
+    /// Replaces the old file by `file`, under the same descriptor number. Must be called only while the turn is MOVING.
     fn replace_file(&self, file: &OwnedFd) -> io::Result<()> {
         set(file, libc::F_UNLCK)?;
-        // SAFETY: both descriptors are open. The number stays ours: the kernel closes the old file behind it and puts
-        // the new one there in one step, and no other thread uses it meanwhile.
+        // SAFETY: both descriptors are open. The number stays ours: the kernel replaces the old file under it by the
+        // new file in one step, and no other thread uses the number meanwhile.
         let replaced = unsafe { libc::dup3(file.as_raw_fd(), self.file.as_raw_fd(), libc::O_CLOEXEC) };
         Errno::result(replaced)?;
         Ok(())
@@ -295,7 +297,8 @@ mod tests {
         let mut undone = false;
         let failed = claim.move_to(unfit, || Ok(()), || undone = true);
         assert!(matches!(failed, Err(ClaimMoveError::File(_))) && undone, "{failed:?}");
-        // After each failure it claims the old core. Another process asks, because a process sees no claim of its own.
+        // After each failure the worker still claims the old core. Another process asks for the holder, because the
+        // kernel reports to a process only the claims of others.
         assert!(claim.try_claim());
         assert_eq!((seen_by_another(&old), seen_by_another(&new)), (own, None));
         claim.release();
@@ -326,7 +329,8 @@ mod tests {
                                 claims.fetch_add(1, Ordering::Relaxed);
                             }
                         }
-                        // Slots that claim without end leave a move a few attempts in a thousand.
+                        // Without this pause, slots claim nearly all the time, and only a few of a thousand attempts to
+                        // move succeed.
                         std::thread::sleep(Duration::from_micros(50));
                     }
                 })

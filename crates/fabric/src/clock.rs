@@ -1,5 +1,5 @@
-//! Clocks: the system's monotonic clock, and the time-stamp counter for times too short for that one; the median of
-//! what they measure.
+//! Clocks: the system's monotonic clock, and the time-stamp counter for shorter times. Also the median of measured
+//! values.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ pub fn measure_tick_hz(over: Duration) -> u64 {
     (hz as u64).max(1)
 }
 
-/// Ticks, and the system's nanoseconds of the same moment. Takes the closest of 16 pairs: if the thread lost its
-/// processor between the two readings, all workers would get a wrong tick rate.
+/// Ticks, and the system's nanoseconds of the same moment. Reads 16 pairs and takes the pair that was read fastest: if
+/// the thread lost its processor between the two readings, all workers would get a wrong tick rate.
 fn read_clock_pair() -> (u64, u64) {
     let read = |_| {
         let before = monotonic_ns();
@@ -79,8 +79,8 @@ impl TickClock {
     }
 }
 
-/// Median of measured values: the mean of the middle two if their number is even, and 0 if there are none. Exact, for
-/// what a histogram cannot hold: few values, negative values, and ratios.
+/// Median of measured values: the mean of the middle two if their number is even, and 0 if there are none. Exact, and
+/// meant for values that do not fit a histogram: few values, negative values, and ratios.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);

@@ -1,25 +1,27 @@
 //! Contention: whether other threads want the core of a thread that polls.
 //!
-//! A thread that polls while another one wants its core is preempted sooner or later, and then waits for a whole time
-//! slice of the other one: milliseconds, in which it cannot see what it polls for. A thread that sleeps does better
-//! there: it runs soon after it was woken, as long as it has not used up its share of the core (26 us in the median and
-//! 70 us at p99 beside a busy loop on the same core, Linux 6.18). On a core of its own it is the other way round: a
-//! wake-up costs some ten times what a poll does.
+//! If a thread polls while another thread wants its core, the kernel preempts it sooner or later. It then waits for a
+//! whole time slice of the other thread: milliseconds, in which it cannot see its answer. On such a core it is better
+//! to sleep: a sleeping thread runs soon after it is woken, as long as it has not used up its share of the core (26 us
+//! in the median and 70 us at p99 beside a busy loop on the same core, Linux 6.18). On an uncontended core it is better
+//! to poll: a wake-up costs some ten times as much as a poll.
 //!
 //! So a thread that was preempted while it polled does not poll for a while ([`CoreRecord`]). Then it tries again. If
-//! it is preempted soon, the next pause is twice as long; if not for [`CALM`], it is as short as the first.
+//! it is soon preempted again, the next pause is twice as long. If it is not preempted for [`CALM`], the next pause is
+//! as short as the first.
 //!
-//! A thread that gets its answers within a few microseconds is better off if it polls on: in each time slice of its own it
-//! gets thousands of answers for which a sleep would have cost a wake-up each, many times what the other one's slice
-//! costs. So a preemption counts only if it took longer than the wake-ups that polling has saved since the last one.
+//! A thread that gets its answers within a few microseconds should still poll: in each of its time slices it gets
+//! thousands of answers. With sleeps, each of these answers would cost a wake-up, in total many times the other
+//! thread's slice. So a preemption causes a pause only if it took longer than the wake-ups that polling has saved since
+//! the last preemption.
 //!
-//! A thread sees a preemption by itself: the time between two polls is longer than [`LOST`], and the kernel has let
-//! another thread run although this one could (otherwise an interrupt or the hypervisor took the time, and sleeping
-//! would not help). It also pauses when it has polled in vain and was answered soon after it slept: the thread that is
-//! waited for may want the same core, and does not preempt one that polls. The next wait sleeps at once, and so shows
-//! whether that was the reason.
+//! A thread detects a preemption by two signs: the time between two polls is longer than [`LOST`], and the kernel has
+//! run another thread although this thread could run. (Without the second sign, an interrupt or the hypervisor took the
+//! time, and sleeping would not help.) A thread also pauses if it polled in vain, slept, and then soon got its answer:
+//! the answering thread may want the same core, and does not preempt a thread that polls. The next wait sleeps at once,
+//! and so shows whether the core was the reason.
 //!
-//! The record is that of the thread, and stays when the thread moves to another core.
+//! The record belongs to the thread, and stays when the thread moves to another core.
 
 mod own;
 
@@ -32,20 +34,21 @@ use std::time::{Duration, Instant};
 const LOST: Duration = Duration::from_micros(200);
 /// Shortest polling in vain after which a short sleep may mean that the other side wanted the core.
 const IN_VAIN: Duration = Duration::from_micros(20);
-/// Longest such sleep.
+/// Longest sleep after polls in vain that may mean that the other side wanted the core.
 const SOON: Duration = Duration::from_micros(100);
 /// Shortest pause without polls after a preemption.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
-/// Longest pause. A preemption costs some 3 ms, so that a thread that always polls loses 2 % to its tries.
+/// Longest pause. A preemption costs some 3 ms, so a thread that polls after every pause loses 2 % of its time to
+/// preemptions.
 const PAUSE_MAX: Duration = Duration::from_millis(160);
 /// Cost of a sleep and a wake-up on a contended core.
 const WAKE_UP: Duration = Duration::from_micros(25);
-/// Time from the end of a pause within which a thread that computes preempts one that polls.
+/// Time from the end of a pause within which a computing thread preempts a polling thread.
 const SOON_AGAIN: Duration = Duration::from_millis(10);
 /// Time without a preemption after which the pauses begin anew.
 const CALM: Duration = Duration::from_secs(1);
 
-/// Preemptions of a polling thread: pure, with times as numbers of a unit that the owner chooses.
+/// Preemptions of a polling thread. Pure; times are numbers in a unit that the owner chooses.
 #[derive(Debug, Clone)]
 pub struct CoreRecord {
     lost: u64,
@@ -60,8 +63,8 @@ pub struct CoreRecord {
     pause: u64,
     /// Beginning of the pause.
     since: u64,
-    /// Time for which the thread had polled in vain before the pause, if that is its reason and no wait has confirmed
-    /// it; else 0.
+    /// Time for which the thread had polled in vain before the pause, if these polls are the pause's reason and no wait
+    /// has confirmed the reason; else 0.
     unconfirmed: u64,
 }
 
@@ -83,13 +86,13 @@ impl CoreRecord {
         }
     }
 
-    /// Whether so much time between two polls may be a preemption.
+    /// Whether a time of `between_polls` from one poll to the next may be a preemption.
     #[inline]
     pub fn may_be_lost(&self, between_polls: u64) -> bool {
         between_polls >= self.lost
     }
 
-    /// Time until the end of the pause: for so long the thread should not poll. 0: there is no pause now.
+    /// Time until the end of the pause, in which the thread should not poll; 0 if there is no pause now.
     #[inline]
     pub fn pause_left(&self, now: u64) -> u64 {
         match self.pause {
@@ -109,8 +112,8 @@ impl CoreRecord {
         self.answers = 0;
     }
 
-    /// Notes that the thread was preempted while it polled, for a time of `lost`. The thread pauses, unless its polls
-    /// have saved more than that.
+    /// Notes that the thread was preempted while it polled, for a time of `lost`. Begins a pause, unless the polls have
+    /// saved more than `lost`.
     pub fn note_preemption(&mut self, lost: u64, now: u64) {
         if std::mem::take(&mut self.answers).saturating_mul(self.wake_up) > lost {
             return;
@@ -119,7 +122,7 @@ impl CoreRecord {
         self.pause = match self.pause {
             0 => self.pause_min,
             _ if since_pause >= self.calm => self.pause_min,
-            // A thread that runs now and then, such as a daemon: a longer pause would gain nothing.
+            // The thread runs only now and then, such as a daemon's: a longer pause would gain nothing.
             pause if since_pause >= self.soon_again => (pause / 2).max(self.pause_min),
             pause => pause.saturating_mul(2).min(self.pause_max),
         };
@@ -131,14 +134,14 @@ impl CoreRecord {
         (self.pause, self.unconfirmed) = (0, 0);
     }
 
-    /// Notes that the thread has polled in vain for so long, and was answered soon after it slept.
+    /// Notes that the thread polled in vain for a time of `polled`, slept, and soon got its answer.
     fn note_polls_in_vain(&mut self, polled: u64, now: u64) {
         self.pause = self.pause_min;
         (self.since, self.unconfirmed) = (now, polled);
     }
 
-    /// Notes a wait of this length without polls, in a pause. If the answer has taken as long as the polls in vain
-    /// before, the core was not the reason, and the pause ends.
+    /// Notes a wait of this length without polls, in a pause. If the wait was at least as long as the polls in vain
+    /// that began the pause, the core was not the reason for them, and the pause ends.
     fn note_wait_without_polls(&mut self, waited: u64) {
         if waited >= self.unconfirmed && self.unconfirmed > 0 {
             self.pause = 0;
@@ -147,19 +150,19 @@ impl CoreRecord {
     }
 }
 
-/// Involuntary context switches of the calling thread: how often the kernel has let another one run although this one
-/// could. A system call of some hundred nanoseconds.
+/// Involuntary context switches of the calling thread: how often the kernel has run another thread although this thread
+/// could run. Reading it is a system call of some hundred nanoseconds.
 #[derive(Debug, Clone)]
 pub struct SwitchCount(i64);
 
 impl SwitchCount {
-    /// The present count.
+    /// Reads the present count.
     pub fn now() -> Self {
         let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD);
         Self(usage.map_or(0, |usage| usage.involuntary_context_switches()))
     }
 
-    /// Counts again; returns whether there was a switch since the last count.
+    /// Reads the count again; returns whether there was a switch since the last reading.
     pub fn recount(&mut self) -> bool {
         let before = std::mem::replace(self, Self::now());
         self.0 > before.0
@@ -208,8 +211,8 @@ pub fn note_sleep() {
     THREAD.with_borrow_mut(|thread| thread.record.note_sleep());
 }
 
-/// One wait of the calling thread, in which it polls, and sleeps once that does not pay. It should not yield its core
-/// between two polls (`sched_yield`): beside a thread that computes, Linux takes a whole time slice from a thread that
+/// One wait of the calling thread, which polls, and sleeps once polling does not pay. The thread should not yield its
+/// core between two polls (`sched_yield`): beside a computing thread, Linux takes a whole time slice from a thread that
 /// yields.
 #[derive(Debug)]
 pub struct PollingWait {
@@ -230,8 +233,8 @@ impl PollingWait {
         }
     }
 
-    /// Notes a look at the clock after some polls, also after the last ones: the answer may have come while another
-    /// thread had the core. Returns whether the thread should sleep instead of polling on.
+    /// Notes a look at the clock after some polls. Must also be called after the last poll: the answer may have arrived
+    /// while another thread had the core. Returns whether the thread should sleep instead of polling on.
     #[inline]
     pub fn note_look(&mut self, now: Instant) -> bool {
         let before = std::mem::replace(&mut self.looked, now);
@@ -294,9 +297,9 @@ mod tests {
     const WAKE: u64 = 20_000;
     const MS: u64 = 1_000_000;
 
-    /// Model of a core on which a thread waits for one answer after the other, each of which comes `reply` later. While
-    /// `hogged`, the thread may poll for one slice in all before another one gets the next slice; when it sleeps, it is
-    /// woken in [`WAKE`]. Returns the number of answers until `end`.
+    /// Model of a core on which a thread waits for one answer after the other; each answer arrives after `reply`. While
+    /// `hogged`, the thread polls for one slice in total before another thread gets the next slice; when it sleeps, it
+    /// is woken in [`WAKE`]. Returns the number of answers until `end`.
     fn replies(record: &mut CoreRecord, now: &mut u64, end: u64, reply: u64, hogged: bool) -> u64 {
         let (mut replies, mut ran) = (0, 0);
         while *now < end {
@@ -329,7 +332,7 @@ mod tests {
             let from = now;
             let number = replies(&mut record, &mut now, from + 5_000 * MS, reply, true);
             let sleeping = (now - from) / (reply + WAKE);
-            // In every second slice.
+            // Polls in every second slice.
             let polling = (now - from) / (2 * reply);
             let best = sleeping.max(polling);
             assert!(
@@ -410,7 +413,7 @@ mod tests {
         let core = (0..CpuSet::count()).find(|core| cores.is_set(*core).expect("in range"));
         cores = CpuSet::new();
         cores.set(core.expect("one")).expect("in range");
-        // Threads inherit it.
+        // Threads that are started from here inherit the affinity.
         sched_setaffinity(Pid::from_raw(0), &cores).expect("pinned");
         let end = AtomicBool::new(false);
         let is_seen = std::thread::scope(|scope| {
@@ -439,7 +442,7 @@ mod tests {
             (IN_VAIN, 2 * SOON, true, false),
             (Duration::ZERO, Duration::ZERO, true, false),
         ] {
-            // In a thread of its own: each has its own record.
+            // Each case runs in a new thread, which has a record of its own.
             let wait = std::thread::spawn(move || {
                 let looked = Instant::now() - slept;
                 let mut wait = PollingWait {
@@ -451,7 +454,8 @@ mod tests {
                 (super::is_contended(), looked.elapsed())
             });
             let (found, took) = wait.join().expect("it ends");
-            // A loaded machine may stop the thread for longer than the sleep that is to be short, or than the pause.
+            // A loaded machine may stop the thread for longer than the intended short sleep, or for longer than the
+            // pause.
             let is_late = took >= slept + SOON || took >= PAUSE_MIN;
             assert!(found == is_contended || is_late, "{polled:?} {slept:?} {is_answered}");
         }

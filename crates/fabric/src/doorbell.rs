@@ -1,6 +1,7 @@
 //! The doorbell: lets an idle process sleep until a peer wakes it.
 //!
-//! One word in shared memory, 1 while a process sleeps or is about to. Store-buffering (Dekker) protocol:
+//! The doorbell is one word in shared memory, which is 1 while a process sleeps or is about to sleep. The protocol is
+//! store buffering (Dekker):
 //!
 //! ```text
 //!  sleeper                            ringer
@@ -17,7 +18,7 @@
 
 use crate::atomics::{AtomicU32, Ordering, fence};
 
-/// Sleeper's side: frames published from now on ring; the sleeper must check for earlier ones.
+/// Sleeper's side: frames that are published from now on ring the doorbell; the sleeper must check for earlier frames.
 #[inline]
 pub(crate) fn arm(armed: &AtomicU32) {
     armed.store(1, Ordering::Relaxed);
@@ -51,7 +52,7 @@ pub(crate) fn ring(armed: &AtomicU32, wake: impl FnOnce()) {
 
 #[cold]
 fn ring_armed(armed: &AtomicU32, wake: impl FnOnce()) {
-    // The swap lets one of several ringers make the system call. AcqRel: keeps the wake after it.
+    // Due to the swap, only one of several ringers makes the system call. AcqRel: keeps the wake after it.
     if armed.swap(0, Ordering::AcqRel) != 0 {
         wake();
     }
@@ -235,7 +236,7 @@ mod loom_tests {
     /// Two clients ring one slot.
     #[test]
     fn two_ringers_one_sleeper() {
-        // Three threads are too many for every schedule; all with up to three preemptions are checked.
+        // Three threads have too many schedules to check; all schedules with up to three preemptions are checked.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

@@ -1,5 +1,5 @@
-//! Asymmetric fence, free on one side: for two threads that each write one word and then read the other's, where one
-//! thread does so millions of times as often as the other.
+//! Asymmetric fence, free on one side. It is for two threads, each of which writes one word and then reads the other
+//! thread's word, if one of them does this millions of times as often as the other.
 //!
 //! ```text
 //!   often                          rarely
@@ -9,9 +9,10 @@
 //! ```
 //!
 //! At least one of the two threads sees the other's write, as with a sequentially consistent fence on each side. The
-//! light fence costs no instruction: it only keeps the compiler from swapping its neighbours. The heavy one makes the
-//! kernel run a full barrier on every processor that runs a thread of this process (`membarrier(2)`), so that for the
-//! rare side each thread is either before its `write A` or after its `read B`; this takes some microseconds.
+//! light fence costs no instruction: it only keeps the compiler from swapping its neighbours. The heavy fence makes the
+//! kernel run a full barrier on every processor that runs a thread of this process (`membarrier(2)`), which takes some
+//! microseconds. If a thread executes that barrier before its `write A`, it reads the new B; if after, the rare side
+//! reads the new A.
 
 use nix::errno::Errno;
 use std::sync::OnceLock;
@@ -26,8 +27,8 @@ pub fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Fence of the rare side. Returns false if the kernel does not support it (before Linux 4.14, or forbidden by a
-/// sandbox): then nothing is known about what the other side has seen.
+/// Fence of the rare side. Returns `false` if the kernel does not support it (before Linux 4.14, or forbidden by a
+/// sandbox); it is then unknown what the other side has seen.
 #[must_use]
 pub fn heavy() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();

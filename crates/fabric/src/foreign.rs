@@ -1,8 +1,8 @@
 //! Descriptors that another process chose, and threads that close them.
 //!
 //! The last close of a descriptor may wait for minutes: a TCP socket with `SO_LINGER` waits for its peer, a file on a
-//! file server for the server, and a Unix socket closes the descriptors in its queue. A process that sends a descriptor
-//! chooses which of these it is. So the receiver closes it on a thread that no other work waits for.
+//! file server for the server, and a Unix socket closes the descriptors in its queue. The process that sends a
+//! descriptor chooses its kind. So the receiver closes the descriptor on a thread for which no other work waits.
 
 use crate::forks::PerProcess;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Largest number of threads that close descriptors. If all of them wait, further descriptors stay open until one is free.
+/// Largest number of threads that close descriptors. If all these threads wait, further descriptors stay open until a
+/// thread is free.
 const THREADS_MAX: usize = 32;
 const STACK_BYTES: usize = 64 << 10;
 
@@ -109,7 +110,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
     use std::time::{Duration, Instant};
 
-    /// A TCP socket whose close waits for a minute, or until the second is closed.
+    /// Two TCP sockets. The close of the first waits for a minute, or until the second is closed.
     fn lingering() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut full = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! Forks of this process: marks of the process that made a value, and values that a child of a fork makes anew.
 //!
 //! A child has a copy of its parent's memory and none of its threads: a lock that another thread held stays locked, and
-//! a thread that the copy relies on does not exist.
+//! threads on which the copied values rely do not exist.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -13,18 +13,18 @@ extern "C" fn in_child() {
     COUNT.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Number of forks between this process and the one that called this function first. Values that are made after a call
-/// belong to this process as long as later calls return the same number.
+/// Number of forks between this process and the ancestor that called this function first. Values that are made after a
+/// call belong to this process as long as later calls return the same number.
 fn count() -> u32 {
     WATCH.call_once(|| {
-        // Fails only without memory for a list entry; then a child is not told from its parent.
+        // This fails only if there is no memory for a list entry; a child is then not distinguished from its parent.
         // SAFETY: a plain function that adds to an atomic, which is allowed after a fork.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     COUNT.load(Ordering::Relaxed)
 }
 
-/// Mark of the process that made it.
+/// Mark of the process that made the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessMark(u32);
 
@@ -34,16 +34,16 @@ impl ProcessMark {
         Self(count())
     }
 
-    /// Whether this process is a fork of the one that made the mark. Costs one load: forks are counted from the first
-    /// mark on.
+    /// Whether this process is a forked child of the process that made the mark. Costs one load: forks are counted from
+    /// the first mark on.
     #[inline]
     pub fn is_foreign(self) -> bool {
         COUNT.load(Ordering::Relaxed) != self.0
     }
 }
 
-/// A static value that each process makes for itself, on first use. A child of a fork leaks its parent's value: what
-/// that refers to, such as threads and registered descriptors, is the parent's.
+/// A static value that each process makes for itself, on first use. A child of a fork leaks its parent's value: the
+/// threads and registered descriptors to which that value refers belong to the parent.
 pub struct PerProcess<T: 'static>(AtomicPtr<ProcessValue<T>>);
 
 struct ProcessValue<T> {

@@ -19,12 +19,12 @@
 //!  read taken again (Acquire)          if stalled: stalled = 0, wake the writer
 //! ```
 //!
-//! Either the writer sees the new room, or the reader sees that the writer waits. The acquire pairs with the release:
-//! bytes that are written again have been read.
+//! Either the writer sees the new room, or the reader sees that the writer waits. The acquire pairs with the release,
+//! so the writer overwrites only bytes that have been read.
 //!
-//! Neither side believes a number of the other. A reader works on private copies of lines and on positions of its own;
-//! its caller checks each length against what it expects. A writer refuses progress that is impossible. A hostile
-//! writer can change bytes while they are copied; the reader then gets the changed bytes of that writer.
+//! Neither side trusts a number from the other side. A reader works on private copies of lines and on positions of its
+//! own; its caller checks each length against what it expects. A writer refuses progress that is impossible. A hostile
+//! writer can change bytes while they are copied; the reader then gets the changed bytes.
 
 #[cfg(not(loom))]
 mod bell;

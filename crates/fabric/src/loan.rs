@@ -2,8 +2,8 @@
 //!
 //! An engine that any thread may drive outlives the calls that give it memory, so it cannot hold `&[u8]`. It holds a
 //! [`LentBytes`] or a [`LentBytesMut`] instead, which own nothing and reach the bytes only while the closure of
-//! [`lend`] or [`lend_mut`] runs. When the closure returns, or panics, the memory is taken back: this waits for threads
-//! that are using the memory at that moment.
+//! [`lend`] or [`lend_mut`] runs. When the closure returns, or panics, the memory is taken back; the return waits for
+//! threads that are using the memory at that moment.
 //!
 //! ```
 //! use hotlease_fabric::loan::lend;
@@ -15,9 +15,9 @@
 //! assert_eq!(kept.with(|bytes| bytes[1]), None, "it was taken back");
 //! ```
 //!
-//! Why this is sound: the pointer is used under the lock only, and only while it is set. It is set from the beginning
-//! of the borrow to its end, at which the same lock is taken to remove it. A `LentBytesMut` gives its bytes to one closure
-//! at a time, under the lock; a `LentBytes` gives shared ones.
+//! Why this is sound: the pointer is used under the lock only, and only while it is set. It is set when the borrow
+//! begins, and removed, under the same lock, before the borrow ends. A `LentBytesMut` passes its bytes to one closure
+//! at a time, under the lock; a `LentBytes` passes shared references.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,8 +28,8 @@ struct RawBytes {
     length: usize,
 }
 
-// SAFETY: a place is an address. Bytes belong to no thread, and the borrow that they come from allows shared (`LentBytes`)
-// or exclusive (`LentBytesMut`) access, which the lock keeps.
+// SAFETY: only an address. Bytes belong to no thread, and their borrow allows shared (`LentBytes`) or exclusive
+// (`LentBytesMut`) access, which the lock enforces.
 unsafe impl Send for RawBytes {}
 
 struct Loan {
@@ -112,7 +112,7 @@ impl LentBytes {
     }
 
     /// Passes the bytes to `use_bytes`, unless they were taken back. Calls of one loan take turns: `use_bytes` must not
-    /// call this again.
+    /// call `with` again.
     pub fn with<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let place = self.0.place();
         let RawBytes { start, length } = (*place)?;
@@ -132,7 +132,7 @@ impl LentBytesMut {
     }
 
     /// Passes the bytes to `use_bytes`, unless they were taken back. Calls of one loan take turns: `use_bytes` must not
-    /// call this again.
+    /// call `with` again.
     pub fn with<R>(&self, use_bytes: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let place = self.0.place();
         let RawBytes { start, length } = (*place)?;

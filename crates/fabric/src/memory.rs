@@ -1,4 +1,5 @@
-//! Shared memory for peers: memfds sealed against resizing, so that neither side can shrink them under the other.
+//! Shared memory for peers: memfds sealed against resizing, so that neither side can shrink them while the other uses
+//! them.
 //!
 //! A peer's descriptor is not trusted: [`Memory::attach`] refuses memory that is not sealed against shrinking (reading
 //! past the end would kill the reader) or that is smaller than announced. An inaccessible guard page follows every
@@ -45,7 +46,7 @@ pub enum MemoryError {
     /// The opened descriptor is not the object that the peer announced.
     #[error("the peer's open file is not the memory that it announced")]
     OtherObject,
-    /// Zero, or larger than the address space.
+    /// The size is zero, or larger than the address space.
     #[error("{size_bytes} bytes cannot be mapped")]
     BadSize {
         /// Size asked for.
@@ -228,8 +229,8 @@ pub(crate) fn check_sealed(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<(), Me
         return Err(MemoryError::NotSealed);
     }
     let status = fstat(fd).map_err(system("inspect", size_bytes))?;
-    // The kernel maps a memfd of huge pages in whole huge pages, which would cover memory behind the end of this
-    // mapping.
+    // The kernel maps a memfd of huge pages in whole huge pages, which would reach beyond the end of the reserved
+    // address space.
     if status.st_blksize != PAGE_BYTES as libc::blksize_t {
         return Err(MemoryError::NotSealed);
     }
@@ -262,7 +263,7 @@ pub struct SealedBytes {
 }
 
 impl SealedBytes {
-    /// Maps the first `size_bytes` of a memfd sealed against writing and resizing; refuses any other.
+    /// Maps the first `size_bytes` of a memfd. Refuses a memfd that is not sealed against writing and resizing.
     pub fn attach(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<Self, MemoryError> {
         check_sealed(fd, size_bytes)?;
         let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|_| MemoryError::NotSealed)?;

@@ -1,8 +1,8 @@
 //! Transport `ofi`: channels over libfabric, which is loaded at run time.
 //!
-//! # How a frame travels
+//! # Path of a frame
 //!
-//! The peer's ring is memory of the peer, polled there as on `shm`; only the path into it differs.
+//! The peer's ring is memory of the peer, which polls it as on `shm`; only the path into the ring differs.
 //!
 //! ```text
 //!  staging entry                                                       ring entry of the peer
@@ -15,9 +15,9 @@
 //! ```
 //!
 //! The receiver's [`Port::progress`] takes messages from the completion queue, checks the prefix (channel, key, source,
-//! entry, length), copies payload and line into the ring and posts the buffer again. The rest of a channel (sequence
-//! words, credits, bounds) does not depend on the transport. No remote completion data, RMA events or atomics are used:
-//! several providers lack them.
+//! entry, length), copies payload and line into the ring and posts the buffer again. The other parts of a channel
+//! (sequence words, credits, bounds) do not depend on the transport. The transport uses no remote completion data, RMA
+//! events or atomics, because several providers lack them.
 //!
 //! # Buffers and their owners
 //!
@@ -29,49 +29,50 @@
 //! | near ring entry | the peer: by message through `progress`, by RMA through the provider | see [`crate::channel`] |
 //! | registered memory | its owner by the channel's protocol | the last operation ends: each holds the registration |
 //!
-//! Because of the staging entry `payload` may wait: the reply to a frame may be seen before the completion of its send.
-//! A count of operations for each entry tells when it is free.
+//! The reply to a frame may be seen before the completion of the frame's send. So `payload` may have to wait until the
+//! staging entry is free, which a count of operations for each entry shows.
 //!
 //! # Why the line never comes before its payload
 //!
-//! In one message both come together, and `progress` writes the line last, with release. If the payload is written
+//! If line and payload are in one message, `progress` writes the line last, with release. If the payload is written
 //! ahead, the RMA write must be visible at the peer before the message that follows it is received. Providers with
-//! FI_ORDER_SAW in both directions keep that order themselves; with other providers the write asks for
-//! FI_DELIVERY_COMPLETE and the message is sent after its completion. [`providers::Provider::keeps_write_order`] decides, from
-//! the provider's attributes and the table of providers.
+//! FI_ORDER_SAW in both directions keep that order themselves. With other providers the write asks for
+//! FI_DELIVERY_COMPLETE, and the message is sent after the completion of the write.
+//! [`providers::Provider::keeps_write_order`] decides, from the provider's attributes and the table of providers.
 //! Frames of different entries may overtake each other: a reader looks for one sequence word in one entry.
 //!
 //! # Credits
 //!
-//! A channel has at most its depth (and the express entry) in flight in each direction, so a port receives at most
-//! that, summed over its channels. Receive buffers are posted for 16 (sockets) or 256 (adapters) of these frames, see
-//! [`providers::Quirks::receives`]; further frames wait in the provider (FI_RM_ENABLED) until buffers are posted again.
-//! A fixed table bounds the sends under way; when it is full, or the provider returns FI_EAGAIN, the sender makes
-//! progress until there is room or its deadline passes, which breaks the link. Nothing is queued.
+//! In each direction, a channel has at most as many frames in flight as its depth, and one more in the express entry.
+//! So a port receives at most the sum of these over its channels. Receive buffers are posted for 16 (sockets) or 256
+//! (adapters) of these frames, see [`providers::Quirks::receives`]. Further frames wait in the provider (FI_RM_ENABLED)
+//! until buffers are posted again. A fixed table bounds the sends under way; when it is full, or the provider returns
+//! FI_EAGAIN, the sender makes progress until there is room. If its deadline passes first, the link breaks. Nothing is
+//! queued.
 //!
 //! # Loss
 //!
-//! A failed operation breaks its link: every ring over it reports that ([`OfiRing::break_reason`]) and drops frames
-//! published later. A peer that closes sends a goodbye. A silent peer is noticed by a send that does not leave, or by
-//! [`Port::probe`]; a provider cannot tell a dead peer from an idle one.
+//! A failed operation breaks its link: every ring over the link reports the break ([`OfiRing::break_reason`]) and drops
+//! frames published later. A peer that closes sends a goodbye. A silent peer is noticed when a send does not leave, or
+//! by [`Port::probe`]; a provider cannot tell a dead peer from an idle one.
 //!
 //! # Messages
 //!
 //! Beside channels, whose rings lie in polled memory, there are plain messages ([`Messenger`]): many peers send to one
-//! endpoint, in order, without memory of their own there. Members of a communicator use them.
+//! endpoint, in order, without memory of their own at the receiver. Members of a communicator use them.
 //!
 //! # Threads and sleep
 //!
 //! One mutex guards a port's state; uncontended it costs nothing beside a fabric round trip. `progress` does not wait
-//! for it. Providers make progress only inside calls: a process whose memory a peer is to read or write must meanwhile
-//! call `progress`, or sleep in [`Port::sleep`].
+//! for it. Providers make progress only inside calls: while a peer reads or writes a process's memory, that process
+//! must call `progress`, or sleep in [`Port::sleep`].
 //!
 //! # Trust
 //!
 //! A port receives from any sender that reaches it. Frames need the channel's random key, which only the control plane
-//! hands out; where the provider reports senders, the sender must be the channel's peer. Keys of registered memory are
-//! addresses, not secrets: software providers do not check them well. So a slot's port must not register memory that
-//! its clients may not see.
+//! hands out; if the provider reports senders, the sender must also be the channel's peer. Keys of registered memory
+//! are addresses, not secrets: software providers do not check them well. So a slot's port must not register memory
+//! that the slot's clients are not allowed to see.
 
 mod address;
 mod counters;

@@ -1,7 +1,7 @@
 //! The line protocol: how one cache line carries a frame, and the seam between channels and transports.
 //!
 //! A line is eight 64-bit words; word 0 is the sequence word. The writer stores words 1 to 7, then word 0
-//! with release; the reader loads word 0 with acquire and, if it is the one it expects, the others.
+//! with release; the reader loads word 0 with acquire. If this is the expected word, it loads the other words.
 //!
 //! ```text
 //!  writer                         reader
@@ -11,9 +11,9 @@
 //!                                   load(words 1..7, Relaxed), payload bytes
 //! ```
 //!
-//! The reader may then read everything that the writer wrote before. The writer may write the entry again only when the
-//! reader is done with it, which the channel's credits tell; see [`crate::channel`]. A hostile writer can break this
-//! and harms only itself: the reader works on its private copy.
+//! The reader may then read everything that the writer wrote before the store. The writer may write the entry again
+//! only after the reader has finished with the entry, which the channel's credits ensure; see [`crate::channel`]. A
+//! hostile writer can break this rule, but harms only itself: the reader works on a private copy.
 
 use crate::atomics::{AtomicU64, Ordering};
 use hotlease_wire::frame::{LineWords, RequestClaim, RequestHeader, Seq};
@@ -24,7 +24,7 @@ use std::ptr::NonNull;
 pub struct Line([AtomicU64; 8]);
 
 impl Line {
-    /// A line that holds no frame. (Zeroed memory is such a line too: no sequence word is 0.)
+    /// Makes a line that contains no frame. (Zeroed memory is such a line too, because no sequence word is 0.)
     pub fn empty() -> Self {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
@@ -39,8 +39,9 @@ impl Line {
         self.0[0].store(words[0], Ordering::Release);
     }
 
-    /// Claims the request `seq` in this line; false if it is another one, cannot be withdrawn, or was claimed before. No
-    /// other request may be published in the line meanwhile: the claim could hit that one.
+    /// Claims the request `seq` in this line. Returns `false` if the line contains another request, or if the request
+    /// cannot be withdrawn or was claimed before. No other request may be published in the line during the call: the
+    /// claim could hit that request.
     pub fn claim(&self, seq: Seq, claim: RequestClaim) -> bool {
         // Pairs with the release store in `publish`.
         if self.0[0].load(Ordering::Acquire) != seq.word() {
@@ -48,7 +49,7 @@ impl Line {
         }
         let word = &self.0[RequestHeader::CLAIM_WORD];
         let open = word.load(Ordering::Relaxed);
-        // Acquire and release: the party that comes second sees what the first one did before its claim.
+        // Acquire and release: the party that claims second sees what the first party did before its claim.
         RequestHeader::claimed(open, claim).is_some_and(|claimed| {
             word.compare_exchange(open, claimed, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
@@ -72,7 +73,7 @@ impl Line {
         std::array::from_fn(|word| self.0[word].load(Ordering::Relaxed))
     }
 
-    /// Private copy of the frame `seq`, if the line holds it.
+    /// Private copy of the frame `seq`, if the line contains this frame.
     #[inline(always)]
     pub fn poll(&self, seq: Seq) -> Option<LineWords> {
         // Pairs with the release store in `publish`.
@@ -115,8 +116,8 @@ pub(crate) fn prefetch_write(at: NonNull<u8>) {
 
 /// A ring in the peer's memory that this end writes. A transport implements this trait.
 ///
-/// On `shm` [`FarRing::payload`] is the peer's memory itself; on a fabric it is a registered staging area
-/// and [`FarRing::publish`] writes it across.
+/// On `shm` [`FarRing::payload`] is the peer's memory itself. On a fabric it is a registered staging area, which
+/// [`FarRing::publish`] sends to the peer.
 ///
 /// Entries are independent: calls for different entries may come from different threads at once, calls for
 /// one entry may not.
@@ -130,11 +131,11 @@ pub trait FarRing: Send + Sync {
     fn publish(&self, entry: u32, payload_bytes: usize, words: &LineWords);
     /// Wakes the peer if it sleeps; cheap if it does not.
     fn ring(&self);
-    /// Private copy of the line last published in `entry`, and the address of its payload, for reading them back before
-    /// the entry is used again. The peer may have changed them: the reader checks them. Does not wait.
+    /// Private copy of the line last published in `entry`, and the address of its payload, for reading both back before
+    /// the entry is used again. The caller must check both, because the peer may have changed them. Does not wait.
     fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)>;
-    /// Withdraws the request `seq` in `entry`; false if the peer has begun it, or it cannot be withdrawn: false on
-    /// transports that copy lines. No other request may be published in the entry meanwhile.
+    /// Withdraws the request `seq` in `entry`. Returns `false` if the peer has begun the request, or if it cannot be
+    /// withdrawn, as on transports that copy lines. No other request may be published in the entry during the call.
     fn withdraw(&self, _entry: u32, _seq: Seq) -> bool {
         false
     }
@@ -143,8 +144,8 @@ pub trait FarRing: Send + Sync {
     /// Hints that the first `bytes` bytes (at most [`FarRing::payload_bytes`]) of the entry's payload will be written
     /// soon.
     fn prefetch_payload(&self, _entry: u32, _bytes: usize) {}
-    /// Drives a transport that makes no progress by itself; returns whether a new frame may have arrived. False on
-    /// transports where frames arrive without it.
+    /// Drives a transport that makes no progress by itself. Returns whether a new frame may have arrived; always
+    /// `false` on transports where frames arrive without this call.
     #[inline]
     fn progress(&self) -> bool {
         false
@@ -162,7 +163,7 @@ mod loom_tests {
         line: Line,
         payload: UnsafeCell<u64>,
     }
-    // SAFETY: what the tests check: loom fails if two threads touch the payload at once.
+    // SAFETY: the tests check that accesses do not overlap: loom fails if two threads touch the payload at once.
     unsafe impl Sync for Entry {}
 
     fn ring(depth: usize) -> Arc<Vec<Entry>> {
@@ -191,8 +192,8 @@ mod loom_tests {
         }
     }
 
-    /// A request ring and a reply ring with reuse: the client writes entry n % depth again only after the reply to n -
-    /// depth, so header and payload never race and every value arrives once and whole.
+    /// A request ring and a reply ring whose entries are reused. The client writes entry n % depth again only after the
+    /// reply to n - depth. So header and payload never race, and every value arrives once and whole.
     fn round_trips(depth: usize, count: u32) {
         loom::model(move || {
             let (requests, replies) = (ring(depth), ring(depth));

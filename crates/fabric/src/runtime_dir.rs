@@ -67,8 +67,8 @@ impl RuntimeDir {
             path: path.to_owned(),
             source,
         };
-        // Checked before the directory is made: otherwise a client that looks for a socket at such a path would only
-        // find that no daemon serves it.
+        // Checked before the directory is made. Otherwise a client that looks for a socket at such a path would only
+        // report that no daemon serves it.
         let socket = path.join(FIRST_SOCKET);
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             return Err(RuntimeDirError::TooLong { path: socket });
@@ -78,7 +78,7 @@ impl RuntimeDir {
         {
             return Err(io(error));
         }
-        // Does not follow a link: a link of another user could point anywhere.
+        // This does not follow a link, because a link of another user could point anywhere.
         let metadata = path.symlink_metadata().map_err(io)?;
         let shown = path.display();
         let (why, remedy) = if metadata.is_symlink() {

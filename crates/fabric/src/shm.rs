@@ -6,12 +6,12 @@
 //! express  | unused | its line | entry_bytes, as above |
 //! ```
 //!
-//! Lines of the ring stand side by side, so that a pipelined channel fetches few pages. The express entry's line stands
-//! right before its payload, where processors fetch both at once.
+//! Lines of the ring are adjacent, so that a pipelined channel touches few pages. The express entry's line is right
+//! before its payload, so that processors fetch both at once.
 //!
-//! The owner of the memory maps a ring as it is. The worker that writes a ring maps the pages of each entry separately,
-//! with an inaccessible guard page behind them ([`ShmRing::attach_guarded`]): a function that writes past its output
-//! capacity hits the guard page instead of another invocation's reply.
+//! The owner of the memory maps a ring in one piece. A worker that writes a ring maps the pages of each entry
+//! separately, with an inaccessible guard page behind them ([`ShmRing::attach_guarded`]): a function that writes past
+//! its output capacity hits the guard page instead of another invocation's reply.
 
 use crate::doorbell::Doorbell;
 use crate::memory::{AddressMapping, Memory, MemoryError, PAGE_BYTES, check_sealed};
@@ -24,7 +24,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Layout of a ring of a given shape. `pitch` is the distance of entries: the stride, or more with guard pages.
+/// Layout of a ring of a given shape. `pitch` is the distance from one entry to the next: the stride, or more if there
+/// are guard pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingLayout {
     depth: u32,
@@ -35,7 +36,7 @@ pub struct RingLayout {
 }
 
 impl RingLayout {
-    /// Layout of this shape; `None` if the shape is over the limits or its depth is no power of two.
+    /// Layout of this shape. Returns `None` if the shape is over the limits, or if its depth is no power of two.
     pub fn of(shape: RingShape) -> Option<Self> {
         let RingShape { depth, entry_bytes } = shape;
         if !depth.is_power_of_two() || depth > RING_DEPTH_MAX || entry_bytes == 0 || entry_bytes > ENTRY_BYTES_MAX {
@@ -71,7 +72,7 @@ impl RingLayout {
         entry & (self.depth - 1)
     }
 
-    /// Offset of an entry's line. Entry numbers count modulo the ring's depth.
+    /// Offset of an entry's line. Entry numbers are taken modulo the ring's depth.
     #[inline]
     fn line_at(&self, entry: u32, pitch: usize) -> usize {
         if entry == EXPRESS_ENTRY {
@@ -86,7 +87,7 @@ impl RingLayout {
         self.payload_at(entry, self.stride)
     }
 
-    /// Offset of an entry's payload, which ends with the entry's last page.
+    /// Offset of an entry's payload. The payload ends where the entry's last page ends.
     #[inline]
     fn payload_at(&self, entry: u32, pitch: usize) -> usize {
         let end = if entry == EXPRESS_ENTRY {
@@ -108,18 +109,18 @@ impl RingLayout {
     }
 }
 
-/// A ring in memory that this process made and polls. A clone is the same ring: a fabric's port holds one to put frames
-/// into it.
+/// A ring in memory that this process made and polls. A clone refers to the same ring: a fabric's port has a clone, to
+/// put frames into the ring.
 #[derive(Clone)]
 pub struct NearRing {
     memory: Arc<Memory>,
     layout: RingLayout,
-    /// Start of the memory; kept here, so that polling follows one pointer less.
+    /// Start of the memory. A copy is kept here, so that polling follows one pointer less.
     start: NonNull<u8>,
 }
 
-// SAFETY: an address in shared memory that is held; lines are atomics, and payloads belong to one side at a
-// time by the channel's protocol.
+// SAFETY: an address in shared memory that `memory` keeps mapped; lines are atomics, and payloads belong to one side at
+// a time by the channel's protocol.
 unsafe impl Send for NearRing {}
 // SAFETY: as above.
 unsafe impl Sync for NearRing {}
@@ -162,15 +163,15 @@ impl NearRing {
         unsafe { self.start.add(at).cast::<Line>().as_ref() }
     }
 
-    /// The payload of an entry: `entry_bytes` bytes that the peer may go on writing if it is hostile.
+    /// The payload of an entry: `entry_bytes` bytes, which a hostile peer may write at any time.
     #[inline]
     pub fn payload(&self, entry: u32) -> NonNull<u8> {
         // SAFETY: inside the mapping by the layout.
         unsafe { self.start.add(self.layout.payload_at(entry, self.layout.stride)) }
     }
 
-    /// A hint that the first `bytes` bytes of an entry's payload will be read soon. The peer has just written them, so
-    /// each line is a miss; asked for together, they come one behind the other.
+    /// A hint that the first `bytes` bytes of an entry's payload will be read soon. The peer has just written the
+    /// bytes, so each line is a cache miss; if all are requested together, these misses overlap.
     #[inline]
     pub fn prefetch_payload(&self, entry: u32, bytes: usize) {
         lines(self.payload(entry), bytes).for_each(prefetch_read);
@@ -181,11 +182,12 @@ impl NearRing {
 #[inline]
 fn lines(start: NonNull<u8>, bytes: usize) -> impl Iterator<Item = NonNull<u8>> {
     let number = bytes.div_ceil(LINE_BYTES).min(PREFETCH_LINES);
-    // No overflow: payloads are inside of mappings. Lines behind one would only not be fetched.
+    // The address does not overflow, because payloads are inside mappings. A line behind a mapping would just not be
+    // fetched.
     (0..number).map(move |line| NonNull::new(start.as_ptr().wrapping_add(line * LINE_BYTES)).unwrap_or(start))
 }
 
-/// Largest number of lines that are fetched ahead: for payloads of up to 2 KiB.
+/// Largest number of lines that are fetched ahead, enough for payloads of 2 KiB.
 const PREFETCH_LINES: usize = 32;
 const LINE_BYTES: usize = size_of::<Line>();
 
@@ -200,7 +202,7 @@ pub struct ShmRing {
 }
 
 /// Address space in which every entry of a ring has a guard page behind it. An entry is mapped there when it is first
-/// used: most channels use few, and a mapping costs 4 us.
+/// used: most channels use few entries, and a mapping costs 4 us.
 struct GuardedMapping {
     space: AddressMapping,
     memory: OwnedFd,
@@ -218,12 +220,13 @@ impl GuardedMapping {
         })
     }
 
-    /// Payload of an entry. `None` if the kernel has no mapping left: the entry is then used without a guard page.
+    /// Payload of an entry. Returns `None` if the kernel allows no further mapping; the entry is then used without a
+    /// guard page.
     #[inline]
     fn payload(&self, layout: &RingLayout, entry: u32) -> Option<NonNull<u8>> {
         let number = layout.number(entry);
         let (word, bit) = (&self.mapped[number as usize / 64], 1 << (number % 64));
-        // Relaxed: an entry is used by one thread at a time, and passed on with acquire and release.
+        // Relaxed: an entry is used by one thread at a time, and is passed to another thread with acquire and release.
         if word.load(Ordering::Relaxed) & bit == 0 {
             self.map(layout, number)?;
             word.fetch_or(bit, Ordering::Relaxed);
@@ -330,7 +333,8 @@ impl FarRing for ShmRing {
 
     #[inline]
     fn prefetch_payload(&self, entry: u32, bytes: usize) {
-        // The mapping to which the function will write: a hint for a page that is not mapped yet has no effect.
+        // `payload` returns the mapping to which the function will write, and maps the entry there if necessary: a hint
+        // for a page that is not mapped has no effect.
         lines(self.payload(entry), bytes).for_each(prefetch_write);
     }
 

@@ -3,8 +3,8 @@
 //!
 //! Messages are those of `hotlease-wire`. A received message is decoded from a private copy of bounded size;
 //! descriptors that the receiver does not want are closed. A peer that is not trusted may send descriptors whose close
-//! waits: [`Socket::receive_foreign`] and [`Socket::receive_bytes`] are for its messages, and [`Socket::closed_aside`] is
-//! for those that are still unread at the end.
+//! waits: [`Socket::receive_foreign`] and [`Socket::receive_bytes`] are for the messages of such a peer, and
+//! [`Socket::closed_aside`] is for messages that are still unread when the socket is closed.
 
 use crate::foreign::{ForeignDescriptor, close_aside};
 use hotlease_descriptors::ReceiveError;
@@ -45,7 +45,7 @@ impl From<ReceiveError> for SocketError {
 }
 
 impl SocketError {
-    /// Whether to wait and try again.
+    /// Whether the caller should wait and try again.
     pub fn would_block(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
@@ -67,13 +67,13 @@ pub type RawMessage = (Vec<u8>, Vec<OwnedFd>);
 /// A message as received from a peer that is not trusted, and its descriptors.
 pub type ForeignMessage = (Vec<u8>, Vec<ForeignDescriptor>);
 
-/// Whether descriptors may be sent to a socket, which is so by default (Linux 6.16).
+/// Socket option: whether descriptors may be sent to a socket. On by default (Linux 6.16).
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// One end of a `SOCK_SEQPACKET` Unix connection. Closed on drop.
 #[derive(Debug)]
 pub struct Socket {
-    /// `None` only while it is dropped or taken.
+    /// `None` only while `self` is dropped, or after the descriptor was taken.
     fd: Option<OwnedFd>,
     closes_aside: bool,
 }
@@ -89,24 +89,25 @@ impl Socket {
         self.fd.as_ref().expect("taken only where `self` ends")
     }
 
-    /// Has the socket closed by [`close_aside`] when it is dropped: a peer that is not trusted may have sent it
-    /// descriptors, which the kernel closes with it.
+    /// Makes the drop of this socket close it by [`close_aside`]: a peer that is not trusted may have sent descriptors,
+    /// which the kernel closes together with the socket.
     #[must_use]
     pub fn closed_aside(mut self) -> Self {
         self.closes_aside = true;
         self
     }
 
-    /// Another handle of this socket, which is not [closed aside](Self::closed_aside). The kernel closes the socket with
-    /// the last of its handles.
+    /// Makes another handle of this socket. The new handle is not [closed aside](Self::closed_aside). The kernel closes
+    /// the socket with the last of its handles.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self::from(self.fd().try_clone()?))
     }
 
-    /// Has the kernel refuse messages with descriptors to this socket from now on, where it can (Linux 6.16).
+    /// Makes the kernel refuse messages with descriptors to this socket from now on, if the kernel supports this (Linux
+    /// 6.16).
     pub fn refuse_descriptors(&self) -> io::Result<()> {
         let off: libc::c_int = 0;
-        // SAFETY: the pointer is to an integer of the length that is stated, which lives for the length of the call.
+        // SAFETY: the pointer is to an integer of the given size, which outlives the call.
         let set = unsafe {
             libc::setsockopt(
                 self.as_raw_fd(),
@@ -123,8 +124,8 @@ impl Socket {
         }
     }
 
-    /// Ends the connection in both directions: the peer sees its end, and can send nothing more. What it has sent can
-    /// still be received.
+    /// Ends the connection in both directions: the peer sees the end of the connection, and can send nothing more. What
+    /// the peer has sent before can still be received.
     pub fn shut_down(&self) -> io::Result<()> {
         Ok(shutdown(self.as_raw_fd(), Shutdown::Both)?)
     }
@@ -136,7 +137,7 @@ impl Socket {
         Ok(Self::from(fd))
     }
 
-    /// Makes calls return `WouldBlock` instead of waiting, or wait again.
+    /// Sets whether calls return `WouldBlock` instead of waiting.
     pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
         let stream = std::os::unix::net::UnixStream::from(self.fd().try_clone()?);
         stream.set_nonblocking(on)
@@ -163,7 +164,7 @@ impl Socket {
         self.send_bytes(&encode(message), fds)
     }
 
-    /// Sends bytes as they are, to forward a message (or, in tests, to misbehave).
+    /// Sends bytes unchanged, to forward a message (or, in tests, to break the protocol).
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if bytes.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, SocketError::Truncated));
@@ -171,7 +172,8 @@ impl Socket {
         hotlease_descriptors::send(self, bytes, fds)
     }
 
-    /// Receives the next message and its descriptors (closed on exec) from a trusted peer; `None` when the peer has closed.
+    /// Receives the next message and its descriptors (closed on exec) from a trusted peer. Returns `None` when the peer
+    /// has closed.
     pub fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<OwnedFd>)>, SocketError> {
         match self.receive_raw()? {
             Some((bytes, fds)) => Ok(Some((decode(&bytes)?, fds))),
@@ -179,7 +181,7 @@ impl Socket {
         }
     }
 
-    /// Receives the next message without decoding it, to forward it; otherwise as [`receive`](Self::receive).
+    /// Receives the next message as [`receive`](Self::receive), but without decoding it, to forward it.
     pub fn receive_raw(&self) -> Result<Option<RawMessage>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let (length, fds) = hotlease_descriptors::receive(self, &mut bytes, MESSAGE_FDS_MAX)?;
@@ -187,8 +189,8 @@ impl Socket {
         Ok((length > 0).then_some((bytes, fds)))
     }
 
-    /// Receives the next message and its descriptors from a peer that is not trusted; `None` when the peer has closed.
-    /// Never waits until a descriptor is closed.
+    /// Receives the next message and its descriptors from a peer that is not trusted. Returns `None` when the peer has
+    /// closed. Never waits for the close of a descriptor.
     pub fn receive_foreign<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<ForeignDescriptor>)>, SocketError> {
         match self.receive_foreign_raw()? {
             Some((bytes, fds)) => Ok(Some((decode(&bytes)?, fds))),
@@ -196,8 +198,7 @@ impl Socket {
         }
     }
 
-    /// Receives the next message without decoding it, to forward it; otherwise as
-    /// [`receive_foreign`](Self::receive_foreign).
+    /// Receives the next message as [`receive_foreign`](Self::receive_foreign), but without decoding it, to forward it.
     pub fn receive_foreign_raw(&self) -> Result<Option<ForeignMessage>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let received = hotlease_descriptors::receive_all(self, &mut bytes)?;
@@ -209,8 +210,8 @@ impl Socket {
         Ok((received.length > 0).then_some((bytes, fds)))
     }
 
-    /// Receives the next message without decoding it, on a thread that serves this peer alone; `None` when the peer has
-    /// closed. A message with descriptors is an error; this waits until they are closed.
+    /// Receives the next message without decoding it, on a thread that serves this peer alone. Returns `None` when the
+    /// peer has closed. A message with descriptors is an error; the call waits until these descriptors are closed.
     pub fn receive_bytes(&self) -> Result<Option<Vec<u8>>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let length = hotlease_descriptors::receive_bytes(self, &mut bytes)?;
@@ -287,7 +288,7 @@ impl SocketListener {
         Ok(Self(fd))
     }
 
-    /// Accepts the next connection (a blocking socket); `WouldBlock` if there is none.
+    /// Accepts the next connection (a blocking socket). Fails with `WouldBlock` if there is none.
     pub fn accept(&self) -> io::Result<Socket> {
         let fd = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
         // SAFETY: accept4 just made this descriptor for us.

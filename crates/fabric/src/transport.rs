@@ -1,7 +1,7 @@
 //! The transport of a channel, chosen when the channel is opened.
 //!
-//! A branch that always goes the same way costs less than the indirect calls of a trait object, and lets the `shm` path
-//! be inlined.
+//! A branch that is always taken in the same direction costs less than the indirect calls of a trait object, and the
+//! `shm` path can be inlined.
 
 use crate::ofi::{OfiError, OfiRing, Port};
 use crate::ring::FarRing;
@@ -28,7 +28,7 @@ impl TransportRing {
         }
     }
 
-    /// Reason why the ring is broken, if it is. Shared memory does not break.
+    /// Reason why the ring is broken, if it is broken. A ring in shared memory never is.
     pub fn break_reason(&self) -> Option<OfiError> {
         match self {
             Self::Shm(_) => None,

@@ -1,7 +1,8 @@
 //! The usage block: current work and past usage of a worker's slots, in memory that the agent made.
 //!
 //! The worker's threads write it with plain stores to their own cache lines; the agent reads it at any time, also after
-//! the worker's death. A worker can lie in it, but only about itself: the agent bills allocated time by its own clock.
+//! the worker's death. A worker can write false values, but only about itself: the agent bills allocated time by the
+//! agent's own clock.
 
 mod meter;
 
@@ -21,7 +22,7 @@ struct SlotCells {
     hot_ns: AtomicU64,
     compute_ns: AtomicU64,
     invocations: AtomicU64,
-    /// In the lower 16 bits the index of the running function + 1, or 0 while none runs; above them the number of the last
+    /// Lower 16 bits: index of the running function + 1, or 0 while no function runs. Upper bits: number of the last
     /// invocation that began.
     running: AtomicU64,
     since_ticks: AtomicU64,
@@ -30,13 +31,13 @@ struct SlotCells {
     /// End of the running function's output, for the fault handler.
     output_end: AtomicU64,
     output_capacity: AtomicU64,
-    /// Invocations that found no core.
+    /// Invocations that were refused because the slot could not claim its core.
     refused: AtomicU64,
     /// Duration of the first invocation.
     first_ticks: AtomicU64,
-    /// Times at which another thread had the core while the slot could have run.
+    /// Number of times that another thread had the core while the slot could have run.
     preempted: AtomicU64,
-    /// End of the last pause in which the slot does not poll for that reason.
+    /// End of the last pause, in which the slot does not poll because of such a preemption.
     paused_until_ticks: AtomicU64,
 }
 
@@ -49,7 +50,8 @@ struct FunctionCells {
     invocations: AtomicU64,
 }
 
-/// Rows of one slot: the first functions that it ran, and a last row for all others together.
+/// Rows of one slot: one row for each of the first functions that the slot ran, and a last row for all other functions
+/// together.
 #[repr(C, align(128))]
 struct FunctionRows([FunctionCells; FUNCTIONS_BILLED_MAX + 1]);
 
@@ -61,14 +63,14 @@ const FAILURES_KEPT: usize = 16;
 struct FailureCells {
     /// Function and invocation, packed as in `SlotCells::running`.
     packed_invocation: AtomicU64,
-    /// Status, and above these 32 bits the function's own error number.
+    /// Lower 32 bits: status. Upper 32 bits: the function's own error number.
     packed_status: AtomicU64,
 }
 
-/// Failure records of one slot; apart from its counters, as they are touched only on failures.
+/// Failure records of one slot. Not next to the slot's counters, because failure records are touched only on failures.
 #[repr(C, align(128))]
 struct FailureLog {
-    /// Number of failures so far; only the last [`FAILURES_KEPT`] are kept.
+    /// Number of failures so far; only the last [`FAILURES_KEPT`] records are kept.
     count: AtomicU64,
     last: [FailureCells; FAILURES_KEPT],
 }
@@ -86,14 +88,14 @@ struct UsageHead {
     crash_function: AtomicU64,
     /// Capacity of the overrun output + 1; 0: no overrun.
     crash_overrun: AtomicU64,
-    /// Written by the agent: not 0 while it is another tenant's turn on a shared core. (If a worker clears it, the
-    /// agent still sees that the worker uses the core.)
+    /// Written by the agent: not 0 while another tenant has its turn on a shared core. (If a worker clears this word,
+    /// the agent still sees that the worker uses the core.)
     held_back: AtomicU64,
 }
 
 const CRASH_EXITED: u64 = 1 << 32;
 
-/// Usage of a slot so far, and its current invocation.
+/// Usage of a slot so far, and the slot's current invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotUsage {
     /// Time spent polling.
@@ -102,11 +104,11 @@ pub struct SlotUsage {
     pub compute_ns: u64,
     /// Functions run.
     pub invocations: u64,
-    /// Invocations that found no core.
+    /// Invocations that were refused because the slot could not claim its core.
     pub refused: u64,
     /// Number of times that another thread had the core while the slot could have run, as far as the slot has noticed.
     pub preempted: u64,
-    /// Whether the slot does not poll at present, because its core is contended.
+    /// Whether the slot has stopped polling for a while, because its core is contended.
     pub is_paused: bool,
     /// The function running now.
     pub running: Option<RunningInvocation>,
@@ -115,9 +117,9 @@ pub struct SlotUsage {
 /// Usage of a function in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionUsage {
-    /// Index of the function; `None`: all functions without a row of their own.
+    /// Index of the function; `None` for the sum of all functions without a row of their own.
     pub function: Option<u16>,
-    /// Time spent in it.
+    /// Time spent in the function.
     pub compute_ns: u64,
     /// Number of runs.
     pub invocations: u64,
@@ -132,7 +134,7 @@ pub struct FunctionCounter(u8);
 pub struct RunningInvocation {
     /// Index of the function.
     pub function: u16,
-    /// Its invocation.
+    /// The running invocation.
     pub invocation: InvocationId,
     /// Start of the run.
     pub since_ns: u64,
@@ -149,7 +151,7 @@ pub struct InvocationFailure {
     pub invocation: InvocationId,
     /// Index of the requested function.
     pub function: u16,
-    /// Status in the reply; `None`: an unknown number.
+    /// Status in the reply; `None` if the number is unknown.
     pub status: Option<InvocationStatus>,
     /// The function's own error number.
     pub code: i32,
@@ -157,11 +159,11 @@ pub struct InvocationFailure {
 
 /// Packs a function's index + 1 and its invocation.
 fn pack(function: u16, invocation: InvocationId) -> u64 {
-    // Indices end below 65535, as the functions of a lease are counted by 16 bits.
+    // Indices are less than 65535, because the number of a lease's functions has 16 bits.
     invocation.bits() << 16 | u64::from(function.wrapping_add(1))
 }
 
-/// The packed word after the function has returned: only the invocation stays.
+/// Returns the packed word for the time after the function has returned: only the invocation is left.
 #[inline]
 fn without_function(word: u64) -> u64 {
     word & !u64::from(u16::MAX)
@@ -183,7 +185,7 @@ pub struct Crash {
     pub function: Option<u16>,
     /// Invocation that was running.
     pub invocation: Option<InvocationId>,
-    /// Capacity of the output that the function wrote past, if it did.
+    /// Capacity of the output, if the function wrote past its end.
     pub overrun_capacity: Option<u64>,
     /// Whether a function called `exit`.
     pub exited: bool,
@@ -236,7 +238,7 @@ impl UsageBlock {
     }
 
     /// # Panics
-    /// If `slot` is not one of the block's: a bug of the caller, never of a peer.
+    /// If the block has no such slot: a bug of the caller, never of a peer.
     fn cells(&self, slot: u16) -> &SlotCells {
         assert!(slot < self.slots, "slot {slot} of {}", self.slots);
         // SAFETY: slots follow the head; the index was just checked; atomics as above.
@@ -294,13 +296,13 @@ impl UsageBlock {
             .store(pack(failure.function, failure.invocation), Relaxed);
         let code = u64::from(failure.code as u32);
         cells.packed_status.store(u64::from(status) | code << 32, Relaxed);
-        // Written after the record: a reader that sees the number finds the record.
+        // Written after the record, so that a reader that sees the number finds the record.
         failures.count.store(number.wrapping_add(1), Release);
     }
 
     /// Agent: the number of failures of a slot so far, and the failures after the first `seen`, oldest first. Only the
-    /// last ones (`FAILURES_KEPT`) are available. A failure that is recorded during the call may be returned instead of
-    /// the oldest.
+    /// last `FAILURES_KEPT` failures are available. A failure that is recorded during the call may replace the oldest
+    /// failure in the result.
     pub fn failures_since(&self, slot: u16, seen: u64) -> (u64, Vec<InvocationFailure>) {
         let failures = self.failures(slot);
         let count = failures.count.load(Acquire);
@@ -332,8 +334,8 @@ impl UsageBlock {
         SlotMeter::new(self.cells(slot))
     }
 
-    /// Worker: the row that counts a function's usage in a slot; assigns one if there is none. Called by the slot's
-    /// thread only, before it counts anything of the function; not on the path of an invocation.
+    /// Worker: the row that counts a function's usage in a slot; assigns a row if there is none. Called by the slot's
+    /// thread only, before it counts any usage of the function; not on the path of an invocation.
     pub fn row_for(&self, slot: u16, function: u16) -> FunctionCounter {
         let named = u64::from(function) + 1;
         let (rows, _others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
@@ -353,14 +355,14 @@ impl UsageBlock {
     /// Worker: counts a run of this length in a row of the slot; two plain stores.
     #[inline]
     pub fn count_run(&self, slot: u16, row: FunctionCounter, compute_ns: u64) {
-        // The row comes from `row_for`.
+        // The index is in range, because the row comes from `row_for`.
         let cells = &self.rows(slot).0[usize::from(row.0)];
         add(&cells.compute_ns, compute_ns);
         add(&cells.invocations, 1);
     }
 
-    /// Agent: usage of the functions in a slot, as the worker reports it. A run that ends meanwhile may be counted or
-    /// not.
+    /// Agent: usage of the functions in a slot, as the worker reports it. A run that ends during the call may or may
+    /// not be counted.
     pub fn functions(&self, slot: u16) -> impl Iterator<Item = FunctionUsage> {
         let (rows, others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
         let used = |row: &FunctionCells, function| FunctionUsage {
@@ -368,7 +370,7 @@ impl UsageBlock {
             compute_ns: row.compute_ns.load(Relaxed),
             invocations: row.invocations.load(Relaxed),
         };
-        // A number that is no function's index counts as one of the others.
+        // A number that is no function's index is reported as `None`, like the last row.
         let named = rows.iter().map_while(move |row| match row.function.load(Relaxed) {
             0 => None,
             named => Some(used(row, u16::try_from(named - 1).ok())),
@@ -377,7 +379,7 @@ impl UsageBlock {
     }
 
     /// Agent: duration of a slot's first invocation, from the start of its function until its reply was published, as
-    /// the worker reports it; `None` before.
+    /// the worker reports it; `None` before that.
     pub fn first_call_ns(&self, slot: u16) -> Option<u64> {
         let ticks = self.cells(slot).first_ticks.load(Relaxed);
         let clock = TickClock::new(self.head().tick_hz.load(Relaxed));
@@ -391,8 +393,8 @@ impl UsageBlock {
         head.ns_at_start.load(Relaxed).saturating_add(clock.ns(since))
     }
 
-    /// Agent: a slot's counters. They are not read atomically together: a function that starts or ends meanwhile may be
-    /// counted or shown either way.
+    /// Agent: a slot's counters. The counters are not read in one atomic step: a function that starts or ends during
+    /// the call may be reported as running or as not running, and may or may not be counted.
     pub fn read(&self, slot: u16) -> SlotUsage {
         let cells = self.cells(slot);
         let running = unpack(cells.running.load(Relaxed));
@@ -418,19 +420,19 @@ impl UsageBlock {
     }
 
     /// Agent: the last invocation that a slot began, and whether its function has returned, as the worker reports it.
-    /// After the worker's death this tells which invocations never ran: the word is written before the function is
-    /// called.
+    /// After the worker's death this shows which invocations never ran, because the word is written before the function
+    /// is called.
     pub fn last_begun(&self, slot: u16) -> Option<(InvocationId, bool)> {
         let word = self.cells(slot).running.load(Relaxed);
         (word != 0).then(|| (InvocationId::from_bits(word >> 16), word == without_function(word)))
     }
 
-    /// Agent: forbids the worker's slots to claim their shared core (true), or allows it again (false).
+    /// Agent: forbids (`true`) or allows (`false`) that the worker's slots claim their shared core.
     pub fn hold_back(&self, yes: bool) {
         self.head().held_back.store(yes.into(), Relaxed);
     }
 
-    /// Worker: whether it is another tenant's turn.
+    /// Worker: whether another tenant has its turn.
     #[inline]
     pub fn is_held_back(&self) -> bool {
         self.head().held_back.load(Relaxed) != 0
@@ -459,8 +461,8 @@ impl UsageBlock {
         })
     }
 
-    /// Worker: records why it dies. Async-signal-safe. `slot` is the thread's slot, `address` the faulting address,
-    /// `guard_bytes` the size of the guard behind an output. The first crash stays.
+    /// Worker: records why the worker dies. Async-signal-safe. `slot` is the thread's slot, `address` the faulting
+    /// address, `guard_bytes` the size of the guard behind an output. The first crash stays.
     pub fn record_crash(&self, slot: Option<u16>, signal: i32, address: u64, guard_bytes: u64) {
         let overrun = slot.filter(|slot| *slot < self.slots).and_then(|slot| {
             let cells = self.cells(slot);
@@ -471,8 +473,8 @@ impl UsageBlock {
         self.record_end(slot, signal, overrun);
     }
 
-    /// Monitor: records the end of the worker in its virtual machine. `signal`: 0 if the worker exited; `overrun`:
-    /// capacity of the output that a function wrote past, if it did. The first record stays.
+    /// Monitor: records the end of the worker in its virtual machine. `signal` is 0 if the worker exited. `overrun` is
+    /// the capacity of the output, if a function wrote past its end. The first record stays.
     pub fn record_end(&self, slot: Option<u16>, signal: i32, overrun: Option<u64>) {
         let head = self.head();
         if head.crash.load(Relaxed) != 0 {
@@ -486,7 +488,7 @@ impl UsageBlock {
                 head.crash_overrun.store(capacity.saturating_add(1), Relaxed);
             }
         }
-        // The agent reads after the process is gone; release for the order within this process.
+        // The agent reads after the process is gone; the release keeps the order of the stores within this process.
         head.crash
             .store(if signal == 0 { CRASH_EXITED } else { signal as u64 + 1 }, Release);
     }

@@ -38,7 +38,7 @@ pub struct CallParameters {
     pub epoch: Epoch,
     /// Index of the function.
     pub function: FunctionIndex,
-    /// Flags for data in buffers; with them the payload starts with the spans of these buffers.
+    /// Flags for data in buffers; if any is set, the payload starts with the spans of these buffers.
     pub flags: Flags,
     /// Time limit in microseconds; 0: unlimited.
     pub timeout_us: u32,
@@ -57,7 +57,8 @@ pub struct PayloadTooLong {
 }
 
 /// The client's end of a channel. `Send + Sync`; different entries may be used from different threads at once. The
-/// caller keeps the rule of [`crate::channel`]: it publishes a number only while it owns its entry.
+/// caller must follow the rule of [`crate::channel`]: it publishes an invocation only while it owns the invocation's
+/// entry.
 pub struct ClientChannel<F: FarRing = ShmRing> {
     requests: F,
     replies: NearRing,
@@ -65,8 +66,8 @@ pub struct ClientChannel<F: FarRing = ShmRing> {
 }
 
 impl ClientChannel {
-    /// Opens the client's end, after the worker has opened its own. `generation`, the request ring and the slot's
-    /// doorbell are the worker's; `request` is the shape that was requested.
+    /// Opens the client's end, after the worker has opened its end. `generation`, the request ring and the slot's
+    /// doorbell come from the worker; `request` is the ring's shape that the client asked for.
     pub fn open(
         reply: ReplyRing,
         generation: u32,
@@ -126,7 +127,8 @@ impl<F: FarRing> ClientChannel<F> {
         self.replies.layout().entry_bytes()
     }
 
-    /// Writes a request and wakes the slot if it sleeps. `payload` is the concatenation of its parts.
+    /// Writes a request and wakes the slot if it sleeps. The request's payload is the concatenation of the parts in
+    /// `payload`.
     #[inline]
     pub fn publish(&self, number: u64, call: &CallParameters, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
         self.publish_quiet(number, call, payload)?;
@@ -198,10 +200,10 @@ impl<F: FarRing> ClientChannel<F> {
         self.requests.ring();
     }
 
-    /// Reads the payload of a request back from its entry, so that it can be sent again after a worker died without
-    /// starting it. The caller must not have reused the entry. `None` if the transport cannot read it back, or if the
-    /// entry holds another request. A hostile worker may have changed the bytes, which are its own tenant's; their
-    /// number is checked.
+    /// Reads the payload of a request back from its entry, so that the request can be sent again if the worker died
+    /// without starting it. The caller must not have reused the entry. Returns `None` if the transport cannot read
+    /// entries back, or if the entry holds another request. The number of bytes is checked. A hostile worker may have
+    /// changed the bytes, but they belong to its own tenant.
     pub fn recall(&self, number: u64) -> Option<Vec<u8>> {
         let entry = self.entry_of(number);
         let (line, payload) = self.requests.published(entry)?;
@@ -214,17 +216,18 @@ impl<F: FarRing> ClientChannel<F> {
         if length <= INLINE_BYTES {
             header.inline.read(&mut bytes);
         } else {
-            // SAFETY: length <= the size of the entry's payload, and that of `bytes`, by the check above. The mapping
-            // lives as long as self; if the worker is not dead yet and writes on, the bytes are garbage, no more.
+            // SAFETY: length is the size of `bytes`, and by the check above at most the size of the entry's payload.
+            // The mapping lives as long as self. If the worker still lives and writes, the bytes are garbage, nothing
+            // worse.
             unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), bytes.as_mut_ptr(), length) };
         }
         Some(bytes)
     }
 
     /// Withdraws the request `number` of the ring. Its reply must not be harvested yet, and no other thread may free
-    /// its entry meanwhile. True: the request does not run, and the worker touches none of its memory; a reply that
-    /// says so follows in the order of the ring. False: the request has begun, or cannot be withdrawn (without
-    /// [`Flags::WITHDRAWABLE`], or over a fabric).
+    /// its entry meanwhile. Returns `true` if the request will not run, and the worker touches none of its memory; a
+    /// reply that says so follows in the order of the ring. Returns `false` if the request has begun, or cannot be
+    /// withdrawn (without [`Flags::WITHDRAWABLE`], or over a fabric).
     pub fn withdraw(&self, number: u64) -> bool {
         let seq = Seq::new(self.generation, number);
         self.requests.withdraw(self.entry_of(number), seq)
@@ -272,7 +275,7 @@ impl<F: FarRing> ClientChannel<F> {
             header.inline.read(&mut output[..bytes]);
         } else {
             // SAFETY: bytes <= entry_bytes, the size of the entry's payload, and <= output.len(). The worker
-            // is done with the entry; if it is hostile and writes on, the bytes are garbage, no more.
+            // is done with the entry; if the worker is hostile and still writes, the bytes are garbage, nothing worse.
             unsafe {
                 std::ptr::copy_nonoverlapping(self.replies.payload(entry).as_ptr(), output.as_mut_ptr(), bytes);
             }
@@ -328,7 +331,7 @@ impl<F: FarRing> ReplyHandle<'_, F> {
     /// Private copy of the reply, if it has arrived.
     #[inline(always)]
     pub fn poll(&self) -> Option<Result<ReplyHeader, DecodeError>> {
-        // Progress over a fabric costs one or two system calls: skipped if the reply has already arrived.
+        // Progress over a fabric costs one or two system calls, so it is skipped if the reply has already arrived.
         let words = self.line.poll(self.seq).or_else(|| {
             let moved = self.channel.requests.progress();
             moved.then(|| self.line.poll(self.seq)).flatten()
@@ -337,7 +340,7 @@ impl<F: FarRing> ReplyHandle<'_, F> {
         if let Ok(header) = &header {
             let replies = &self.channel.replies;
             let bytes = usize::try_from(header.length).unwrap_or(usize::MAX);
-            // The length of output in a buffer may be any; the payload is not read then.
+            // Output in a buffer may have any length; it is not in the payload, which is then not read.
             if bytes > INLINE_BYTES && bytes <= replies.layout().entry_bytes() {
                 replies.prefetch_payload(self.entry, bytes);
             }

@@ -228,7 +228,7 @@ fn ring_and_express_entry_are_served_in_turn() {
     }
 }
 
-/// A line that was last written 2^32 invocations ago holds the same low half of the sequence word.
+/// A line that was last written 2^32 invocations ago holds the low half of the sequence word that is expected now.
 #[test]
 fn line_left_unwritten_for_a_whole_lap_of_32_bits_is_not_taken_again() {
     let (client, mut worker) = pair(2, 64);

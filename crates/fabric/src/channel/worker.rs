@@ -12,9 +12,9 @@ use hotlease_wire::limits::INLINE_BYTES;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// Number of entries by which the prefetch of a busy channel's lines is ahead. Measured with 64 invocations of 8 bytes
-/// in flight: 6.2 million invocations a second without the prefetch, 14 to 20 million with it. The prefetch comes after
-/// a reply is published, so that a lone invocation does not wait for it.
+/// Distance, in entries, at which the lines of a busy channel are prefetched. Measured with 64 invocations of 8 bytes
+/// in flight: 6.2 million invocations a second without the prefetch, 14 to 20 million with it. The prefetch is issued
+/// after a reply is published, so that a lone invocation does not wait for it.
 const PREFETCH_ENTRIES: u32 = 3;
 
 /// The worker's own ring.
@@ -46,11 +46,12 @@ pub struct WorkerChannel<F: FarRing = ShmRing> {
     pub(super) next: u64,
     /// Number of the next request in the express entry, which counts its own requests.
     pub(super) express_next: u64,
-    /// Whether the last request came in the express entry: then the ring has the next turn.
+    /// Whether the last request came in the express entry; if so, the ring has the next turn.
     was_express: bool,
     /// Whether a reply was published since the last check of the client's doorbell.
     unsettled: bool,
-    /// Size of the last output that did not fit into a reply's line, or 0: the next one probably has the same.
+    /// Size of the last output if it did not fit into a reply's line, else 0. The next output probably has the same
+    /// size.
     last_output: usize,
 }
 
@@ -91,8 +92,8 @@ impl WorkerChannel {
 }
 
 impl<F: FarRing> WorkerChannel<F> {
-    /// Worker's end over any transport. `replies` is the client's reply ring as that transport writes it; it must be as
-    /// deep as the request ring. `generation` is not 0.
+    /// Makes the worker's end over any transport. `replies` writes the client's reply ring through the transport; the
+    /// reply ring must be as deep as the request ring. `generation` is not 0.
     pub fn over(requests: RequestRing, generation: u32, replies: F) -> Self {
         Self {
             requests: requests.0,
@@ -129,7 +130,8 @@ impl<F: FarRing> WorkerChannel<F> {
         self.requests.layout().depth()
     }
 
-    /// Entry of the next request and a private copy of its line. Ring and express entry take turns if both hold one.
+    /// Entry of the next request and a private copy of its line. Ring and express entry take turns if both hold a
+    /// request.
     #[inline]
     fn peek_line(&self) -> Option<(u32, LineWords)> {
         let express = || {
@@ -154,7 +156,8 @@ impl<F: FarRing> WorkerChannel<F> {
         self.peek_line().is_some()
     }
 
-    /// Takes the next request, if there is one. Answers and skips a malformed one, and one that its client has withdrawn.
+    /// Takes the next request, if there is one. If the request is malformed or withdrawn, answers it and returns
+    /// `None`.
     #[inline]
     pub fn take(&mut self) -> Option<CheckedRequest> {
         let (entry, words) = self.peek_line()?;
@@ -196,8 +199,8 @@ impl<F: FarRing> WorkerChannel<F> {
         None
     }
 
-    /// The request's payload. Valid until the reply to it is published; inline payload lies in the request itself,
-    /// which must outlive its use.
+    /// The request's payload, valid until the reply is published. Inline payload lies in `request`, which must outlive
+    /// the use of the payload.
     #[inline]
     pub fn input(&self, request: &CheckedRequest) -> RequestPayload {
         let bytes = request.header.length as usize;
@@ -209,8 +212,8 @@ impl<F: FarRing> WorkerChannel<F> {
         RequestPayload { start, bytes }
     }
 
-    /// Memory to which the function may write up to `output_capacity` bytes of the request's header: the start of the
-    /// reply entry. A guard page follows the entry's end ([`WorkerChannel::output_bytes`]).
+    /// Start of the reply entry, to which the function may write up to `request.header.output_capacity` bytes. A guard
+    /// page follows the entry's end ([`WorkerChannel::output_bytes`]).
     #[inline]
     pub fn output(&self, request: &CheckedRequest) -> NonNull<u8> {
         self.replies.payload(request.entry)
@@ -222,7 +225,7 @@ impl<F: FarRing> WorkerChannel<F> {
         self.replies.payload_bytes()
     }
 
-    /// Publishes a reply whose output of `bytes` (at most [`WorkerChannel::output_bytes`]) stands at
+    /// Publishes a reply whose output is the first `bytes` bytes (at most [`WorkerChannel::output_bytes`]) at
     /// [`WorkerChannel::output`].
     #[inline]
     pub fn reply_with_output(&mut self, request: &CheckedRequest, status: InvocationStatus, code: i32, bytes: usize) {
@@ -259,8 +262,8 @@ impl<F: FarRing> WorkerChannel<F> {
     fn publish(&mut self, entry: u32, header: &ReplyHeader, payload_bytes: usize) {
         self.replies.publish(entry, payload_bytes, &header.encode());
         self.unsettled = true;
-        // Only when more requests wait in the ring: the prefetch would take lines away from a lone client that waits
-        // for them.
+        // Prefetches only if more requests wait in the ring: otherwise the prefetch would take lines away from a lone
+        // client that waits for them.
         let seq = Seq::new(self.generation, self.next);
         if self
             .requests
@@ -274,9 +277,9 @@ impl<F: FarRing> WorkerChannel<F> {
         }
     }
 
-    /// Wakes the client if it sleeps. This is apart from publishing, because the doorbell's fence waits until the reply
-    /// has left this core: the slot overlaps that with looking for the next request. The slot must settle before it
-    /// runs the next function, polls or sleeps.
+    /// Wakes the client if it sleeps. Separate from publishing, because the doorbell's fence waits until the reply has
+    /// left this core, and the slot can look for the next request in that time. The slot must settle before it runs the
+    /// next function, polls or sleeps.
     #[inline]
     pub fn settle(&mut self) {
         if self.unsettled {

@@ -1,4 +1,4 @@
-//! Processors of threads that wait for each other: each has one that it prefers.
+//! Processors of threads that wait for each other: each thread prefers one processor.
 
 use super::{SwitchCount, THREAD};
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -13,19 +13,20 @@ pub struct OwnProcessor(usize);
 
 impl OwnProcessor {
     /// The processor of number `index` among those that the calling thread may use: one of each core first, then the
-    /// others of each core. `None` if there are not so many, or they are not known (as with more than 1,024).
+    /// others of each core. Returns `None` if there are fewer processors, or if they are unknown (as on a host with
+    /// more than 1,024).
     pub fn of(index: usize) -> Option<Self> {
         let all = sched_getaffinity(THIS).ok()?;
         let usable = (0..CpuSet::count()).filter(|processor| all.is_set(*processor) == Ok(true));
         in_order(usable, first_of_core).nth(index).map(Self)
     }
 
-    /// Moves the calling thread there, if it may use it; it may use the same processors as before. Returns false if it
-    /// is there, or cannot be moved. A pause of the thread ends with a move.
+    /// Moves the calling thread to this processor, if the thread may use it. The thread's affinity stays as it was.
+    /// Returns `false` if the thread is there already, or cannot be moved. A move ends the thread's pause.
     ///
-    /// For threads that wait for each other and may have come to share a processor: as they hardly ever run at the same
-    /// time, the kernel sees no reason to part them. The affinity counts as set by the user from then on, so that
-    /// processors that are added to the thread's control group later are not used.
+    /// For threads that wait for each other and may have come to share a processor: they hardly ever run at the same
+    /// time, so the kernel does not separate them. From then on the kernel treats the affinity as set by the user, so
+    /// the thread does not use processors that are added to its control group later.
     #[cold]
     pub fn occupy(self) -> bool {
         let (Ok(all), Ok(present)) = (sched_getaffinity(THIS), sched_getcpu()) else {
@@ -35,7 +36,8 @@ impl OwnProcessor {
             return false;
         }
         if sched_setaffinity(THIS, &all).is_err() {
-            // The control group has changed in between: of all processors, the kernel takes those that are left.
+            // The control group has changed meanwhile. This asks for all processors; the kernel leaves out the
+            // processors that are not in the group.
             set(0..CpuSet::count());
         }
         THREAD.with_borrow_mut(|thread| {

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
 /// Opens a file that another process of this user, or this process, has open. The kernel checks whether this process
-/// may inspect that one.
+/// may inspect the other process.
 pub(super) fn open(process: u32, descriptor: u32) -> Result<OwnedFd, Errno> {
     let file = OpenOptions::new()
         .read(true)
@@ -67,7 +67,7 @@ pub struct BellAddress {
     pub memory: u32,
     /// Descriptor of the bell's pipe in that process.
     pub pipe: u32,
-    /// Key that the memory must hold too.
+    /// Key that the memory must contain.
     pub key: u64,
 }
 
@@ -81,7 +81,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// Creates a bell. Any process of this user that knows its key can ring it.
+    /// Creates a bell. Any process of this user that has the key can ring the bell.
     pub fn create(key: u64) -> Result<Self, MemoryError> {
         let memory = sealed_memfd("hotlease-bell", PAGE_BYTES as u64)?;
         let shared = BellMemory::map(&memory)?;
@@ -120,8 +120,8 @@ impl Bell {
 
     /// Disarms the bell after a sleep.
     pub fn disarm(&mut self) {
-        // From now on ringers need not ring. A ringer that has already rung would wake the next sleep for nothing,
-        // unless its byte is read here.
+        // From now on ringers need not ring. If a ringer has already rung, its byte is read here; otherwise that byte
+        // would end the next sleep for nothing.
         if self.shared.page().armed.swap(0, Ordering::AcqRel) == 0 {
             let mut bytes = [0; 64];
             while self.reader.read(&mut bytes).is_ok_and(|got| got == bytes.len()) {}
@@ -144,8 +144,8 @@ impl PeerBell {
         if shared.page().key.load(Ordering::Acquire) != place.key {
             return Err(MemoryError::OtherObject);
         }
-        // Opened for reading too: so the pipe always has a reader, and writing raises no signal when the other process
-        // is gone.
+        // The pipe is opened for reading too. So it always has a reader, and writing raises no signal when the other
+        // process is gone.
         let pipe = File::from(open(place.process, place.pipe).map_err(system("open a pipe beside"))?);
         if !pipe.metadata().is_ok_and(|status| status.file_type().is_fifo()) {
             return Err(MemoryError::OtherObject);

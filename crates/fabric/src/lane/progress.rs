@@ -190,7 +190,7 @@ mod loom_tests {
         /// Works as an eventfd: a wake-up is kept until the sleeper consumes it.
         bell: (Mutex<bool>, Condvar),
     }
-    // SAFETY: what the test checks: loom fails if both threads touch the cell at once.
+    // SAFETY: the test checks that accesses do not overlap: loom fails if both threads touch the cell at once.
     unsafe impl Sync for Lane {}
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 /// Size of a message's head, bytes.
 pub const HEAD_BYTES: usize = 32;
-/// Longest body that travels in the line of its head, bytes.
+/// Longest body that is sent in the line of its head, bytes.
 pub const INLINE_BYTES: usize = 24;
 /// Least capacity of a lane for longer bodies; capacities are powers of two.
 pub const LANE_BYTES_MIN: usize = 8 * 1024;
@@ -21,8 +21,7 @@ pub const LANE_BYTES_MAX: usize = 1 << 20;
 
 /// Longest piece of a body, bytes: the reader copies one piece while the writer copies the next.
 const PIECE_BYTES: usize = 8 * 1024;
-/// Free bytes that a longer body needs before its first piece is written; a body that is shorter than this needs room
-/// for all of it.
+/// Free bytes that a longer body needs before its first piece is written; a shorter body needs room for all its bytes.
 const FIRST_BYTES: usize = 4 * 1024;
 /// Offset of the lines in the memory.
 const LINES_AT: usize = 512;
@@ -41,8 +40,9 @@ struct LaneMemory {
     _owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: an address in memory that is held. Control words and lines are atomics; bytes belong to one side at a time by
-// the protocol (see [`super`]). If a hostile writer breaks the protocol, the reader copies arbitrary bytes.
+// SAFETY: an address in memory that `_owner` keeps mapped. Control words and lines are atomics; bytes belong to one
+// side at a time by the protocol (see [`super`]). If a hostile writer breaks the protocol, the reader copies arbitrary
+// bytes.
 unsafe impl Send for LaneMemory {}
 
 impl LaneMemory {
@@ -201,7 +201,7 @@ impl LaneWriter {
         for (place, length) in self.space.runs(self.room.written.bytes, piece) {
             let (now, later) = from.split_at(length);
             // SAFETY: inside the memory by `runs`, and there is room, so the reader does not read it now; a lane's
-            // memory belongs to no caller, so the two do not overlap.
+            // memory belongs to no caller, so source and destination do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place.as_ptr(), length) };
             from = later;
         }
@@ -310,15 +310,15 @@ impl LaneReader {
         Some(LaneLine(words))
     }
 
-    /// Copies a piece of the length of `into`, and goes on to the bytes behind it. Bytes of `into` beyond the lane's
-    /// capacity stay as they are.
+    /// Copies a piece whose length is that of `into`, and advances to the bytes after the piece. Bytes of `into` beyond
+    /// the lane's capacity stay as they are.
     pub fn take(&mut self, into: &mut [u8]) {
         let length = into.len();
         let mut into = into;
         for (place, length) in self.space.runs(self.progress.taken.bytes, length) {
             let (now, later) = into.split_at_mut(length);
-            // SAFETY: inside the memory by `runs`. The writer has published it, and writes it again only after it is
-            // released.
+            // SAFETY: inside the memory by `runs`. The writer has published the piece, and overwrites it only after it
+            // is released.
             unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), now.as_mut_ptr(), length) };
             into = later;
         }

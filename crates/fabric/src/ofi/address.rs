@@ -1,4 +1,4 @@
-//! The address of an endpoint, and the check of addresses that a provider is given.
+//! The address of an endpoint, and the check of peers' addresses before they are passed to a provider.
 
 use super::error::OfiError;
 use super::ffi::FI_ADDR_STR;
@@ -27,7 +27,7 @@ impl OwnAddress {
         self.provider
     }
 
-    /// The address in the form that peers get.
+    /// The address in the form that is sent to peers.
     pub(super) fn to_port_address(&self) -> PortAddress {
         PortAddress {
             provider: self.provider.to_owned(),

@@ -44,7 +44,7 @@ impl PortState {
         }
     }
 
-    /// The open channel that a message names, if key and source are right; otherwise the reason to count.
+    /// Returns the open channel that a message names, if key and source are right; otherwise the reason, to be counted.
     #[inline]
     fn channel(&self, prefix: &Prefix, source: fi_addr_t) -> Result<&OpenChannel, FrameError> {
         let index = (prefix.channel as usize) & (super::CHANNELS_MAX - 1);
@@ -83,8 +83,8 @@ impl PortState {
         }
         let (words, payload) = prefix.frame(message).ok_or(FrameError::BadLength)?;
         // SAFETY: the payload is as long as the message's prefix says, which is at most an entry; entry and ring were
-        // checked. The entry is the sender's until the line is published, by the channel's protocol; a hostile one
-        // scribbles over its own requests or replies.
+        // checked. By the channel's protocol, the entry is the sender's until the line is published; a hostile sender
+        // overwrites only its own requests or replies.
         unsafe {
             let to = channel.near.payload(prefix.entry).as_ptr();
             std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len());
@@ -106,7 +106,7 @@ impl PortState {
         if prefix.kind == MessageKind::ProbeAnswer {
             link.answered.store(prefix.channel, Ordering::Release);
         } else {
-            // Without room for the answer nothing is sent: the prober asks again.
+            // If there is no room for the answer, none is sent: the prober asks again.
             self.send_control(&link, Prefix::bare(MessageKind::ProbeAnswer, prefix.channel, link.key));
         }
     }
@@ -128,8 +128,8 @@ impl PortState {
             return false;
         };
         let receives = self.buffers.receives as usize * self.buffers.pitch;
-        // SAFETY: one of the control buffers, behind the receive buffers; free until the operation ends, so ours to
-        // write and then the provider's to read.
+        // SAFETY: one of the control buffers, which lie behind the receive buffers. It was free, so we may write it,
+        // and then the provider may read it until the operation ends.
         let posted = unsafe {
             let start = self
                 .buffers
@@ -171,7 +171,7 @@ mod tests {
     const ENTRY_BYTES: u32 = 256;
     const LINE: usize = 64;
 
-    /// Opens a port with a channel, and makes the prefix of a frame for it. `None` without libfabric.
+    /// Opens a port with a channel, and makes the prefix of a frame for it. Returns `None` if there is no libfabric.
     fn channel() -> Option<(Arc<Port>, NearRing, impl Drop, Prefix)> {
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let provider = Libfabric::load().and_then(|library| find_provider(&library, "tcp;ofi_rxm", Some(local)));
@@ -223,7 +223,7 @@ mod tests {
             (ENTRY_BYTES, false, LINE / 2),
             (ENTRY_BYTES, false, LINE / 2 + payload - 1),
             (ENTRY_BYTES, false, LINE + payload + 1),
-            // A payload that is announced as already written to the entry, and comes all the same.
+            // A payload that the prefix announces as written ahead, but that is in the message all the same.
             (ENTRY_BYTES, true, LINE + payload),
         ] {
             let prefix = Prefix {

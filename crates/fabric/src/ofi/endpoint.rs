@@ -1,7 +1,7 @@
-//! libfabric's objects of one port, and the calls on them: the thinnest layer that frees what it opened.
+//! libfabric's objects of one port, and the calls on them: a thin layer that frees the objects that it opened.
 //!
 //! Nothing here locks: the provider is opened with FI_THREAD_DOMAIN, so the calls of one [`Endpoint`] must not overlap.
-//! [`super::Port`] puts a mutex around it; the raw benchmarks use it from one thread.
+//! [`super::Port`] puts a mutex around the endpoint; the raw benchmarks use theirs from one thread.
 
 use super::error::OfiError;
 use super::ffi::*;
@@ -30,7 +30,7 @@ pub struct RegionKeys {
 /// A registration of memory. Must be closed by [`Endpoint::deregister`].
 pub struct RegionHandle(NonNull<fid_mr>);
 
-// SAFETY: a handle that only Endpoint's methods use, under the rule at the top.
+// SAFETY: a handle that only Endpoint's methods use, whose calls do not overlap by the rule at the top.
 unsafe impl Send for RegionHandle {}
 
 /// One `fid`, closed when dropped.
@@ -38,8 +38,8 @@ struct Handle<T>(NonNull<T>);
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        // SAFETY: every libfabric object begins with its fid; it is open, and its owner drops objects before those that
-        // they were made of.
+        // SAFETY: every libfabric object begins with its fid. The object is open, and the owner drops it before the
+        // objects of which it was made.
         unsafe {
             let fid = self.0.as_ptr().cast::<fid>();
             ((*(*fid).ops).close)(fid);
@@ -51,7 +51,7 @@ impl<T> Drop for Handle<T> {
 struct EndpointHandle(Option<Handle<fid_ep>>);
 
 impl EndpointHandle {
-    /// The endpoint; null after it was closed, when it must not be used any more.
+    /// The endpoint; null if it was closed: then it must not be used any more.
     #[inline]
     fn get(&self) -> *mut fid_ep {
         self.0.as_ref().map_or(ptr::null_mut(), |endpoint| endpoint.0.as_ptr())
@@ -60,7 +60,7 @@ impl EndpointHandle {
 
 /// Fabric, domain, address vector, completion queue and an endpoint of kind RDM.
 pub struct Endpoint {
-    // Dropped in this order: each object is made of those below it.
+    // Dropped in this order: each object is made of the objects below it.
     endpoint: EndpointHandle,
     vector: Handle<fid_av>,
     queue: Handle<fid_cq>,
@@ -147,7 +147,8 @@ impl Endpoint {
         Ok(bytes)
     }
 
-    /// Makes a peer reachable. The address has the format and length of our own; [`super::Port::peer`] checks that.
+    /// Makes a peer reachable. [`super::Port::peer`] checks that the peer's address has the format and length of our
+    /// own.
     ///
     /// # Safety
     /// `address` is complete in the provider's format.
@@ -246,7 +247,7 @@ impl Endpoint {
     }
 
     /// Ends every operation, before the memory that they use is deregistered. Only [`Endpoint::deregister`] may be
-    /// called afterwards. If registrations are bound to the endpoint, they are closed first, and this does nothing.
+    /// called afterwards. Does nothing if registrations are bound to the endpoint, as these must be closed before it.
     pub(super) fn close_transfers(&mut self) {
         if self.mr_mode & FI_MR_ENDPOINT == 0 {
             self.endpoint.0 = None;
@@ -299,7 +300,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message of at most [`Endpoint::inject_bytes`]; the buffer is free again at once, and there is no
+    /// Sends a message of at most [`Endpoint::inject_bytes`]. The buffer can be reused at once, and there is no
     /// completion.
     #[inline]
     pub fn inject(&mut self, message: &[u8], peer: fi_addr_t) -> PostResult {
@@ -311,8 +312,8 @@ impl Endpoint {
         }
     }
 
-    /// Writes to a peer's memory. `delivered`: the completion means that the bytes are in place there, otherwise only
-    /// that the buffer is free.
+    /// Writes to a peer's memory. If `delivered`, the completion means that the bytes are in place at the peer;
+    /// otherwise it only means that the buffer is free.
     ///
     /// # Safety
     /// As [`Endpoint::receive`].
@@ -388,8 +389,8 @@ impl Endpoint {
         }
     }
 
-    /// Drives the provider and reads completions; `sources` gets each message's sender, where the provider reports it,
-    /// else FI_ADDR_NOTAVAIL.
+    /// Drives the provider and reads completions; `sources` gets each message's sender, or FI_ADDR_NOTAVAIL if the
+    /// provider does not report it.
     #[inline]
     pub fn completions(&mut self, entries: &mut [fi_cq_msg_entry], sources: &mut [fi_addr_t]) -> CompletionRead {
         let queue = self.queue.0.as_ptr();
@@ -414,7 +415,7 @@ impl Endpoint {
 
     #[cold]
     fn failure(&mut self) -> CompletionRead {
-        // SAFETY: plain data, for which zero is a value.
+        // SAFETY: plain data, for which zeros are a valid value.
         let mut entry: fi_cq_err_entry = unsafe { std::mem::zeroed() };
         let queue = self.queue.0.as_ptr();
         // SAFETY: an open queue and room for an entry of any version.
@@ -437,12 +438,12 @@ impl Endpoint {
 
     /// Descriptor that is readable when completions may be waiting, after [`Endpoint::prepare_sleep`] returned true.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the descriptor is the queue's and lives as long as it.
+        // SAFETY: the descriptor belongs to the queue and lives as long as the queue.
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Prepares a wait for the descriptor; returns whether it will become readable for every later completion.
-    /// Otherwise there is work to do.
+    /// Prepares a wait for the descriptor. Returns `true` if the descriptor will become readable for every later
+    /// completion, and `false` if there is work to do first.
     pub fn prepare_sleep(&mut self) -> bool {
         let mut fids = [self.queue.0.as_ptr().cast::<fid>()];
         // SAFETY: an open fabric and a queue of it.

@@ -16,7 +16,7 @@ pub enum OfiError {
         /// Message of the loader.
         why: String,
     },
-    /// The file is no libfabric, or a version that lacks functions that are needed.
+    /// The file is no libfabric, or is a version that lacks a necessary function.
     #[error("{path} is not libfabric 1.9 or later: {why}; install libfabric1 or set HOTLEASE_LIBFABRIC",
         path = .path.display())]
     Foreign {
@@ -65,13 +65,13 @@ pub enum OfiError {
         /// Reason.
         why: &'static str,
     },
-    /// The peer's description of its end of a channel contradicts what was agreed.
+    /// The peer's description of its end of a channel contradicts the agreement between the ends.
     #[error("the peer's end of the channel is refused: {why}")]
     BadEnd {
         /// Reason.
         why: &'static str,
     },
-    /// A span reaches past the memory that it is part of.
+    /// A span reaches past the end of its memory.
     #[error("{length} bytes at {offset} are outside of the {size} bytes of {what}")]
     OutOfBounds {
         /// "remote memory" or "local memory".

@@ -1,8 +1,8 @@
 //! libfabric's structures, constants and operation tables, as far as they are used here.
 //!
-//! libfabric exports a handful of functions; all other calls go through tables of functions to which its
-//! objects point. The layouts are those of ABI `FABRIC_1.3`, which every library from 1.5 to 2.4 still answers
-//! to (`fi_getinfo@FABRIC_1.3`); a test compiles a C program and compares sizes and offsets.
+//! libfabric exports a handful of functions; all other calls go through tables of functions to which its objects point.
+//! The layouts are those of ABI `FABRIC_1.3`, which every library from 1.5 to 2.4 supports (`fi_getinfo@FABRIC_1.3`). A
+//! test compiles a C program and compares sizes and offsets.
 //! Names are libfabric's own, so that its manual pages apply.
 
 #![allow(non_camel_case_types, missing_docs)]
@@ -286,8 +286,8 @@ pub struct fi_cq_msg_entry {
     pub len: usize,
 }
 
-/// Error entry, with room behind it: later versions append fields, and some providers copy them for any requested
-/// version.
+/// Error entry, with room behind it: later versions append fields, and some providers copy these fields for any
+/// requested version.
 #[repr(C)]
 pub struct fi_cq_err_entry {
     pub op_context: *mut c_void,

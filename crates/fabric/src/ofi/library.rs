@@ -10,16 +10,16 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Requested API version: the oldest that has everything needed, so that old sites work.
+/// Requested API version: the oldest that has all necessary features, so that sites with an old libfabric work.
 pub(super) const API_VERSION: u32 = ffi::fi_version(1, 9);
-/// Environment variable with the path of a library other than the system's.
+/// Environment variable with the path of a library to use instead of the system's.
 const ENVIRONMENT: &str = "HOTLEASE_LIBFABRIC";
 /// Name of the system's library.
 const SYSTEM: &str = "libfabric.so.1";
 
 type GetInfo = unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
 
-/// Libraries that this process has loaded. The lock is held while loading, so that nothing is loaded twice.
+/// Libraries that this process has loaded. The lock is held while loading, so that no library is loaded twice.
 static LOADED: PerProcess<Mutex<Vec<Arc<Libfabric>>>> = PerProcess::new();
 
 /// A loaded libfabric. Never unloaded: it has threads and exit handlers of its own.
@@ -41,8 +41,8 @@ impl std::fmt::Debug for Libfabric {
 }
 
 impl Libfabric {
-    /// Loads the library named by `HOTLEASE_LIBFABRIC` if that is set, else the system's `libfabric.so.1`. The first
-    /// time takes 1 to 300 ms, depending on the providers that the library is built with: see [`Libfabric::preload`].
+    /// Loads the library named by `HOTLEASE_LIBFABRIC` if this is set, else the system's `libfabric.so.1`. The first
+    /// load takes 1 to 300 ms, depending on the library's providers: see [`Libfabric::preload`].
     pub fn load() -> Result<Arc<Self>, OfiError> {
         let named = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty());
         Self::load_from(Path::new(&named.unwrap_or(SYSTEM.into())))
@@ -62,10 +62,10 @@ impl Libfabric {
         Ok(loaded)
     }
 
-    /// Starts loading the library on a thread of its own, for a process that will need it soon: [`Libfabric::load`]
-    /// then waits for the rest. In Debian's 1.17, two libraries for PSM adapters measure the clock for 100 ms each when
-    /// they are loaded, and the search for providers reads /proc/kallsyms for 80 ms; neither can be turned off from
-    /// outside. Returns the thread, if there is one.
+    /// Starts loading the library on a thread of its own, for a process that will need it soon. [`Libfabric::load`]
+    /// then waits until the library is loaded. In Debian's 1.17, two libraries for PSM adapters measure the clock for
+    /// 100 ms each when they are loaded, and the search for providers reads /proc/kallsyms for 80 ms; no setting turns
+    /// these off. Returns the thread, if there is one.
     pub fn preload() -> Option<JoinHandle<()>> {
         let load = || {
             if let Ok(library) = Self::load() {
@@ -81,8 +81,8 @@ impl Libfabric {
 
     fn open(path: &Path) -> Result<Arc<Self>, OfiError> {
         use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-        // SAFETY: loading runs the library's constructors: the site or user that names the library (the user by an
-        // environment variable) vouches for them.
+        // SAFETY: loading runs the library's constructors. The site that installs the library, or the user who names it
+        // by an environment variable, vouches for them.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| OfiError::NoLibrary {
             path: path.to_owned(),
@@ -143,7 +143,7 @@ impl Libfabric {
         (self.version >> 16, self.version & 0xffff)
     }
 
-    /// Path that the library was loaded from.
+    /// Path from which the library was loaded.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -173,7 +173,7 @@ impl Libfabric {
         NonNull::new(fabric).filter(|_| result == 0).ok_or(result as isize)
     }
 
-    /// Infos of the library that match `hints`, in its own order.
+    /// Infos of the library that match `hints`, in the library's order.
     pub(super) fn infos(
         self: &Arc<Self>,
         hints: &ProviderInfo,
@@ -204,25 +204,25 @@ impl Libfabric {
                 );
             }
         }
-        // SAFETY: the list is ours, and nothing of it is used any more.
+        // SAFETY: the list is ours, and no element of it is used any more.
         unsafe { (self.free_info)(list) };
         Ok(infos)
     }
 
     /// Makes empty hints.
     pub(super) fn new_info(self: &Arc<Self>) -> Option<ProviderInfo> {
-        // SAFETY: fi_dupinfo of nothing allocates an empty info with all its attributes.
+        // SAFETY: fi_dupinfo of a null pointer allocates an empty info with all its attributes.
         let info = unsafe { (self.duplicate_info)(ptr::null()) };
         NonNull::new(info).map(|info| ProviderInfo(info, self.clone()))
     }
 }
 
-/// One `fi_info`, with everything it points to.
+/// One `fi_info`, with everything to which it points.
 pub(super) struct ProviderInfo(NonNull<fi_info>, Arc<Libfabric>);
 
 // SAFETY: plain memory owned by this value; libfabric keeps no reference to it.
 unsafe impl Send for ProviderInfo {}
-// SAFETY: as above, and it is only changed through `&mut`.
+// SAFETY: as above, and the memory is only changed through `&mut`.
 unsafe impl Sync for ProviderInfo {}
 
 macro_rules! part {
@@ -266,14 +266,15 @@ impl ProviderInfo {
         &self.1
     }
 
-    /// Deep copy, with everything that the info points to.
+    /// Deep copy, with everything to which the info points.
     pub(super) fn duplicate(&self) -> Option<Self> {
         // SAFETY: an info of this library.
         let copy = unsafe { (self.1.duplicate_info)(self.as_ptr()) };
         NonNull::new(copy).map(|copy| Self(copy, self.1.clone()))
     }
 
-    /// Restricts the hints to this provider (libfabric frees the name with the info, so it is allocated as C does).
+    /// Restricts the hints to this provider. (libfabric frees the name with the info, so the name is allocated by the C
+    /// library.)
     pub(super) fn set_provider(&mut self, name: &str) {
         let Ok(name) = CString::new(name) else { return };
         // SAFETY: a C string; strdup's result belongs to the info from here on.

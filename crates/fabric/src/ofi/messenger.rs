@@ -4,24 +4,25 @@
 //!  send: a free buffer  | envelope | content |  ── message ──►  receive buffer  ──►  poll: content, while it is read
 //! ```
 //!
-//! Both ends copy; peers need no memory of their own here, so there may be thousands of them. Each peer gets an
-//! [`Inbox`] to send to, over an authenticated connection. Messages of one peer are received in the order in which they
-//! were sent, and none is left out. Messages without the peer's key, or from another address, change nothing.
+//! Both ends copy; no memory of this end is reserved for a peer, so there may be thousands of peers. Each peer gets an
+//! [`Inbox`], to which it sends, over an authenticated connection. Messages of one peer are received in the order in
+//! which they were sent, and none is left out. A message without the peer's key, or from another address, is only
+//! counted.
 //!
-//! Providers that keep the order (FI_ORDER_SAS) fill receive buffers in that order, but may report them full in
-//! another: ofi_rxm fetches long messages, and reports short ones meanwhile. A message that is reported too early is
-//! copied and waits for its turn, up to a bound.
+//! Providers that keep the order (FI_ORDER_SAS) fill receive buffers in that order, but may report them in another
+//! order: ofi_rxm fetches long messages, and reports short messages meanwhile. A message that is reported too early is
+//! copied and waits for its turn; the number and size of waiting messages is bounded.
 //!
 //! # Buffers and their owners
 //!
 //! | buffer | is written by | until |
 //! |---|---|---|
-//! | send buffer | the closure of [`Messenger::send`] | it returns; then the provider reads it until the completion |
-//! | receive buffer | the provider | its completion; then [`Messenger::poll`] lends it, and posts it again |
+//! | send buffer | the closure of [`Messenger::send`] | its return; then the provider reads it until the completion |
+//! | receive buffer | the provider | the completion; then [`Messenger::poll`] passes it on and posts it again |
 //!
-//! A peer has at most [`SENDS_PER_PEER_MAX`] send buffers, so that a peer that reads slowly does not block the others; further
-//! messages wait with the caller. The buffers of a peer that is gone become free when the provider reports the end of
-//! its operations.
+//! A peer has at most [`SENDS_PER_PEER_MAX`] send buffers, so that a peer that reads slowly does not block the others;
+//! [`Messenger::send`] refuses further messages. The buffers of a peer that is gone become free when the provider
+//! reports the end of their operations.
 
 mod polling;
 mod sending;
@@ -40,7 +41,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Largest number of send buffers of one peer: some are under way while the next ones are written.
+/// Largest number of send buffers of one peer: some are under way while the next are written.
 const SENDS_PER_PEER_MAX: u32 = 4;
 /// Largest number of send buffers of all peers.
 const SENDS: usize = 256;
@@ -60,16 +61,16 @@ struct QueuedMessage {
 }
 
 struct MessengerPeer {
-    /// Key that its messages must carry; `None` once messages of it are refused.
+    /// Key that the peer's messages must contain; `None` once the peer's messages are refused.
     key: Option<u64>,
-    /// Sequence number of its next message.
+    /// Sequence number of the next message from the peer.
     next: u32,
-    /// Messages that came ahead of the next one, by sequence number.
+    /// Messages that arrived before their turn, by sequence number.
     early: BTreeMap<u32, Vec<u8>>,
     early_bytes: usize,
     /// Address and inbox of the peer, once it is known.
     far: Option<PeerInbox>,
-    /// Number of send buffers in use for it.
+    /// Number of send buffers in use for the peer.
     held: u32,
     /// Messages to be posted, in order.
     ready: VecDeque<QueuedMessage>,
@@ -97,10 +98,10 @@ pub struct Messenger {
     pitch: usize,
     /// Free send buffers.
     free: Vec<u32>,
-    /// Receive operations that the provider had no room for.
+    /// Receive operations for which the provider had no room.
     unposted: Vec<u32>,
     peers: Vec<MessengerPeer>,
-    /// Peers with messages that the provider had no room for.
+    /// Peers with messages for which the provider had no room.
     stalled: Vec<u32>,
     failed: VecDeque<(u32, OfiError)>,
     address: OwnAddress,
@@ -111,8 +112,8 @@ pub struct Messenger {
 unsafe impl Send for Messenger {}
 
 impl Messenger {
-    /// Opens an endpoint for the peers 0 to `peers` - 1, and messages of up to `content_bytes`. It has a descriptor to
-    /// sleep on if the provider supports that.
+    /// Opens an endpoint for the peers 0 to `peers` - 1, and messages of up to `content_bytes`. The endpoint has a
+    /// descriptor to sleep on if the provider supports descriptors.
     pub fn open(provider: &Provider, peers: u32, content_bytes: usize) -> Result<Self, OfiError> {
         let unusable = |why: String| OfiError::Unusable {
             provider: provider.name().into(),
@@ -133,7 +134,8 @@ impl Messenger {
         let sends = (peers as usize).saturating_mul(SENDS_PER_PEER_MAX as usize);
         let sends = sends.min(SENDS).min(sends_max).max(1);
         let pitch = message_bytes.next_multiple_of(64);
-        // Pages of it are allocated when they are used first, unless the provider needs them all registered.
+        // The pages of this memory are allocated when they are first used, unless the provider needs all memory
+        // registered.
         let size = (receives + sends) * pitch;
         let memory = Arc::new(Memory::create("hotlease-messages", size as u64)?);
         let (mut region, mut descriptor) = (None, ptr::null_mut());
@@ -187,7 +189,7 @@ impl Messenger {
     /// Description of this end that a peer needs to send messages here. Only that peer may get it.
     ///
     /// # Panics
-    /// There is no peer of this number.
+    /// If there is no peer of this number.
     pub fn inbox(&self, peer: u32) -> Inbox {
         Inbox {
             address: self.address.to_port_address(),
@@ -197,7 +199,8 @@ impl Messenger {
         }
     }
 
-    /// Records a peer's inbox. The peer must learn that this was called before it sends: earlier messages are refused.
+    /// Records a peer's inbox. The peer must not send before it learns that this function was called: earlier messages
+    /// are refused.
     pub fn add_inbox(&mut self, peer: u32, inbox: &Inbox) -> Result<(), OfiError> {
         self.address.check(&inbox.address)?;
         let Some(place) = self.peers.get_mut(peer as usize) else {
@@ -222,7 +225,7 @@ impl Messenger {
         Ok(())
     }
 
-    /// Parts with a peer: sends nothing more to it and refuses its messages. Operations under way to it go on.
+    /// Drops a peer: sends nothing more to it and refuses its messages. Operations under way to the peer continue.
     pub fn drop_peer(&mut self, peer: u32) {
         let Some(place) = self.peers.get_mut(peer as usize) else {
             return;
@@ -235,20 +238,20 @@ impl Messenger {
         }
     }
 
-    /// Whether a message to a peer is still in its send buffer. False for a peer that has failed or was parted with.
+    /// Whether a message to a peer is still in its send buffer. `false` for a peer that has failed or was dropped.
     pub fn is_sending(&self, peer: u32) -> bool {
         self.peers
             .get(peer as usize)
             .is_some_and(|peer| !peer.has_failed && peer.held > 0)
     }
 
-    /// Next peer that has failed, and why: it cannot be sent to any more, or a message of it is missing. Each is
-    /// returned once.
+    /// Next peer that has failed, and why: messages can no longer be sent to the peer, or a message of the peer is
+    /// missing. Each failed peer is returned once.
     pub fn next_failure(&mut self) -> Option<(u32, OfiError)> {
         self.failed.pop_front()
     }
 
-    /// Whether the provider had no room for a message: each [`poll`](Self::poll) tries again.
+    /// Whether the provider had no room for some message. Each [`poll`](Self::poll) tries again to send it.
     pub fn is_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }
@@ -273,14 +276,15 @@ impl Messenger {
         }
     }
 
-    /// Descriptor that is readable when something may have come, but only after [`prepare_sleep`](Self::prepare_sleep)
-    /// returned true and until the next poll. `None`: the provider has nothing to sleep on; nap instead.
+    /// Descriptor that is readable when something may have arrived, but only after
+    /// [`prepare_sleep`](Self::prepare_sleep) returned true and until the next poll. `None` if the provider has no
+    /// descriptor to sleep on: nap instead.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.endpoint.wait_fd()
     }
 
-    /// Prepares a wait for [`wait_fd`](Self::wait_fd); returns whether there is nothing to do until it is readable.
-    /// False: poll again, after a nap if nothing came.
+    /// Prepares a wait for [`wait_fd`](Self::wait_fd); returns `true` if there is nothing to do until the descriptor is
+    /// readable. If it returns `false`, poll again, after a nap if nothing has arrived.
     pub fn prepare_sleep(&mut self) -> bool {
         let is_quiet = self.stalled.is_empty() && self.unposted.is_empty();
         is_quiet && self.endpoint.wait_fd().is_some() && self.endpoint.prepare_sleep()
@@ -290,7 +294,7 @@ impl Messenger {
 /// Start of a buffer.
 #[inline]
 fn at(memory: &Memory, buffer: u32, pitch: usize) -> NonNull<u8> {
-    // SAFETY: one of the buffers, all of which are inside of the memory.
+    // SAFETY: all buffers are inside the memory.
     unsafe { memory.start().add(buffer as usize * pitch) }
 }
 

@@ -1,4 +1,4 @@
-//! Operations of a port that are under way, found again by the context that the provider hands back.
+//! Operations of a port that are under way. The context that the provider returns identifies the operation.
 
 use super::error::OfiError;
 use super::peer_state::{PeerState, RingState};
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 #[repr(C, align(64))]
 struct OperationContext([*mut c_void; 8]);
 
-/// An operation, and so the action on its completion.
+/// An operation, which determines the action on its completion.
 pub(super) enum Operation {
     /// A receive buffer; on completion it holds a message.
     Receive { buffer: u32 },
@@ -34,7 +34,7 @@ impl Transfer {
         if let Some(error) = error {
             let _ = self.error.set(error);
         }
-        // Pairs with the acquire loads in `Port::transfer`, which waits for it.
+        // Pairs with the acquire loads in `Port::transfer`, which waits for the count to become 0.
         self.outstanding.fetch_sub(1, Ordering::Release);
     }
 }
@@ -48,7 +48,7 @@ pub(super) struct Operations<T = Operation> {
 
 struct OperationEntry<T> {
     operation: T,
-    /// Number of the registration that it uses.
+    /// Number of the registration that the operation uses.
     region: Option<u32>,
 }
 
@@ -66,7 +66,8 @@ impl<T> Operations<T> {
         }
     }
 
-    /// Reserves a place for an operation, and returns the context to post it with; `None` if all are taken.
+    /// Reserves a place for an operation. Returns the place's number and the context for posting, or `None` if all
+    /// places are taken.
     #[inline]
     pub(super) fn begin(&mut self, operation: T, region: Option<u32>) -> Option<(u32, *mut c_void)> {
         let number = self.free.pop()?;
@@ -79,7 +80,7 @@ impl<T> Operations<T> {
         (&raw mut self.contexts[number as usize]).cast()
     }
 
-    /// Place of a completion's operation; `None` for a context that is not one of ours in use.
+    /// Place of a completion's operation; `None` if the context is not that of a place in use.
     #[inline]
     pub(super) fn find(&self, context: *mut c_void) -> Option<u32> {
         let offset = (context as usize).checked_sub(self.contexts.as_ptr() as usize)?;

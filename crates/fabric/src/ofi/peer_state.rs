@@ -1,4 +1,4 @@
-//! State of a peer, and of the rings that this end writes there.
+//! State of a peer, and of the peer's rings that this end writes.
 
 use super::error::OfiError;
 use super::ffi::fi_addr_t;
@@ -28,7 +28,7 @@ impl PeerState {
         }
     }
 
-    /// Breaks the link for good; the first reason stays.
+    /// Breaks the link for good; the first reason is kept.
     pub(super) fn break_off(&self, why: OfiError) {
         let _ = self.why.set(why);
         // Pairs with the acquire loads in `broken` and `is_broken`.
@@ -52,7 +52,7 @@ impl PeerState {
 /// State that a ring shares with the port's completions.
 pub(super) struct RingState {
     pub(super) link: Arc<PeerState>,
-    /// Operations under way from each staging entry; the entry may be written again at 0.
+    /// Number of operations under way from each staging entry; the entry may be written again when it is 0.
     pub(super) in_flight: Box<[AtomicU32]>,
     /// Whether the peer has sent a goodbye.
     pub(super) closed: AtomicBool,

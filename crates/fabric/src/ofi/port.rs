@@ -23,14 +23,14 @@ const LINGER: Duration = Duration::from_millis(100);
 /// Time until an unanswered probe is sent again; doubled each time.
 const PROBE_INTERVAL: Duration = Duration::from_millis(1);
 const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(250);
-/// Idle time after which a wait yields its core between checks: longer than most transfers take, as the thread may get
-/// the core back only milliseconds later.
+/// Idle time after which a wait yields its core between checks. Longer than most transfers, because a thread that
+/// yields may get the core back only milliseconds later.
 const SPIN: Duration = Duration::from_millis(1);
 
 /// Options of a port.
 #[derive(Debug, Clone, Copy)]
 pub struct PortOptions {
-    /// Whether to have a descriptor to sleep on, if the provider supports it. Default: true.
+    /// Whether the port has a descriptor to sleep on, if the provider supports descriptors. Default: true.
     pub sleep: bool,
     /// How long a frame may wait for room at the provider, or for its own staging entry, before its link
     /// counts as broken. Default: 5 s.
@@ -55,21 +55,21 @@ pub enum Access {
     PeerReads,
     /// Peers may write it.
     PeerWrites,
-    /// Both.
+    /// Peers may read and write it.
     PeerReadsAndWrites,
 }
 
 /// This end of a fabric: one endpoint, its completion queue and its receive buffers. `Send + Sync`; rings, peers and
-/// registrations hold it, and it is closed when the last of them is gone.
+/// registrations hold a reference, and the port is closed when the last of them is dropped.
 pub struct Port {
     pub(super) state: Mutex<PortState>,
     /// Wakes the followers: threads that sleep here while one thread, the leader, sleeps on the wait object.
     pub(super) followers: Condvar,
-    /// Interrupts the leader's sleep when another thread took the frame that it waits for.
+    /// Interrupts the leader's sleep when another thread took the frame for which the leader waits.
     pub(super) signal: EventFd,
     pub(super) wait_fd: Option<RawFd>,
     pub(super) ordered: bool,
-    /// Whether peers may vanish safely; otherwise they are neither sent a goodbye nor removed.
+    /// Whether peers may vanish safely. If not, no goodbye is sent to a peer, and its address is not removed.
     pub(super) survives_peers: bool,
     pub(super) registers_local: bool,
     pub(super) inject_bytes: usize,
@@ -106,7 +106,7 @@ pub struct PortPeer {
 /// A wait in small steps until a deadline.
 pub(super) struct DeadlineWait {
     deadline: Instant,
-    /// First check since the last movement.
+    /// Time of the first check since the last movement.
     moved: Option<Instant>,
 }
 
@@ -205,8 +205,8 @@ impl Port {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles messages that have arrived, and drives the operations that are under way. Cheap if another thread is
-    /// doing so.
+    /// Handles messages that have arrived, and drives the operations that are under way. Returns at once if another
+    /// thread has the lock.
     #[inline]
     pub fn progress(&self) {
         if let Ok(mut state) = self.state.try_lock() {
@@ -226,7 +226,7 @@ impl Port {
     #[cold]
     fn wake(&self, state: &PortState) {
         if state.leader {
-            // Fails only if the counter is full: then the leader is being woken already.
+            // Fails only if the counter is full; in this case the leader is being woken already.
             let _ = self.signal.write(1);
         }
         self.followers.notify_all();
@@ -237,7 +237,7 @@ impl Port {
         rand::random()
     }
 
-    /// Makes a peer known. `key` was drawn at random for this link and passed to both ends over the control plane; see
+    /// Adds a peer. `key` was drawn at random for this link and passed to both ends over the control plane; see
     /// [`Port::probe`].
     pub fn peer(self: &Arc<Self>, address: &PortAddress, key: u64) -> Result<PortPeer, OfiError> {
         self.address.check(address)?;
@@ -280,14 +280,15 @@ impl Port {
         self.message_bytes
     }
 
-    /// Sends a probe to the peer and waits for its answer; returns the round-trip time. The peer must know this link
-    /// and make progress. The first probe also sets up what the provider sets up lazily.
+    /// Sends a probe to the peer and waits for its answer; returns the round-trip time. The peer must have added this
+    /// link, and must make progress. The first probe also makes the provider set up its connection, if it does this
+    /// lazily.
     pub fn probe(&self, peer: &PortPeer, timeout: Duration) -> Result<Duration, OfiError> {
         let number = self.probes.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let begin = Instant::now();
         let probe = Prefix::bare(MessageKind::Probe, number, peer.link.key);
         let mut patience = DeadlineWait::until(begin + timeout);
-        // A peer that does not know us yet drops the probe, so the probe is repeated.
+        // A peer that has not added this link yet drops the probe, so the probe is repeated.
         let mut next = begin;
         let mut interval = PROBE_INTERVAL;
         loop {
@@ -335,13 +336,14 @@ impl std::fmt::Debug for Port {
 }
 
 impl PortPeer {
-    /// Treats the peer as gone, even if the provider reports no failure: transfers with it end, on any thread, and
-    /// frames to it are dropped. Over sockets a provider may try for ever to connect again to a port that was closed.
+    /// Treats the peer as gone, even if the provider reports no failure: transfers with the peer end, on any thread,
+    /// and frames to it are dropped. This is needed because over sockets a provider may try for ever to connect again
+    /// to a port that was closed.
     pub fn give_up(&self) {
         self.link.break_off(OfiError::PeerClosed);
     }
 
-    /// Port that the peer belongs to.
+    /// Port to which the peer belongs.
     pub fn port(&self) -> &Arc<Port> {
         &self.port
     }
@@ -354,7 +356,7 @@ impl Drop for PortPeer {
         if !self.port.survives_peers {
             return;
         }
-        // Operations under way to it, usually a goodbye, end in a completion or in an error, perhaps much later.
+        // Operations under way to the peer, usually a goodbye, end in a completion or in an error, perhaps much later.
         let link = std::mem::replace(&mut self.link, Arc::new(PeerState::new(0, 0)));
         state.leaving.push((link, std::mem::take(&mut self.address)));
         self.port.drive(&mut state);

@@ -1,5 +1,5 @@
-//! State under a port's mutex: its endpoint, the operations under way, and everything that a completion or a message
-//! may touch.
+//! State under a port's mutex: its endpoint, the operations under way, and everything that the handling of a completion
+//! or a message may touch.
 
 use super::counters::Counters;
 use super::endpoint::{CompletionRead, Endpoint, FailedOperation, PostResult, RegionHandle, RegionKeys};
@@ -15,7 +15,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Completions read by one call; with `BATCHES_MAX` calls at most, so that a flood does not keep the mutex.
+/// Completions read by one call. There are at most `BATCHES_MAX` calls in a row, so that a flood of messages does not
+/// keep the mutex locked.
 const BATCH: usize = 4;
 const BATCHES_MAX: usize = 16;
 /// Largest number of control messages (probes, answers, goodbyes) under way.
@@ -34,7 +35,7 @@ pub(super) struct OpenChannel {
     pub(super) ring: Option<Arc<RingState>>,
 }
 
-/// A registration and the memory that it needs.
+/// A registration and its memory.
 pub(super) struct RegisteredRegion {
     region: RegionHandle,
     /// Must stay mapped as long as the region is open.
@@ -49,15 +50,15 @@ pub(super) struct PortState {
     pub(super) operations: Operations,
     pub(super) channels: Vec<Option<OpenChannel>>,
     pub(super) links: HashMap<u64, Arc<PeerState>>,
-    /// Addresses in the address vector, and how many links use each.
+    /// Addresses in the address vector, and how many links use each address.
     pub(super) addresses: HashMap<Vec<u8>, (fi_addr_t, u32)>,
-    /// Links of peers that were dropped, to which a message is still being sent, with their addresses.
+    /// Links and addresses of dropped peers, to which messages may still be under way.
     pub(super) leaving: Vec<(Arc<PeerState>, Vec<u8>)>,
     pub(super) regions: Vec<Option<RegisteredRegion>>,
     pub(super) counters: Counters,
     /// Error of the completion queue itself.
     pub(super) failed: Option<OfiError>,
-    /// Whether a thread, the leader, sleeps on the wait object. Other threads that sleep then are its followers.
+    /// Whether a thread, the leader, sleeps on the wait object. Other threads that sleep at that time are followers.
     pub(super) leader: bool,
     /// Number of followers.
     pub(super) followers: u32,
@@ -81,8 +82,8 @@ pub(super) struct PortBuffers {
 unsafe impl Send for PortBuffers {}
 
 impl PortState {
-    /// Makes the state with at most `receives` buffers for messages of `message_bytes`. The provider holds back further
-    /// messages (FI_RM_ENABLED).
+    /// Makes the state with at most `receives` buffers for messages of `message_bytes`. The provider keeps further
+    /// messages (FI_RM_ENABLED) until a buffer is posted.
     pub(super) fn new(endpoint: Endpoint, receives: u32, message_bytes: usize) -> Result<Self, OfiError> {
         let (transmits, receives_max) = endpoint.sizes();
         let receives = receives.min(receives_max as u32).max(1);
@@ -137,8 +138,7 @@ impl PortState {
             let start = self.buffer(buffer).as_ptr();
             let (bytes, descriptor) = (self.buffers.message_bytes, self.buffers.descriptor);
             let context = self.operations.context(number);
-            // SAFETY: the buffer is this operation's alone, and it and the context live until the endpoint
-            // is closed.
+            // SAFETY: only this operation uses the buffer, and buffer and context live until the endpoint is closed.
             match unsafe { self.endpoint.receive(start, bytes, descriptor, context) } {
                 PostResult::Yes => {}
                 PostResult::Again => {
@@ -159,13 +159,14 @@ impl PortState {
         unsafe { self.buffers.memory.start().add(buffer as usize * self.buffers.pitch) }
     }
 
-    /// Registers memory under a random key; it is held until it is released and no operation uses it.
+    /// Registers memory under a random key. The memory is kept mapped until the registration is released and no
+    /// operation uses it.
     pub(super) fn register(&mut self, memory: &Arc<Memory>, access: u64) -> Result<(u32, RegionKeys), OfiError> {
         let bytes = usize::try_from(memory.size_bytes()).unwrap_or(usize::MAX);
         let mut tries = 0;
         let (region, keys) = loop {
-            // SAFETY: the memory is mapped as long as the Arc is held, which is until the region is closed;
-            // `Memory` is made to be written by peers.
+            // SAFETY: the memory is mapped as long as the Arc lives, which is until the region is closed; `Memory` is
+            // made to be written by peers.
             let made = unsafe { self.endpoint.register(memory.start(), bytes, access, rand::random()) };
             tries += 1;
             match made {
@@ -227,8 +228,8 @@ impl PortState {
         Some(operation)
     }
 
-    /// Removes the addresses of dropped peers to which nothing is sent any more: providers do not tolerate
-    /// an earlier removal.
+    /// Removes the addresses of dropped peers to which no operation is under way any more: providers do not tolerate an
+    /// earlier removal.
     pub(super) fn forget_peers(&mut self) {
         let mut leaving = std::mem::take(&mut self.leaving);
         leaving.retain(|(link, address)| {
@@ -289,8 +290,8 @@ impl PortState {
         };
         if let Some(&Operation::Receive { buffer }) = self.operations.get(number) {
             let length = entry.len.min(self.buffers.message_bytes);
-            // SAFETY: the message lies in its buffer, which the provider gave back; no other code writes it until it is
-            // posted again.
+            // SAFETY: the message lies in its buffer, which the provider gave back; no other code writes the buffer
+            // until it is posted again.
             let message = unsafe { std::slice::from_raw_parts(self.buffer(buffer).as_ptr(), length) };
             self.dispatch(message, source);
             self.buffers.unposted.push(number);
@@ -305,7 +306,7 @@ impl PortState {
                 if let Some(error) = error {
                     ring.link.break_off(error);
                 }
-                // Pairs with the acquire load of `OfiRing::reclaim`, which waits for the staging entry.
+                // Pairs with the acquire load in `OfiRing::reclaim`, which waits for the staging entry to be free.
                 ring.in_flight[entry].fetch_sub(1, Ordering::Release);
             }
             Some(Operation::Control { buffer, link }) => {

@@ -1,7 +1,7 @@
 //! Table of libfabric's providers with their known properties, and the providers that this host has.
 //!
-//! Properties that a provider reports at run time (inject size, registration modes, orders, limits) are read from it;
-//! the table holds properties that it does not report, or reports wrongly. Rows are sorted best first.
+//! Properties that a provider reports at run time (inject size, registration modes, orders, limits) are read from the
+//! provider; the table holds properties that providers do not report, or report wrongly. Rows are sorted best first.
 
 use super::error::OfiError;
 use super::ffi;
@@ -23,9 +23,9 @@ pub enum Addressing {
 /// Whether a row of the table was tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TestStatus {
-    /// The conformance suite runs on the provider wherever the library has it.
+    /// The conformance suite runs on the provider wherever the library has the provider.
     Conformance,
-    /// Not tested: written from manual pages and sources, as no such hardware was at hand.
+    /// Not tested: written from manual pages and sources, because the hardware was not available.
     Untested,
 }
 
@@ -36,21 +36,22 @@ pub struct Quirks {
     pub name: &'static str,
     /// Kind of address of its endpoints.
     pub addressing: Addressing,
-    /// Whether a message that is sent after an RMA write is received after the written bytes are visible, if the
-    /// provider claims FI_ORDER_SAW. Otherwise writes request delivery and are waited for.
+    /// Whether FI_ORDER_SAW can be trusted if the provider claims it: a message that is sent after an RMA write is
+    /// received only after the written bytes are visible. If not trusted, writes request delivery, and the sender waits
+    /// for it.
     pub trust_send_after_write: bool,
     /// Whether the source address of a message is reliable and cheap to get.
     pub reports_source: bool,
-    /// Longest payload that travels in the message; a longer one is written ahead by RMA.
+    /// Longest payload that is sent in the message; a longer payload is written ahead by RMA.
     pub eager_bytes: u32,
     /// Receive buffers of a port; messages that find none wait in the provider or in the network.
     pub receives: u32,
     /// Whether a completion queue has a descriptor to sleep on.
     pub wait_fd: bool,
-    /// Whether a message to a peer that is gone is an error at worst. Otherwise peers are sent no goodbye, and stay in
-    /// the address vector until the port is closed.
+    /// Whether a message to a peer that is gone causes an error at worst. If not, no goodbye is sent to peers, and
+    /// their addresses stay in the address vector until the port is closed.
     pub survives_peer: bool,
-    /// Whether the conformance suite runs on it.
+    /// Whether the conformance suite runs on the provider.
     pub tested: TestStatus,
     /// Known faults, and workarounds.
     pub trouble: &'static str,
@@ -65,11 +66,11 @@ const EAGER_BYTES: u32 = 4096;
 /// size fits.
 const EAGER_BYTES_SOCKETS: u32 = hotlease_wire::limits::ENTRY_BYTES_DEFAULT;
 
-/// Receive buffers of adapters: there a message that finds no buffer is refused and sent again after a pause.
+/// Receive buffers of adapters. On an adapter a message that finds no buffer is refused, and sent again after a pause.
 const RECEIVES: u32 = 256;
-/// Receive buffers of sockets, which hold messages back by themselves. Buffers are used in turn, so few of them stay in
-/// the processor's cache: with 256 of them a round trip over `net` took 1.2 us longer than with 16, for messages of any
-/// size.
+/// Receive buffers of sockets, which hold messages back by themselves. Buffers are used in turn, and a small set of
+/// buffers stays in the processor's cache: with 256 buffers a round trip over `net` took 1.2 us longer than with 16,
+/// for messages of any size.
 const RECEIVES_SOCKETS: u32 = 16;
 
 /// The table, best first.
@@ -104,7 +105,7 @@ pub const PROVIDERS: &[Quirks] = &[
     Quirks {
         name: "efa",
         addressing: Addressing::Adapter,
-        // Scalable reliable datagrams arrive in any order; the provider sorts sends only.
+        // Scalable reliable datagrams arrive in any order; the provider restores the order of sends only.
         trust_send_after_write: false,
         reports_source: true,
         eager_bytes: EAGER_BYTES,
@@ -141,8 +142,8 @@ pub const PROVIDERS: &[Quirks] = &[
         trouble: "one endpoint per process unless PSM2_MULTI_EP=1; wait descriptors need a progress thread",
         evidence: "fi_psm2(7)",
     },
-    // `tcp` and `net` are the same provider: RDM over TCP without a layer between was called `net` up to 1.17, `tcp`
-    // since 1.18.
+    // `tcp` and `net` are the same provider: RDM over TCP, without a layer in between, was called `net` up to 1.17 and
+    // is called `tcp` since 1.18.
     Quirks {
         name: "tcp",
         addressing: Addressing::Ip,
@@ -191,7 +192,7 @@ pub const PROVIDERS: &[Quirks] = &[
         // With several peers the provider reports wrong sources of messages (measured with 1.17 and 2.4).
         reports_source: false,
         eager_bytes: EAGER_BYTES_SOCKETS,
-        // With 16, two dozen channels at once lost a message for good under load (2.4).
+        // With 16 buffers, two dozen channels at once lost a message for good under load (2.4).
         receives: RECEIVES,
         wait_fd: false,
         survives_peer: true,
@@ -252,8 +253,8 @@ impl Provider {
         self.info.library()
     }
 
-    /// Whether a message that follows an RMA write to the same peer finds the written bytes in place.
-    /// Otherwise the write must be complete at its target before the message is sent.
+    /// Whether the written bytes are in place when a message arrives that follows an RMA write to the same peer. If
+    /// not, the write must be complete at its target before the message is sent.
     pub fn keeps_write_order(&self) -> bool {
         self.claims_order(ffi::FI_ORDER_SAW) && self.quirks.trust_send_after_write
     }
@@ -268,8 +269,9 @@ impl Provider {
     }
 }
 
-/// The providers of `library` that can carry channels from this host, best first. A provider that is addressed by IP
-/// is opened only on the interface of `source`, if that is given, else on the first one that is no loopback.
+/// The providers of `library` that can carry channels from this host, best first. A provider that is addressed by IP is
+/// opened only on the interface of `source`, if `source` is given. If not, it is opened on the first interface, and on
+/// a loopback only if there is no other.
 pub fn providers(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provider> {
     let found = PROVIDERS.iter().map(|quirks| provider(library, quirks, source));
     found.filter_map(Result::ok).collect()
@@ -322,7 +324,7 @@ fn provider(library: &Arc<Libfabric>, quirks: &'static Quirks, source: Option<Ip
         .filter(|info| !by_ip || is_bindable(info))
         .collect();
     if by_ip && source.is_none() {
-        // A stable sort: otherwise libfabric's own order stays.
+        // The sort is stable: apart from this, libfabric's own order stays.
         fitting.sort_by_key(is_loopback);
     }
     match fitting.into_iter().next() {

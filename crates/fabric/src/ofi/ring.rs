@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Instant;
 
-/// This end's own ring, open for frames. Closed when dropped.
+/// This end's ring, open for frames. Closed when dropped.
 pub struct NearEnd {
     port: Arc<Port>,
     end: RingDescription,
-    // Kept so that peers can write payloads ahead.
+    // Peers can write payloads ahead as long as this registration exists.
     _registration: Registration,
 }
 
@@ -41,8 +41,8 @@ impl NearEnd {
         &self.end
     }
 
-    /// Connects this end with the peer's ring. `guard`: with a guard page behind each staging entry, for a worker whose
-    /// functions write there.
+    /// Connects this end with the peer's ring. If `guard`, each staging entry has a guard page behind it, for a worker
+    /// whose functions write there.
     pub fn connect(self, peer: &Arc<PortPeer>, far: &RingDescription, guard: bool) -> Result<OfiRing, OfiError> {
         let bad = |why| OfiError::BadEnd { why };
         let layout = RingLayout::of(far.shape).ok_or_else(|| bad("its shape is over the limits"))?;
@@ -112,7 +112,7 @@ impl Port {
                 limit: CHANNELS_MAX,
             });
         }
-        // The upper bits are random, so that a frame of a closed channel hits no later one.
+        // The upper bits are random, so that a frame for a closed channel is not delivered to a later channel.
         let id = (rand::random::<u32>() & !(CHANNELS_MAX as u32 - 1)) | index as u32;
         let channel = OpenChannel {
             id,
@@ -143,7 +143,8 @@ pub struct OfiRing {
     /// Longest message that both ends support.
     message_bytes: usize,
     staging: Staging,
-    /// For each staging entry, how many bytes of the line stand before the payload; 0: nothing was published there yet.
+    /// For each staging entry, the number of bytes of the line before the payload; 0 if nothing was published there
+    /// yet.
     lines: Box<[AtomicU8]>,
     registration: Option<Registration>,
     state: Arc<RingState>,
@@ -157,12 +158,12 @@ impl OfiRing {
         self.state.broken().or_else(|| self.port().failure())
     }
 
-    /// Port that the ring sends through.
+    /// Port through which the ring sends.
     pub fn port(&self) -> &Arc<Port> {
         &self.near.port
     }
 
-    /// Peer that the ring sends to.
+    /// Peer to which the ring sends.
     pub fn peer(&self) -> &Arc<PortPeer> {
         &self.peer
     }
@@ -177,14 +178,15 @@ impl OfiRing {
         }
     }
 
-    /// Waits until nothing uses the staging entry any more; false: the ring is broken.
+    /// Waits until no operation uses the staging entry any more. Returns `false` if the ring is broken.
     #[inline]
     fn reclaim(&self, index: usize) -> bool {
         let idle = || self.state.in_flight[index].load(Ordering::Acquire) == 0;
         idle() || self.wait("room for a frame", |_| idle().then_some(PostResult::Yes))
     }
 
-    /// Repeats `step` until it has posted, making progress in between; false: the ring is broken.
+    /// Repeats `step` until it has posted an operation, and makes progress in between. Returns `false` if the ring is
+    /// broken.
     fn wait(&self, what: &'static str, mut step: impl FnMut(&mut PortState) -> Option<PostResult>) -> bool {
         let timeout = self.port().options.send_timeout;
         let mut patience = DeadlineWait::until(Instant::now() + timeout);
@@ -211,7 +213,7 @@ impl OfiRing {
         }
     }
 
-    /// Posts one part of the frame in a staging entry; `None`: no operation is free.
+    /// Posts one part of the frame in a staging entry. Returns `None` if the table of operations is full.
     #[inline]
     fn post(&self, state: &mut PortState, index: usize, part: FramePart) -> Option<PostResult> {
         let operation = Operation::Frame {
@@ -226,9 +228,9 @@ impl OfiRing {
         let (number, context) = state.begin(operation, region)?;
         self.state.in_flight[index].fetch_add(1, Ordering::Relaxed);
         let peer = self.state.link.address;
-        // SAFETY: message and payload lie in the staging entry, which stays as it is until in_flight is 0
-        // (reclaim) and mapped until the operation ends (RingState holds it). The far address is inside the
-        // ring that the peer announced, by its layout.
+        // SAFETY: message and payload lie in the staging entry, which is not written until in_flight is 0 (reclaim),
+        // and is mapped until the operation ends (RingState holds the memory). The far address is inside the ring that
+        // the peer announced, by its layout.
         let posted = unsafe {
             match part {
                 FramePart::Message(message) => {
@@ -260,7 +262,7 @@ impl OfiRing {
         Some(posted)
     }
 
-    /// Writes the payload into the peer's entry, so that a message sent afterwards finds it there.
+    /// Writes the payload into the peer's entry; it is in place there before a message that is sent afterwards arrives.
     fn write_ahead(&self, entry: u32, index: usize, bytes: usize) -> bool {
         let delivered = !self.port().ordered;
         let at = self.staging.layout().near_payload_at(entry) as u64;
@@ -278,7 +280,7 @@ struct StagedMessage {
     bytes: usize,
 }
 
-/// A part of a frame that goes over the fabric from a staging entry.
+/// A part of a frame that is sent over the fabric from a staging entry.
 #[derive(Clone, Copy)]
 enum FramePart {
     Message(StagedMessage),
@@ -290,7 +292,7 @@ impl FarRing for OfiRing {
     #[inline]
     fn payload(&self, entry: u32) -> NonNull<u8> {
         let index = self.index(entry);
-        // On a broken ring the overwritten bytes are of no use any more.
+        // On a broken ring the wait may end early: the bytes that are then overwritten are of no use any more.
         self.reclaim(index);
         self.staging.payload(index)
     }
@@ -326,8 +328,8 @@ impl FarRing for OfiRing {
             bytes: header_bytes + if ahead { 0 } else { payload_bytes },
         };
         let start = self.staging.message(index, header_bytes).as_ptr();
-        // SAFETY: the message's header, in our staging entry, from which nothing but the payload of this same frame is
-        // under way.
+        // SAFETY: the message's header, in our staging entry. At most the payload of this frame is under way from the
+        // entry.
         unsafe {
             std::ptr::copy_nonoverlapping(prefix.encode().as_ptr(), start, Prefix::BYTES);
             for (at, word) in words.iter().take(line_bytes / 8).enumerate() {
@@ -338,7 +340,7 @@ impl FarRing for OfiRing {
                     .write_unaligned(word.to_le());
             }
         }
-        // Relaxed: an entry is used by one thread at a time, and passed on with acquire and release.
+        // Relaxed: an entry is used by one thread at a time, and is passed to another thread with acquire and release.
         self.lines[index].store(line_bytes as u8, Ordering::Relaxed);
         let posted = {
             let mut state = self.port().lock();
@@ -355,13 +357,13 @@ impl FarRing for OfiRing {
         let start = self.staging.message(index, line_bytes).cast::<u64>();
         let mut words = LineWords::default();
         for (at, word) in words.iter_mut().enumerate().take(line_bytes / 8) {
-            // SAFETY: this many bytes of the line stand there since `publish`; the staging entry is this end's own.
+            // SAFETY: `publish` has written this many bytes of the line there; the staging entry belongs to this end.
             *word = u64::from_le(unsafe { start.add(at).read_unaligned() });
         }
         (line_bytes > 0).then(|| (words, self.staging.payload(index)))
     }
 
-    /// A message wakes a sleeping peer by itself; this only moves operations that could not leave at once.
+    /// A message wakes a sleeping peer by itself, so this only drives operations that could not be sent at once.
     #[inline]
     fn ring(&self) {
         self.port().progress();

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 
-/// Libraries for PSM adapters, on which Debian's libfabric depends: when loaded they install a handler that writes a
+/// Libraries for PSM adapters, on which Debian's libfabric depends. When loaded, they install a handler that writes a
 /// backtrace and exits on SIGSEGV, SIGBUS, SIGILL, SIGABRT, SIGINT and SIGTERM.
 const HANDLER_LIBRARIES: [&str; 3] = ["libinfinipath", "libpsm_infinipath", "libpsm2"];
 const HANDLED_SIGNALS: [c_int; 6] = [
@@ -22,8 +22,8 @@ impl SignalHandlers {
         Self(HANDLED_SIGNALS.map(current))
     }
 
-    /// Restores the previous action where one of these libraries has replaced it and no other code has changed it
-    /// since: a handler that another thread sets meanwhile stays.
+    /// Restores the previous action of a signal if one of these libraries has replaced it. If other code has changed
+    /// the action since, it stays, for example a handler that another thread has set meanwhile.
     pub(super) fn restore(&self) {
         for (signal, before) in HANDLED_SIGNALS.into_iter().zip(&self.0) {
             if is_takers(&current(signal)) && !is_takers(before) {
@@ -35,22 +35,23 @@ impl SignalHandlers {
 }
 
 fn current(signal: c_int) -> libc::sigaction {
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: plain data, for which zeros are a valid value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks only. On an error the action stays zeroed, which is the default one.
+    // SAFETY: only reads the action. On an error the action stays zeroed, which is the default action.
     unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
     action
 }
 
 fn is_takers(action: &libc::sigaction) -> bool {
-    // SAFETY: plain data, for which zero is a value.
+    // SAFETY: plain data, for which zeros are a valid value.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr accepts any address.
     let known = unsafe { libc::dladdr(action.sa_sigaction as *const _, &mut found) };
     if known == 0 || found.dli_fname.is_null() {
         return false;
     }
-    // SAFETY: the name of a loaded object; these are never unloaded, as libfabric is not.
+    // SAFETY: the name of a loaded object. As libfabric is never unloaded, neither are the libraries on which it
+    // depends.
     let name = unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy();
     let file = name.rsplit('/').next().unwrap_or_default();
     HANDLER_LIBRARIES.iter().any(|taker| file.starts_with(taker))

@@ -5,26 +5,27 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// Nap of a sleeper where the provider has nothing to sleep on.
+/// Nap of a sleeper if the provider has no descriptor to sleep on.
 const NAP: Duration = Duration::from_micros(50);
 
 impl Port {
     /// Descriptor that is readable when something may have arrived, but only after [`Port::prepare_sleep`] returned
-    /// true and until the next progress. `None`: the provider has nothing to sleep on; nap instead.
+    /// true and until the next progress. `None` if the provider has no descriptor to sleep on: nap instead.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the completion queue's, which is open as long as the port.
+        // SAFETY: the descriptor of the completion queue, which is open as long as the port.
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Prepares a wait for [`Port::wait_fd`]; returns whether it will become readable for every later completion.
-    /// False: make progress first. For a port that only one thread uses; several threads use [`Port::sleep`].
+    /// Prepares a wait for [`Port::wait_fd`]; returns whether the descriptor will become readable for every later
+    /// completion. If `false`, make progress first. For a port that only one thread uses; several threads must use
+    /// [`Port::sleep`].
     pub fn prepare_sleep(&self) -> bool {
         self.wait_fd.is_some() && self.lock().endpoint.prepare_sleep()
     }
 
-    /// Sleeps until `ready` returns true or `timeout`, making progress whenever something arrives; returns whether it
-    /// is ready. Any number of threads may sleep: one of them on the wait object, the others behind it, and none misses
-    /// a frame that another thread took.
+    /// Sleeps until `ready` returns true, or until `timeout`, and makes progress whenever something arrives. Returns
+    /// whether `ready` returned true. Any number of threads may sleep: one of them sleeps on the wait object, and wakes
+    /// the others. No thread misses a frame that another thread took.
     pub fn sleep(&self, timeout: Duration, mut ready: impl FnMut() -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
@@ -62,10 +63,10 @@ impl Port {
             state = self.lock();
             state.leader = false;
             if signalled {
-                // An empty eventfd is fine. A signal after the wait interrupts the next one, no more.
+                // An empty eventfd is fine. A signal after the wait only interrupts the next wait.
                 let _ = self.signal.read();
             }
-            // Another thread has to watch the wait object now.
+            // Another thread has to sleep on the wait object now.
             if state.followers > 0 {
                 self.followers.notify_all();
             }
@@ -77,7 +78,7 @@ impl Port {
 fn wait_readable(first: BorrowedFd<'_>, second: BorrowedFd<'_>, timeout: Duration) -> bool {
     use nix::poll::{PollFd, PollFlags, ppoll};
     let mut fds = [first, second].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-    // A signal or an error makes the caller look, as readiness does.
+    // On a signal or an error the caller checks again, as if a descriptor were readable.
     let _ = ppoll(&mut fds, Some(timeout.into()), None);
     fds[1].any().unwrap_or(true)
 }

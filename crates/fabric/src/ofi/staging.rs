@@ -4,9 +4,9 @@
 //! entry    | unused | prefix 24 | line 32 to 64 | payload, up to the end of the entry's last page |
 //! ```
 //!
-//! Prefix, line and payload stand side by side, so that a frame is one contiguous message and is sent without a copy. A
-//! worker's functions write their output here, so each entry is mapped a second time with an inaccessible guard page
-//! behind it; the fabric reads through the plain mapping, which is the registered one.
+//! Prefix, line and payload are adjacent, so that a frame is one contiguous message and is sent without a copy. A
+//! worker's functions write their output here, so each entry is mapped a second time, with an inaccessible guard page
+//! behind it. The fabric reads through the plain mapping, which is registered.
 
 use super::error::OfiError;
 use crate::memory::{AddressMapping, Memory, PAGE_BYTES};
@@ -88,13 +88,13 @@ impl Staging {
         unsafe { self.memory.start().add(self.payload_at(index)) }
     }
 
-    /// Start of an entry in the second mapping. `None` if the kernel has no mapping left: the entry is then used
-    /// without a guard page.
+    /// Start of an entry in the second mapping. Returns `None` if the kernel allows no further mapping; the entry is
+    /// then used without a guard page.
     #[inline]
     fn guarded_entry(&self, guarded: &GuardedStaging, index: usize) -> Option<NonNull<u8>> {
         let at = index * (self.stride + PAGE_BYTES);
         let (word, bit) = (&guarded.mapped[index / 64], 1 << (index % 64));
-        // Relaxed: an entry is used by one thread at a time, and passed on with acquire and release.
+        // Relaxed: an entry is used by one thread at a time, and is passed to another thread with acquire and release.
         if word.load(Ordering::Relaxed) & bit == 0 {
             let placed = guarded
                 .space

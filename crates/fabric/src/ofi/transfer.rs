@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Time to wait for the other pieces after a failure: some providers never report the end of an operation whose
-/// peer is gone.
+/// Time to wait for the other pieces after a failure. Limited, because some providers never report the end of an
+/// operation whose peer is gone.
 const LATE_PIECES_LIMIT: Duration = Duration::from_millis(100);
-/// Largest number of operations of one transfer under way.
+/// Largest number of operations that one transfer has under way.
 const WINDOW: u32 = 8;
 
-/// Registered memory of this end. Deregistered when dropped, or when the last operation on it has ended; the memory is
-/// held until then.
+/// Registered memory of this end. Deregistered when it is dropped and the last operation on it has ended; the memory
+/// stays mapped until then.
 pub struct Registration {
     port: Arc<Port>,
     number: u32,
@@ -77,16 +77,16 @@ impl Drop for Registration {
     }
 }
 
-/// A span of a peer's memory and a span of our own, equally long.
+/// A span of a peer's memory and a span of our memory, equally long.
 #[derive(Clone, Copy)]
 pub struct TransferSpans<'a> {
     /// The peer's memory.
     pub remote: &'a RemoteMemory,
-    /// First byte there.
+    /// Offset of the span in the peer's memory.
     pub remote_offset: u64,
     /// Our memory.
     pub local: &'a Registration,
-    /// First byte here.
+    /// Offset of the span in our memory.
     pub local_offset: u64,
     /// Number of bytes.
     pub length: u64,
@@ -99,7 +99,8 @@ enum Direction {
 }
 
 impl Port {
-    /// Registers memory. Local access needs a registration on some providers only; it is cheap on the others.
+    /// Registers memory. Local access needs a registration on some providers only; on the other providers a
+    /// registration is cheap.
     pub fn register(self: &Arc<Self>, memory: &Arc<Memory>, access: Access) -> Result<Registration, OfiError> {
         let peers = match access {
             Access::Local => 0,
@@ -131,15 +132,15 @@ impl Port {
         ))
     }
 
-    /// Copies from the peer's memory into ours, and returns when all bytes are there. Makes progress meanwhile.
+    /// Copies from the peer's memory into ours, and returns when all bytes have arrived. Makes progress meanwhile.
     ///
-    /// After an error pieces may still be under way: the local memory is held, and may still change.
+    /// After an error pieces may still be under way: the local memory stays mapped, and may still change.
     pub fn read(&self, peer: &PortPeer, spans: &[TransferSpans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Read)
     }
 
-    /// Copies from our memory into the peer's. When this returns, a frame published afterwards to the same peer finds
-    /// the bytes in place; until then our memory must not change.
+    /// Copies from our memory into the peer's memory. Our memory must not change until this returns. A frame that is
+    /// published to the same peer after the return arrives only when the bytes are in place.
     pub fn write(&self, peer: &PortPeer, spans: &[TransferSpans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Write)
     }
@@ -241,9 +242,8 @@ impl Port {
         transfer.outstanding.fetch_add(1, Ordering::Relaxed);
         let remote = piece.remote.address + piece.remote_offset;
         let (key, address, length) = (piece.remote.key, peer.link.address, piece.length as usize);
-        // SAFETY: both spans were checked; the registration, and with it the mapping, is held by the
-        // operation until it ends. `Memory` is shared with peers by design, so nothing else is assumed of
-        // its bytes.
+        // SAFETY: both spans were checked; the operation keeps the registration, and so the mapping, until it ends.
+        // `Memory` is shared with peers by design, so no code assumes more about its bytes.
         let posted = unsafe {
             let start = local.memory.start().add(piece.local_offset as usize).as_ptr();
             match direction {

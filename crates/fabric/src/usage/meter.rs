@@ -33,18 +33,20 @@ impl<'a> SlotMeter<'a> {
         self.0.since_ticks.store(now_ticks, Relaxed);
         self.0.deadline_ticks.store(deadline_ticks, Relaxed);
         self.0.timeout_us.store(timeout_us.into(), Relaxed);
-        // One store for both: a crash record then names the invocation too, for two more instructions.
+        // One store for function and invocation: at the cost of two instructions, a crash record names the invocation
+        // too.
         self.0.running.store(pack(function, invocation), Relaxed);
     }
 
-    /// Records the function's output area, for the diagnosis of overruns; 0, 0 for none.
+    /// Records the function's output area, for the diagnosis of overruns; both numbers are 0 if there is no output.
     #[inline]
     pub fn set_output(&self, end: u64, capacity: u64) {
         self.0.output_end.store(end, Relaxed);
         self.0.output_capacity.store(capacity, Relaxed);
     }
 
-    /// Records that the function has returned. The invocation's number stays, so that the last one is known later.
+    /// Records that the function has returned. The invocation's number stays, so that the last invocation can be found
+    /// later.
     #[inline]
     pub fn stop(&self) {
         self.cancel();
@@ -55,22 +57,22 @@ impl<'a> SlotMeter<'a> {
         self.0.invocations.store(before.wrapping_add(1), Relaxed);
     }
 
-    /// Records that no function runs, without counting one: the last one that started could not be called.
+    /// Records that no function runs, and counts no run: the function that was recorded last could not be called.
     #[inline]
     pub fn cancel(&self) {
         let running = &self.0.running;
         running.store(without_function(running.load(Relaxed)), Relaxed);
     }
 
-    /// Records the duration of the first call, which belongs to the cold start: it reads imports and pages of a
-    /// function.
+    /// Records the duration of the first call. It is part of the cold start, because this call loads imports and pages
+    /// of a function.
     #[cold]
     fn record_first_call(&self) {
         let took = ticks().wrapping_sub(self.0.since_ticks.load(Relaxed));
         self.0.first_ticks.store(took.max(1), Relaxed);
     }
 
-    /// Counts an invocation that found no core.
+    /// Counts an invocation that was refused because the slot could not claim its core.
     #[inline]
     pub fn count_refused_call(&self) {
         add(&self.0.refused, 1);

@@ -16,7 +16,8 @@ pub fn every_size_and_alignment_comes_back_whole<P: Pair>(pair: &P) {
         served.round_trip(number, &pattern(number, bytes));
         number += 1;
     }
-    // The caller's data at every alignment, in each of its forms: short, in the message, and written ahead of it.
+    // The caller's data at every alignment, in each form: in the line, in the message, and written ahead of the
+    // message.
     for alignment in 0..=64 {
         for bytes in [24, 1000, 9000] {
             let buffer = pattern(number, alignment + bytes);
@@ -97,7 +98,7 @@ pub fn sleeping_ends_and_polling_ends_mix<P: Pair>(pair: &P) {
     waits(pair, Wait::Poll, Wait::Sleep);
 }
 
-/// If a wake-up were lost, each invocation would take a sleeper's whole 100 ms.
+/// If wake-ups were lost, each invocation would take the 100 ms for which a sleeper sleeps at most.
 fn waits<P: Pair>(pair: &P, client: Wait, worker: Wait) {
     let ends = pair.connect(shape(4, DEFAULT), shape(4, DEFAULT));
     let served = Served::start(ends, client, worker);

@@ -11,7 +11,7 @@ use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, LineWords, RequestHeade
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use std::time::Instant;
 
-/// The request that the worker waits for: it would be taken if it got through.
+/// The request for which the worker waits: the worker would take it if the port delivered it.
 fn request(entry: u32) -> LineWords {
     let header = RequestHeader {
         seq: Seq::new(GENERATION, 0),
@@ -27,8 +27,8 @@ fn request(entry: u32) -> LineWords {
     header.encode()
 }
 
-/// A change of the worker's description that a client gets, a frame sent by it, and the count that the frame must
-/// raise.
+/// A change of the worker's description that a client gets, a frame that is sent by the changed description, and the
+/// count that the frame must raise.
 struct Forgery {
     what: &'static str,
     change: fn(&mut RingDescription),
@@ -91,7 +91,7 @@ fn refused(fabric: &Fabric, forgery: &Forgery) {
     let worker_end = slot.open_channel(request_ring.near()).unwrap();
     let mut lie = *worker_end.end();
     (forgery.change)(&mut lie);
-    // Large enough for the forged ring.
+    // Announces memory that is large enough for the forged ring.
     lie.ring.size = 1 << 20;
     let forger_shape = RingShape {
         depth: lie.shape.depth,

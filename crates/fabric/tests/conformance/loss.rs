@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The deadline, plus the time that a loaded machine and the provider's own teardown add.
+/// Time after which an operation is taken to hang: the deadline, and the time that a loaded machine and the provider's
+/// teardown add.
 const HANGS: Duration = Duration::from_secs(20);
 
 fn crashes(fabric: &Fabric) -> bool {
@@ -46,7 +47,7 @@ pub fn peer_that_closes_is_noticed(fabric: &Fabric) {
         ends.client_side.progress();
     };
     assert_eq!(error, OfiError::PeerClosed);
-    // Publishing is then harmless and quick.
+    // Publishing on the closed channel is harmless and quick.
     let begin = Instant::now();
     for number in 1..100 {
         ends.client.publish(number, &CALL, &[&pattern(number, 8128)]).unwrap();
@@ -83,7 +84,7 @@ pub fn peer_that_vanishes_with_frames_in_flight_does_not_hang_the_other(fabric: 
             _ => (Instant::now(), HANGS),
         };
         // The loss of a small frame that was handed over before the peer vanished is not reported: the client learns of
-        // it when it goes on publishing.
+        // the loss when it publishes more.
         let mut number = 200;
         while ends.client.far().break_reason().is_none() && begin.elapsed() < patience {
             ends.client_side.progress();
@@ -93,7 +94,7 @@ pub fn peer_that_vanishes_with_frames_in_flight_does_not_hang_the_other(fabric: 
             }
         }
         let broken = ends.client.far().break_reason();
-        // Over datagrams nothing reports the loss before the provider gives up.
+        // Over datagrams the loss is not reported before the provider gives up.
         if fabric.provider.name() != "udp;ofi_rxd" {
             assert!(broken.is_some(), "{bytes} bytes: a vanished peer was not noticed");
         }
@@ -123,7 +124,7 @@ pub fn peer_that_vanishes_during_a_transfer_does_not_hang_the_other(fabric: &Fab
         });
         let begin = Instant::now();
         let mut result = Ok(());
-        // Repeats until the client has left.
+        // Repeats the transfer until the client has left.
         while result.is_ok() && begin.elapsed() < LONG {
             let spans = TransferSpans {
                 remote: &remote,
@@ -145,7 +146,8 @@ pub fn peer_that_vanishes_during_a_transfer_does_not_hang_the_other(fabric: &Fab
     }
 }
 
-/// A provider may retry for ever to reach a peer; another thread that knows better gives the peer up.
+/// A provider may retry for ever to reach a peer; another thread, which has learned that the peer is gone, gives the
+/// peer up.
 pub fn peer_that_is_given_up_ends_a_transfer_at_once(fabric: &Fabric) {
     let (client, worker) = (fabric.port(), fabric.port());
     let (_to_worker, to_client) = connected(&client, &worker);
@@ -169,7 +171,7 @@ pub fn peer_that_is_given_up_ends_a_transfer_at_once(fabric: &Fabric) {
         (worker.read(&to_client, &[spans], LONG), begin.elapsed())
     });
     match given_up {
-        // This provider copies from process to process, and may have been quicker.
+        // This provider copies from process to process, and may have finished before.
         (Ok(()), _) if fabric.provider.name() == "shm" => {}
         (Err(OfiError::PeerClosed), took) => assert!(took < LONG / 4, "it ended after {took:?}"),
         other => panic!("{other:?}"),
@@ -222,8 +224,8 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
             0 | 1 => lasting.clone(),
             _ => fabric.port(),
         };
-        // `udp;ofi_rxd` of 1.17 remembers a removed peer, and never hears another one at that address: see the table of
-        // providers.
+        // `udp;ofi_rxd` of 1.17 remembers a removed peer, and never receives from another peer at that address: see the
+        // table of providers.
         let mut client = fabric.impatient_port(PATIENCE);
         while !met.insert(client.address().address) {
             client = fabric.impatient_port(PATIENCE);
@@ -244,9 +246,9 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         .and_then(|text| text.parse().ok())
     {
         Some(count) => count,
-        // Each connection takes a quarter of a second there: acknowledgements in software.
+        // Each connection takes a quarter of a second, because acknowledgements are made in software.
         None if fabric.provider.name() == "udp;ofi_rxd" => 20,
-        // Each takes 20 ms and more in the layer of this provider: buffers.
+        // Each connection takes 20 ms and more, because this provider's layer allocates buffers.
         None if fabric.provider.name() == "tcp;ofi_rxm" => 100,
         None => 1000,
     };
@@ -255,7 +257,7 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
     (0..count).for_each(&mut connection);
     let begin = Instant::now();
     while lasting.holdings() != held {
-        // A goodbye to a client that is gone ends with an error, later.
+        // A goodbye to a client that is gone ends with an error, but only later.
         lasting.progress();
         let now = lasting.holdings();
         assert!(
@@ -273,7 +275,7 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         // See the table of providers.
         return eprintln!("memory is not checked: rxm keeps some; {grown} KiB by {count} connections");
     }
-    // 2.4 allocates 16 MiB for a pool at some time, once.
+    // libfabric 2.4 once allocates 16 MiB for a pool, at some time during the test.
     assert!(grown < 24 * 1024, "{grown} KiB more after {count} connections");
     eprintln!("{count} connections: {descriptors} -> {descriptors_after} descriptors, {grown} KiB more");
 }

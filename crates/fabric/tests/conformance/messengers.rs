@@ -10,7 +10,7 @@ fn open(fabric: &Fabric, peers: u32) -> Messenger {
     Messenger::open(&fabric.provider, peers, CONTENT_BYTES).unwrap()
 }
 
-/// Makes messengers that all know each other, by number.
+/// Makes messengers, each of which has the inboxes of all others. A messenger's number is its index.
 fn together(fabric: &Fabric, count: u32) -> Vec<Messenger> {
     let mut all: Vec<Messenger> = (0..count).map(|_| open(fabric, count)).collect();
     for one in 0..count {
@@ -80,7 +80,7 @@ pub fn messages_of_strangers_change_nothing(fabric: &Fabric) {
     let mut guessed = here.inbox(1);
     guessed.key ^= 1;
     stranger.add_inbox(0, &guessed).unwrap();
-    // This end has not met that peer, which has a correct inbox all the same.
+    // This end has no inbox of that peer, but the peer has a correct inbox of this end.
     guessed = here.inbox(0);
     stranger.add_inbox(1, &guessed).unwrap();
     let began = Instant::now();
@@ -153,7 +153,7 @@ pub fn a_peer_that_is_gone_does_not_block_the_others(fabric: &Fabric) {
     let mut all = together(fabric, 3);
     let (gone, mut here, mut other) = (all.remove(2), all.remove(1), all.remove(0));
     let content = [1; CONTENT_BYTES];
-    // The gone peer reads nothing: messages to it wait, or are held back, or fail.
+    // The gone peer reads nothing: messages to it wait, or are refused, or fail.
     for _ in 0..100 {
         sent(&mut here, 2, &content);
         here.poll(&mut |_, _| panic!("no peer sends"));

@@ -25,12 +25,12 @@ pub enum Wait {
     Sleep,
 }
 
-/// Tells a serving thread when to end.
+/// Flag that ends a serving thread.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Sets it when dropped, so that a failing test ends its threads too.
+    /// Returns a guard that sets the flag when dropped, so that a failing test ends its threads too.
     pub fn guard(&self) -> StopGuard {
         StopGuard(self.clone())
     }
@@ -58,7 +58,7 @@ pub fn echo<F: FarRing>(workers: &mut [WorkerChannel<F>], side: &Side, stop: &St
             while let Some(request) = worker.take() {
                 idle = false;
                 let (input, output) = (worker.input(&request), worker.output(&request));
-                // SAFETY: both are at least that long and do not overlap.
+                // SAFETY: input and output are at least that long and do not overlap.
                 unsafe {
                     std::ptr::copy_nonoverlapping(input.start.as_ptr(), output.as_ptr(), input.bytes);
                 }
@@ -75,7 +75,7 @@ pub fn echo<F: FarRing>(workers: &mut [WorkerChannel<F>], side: &Side, stop: &St
     }
 }
 
-/// The client's end.
+/// The client's end of a channel whose worker is served by a thread.
 pub struct Served<F: FarRing> {
     pub client: Arc<ClientChannel<F>>,
     pub side: Arc<Side>,

@@ -16,7 +16,7 @@ fn memory(bytes: u64) -> Arc<Memory> {
 }
 
 fn bytes(memory: &Memory, at: u64, length: usize) -> Vec<u8> {
-    // SAFETY: inside the memory, and nothing is under way.
+    // SAFETY: inside the memory, and no operation is under way.
     unsafe { std::slice::from_raw_parts(memory.start().as_ptr().add(at as usize), length) }.to_vec()
 }
 
@@ -61,7 +61,8 @@ pub fn spans_of_every_size_are_read_and_written(fabric: &Fabric) {
                 ..spans
             };
             worker.write(&to_client, &[back], LONG).unwrap();
-            // Without FI_ORDER_SAW the write was delivered; with it, the probe's message comes after the bytes.
+            // Without FI_ORDER_SAW, `write` has waited for delivery; with it, the probe's message arrives after the
+            // bytes.
             worker.probe(&to_client, LONG).unwrap();
         });
         assert!(
@@ -73,7 +74,7 @@ pub fn spans_of_every_size_are_read_and_written(fabric: &Fabric) {
     }
 }
 
-/// Runs once, over the fastest provider: it takes seconds, most of which go into allocating the pages.
+/// Runs once, over the fastest provider, because it takes seconds, mostly for allocating the pages.
 pub fn gibibyte_is_read_whole(fabric: &Fabric) {
     const BYTES: u64 = 1 << 30;
     let (client, worker) = (fabric.port(), fabric.port());
@@ -102,8 +103,8 @@ pub fn gibibyte_is_read_whole(fabric: &Fabric) {
     }
 }
 
-/// A key is an address, not a secret: providers treat a wrong one differently, but it is an error, and other memory
-/// stays as it is.
+/// A key is an address, not a secret. Providers differ in the treatment of a wrong key, but the operation must fail,
+/// and other memory must not change.
 pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
     if fabric.provider.name() == "shm" {
         return eprintln!("not checked: it copies from process to process, and 1.17 takes any key");
@@ -136,8 +137,8 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
                 length: 4096,
             };
             let result = attended(&client, || match write {
-                // Without a completion at the peer, its verdict on the write comes with the answer to the read that
-                // follows.
+                // The write may complete without an answer of the peer. The peer's refusal then arrives with the answer
+                // to the read that follows.
                 true => worker
                     .write(&to_client, &[spans], patience)
                     .and_then(|()| worker.read(&to_client, &[spans], patience)),
@@ -245,7 +246,7 @@ pub fn written_span_is_in_place_before_the_frame_that_follows(fabric: &Fabric) {
                 ends_worker.reply(&request, hotlease_wire::frame::InvocationStatus::Ok, 0, length);
                 ends_worker.settle();
             }
-            // Drives the port until the last reply has left.
+            // Drives the port for long enough that the last reply leaves.
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_millis(50) {
                 ends_worker.far().progress();

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Time limit of every operation that must succeed.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// The part of an end that makes progress and sleeps.
+/// The part of a channel's end that makes progress and sleeps.
 pub enum Side {
     Bell(Doorbell),
     Port(Arc<Port>),

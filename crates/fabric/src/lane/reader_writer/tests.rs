@@ -133,7 +133,7 @@ fn a_lane_is_full_at_its_bounds_and_its_writer_is_told_of_room() {
     assert_eq!(writer.continue_body(&body), Ok(0));
 }
 
-/// Neither end leaves the memory, for any content.
+/// Whichever bytes the memory contains, neither end accesses bytes outside of it.
 #[cfg(not(miri))]
 #[test]
 fn garbage_is_refused_or_read_as_garbage() {

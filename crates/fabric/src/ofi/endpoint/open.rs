@@ -23,8 +23,8 @@ impl Endpoint {
         let fabric = library.open_fabric(info.fabric_mut()).map_err(fail("fi_fabric"))?;
         let fabric = Handle(fabric);
         let raw = info.as_ptr();
-        // SAFETY: for all calls through operation tables in this function: the objects were just opened, the tables are
-        // theirs, the info is of the same library and lives until the end of the function.
+        // SAFETY: for all calls through operation tables in this function: each object was just opened, and the table
+        // is its own. The info is of the same library and lives until the end of the function.
         let domain = unsafe {
             let mut domain = ptr::null_mut();
             let open = (*(*fabric.0.as_ptr()).ops).domain;

@@ -1,4 +1,4 @@
-//! Completions of a messenger: messages that have come, and buffers that are free again.
+//! Completions of a messenger: messages that have arrived, and buffers that are free again.
 
 use super::{Messenger, MessengerOperation, MessengerPeer, at};
 use crate::ofi::endpoint::{CompletionRead, FailedOperation, PostResult};
@@ -7,18 +7,18 @@ use crate::ofi::ffi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};
 use hotlease_wire::fabric::Envelope;
 use std::ptr;
 
-/// Largest number of bytes of one peer's messages that wait for earlier ones.
+/// Largest number of bytes of one peer's messages that wait for earlier messages.
 const EARLY_BYTES_MAX: usize = 4 << 20;
-/// Largest number of these messages.
+/// Largest number of one peer's messages that wait for earlier messages.
 const EARLY_MAX: usize = 1 << 16;
 /// Completions read by one call.
 const BATCH: usize = 8;
-/// Batches after which the owner gets its turn.
+/// Largest number of batches that one [`poll`](Messenger::poll) reads before it returns to the owner.
 const BATCHES_MAX: usize = 8;
 
 impl Messenger {
-    /// Drives the operations that are under way, and passes each message that has come to `take`, with its peer;
-    /// returns whether there was anything.
+    /// Drives the operations that are under way, and passes each message that has arrived to `take`, with the peer's
+    /// number. Returns whether there was any completion.
     #[inline]
     pub fn poll(&mut self, take: &mut dyn FnMut(u32, &[u8])) -> bool {
         let nothing = fi_cq_msg_entry {
@@ -73,8 +73,8 @@ impl Messenger {
             Some(&MessengerOperation::Receive(buffer)) => {
                 let bytes = entry.len.min(self.message_bytes);
                 let start = at(&self.memory, buffer, self.pitch).as_ptr();
-                // SAFETY: the message lies in its buffer, which the provider gave back; no other code writes it until
-                // it is posted again.
+                // SAFETY: the message lies in its buffer, which the provider gave back; no other code writes the buffer
+                // until it is posted again.
                 let message = unsafe { std::slice::from_raw_parts(start, bytes) };
                 self.handle_received(message, source, take);
                 self.unposted.push(number);
@@ -121,7 +121,7 @@ impl Messenger {
         }
     }
 
-    /// Keeps a message that is ahead of its peer's next one.
+    /// Keeps a message that arrived before an earlier message of its peer.
     #[cold]
     fn keep_early(&mut self, number: u32, sequence: u32, content: &[u8]) {
         let peer = &mut self.peers[number as usize];
@@ -138,12 +138,14 @@ impl Messenger {
 
     #[cold]
     fn handle_failure(&mut self, failure: &FailedOperation) {
-        // An injected message has no context. A caller that waits for its peer learns of the failure in another way.
+        // An injected message has no context, so its peer is unknown. A caller that waits for the peer learns of the
+        // failure in another way.
         let Some(number) = self.operations.find(failure.context) else {
             return;
         };
         match self.operations.get(number) {
-            // The message was too long, or its connection ended within it. The next message shows that one is missing.
+            // The message was too long, or its connection ended in the middle of it. The next message shows that a
+            // message is missing.
             Some(MessengerOperation::Receive(_)) => self.unposted.push(number),
             Some(&MessengerOperation::Send { buffer, to }) => {
                 self.operations.end(number);
@@ -158,7 +160,7 @@ impl Messenger {
             }
             None => {}
         }
-        // Receives for which there is no room now are posted by a later poll.
+        // If the provider has no room for a receive, a later poll posts it.
         if let Err(error) = self.post_receives() {
             self.fail_all(&error);
         }
@@ -171,7 +173,7 @@ impl Messenger {
             };
             let start = at(&self.memory, buffer, self.pitch).as_ptr();
             let context = self.operations.context(number);
-            // SAFETY: the buffer is this operation's alone, and it and the context live until the endpoint is closed.
+            // SAFETY: only this operation uses the buffer, and buffer and context live until the endpoint is closed.
             let posted = unsafe {
                 self.endpoint
                     .receive(start, self.message_bytes, self.descriptor, context)

@@ -6,8 +6,8 @@ use hotlease_wire::fabric::Envelope;
 
 impl Messenger {
     /// Sends a message, if there is room. `write` gets a buffer of the greatest possible length, with arbitrary
-    /// content, and returns how many bytes it has written. False if there is no room: there may be after a
-    /// [`poll`](Self::poll).
+    /// content, and returns how many bytes it has written. Returns `false` if there is no room; a [`poll`](Self::poll)
+    /// may make room.
     #[inline]
     pub fn send(&mut self, to: u32, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let Some(peer) = self.peers.get_mut(to as usize) else {
@@ -43,7 +43,7 @@ impl Messenger {
         true
     }
 
-    /// Posts the messages that are ready for a peer; false: the provider has no room for all.
+    /// Posts the messages that are ready for a peer. Returns `false` if the provider has no room for all of them.
     pub(super) fn post(&mut self, to: u32) -> bool {
         let peer = &mut self.peers[to as usize];
         let Some(far) = &peer.far else { return true };
@@ -59,8 +59,8 @@ impl Messenger {
                 let Some((number, context)) = begun else {
                     return false;
                 };
-                // SAFETY: the buffer is this operation's until its completion, and it and the context live until the
-                // endpoint is closed.
+                // SAFETY: only this operation uses the buffer until its completion, and buffer and context live until
+                // the endpoint is closed.
                 let posted = unsafe { self.endpoint.send(start, bytes, self.descriptor, far.address, context) };
                 if posted != PostResult::Yes {
                     self.operations.end(number);
