@@ -9,9 +9,9 @@
 //!      `----------------------------  Ended  <------'
 //! ```
 //!
-//! The cores of a lease become free at the step from `Ending` to `Ended` and not before: a core never runs workers
-//! of two leases. An ended lease is remembered for a while, for listings and so that the agent can answer a late
-//! token with the reason.
+//! The cores of a lease become free only at the step from `Ending` to `Ended`, so the core of an exclusive lease never
+//! runs workers of two leases. The book remembers an ended lease for a while, for listings, and so that the agent can
+//! reject a late token with the reason of the end.
 //!
 //! ```
 //! use hotlease_lease::agent::{BookAction, BookEvent, LeaseBook};
@@ -56,8 +56,8 @@ pub use fairness::{CorePermission, Fairness, LOOK_PERIOD, WorkerSample};
 
 use std::time::Duration;
 
-/// How long a lease with a longer time to live waits for its first session: its client may have died before it
-/// learnt of the grant, and nothing else would notice that.
+/// Longest time that a lease waits for its first session, even if its time to live is longer. A client that died before
+/// it learned of the grant would not be noticed in another way.
 pub const ATTACH_WITHIN: Duration = Duration::from_secs(5);
 /// Number of ended leases that are remembered.
 pub const ENDED_MAX: usize = 1024;

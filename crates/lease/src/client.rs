@@ -1,11 +1,11 @@
-//! The client's side: how a lease is acquired and kept, how its loss is detected, and which failed invocations may
-//! be submitted again.
+//! The client's side: acquisition and renewal of a lease, detection of its loss, and resubmission of failed
+//! invocations.
 //!
-//! - [`Acquisition`] — asks the manager, or the agents themselves, until there is a lease, the patience is over, or
-//!   no manager or agent is left that could serve the request.
-//! - [`Renewal`] — renews a lease, and says when the client must take the lease for lost.
+//! - [`Acquisition`] — asks the manager, or the agents directly. Ends when there is a lease, when the patience is over,
+//!   or when no manager or agent is left that could serve the request.
+//! - [`Renewal`] — renews a lease, and decides when the client must regard the lease as lost.
 //! - [`Redirects`] — chooses another slot for an invocation whose slot found its core taken.
-//! - [`Attempts`] — the attempts that one invocation has left after a failure.
+//! - [`Attempts`] — the remaining attempts of one invocation after a failure.
 
 mod acquisition;
 mod attempts;

@@ -1,8 +1,8 @@
-//! The ledger's arithmetic: how totals merge, the most that an agent may bill, and the price of usage.
+//! The ledger's arithmetic: merging of totals, limits of what an agent may bill, and the price of usage.
 //!
-//! Totals are cumulative and merged counter by counter by the larger value, so that a report which comes
-//! twice, late or out of order never bills twice and never un-bills. An [`Account`] is opened when a lease
-//! is granted and bounds what its agent can bill, by the manager's own clock:
+//! Totals are cumulative. They are merged by taking the larger value of each counter. So a report that arrives twice,
+//! late or out of order is never billed twice, and never lowers a bill. An [`Account`] is opened when a lease is
+//! granted. It bounds the usage that the lease's agent can bill, by the manager's own clock:
 //!
 //! ```
 //! use hotlease_lease::ledger::{Account, Prices, cost};
@@ -28,23 +28,23 @@ pub use tariff::{Cost, Money, Prices, Tariff, cost};
 
 /// Largest total that a ledger keeps: the largest signed integer of a database, 292 years of nanoseconds.
 pub const TOTAL_MAX: u64 = i64::MAX as u64;
-/// The clocks of agent and manager may differ by one part in this many.
+/// The rates of the agent's and the manager's clocks may differ by 1/`DRIFT`.
 const DRIFT: u128 = 1000;
 
-/// Limit of what a lease may bill: its resources, from its grant to its end by the manager's clock (milliseconds
-/// since 1970).
+/// Limit of a lease's bill: the lease's resources, from its grant to its end by the manager's clock (milliseconds since
+/// 1970).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Account {
-    /// Slots granted; of a lease on shared cores, the cores on which it was placed.
+    /// Number of slots granted; for a lease on shared cores, the number of cores on which it was placed.
     pub slots: u32,
-    /// Slots that may compute at the same time, if they are more than `slots`: the agent may spread the workers of a
-    /// lease over more shared cores than those on which it was placed.
+    /// Number of slots that may compute at the same time, if it is more than `slots`: the agent may later spread the
+    /// workers of a lease over more shared cores than at its grant.
     pub busy_slots: u32,
-    /// Memory granted to all workers of the lease, bytes; 0: no limit was requested, and no memory is billed.
+    /// Memory granted to all workers of the lease, bytes; 0 if no limit was requested: then no memory is billed.
     pub memory_bytes: u64,
     /// When the manager asked the agent for the lease.
     pub granted_ms: u64,
-    /// When the manager learnt of the end of the lease.
+    /// When the manager learned of the end of the lease.
     pub ended_ms: Option<u64>,
 }
 
@@ -61,14 +61,14 @@ impl Account {
 
     fn time_of(&self, slots: u32, now_ms: u64) -> u64 {
         let until = self.ended_ms.map_or(now_ms, |ended| ended.min(now_ms));
-        // One millisecond more, as both ends are rounded down to milliseconds.
+        // One millisecond more, because begin and end are rounded down to milliseconds.
         let held_ms = u128::from(until.saturating_sub(self.granted_ms)) + 1;
         let limit = held_ms * (1_000_000 + 1_000_000 / DRIFT) * u128::from(slots);
         u64::try_from(limit).unwrap_or(TOTAL_MAX).min(TOTAL_MAX)
     }
 
-    /// Totals that the ledger keeps when `reported` arrives and the ledger has `known`; and whether more was reported
-    /// than the account allows. No counter ever falls; polling and computing share the slots' time.
+    /// Returns the totals for the ledger, which has `known`, when `reported` arrives, and whether more was reported
+    /// than the account allows. No counter ever falls. Polling and computing together are limited by the slots' time.
     pub fn merge(&self, known: UsageTotals, reported: UsageTotals, now_ms: u64) -> (UsageTotals, bool) {
         let limit = self.busy_limit_ns(now_ms);
         let wanted = larger(known, reported);
@@ -83,7 +83,7 @@ impl Account {
         (kept, kept != wanted)
     }
 
-    /// Memory times the time for which it was held, MiB times milliseconds; the time follows from `usage`.
+    /// Memory times the time for which it was held, MiB times milliseconds. The time is computed from `usage`.
     pub fn memory_mib_ms(&self, usage: UsageTotals) -> u64 {
         let held_ns = u128::from(usage.allocated_ns) / u128::from(self.slots.max(1));
         let product = u128::from(self.memory_bytes) * held_ns / (1_000_000 << 20);
@@ -91,12 +91,12 @@ impl Account {
     }
 }
 
-/// Larger value of each counter: each counter is monotonic on its own, so an older report never lowers one.
+/// Larger value of each counter. Each counter only rises, so an older report never lowers a counter.
 pub fn larger(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     map_counters(one, other, |one, other| one.max(other).min(TOTAL_MAX))
 }
 
-/// Saturating sum: an agent that reports nonsense near the type's end spoils its own bill, not the process.
+/// Saturating sum: an agent that reports values near the type's limit only makes its own bill wrong.
 pub fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     map_counters(one, other, |one, other| one.saturating_add(other).min(TOTAL_MAX))
 }
@@ -115,7 +115,7 @@ fn map_counters(one: UsageTotals, other: UsageTotals, with: impl Fn(u64, u64) ->
     }
 }
 
-/// Whether every counter of `one` is at least that of `other`.
+/// Whether every counter of `one` is at least as large as the same counter of `other`.
 pub fn covers(one: UsageTotals, other: UsageTotals) -> bool {
     larger(one, other) == larger(one, one)
 }

@@ -1,9 +1,10 @@
-//! The manager's side: which agents are registered, which of them to ask for cores, which leases go on, and when
-//! each change may be acknowledged.
+//! The manager's side: which agents are registered, which of them to ask for cores, which leases are still active, and
+//! when each change may be acknowledged.
 //!
-//! - [`Registry`] — the registered agents, and those that are silent.
+//! - [`Registry`] — the registered agents, also those that are silent.
 //! - [`NodeWish`] — an operator's order for a node, kept until the node has carried it out.
-//! - [`Cluster`] — the manager itself, around a registry: requests in, questions to agents, writes and answers out.
+//! - [`Cluster`] — the manager itself, around a registry. It takes requests, and returns questions to agents, writes
+//!   and answers.
 
 mod cluster;
 mod event;

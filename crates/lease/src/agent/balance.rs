@@ -1,8 +1,9 @@
-//! Balance of shared cores: the choice of the workers that are moved to an idle core.
+//! Balance of shared cores: choice of the workers to move to an idle core.
 //!
-//! A worker is placed on the core with the fewest slots (`book/cores.rs`). Later that may be the wrong one: a lease
-//! ends and leaves its core idle, while the workers of others take turns on another core. So the agent shows this rule
-//! the same observations as the rule of fairness, and at the end of each [`PERIOD`] the rule names the workers to move:
+//! A worker is placed on the core with the fewest slots (`book/cores.rs`). Later another core may be better: a lease
+//! ends and leaves its core idle, while workers of other leases take turns on one core. So the agent passes to this
+//! rule the same observations as to the rule of fairness, and at the end of each [`PERIOD`] the rule names the workers
+//! to move:
 //!
 //! ```text
 //!            a period
@@ -11,17 +12,19 @@
 //!   core 1                         used by none
 //! ```
 //!
-//! A worker is moved if one of its invocations was refused, others used its core, and an idle core has room for it. A
-//! slot never waits for a core, but refuses, so there is no contention without refusals. At most one worker leaves a
-//! core in a period, and at most one comes to a core. Only one that runs no function is moved.
+//! A worker is moved if one of its invocations was refused, other workers used its core, and an idle core has room for
+//! it. A slot never waits for a core, but refuses the invocation, so there is no contention without refusals. In a
+//! period, at most one worker leaves each core, and at most one is moved to each core. A worker that runs a function is
+//! not moved.
 //!
-//! Why workers do not go back and forth while the load stays the same: a worker comes to a core that others use for
-//! less than [`IDLE_PART`], and leaves one that others use for more than [`BUSY_PART`], so it has no reason to leave
-//! again. The core that it left is not idle, because those others are on it. Load that changes may move a worker again,
-//! but not within [`REST`]: a move takes some 50 us of a worker's time, and so costs it a 40,000th at most.
+//! Why workers do not move back and forth while the load stays the same: a worker is moved to a core that others use
+//! for less than [`IDLE_PART`], and only leaves a core that others use for more than [`BUSY_PART`], so it has no reason
+//! to leave again. The core that the worker left is not idle, because the other workers there still use it. If the load
+//! changes, a worker may be moved again, but not within [`REST`]: a move takes some 50 us of the worker's time, so
+//! moves take at most a 40,000th of its time.
 //!
-//! The kernel measures use of a core, so a worker cannot lie about that (see `fairness`). A worker can only claim that
-//! it was refused. That claim at most moves it to an idle core.
+//! The kernel measures the use of a core, so a worker cannot report a false use (see `fairness`). A worker can only
+//! claim falsely that it refused an invocation. That claim at most moves the worker to an idle core.
 
 use super::fairness::WorkerSample;
 use hotlease_wire::ids::LeaseId;
@@ -29,13 +32,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Time over which the use of cores is compared: ten looks, so that a claim which is held without computing is seen.
+/// Time over which the use of cores is compared. It has ten looks, so that a claim is seen that a worker holds without
+/// computing.
 const PERIOD: Duration = Duration::from_millis(100);
-/// A core that was used for at most one part in this many is idle. A sleeping worker needs less.
+/// A core is idle if it was used for at most 1/`IDLE_PART` of the period. A sleeping worker uses less.
 const IDLE_PART: u32 = 100;
-/// A worker leaves a core that others used for at least one part in this many.
+/// A worker may leave a core that others used for at least 1/`BUSY_PART` of the period.
 const BUSY_PART: u32 = 25;
-/// Time for which a worker stays where it has been moved to.
+/// Time for which a moved worker stays on its new core.
 const REST: Duration = Duration::from_secs(2);
 
 /// Observation of one worker on a shared core, for the balance of cores.
@@ -56,7 +60,7 @@ pub struct LoadSample<'a> {
 /// A worker to move, and the core to move it to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoreMove {
-    /// Number that names the worker for its life.
+    /// Number that identifies the worker as long as it lives.
     pub worker: u64,
     /// The core.
     pub core: u32,
@@ -80,7 +84,8 @@ struct Load {
     rests_until: Duration,
 }
 
-/// Use of all shared cores of a node. It is pure: the agent passes in what it observes, and does what is returned.
+/// Use of all shared cores of a node. It is pure: the agent passes in its observations, and carries out the returned
+/// moves.
 #[derive(Debug, Default)]
 pub struct Balance {
     now: Duration,
@@ -166,7 +171,7 @@ impl Balance {
                 may_go && load.was_refused && others * BUSY_PART >= self.passed
             };
             let mut leaving: Vec<_> = loads.iter().filter(wants_to_leave).collect();
-            // A move pauses its worker: the worker that used the core least loses least by it.
+            // A move pauses its worker, so the worker that used the core least loses the least time.
             leaving.sort_by_key(|(worker, load)| (load.used, *worker));
             let chosen = leaving
                 .into_iter()
@@ -179,8 +184,9 @@ impl Balance {
         moves
     }
 
-    /// The idle core with the most room, if a worker fits on one. Workers of one lease are not put together: its calls
-    /// find the worker on the idle core by themselves, and it pays for both cores.
+    /// Returns the idle core with the most room, if the worker fits on any. A worker is not moved to a core with
+    /// another worker of its lease: the lease pays for both cores, and its calls already find the worker on the idle
+    /// core.
     fn target(&self, load: &Load, idle: &BTreeMap<u32, u32>) -> Option<u32> {
         let own = |core: u32| {
             let loads = self.workers.values();

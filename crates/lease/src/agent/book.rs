@@ -31,7 +31,7 @@ use std::time::Duration;
 
 /// Book of a node's leases: the only writer of its cores.
 ///
-/// Its size is bounded: every lease holds at least one core or a place on a shared one, and at most [`ENDED_MAX`]
+/// Its size is bounded: every lease holds at least one core or a place on a shared core, and at most [`ENDED_MAX`]
 /// ended leases are remembered.
 #[derive(Debug)]
 pub struct LeaseBook {
@@ -50,7 +50,7 @@ pub struct LeaseBook {
     leases: BTreeMap<LeaseId, CoreLease>,
     /// The last leases that have ended, oldest first.
     ended: VecDeque<EndedLease>,
-    /// The latest epoch given out.
+    /// The last epoch that was assigned.
     epoch: Epoch,
     availability: Availability,
     /// Time at which a drain ends the remaining leases.
@@ -89,21 +89,21 @@ impl LeaseBook {
         }
     }
 
-    /// Ends each lease after this time, however often it is renewed; to be called before the first lease.
+    /// Ends each lease after this time, however often it is renewed. Must be called before the first lease.
     #[must_use]
     pub fn with_longest(mut self, longest: Option<Duration>) -> Self {
         self.longest = longest;
         self
     }
 
-    /// Gives each shared core places for `places_per_core` warm slots; to be called before the first lease.
+    /// Sets that a shared core has places for `places_per_core` warm slots. Must be called before the first lease.
     #[must_use]
     pub fn with_places(mut self, places_per_core: u32) -> Self {
         self.cores.set_places_per_core(places_per_core);
         self
     }
 
-    /// Gives the node `gpus` GPUs, all of them offered; to be called before the first lease.
+    /// Adds `gpus` GPUs to the node, all of them offered. Must be called before the first lease.
     #[must_use]
     pub fn with_gpus(mut self, gpus: u32) -> Self {
         self.gpus = Gpus::new(gpus);
@@ -111,8 +111,8 @@ impl LeaseBook {
         self
     }
 
-    /// Applies an event that happened at `now` (which never goes back), and returns the actions to carry out. Ends
-    /// leases that have expired first. If the step has a refusal, the event itself changed nothing.
+    /// Applies an event that happened at `now`, and returns the actions to carry out. `now` must never decrease. Before
+    /// the event, ends the leases that have expired. If the step has a refusal, the event itself changed nothing.
     pub fn step(&mut self, event: BookEvent, now: Duration) -> BookStep {
         let mut step = BookStep::default();
         // Expiries come first, so that no event finds a lease active after its expiry.
@@ -127,12 +127,12 @@ impl LeaseBook {
         self.cores.free()
     }
 
-    /// Free places for warm slots, on shared cores and on free ones.
+    /// Free places for warm slots, on shared cores and on free cores.
     pub fn free_places(&self) -> u32 {
         self.cores.free_places()
     }
 
-    /// Places for warm slots on a shared core; 0: this node shares no core.
+    /// Places for warm slots on a shared core; 0 if this node shares no core.
     pub fn places_per_core(&self) -> u32 {
         self.cores.places_per_core()
     }
@@ -157,7 +157,7 @@ impl LeaseBook {
         self.cores.offered()
     }
 
-    /// The latest epoch given out.
+    /// The last epoch that was assigned.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -177,8 +177,8 @@ impl LeaseBook {
         self.ended.iter()
     }
 
-    /// Time of the next expiry of a lease or a delegation unless it is renewed: call [`step`](Self::step) then at
-    /// the latest.
+    /// Time of the next expiry of a lease or a delegation, if it is not renewed. Call [`step`](Self::step) at this time
+    /// at the latest.
     pub fn next_expiry(&self) -> Option<Duration> {
         self.leases
             .values()
@@ -187,7 +187,7 @@ impl LeaseBook {
             .min()
     }
 
-    /// The lease if it has not begun to end, else the refusal that says why it ended or that it is unknown.
+    /// Returns the lease if it has not begun to end, else the rejection: why the lease ended, or that it is unknown.
     pub fn active(&self, id: LeaseId) -> Result<&CoreLease, Rejection> {
         match self.leases.get(&id) {
             Some(lease) => match lease.phase {
@@ -318,7 +318,8 @@ impl LeaseBook {
         }
         let spec = request.spec;
         let memory_left = self.memory_left();
-        // If the node lacks free cores too, the refusal names the cores: managers need to know how many are free.
+        // If the node lacks free cores too, the rejection names the cores, because managers need the number of free
+        // cores.
         let lacks_cores = spec.sharing != CoreUse::Shared && spec.all_slots() > self.free_cores();
         if spec.all_memory_bytes() > memory_left && !lacks_cores {
             return Err(Rejection::TooMany {
@@ -327,7 +328,7 @@ impl LeaseBook {
             });
         }
         self.check_share(&spec)?;
-        // Refused before anything is taken.
+        // Refused before any core or GPU is taken.
         if self.epoch.0 == u32::MAX {
             self.next_epoch()?;
         }
@@ -397,7 +398,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// Takes cores, and returns the core of each slot, by worker. Takes nothing if there are too few.
+    /// Takes cores, and returns for each worker the cores of its slots. Takes nothing if too few are free.
     fn take_cores(&mut self, spec: &LeaseSpec) -> Result<Vec<Vec<u32>>, Rejection> {
         let (workers, slots) = (spec.workers, spec.slots_per_worker);
         let asked = spec.all_slots();
@@ -439,7 +440,7 @@ impl LeaseBook {
         Ok(lease)
     }
 
-    /// Adds a session to the lease of a token. `until`: time until which a client may attach with the token.
+    /// Adds a session to the lease of a token. `until` is the time until which a client may attach with the token.
     fn attach(
         &mut self,
         session: SessionId,
@@ -460,7 +461,8 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// Removes a session, and ends the lease if the holder has no other. Sessions of peers keep no lease.
+    /// Removes a session, and ends the lease if this was the holder's last session. Sessions of peers do not keep a
+    /// lease alive.
     fn on_session_closed(&mut self, session: SessionId, id: LeaseId, now: Duration, actions: &mut Vec<BookAction>) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;

@@ -6,14 +6,14 @@ use std::str::FromStr;
 /// Choice of cores to offer, among those that the agent may run on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum CoreChoice {
-    /// All of them.
+    /// All cores that the agent may run on.
     #[default]
     All,
-    /// This many: the last ones, because most systems put their own work on the first.
+    /// The last cores, this many, because most systems put their own work on the first cores.
     Count(usize),
     /// These cores.
     List(Vec<u32>),
-    /// None, until its manager orders otherwise: standby.
+    /// No core until the manager orders otherwise: standby.
     NoCores,
 }
 
@@ -37,8 +37,8 @@ const CORES_MAX: usize = 8192;
 impl FromStr for CoreChoice {
     type Err = BadCoreChoice;
 
-    /// Parses `all`, `none`, a count (`2`), or a list of numbers and ranges (`0,2-5`; a list of one ends with a comma:
-    /// `3,`).
+    /// Parses `all`, `none`, a count (`2`), or a list of numbers and ranges (`0,2-5`). A list of one number ends with a
+    /// comma: `3,`.
     fn from_str(text: &str) -> Result<Self, BadCoreChoice> {
         let bad = || BadCoreChoice { text: text.to_owned() };
         if text == "all" {

@@ -19,12 +19,12 @@ pub struct SessionId(pub u64);
 pub struct NodeOffer {
     /// The offered cores.
     pub cores: OfferedCores,
-    /// Offered memory, bytes; `None`: unchanged.
+    /// Offered memory, bytes; `None` leaves it unchanged.
     pub memory_bytes: Option<u64>,
-    /// Offered GPUs; `None`: unchanged.
+    /// Offered GPUs; `None` leaves them unchanged.
     pub gpus: Option<OfferedGpus>,
-    /// Time at which leases end if they hold something that is no longer offered. If that is now or earlier, they end
-    /// at once.
+    /// Time at which leases end if they hold a resource that is no longer offered. If this time is now or earlier,
+    /// these leases end at once.
     pub until: Duration,
 }
 
@@ -33,20 +33,20 @@ pub struct NodeOffer {
 pub enum OfferedCores {
     /// The cores offered now.
     Unchanged,
-    /// All that the agent may use.
+    /// All cores that the agent may use.
     All,
-    /// These cores, each of which the agent may use; an empty set: standby.
+    /// These cores, each of which the agent may use. An empty set means standby.
     These(BTreeSet<u32>),
-    /// This many: if that is fewer than now, free cores are withdrawn first, then those of the youngest leases.
+    /// This number of cores. If it is less than now, free cores are withdrawn first, then cores of the youngest leases.
     Count(u32),
 }
 
 /// GPUs to offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OfferedGpus {
-    /// This many, the first ones.
+    /// The first GPUs, this many.
     Count(u32),
-    /// The GPUs of these numbers, each of which the agent has; an empty set: none.
+    /// The GPUs with these numbers, each of which the agent has. An empty set means no GPUs.
     These(BTreeSet<u32>),
 }
 
@@ -68,7 +68,7 @@ pub enum BookEvent {
     Grant {
         /// Name of the lease: random, chosen by the caller.
         lease: LeaseId,
-        /// The request; all its workers are granted, or none.
+        /// The request. Either all its workers are granted, or none.
         request: Arc<LeaseRequest>,
     },
     /// A session presents a genuine token of a lease.
@@ -81,17 +81,18 @@ pub enum BookEvent {
         epoch: Epoch,
         /// Tenant of the session's peer.
         tenant: String,
-        /// Time until which the token opens sessions.
+        /// Time until which sessions can be opened with the token.
         until: Duration,
     },
     /// A session has closed, for any reason.
     SessionClosed {
         /// The session.
         session: SessionId,
-        /// The lease that the session was attached to.
+        /// The lease to which the session was attached.
         lease: LeaseId,
     },
-    /// The holder lends slots to peers. The lease's `last_delegation` is then the number of the delegation.
+    /// The holder lends slots to peers. After this event, the lease's `last_delegation` is the number of the
+    /// delegation.
     Delegate {
         /// The lease.
         lease: LeaseId,
@@ -132,7 +133,7 @@ pub enum BookEvent {
         /// Why the lease ends.
         reason: EndReason,
     },
-    /// The holder needs this worker: start it again if it is gone.
+    /// The holder needs this worker, which is started again if it is gone.
     Replace {
         /// The lease.
         lease: LeaseId,
@@ -157,12 +158,12 @@ pub enum BookEvent {
         worker: WorkerIndex,
         /// The epoch of its incarnation.
         epoch: Epoch,
-        /// Usage of the worker (`allocated_ns` is ignored: the book knows it).
+        /// Usage of the worker (`allocated_ns` is ignored: the book computes the allocated time).
         used: UsageTotals,
         /// The part of that usage by each function.
         functions: FunctionTotals,
     },
-    /// A worker is on a crowded core while another one idles: move it there.
+    /// A worker is on a crowded core while another core is idle: move the worker to the idle core.
     Move {
         /// The lease.
         lease: LeaseId,
@@ -170,7 +171,7 @@ pub enum BookEvent {
         worker: WorkerIndex,
         /// The epoch of its incarnation.
         epoch: Epoch,
-        /// The core to move it to: offered, free or shared, with room for all its slots.
+        /// The new core. It is offered, free or shared, and has room for all slots of the worker.
         core: u32,
     },
     /// A worker has answered the order to move. There is one such event for each [`BookAction::MoveWorker`], unless
@@ -182,35 +183,36 @@ pub enum BookEvent {
         worker: WorkerIndex,
         /// The epoch of its incarnation.
         epoch: Epoch,
-        /// Whether it is on the new core; otherwise it has stayed where it was.
+        /// Whether the worker is on the new core; if not, it has stayed on its old core.
         moved: bool,
     },
-    /// The node is given back: grant nothing, end all leases at `until` (now or earlier: at once).
+    /// The node is given back: grant no leases, and end all leases at `until`. If `until` is now or earlier, they end
+    /// at once.
     Drain {
-        /// When the leases that are left end.
+        /// Time at which the remaining leases end.
         until: Duration,
     },
     /// The node is offered again.
     Resume,
-    /// The node's offer changes. It grows at once. If it shrinks, free cores are withdrawn first, and leases that
-    /// hold the rest end at the deadline.
+    /// The node's offer changes. If it grows, it does so at once. If it shrinks, free cores are withdrawn first, and
+    /// leases that hold the other withdrawn cores end at the deadline.
     Offer(NodeOffer),
-    /// A batch job begins on the node, or may use more or less than before. What it may use is not offered until it
-    /// ends; leases that hold some of that end now.
+    /// A batch job begins on the node, or may use more or less than before. Resources that the job may use are not
+    /// offered until it ends; leases that hold some of these resources end now.
     BeginJob {
         /// The job.
         job: JobId,
-        /// Resources that it may use.
+        /// Resources that the job may use.
         share: JobShare,
     },
-    /// A batch job has ended, or never was there: what it could use is offered again.
+    /// A batch job has ended, or never existed. Resources that it could use are offered again.
     EndJob {
         /// The job.
         job: JobId,
     },
     /// The agent is stopping: end all leases, grant nothing.
     Stop,
-    /// Time passed. Every step looks at expiry; this event is for when nothing else happens.
+    /// Time passed. Every step checks expiries; this event is for times at which no other event happens.
     Tick,
 }
 
@@ -230,7 +232,7 @@ pub enum BookAction {
         /// Numbers of the worker's GPUs.
         gpus: Vec<u32>,
     },
-    /// Order a worker to go to another shared core; [`BookEvent::WorkerMoved`] must follow.
+    /// Order a worker to move to another shared core; [`BookEvent::WorkerMoved`] must follow.
     MoveWorker {
         /// The lease.
         lease: LeaseId,
@@ -241,7 +243,7 @@ pub enum BookAction {
         /// The core.
         core: u32,
     },
-    /// Tell peers that a delegation is over, and let workers drop the peers' connections.
+    /// Report to peers that a delegation is over, and make workers drop the peers' connections.
     DelegationEnded {
         /// The lease.
         lease: LeaseId,
@@ -263,7 +265,7 @@ pub enum BookAction {
         /// Why the lease ends.
         reason: EndReason,
     },
-    /// Tell these sessions that a worker died while its lease went on.
+    /// Report to these sessions that a worker died while its lease continues.
     ReportWorkerDeath {
         /// The lease.
         lease: LeaseId,
@@ -271,10 +273,10 @@ pub enum BookAction {
         worker: WorkerIndex,
         /// The epoch of its incarnation.
         epoch: Epoch,
-        /// Sessions to tell.
+        /// Sessions that get the report.
         sessions: Vec<SessionId>,
     },
-    /// The lease is over and its cores are free: tell these sessions, and close them.
+    /// The lease is over and its cores are free: report this to these sessions, and close them.
     LeaseEnded {
         /// The lease.
         lease: LeaseId,
@@ -282,10 +284,10 @@ pub enum BookAction {
         reason: EndReason,
         /// Total usage of the lease.
         usage: UsageTotals,
-        /// Sessions to tell.
+        /// Sessions that get the report.
         sessions: Vec<SessionId>,
     },
-    /// The drain is over: no lease holds anything of the node.
+    /// The drain is over: no lease is left on the node.
     Drained,
 }
 

@@ -1,9 +1,9 @@
-//! Fairness between the tenants of a shared core, kept by the agent.
+//! Fairness between the tenants of a shared core, which the agent enforces.
 //!
-//! An invocation claims its core by itself, first come, first served, without asking the agent. So a tenant that
-//! has more slots, or calls more often, would get more of the core. Therefore the agent looks every [`LOOK_PERIOD`] at
-//! which worker had the core, and holds back the tenants that are ahead: their slots refuse invocations until the
-//! others have caught up.
+//! A slot claims its core for each invocation, first come, first served, without asking the agent. So a tenant that has
+//! more slots, or calls more often, would get more of the core. Therefore the agent checks every [`LOOK_PERIOD`] which
+//! worker had the core, and holds back the tenants that are ahead: their slots refuse invocations until the other
+//! tenants have caught up.
 //!
 //! ```text
 //!   time on the core   A ──────────────●            held back: more than one turn ahead of the last that wants
@@ -11,31 +11,31 @@
 //!                      C ─●       (wants nothing)   not waited for; raised to B's time when it comes back
 //! ```
 //!
-//! Promises, for each shared core: among tenants that want it all the time, none gets ahead of another by more than
-//! three turns and one invocation, however many slots each of them has. A tenant that does not want the core saves
-//! nothing up. The core does not stand idle for long because the others wait for a tenant that claims to want it
-//! and does not use it.
+//! Promises, for each shared core: among tenants that want the core all the time, no tenant gets ahead of another by
+//! more than three turns and one invocation, however many slots each of them has. A tenant that does not want the core
+//! saves no time for later. If a tenant claims to want the core and does not use it, the others wait for it only for a
+//! short time.
 //!
-//! The agent counts what a worker cannot make smaller: processor time of its process, by the kernel, and the time
-//! during which the kernel says that the process holds the claim. The worker's own word (that it has refused
-//! invocations) only makes it a worker that wants the core.
+//! The agent counts times that a worker cannot make smaller: processor time of the worker's process, by the kernel, and
+//! the time during which the process holds the claim, by the kernel. The worker's own report (that it has refused
+//! invocations) is only used to decide whether the worker wants the core.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Time between two looks.
 pub const LOOK_PERIOD: Duration = Duration::from_millis(10);
-/// A tenant that has not wanted the core for this long is not waited for.
+/// If a tenant has not wanted the core for this long, the others do not wait for it.
 const WANTED_WITHIN: Duration = Duration::from_millis(50);
-/// How long a tenant that was waited for in vain is not waited for again.
+/// If the others have waited for a tenant in vain, they do not wait for it again for this long.
 const VAIN_PAUSE: Duration = Duration::from_millis(200);
-/// How long a tenant that is held back may go on using the core beyond the longest invocation.
+/// Time, in addition to the longest invocation, for which a worker that is held back may still use the core.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Observation of one worker on the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerSample<'a> {
-    /// Number that names the worker for its life.
+    /// Number that identifies the worker as long as it lives.
     pub worker: u64,
     /// The worker's tenant.
     pub tenant: &'a str,
@@ -43,12 +43,13 @@ pub struct WorkerSample<'a> {
     pub computed: Duration,
     /// Whether the worker holds the claim now, by the kernel.
     pub holds: bool,
-    /// Number of invocations that the worker has refused so far, by its own word.
+    /// Number of invocations that the worker has refused so far, as it reports.
     pub refused: u64,
 }
 
 impl WorkerSample<'_> {
-    /// Use of the core since the last look, `elapsed` ago, when the worker had computed for `before`.
+    /// Use of the core since the last look, which was `elapsed` ago. `before` is the worker's processor time at that
+    /// look.
     pub(super) fn used_since(&self, before: Duration, elapsed: Duration) -> Duration {
         let computed = self.computed.saturating_sub(before);
         let held = if self.holds { elapsed } else { Duration::ZERO };
@@ -59,12 +60,12 @@ impl WorkerSample<'_> {
 /// Permission of a worker until the next look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CorePermission {
-    /// The worker may claim the core as it likes.
+    /// The worker may claim the core at any time.
     Allowed,
-    /// The worker may not claim the core: its tenant is ahead of one that wants it.
+    /// The worker must not claim the core: its tenant is ahead of another tenant that wants the core.
     HeldBack,
-    /// The worker has used the core for longer than any invocation lasts although it was held back. It breaks the
-    /// rules, and is to be killed.
+    /// Although it was held back, the worker has used the core for longer than any invocation may last. It must be
+    /// killed.
     Overstayed,
 }
 
@@ -78,15 +79,16 @@ struct Worker {
 
 #[derive(Debug, Default)]
 struct Tenant {
-    /// Time on the core, raised when the tenant comes back after it wanted nothing.
+    /// Time on the core. Raised when the tenant wants the core again after a time in which it did not.
     had: Duration,
     wanted: Option<Duration>,
     held_back: bool,
-    /// End of the time in which the tenant is not waited for.
+    /// End of the time in which other tenants do not wait for this tenant.
     vain: Option<Duration>,
 }
 
-/// The turns on one shared core. It is pure: the agent passes in what it observes, and does what is returned.
+/// The turns on one shared core. It is pure: the agent passes in its observations, and enforces the returned
+/// permissions.
 #[derive(Debug)]
 pub struct Fairness {
     call_limit: Duration,
@@ -106,8 +108,8 @@ impl Fairness {
         }
     }
 
-    /// Applies the observations of all workers on the core, `elapsed` after the last look; returns the permission
-    /// of each.
+    /// Applies the observations of all workers on the core, `elapsed` after the last look; returns the permission of
+    /// each worker.
     pub fn observe(&mut self, elapsed: Duration, seen: &[WorkerSample<'_>]) -> Vec<(u64, CorePermission)> {
         self.now += elapsed;
         self.workers.retain(|id, _| seen.iter().any(|seen| seen.worker == *id));
@@ -131,7 +133,7 @@ impl Fairness {
     /// Counts what a worker has used since the last look.
     fn count(&mut self, elapsed: Duration, seen: &WorkerSample<'_>) -> Duration {
         let known = self.workers.get(&seen.worker);
-        // At the first look at a worker all of its time counts, that of its start included, but no more than the time
+        // At the first look at a worker its whole processor time is counted, including its start, but at most the time
         // since the last look at the core.
         let before = known.map_or(Duration::ZERO, |known| known.computed);
         let refused = known.is_some_and(|known| seen.refused != known.refused);
@@ -140,7 +142,7 @@ impl Fairness {
         let came_back = self.tenants.get(seen.tenant).is_none_or(|tenant| !self.wants(tenant));
         let wants = refused || !used.is_zero();
         if wants && came_back {
-            // A tenant saves nothing up while it does not want the core.
+            // A tenant saves no time for later while it does not want the core.
             let others = self
                 .tenants
                 .iter()
@@ -159,7 +161,7 @@ impl Fairness {
         let worker = self.workers.entry(seen.worker).or_default();
         worker.computed = seen.computed;
         worker.refused = seen.refused;
-        // The processor time of refusing is too small to count as use of the core.
+        // The processor time for refusing invocations is too small to be taken as use of the core.
         if held_back && used * 2 > elapsed {
             worker.overstayed += used;
         } else if !held_back {
@@ -168,8 +170,8 @@ impl Fairness {
         used
     }
 
-    /// Stops waiting for tenants that do not want the core after all. These are the tenants that are not held back, if
-    /// the core is idle although others are held back for them.
+    /// Stops waiting for tenants that do not want the core after all. If the core is idle although some tenants are
+    /// held back, these are the tenants that are not held back.
     fn forgive(&mut self, elapsed: Duration, used: Duration) {
         let any_held_back = self.tenants.values().any(|tenant| tenant.held_back);
         if !any_held_back || used * 4 > elapsed {
@@ -213,7 +215,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Workers that call without a pause, and a core that gives itself to one of the workers that may claim it.
+    /// Workers whose clients call without a pause, and a core that one of the permitted workers, drawn at random, gets
+    /// for each invocation.
     struct Core {
         turns: Fairness,
         workers: Vec<(&'static str, Duration, u64)>,
@@ -231,8 +234,8 @@ mod tests {
             }
         }
 
-        /// One turn, in which each invocation of length `call` goes to a worker of a tenant in `calling`. The
-        /// worker is drawn among slots, so a tenant with more slots is drawn more often.
+        /// One turn, in which each invocation of length `call` is run by a worker of a tenant for which `calling`
+        /// returns true. The worker is drawn among slots, so a tenant with more slots is drawn more often.
         fn turn(&mut self, call: Duration, calling: impl Fn(&str) -> bool) {
             let mut left = LOOK_PERIOD;
             while left >= call {
@@ -352,7 +355,8 @@ mod tests {
 
     #[test]
     fn a_worker_that_keeps_the_claim_or_computes_without_one_is_found() {
-        // Holding and sleeping costs no processor time, computing needs no claim: either is a use of the core.
+        // A function that sleeps holds the claim without processor time; a worker can compute without a claim. Both
+        // must be taken as use of the core.
         for computes in [false, true] {
             let mut turns = Fairness::new(Duration::from_secs(1));
             let mut killed = None;

@@ -1,5 +1,5 @@
-//! Membership of an agent: it registers at a manager and reports to it, and begins anew whenever the manager does
-//! not know the agent or does not answer. Leases and invocations go on whether or not there is a manager.
+//! Membership of an agent: the agent registers at a manager and reports to it. It registers again whenever the manager
+//! does not know the agent or does not answer. Leases and invocations continue whether or not there is a manager.
 //!
 //! ```text
 //!            answer                     every heartbeat
@@ -9,12 +9,12 @@
 //!    └──────── backoff ──────┴──────────────────────────────┴───────┘
 //! ```
 //!
-//! A manager may know another run of this agent, or take the present run for one that has ended because messages of
-//! an earlier run came late. It does not trust a registration that may have been sent long ago: it sends a
-//! challenge, and the agent registers again with the challenge as proof that it is alive.
+//! A manager may know another run of this agent, or may regard the present run as ended, because messages of an earlier
+//! run came late. It then does not trust a registration, which may have been sent long ago: it sends a challenge, and
+//! the agent registers again with the challenge as proof that it is alive.
 //!
-//! One question is under way at a time. An answer that comes too late is ignored: the totals that it would have
-//! acknowledged are sent again, and totals that arrive twice are billed once.
+//! One question is under way at a time. An answer that comes too late is ignored. The totals that it would have
+//! acknowledged are sent again; totals that arrive twice are billed once.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use std::time::Duration;
 pub const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Shortest pause that a manager may ask for.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
-/// Longest pause that a manager may ask for: after a longer silence the manager takes an agent for gone.
+/// Longest pause that a manager may ask for: after a longer silence the manager regards an agent as gone.
 pub const HEARTBEAT_MAX: Duration = Duration::from_secs(10);
-/// Longest pause between reports of active leases: their usage of that time is lost if the node's disk is lost.
+/// Longest pause between reports of active leases: usage since the last such report is lost if the node's disk is lost.
 pub const TOTALS_EVERY_MAX: Duration = Duration::from_secs(120);
 /// First pause after a failed attempt to register; it is doubled each time.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(20);
@@ -35,7 +35,7 @@ pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// How long the agent waits for the answer to its last report.
 pub const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
 
-/// One question to the manager; numbered by the agent, never reused in a run of it.
+/// Number of a question to the manager. The agent assigns it, and never uses it twice in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuestionId(pub u64);
 
@@ -48,30 +48,31 @@ pub enum MembershipEvent {
     Registered {
         /// The answered question.
         ask: QuestionId,
-        /// Pause between reports that the manager wants; zero: the agent chooses.
+        /// Pause between reports that the manager wants; if zero, the agent chooses.
         heartbeat: Duration,
-        /// Identity of the manager's ledger: another ledger knows nothing of what the last one acknowledged.
+        /// Identity of the manager's ledger. A different ledger does not contain what the previous ledger acknowledged.
         ledger: u64,
     },
-    /// The manager knows another run, or takes this run for ended, and wants the agent to repeat a challenge.
+    /// The manager knows another run, or regards this run as ended, and wants the agent to repeat a challenge.
     Challenged {
         /// The answered question.
         ask: QuestionId,
         /// The number to repeat.
         challenge: u64,
     },
-    /// The manager accepted a report, or (not known) accepted nothing and wants the agent to register first.
+    /// The manager has answered a report. If it does not know this run of the agent, it has accepted nothing, and the
+    /// agent must register first.
     ReportAnswered {
         /// The answered question.
         ask: QuestionId,
         /// Whether the manager knows this run of the agent.
         known: bool,
-        /// Pause until the next report that the manager wants; zero: as before.
+        /// Pause until the next report that the manager wants; if zero, the pause stays as before.
         heartbeat: Duration,
-        /// How often the manager wants reports of active leases; zero: in every report.
+        /// Period in which the manager wants reports of active leases; if zero, every report names them.
         totals_every: Duration,
     },
-    /// There is no answer and there will be none.
+    /// There will be no answer to a question.
     Failed {
         /// The question without an answer.
         ask: QuestionId,
@@ -87,10 +88,10 @@ pub enum MembershipAction {
     Register {
         /// The question's number.
         ask: QuestionId,
-        /// The manager's last challenge; 0: none.
+        /// The manager's last challenge; 0 if there is none.
         proof: u64,
     },
-    /// Report all totals that are owed and, if it is whole, all active leases.
+    /// Report all totals that are owed and, if the report is whole, all active leases.
     Report {
         /// The question's number.
         ask: QuestionId,
@@ -99,23 +100,24 @@ pub enum MembershipAction {
         /// Whether the report is the last one.
         leaving: bool,
     },
-    /// The totals that this report carried are in the ledger.
+    /// The totals in this report are in the ledger.
     Acknowledged {
         /// The report.
         ask: QuestionId,
     },
-    /// The totals that this report carried may or may not have arrived.
+    /// The totals in this report may or may not have arrived.
     Unacknowledged {
         /// The report.
         ask: QuestionId,
     },
-    /// The manager keeps a ledger that the agent has not reported to before: all remembered totals are owed to it.
+    /// The manager has a ledger to which the agent has not reported before: all remembered totals are owed to this
+    /// ledger.
     OweAgain,
     /// The manager knows the agent.
     Joined,
     /// The manager does not know the agent any more, or is silent.
     Lost,
-    /// The last report was answered, or was given up on.
+    /// The last report was answered, or the agent no longer waits for its answer.
     Left,
 }
 
@@ -137,16 +139,16 @@ pub struct Membership {
     heartbeat: Duration,
     backoff: Duration,
     ledger: Option<u64>,
-    /// Time from which the next report is whole; zero: reports are whole until the manager has accepted one.
+    /// Time from which the next report is whole. Zero means that reports are whole until the manager has accepted one.
     next_whole: Duration,
     /// Time at which the report under way was made, if it is whole.
     whole: Option<Duration>,
-    /// The last challenge since the last registration; 0: none.
+    /// The last challenge since the last registration; 0 if there was none.
     proof: u64,
 }
 
 impl Membership {
-    /// Membership of an agent that starts at `now`. The first [`MembershipEvent::Tick`] registers.
+    /// Makes the membership of an agent that starts at `now`. The first [`MembershipEvent::Tick`] registers the agent.
     pub fn new(now: Duration) -> Self {
         Self {
             state: MembershipState::Unregistered { again: now },
@@ -171,7 +173,7 @@ impl Membership {
         }
     }
 
-    /// Whether the manager knows the agent, as far as the agent knows.
+    /// Whether the manager knows the agent, according to the manager's last answer.
     pub fn is_member(&self) -> bool {
         matches!(
             self.state,
@@ -273,7 +275,8 @@ impl Membership {
         self.set_heartbeat(heartbeat, HEARTBEAT);
         self.backoff = BACKOFF_MIN;
         self.proof = 0;
-        // This may be another manager, or the same one after it has lost its memory.
+        // This may be another manager, or a restarted manager that has lost its memory, so the next report must be
+        // whole.
         self.next_whole = now;
         actions.push(MembershipAction::Joined);
         if self.ledger.replace(ledger) != Some(ledger) {
@@ -282,7 +285,7 @@ impl Membership {
         self.state = MembershipState::Member { next: now };
     }
 
-    /// Sets the pause that the manager wants, or `ours` if the manager leaves the choice.
+    /// Sets the pause that the manager wants, or `ours` if the manager leaves the choice to the agent.
     fn set_heartbeat(&mut self, wanted: Duration, ours: Duration) {
         self.heartbeat = match wanted {
             Duration::ZERO => ours,

@@ -1,4 +1,5 @@
-//! Limits of a node's offers. An order for more is rejected before it is recorded, by the manager and by the agent.
+//! Limits of a node's offers. An order that exceeds them is rejected before it is recorded, by the manager and by the
+//! agent.
 
 use super::{OfferedCores, OfferedGpus};
 use hotlease_wire::Rejection;
@@ -16,8 +17,8 @@ pub struct NodeLimits {
 }
 
 impl NodeLimits {
-    /// Rejects an offer that the node cannot make. Resources that are `None` are not checked: the agent's own offer of
-    /// them stays.
+    /// Rejects an offer that the node cannot make. Resources that are `None` are not checked, because the agent's offer
+    /// of them stays.
     pub fn check(
         &self,
         cores: &OfferedCores,

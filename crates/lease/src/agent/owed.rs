@@ -1,8 +1,8 @@
 //! Final totals that no ledger has acknowledged yet.
 //!
-//! A total is owed from the end of its lease (or from the moment it was read back from a journal) until a report
-//! that carried it was acknowledged. If a report or its answer is lost, the totals are sent again; a ledger that
-//! merges by maximum bills them once.
+//! A total is owed from the end of its lease (or from the time at which it was read from a journal) until a report with
+//! the total is acknowledged. If a report or its answer is lost, the totals are sent again; a ledger that merges by
+//! maximum bills them once.
 
 use super::{EndedLease, QuestionId};
 use crate::ledger::FunctionTotals;
@@ -11,9 +11,9 @@ use hotlease_wire::ids::{BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeMap;
 
-/// Largest number of totals in one report; the rest goes with the next ones.
+/// Largest number of totals in one report; the next reports contain the rest.
 pub const REPORTED_AT_ONCE_MAX: usize = 1024;
-/// Largest number of rows of functions in one report, without the rows of its last lease.
+/// Largest number of rows of functions in one report, not counting the rows of the report's last lease.
 pub const FUNCTIONS_AT_ONCE_MAX: usize = 8192;
 
 /// Cumulative usage of a lease that has ended.
@@ -35,7 +35,7 @@ pub struct FinalTotal {
     pub why: String,
     /// Total usage of the lease.
     pub usage: UsageTotals,
-    /// The part of that usage by each function.
+    /// The part of the usage that each function has.
     pub functions: FunctionTotals,
 }
 
@@ -75,13 +75,13 @@ impl FinalTotal {
 #[derive(Debug)]
 struct OwedTotal {
     total: FinalTotal,
-    /// The latest report that carries the total.
+    /// The latest report with the total.
     sent: Option<QuestionId>,
 }
 
 /// Final totals that no ledger has acknowledged yet.
 ///
-/// At most `totals_max` totals are kept; beyond that, the total of the smallest key is given up, and
+/// At most `totals_max` totals are kept. When there are more, the total with the smallest key is dropped, and
 /// [`owe`](Self::owe) returns it so that the caller can report the loss.
 #[derive(Debug)]
 pub struct OwedTotals {
@@ -99,7 +99,7 @@ impl OwedTotals {
     }
 
     /// Adds the total of a lease that has ended, or a total that an earlier run has left. Returns the total that was
-    /// given up to make room, if any.
+    /// dropped to make room, if any.
     pub fn owe(&mut self, total: FinalTotal) -> Option<FinalTotal> {
         let key = (total.boot, total.lease);
         self.owed.insert(key, OwedTotal { total, sent: None });
@@ -109,8 +109,8 @@ impl OwedTotals {
         self.owed.pop_first().map(|(_, owed)| owed.total)
     }
 
-    /// Marks the totals that the report `ask` is to carry and returns them: at most [`REPORTED_AT_ONCE_MAX`]
-    /// totals, and not many more than [`FUNCTIONS_AT_ONCE_MAX`] rows of functions.
+    /// Selects the totals for the report `ask`, and returns them: at most [`REPORTED_AT_ONCE_MAX`] totals, and not many
+    /// more than [`FUNCTIONS_AT_ONCE_MAX`] rows of functions.
     pub fn report(&mut self, ask: QuestionId) -> impl Iterator<Item = &FinalTotal> {
         let mut functions = 0;
         let fits = move |owed: &&mut OwedTotal| {
@@ -128,13 +128,13 @@ impl OwedTotals {
             })
     }
 
-    /// Totals that the report `ask` carried and no later report has carried since.
+    /// Totals that were in the report `ask`, and in no later report.
     pub fn sent_in(&self, ask: QuestionId) -> impl Iterator<Item = &FinalTotal> {
         let sent = self.owed.values().filter(move |owed| owed.sent == Some(ask));
         sent.map(|owed| &owed.total)
     }
 
-    /// Forgets the totals that the report `ask` carried: they are durable at the manager.
+    /// Forgets the totals of the report `ask`: they are durable at the manager.
     pub fn acknowledge(&mut self, ask: QuestionId) {
         self.owed.retain(|_, owed| owed.sent != Some(ask));
     }
@@ -144,7 +144,7 @@ impl OwedTotals {
         self.owed.len()
     }
 
-    /// Whether nothing is owed.
+    /// Whether no total is owed.
     pub fn is_empty(&self) -> bool {
         self.owed.is_empty()
     }

@@ -28,9 +28,9 @@ pub enum Availability {
     /// The node grants leases.
     #[default]
     Serving,
-    /// The node is being given back: leases go on until the deadline, and none is granted.
+    /// The node is being given back: leases continue until the deadline, and no lease is granted.
     Draining,
-    /// The node was given back: no lease holds anything of it.
+    /// The node was given back: it has no leases.
     Drained,
     /// The node offers no cores.
     Standby,
@@ -39,7 +39,7 @@ pub enum Availability {
 }
 
 impl Availability {
-    /// Word of an agent's last report, in place of a state's name: the agent leaves.
+    /// Word in an agent's last report where other reports have the state's name: the agent leaves.
     pub const LEAVING: &str = "gone";
 
     /// Name of the state in listings and reports.
@@ -83,7 +83,7 @@ pub enum WorkerState {
     Gone,
 }
 
-/// One worker's position in a lease; incarnations of the worker follow each other in it.
+/// One worker's position in a lease, which successive incarnations of the worker fill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerRecord {
     /// Core of each slot.
@@ -94,7 +94,7 @@ pub struct WorkerRecord {
     pub epoch: Epoch,
     /// State of the present incarnation.
     pub state: WorkerState,
-    /// Shared core to which the present incarnation is being moved; it has places for all slots there, too.
+    /// Shared core to which the present incarnation is being moved; places for all its slots are taken there, too.
     pub moving_to: Option<u32>,
     /// Whether the present incarnation has been moved.
     pub has_moved: bool,
@@ -118,11 +118,11 @@ pub struct CoreLease {
     pub id: LeaseId,
     /// The request for the lease.
     pub request: Arc<LeaseRequest>,
-    /// Memory that all its workers may use, asked for or as their share of the node, bytes; 0: not known.
+    /// Memory that all workers of the lease may use, bytes: as requested, or their share of the node; 0 if not known.
     pub memory_bytes: u64,
-    /// Number of different cores on which the lease was placed at its grant: it pays for these.
+    /// Number of different cores on which the lease was placed at its grant. The lease pays for this number.
     pub paid_cores: u32,
-    /// Epoch at the grant; tokens carry it, and so do the first workers.
+    /// Epoch at the grant, which is in the lease's tokens, and is the epoch of the first workers.
     pub epoch: Epoch,
     /// When the lease was granted.
     pub granted: Duration,
@@ -131,12 +131,13 @@ pub struct CoreLease {
     /// When the lease ends even if it is renewed, because its node is drained or no longer offers what the lease
     /// holds, or because it will have lasted long enough.
     pub cut: Option<Duration>,
-    /// When the lease has lasted as long as the node's operator allows; `None`: no such bound. Part of `cut`.
+    /// When the lease has lasted as long as the node's operator allows; `None` if there is no such bound. Part of
+    /// `cut`.
     pub longest: Option<Duration>,
     /// When the lease ends even if it is renewed, because its cores, GPUs or memory are no longer offered while the
     /// rest of the node is. Part of `cut`.
     pub leaving: Option<Duration>,
-    /// The batch job that has what the lease holds, if that is why it is leaving.
+    /// The batch job that may use the lease's resources, if the lease is leaving for that reason.
     pub batch_job: Option<JobId>,
     /// Progress of the lease.
     pub phase: LeasePhase,
@@ -146,7 +147,7 @@ pub struct CoreLease {
     pub sessions: BTreeSet<SessionId>,
     /// Slots that the holder lends to peers, by the delegation's number.
     pub delegations: BTreeMap<u32, Delegation>,
-    /// Number of the latest delegation; 0: there was none.
+    /// Number of the latest delegation; 0 if there was none.
     pub last_delegation: u32,
     /// Usage of the workers that are gone; `allocated_ns` is 0 here.
     pub retired: UsageTotals,
@@ -163,31 +164,32 @@ impl CoreLease {
             .collect()
     }
 
-    /// Cores on which the lease holds places: those of its slots, and those to which workers are being moved.
+    /// Cores on which the lease holds places: the cores of its slots, and the cores to which workers are being moved.
     pub fn held_cores(&self) -> Vec<u32> {
         let targets = self.workers.iter().filter_map(|worker| worker.moving_to);
         self.cores().into_iter().chain(targets).collect()
     }
 
-    /// Numbers of the lease's GPUs, those of the first worker first.
+    /// Numbers of the lease's GPUs, in the order of its workers.
     pub fn gpus(&self) -> Vec<u32> {
         let workers = self.workers.iter();
         workers.flat_map(|worker| worker.gpus.iter().copied()).collect()
     }
 
-    /// Cores times the time for which they have been held. A shared core counts once, however many places on it are
-    /// held. Moves of workers change nothing: the agent decides them, and not the holder, who pays.
+    /// Number of cores times the time for which they have been held. A shared core counts once, however many places on
+    /// it are held. Moves of workers do not change the number, because the agent decides about moves, while the holder
+    /// pays.
     pub fn allocated_ns(&self, now: Duration) -> u64 {
         let held = now.saturating_sub(self.granted).as_nanos();
         u64::try_from(held.saturating_mul(self.paid_cores.into())).unwrap_or(u64::MAX)
     }
 
-    /// When the lease ends unless it is renewed or ended before.
+    /// When the lease ends, if it is neither renewed nor ended before.
     pub fn ends_at(&self) -> Duration {
         self.cut.map_or(self.expires, |cut| cut.min(self.expires))
     }
 
-    /// When the lease or the first of its delegations ends, unless something happens before.
+    /// When the lease or the first of its delegations ends, if no event changes that before.
     pub(super) fn next_end(&self) -> Duration {
         let delegations = self.delegations.values().map(|lent| lent.until);
         delegations.fold(self.ends_at(), Duration::min)
@@ -199,7 +201,7 @@ impl CoreLease {
         self.sessions.iter().chain(peers).copied().collect()
     }
 
-    /// Time until the lease ends unless something happens before.
+    /// Time until the lease ends, if no event changes that before.
     pub fn time_left(&self, now: Duration) -> Duration {
         self.ends_at().saturating_sub(now)
     }

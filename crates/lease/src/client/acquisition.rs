@@ -1,16 +1,16 @@
 //! Acquisition of a lease: which party a client asks, how long it waits, and when it gives up.
 //!
-//! *Managed*: the client asks the manager, which asks the agents. *Direct*: the client asks the agents themselves, in a
-//! random order of its own, so that clients which begin at the same moment do not all queue at the same agent. An agent
-//! that has announced that it is full is left out. Once the manager, or every agent, has refused, the client pauses.
-//! The pause doubles each time, and is drawn at random between half of that and all of it, so that clients which were
-//! refused together do not come back together. The last pause ends with the patience, and the last round follows.
+//! *Managed*: the client asks the manager, which asks the agents. *Direct*: the client asks the agents itself, in a
+//! random order, so that clients which begin at the same moment do not all queue at one agent. An agent that has
+//! announced that it is full is left out. Once the manager, or every agent, has refused, the client pauses. The longest
+//! pause doubles each time, and the pause is drawn between half and all of it, so that clients which were refused
+//! together do not ask again together. The last pause ends with the patience. One last round follows.
 //!
-//! *Refusals that do not pass.* Waiting helps only against what may change by itself ([`Rejection::may_pass`]). An
-//! agent that refuses for any other reason is not asked again, and the next one is asked at once. Once no agent is
-//! left that could serve the lease, the acquisition is over, however long the patience, and its error holds the
-//! reason of each agent. A manager's refusal counts for all agents. An agent that may join later is not waited for;
-//! one that joins during a pause is asked at once.
+//! *Refusals that do not pass.* Waiting helps only if the reason of a refusal may pass by itself
+//! ([`Rejection::may_pass`]). An agent that refuses for another reason is not asked again, and the next agent is asked
+//! at once. Once no agent is left that could serve the lease, the acquisition is over, however long the patience, and
+//! its error contains the reason of each agent. A manager's refusal counts for all agents. The client does not wait for
+//! agents that may join later, but asks an agent that joins during a pause at once.
 
 use crate::request::EXCLUDED_MAX;
 use hotlease_wire::Rejection;
@@ -22,11 +22,11 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// First pause after all have refused.
+/// First pause after all agents have refused.
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Longest pause after all have refused.
+/// Longest pause after all agents have refused.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Time for which further agents are tried after some could not serve the lease; or the patience, if that is longer.
+/// If some agents cannot serve the lease, further agents are tried until this time and the patience are over.
 const TRIED_FOR: Duration = Duration::from_secs(5);
 
 /// The party that the client asks for a lease.
@@ -34,7 +34,7 @@ const TRIED_FOR: Duration = Duration::from_secs(5);
 pub enum GrantSource {
     /// The manager.
     Managed,
-    /// These agents, the best first. They are asked in random order, see the module.
+    /// These agents, asked in random order, see the module.
     Direct(Vec<AgentId>),
 }
 
@@ -47,11 +47,11 @@ pub struct Patience(pub Duration);
 pub enum AcquisitionEvent {
     /// Time passed.
     Tick,
-    /// There is a lease. Each question is followed by exactly one of `Granted`, `Refused` and `RefusedAt`.
+    /// There is a lease. Exactly one of `Granted`, `Refused` and `RefusedAt` follows each question.
     Granted,
-    /// There is no lease, or no answer in time. If the manager was asked, the refusal is the manager's.
+    /// There is no lease, or there was no answer in time. If the manager was asked, the refusal comes from the manager.
     Refused(Rejection),
-    /// An agent refuses: the one that was asked, or one that granted a lease which then could not be used.
+    /// An agent refuses: the agent that was asked, or an agent that granted a lease which then could not be used.
     RefusedAt {
         /// The agent.
         agent: AgentId,
@@ -64,10 +64,10 @@ pub enum AcquisitionEvent {
     Announced {
         /// The agent.
         agent: AgentId,
-        /// Whether it has no room.
+        /// Whether the agent has no room.
         full: bool,
     },
-    /// There is a new list of the agents that a client may ask directly: one may have joined.
+    /// There is a new list of the agents that a client may ask directly: an agent may have joined.
     Agents(Vec<AgentId>),
 }
 
@@ -116,7 +116,7 @@ pub struct Acquisition {
 }
 
 impl Acquisition {
-    /// Begins at `now`; the first [`AcquisitionEvent::Tick`] asks. `seed` decides the random choices.
+    /// Begins at `now`; the first [`AcquisitionEvent::Tick`] asks. `seed` is the seed of the random choices.
     pub fn new(way: GrantSource, patience: Patience, seed: u64, now: Duration) -> Self {
         Self {
             way,
@@ -133,7 +133,7 @@ impl Acquisition {
         }
     }
 
-    /// Time at which [`step`](Self::step) must be called at the latest; `None`: it need only be called with an event.
+    /// Latest time of the next call of [`step`](Self::step); `None` if only an event requires a call.
     pub fn next_step(&self) -> Option<Duration> {
         match self.state {
             AcquisitionState::Waiting { until } => Some(until),
@@ -176,7 +176,7 @@ impl Acquisition {
                 self.last = Some(refusal);
                 self.ask_next(now)
             }
-            // The manager refuses for all agents. Those that have refused before keep their own reasons.
+            // The manager refuses for all agents. For agents that have refused before, their own reasons are reported.
             (AcquisitionEvent::Refused(refusal), AcquisitionState::Asking) => {
                 self.objections.add("the other agents", refusal);
                 self.give_up(self.objections.sum())
@@ -243,7 +243,7 @@ impl Acquisition {
 
     fn wait(&mut self, now: Duration) -> Option<AcquisitionAction> {
         if now >= self.give_up {
-            // Agents that never serve the lease do not matter: a full one may serve a client with more patience.
+            // Agents that never serve the lease do not matter here: a full agent may serve a client with more patience.
             let last = self.last.take().unwrap_or_else(|| match self.objections.is_empty() {
                 true => Rejection::NoAgent,
                 false => Rejection::Unavailable {
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Checks that a client asks for the last time when this patience ends.
+    /// Checks that a client with this patience asks for the last time when the patience ends.
     fn uses_up(patience: Duration) {
         let mut acquisition = Acquisition::new(GrantSource::Managed, Patience(patience), 5, Duration::ZERO);
         let mut now = Duration::ZERO;
@@ -392,7 +392,7 @@ mod tests {
             assert_eq!(acquisition.step(AcquisitionEvent::Tick, NOW), manager_without(&[]));
             assert_eq!(acquisition.step(cannot(1, "no libm"), NOW), manager_without(&[1]));
             assert_eq!(acquisition.step(cannot(2, "no libc"), NOW), manager_without(&[1, 2]));
-            // No agent but these two could serve the lease.
+            // Only these two agents could serve the lease.
             let nowhere = AcquisitionEvent::Refused(Rejection::NoSuitableAgent { reasons: vec![] });
             let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(nowhere, NOW) else {
                 panic!("it waits for an agent that may come");
@@ -484,7 +484,7 @@ mod tests {
         assert!(acquisition.next_step().is_some_and(|due| due > NOW), "it waits");
         let joined = acquisition.step(AcquisitionEvent::Agents(agents(3)), NOW);
         assert_eq!(joined, Some(AcquisitionAction::AskAgent(AgentId([2; 8]))));
-        // Another agent, which joins meanwhile, is asked in the next round.
+        // If another agent joins while this agent is asked, it is asked in the next round.
         assert_eq!(acquisition.step(AcquisitionEvent::Agents(agents(4)), NOW), None);
         assert_eq!(acquisition.step(AcquisitionEvent::Granted, NOW), None);
         assert!(acquisition.is_over());

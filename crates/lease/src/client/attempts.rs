@@ -2,24 +2,24 @@
 
 use hotlease_wire::RunCertainty;
 
-/// How often an invocation that provably did not run is submitted again. It is only a bound: a worker that dies
-/// fails each queued invocation once.
+/// Largest number of times that an invocation is submitted again if it provably did not run. The limit is seldom
+/// reached, because the death of a worker fails each queued invocation once.
 pub const RESTARTS_MAX: u32 = 64;
 
 /// End of a channel to a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChannelEnd {
-    /// Whether the agent says that the worker is dead and reaped: then it never runs invocations that it had not
-    /// started. A closed connection alone does not prove that.
+    /// Whether the agent reports that the worker is dead and reaped. The worker then never runs invocations that it had
+    /// not started. A closed connection alone does not prove that the worker is dead.
     pub reaped: bool,
     /// Whether a reply is seen as soon as it is written, as in shared memory. Over a network the replies to several
-    /// invocations may be lost with the worker, or be overtaken by the news of its end.
+    /// invocations may be lost with the worker, or arrive later than the report of the worker's death.
     pub replies_seen: bool,
 }
 
 impl ChannelEnd {
-    /// Whether an invocation ran that was unanswered at the end. `first`: all earlier invocations of its channel
-    /// were answered, so the worker, which serves in order, may have started it.
+    /// Whether an invocation ran that had no reply when the channel ended. `first`: all earlier invocations of its
+    /// channel were answered, so the worker, which serves in order, may have started this invocation.
     pub fn ran(self, first: bool) -> RunCertainty {
         if !first && self.reaped && self.replies_seen {
             RunCertainty::No
@@ -29,7 +29,7 @@ impl ChannelEnd {
     }
 }
 
-/// Properties of an error that [`Attempts`] depends on.
+/// Properties of an error that [`Attempts`] uses.
 pub trait AttemptFailure {
     /// Whether the function ran.
     fn ran(&self) -> RunCertainty;
@@ -37,22 +37,23 @@ pub trait AttemptFailure {
     fn is_worker_failure(&self) -> bool;
 }
 
-/// Attempts that an invocation has left.
+/// Remaining attempts of an invocation.
 ///
-/// An invocation that may have run runs again only if its function is idempotent. An invocation that did not run is
-/// submitted again in any case.
+/// An invocation that may have run is submitted again only if its function is idempotent. An invocation that did not
+/// run is submitted again in any case.
 #[derive(Debug, Clone)]
 pub struct Attempts<E> {
-    /// Further runs if the function may have run; 0 unless it is idempotent.
+    /// Further runs if the function may have run; 0 if the function is not idempotent.
     runs_left: u32,
     /// Further submissions if the function did not run.
     restarts_left: u32,
-    /// The failure after which the function may have run already. A later failure without a run must not hide it.
+    /// The failure after which the function may have run. It must still be reported if a later attempt fails without a
+    /// run.
     may_have_run: Option<E>,
 }
 
 impl<E: AttemptFailure> Attempts<E> {
-    /// Attempts of a new invocation. `retries`: further runs of an idempotent function.
+    /// Makes the attempts of a new invocation. `retries` is the number of further runs of an idempotent function.
     pub fn new(idempotent: bool, retries: u32) -> Self {
         Self {
             runs_left: if idempotent { retries } else { 0 },
@@ -66,7 +67,7 @@ impl<E: AttemptFailure> Attempts<E> {
         self.runs_left > 0
     }
 
-    /// Counts a failure. `Ok` if the invocation is to be submitted again.
+    /// Counts a failure. Returns `Ok` if the invocation must be submitted again, else the error to report.
     pub fn count_failure(&mut self, error: E) -> Result<(), E> {
         let ran = error.ran();
         let left = match ran {

@@ -1,6 +1,6 @@
 //! Redirects of an invocation whose slot finds its core taken: to other slots first, then a pause.
 //!
-//! They are bounded on purpose. A slot that refuses costs a wake-up on its node, so clients that asked again and
+//! Redirects are bounded on purpose. Each refusal costs a wake-up on the slot's node. So clients that ask again and
 //! again would disturb the invocation that has the core.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 pub enum Redirect {
     /// Try another slot at once.
     ToAnother,
-    /// All were tried: try again after this pause.
+    /// Enough slots were tried: try again after this pause.
     After(Duration),
 }
 
@@ -30,8 +30,8 @@ pub struct Redirects {
 }
 
 impl Redirects {
-    /// Redirects of an invocation that no slot has refused yet. `seed` differs between invocations, so that they do
-    /// not all come back at the same moment.
+    /// Makes the redirects of an invocation that no slot has refused yet. `seed` must differ between invocations, so
+    /// that they are not all submitted again at the same moment.
     pub fn new(seed: u64) -> Self {
         Self {
             tried: 0,
@@ -40,7 +40,8 @@ impl Redirects {
         }
     }
 
-    /// Counts a refusal; `workers` have slots that may be tried (the slots of one worker share its core).
+    /// Counts a refusal. `workers` is the number of workers with slots that may be tried (the slots of one worker share
+    /// its core).
     pub fn count_refusal(&mut self, workers: usize) -> Redirect {
         self.tried += 1;
         let workers = u32::try_from(workers).unwrap_or(REDIRECTS_MAX);
@@ -50,12 +51,12 @@ impl Redirects {
         self.tried = 0;
         let most = PAUSE_MIN.saturating_mul(1 << self.pauses.min(16)).min(PAUSE_MAX);
         self.pauses += 1;
-        // Between half of the pause and all of it.
+        // Draws a pause between half of `most` and all of it.
         let half = most.as_nanos() as u64 / 2;
         Redirect::After(Duration::from_nanos(half + self.draw() % (half + 1)))
     }
 
-    /// xorshift64: the numbers need not be good, only different.
+    /// Draws a number by xorshift64, which is enough because the numbers only need to differ.
     fn draw(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -96,7 +97,7 @@ mod tests {
                     longest = longest.max(pause);
                 }
             }
-            // At least half a millisecond for eight tries, once the pauses have grown.
+            // Once the pauses have grown, eight tries take at least half a millisecond.
             assert!(tries <= 8 * 2010, "seed {seed}: {tries} tries in a second");
             assert!(longest > PAUSE_MAX * 3 / 4, "seed {seed}: the pauses do not grow");
         }

@@ -1,14 +1,14 @@
 //! Renewal of a lease, and detection of its loss.
 //!
-//! The agent counts the time to live from when it receives a renewal, which is after the client sent it. So a client
-//! that counts from the sending never believes in its lease for longer than the agent does, as far as their clocks run
-//! equally fast. [`FENCED_AFTER`] is added so that a client does not lose its lease to an agent that is silent for a
-//! moment. After that the lease is lost, even if the agent says otherwise later: the client has resolved its
-//! invocations and may have moved on.
+//! The agent's time to live begins when it receives a renewal, which is after the client sent it. The client's begins
+//! at the sending. So the lease never expires later for the client than for the agent, as far as their clocks run
+//! equally fast. [`FENCED_AFTER`] is added so that a client does not lose its lease because the agent is silent for a
+//! moment. After this time the lease is lost, even if the agent reports otherwise later: the client has resolved its
+//! invocations and may have asked for another lease.
 
 use std::time::Duration;
 
-/// How long after the known expiry a client takes a silent agent's lease for lost.
+/// Time after the known expiry at which a client regards a silent agent's lease as lost.
 pub const FENCED_AFTER: Duration = Duration::from_secs(1);
 /// Shortest pause between renewals.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -18,18 +18,18 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 pub enum RenewalEvent {
     /// Time passed.
     Tick,
-    /// The agent renewed the lease. Exactly one of `Renewed` and `NotRenewed` follows each question.
+    /// The agent renewed the lease. Each question is followed by exactly one of `Renewed` and `NotRenewed`.
     Renewed {
         /// The new time to live.
         ttl: Duration,
     },
     /// The agent did not renew the lease, or did not answer in time.
     NotRenewed,
-    /// Like `Tick` or `NotRenewed`, but a request that may take long at the agent is pending. An agent that works on
-    /// one request after the other renews the lease itself once each period.
+    /// Like `Tick` or `NotRenewed`, but a request is pending that may take long at the agent. While the agent works on
+    /// such a request, it renews the lease itself once each period.
     Pending {
-        /// Time for which the oldest such request has been pending. If that is less than a period, the agent has
-        /// perhaps not renewed the lease on account of the request yet.
+        /// Time for which the oldest such request has been pending. If it is less than a period, the agent may not have
+        /// renewed the lease for this request yet.
         oldest: Duration,
     },
 }
@@ -39,7 +39,7 @@ pub enum RenewalEvent {
 pub enum RenewalAction {
     /// Ask the agent to renew.
     Renew,
-    /// Take the lease for lost. Returned once; nothing follows.
+    /// Regard the lease as lost. Returned once, as the last action.
     Lost,
 }
 
@@ -49,17 +49,17 @@ pub struct Renewal {
     ttl: Duration,
     /// Expiry by the last known renewal.
     expires: Duration,
-    /// Time of the next question; `None` while an answer is awaited.
+    /// Time of the next question; `None` while the client waits for an answer.
     next: Option<Duration>,
     /// Time at which the last question was sent.
     sent: Duration,
     lost: bool,
-    /// Whether the agent is asked to renew at all.
+    /// Whether the client asks for renewals at all.
     asks: bool,
 }
 
 impl Renewal {
-    /// Renewal of a lease whose attachment was requested at `sent` and confirmed at `now`.
+    /// Makes the renewal of a lease whose attachment was requested at `sent` and confirmed at `now`.
     pub fn new(ttl: Duration, sent: Duration, now: Duration) -> Self {
         let mut renewal = Self {
             ttl,
@@ -73,7 +73,7 @@ impl Renewal {
         renewal
     }
 
-    /// Asks the agent for nothing: the lease is to end after its time to live.
+    /// Never asks the agent to renew: the lease ends after its time to live.
     #[must_use]
     pub fn without_asking(self) -> Self {
         Self {
@@ -93,12 +93,12 @@ impl Renewal {
         }
     }
 
-    /// When the lease is lost unless it is renewed.
+    /// When the lease is lost, if it is not renewed.
     pub fn fenced_at(&self) -> Duration {
         self.expires + FENCED_AFTER
     }
 
-    /// Time between renewals: they come three times as often as needed.
+    /// Time between renewals, which are three times as frequent as necessary.
     fn period(&self) -> Duration {
         (self.ttl / 3).max(PAUSE_MIN)
     }
@@ -114,7 +114,7 @@ impl Renewal {
             return None;
         }
         match event {
-            // An answer that comes too late finds the lease lost below.
+            // If the answer comes too late, the lease is lost, see below.
             RenewalEvent::Renewed { ttl } if now < self.fenced_at() => {
                 self.ttl = ttl;
                 self.expires = self.sent + ttl;

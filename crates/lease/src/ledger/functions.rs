@@ -1,9 +1,9 @@
 //! Usage of the functions of a lease: a part of the lease's usage, and never more.
 //!
-//! Rows are cumulative and merged by the larger value, as the lease's own totals are. A row grows only as far as
-//! the lease's total leaves room that no other row has taken. So the rows of a lease never add up to more than the
-//! lease is billed for, even if a worker or an agent reports more. Usage without a row is the lease's own: computing of
-//! calls that were refused or cut off, and usage that was not attributed before a crash.
+//! Rows are cumulative and merged by the larger value, like the lease's own totals. A row only grows while the sum of
+//! all rows is less than the lease's total. So the rows of a lease never add up to more than the lease's bill, even if
+//! a worker or an agent reports more. Usage that is in no row belongs to the lease alone: computing of calls that were
+//! refused or cut off, and usage that was not attributed before a crash.
 //!
 //! ```
 //! use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
@@ -31,16 +31,16 @@ use std::sync::Arc;
 
 /// The name of the row that counts all functions beyond [`FUNCTIONS_BILLED_MAX`].
 const OTHERS: &str = "(others)";
-/// A name that is too long ends in this many digits of its hash.
+/// Number of digits of its hash in which a name that is too long ends.
 const DIGITS: usize = 16;
 
 /// Identity of a function: its library and its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FunctionId {
-    /// Hash of the library's bytes; zeros: the row of all other functions, see [`FunctionId::others`].
+    /// Hash of the library's bytes; zeros for the row of all other functions, see [`FunctionId::others`].
     pub library: CodeHash,
-    /// Symbol of the function, at most [`FUNCTION_LABEL_BYTES_MAX`] bytes. A symbol that is too long for a bill is
-    /// cut, and ends in a hash of the whole symbol to tell it apart.
+    /// Symbol of the function, at most [`FUNCTION_LABEL_BYTES_MAX`] bytes. A symbol that is too long for a bill is cut,
+    /// and ends in a hash of the whole symbol, so that names stay different.
     pub name: Arc<str>,
 }
 
@@ -63,7 +63,7 @@ impl FunctionId {
         Self::new(CodeHash([0; 32]), OTHERS)
     }
 
-    /// Whether this is the row of all functions without one of their own.
+    /// Whether this is the row for all functions that have no row of their own.
     pub fn is_others(&self) -> bool {
         self.library.0 == [0; 32]
     }
@@ -96,7 +96,7 @@ impl FunctionUse {
         }
     }
 
-    /// Whether both counters are at least those of `other`.
+    /// Whether both counters are at least as large as in `other`.
     pub fn covers(self, other: Self) -> bool {
         self.compute_ns >= other.compute_ns && self.invocations >= other.invocations
     }
@@ -120,12 +120,12 @@ impl From<UsageTotals> for FunctionUse {
     }
 }
 
-/// Rows by function: at most [`FUNCTIONS_BILLED_MAX`], and one for all others.
+/// Rows by function: at most [`FUNCTIONS_BILLED_MAX`], and one row for all other functions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FunctionTotals(BTreeMap<FunctionId, FunctionUse>);
 
 impl FunctionTotals {
-    /// The row that counts this function: its own, or that of all others if the table is full.
+    /// The row that counts this function: its own row, or the row of all other functions if the table is full.
     fn row_of(&self, id: &FunctionId) -> FunctionId {
         let others = FunctionId::others();
         let own = self.0.len() - usize::from(self.0.contains_key(&others));
@@ -150,7 +150,7 @@ impl FunctionTotals {
         }
     }
 
-    /// Merges the reported rows of a lease whose total is `lease`. No row falls, and together the rows stay within
+    /// Merges the reported rows of a lease whose total is `lease`. No row falls, and the sum of the rows stays within
     /// the lease's total. Returns the rows that changed.
     pub fn merge(&mut self, told: &Self, lease: UsageTotals) -> Vec<FunctionId> {
         let mut room = FunctionUse::from(lease).minus(self.sum());
@@ -172,7 +172,7 @@ impl FunctionTotals {
         self.0.values().fold(FunctionUse::default(), |all, one| all.plus(*one))
     }
 
-    /// Whether each row of `other` is here and at least as large.
+    /// Whether each row of `other` is also in `self`, with counters that are at least as large.
     pub fn covers(&self, other: &Self) -> bool {
         other.0.iter().all(|(id, used)| self.get(id).covers(*used))
     }

@@ -1,7 +1,7 @@
 //! Price of usage: `C = Ca*ta + Cc*tc + Ch*th`, and the memory that was held.
 //!
-//! Money is counted in billionths of the currency, in integers: sums of lines are exact, and a bill that is
-//! computed twice is the same twice.
+//! Money is counted in billionths of the currency, in integers: sums of lines are exact, and computing a bill again
+//! gives the same bill.
 
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeMap;
@@ -28,14 +28,14 @@ pub struct Prices {
 pub struct Tariff {
     /// Name of the currency, for display.
     pub currency: String,
-    /// Prices of tenants that have none of their own.
+    /// Prices of tenants that have no prices of their own.
     pub default: Prices,
     /// Prices by tenant.
     pub tenants: BTreeMap<String, Prices>,
 }
 
 impl Default for Tariff {
-    /// A slot that computes or polls costs one unit an hour; holding one costs nothing.
+    /// A slot that computes or polls costs one unit an hour; holding a slot costs nothing.
     fn default() -> Self {
         Self {
             currency: "core-hours".into(),

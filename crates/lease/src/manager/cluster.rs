@@ -6,14 +6,14 @@
 //!                └──────────────► Commit ──► Committed ──► Answer
 //! ```
 //!
-//! Nothing is acknowledged before it is durable: an answer that promises something leaves in the step of its
-//! [`ClusterEvent::Committed`]. Agents are added and removed in the order of their commits. Leases are written in any
-//! order, as a lease that is over stays over.
+//! No change is acknowledged before it is durable: an answer that acknowledges a change is returned by the step of the
+//! change's [`ClusterEvent::Committed`]. Agents are added and removed in the order of their commits. Leases may be
+//! written in any order, because a lease that is over stays over.
 //!
-//! *Which leases go on.* Each whole report of an agent names all its active leases, and the last epoch that the
-//! agent had given out. A lease is over if the durable state calls it active, its epoch is that one or an earlier
-//! one, and the report does not name it. A lease of a later epoch was granted while the report was on its way, so
-//! the report says nothing about it.
+//! *Which leases are still active.* Each whole report of an agent names all its active leases, and the last epoch that
+//! the agent had assigned. A lease that is active in the durable state is over if its epoch is not later than that
+//! epoch, and the report does not name it. A lease of a later epoch was granted while the report was on its way, so it
+//! may be missing in the report.
 
 mod direct_leases;
 mod order_tokens;
@@ -41,10 +41,10 @@ use std::time::Duration;
 
 /// Largest number of requests that wait for an answer at a time.
 pub const REQUESTS_MAX: usize = 16 * 1024;
-/// Pause between two totals of running leases, over all leases: 2000 writes a second are a tenth of what a disk and
-/// a core can do, and at small sites every report still names every lease.
+/// Time between two totals of running leases, over all leases: 2000 totals a second. A disk and a core can write ten
+/// times as many, and at small sites every report still names every lease.
 pub const RUNNING_TOTAL_EVERY: Duration = Duration::from_micros(500);
-/// Largest number of leases of one tenant that the tenant has announced, and that no report of an agent has named yet.
+/// Largest number of leases that a tenant may have announced while no report of an agent has named them yet.
 pub const UNSEEN_MAX: usize = 1024;
 
 /// Purpose of a question to an agent.
@@ -59,11 +59,11 @@ enum Question {
         request: RequestId,
     },
     Order(PendingOrder),
-    /// End a lease that no client will use.
+    /// Ask to end a lease that no client will use.
     GiveBack,
 }
 
-/// Continuation of a commit: what follows when its writes are durable.
+/// Continuation of a commit: the work that follows when its writes are durable.
 #[derive(Debug)]
 enum Continuation {
     Registered {
@@ -95,49 +95,49 @@ enum Continuation {
     NoReply,
 }
 
-/// The leases of one agent that the durable state calls active.
+/// The leases of one agent that are active in the durable state.
 #[derive(Debug)]
 struct AgentLeases {
     boot: BootId,
     leases: BTreeMap<LeaseId, Epoch>,
 }
 
-/// The manager of a cluster. Its state is soft except for what its commits made durable: a new one starts from the
-/// durable state, and the agents' next reports supply the rest.
+/// The manager of a cluster. Only the state that its commits wrote is durable: a new manager starts from the durable
+/// state, and the agents' next reports supply the rest.
 #[derive(Debug, Default)]
 pub struct Cluster {
     registry: Registry,
     noted: BTreeMap<AgentId, AgentLeases>,
     holdings: Holdings,
-    /// Leases that their holders have announced and no report of an agent has named yet, by tenant.
+    /// Leases that their holders have announced and that no report of an agent has named yet, by tenant.
     unseen: BTreeSet<(String, LeaseId)>,
-    /// Agents of the durable state that have not come back since the start, and when they are forgotten.
+    /// Agents of the durable state that have not registered again since the start, and when they are forgotten.
     awaited: BTreeMap<AgentId, Duration>,
     placements: BTreeMap<RequestId, Placement>,
     part_writes: BTreeMap<RequestId, PartWrites>,
     releases: BTreeMap<RequestId, PendingRelease>,
     /// Operators' wishes for nodes.
     wishes: BTreeMap<AgentId, WishRecord>,
-    /// Orders that nodes have rejected, the latest of each node.
+    /// The latest order that each node has rejected.
     rejected_orders: BTreeMap<AgentId, RejectedOrder>,
-    /// Requests that wait for an order: its agent and number.
+    /// Requests that wait for an order, by the order's agent and number.
     order_requests: BTreeMap<(AgentId, u64), Vec<RequestId>>,
     known_orders: KnownOrders,
-    /// Number of questions under way that tell a node its operator's wish.
+    /// Number of questions under way that send an operator's wish to a node.
     orders_asked: usize,
     asks: BTreeMap<AskId, Question>,
     commits: BTreeMap<CommitId, Continuation>,
-    /// Agents whose registration is being written, and in which run. The manager accepts no report of another
-    /// run meanwhile: its writes would follow the registration.
+    /// Agents whose registration is being written, and the run that registers. Meanwhile the manager accepts no report
+    /// of another run, because the writes for that report would follow the registration.
     registering: BTreeMap<AgentId, BootId>,
-    /// Number of leases that the durable state called active at the last tick.
+    /// Number of leases that were active in the durable state at the last tick.
     active: usize,
     last_ask: u64,
     last_commit: u64,
 }
 
 impl Cluster {
-    /// Manager that starts at `now` with this durable state: agents, and active leases.
+    /// Makes a manager that starts at `now` with this durable state: agents, and active leases.
     pub fn new(
         agents: impl IntoIterator<Item = AgentId>,
         leases: impl IntoIterator<Item = (LeaseId, LeaseNote)>,
@@ -153,18 +153,18 @@ impl Cluster {
         cluster
     }
 
-    /// The registered agents, and how well each is heard.
+    /// The registered agents, and whether each still reports.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Leases that the durable state calls active.
+    /// Leases that are active in the durable state.
     pub fn active_leases(&self) -> impl Iterator<Item = LeaseId> {
         self.noted.values().flat_map(|noted| noted.leases.keys().copied())
     }
 
-    /// How often agents are to report the usage of active leases. The pause grows with their number, so that the
-    /// number of totals written each second stays the same. A lease that ends is reported at once.
+    /// How often agents are to report the usage of active leases. The period grows with the number of these leases, so
+    /// that the number of totals written each second stays the same. A lease that ends is reported at once.
     pub fn totals_every(&self) -> Duration {
         RUNNING_TOTAL_EVERY * u32::try_from(self.active).unwrap_or(u32::MAX)
     }
@@ -191,7 +191,7 @@ impl Cluster {
         self.placements.len() + self.releases.len() + self.commits.len() + self.orders_asked
     }
 
-    /// Applies an event that happened at `now` (which never goes back), and returns the actions to carry out.
+    /// Applies an event that happened at `now`, and returns the actions to carry out. `now` must never decrease.
     pub fn step(&mut self, event: ClusterEvent, now: Duration) -> Vec<ClusterAction> {
         let mut actions = Vec::new();
         match event {
@@ -316,8 +316,8 @@ impl Cluster {
         self.registering.remove(&record.id);
         let (id, boot) = (record.id, record.boot);
         if let Err(refusal) = self.registry.register(record.clone(), now) {
-            // A later run of the agent was quicker. The later run's report overwrites what was written for this
-            // run; until then the agent is merely known.
+            // A later run of the agent was quicker. The report of that run overwrites what was written for this run.
+            // Until then it does no harm: a new manager reads only the agent's id.
             return refuse(request, not_registered(refusal), actions);
         }
         self.awaited.remove(&id);
@@ -336,8 +336,8 @@ impl Cluster {
         answer(request, ClusterAnswer::Registered, actions);
     }
 
-    /// Whether another run of this agent is known, whose leases would end when this run registers. A registration
-    /// of a run that died before the message arrived must not end them.
+    /// Whether another run of this agent is known. Its leases end when this run registers, so a late registration of a
+    /// dead run must not be accepted.
     fn has_other_run(&self, agent: AgentId, boot: BootId) -> bool {
         let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
         let registering = self.registering.get(&agent).copied();
@@ -348,7 +348,7 @@ impl Cluster {
             .any(|known| known != boot)
     }
 
-    /// Whether this run of an agent is over, or will be as soon as a registration is written.
+    /// Whether this run of an agent is over, or will be over as soon as a registration is written.
     fn is_replaced(&self, agent: AgentId, boot: BootId) -> bool {
         self.registry.is_over(boot) || self.registering.get(&agent).is_some_and(|present| *present != boot)
     }
@@ -409,7 +409,7 @@ impl Cluster {
         forgotten.extend(over.into_iter().map(|(agent, _)| *agent));
         for agent in forgotten {
             self.awaited.remove(&agent);
-            // An agent that is just coming back is not forgotten.
+            // An agent that is registering again is not forgotten.
             if !self.registering.contains_key(&agent) {
                 self.remove(agent, actions);
             }
@@ -449,7 +449,7 @@ impl Cluster {
         }
     }
 
-    /// Agents that are not gone, and so are worth a question.
+    /// Agents that are not gone, and so can be asked.
     fn reachable(&self) -> impl Iterator<Item = AgentId> {
         let agents = self.registry.agents();
         agents

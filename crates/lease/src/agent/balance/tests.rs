@@ -6,15 +6,15 @@ use rand::{RngExt, SeedableRng};
 const LOOKS_PER_PERIOD: u32 = (PERIOD.as_millis() / LOOK_PERIOD.as_millis()) as u32;
 const PLACES: u32 = 8;
 
-/// A worker, and what its client does.
+/// A worker, and the behaviour of its client.
 #[derive(Debug, Clone)]
 struct Worker {
     lease: u8,
     core: u32,
     slots: u32,
-    /// Whether its client calls it without a pause.
+    /// Whether the client calls the worker without a pause.
     is_called: bool,
-    /// Whether its functions sleep, so that they hold the core without computing.
+    /// Whether the worker's functions sleep, and so hold the core without computing.
     sleeps: bool,
     computed: Duration,
     refused: u64,
@@ -36,7 +36,8 @@ fn worker(lease: u8, core: u32, is_called: bool) -> Worker {
     }
 }
 
-/// A node on a virtual clock. The workers of a core that are called take turns, and refuse while others have the core.
+/// A node on a virtual clock. On each core, the called workers take turns, and a worker refuses while another has the
+/// core.
 struct Node {
     balance: Balance,
     workers: Vec<Worker>,
@@ -156,7 +157,7 @@ fn no_worker_is_moved_without_need_or_without_an_idle_core() {
     assert_eq!(full.looks(TEN_SECONDS), NONE, "the idle core has no room");
     let mut alone = Node::new(2, vec![worker(1, 0, true), worker(2, 0, false)]);
     assert_eq!(alone.looks(TEN_SECONDS), NONE, "no other worker uses the core");
-    // Its slots refuse each other's invocations.
+    // A slot of this worker refuses invocations while the other slot runs.
     let slots = Worker {
         slots: 2,
         ..worker(1, 0, true)
@@ -195,8 +196,9 @@ fn workers_of_one_lease_are_not_put_together() {
     assert_eq!(node.looks(2 * LOOKS_PER_PERIOD).len(), 1);
 }
 
-/// Workers whose clients come and go at random are moved only from a busy core to an idle one, and seldom. Once the
-/// load stays the same, and there are cores enough, each called worker soon has a core, and none is moved any more.
+/// While clients begin and stop calling at random, workers are moved seldom, and only from a busy core to an idle core.
+/// Once the load stays the same, and there are enough cores, each called worker soon has a core of its own, and no
+/// worker is moved any more.
 #[test]
 fn random_load_moves_workers_seldom_and_steady_load_not_at_all() {
     for seed in 0..100 {

@@ -1,4 +1,5 @@
-//! Cores of a node: which are free, which belong to one lease, and which are shared by how many slots.
+//! Cores of a node: which cores are free, which belong to one lease, and which are shared, with the number of places
+//! taken.
 //!
 //! ```text
 //!            exclusive lease                          shared leases
@@ -7,9 +8,9 @@
 //! ```
 //!
 //! A core is in exactly one of the three states. So an exclusive lease never gets a core on which shared slots run,
-//! and a shared slot never gets a core that belongs to an exclusive lease. An exclusive lease takes nothing away from
-//! shared ones. The price is that a shared core stays shared until the last of its places is given back. So workers
-//! are placed on the cores with the fewest places taken, and moved (`moves`) if another core turns out to be idle.
+//! and a shared slot never gets a core that belongs to an exclusive lease. An exclusive lease takes no core away from
+//! shared leases. The price is that a shared core stays shared until the last of its places is given back. So workers
+//! are placed on the cores with the fewest places taken, and moved (`moves`) if another core becomes idle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +22,7 @@ pub(super) struct Cores {
     /// Shared cores with the number of places taken on each: 1 to `places_per_core`.
     shared: BTreeMap<u32, u32>,
     places_per_core: u32,
-    /// Cores that something else on the host uses, as far as is known: leases get them last.
+    /// Cores that other programs of the host are known to use: leases get these cores last.
     avoided: BTreeSet<u32>,
 }
 
@@ -38,12 +39,12 @@ impl Cores {
         }
     }
 
-    /// Gives out these cores last from now on; the others come first.
+    /// From now on leases get these cores only if no other core is free.
     pub(super) fn avoid(&mut self, avoided: BTreeSet<u32>) {
         self.avoided = avoided;
     }
 
-    /// Takes the first of the free cores that are not avoided, else the first of the others.
+    /// Takes the first free core that is not avoided, else the first free core.
     fn take_free(&mut self) -> Option<u32> {
         let core = self
             .free
@@ -79,14 +80,14 @@ impl Cores {
         &self.free
     }
 
-    /// Offers `offered` from now on; leases hold the cores in `held`. A core that is no longer offered gets no more
-    /// leases, and returns to its owner with the last lease that holds it.
+    /// Offers `offered` from now on. `held` are the cores that leases hold. A core that is no longer offered gets no
+    /// more leases, and returns to its owner when the last lease that holds it ends.
     pub(super) fn offer(&mut self, offered: BTreeSet<u32>, held: &BTreeSet<u32>) {
         self.free = offered.difference(held).copied().collect();
         self.offered = offered;
     }
 
-    /// Number of places that are not taken, on shared cores and on free ones.
+    /// Number of places that are not taken, on shared cores and on free cores.
     pub(super) fn free_places(&self) -> u32 {
         let gaps = self.shared_offered().map(|(_, taken)| self.places_per_core - taken);
         self.free() * self.places_per_core + gaps.sum::<u32>()
@@ -112,8 +113,8 @@ impl Cores {
         shared.filter(|(core, _)| self.offered.contains(core))
     }
 
-    /// Takes cores for one lease alone: `slots` for each worker. Returns `None` and changes nothing if too few are
-    /// free.
+    /// Takes cores for one exclusive lease: `slots` cores for each worker. Returns `None` and changes nothing if too
+    /// few are free.
     pub(super) fn take_exclusive(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
         if workers.checked_mul(slots)? > self.free() {
             return None;
@@ -131,8 +132,9 @@ impl Cores {
     /// Takes places for workers; the slots of a worker take turns on one core. Returns `None` and changes nothing if
     /// the workers do not fit.
     ///
-    /// Each worker gets a core with the fewest places taken. A free core has no place taken, so it comes first, and no
-    /// calls queue on one core while another is idle. The price is that exclusive leases find fewer free cores.
+    /// Each worker gets a core with the fewest places taken. A free core has no place taken, so it is taken first, and
+    /// calls do not compete for one core while another is idle. The price is that exclusive leases find fewer free
+    /// cores.
     pub(super) fn take_places(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
         let asked = workers.checked_mul(slots)?;
         if slots > self.places_per_core || asked > self.free_places() {
@@ -189,7 +191,7 @@ impl Cores {
             .extend(cores.into_iter().filter(|core| offered.contains(core)));
     }
 
-    /// Takes back the places of a shared lease: the core of each of its slots.
+    /// Takes back the places of a shared lease. `cores` has the core of each slot.
     pub(super) fn give_back_places(&mut self, cores: impl IntoIterator<Item = u32>) {
         for core in cores {
             if let Some(taken) = self.shared.get_mut(&core) {
@@ -231,7 +233,7 @@ mod tests {
         assert_eq!(cores.take_places(1, 1), Some(vec![vec![1]]), "and another");
         assert_eq!((cores.free(), cores.free_places()), (1, 10));
         assert_eq!(cores.take_exclusive(1, 1), Some(vec![vec![2]]));
-        // Five places more, evenly on the two shared cores.
+        // Five more places, spread evenly over the two shared cores.
         let homes = cores.take_places(5, 1).expect("there is room");
         assert_eq!(homes, [vec![0], vec![1], vec![0], vec![1], vec![0]]);
         assert_eq!((cores.free_places(), cores.take_places(2, 1)), (1, None));
@@ -280,8 +282,8 @@ mod tests {
         assert_eq!(cores.free(), 2);
     }
 
-    /// Over random histories every core is free, owned by one lease, or shared within its places: never two of
-    /// these.
+    /// In random histories every core is always in exactly one state: free, owned by one lease, or shared within its
+    /// places.
     #[test]
     fn a_core_is_never_both_shared_and_one_lease_s_own() {
         for seed in 0..300 {

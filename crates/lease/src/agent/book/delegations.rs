@@ -1,8 +1,8 @@
 //! Delegations: slots of a lease that its holder lends to peers.
 //!
 //! A delegation belongs to its lease. It ends with the lease, when the holder takes it back, or when its time is
-//! over. The agent tells peers' sessions about changes of the lease, but these sessions neither keep the lease nor
-//! end it: only the holder's sessions count.
+//! over. The agent reports changes of the lease to peers' sessions. But these sessions neither keep the lease alive nor
+//! end it; only the holder's sessions do.
 
 use super::LeaseBook;
 use crate::agent::{BookAction, Delegation, SessionId};
@@ -49,7 +49,7 @@ impl LeaseBook {
                 limit: DELEGATIONS_MAX as u64,
             });
         }
-        // One lease never makes four billion delegations.
+        // The number does not reach its limit: one lease never makes four billion delegations.
         lease.last_delegation = lease.last_delegation.saturating_add(1);
         let delegation = Delegation {
             places,
@@ -68,7 +68,7 @@ impl LeaseBook {
         actions: &mut Vec<BookAction>,
     ) -> Result<(), Rejection> {
         let ended = self.active_mut(id)?.delegations.remove(&delegation);
-        // The delegation was revoked before, or has expired meanwhile: the result is the intended one.
+        // `None` means that the delegation was revoked before or has expired, so it has ended, as intended.
         if let Some(ended) = ended {
             actions.push(BookAction::DelegationEnded {
                 lease: id,
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// A lease of two workers with two slots each; it is served, and a holder's session is attached.
+    /// A lease of two workers with two slots each. It is in phase Serving, and a session of the holder is attached.
     fn held() -> (LeaseBook, Epoch) {
         let mut book = LeaseBook::new(0..4, 0);
         let epoch = granted(&mut book, 1, request(2, 2), Duration::ZERO);

@@ -7,11 +7,11 @@ use super::*;
 fn no_lease_outlasts_the_time_of_its_node() {
     let mut book = LeaseBook::new(0..3, 0).with_end(Some(8 * SECOND));
     let first = granted(&mut book, 1, request(1, 1), Duration::ZERO);
-    // Alone, the time to live of lease 2 would last until 11.
+    // By its time to live alone, lease 2 would last until 11.
     assert_eq!(book.step(BookEvent::Renew { lease: id(1) }, 4 * SECOND).refusal, None);
     granted(&mut book, 2, request(1, 1), 6 * SECOND);
     assert_eq!(book.lease(id(2)).expect("there").time_left(6 * SECOND), 2 * SECOND);
-    // Neither a renewal nor an operator's order lets a lease go on.
+    // Neither a renewal nor an operator's order extends a lease beyond that time.
     assert_eq!(
         book.step(BookEvent::Drain { until: 20 * SECOND }, 6 * SECOND).refusal,
         None

@@ -1,4 +1,4 @@
-//! GPUs of a node, free and held. They are counted devices: numbered from 0, each held by one worker at a time.
+//! GPUs of a node, free and held. GPUs are numbered from 0, and each is held by one worker at a time.
 
 use super::LeaseBook;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
     usable: u32,
-    /// GPUs that the operator offers. The offer in effect lacks those that batch jobs have.
+    /// GPUs that the operator offers. GPUs of batch jobs are not in the offer in effect.
     of_operator: BTreeSet<u32>,
     of_jobs: BTreeSet<u32>,
     held: BTreeSet<u32>,
@@ -36,7 +36,7 @@ impl LeaseBook {
 }
 
 impl Gpus {
-    /// All GPUs are offered, and all are free.
+    /// Makes the GPUs of a node, all of them offered and free.
     pub(super) fn new(usable: u32) -> Self {
         Self {
             usable,
@@ -73,8 +73,7 @@ impl Gpus {
         self.offered_ones().filter(|gpu| !self.held.contains(gpu))
     }
 
-    /// Takes `each` GPUs for each of the workers, no GPU twice. Returns `None` and changes nothing if too few are
-    /// free.
+    /// Takes `each` different GPUs for each of the workers. Returns `None` and changes nothing if too few are free.
     pub(super) fn take(&mut self, workers: u32, each: u32) -> Option<Vec<Vec<u32>>> {
         let asked = workers.checked_mul(each).filter(|asked| *asked <= self.free())?;
         let taken: Vec<u32> = self.free_ones().take(asked as usize).collect();
@@ -90,8 +89,8 @@ impl Gpus {
         }
     }
 
-    /// Offers these GPUs from now on, as far as they exist, except those of batch jobs. A held GPU that is no longer
-    /// offered returns to its owner with its lease.
+    /// Offers these GPUs from now on, except GPUs that do not exist and GPUs of batch jobs. A held GPU that is no
+    /// longer offered returns to its owner when its lease ends.
     pub(super) fn offer(&mut self, gpus: &BTreeSet<u32>, of_jobs: BTreeSet<u32>) {
         self.of_operator = gpus.range(..self.usable).copied().collect();
         self.of_jobs = of_jobs;
@@ -116,7 +115,7 @@ mod tests {
         assert_eq!(gpus.take(u32::MAX, u32::MAX), None, "a product that overflows");
     }
 
-    /// Over random histories no GPU is held twice, and none that is not offered is given out.
+    /// In random histories no GPU is held twice, and only offered GPUs are granted.
     #[test]
     fn gpus_are_never_over_granted() {
         for seed in 0..300 {

@@ -12,13 +12,13 @@ use std::collections::{HashMap, HashSet};
 /// Cores and GPUs of a worker.
 type HeldCores = (Vec<u32>, Vec<u32>);
 
-/// The world around the book, with the facts that must agree with the book.
+/// The world around the book: facts with which the book must agree.
 #[derive(Default)]
 struct World {
     /// Workers with a process: (lease, worker, epoch) to cores and GPUs.
     living: HashMap<(LeaseId, u16, u32), HeldCores>,
     started: HashSet<(LeaseId, u16, u32)>,
-    /// A worker that died, and whose death the book learns of in this step. The book may still want it killed.
+    /// A dead worker whose death is reported to the book in this step. The book may still order to kill it.
     reported: Option<(LeaseId, u16, u32)>,
     epochs: HashSet<u32>,
     grant_epoch: HashMap<LeaseId, u32>,
@@ -225,7 +225,7 @@ fn random_histories_keep_every_promise() {
                         _ => BookEvent::EndJob { job },
                     }
                 }
-                // A worker comes up or dies: any living one, also one that is to be killed.
+                // A living worker comes up or dies; it may be a worker that is to be killed.
                 choice => {
                     let mut living: Vec<_> = world.living.keys().copied().collect();
                     living.sort_unstable();

@@ -1,4 +1,4 @@
-//! Batch jobs that come to a node on which leases run.
+//! Batch jobs that begin on a node with leases.
 
 use super::tests::{SECOND, gone, grant, granted, id, request};
 use super::*;
@@ -58,7 +58,7 @@ fn a_job_that_has_the_node_ends_all_leases_at_once_and_none_is_granted_until_it_
         (book.availability(), book.offer_now().0),
         (Availability::Standby, vec![])
     );
-    // Another job begins before the first has ended. Telling the book twice of a beginning, or of an end, changes
+    // Another job begins before the first has ended. A second report of the same beginning, or of the same end, changes
     // nothing.
     for job in [JOB, JobId(18), JobId(18)] {
         assert_eq!(book.step(begin(job, JobShare::Node), SECOND), BookStep::default());
@@ -128,7 +128,7 @@ fn memory_of_a_job_costs_the_youngest_leases_also_those_with_their_share() {
 fn leases_that_ask_for_no_memory_take_none_of_a_job_s() {
     let mut book = LeaseBook::new(0..4, 400);
     let first = granted(&mut book, 1, request(1, 1), Duration::ZERO);
-    // A hundred are held. Two hundred are left for three cores.
+    // A hundred bytes are held. Two hundred are left for three cores.
     let _ = book.step(begin(JOB, part([3], [], 200)), SECOND);
     granted(&mut book, 2, request(1, 1), SECOND);
     let refusal = book.step(grant(3, request(1, 1)), SECOND).refusal;

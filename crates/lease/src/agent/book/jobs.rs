@@ -1,4 +1,4 @@
-//! Batch jobs on the node: what a job may use is not offered while it runs.
+//! Batch jobs on the node. Resources that a job may use are not offered while the job runs.
 
 use super::LeaseBook;
 use super::offering::youngest_beyond;
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Largest number of batch jobs on one node.
 const JOBS_MAX: usize = 8192;
 
-/// The batch jobs on a node, with what each may use.
+/// The batch jobs on a node, each with the resources that it may use.
 #[derive(Debug, Default)]
 pub(super) struct BatchJobs(BTreeMap<JobId, JobShare>);
 
@@ -58,7 +58,7 @@ impl BatchJobs {
         jobs.find(|(_, share)| is_on(share, lease)).map(|(job, _)| job)
     }
 
-    /// The job that may use the most memory, if any was given some.
+    /// The job that may use the most memory; `None` if no job was given memory.
     pub(super) fn largest(&self) -> Option<JobId> {
         let given = self.iter().filter_map(|(job, share)| match share {
             JobShare::Part { memory_bytes, .. } if *memory_bytes > 0 => Some((*memory_bytes, job)),
@@ -80,19 +80,19 @@ pub(super) fn is_on(share: &JobShare, lease: &CoreLease) -> bool {
 }
 
 impl LeaseBook {
-    /// The batch jobs on the node, with what each may use.
+    /// The batch jobs on the node, each with the resources that it may use.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, &JobShare)> {
         self.jobs.iter()
     }
 
-    /// Whether jobs may use all of the node: a job has the whole node, or jobs have all memory, without which no worker
-    /// runs.
+    /// Whether jobs may use all of the node: a job has the whole node, or jobs have all its memory, so that no worker
+    /// can run.
     pub(super) fn jobs_have_all(&self) -> bool {
         let memory_bytes = self.offer.memory_bytes;
         self.jobs.have_all() || (memory_bytes > 0 && self.jobs.sum().memory_bytes >= memory_bytes)
     }
 
-    /// Whether no lease, ending or not, holds anything that this job may use.
+    /// Whether no lease, ending or not, holds any resource that this job may use.
     pub fn has_room_for(&self, job: JobId) -> bool {
         let Some(share) = self.jobs.0.get(&job) else {
             return true;
@@ -107,7 +107,7 @@ impl LeaseBook {
         has_memory && !self.leases.values().any(|lease| is_on(share, lease))
     }
 
-    /// Withdraws what a job may use from the offer, and ends the leases that hold some of it.
+    /// Withdraws the resources of a job from the offer, and ends the leases that hold some of them.
     pub(super) fn begin_job(
         &mut self,
         job: JobId,
@@ -127,7 +127,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// Offers again what a job could use, unless another job may use it.
+    /// Offers the resources of a job again, except those that another job may use.
     pub(super) fn end_job(&mut self, job: JobId, now: Duration, actions: &mut Vec<BookAction>) {
         if self.jobs.0.remove(&job).is_some() {
             self.put_into_effect();
@@ -135,7 +135,8 @@ impl LeaseBook {
         }
     }
 
-    /// Marks leases that hold what jobs may use: they end now. If jobs need memory, the youngest leases give theirs up.
+    /// Marks the leases that end now: leases that hold resources of jobs, and, if jobs need memory, the youngest
+    /// leases.
     pub(super) fn make_room_for_jobs(&mut self) {
         let over = |lease: &mut CoreLease, job| {
             lease.leaving = Some(Duration::ZERO);
@@ -147,7 +148,7 @@ impl LeaseBook {
                 over(lease, job);
             }
         }
-        // A node whose memory is not known can give none back.
+        // If the node's memory is not known, no lease ends because of memory.
         if self.offer.memory_bytes == 0 {
             return;
         }

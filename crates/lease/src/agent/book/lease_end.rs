@@ -1,4 +1,4 @@
-//! Ends of leases, and the states in which a node grants no new ones.
+//! Ends of leases, and the states in which a node grants no new leases.
 
 use super::LeaseBook;
 use crate::agent::{Availability, BookAction, CoreLease, ENDED_MAX, EndedLease, LeasePhase, WorkerState};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 impl LeaseBook {
     /// Ends each lease at `node_ends` at the latest, however often it is renewed, because the node is taken away at
-    /// that time. This needs no drain of the node. Must be called before the first lease.
+    /// that time. No drain of the node is needed for this. Must be called before the first lease.
     #[must_use]
     pub fn with_end(mut self, node_ends: Option<Duration>) -> Self {
         self.node_ends = node_ends;
@@ -42,12 +42,12 @@ impl LeaseBook {
         Err(Rejection::Unavailable { what: what.into() })
     }
 
-    /// Whether the node is drained because its own time ends, and not by an order before that.
+    /// Whether the node is drained because its own time ends, and not by an earlier order.
     fn is_out_of_time(&self) -> bool {
         self.node_ends.is_some() && self.drained_by == self.node_ends
     }
 
-    /// Grants no more leases, and lets none go on past `until`. A later call may only bring the end forward.
+    /// Grants no more leases, and ends all leases at `until` at the latest. A later call can only make the end earlier.
     pub(super) fn drain(&mut self, until: Duration, now: Duration, actions: &mut Vec<BookAction>) {
         if self.availability == Availability::Serving {
             self.availability = Availability::Draining;
@@ -57,7 +57,7 @@ impl LeaseBook {
         self.expire(now, actions);
     }
 
-    /// Notes when each lease ends even if its holder renews it.
+    /// Sets for each lease the time at which it ends even if its holder renews it.
     pub(super) fn cut_leases(&mut self) {
         for lease in self.leases.values_mut() {
             let of_node = self.drained_by.into_iter().chain(self.node_ends);
@@ -66,7 +66,7 @@ impl LeaseBook {
         }
     }
 
-    /// Grants leases again. Leases that a drain left alive go on without an end.
+    /// Grants leases again. Leases that are still active after a drain no longer end at its deadline.
     pub(super) fn resume(&mut self) -> Result<(), Rejection> {
         if self.availability == Availability::Stopping {
             return Err(Rejection::Unavailable {
@@ -87,7 +87,7 @@ impl LeaseBook {
         }
     }
 
-    /// Reports once that no lease holds anything of a draining node any more.
+    /// Reports, once, that no lease is left on a draining node.
     pub(super) fn note_drained(&mut self, actions: &mut Vec<BookAction>) {
         if self.availability == Availability::Draining && self.leases.is_empty() {
             self.availability = Availability::Drained;

@@ -1,4 +1,4 @@
-//! Memory of a node, and what leases hold of it.
+//! Memory of a node, and the parts of it that leases hold.
 
 use super::LeaseBook;
 use crate::agent::CoreLease;
@@ -6,8 +6,8 @@ use crate::request::{CoreUse, LeaseSpec};
 use hotlease_wire::Rejection;
 
 impl LeaseBook {
-    /// Memory of each worker of a lease that asks for none: the node's memory for each of its cores, times the cores
-    /// of the worker, bytes; 0: no limit, as the node's memory is not known.
+    /// Memory of each worker of a lease that asks for none, bytes: the node's memory per offered core, times the cores
+    /// of the worker. 0 means no limit, because the node's memory is not known.
     pub fn memory_share(&self, spec: &LeaseSpec) -> u64 {
         let slots = u64::from(spec.slots_per_worker);
         let (cores, parts) = match spec.sharing {
@@ -18,7 +18,8 @@ impl LeaseBook {
         (self.memory_bytes / offered).saturating_mul(cores) / parts
     }
 
-    /// Whether a lease that asks for this memory finds too little now, and would find enough without the others.
+    /// Whether too little memory is left for a lease of these terms now, but the node would have enough without other
+    /// leases.
     pub fn is_short_of_memory(&self, spec: &LeaseSpec) -> bool {
         (self.memory_left() + 1..=self.memory_bytes).contains(&spec.all_memory_bytes())
     }
@@ -33,8 +34,8 @@ impl LeaseBook {
         leases.fold(self.memory_bytes, |left, lease| left.saturating_sub(held(lease)))
     }
 
-    /// Whether batch jobs were given some of the node's memory. Then all leases together, including leases that have
-    /// only a share, may hold no more than the jobs leave: beyond that they would use the jobs' memory.
+    /// Whether batch jobs were given some of the node's memory. If so, all leases together, including those that asked
+    /// for no memory, may hold only the memory that jobs leave: more would be memory of the jobs.
     fn is_memory_of_jobs(&self) -> bool {
         self.offer.memory_bytes > 0 && self.jobs.largest().is_some()
     }
@@ -45,7 +46,7 @@ impl LeaseBook {
             return Ok(());
         }
         let (share, left) = (self.memory_share(spec), self.memory_left());
-        // 0 would be no limit.
+        // A share of 0 would mean no limit.
         if share > 0 && share.saturating_mul(spec.workers.into()) <= left {
             return Ok(());
         }

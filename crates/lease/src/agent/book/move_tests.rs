@@ -32,7 +32,7 @@ fn moved(number: u64, worker: u16, epoch: Epoch, moved: bool) -> BookEvent {
     }
 }
 
-/// A lease of one core, which then ends, and meanwhile two shared leases of two slots each on the other core.
+/// A book with two shared leases of two slots each on one core. An exclusive lease of the other core has ended.
 fn crowded_book() -> (LeaseBook, [Epoch; 2]) {
     let mut book = LeaseBook::new(0..2, 0).with_places(4);
     let own = granted(&mut book, 9, request(1, 1), Duration::ZERO);
@@ -82,7 +82,8 @@ fn a_moving_worker_holds_places_on_both_cores_until_it_has_answered() {
         BTreeMap::from([(0, 2), (1, 2)]),
         "a second answer changes nothing"
     );
-    // A replacement of the worker starts on the new core. It has not been on another core, so it has left none.
+    // A replacement of the worker starts on the new core. This process has not run on another core, so it has left
+    // none.
     assert_eq!(book.step(gone(id(2), 0, epoch), SECOND).refusal, None);
     let replace = BookEvent::Replace {
         lease: id(2),
@@ -110,7 +111,7 @@ fn a_worker_that_stays_or_dies_gives_the_new_places_back() {
         assert_eq!(book.room(), BTreeMap::from([(0, 4), (1, 0)]));
         assert_eq!(book.free_cores(), 1, "the new core is free again");
     }
-    // The lease may end while its worker moves; the answer comes too late.
+    // The lease may end while its worker moves; the worker's answer then comes too late.
     let (mut book, [epoch, _]) = crowded_book();
     assert_eq!(book.step(moving(1, 0, epoch, 0), SECOND).refusal, None);
     let end = BookEvent::End {
@@ -208,7 +209,7 @@ fn an_offer_that_shrinks_during_a_move_loses_no_core() {
     }
 }
 
-/// Over random histories each place is held by one worker, or free, and all are free once all leases have ended.
+/// In random histories each place is free or held by one worker, and all places are free once all leases have ended.
 #[test]
 fn no_place_is_lost_or_given_twice_by_moves() {
     for seed in 0..200 {

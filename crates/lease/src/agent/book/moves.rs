@@ -7,9 +7,10 @@
 //!       └────────────────────────────┘ WorkerMoved { moved: false }, WorkerGone
 //! ```
 //!
-//! A move takes the places on the new core at once, and gives those on the old core back when the worker has answered.
-//! So no other lease gets either of them while it is not known on which core the worker is. The book is not written to
-//! disk: an agent that dies in between has no workers any more, and its next run begins with free cores.
+//! A move takes the places on the new core at once, and gives the places on the old core back when the worker has
+//! answered. So no other lease gets places on either core while it is not known on which of the two the worker is. The
+//! book is not written to disk: if an agent dies during a move, its workers die too, and its next run begins with free
+//! cores.
 
 use super::LeaseBook;
 use crate::agent::{BookAction, WorkerState};
@@ -24,7 +25,8 @@ impl LeaseBook {
         self.cores.room()
     }
 
-    /// Whether the agent has to look at shared cores: workers may want the same one, or use a core that they have left.
+    /// Whether the agent has to look at shared cores: several workers may want one core, or a worker may use a core
+    /// that it has left.
     pub fn shares_cores(&self) -> bool {
         let shared = self
             .leases

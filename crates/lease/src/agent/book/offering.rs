@@ -1,4 +1,4 @@
-//! Changes of a node's offer: it grows at once, and shrinks by a deadline.
+//! Changes of a node's offer, which grows at once and shrinks by a deadline.
 
 use super::LeaseBook;
 use crate::agent::{BookAction, CoreLease, NodeLimits, NodeOffer, OfferedCores, OfferedGpus};
@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The operator's offer of the node's resources, including those that batch jobs have now.
+/// The operator's offer of the node's resources, including resources that batch jobs have now.
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) cores: BTreeSet<u32>,
@@ -18,7 +18,7 @@ pub(super) struct Offer {
     pub(super) until: Duration,
 }
 
-/// The youngest of these leases: just as many as must end so that the others hold at most `limit` bytes.
+/// Returns the youngest leases that must end so that the other leases hold at most `limit` bytes.
 pub(super) fn youngest_beyond<'l>(
     limit: u64,
     leases: impl Iterator<Item = &'l mut CoreLease>,
@@ -36,14 +36,14 @@ pub(super) fn youngest_beyond<'l>(
 }
 
 impl LeaseBook {
-    /// Adds cores that the node may offer beside those that it offers now.
+    /// Adds cores that the node may offer later, beside the cores that it offers now.
     #[must_use]
     pub fn with_usable(mut self, cores: impl IntoIterator<Item = u32>) -> Self {
         self.usable.extend(cores);
         self
     }
 
-    /// Lets the node offer up to this much memory, more than it offers now.
+    /// Sets how much memory the node may offer later, if that is more than it offers now.
     #[must_use]
     pub fn with_usable_memory(mut self, memory_bytes: u64) -> Self {
         self.usable_memory_bytes = self.usable_memory_bytes.max(memory_bytes);
@@ -59,7 +59,7 @@ impl LeaseBook {
         }
     }
 
-    /// Present offer of the node, less what batch jobs have: cores by number, and memory in bytes.
+    /// Present offer of the node without the resources of batch jobs: cores by number, and memory in bytes.
     pub fn offer_now(&self) -> (Vec<u32>, u64) {
         (self.cores.offered_set().iter().copied().collect(), self.memory_bytes)
     }
@@ -85,8 +85,8 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// Offers what the operator offers, less what batch jobs may use. Marks leases that hold more than that as leaving:
-    /// at once if a job may use it, else at the time that the operator's offer names.
+    /// Offers what the operator offers, without the resources that batch jobs may use. Marks leases that hold other
+    /// resources as leaving: at once if a job may use these, else at the time that the operator's offer names.
     pub(super) fn put_into_effect(&mut self) {
         let of_jobs = self.jobs.sum();
         let (cores, gpus, memory_bytes) = match self.jobs_have_all() {
@@ -102,7 +102,7 @@ impl LeaseBook {
         self.gpus.offer(&gpus, of_jobs.gpus);
         self.memory_bytes = memory_bytes;
         for lease in self.leases.values_mut() {
-            // A move that is under way may fail or succeed, so both cores count.
+            // A move that is under way may fail or succeed, so the lease must be allowed to have both cores.
             let has_cores = lease.held_cores().iter().all(|core| self.offer.cores.contains(core));
             let kept = has_cores && lease.gpus().iter().all(|gpu| self.offer.gpus.contains(gpu));
             let earlier = lease.leaving.filter(|_| lease.batch_job.is_none());
@@ -115,7 +115,8 @@ impl LeaseBook {
         self.cut_leases();
     }
 
-    /// Marks the youngest leases as leaving until the memory that the operator offers is enough for the others.
+    /// Marks as many of the youngest leases as leaving as needed, so that the memory that the operator offers is enough
+    /// for the other leases.
     fn fit_memory(&mut self) {
         let (limit, until) = (self.offer.memory_bytes, self.offer.until);
         let held = |lease: &CoreLease| lease.request.spec.all_memory_bytes();
@@ -136,8 +137,8 @@ impl LeaseBook {
         }
     }
 
-    /// The offered set with `count` cores: added cores come from the end, as most systems put their own work on the
-    /// first ones.
+    /// Returns the offered set changed to `count` cores. Cores are added from the end, because most systems put their
+    /// own work on the first cores.
     fn resized(&self, count: usize) -> BTreeSet<u32> {
         let mut wanted = self.offer.cores.clone();
         if let Some(more) = count.checked_sub(wanted.len()) {

@@ -41,7 +41,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// The lease of this incarnation of a worker, unless the incarnation is gone.
+    /// The lease that has this incarnation of a worker; `None` if the incarnation is gone.
     pub(super) fn incarnation(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) -> Option<&mut CoreLease> {
         self.leases.get_mut(&id).filter(|lease| {
             lease
@@ -72,7 +72,7 @@ impl LeaseBook {
         };
         let worker = &mut lease.workers[usize::from(index.0)];
         worker.state = WorkerState::Gone;
-        // The next incarnation starts where this one was.
+        // The next incarnation starts on the core of this incarnation, so the core of an unfinished move is given back.
         let unused = worker.moving_to.take().map(|core| vec![core; worker.cores.len()]);
         lease.retired.hot_ns = lease.retired.hot_ns.saturating_add(used.hot_ns);
         lease.retired.compute_ns = lease.retired.compute_ns.saturating_add(used.compute_ns);

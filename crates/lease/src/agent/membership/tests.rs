@@ -212,7 +212,7 @@ fn the_goodbye_ends_by_an_answer_or_its_time() {
     }
 }
 
-/// A late message of a dead run made the manager take the present run for ended.
+/// Because of a late message of a dead run, the manager regards the present run as ended.
 #[test]
 fn an_agent_that_is_taken_for_an_ended_run_repeats_the_challenge() {
     let now = Duration::ZERO;
@@ -230,7 +230,7 @@ fn an_agent_that_is_taken_for_an_ended_run_repeats_the_challenge() {
         challenge,
     };
     assert_eq!(membership.step(challenged(9, 5), now), [], "an answer to nothing");
-    // At once the first time, and then no faster than after any other failure.
+    // After the first challenge the agent registers at once; after further ones it waits as after any other failure.
     let asked = membership.step(challenged(1, 7), now);
     assert_eq!(
         asked,

@@ -6,9 +6,10 @@ use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 
 impl Cluster {
-    /// Writes down a lease that an agent granted without the manager, as if it had been granted here. The holder, who
-    /// pays for the lease, announces it, and could have invented it. The durable state has one bound for all tenants
-    /// together, so a tenant may have only few announced leases that no report of their agent has named.
+    /// Writes down a lease that an agent granted without the manager, as if the manager had granted it.
+    /// The holder, who pays for the lease, announces it, and could announce a lease that does not exist. The durable
+    /// state has one bound for all tenants together. So the number of a tenant's announced leases that no report of an
+    /// agent has named is limited.
     pub(super) fn vouch(
         &mut self,
         request: RequestId,
@@ -36,8 +37,8 @@ impl Cluster {
         if self.holdings.holder(lease).is_some_and(|holder| holder != note.tenant) {
             return refuse(request, Rejection::WrongTenant, actions);
         }
-        // A lease that another agent has granted is not noted as one of this agent. The next report of this agent would
-        // not name the lease, and so free it in the quota, while the other agent still serves it.
+        // A lease that another agent has granted must not be recorded for this agent. This agent's next report would
+        // not name the lease. The quota would then no longer count the lease, although the other agent still serves it.
         let mut others = self.noted.iter().filter(|(id, _)| **id != agent);
         if others.any(|(_, noted)| noted.leases.contains_key(&lease)) {
             let what = "another agent has granted this lease".into();

@@ -38,7 +38,7 @@ pub(super) fn offer(cores: OfferedCores) -> NodeOrder {
     })
 }
 
-/// The question that tells a node its wish.
+/// The question that sends a node its wish.
 pub(super) fn order_request(actions: &[ClusterAction]) -> AskId {
     match actions {
         [ClusterAction::AskOrder { ask, agent: AGENT, .. }, ..] => *ask,
@@ -264,7 +264,7 @@ fn a_node_removed_while_another_agent_is_asked_gets_no_request_after_it() {
     assert!(matches!(answered(&actions), ClusterAnswer::Refused(_)), "{actions:?}");
 }
 
-/// The one agent, registered with its limits: two cores, no GPU, 100 bytes.
+/// A cluster with one agent, registered with its limits: two cores, no GPU, 100 bytes.
 fn limited() -> Cluster {
     let mut cluster = Cluster::new([], [], NOW);
     let limits = NodeLimits {
@@ -320,7 +320,7 @@ fn an_order_for_more_than_the_node_has_is_refused_before_anything_is_written() {
     assert_eq!(answered(&actions), &ClusterAnswer::HeartbeatAnswered { known: true });
 }
 
-/// The manager takes three offers for a node that is away; the node comes and can do the first only.
+/// The manager takes three offers for a node that is away. The node registers, and can make only the first offer.
 #[test]
 fn a_node_that_was_away_does_the_latest_order_that_it_can_also_after_a_restart_of_the_manager() {
     let mut cluster = Cluster::new([], [], NOW);
@@ -405,7 +405,7 @@ fn offers_for_a_node_that_is_away_are_bounded_and_the_same_offer_counts_once() {
     let _ = ordered(&mut cluster, 3, NodeOrder::Remove, 1000);
 }
 
-/// A run of the agent that has fewer resources than an earlier run rejects an order that the earlier one carried out.
+/// A run of the agent with fewer resources rejects an order that an earlier run with more resources carried out.
 #[test]
 fn a_run_of_the_agent_that_rejects_the_wish_is_not_reminded_of_it_and_the_next_run_is_told_it() {
     let wish = NodeWish {

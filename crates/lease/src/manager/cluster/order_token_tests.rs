@@ -38,7 +38,7 @@ fn an_order_that_is_repeated_with_its_token_is_answered_again_and_not_carried_ou
         panic!("{writes:?}");
     };
     let record = record.clone();
-    // The first order is not answered yet: both are answered together.
+    // The first request is not answered yet, so both requests are answered together.
     assert!(cluster.step(with_token(3, drain.clone(), 1, 1001), NOW).is_empty());
     let ask = order_request(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
     let offering = offers(Availability::Draining, record.number);
@@ -64,7 +64,7 @@ fn an_order_that_is_repeated_with_its_token_is_answered_again_and_not_carried_ou
     assert_eq!(answered(&actions), &ClusterAnswer::OtherOrder);
     assert_eq!(cluster.wish(AGENT), Some(&resumed));
 
-    // Another manager knows the order from the durable state, until the order's time is over.
+    // Another manager reads the order from the durable state, and remembers it until the order's time is over.
     let restart = || {
         let records: [OrderRecord; 1] = [record.clone()];
         registered()

@@ -1,20 +1,21 @@
-//! Orders by the tokens of their callers: an order that is given again is answered again, and not carried out again.
+//! Orders by the tokens of their callers. An order that is sent again with its token is answered again, but not carried
+//! out again.
 
 use crate::manager::{OrderRecord, OrderToken};
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long an order is known by its token, milliseconds.
+/// How long an order is remembered by its token, milliseconds.
 pub const ORDER_KNOWN_MS: u64 = 3_600_000;
-/// Largest number of orders that are known by their tokens.
+/// Largest number of orders that are remembered by their tokens.
 pub const ORDERS_KNOWN_MAX: usize = 64 * 1024;
 
-/// Orders that are known by their tokens.
+/// Orders that are remembered by their tokens.
 #[derive(Debug, Default)]
 pub(super) struct KnownOrders {
     orders: BTreeMap<(String, String), OrderRecord>,
-    /// Keys of the orders by their time, oldest first.
+    /// Keys of the orders, sorted by the orders' times, oldest first.
     by_time: BTreeSet<(u64, (String, String))>,
 }
 
@@ -29,7 +30,7 @@ impl KnownOrders {
         self.orders.insert(key, order);
     }
 
-    /// The order that this caller gave with this token.
+    /// The order that this caller sent with this token.
     pub(super) fn of(&self, caller: &str, token: &str) -> Option<&OrderRecord> {
         self.orders.get(&(caller.to_owned(), token.to_owned()))
     }
@@ -54,7 +55,7 @@ impl KnownOrders {
         })
     }
 
-    /// Forgets an order that was not carried out, so that it can be given again. Returns whether it had a token.
+    /// Forgets an order that was not carried out, so that it can be sent again. Returns whether the order had a token.
     pub(super) fn forget(&mut self, agent: AgentId, number: u64) -> bool {
         let is_it = |order: &OrderRecord| order.agent == agent && order.number == number;
         let before = self.orders.len();

@@ -8,10 +8,10 @@
 //!                         ▲ rejected: the state that was wanted before
 //! ```
 //!
-//! An order that the node cannot do, as far as it has told its limits, is refused before anything is written. The
-//! manager repeats a node's wish to it until the node's reports name the order's number. If the node rejects the
-//! order after all, the state before it is wanted again. From the order on the manager asks the node for no lease
-//! that the order forbids, whether or not the node knows of the order.
+//! If a node has reported its limits, an order that exceeds them is refused before anything is written. The manager
+//! repeats the wish to the node until the node's reports name the order's number. If the node rejects the order after
+//! all, the wish returns to the state before the order. From the order on the manager asks the node for no lease that
+//! the order forbids, even before the node receives the order.
 
 use super::{Cluster, Continuation, Question, answer, refuse};
 use crate::manager::{
@@ -21,7 +21,7 @@ use crate::manager::{
 use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, BootId};
 
-/// Largest number of requests that wait for one order: the first of them, and repetitions with its token.
+/// Largest number of requests that wait for one order: the first request, and repetitions with its token.
 const WAITING_MAX: usize = 64;
 
 /// A node's wish, and its progress.
@@ -29,12 +29,12 @@ const WAITING_MAX: usize = 64;
 pub(super) struct WishRecord {
     wish: NodeWish,
     durable: bool,
-    /// The question under way that tells the node its wish.
+    /// The question under way that sends the node its wish.
     asking: Option<AskId>,
 }
 
 impl WishRecord {
-    /// Whether its operator lets the node grant leases.
+    /// Whether the node's operator lets the node grant leases.
     pub(super) fn may_serve(&self) -> bool {
         self.wish.state.drained_by_ms.is_none()
     }
@@ -57,19 +57,19 @@ pub(super) struct PendingOrder {
     before: Option<NodeWish>,
 }
 
-/// An order that its node has rejected, while the state before it is written.
+/// An order that its node has rejected, while the state before the order is written.
 #[derive(Debug)]
 pub(super) struct GivenUpOrder {
     order: PendingOrder,
     why: Rejection,
-    /// The state before, as an order; `None`: the node needs no order.
+    /// The state before, as an order; `None` if the node needs no order.
     fallback: Option<PendingOrder>,
 }
 
 /// The latest order that a node has rejected.
 #[derive(Debug)]
 pub(super) struct RejectedOrder {
-    /// The run of the agent that rejected it.
+    /// The run of the agent that rejected the order.
     boot: Option<BootId>,
     number: u64,
     why: Rejection,
@@ -85,7 +85,7 @@ impl Cluster {
         self
     }
 
-    /// Adds the orders of the durable state that are known by their tokens.
+    /// Adds the orders of the durable state that are remembered by their tokens.
     #[must_use]
     pub fn with_orders(mut self, orders: impl IntoIterator<Item = OrderRecord>) -> Self {
         orders.into_iter().for_each(|order| self.known_orders.note(order));
@@ -108,12 +108,12 @@ impl Cluster {
         rejected.map(|(agent, rejected)| (*agent, &rejected.why))
     }
 
-    /// The order that a caller has given with this token, as long as it is known.
+    /// The order that a caller has sent with this token, as long as the order is remembered.
     pub fn known_order(&self, token: &OrderToken) -> Option<&OrderRecord> {
         self.known_orders.of(&token.caller, &token.token)
     }
 
-    /// Whether its operator lets this agent grant leases.
+    /// Whether the agent's operator lets the agent grant leases.
     pub(super) fn may_serve(&self, agent: AgentId) -> bool {
         self.wishes.get(&agent).is_none_or(WishRecord::may_serve)
     }
@@ -134,7 +134,7 @@ impl Cluster {
         }
     }
 
-    /// The wish after an order, unless the order is refused. Changes nothing.
+    /// Returns the wish after an order, or the reason to refuse the order. Changes nothing.
     fn check_order(&self, asked: &OrderRequest) -> Result<NodeWish, Rejection> {
         let too_many = |what: &str, limit: usize| {
             Err(Rejection::TooMany {
@@ -202,7 +202,7 @@ impl Cluster {
         );
     }
 
-    /// Answers a repeated order: together with the first order if that is still unanswered, or else at once with the
+    /// Answers a repeated order: together with the first request if this is still unanswered, else at once with the
     /// present state.
     fn repeat_answer(&mut self, request: RequestId, agent: AgentId, number: u64, actions: &mut Vec<ClusterAction>) {
         match self.order_requests.get_mut(&(agent, number)) {
@@ -220,13 +220,13 @@ impl Cluster {
         }
     }
 
-    /// Continues with a durable order: tells the node, if it is there.
+    /// Continues with a durable order: sends the wish to the node, if the node is reachable.
     pub(super) fn on_wish_durable(&mut self, ordering: PendingOrder, actions: &mut Vec<ClusterAction>) {
         let agent = ordering.agent;
         let here = self.reachable().any(|known| known == agent);
         match self.wishes.get_mut(&agent) {
             Some(wished) if wished.wish.number == ordering.number => wished.durable = true,
-            // A later order came; its wish contains or undoes this order.
+            // There is a later order, whose wish contains or undoes this order.
             _ => return self.answer_order(&ordering, false, actions),
         }
         if here {
@@ -291,7 +291,7 @@ impl Cluster {
         self.answer_order(&ordering, true, actions);
     }
 
-    /// Forgets the states before a wish that the node has carried out: the node is able to do what the wish asks for.
+    /// Forgets the states before a wish that the node has carried out: the wish will not have to return to them.
     fn note_carried_out(&mut self, agent: AgentId, number: u64, actions: &mut Vec<ClusterAction>) {
         let wished = self.wishes.get_mut(&agent);
         let Some(wished) = wished.filter(|wished| wished.wish.number == number) else {
@@ -309,7 +309,7 @@ impl Cluster {
         self.commit(agent, vec![write], Continuation::NoReply, actions);
     }
 
-    /// Notes that a node has refused, or did not answer.
+    /// Notes that a node has refused its wish, or did not answer.
     pub(super) fn on_not_ordered(
         &mut self,
         ask: AskId,
@@ -325,7 +325,7 @@ impl Cluster {
         self.give_up_order(ordering, refusal, actions);
     }
 
-    /// Gives up an order for a node that was away, and has come with too little for it.
+    /// Gives up an order for a node that was away, if the node has now registered with too few resources for the order.
     pub(super) fn check_wish(&mut self, agent: AgentId, actions: &mut Vec<ClusterAction>) {
         let wished = self.wishes.get(&agent).filter(|wished| wished.durable);
         let limits = self.registry.agent(agent).and_then(|(known, ..)| known.limits.clone());
@@ -345,14 +345,14 @@ impl Cluster {
         }
     }
 
-    /// Goes back to the state before an order that the node has rejected, and will never carry out. The order's caller
-    /// is told once that is durable.
+    /// Returns the wish to the state before an order that the node has rejected, and will never carry out. The order's
+    /// caller gets the answer once this state is durable.
     fn give_up_order(&mut self, ordering: PendingOrder, why: Rejection, actions: &mut Vec<ClusterAction>) {
         let (agent, number) = (ordering.agent, ordering.number);
         let mut writes = Vec::new();
         let mut fallback = None;
         // The order's token is forgotten before the wish changes: otherwise a repetition of the order could be answered
-        // as if it was carried out.
+        // as if the order had been carried out.
         if self.known_orders.forget(agent, number) {
             writes.push(StateWrite::ForgetOrder { agent, number });
         }
@@ -410,7 +410,8 @@ impl Cluster {
         }
     }
 
-    /// The durable state still has the rejected order: the node is told it again, and rejects it again.
+    /// The writes have failed, so the durable state still has the rejected order: the node gets the order again, and
+    /// rejects it again.
     pub(super) fn on_not_given_up(
         &mut self,
         given_up: GivenUpOrder,
@@ -446,7 +447,7 @@ impl Cluster {
             };
             self.tell(ordering, actions);
         } else if wished.wish.is_nothing() {
-            // The node is as it would be without a wish, also after its next start.
+            // The node's state is the same as without a wish, also after its next start.
             self.wishes.remove(&agent);
             self.commit(
                 agent,

@@ -1,18 +1,18 @@
 //! Placement of a lease: agents are asked one after the other.
 //!
-//! The registry only orders the candidates. Its figures are as old as the last report; only the agent knows whether
-//! cores are free.
+//! The registry only orders the candidates. Its figures are as old as the last report; only the agent has the present
+//! number of free cores.
 //!
-//! A request may be spread over several agents, each of which grants a lease of its own, a *part*. To the client it
-//! is one request with one answer: nothing is written down or answered before the last part is granted. If there
-//! are too few parts, or one of them cannot be written down, all are given back.
+//! A request may be spread over several agents, each of which grants a lease of its own, a *part*. The client sends one
+//! request and gets one answer: no part is written down, and no answer is sent, before the last part is granted. If
+//! there are too few parts, or a part cannot be written down, all parts are given back.
 //!
 //! A part is held only if the request can be served. If no agent alone has room enough, the manager first finds out how
 //! much room each agent has: it asks the agent for more than the agent can grant, and the refusal names the number of
-//! workers that fit. Nothing is held meanwhile. Parts are requested once the agents together have room enough.
+//! workers that fit. These questions hold no cores. Parts are requested once the agents together have room enough.
 //!
-//! An agent without room tells the holders of idle leases that room is wanted. So if all agents together could not
-//! serve a request even without any leases, none of them is asked.
+//! An agent that is asked and has no room reports to the holders of idle leases that room is wanted. So if all agents
+//! together could not serve a request even without any leases, the manager asks none of them.
 
 use super::orders::WishRecord;
 use super::rejections::Rejections;
@@ -32,7 +32,7 @@ pub const PARTS_MAX: usize = 64;
 /// Largest number of questions for one request that is spread.
 const ASKS_MAX: usize = 2 * PARTS_MAX;
 /// Longest time for which agents are asked for one request: the client that waits for the answer gives up after 10 s,
-/// and the parts granted first hold their cores meanwhile.
+/// and the parts that were granted first hold their cores meanwhile.
 const ASKING_MAX: Duration = Duration::from_secs(8);
 
 /// A request for a lease while agents are asked.
@@ -47,7 +47,7 @@ pub(super) struct Placement {
     serving: bool,
     rejections: Rejections,
     /// For a spread request: the agents that were asked, each with the number of workers for which it has room, if its
-    /// rejection told the number.
+    /// rejection named that number.
     asked: BTreeMap<AgentId, Option<u32>>,
     /// Number of questions to agents.
     asks: usize,
@@ -76,8 +76,8 @@ pub(super) struct PartWrites {
 }
 
 impl Placement {
-    /// Records the rejection of one agent. An error ends the request: every agent would reject it for the same
-    /// reason.
+    /// Records the rejection of one agent. Returns an error if the request must end, because every agent would reject
+    /// it for the same reason.
     fn add(&mut self, agent: AgentId, name: impl FnOnce() -> String, refusal: Rejection) -> Result<(), Rejection> {
         if let Rejection::BadRequest { .. } = refusal {
             return Err(refusal);
@@ -99,7 +99,7 @@ impl Placement {
         self.parts.iter().map(|part| part.workers).sum()
     }
 
-    /// Number of workers for which the agents that were asked have room, by their own word.
+    /// Number of workers for which the agents that were asked have room, as they reported.
     fn offered_workers(&self) -> u32 {
         let rooms = self.asked.values().flatten();
         rooms.fold(0, |sum, room| sum.saturating_add(*room))
@@ -151,7 +151,7 @@ impl Cluster {
         }
     }
 
-    /// Asks the next agent for workers that are missing; settles the request if there is none to ask.
+    /// Asks the next agent for workers that are missing. Settles the request if there is no agent to ask.
     fn ask_next(&mut self, request: RequestId, now: Duration, actions: &mut Vec<ClusterAction>) {
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
@@ -183,8 +183,8 @@ impl Cluster {
                         Some((next.agent, next.workers))
                     }
                     _ => {
-                        // Asks for more workers than the agent offers, so that its refusal names its room; or for the
-                        // least number that the request accepts, if the agent offers that many.
+                        // Asks for more workers than the agent offers, so that its refusal names its room. If the agent
+                        // offers at least the least number that the request accepts, asks for that number.
                         let next = share(&|agent: &AgentId| serves(agent) && !asked.contains_key(agent))?;
                         Some((next.agent, least.min(next.offered + 1)))
                     }
@@ -196,7 +196,7 @@ impl Cluster {
             return self.settle(request, actions);
         };
         placement.asks += 1;
-        // An agent that is asked again counts as one without room, and gets no third question.
+        // An agent that is asked for the second time is recorded as having no room, and gets no third question.
         let room = placement.asked.contains_key(&agent).then_some(0);
         placement.asked.insert(agent, room);
         let ask = self.ask(Question::Grant {
@@ -251,9 +251,9 @@ impl Cluster {
         else {
             return;
         };
-        // A grant of an earlier run of the agent is void, because the leases of a run end with it. A grant of a run
-        // that has not registered is given back. The manager cannot tell whether that run is the present one. Even if
-        // it is, a late message of the registered run would end the leases of the granting run.
+        // A grant of an earlier run of the agent is void, because the leases of a run end with the run. A grant of a
+        // run that has not registered is given back: the manager cannot decide whether that run is the present run.
+        // Even if it is, a late message of the registered run would end the leases of the granting run.
         let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
         let is_over = self.is_replaced(agent, granted.boot);
         if is_over || registered != Some(granted.boot) {
@@ -280,7 +280,7 @@ impl Cluster {
         self.settle(request, actions);
     }
 
-    /// Ends the asking: hands out the granted parts, or gives them back if they are too few.
+    /// Ends the questions to agents. Hands out the granted parts, or gives them back if they are too few.
     fn settle(&mut self, request: RequestId, actions: &mut Vec<ClusterAction>) {
         let Some(placement) = self.placements.get(&request) else {
             return;
@@ -308,7 +308,7 @@ impl Cluster {
         self.hand_out(request, placement, actions);
     }
 
-    /// The reason why there is no lease.
+    /// Returns the reason why there is no lease.
     fn sum_up(&self, placement: &Placement) -> Rejection {
         match placement {
             Placement { reachable: false, .. } => Rejection::NoAgent,
@@ -329,7 +329,7 @@ impl Cluster {
         }
     }
 
-    /// Refuses a request, and gives back the parts granted for it.
+    /// Refuses a request, and gives back the parts that were granted for it.
     fn refuse_all(&mut self, request: RequestId, refusal: Rejection, actions: &mut Vec<ClusterAction>) {
         let Some(placement) = self.placements.remove(&request) else {
             return;
@@ -342,8 +342,7 @@ impl Cluster {
         refuse(request, refusal, actions);
     }
 
-    /// Writes the new leases down, so that they are listed and can be released before the first report that names
-    /// them.
+    /// Writes the new leases down, so that they are listed and can be released before a report names them.
     fn hand_out(&mut self, request: RequestId, placement: Placement, actions: &mut Vec<ClusterAction>) {
         let parts = placement.parts.iter();
         let handing = PartWrites {
@@ -370,7 +369,8 @@ impl Cluster {
                 memory_bytes,
                 granted_ms,
             } = granted;
-            // An agent bills no more than it offers, and no less than was asked for.
+            // The agent's memory figure is used, but at most the memory that it offers, and at least the requested
+            // memory.
             let offered = self.registry.agent(agent).map_or(0, |(record, ..)| record.memory_bytes);
             let note = LeaseNote {
                 agent,
@@ -433,7 +433,8 @@ impl Cluster {
         refuse(request, refusal, actions);
     }
 
-    /// Gives back a lease that cannot be handed out. If the question does not reach the agent, the lease expires.
+    /// Asks the agent to end a lease that cannot be handed out. If the question does not reach the agent, the lease
+    /// expires.
     fn give_back(&mut self, agent: AgentId, lease: LeaseId, tenant: String, actions: &mut Vec<ClusterAction>) {
         let ask = self.ask(Question::GiveBack);
         let release = EndRequest {

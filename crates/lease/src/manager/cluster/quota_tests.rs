@@ -1,4 +1,4 @@
-//! Quotas: a request counts at once, and a lease that is over no longer counts.
+//! Quotas: a request is counted at once, and a lease that is over is no longer counted.
 
 use super::tests::{AGENT, BOOT, note, record, registered, report, wanted};
 use super::*;
@@ -26,7 +26,7 @@ fn of_cores(cores: u64) -> Quota {
     }
 }
 
-/// The question to an agent, or the refusal.
+/// Returns the question to an agent, or the refusal.
 fn asked(actions: &[ClusterAction]) -> Result<AskId, Rejection> {
     match actions {
         [ClusterAction::AskGrant { ask, .. }] => Ok(*ask),
@@ -246,7 +246,7 @@ fn vouched(cluster: &mut Cluster, lease: LeaseId, note: LeaseNote) -> Result<(),
 #[test]
 fn a_tenant_that_announces_leases_never_granted_takes_no_room_from_others() {
     let mut cluster = registered();
-    // No report reaches this epoch, so no report can show that such a lease is over.
+    // No report names an epoch as late as this, so no report can show that such a lease is over.
     let of = |tenant: &str| LeaseNote {
         tenant: tenant.into(),
         epoch: Epoch(u32::MAX),

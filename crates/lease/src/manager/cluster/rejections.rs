@@ -1,8 +1,8 @@
 //! Rejections by agents of one request for a lease, and the refusal that the client gets.
 //!
 //! Clients with patience ask again after a refusal that may pass ([`Rejection::may_pass`]), and give up at once after
-//! any other. So if one agent may serve the request later, the client gets a refusal that may pass. The order in which
-//! the agents were asked makes no difference.
+//! any other refusal. So if at least one agent may serve the request later, the client gets a refusal that may pass.
+//! The order of the questions to agents makes no difference.
 
 use crate::manager::registry::Registry;
 use crate::manager::{Capacity, Demand, Need};
@@ -15,19 +15,19 @@ use std::collections::BTreeSet;
 /// Rejections of one request, collected from its agents.
 #[derive(Debug, Default)]
 pub(super) struct Rejections {
-    /// The largest figures of agents without room. Agents know their own figures better than the registry does.
+    /// The largest figures of agents without room. These are newer than the registry's figures.
     full: Option<Capacity>,
     /// The largest figures of agents without GPUs.
     no_gpus: Option<Capacity>,
-    /// Another reason that may pass, of the agent asked last.
+    /// Another reason that may pass, from the agent that was asked last.
     passing: Option<Rejection>,
-    /// Agents that never serve the request, by the client's word or their own.
+    /// Agents that never serve the request, according to the client or to their own rejections.
     never: BTreeSet<AgentId>,
     objections: Objections,
 }
 
 impl Rejections {
-    /// No agent was asked yet. `without`: agents that the client has tried.
+    /// Makes the rejections of a request before any agent was asked. `without` are agents that the client has tried.
     pub fn new(without: BTreeSet<AgentId>) -> Self {
         Self {
             never: without,
@@ -35,7 +35,7 @@ impl Rejections {
         }
     }
 
-    /// Whether this agent is known never to serve the request.
+    /// Whether it is known that this agent never serves the request.
     pub fn is_never(&self, agent: &AgentId) -> bool {
         self.never.contains(agent)
     }
