@@ -1,7 +1,7 @@
 //! Request for a lease, and all limits on it.
 //!
-//! Manager, agent, simulator and benchmarks pass the same [`LeaseRequest`] on. Clients check their options by it, too,
-//! so its errors name the fields of `LeaseOptions`.
+//! Manager, agent, simulator and benchmarks pass a [`LeaseRequest`] to each other. Clients use its check for their
+//! options, too, so its errors name the fields of `LeaseOptions`.
 
 use hotlease_wire::Rejection;
 use hotlease_wire::control::PollingPolicy;
@@ -15,24 +15,24 @@ use std::time::Duration;
 pub const TTL_MIN: Duration = Duration::from_millis(100);
 /// Longest time to live that a lease may ask for.
 pub const TTL_MAX: Duration = Duration::from_secs(3600);
-/// Longest bound that an operator may set for durations and idle times: what is longer need not be bounded.
+/// Longest bound that an operator may set for durations and idle times. Instead of a longer bound, no bound can be set.
 const DURATION_BOUND_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Largest number of agents that a request may leave out. Each has been tried in vain.
+/// Largest number of agents that a request may leave out because the client has tried them in vain.
 pub const EXCLUDED_MAX: usize = 16;
 
-/// Bounds that the operator of a node sets for its leases. `None`: only the bound of all requests holds.
+/// Bounds that the operator of a node sets for its leases. `None` means that only the bound for all requests applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeaseBounds {
-    /// Longest time to live, and so the longest time between two renewals. A request for more gets this.
+    /// Longest time to live, and so the longest time between two renewals. A request for a longer time gets this time.
     pub ttl: Option<Duration>,
-    /// Longest duration, renewals included. After that the lease ends.
+    /// Longest duration, renewals included. The lease ends after this time.
     pub duration: Option<Duration>,
-    /// Longest time for which nothing runs on a lease. After that it ends.
+    /// Longest time for which no function runs on a lease. The lease ends after this time.
     pub idle: Option<Duration>,
 }
 
 impl LeaseBounds {
-    /// Cuts a request to what the bounds allow.
+    /// Reduces a request's values to the bounds.
     #[must_use]
     pub fn cut(&self, request: LeaseRequest) -> LeaseRequest {
         LeaseRequest {
@@ -41,7 +41,7 @@ impl LeaseBounds {
         }
     }
 
-    /// Describes the first bound that is out of range; `None`: all are valid.
+    /// Describes the first bound that is out of range. Returns `None` if all bounds are valid.
     pub fn fault(&self) -> Option<String> {
         let fault = |name, bound: Option<Duration>, most| {
             let bound = bound.filter(|bound| !(TTL_MIN..=most).contains(bound))?;
@@ -62,7 +62,7 @@ pub struct LeaseRequest {
     pub tenant: String,
     /// Label, shown in listings.
     pub label: String,
-    /// Batch job that pays, for bills; empty: none.
+    /// Batch job that pays, for bills; empty if there is none.
     pub job: String,
     /// Resources that the lease is to hold.
     pub spec: LeaseSpec,
@@ -70,9 +70,9 @@ pub struct LeaseRequest {
     pub spread: PlacementSpread,
     /// Agents to leave out, because the client has tried them in vain.
     pub without: BTreeSet<AgentId>,
-    /// Time until the lease expires unless renewed.
+    /// Time until the lease expires, if it is not renewed.
     pub ttl: Duration,
-    /// Time for which slots poll before they sleep, nanoseconds; `u64::MAX`: no limit.
+    /// Time for which slots poll before they sleep, nanoseconds; `u64::MAX` means no limit.
     pub hot_budget_ns: u64,
     /// Name of the state that the lease's only worker restores at its start, and saves for the next lease.
     pub state: Option<String>,
@@ -85,7 +85,7 @@ pub struct LeaseSpec {
     pub workers: u32,
     /// Slots of each worker.
     pub slots_per_worker: u32,
-    /// Memory of each worker, bytes; 0: no limit.
+    /// Memory of each worker, bytes; 0 means no limit.
     pub memory_bytes: u64,
     /// GPUs of each worker.
     pub gpus: u32,
@@ -96,10 +96,10 @@ pub struct LeaseSpec {
 /// Whether a lease has its cores for itself, and so whether its slots may poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CoreUse {
-    /// Each slot has a core for itself, and waits for requests by this policy.
+    /// Each slot has a core for itself, and waits for requests according to this policy.
     Exclusive(PollingPolicy),
-    /// Each worker has places on a core on which other workers, of this and of other leases, have places too. Its
-    /// slots sleep between invocations and claim the core for each invocation.
+    /// Each worker has places on a core. Other workers, of this lease and of other leases, may have places on the same
+    /// core. Slots sleep between invocations and claim the core for each invocation.
     Shared,
 }
 
@@ -111,13 +111,14 @@ pub enum PlacementSpread {
     /// Over as many agents as are needed. The request is refused if fewer than `least` workers are found. Not for
     /// shared cores.
     Several {
-        /// Fewest workers that are enough. If it equals the number of workers requested: all or nothing.
+        /// Fewest workers that are enough. If this is the number of requested workers, the client gets all workers or
+        /// none.
         least: u32,
     },
 }
 
 impl LeaseRequest {
-    /// Request for these resources on one agent, with all options off.
+    /// Makes a request for these resources on one agent, with all options off.
     pub fn new(tenant: impl Into<String>, spec: LeaseSpec, ttl: Duration) -> Self {
         Self {
             tenant: tenant.into(),
@@ -132,7 +133,7 @@ impl LeaseRequest {
         }
     }
 
-    /// Part of the request that one agent is asked for: this number of workers.
+    /// Part of the request for which one agent is asked: this number of workers.
     #[must_use]
     pub fn part(self, workers: u32) -> Self {
         Self {
@@ -205,8 +206,8 @@ impl LeaseRequest {
 
 #[cfg(feature = "grpc")]
 impl LeaseRequest {
-    /// Makes the request of a message; refuses one that no agent could grant. `ttl`: time to live if the message names
-    /// none.
+    /// Makes the request of a message. Refuses a request that no agent could grant. `ttl` is the time to live if the
+    /// message names none.
     pub fn of(message: &hotlease_wire::grpc::AcquireRequest, ttl: Duration) -> Result<Self, Rejection> {
         use hotlease_wire::grpc::{Polling, Sharing};
         let bad = |what: &str| Rejection::BadRequest { what: what.into() };
@@ -300,13 +301,13 @@ impl LeaseSpec {
         self.workers.saturating_mul(self.gpus)
     }
 
-    /// Memory of all workers, bytes; 0: no limit.
+    /// Memory of all workers, bytes; 0 means no limit.
     pub fn all_memory_bytes(&self) -> u64 {
         self.memory_bytes.saturating_mul(self.workers.into())
     }
 
-    /// Largest number of cores on which an agent may let the lease compute at the same time: one for each slot, or one
-    /// for each worker if they are shared, as the agent may move workers to idle cores.
+    /// Largest number of cores on which an agent may let the lease compute at the same time: one for each slot, or on
+    /// shared cores one for each worker, because the agent may move workers to idle cores.
     pub fn busy_cores(&self) -> u32 {
         match self.sharing {
             CoreUse::Exclusive(_) => self.all_slots(),
@@ -314,8 +315,8 @@ impl LeaseSpec {
         }
     }
 
-    /// Largest number of cores that an agent may bill if it granted these: one for each slot, or at most one for each
-    /// worker if they are shared.
+    /// Largest number of cores that an agent may bill if it granted the cores `granted`: one for each slot, or on
+    /// shared cores at most one for each worker.
     pub fn billable_cores(&self, granted: &[u32]) -> u32 {
         match self.sharing {
             CoreUse::Exclusive(_) => self.all_slots(),

@@ -15,7 +15,7 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AskId(pub u64);
 
-/// Writes that become durable together; numbered by the state machine in the order in which it wants them.
+/// Writes that become durable together; numbered by the state machine in the order of its [`ClusterAction::Commit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitId(pub u64);
 
@@ -24,7 +24,7 @@ pub struct CommitId(pub u64);
 pub struct LeaseReport {
     /// The lease's name.
     pub lease: LeaseId,
-    /// The run of the agent that granted it: the reporting one, or an earlier one whose totals it found.
+    /// The run of the agent that granted the lease: the reporting run, or an earlier run whose totals were found.
     pub boot: BootId,
     /// Tenant that holds the lease.
     pub tenant: String,
@@ -38,9 +38,9 @@ pub struct LeaseReport {
     pub gpus: u32,
     /// Usage so far, cumulative.
     pub usage: UsageTotals,
-    /// The part of that usage by each function: cumulative too, and not in every report.
+    /// The part of the usage that each function has: cumulative too, and not in every report.
     pub functions: FunctionTotals,
-    /// Reason why the lease is over, in words; `None` while it goes on.
+    /// Reason why the lease is over, in words; `None` while the lease is active.
     pub end_reason: Option<String>,
 }
 
@@ -51,10 +51,10 @@ pub struct AgentReport {
     pub agent: AgentId,
     /// The run of the agent.
     pub boot: BootId,
-    /// Whether the report names every active lease; if not, it holds only totals that the agent owes.
+    /// Whether the report names every active lease; if not, it contains only totals that the agent owes.
     pub whole: bool,
-    /// The last epoch that the agent had given out when it wrote the report: a whole report names every active
-    /// lease up to that epoch.
+    /// The last epoch that the agent had assigned when it wrote the report. A whole report names every active lease up
+    /// to that epoch.
     pub epoch: Epoch,
     /// Cores that no lease holds.
     pub free_cores: u32,
@@ -83,9 +83,10 @@ pub struct GrantedLease {
     pub epoch: Epoch,
     /// The lease's cores.
     pub cores: Vec<u32>,
-    /// Memory of all its workers by the agent's word, bytes: what was asked for, or the node's share.
+    /// Memory of all workers of the lease as the agent reports it, bytes: the requested memory, or their share of the
+    /// node.
     pub memory_bytes: u64,
-    /// Time of the question, milliseconds since 1970: the agent bills no earlier time.
+    /// Time of the question to the agent, milliseconds since 1970. The agent bills no time before it.
     pub granted_ms: u64,
 }
 
@@ -98,11 +99,11 @@ pub struct EndRequest {
     pub tenant: String,
     /// Why the lease ends: released by its holder, or revoked.
     pub reason: EndReason,
-    /// Whether it was never handed out: then no tenant pays for it, and no usage of it is reported.
+    /// Whether the lease was never handed out. If so, no tenant pays for the lease, and no usage of it is reported.
     pub unused: bool,
 }
 
-/// A caller's name for an order, which is carried out once, however often it is given.
+/// A caller's name for an order. The order is carried out once, however often it is sent with this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderToken {
     /// Name of the caller; each caller has tokens of its own.
@@ -114,7 +115,7 @@ pub struct OrderToken {
 }
 
 impl OrderToken {
-    /// Caller and token: they name the order.
+    /// Caller and token, which together name the order.
     pub fn name(&self) -> (&str, &str) {
         (&self.caller, &self.token)
     }
@@ -133,7 +134,7 @@ pub struct OrderRequest {
     pub at_ms: u64,
 }
 
-/// An order that is known by its token.
+/// An order that is remembered by its token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderRecord {
     /// The token.
@@ -146,28 +147,28 @@ pub struct OrderRecord {
     pub at_ms: u64,
 }
 
-/// A lease as the durable state knows it: where it was granted, and for which tenant.
+/// A lease in the durable state: where it was granted, and for which tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseNote {
     /// Agent that granted the lease.
     pub agent: AgentId,
-    /// Run of that agent.
+    /// Run of the agent that granted the lease.
     pub boot: BootId,
     /// Tenant that holds the lease.
     pub tenant: String,
     /// The holder's label of the lease.
     pub label: String,
-    /// Batch job that pays; empty: none.
+    /// Batch job that pays; empty if there is none.
     pub job: String,
     /// Epoch at the grant.
     pub epoch: Epoch,
     /// Cores granted.
     pub cores: Vec<u32>,
-    /// Largest number of cores that the agent may bill: the number that was requested, not the agent's.
+    /// Largest number of cores that the agent may bill, from the request and not from the agent.
     pub billable_cores: u32,
     /// Largest number of cores on which the agent may let the lease compute at the same time.
     pub busy_cores: u32,
-    /// Memory of all workers, bytes; 0: no limit was requested.
+    /// Memory of all workers, bytes; 0 if no limit was requested.
     pub memory_bytes: u64,
     /// GPUs of all workers.
     pub gpus: u32,
@@ -195,7 +196,7 @@ pub enum ClusterEvent {
         request: RequestId,
         /// The agent's description of itself.
         record: AgentProfile,
-        /// The last challenge that this run was sent; 0: none.
+        /// The last challenge that was sent to this run; 0 if there was none.
         proof: u64,
     },
     /// An agent reports.
@@ -209,7 +210,7 @@ pub enum ClusterEvent {
     Acquire {
         /// The request to answer.
         request: RequestId,
-        /// The lease that it wants.
+        /// The requested lease.
         wanted: LeaseRequest,
         /// Resources that the tenant may hold.
         allowance: Allowance,
@@ -220,7 +221,7 @@ pub enum ClusterEvent {
         request: RequestId,
         /// The lease, the tenant that asks, and the reason.
         release: EndRequest,
-        /// The lease as the durable state knows it, if it does.
+        /// The lease in the durable state, if it is there.
         known: Option<LeaseNote>,
     },
     /// An operator has an order for a node.
@@ -239,7 +240,7 @@ pub enum ClusterEvent {
         /// Description of the lease; its tenant is the caller.
         note: LeaseNote,
     },
-    /// An agent granted a lease. Exactly one of this, `LeaseOver`, `Ordered` and `Refused` follows each question.
+    /// An agent granted a lease. Exactly one of `Granted`, `LeaseOver`, `Ordered` and `Refused` follows each question.
     Granted {
         /// The question.
         ask: AskId,
@@ -288,7 +289,7 @@ pub enum ClusterEvent {
 pub enum StateWrite {
     /// An agent is registered in this run: all leases that it had in other runs are over and settled.
     PutAgent(AgentProfile),
-    /// An agent is gone for good: its leases are over, its totals are settled.
+    /// An agent is gone for good: its leases are over, and its totals are settled.
     RemoveAgent(AgentId),
     /// A lease was granted by this agent. A lease that is over stays over.
     PutLease {
@@ -297,8 +298,8 @@ pub enum StateWrite {
         /// Description of the lease.
         note: LeaseNote,
     },
-    /// Leases were reported: merge each total by maximum, then note the lease's state. A lease that is over stays
-    /// over.
+    /// Leases were reported. Each total is merged by maximum, then the lease's state is noted. A lease that is over
+    /// stays over.
     Report {
         /// The reporting agent.
         agent: AgentId,
@@ -309,7 +310,7 @@ pub enum StateWrite {
     EndLease {
         /// The lease.
         lease: LeaseId,
-        /// How the end is known.
+        /// The reason why the lease is known to be over.
         why: &'static str,
     },
     /// An operator's wish for a node. Written in the order of the commits.
@@ -323,7 +324,7 @@ pub enum StateWrite {
     },
     /// The node has no wish any more.
     RemoveWish(AgentId),
-    /// An order was not carried out: its token is not known any more.
+    /// An order was not carried out: its token is forgotten.
     ForgetOrder {
         /// Agent of the node.
         agent: AgentId,
@@ -333,7 +334,8 @@ pub enum StateWrite {
 }
 
 impl StateWrite {
-    /// Whether the write changes what an agent is or shall be, and so keeps its order among the agent's writes.
+    /// Whether the write changes the agent's record or its wish. Such a write is not reordered with other writes of the
+    /// agent.
     pub fn changes_agent(&self) -> bool {
         matches!(
             self,
@@ -349,17 +351,17 @@ impl StateWrite {
 /// Action to carry out, in the order returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterAction {
-    /// Make these writes durable. Writes that change what an agent is ([`StateWrite::changes_agent`]) come after all
-    /// earlier ones of that agent and before all later ones.
+    /// Make these writes durable. A write that changes an agent ([`StateWrite::changes_agent`]) must be made after all
+    /// earlier writes for that agent and before all later writes for it.
     Commit {
         /// The commit's number.
         commit: CommitId,
-        /// Agent that the writes concern.
+        /// Agent whose state the writes change.
         agent: AgentId,
         /// The writes, in this order.
         writes: Vec<StateWrite>,
     },
-    /// Ask an agent for a lease, or a part of it, for this request.
+    /// Ask an agent for this request's lease, or for a part.
     AskGrant {
         /// The question's number.
         ask: AskId,
@@ -379,11 +381,11 @@ pub enum ClusterAction {
         /// The lease, the tenant that asks, and the reason.
         release: EndRequest,
     },
-    /// Tell an agent its operator's wish.
+    /// Send an agent its operator's wish.
     AskOrder {
         /// The question's number.
         ask: AskId,
-        /// The agent to tell.
+        /// The agent that gets the wish.
         agent: AgentId,
         /// The wish.
         wish: NodeWish,
@@ -406,18 +408,18 @@ pub enum ClusterAction {
 pub enum ClusterAnswer {
     /// To `Register`: the agent is registered.
     Registered,
-    /// To `Register`: this run of the agent seems to be over, or would replace another run. If it is alive, it
+    /// To `Register`: this run of the agent seems to be over, or would replace another run. If the run is alive, it
     /// registers again with this number as proof.
     Challenged {
         /// The number to repeat, never 0.
         challenge: u64,
     },
-    /// To `Heartbeat`: the reported totals are durable; or the agent is to register first.
+    /// To `Heartbeat`: the reported totals are durable, or the agent must register first.
     HeartbeatAnswered {
-        /// Whether this run of the agent is known.
+        /// Whether this run of the agent is known; if not, the agent must register first.
         known: bool,
     },
-    /// To `Acquire`: the leases are those that the agents granted to these questions.
+    /// To `Acquire`: the client gets the leases that the agents granted to these questions.
     Granted {
         /// One question for each part.
         asks: Vec<AskId>,
@@ -431,7 +433,8 @@ pub enum ClusterAnswer {
     },
     /// To `Order`: the order is durable.
     Ordered {
-        /// Whether the node has carried it out; false: the node is away, and will be told when it comes back.
+        /// Whether the node has carried out the order. If `false`, the node is away, and gets the order when it
+        /// registers again.
         done: bool,
     },
     /// To `Order`: the caller has used the token for a different order.

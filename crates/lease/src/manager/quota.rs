@@ -1,4 +1,4 @@
-//! Quotas of tenants, and what tenants hold.
+//! Quotas of tenants, and the resources that tenants hold.
 //!
 //! ```text
 //! acquire ──► reserve ──► granted, durable ──► hold ──► over ──► free
@@ -6,8 +6,8 @@
 //!                └──► free
 //! ```
 //!
-//! A request counts from the moment it arrives: requests that are under way at the same time never pass a quota
-//! together. Leases that agents report count too, even if the manager did not grant them.
+//! A request is counted from its arrival on, so requests that are under way at the same time never exceed a quota
+//! together. Leases that agents report are counted too, even if the manager did not grant them.
 
 use super::RequestId;
 use crate::request::LeaseSpec;
@@ -15,7 +15,7 @@ use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 use std::collections::BTreeMap;
 
-/// The most that a tenant may hold at a time, and use. `None`: no limit.
+/// Limits of the resources that a tenant may hold at a time, and of its use. `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quota {
     /// Cores of all the tenant's leases.
@@ -27,12 +27,12 @@ pub struct Quota {
     pub memory_bytes: Option<u64>,
     /// GPUs of all the tenant's leases.
     pub gpus: Option<u64>,
-    /// Core-seconds held, by the ledger, in the window that the manager looks at. A tenant that has used them gets
-    /// no new lease; its active leases are not cut.
+    /// Core-seconds held, according to the ledger, in the manager's time window. A tenant that has used them up gets no
+    /// new lease; its active leases continue.
     pub core_seconds: Option<u64>,
 }
 
-/// Resources of a lease, or of several.
+/// Resources of one lease, or of several leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
     /// Cores.
@@ -53,12 +53,12 @@ impl From<LeaseSpec> for Amount {
     }
 }
 
-/// Resources that a tenant may hold, at the time of a request.
+/// Limits of a tenant, and its use so far, at the time of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowance {
     /// The tenant's limits.
     pub quota: Quota,
-    /// Core-seconds that the tenant has used by the ledger, in the window of its quota.
+    /// Core-seconds that the tenant has used in the window of its quota, according to the ledger.
     pub core_seconds_used: u64,
 }
 
@@ -84,7 +84,7 @@ impl Holding {
     }
 }
 
-/// Holdings of all tenants: as many entries as there are leases and requests, both of which are bounded.
+/// Holdings of all tenants. The number of entries is bounded, because the numbers of leases and of requests are.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     tenants: BTreeMap<String, Holding>,
@@ -93,7 +93,7 @@ pub(super) struct Holdings {
 }
 
 impl Holdings {
-    /// Counts a request as held, unless that would exceed the quota.
+    /// Reserves the resources of a request, unless the tenant would then exceed its quota.
     pub fn reserve(
         &mut self,
         request: RequestId,
@@ -150,7 +150,7 @@ impl Holdings {
         }
     }
 
-    /// Counts an active lease. A lease that is counted already keeps its amount.
+    /// Counts an active lease. If the lease is counted already, its amount does not change.
     pub fn hold(&mut self, lease: LeaseId, tenant: &str, amount: Amount) {
         if self.leases.contains_key(&lease) {
             return;

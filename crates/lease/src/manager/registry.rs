@@ -1,4 +1,4 @@
-//! Registered agents: how well each is heard, and which of them to ask for cores first.
+//! Registered agents: whether each still reports, and which agents to ask for cores first.
 
 mod capacity;
 mod need;
@@ -18,8 +18,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Agents that one manager remembers; beyond that, the agent that has been gone for longest makes room, if any is
-/// gone.
+/// Largest number of agents that one manager remembers. For a further agent, the agent that has been gone for longest
+/// is forgotten, if any is gone.
 pub const AGENTS_MAX: usize = 16 * 1024;
 
 /// Description of an agent, by its own report.
@@ -33,9 +33,9 @@ pub struct AgentProfile {
     pub address: String,
     /// Socket at which the agent accepts client sessions of its own node.
     pub session_socket: String,
-    /// Endpoint at which the agent accepts sessions from other hosts; empty: none.
+    /// Endpoint at which the agent accepts sessions from other hosts; empty if there is none.
     pub endpoint: String,
-    /// Name of the certificate that the agent registered with; empty: it came over the local socket.
+    /// Name of the certificate with which the agent registered; empty if it registered over the local socket.
     pub owner: String,
     /// Cores that the agent offers.
     pub cores: Vec<u32>,
@@ -45,13 +45,13 @@ pub struct AgentProfile {
     pub memory_bytes: u64,
     /// Spare workers in the agent's pool.
     pub pool: u32,
-    /// Name of the agent's node, as operators call it; empty: unknown.
+    /// Name of the agent's node, as operators call it; empty if unknown.
     pub host: String,
     /// Whether the agent grants leases.
     pub availability: Availability,
-    /// The last order of an operator that the agent has carried out; 0: none in this run.
+    /// The last order of an operator that the agent has carried out; 0 if there was none in this run.
     pub order: u64,
-    /// Places for warm slots on one shared core; 0: the agent shares no core.
+    /// Places for warm slots on one shared core; 0 if the agent shares no core.
     pub places_per_core: u32,
     /// Free places, on shared and on free cores.
     pub free_places: u32,
@@ -61,12 +61,12 @@ pub struct AgentProfile {
     pub free_gpus: u32,
     /// Numbers of the offered GPUs.
     pub gpu_numbers: Vec<u32>,
-    /// All resources that the agent can offer; `None`: it has not reported them.
+    /// All resources that the agent can offer; `None` if the agent has not reported them.
     pub limits: Option<Arc<NodeLimits>>,
 }
 
 impl AgentProfile {
-    /// Cores or places of the agent, whichever is needed: free ones, and all.
+    /// Numbers of free and of offered cores or places, depending on the need.
     fn room(&self, need: Need) -> (u32, u32) {
         let cores = self.cores.len() as u32;
         match need {
@@ -75,12 +75,12 @@ impl AgentProfile {
         }
     }
 
-    /// Whether the agent offers what is demanded, free or not.
+    /// Whether the agent offers the demanded resources, free or not.
     fn offers(&self, demand: Demand) -> bool {
         self.room(demand.room).1 >= demand.room.count() && self.gpus >= demand.gpus
     }
 
-    /// Whether what is demanded is free, as far as is known.
+    /// Whether the demanded resources are free, according to the last report.
     fn has_free(&self, demand: Demand) -> bool {
         self.room(demand.room).0 >= demand.room.count() && self.free_gpus >= demand.gpus
     }
@@ -95,18 +95,18 @@ pub struct AgentOffer {
     pub memory_bytes: u64,
     /// GPUs.
     pub gpus: u32,
-    /// Their numbers.
+    /// Numbers of the GPUs.
     pub gpu_numbers: Vec<u32>,
     /// Whether the agent grants leases.
     pub availability: Availability,
-    /// The last order of an operator that the agent has carried out; 0: none in this run.
+    /// The last order of an operator that the agent has carried out; 0 if there was none in this run.
     pub order: u64,
 }
 
-/// How well an agent is heard.
+/// How recently an agent has reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AgentState {
-    /// Heard within [`Registry::suspected_after`].
+    /// Reported within [`Registry::suspected_after`].
     Serving,
     /// Silent, perhaps only slow.
     Suspected,
@@ -130,7 +130,7 @@ pub enum RegistrationError {
     /// [`AGENTS_MAX`] agents are registered and none of them is gone.
     #[error("{AGENTS_MAX} agents are registered, and none of them is gone; start another manager")]
     Full,
-    /// The message is of a run that is over: a later run has registered, or this run has said goodbye.
+    /// The message is from a run that is over: a later run has registered, or this run has said goodbye.
     #[error("this run of the agent is over")]
     RunEnded,
 }
@@ -142,8 +142,8 @@ struct AgentEntry {
     last_heard: Duration,
 }
 
-/// Key of an agent that may be asked. It orders by tightest fit: how well the agent is heard, its free cores,
-/// places or GPUs, and then the most spare workers first.
+/// Sort key of an agent that may be asked: the agent's state, then its free cores, places or GPUs, fewest first, so
+/// that the tightest fit comes first, then its spare workers, most first.
 type CandidateKey = (AgentState, u32, Reverse<u32>, AgentId);
 
 impl AgentEntry {
@@ -160,28 +160,28 @@ impl AgentEntry {
 }
 
 /// Largest number of agents that are proposed although they seem to lack free cores. If the whole site is full, the
-/// manager finds that out after this many questions.
+/// manager refuses a request after this many questions.
 const LACKING_MAX: usize = 16;
 /// Largest number of agents that are proposed because they seem to have free cores.
 const CANDIDATES_MAX: usize = 64;
 
-/// All agents that registered with a manager. No request looks at all of them.
+/// All agents that registered with a manager. Sorted sets make it unnecessary to go through all agents for a request.
 #[derive(Debug, Default)]
 pub struct Registry {
     agents: BTreeMap<AgentId, AgentEntry>,
-    /// Agents to ask, by their free cores: all that grant leases and are not gone.
+    /// Agents to ask, by their free cores: all agents that grant leases and are not gone.
     by_cores: BTreeSet<CandidateKey>,
     /// Agents to ask, by their free places on shared cores.
     places: BTreeSet<CandidateKey>,
     /// Agents to ask that offer GPUs, by their free GPUs.
     gpus: BTreeSet<CandidateKey>,
-    /// When each agent was last heard, the longest silent first.
+    /// When each agent last reported, the longest silent agent first.
     silence: BTreeSet<(Duration, AgentId)>,
     runs: AgentRuns,
 }
 
 impl Registry {
-    /// A registry without agents.
+    /// Makes a registry without agents.
     pub fn new() -> Self {
         Self::default()
     }
@@ -202,8 +202,8 @@ impl Registry {
         gone.min_by_key(|entry| entry.last_heard).map(|entry| entry.record.id)
     }
 
-    /// Registers an agent, for the first time or again; its former run is over. If another run is known, the caller
-    /// must have made sure that this run is alive: see [`prove`](Self::prove).
+    /// Registers an agent, for the first time or again. Its former run is then over. If another run is known, the
+    /// caller must have made sure that this run is alive: see [`prove`](Self::prove).
     pub fn register(&mut self, record: AgentProfile, now: Duration) -> Result<(), RegistrationError> {
         self.check_admission(record.id, record.boot)?;
         if self.agents.len() >= AGENTS_MAX
@@ -265,10 +265,10 @@ impl Registry {
         self
     }
 
-    /// Makes the number that a run has to repeat if it seems to be over, or would replace another run. First
-    /// messages of runs may come late and in either order, so the manager cannot say which of two runs is the later
-    /// one. But a message that repeats this number was written after it, and of all runs of an agent only one is
-    /// alive.
+    /// Makes the number that a run has to repeat if it seems to be over, or would replace another run. First messages
+    /// of runs may arrive late and in either order, so the manager cannot decide which of two runs is the later run.
+    /// But a message that repeats this number was written after the challenge, and only one run of an agent is alive at
+    /// a time.
     pub fn challenge(&mut self, id: AgentId, boot: BootId) -> u64 {
         self.runs.challenge(id, boot)
     }
@@ -284,7 +284,7 @@ impl Registry {
         self.runs.is_over(boot)
     }
 
-    /// Notes that an agent is alive. False if this run of it is not known and should register again.
+    /// Notes that an agent is alive. Returns `false` if this run of the agent is not known and should register again.
     pub fn heartbeat(
         &mut self,
         id: AgentId,
@@ -307,7 +307,7 @@ impl Registry {
         known
     }
 
-    /// Subtracts what an agent granted, until the agent reports again.
+    /// Subtracts the resources that an agent granted, until the agent reports again.
     pub fn note_granted(&mut self, id: AgentId, demand: impl Into<Demand>) {
         let Demand { room, gpus } = demand.into();
         self.change(id, |AgentEntry { record, .. }| {
@@ -318,13 +318,13 @@ impl Registry {
                     let places = cores.saturating_mul(record.places_per_core);
                     record.free_places = record.free_places.saturating_sub(places);
                 }
-                // The agent will report how many cores became shared by this.
+                // The number of free cores may change, too; the agent will report it.
                 Need::Places(places) => record.free_places = record.free_places.saturating_sub(places),
             }
         });
     }
 
-    /// Adds what a lease that is over had.
+    /// Adds the resources of a lease that is over.
     pub fn note_released(&mut self, id: AgentId, demand: impl Into<Demand>) {
         let Demand { room: need, gpus } = demand.into();
         self.change(id, |AgentEntry { record, .. }| {
@@ -338,7 +338,7 @@ impl Registry {
         });
     }
 
-    /// Notes an agent's own word that it has no more free cores or places than this.
+    /// Notes an agent's answer that it has no more free cores or places than this.
     pub fn note_full(&mut self, id: AgentId, free: Need) {
         self.change(id, |AgentEntry { record, .. }| match free {
             Need::Cores(free) => record.free_cores = free.min(record.free_cores),
@@ -346,7 +346,7 @@ impl Registry {
         });
     }
 
-    /// Notes an agent's own word that it has no more free GPUs than this.
+    /// Notes an agent's answer that it has no more free GPUs than this.
     pub fn note_no_gpus(&mut self, id: AgentId, free: u32) {
         self.change(id, |AgentEntry { record, .. }| {
             record.free_gpus = free.min(record.free_gpus)
@@ -380,7 +380,7 @@ impl Registry {
         });
     }
 
-    /// Removes an agent that says goodbye. A later run of it stays.
+    /// Removes an agent that says goodbye. If a later run of the agent has registered, that run stays.
     pub fn deregister(&mut self, id: AgentId, boot: BootId) {
         if self.agents.get(&id).is_some_and(|entry| entry.record.boot == boot) {
             self.take(id);
@@ -388,8 +388,8 @@ impl Registry {
         }
     }
 
-    /// All agents, ordered by id: the record, how well the agent is heard (as of the last [`tick`](Self::tick) or
-    /// heartbeat), and when it was last heard.
+    /// All agents, ordered by id: the record, the state (as of the last [`tick`](Self::tick) or heartbeat), and when
+    /// the agent last reported.
     pub fn agents(&self) -> impl Iterator<Item = (&AgentProfile, AgentState, Duration)> {
         self.agents
             .values()
@@ -406,21 +406,20 @@ impl Registry {
         self.agents.is_empty()
     }
 
-    /// One agent: its record, how well it is heard, and when it was last heard.
+    /// One agent: its record, its state, and when it last reported.
     pub fn agent(&self, id: AgentId) -> Option<(&AgentProfile, AgentState, Duration)> {
         self.agents
             .get(&id)
             .map(|entry| (&entry.record, entry.state, entry.last_heard))
     }
 
-    /// Agents to ask for this many cores or places, and GPUs, in this order. Only nodes that grant leases are among
-    /// them.
+    /// Agents to ask for these cores or places, and GPUs, in this order. Only nodes that grant leases are among them.
     ///
-    /// The tightest fit comes first, so that large gaps stay for large leases; among equals, the agent with the
-    /// most spare workers. Serving agents come before suspected ones, and gone ones are not asked. The number of
-    /// free cores is as old as the last heartbeat, and only the agent knows the present one. So a few agents that
-    /// offer enough cores but seem to lack free ones come last instead of not at all. If GPUs are wanted, only
-    /// agents that offer GPUs are considered, and the fit is that of their GPUs.
+    /// The tightest fit comes first, so that large gaps stay for large leases. Among equal fits, the agent with the
+    /// most spare workers comes first. Serving agents come before suspected agents, and gone agents are not asked. The
+    /// number of free cores is as old as the last heartbeat, and may have changed. So a few agents that offer enough
+    /// cores, but seem to lack free cores, come last. If GPUs are wanted, only agents that offer GPUs are considered,
+    /// and their GPUs determine the fit.
     pub fn candidates(&self, demand: impl Into<Demand>) -> Vec<AgentId> {
         let demand = demand.into();
         let (rooms, count) = match demand {
@@ -434,7 +433,7 @@ impl Registry {
             } => (&self.places, count),
             Demand { gpus, .. } => (&self.gpus, gpus),
         };
-        // Smallest key of an agent in this state with this much room.
+        // Smallest key of an agent in this state with `free` cores, places or GPUs.
         let from = |state, free| (state, free, Reverse(u32::MAX), AgentId([0; 8]));
         let most = |state| (state, u32::MAX, Reverse(0), AgentId([u8::MAX; 8]));
         let fits = |state| rooms.range(from(state, count)..=most(state));

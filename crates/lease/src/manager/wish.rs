@@ -1,26 +1,26 @@
 //! Wishes of operators for nodes.
 //!
-//! An order changes the wish for its node. The wish is durable, and the manager repeats it to the node until the
-//! node reports that it has carried it out. So an order for a node that is away is carried out when the node comes
-//! back, and a restarted node does not forget that it was drained.
+//! An order changes the wish for its node. The wish is durable, and the manager repeats it to the node until the node
+//! reports that the order is carried out. So an order for a node that is away is carried out when the node registers
+//! again, and a node that was drained stays drained after a restart.
 //!
-//! Only the node knows whether it can do an order. Until it has carried the order out, the wish keeps the state that
-//! was wanted before: a node that rejects the order is told that state again.
+//! Only the node can decide whether it can carry out an order. Until the node has done so, the wish also contains the
+//! state that was wanted before. If the node rejects the order, it gets that state again.
 
 use crate::agent::{OfferedCores, OfferedGpus};
 
 /// Largest number of nodes with a wish: the number of agents that a manager remembers.
 pub const WISHES_MAX: usize = super::AGENTS_MAX;
-/// Largest number of earlier states that a wish keeps: offers that the node has not answered, because it is away, and
-/// may reject when it comes back.
+/// Largest number of earlier states in a wish. There are several if the node is away, and so has not answered several
+/// offers, each of which it may still reject.
 pub const EARLIER_MAX: usize = 8;
 
 /// Order of an operator. Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeOrder {
-    /// The node offers this, and grants leases.
+    /// The node makes this offer, and grants leases.
     Add(OfferWish),
-    /// The node grants no leases, and those that are left end at the deadline.
+    /// The node grants no leases, and its remaining leases end at the deadline.
     Drain {
         /// The deadline.
         by_ms: u64,
@@ -36,30 +36,31 @@ pub enum NodeOrder {
 pub struct OfferWish {
     /// The cores to offer.
     pub cores: OfferedCores,
-    /// Memory to offer, bytes; `None`: the amount that the agent finds.
+    /// Memory to offer, bytes; `None` means the amount that the agent finds.
     pub memory_bytes: Option<u64>,
-    /// GPUs to offer; `None`: those that the agent offers by itself.
+    /// GPUs to offer; `None` means the GPUs that the agent offers without an order.
     pub gpus: Option<OfferedGpus>,
-    /// Time at which leases end if they hold something that is no longer offered.
+    /// Time at which leases end if they hold a resource that is no longer offered.
     pub by_ms: u64,
 }
 
 /// State of a node that an operator wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WishedState {
-    /// The node grants no leases, and those that are left end at this time; `None`: it grants leases.
+    /// If set, the node grants no leases, and its remaining leases end at this time. `None` means that it grants
+    /// leases.
     pub drained_by_ms: Option<u64>,
-    /// The offer; `None`: as the node's own configuration says.
+    /// The offer; `None` means the offer of the node's own configuration.
     pub offer: Option<OfferWish>,
 }
 
 impl WishedState {
-    /// A deadline may be brought forward, but not be put off: clients rely on it.
+    /// Drains the node. A known deadline can be made earlier, but not later, because clients rely on it.
     fn drain(&mut self, by_ms: u64) {
         self.drained_by_ms = Some(self.drained_by_ms.map_or(by_ms, |known| known.min(by_ms)));
     }
 
-    /// Whether both states are the same apart from their times.
+    /// Whether both states are equal, except for their times.
     fn is_like(&self, other: &Self) -> bool {
         let resources = |state: &Self| {
             let offer = state.offer.clone();
@@ -76,13 +77,13 @@ pub struct NodeWish {
     pub number: u64,
     /// The wanted state.
     pub state: WishedState,
-    /// States that were wanted before the orders that the node has not carried out yet, oldest first; a node that
-    /// rejects the wish gets the last of them.
+    /// States that were wanted before each of the orders that the node has not carried out yet, oldest first. A node
+    /// that rejects the wish gets the last of these states.
     pub earlier: Vec<WishedState>,
 }
 
 impl NodeWish {
-    /// The wish after another order.
+    /// Returns the wish after another order.
     #[must_use]
     pub fn after(&self, order: NodeOrder, now_ms: u64) -> Self {
         let mut wish = self.clone();
@@ -92,7 +93,7 @@ impl NodeWish {
                 drained_by_ms: None,
                 offer: Some(offer),
             }),
-            // Without an offer there is nothing that the node could reject.
+            // Without an offer the node has no reason to reject the order, so no earlier state is needed.
             NodeOrder::Resume if wish.state.offer.is_none() => wish.state.drained_by_ms = None,
             NodeOrder::Resume => wish.change(WishedState {
                 drained_by_ms: None,
@@ -104,7 +105,7 @@ impl NodeWish {
         wish
     }
 
-    /// Drains the wanted state and all earlier ones: a node can always be drained, whichever of these offers it
+    /// Drains the wanted state and all earlier states: a node can always be drained, whichever of these offers it
     /// rejects.
     fn drain(&mut self, by_ms: u64) {
         self.state.drain(by_ms);
@@ -119,8 +120,9 @@ impl NodeWish {
         }
     }
 
-    /// The wish once the node has carried it out: without earlier states. `None`: the wish does not change. Either it
-    /// has no earlier states, or the node was drained, and so has not shown that it can make the offer.
+    /// Returns the wish after the node has carried it out: without earlier states. Returns `None` if the wish does not
+    /// change, because it has no earlier states, or because the node was drained, and so has not shown that it can make
+    /// the offer.
     pub(super) fn carried_out(&self) -> Option<Self> {
         let is_shown = self.state.drained_by_ms.is_none() && !self.earlier.is_empty();
         is_shown.then(|| Self {
@@ -129,8 +131,8 @@ impl NodeWish {
         })
     }
 
-    /// The wish once the node has rejected it: it wants the last earlier state. `None`: there is no earlier state. The
-    /// node has then carried out the wish before, in another run in which it had more resources.
+    /// Returns the wish after the node has rejected it, which wants the last earlier state. Returns `None` if there is
+    /// no earlier state: an earlier run of the node, with more resources, has carried out the wish.
     pub(super) fn rejected(&self) -> Option<Self> {
         let mut earlier = self.earlier.clone();
         let state = earlier.pop()?;
@@ -141,7 +143,7 @@ impl NodeWish {
         })
     }
 
-    /// Whether the wish asks for nothing: a node without orders is in the wanted state.
+    /// Whether the wanted state is the state of a node without orders.
     pub fn is_nothing(&self) -> bool {
         self.state == WishedState::default()
     }

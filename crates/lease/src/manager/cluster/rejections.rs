@@ -64,13 +64,13 @@ impl Rejections {
         None
     }
 
-    /// Whether none of the remaining agents could serve the request, now or later.
+    /// Whether no agent could serve the request, now or later.
     fn is_for_ever(&self, wanted: &LeaseRequest, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
         let may_later = self.full.is_some() || self.no_gpus.is_some() || self.passing.is_some();
         if self.never.is_empty() || (may_later && matches!(wanted.spread, PlacementSpread::OneAgent)) {
             return false;
         }
-        // Considers all agents, not only those that were asked: on a large site only a part of them is asked.
+        // Considers all agents, because on a large site only some agents are asked.
         let could = |agent: &AgentId| serves(agent) && !self.is_never(agent);
         let (workers, each) = match wanted.spread {
             PlacementSpread::OneAgent => (1, wanted.spec),
@@ -79,7 +79,7 @@ impl Rejections {
         !registry.could_hold(workers, each.into(), could)
     }
 
-    /// Whether `least` workers would find room if they needed no GPUs.
+    /// Whether agents would have room for `least` workers if these needed no GPUs.
     fn lacks_gpus(&self, spec: LeaseSpec, least: u32, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
         let each = LeaseSpec {
             gpus: 0,
@@ -88,9 +88,9 @@ impl Rejections {
         spec.gpus > 0 && registry.could_hold(least.max(1), each.into(), serves)
     }
 
-    /// Sums up the rejections of a request. `found`: number of workers that agents have granted, or said that they have
-    /// room for; if no agent was asked, the number that fit by the registry. `serves`: whether the operator lets an
-    /// agent grant leases.
+    /// Sums up the rejections of a request. `found` is the number of workers that agents granted, or for which they
+    /// reported room. If no agent was asked, it is the number that fit according to the registry. `serves` returns
+    /// whether the operator lets an agent grant leases.
     pub fn sum_up(
         &self,
         (wanted, found): (&LeaseRequest, u32),
@@ -104,7 +104,8 @@ impl Rejections {
         }
         match (&self.full, &self.passing, wanted.spread) {
             (None, Some(passing), _) => passing.clone(),
-            // No agent has rejected the request for lack of cores. So GPUs are what no agent has for one more worker.
+            // No agent has rejected the request for lack of cores, so what every agent lacks for one more worker is
+            // GPUs.
             (None, _, PlacementSpread::Several { least }) if self.lacks_gpus(wanted.spec, least, registry, &serves) => {
                 let offered = self.no_gpus.unwrap_or(registered_gpus).offered;
                 Rejection::NoGpus {
@@ -115,11 +116,11 @@ impl Rejections {
             }
             (.., PlacementSpread::Several { least }) => Rejection::NotTogether {
                 asked: least,
-                // Fewer than the client asked for, although agents may have promised more: other leases may have taken
-                // promised workers meanwhile.
+                // Agents may have reported room for more workers, and other leases may have taken that room since. So
+                // the number is limited to less than the client asked for.
                 found: found.min(least.saturating_sub(1)),
             },
-            // GPUs are what is short, unless some agent that has the GPUs says that it lacks cores.
+            // The request lacks GPUs, unless an agent that has the GPUs has reported that it lacks cores.
             (full, ..) if gpus > 0 && (full.is_none() || registered_gpus.free < gpus) => {
                 let capacity = self.no_gpus.unwrap_or(registered_gpus);
                 Rejection::NoGpus {

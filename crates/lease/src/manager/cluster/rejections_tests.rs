@@ -24,7 +24,7 @@ fn one_core() -> LeaseRequest {
     wanted(TENANT, LeaseSpec::exclusive(1, 1))
 }
 
-/// Wants `workers` workers, all of them, over several agents.
+/// Request for exactly `workers` workers, spread over several agents.
 fn several(workers: u32) -> LeaseRequest {
     LeaseRequest {
         spread: PlacementSpread::Several { least: workers },
@@ -101,7 +101,7 @@ fn agents_that_the_client_has_tried_are_not_asked_and_none_is_waited_for_beyond_
     assert_eq!(first, agent(1));
     let actions = acquire(&mut cluster, one_core(), &[0, 1]);
     assert_eq!(refused(&actions).1, Rejection::NoSuitableAgent { reasons: vec![] });
-    // An agent that is full could serve it.
+    // An agent that is full could serve the request later.
     let (ask, ..) = asked(&acquire(&mut cluster, one_core(), &[0]));
     let actions = cluster.step(full(ask, 0), Duration::ZERO);
     assert!(matches!(refused(&actions).1, Rejection::NoCapacity { .. }));
@@ -122,7 +122,7 @@ fn a_spread_request_is_over_when_those_that_would_serve_it_offer_too_little() {
         let actions = cluster.step(says(ask, &no_sandbox("no crun")), Duration::ZERO);
         let (ask, second, _) = asked(&actions);
         assert_ne!(first, second);
-        // Another lease has its cores at the moment.
+        // Another lease has the agent's cores at the moment.
         let mut actions = cluster.step(full(ask, 0), Duration::ZERO);
         while let [ClusterAction::AskGrant { ask, .. }] = actions[..] {
             actions = cluster.step(full(ask, 0), Duration::ZERO);

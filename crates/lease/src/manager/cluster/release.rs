@@ -1,5 +1,5 @@
-//! Requests to end a lease: at the agent that granted it if that is known, else at each agent until one knows the
-//! lease.
+//! Requests to end a lease. They are sent to the agent that granted the lease if this agent is known, else to one agent
+//! after the other until one of them has the lease.
 
 use super::{Cluster, Continuation, Question, answer, refuse};
 use crate::ledger::FunctionTotals;
@@ -100,7 +100,7 @@ impl Cluster {
             cores: note.cores,
             gpus: note.gpus,
             usage,
-            // The functions' usage comes with the agent's next report.
+            // The agent's next report contains the functions' usage.
             functions: FunctionTotals::default(),
             end_reason: Some(releasing.release.reason.to_string()),
         };

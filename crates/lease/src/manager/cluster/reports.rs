@@ -6,7 +6,7 @@ use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A lease that goes on.
+/// A lease that is still active.
 #[derive(Debug)]
 pub(super) struct ActiveLease {
     pub lease: LeaseId,
@@ -45,7 +45,7 @@ impl Cluster {
                 now,
             );
         if !known {
-            // The agent registers first, and then sends the same totals again.
+            // The agent must register first; it then sends the same totals again.
             return answer(request, ClusterAnswer::HeartbeatAnswered { known: false }, actions);
         }
         let order = report.offering.order;
@@ -98,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// Leases that were granted before a whole report was written, and that the report does not name: they are over.
+    /// Leases that were granted before a whole report was written, but are not in the report, so they are over.
     fn missing(&self, report: &AgentReport) -> Vec<LeaseId> {
         let Some(noted) = self
             .noted
@@ -145,7 +145,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a lease that the durable state calls active.
+    /// Adds a lease that is active in the durable state.
     pub(super) fn note(&mut self, lease: LeaseId, note: &LeaseNote) {
         let noted = self.noted.entry(note.agent).or_insert_with(|| super::AgentLeases {
             boot: note.boot,

@@ -45,7 +45,8 @@ fn record(number: u8, cores: u32) -> AgentProfile {
     }
 }
 
-/// A manager with one agent for each entry of `cores`, which offers that many; agents are numbered from 0.
+/// A manager with one agent for each entry of `cores`, which is the number of cores that the agent offers. Agents are
+/// numbered from 0.
 pub(super) fn cluster(cores: &[u32]) -> Cluster {
     let mut cluster = Cluster::new([], [], Duration::ZERO);
     for (number, cores) in (0..).zip(cores) {
@@ -59,7 +60,7 @@ pub(super) fn cluster(cores: &[u32]) -> Cluster {
     cluster
 }
 
-/// Makes a step and settles all its commits: they are made, or they fail.
+/// Makes a step and settles all its commits, which fail if `fail`.
 pub(super) fn settle_commits(cluster: &mut Cluster, event: ClusterEvent, fail: bool) -> Vec<ClusterAction> {
     let mut rest = Vec::new();
     let mut actions: VecDeque<_> = cluster.step(event, Duration::ZERO).into();
@@ -130,7 +131,7 @@ pub(super) fn full(ask: AskId, free: u32) -> ClusterEvent {
     }
 }
 
-/// The leases given back, and the refusal; fails if there are other actions.
+/// Returns the leases that are given back, and the refusal; panics if there are other actions.
 pub(super) fn refused(actions: &[ClusterAction]) -> (BTreeSet<LeaseId>, Rejection) {
     let (mut given_back, mut refusal) = (BTreeSet::new(), None);
     for action in actions {
@@ -165,7 +166,8 @@ fn one_agent_with_room_for_all_gets_all() {
     );
 }
 
-/// Lets agents say that all they offer is free, until one is asked for a part; returns the actions with that question.
+/// Answers for agents that all their cores are free, until an agent is asked for a part; returns the actions with that
+/// question.
 fn count(cluster: &mut Cluster, mut actions: Vec<ClusterAction>, each: u32) -> Vec<ClusterAction> {
     loop {
         let (ask, agent, workers) = asked(&actions);
@@ -213,7 +215,7 @@ fn no_agent_is_asked_for_more_than_all_agents_together_offer() {
 #[test]
 fn no_agent_is_asked_for_a_part_that_needs_all_its_cores() {
     let mut cluster = cluster(&[4]);
-    // The manager believes that two of the four cores are free; a third one was released just now.
+    // In the registry two of the four cores are free; a third core was released just now.
     let (ask, ..) = asked(&acquire(&mut cluster, 2, 1, 2));
     settle_commits(&mut cluster, grants(ask, 0), false);
     let (ask, _, workers) = asked(&acquire(&mut cluster, 4, 1, 4));

@@ -69,7 +69,7 @@ fn lease(end_reason: Option<&str>) -> LeaseReport {
     }
 }
 
-/// A lease of one core, as the durable state knows it.
+/// A lease of one core, as in the durable state.
 pub(super) fn note() -> LeaseNote {
     LeaseNote {
         agent: AGENT,
@@ -122,7 +122,7 @@ pub(super) fn wanted(tenant: &str, spec: LeaseSpec) -> LeaseRequest {
     LeaseRequest::new(tenant, spec, Duration::from_secs(5))
 }
 
-/// The question to the agent when a client wants a core.
+/// Returns the question to the agent when a client wants a core.
 fn asked_grant(cluster: &mut Cluster) -> AskId {
     let acquire = ClusterEvent::Acquire {
         request: RequestId(2),
@@ -179,7 +179,7 @@ fn a_lease_is_billed_by_its_request_and_not_by_what_its_agent_grants() {
     assert_eq!(writes, [StateWrite::PutLease { lease: LEASE, note }]);
 }
 
-/// The registration with which a run of the agent replaces the known one: it proves that it is alive.
+/// The registration with which a run of the agent replaces the known run, with the proof that it is alive.
 pub(super) fn taking_over(cluster: &mut Cluster, record: AgentProfile) -> ClusterEvent {
     let register = |proof| ClusterEvent::Register {
         request: RequestId(3),
@@ -302,7 +302,7 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
     );
 }
 
-/// A run may have died before its first message arrives: that message would end the leases of the living run.
+/// A run may have died before its first message arrives. That message must not end the leases of the living run.
 #[test]
 fn a_run_replaces_another_only_if_it_proves_that_it_lives() {
     let mut cluster = Cluster::new([], [], Duration::ZERO).with_challenges_after(41);
@@ -343,7 +343,7 @@ fn a_run_replaces_another_only_if_it_proves_that_it_lives() {
     assert_eq!(register(&mut cluster, live, 44), challenged(45), "it is over");
 }
 
-/// A restarted manager knows the leases of a run before it knows the run.
+/// A restarted manager has the leases of a run before the run registers.
 #[test]
 fn leases_of_a_run_that_was_not_heard_yet_are_not_ended_by_a_dead_ones_words() {
     let mut cluster = Cluster::new([AGENT], [(LEASE, note())], Duration::ZERO);
@@ -366,7 +366,7 @@ fn leases_of_a_run_that_was_not_heard_yet_are_not_ended_by_a_dead_ones_words() {
     assert_eq!(cluster.active_leases().count(), 1);
 }
 
-/// A late message of the registered run would end the lease of another run, even if that one is the present run.
+/// A late message of the registered run would end the lease of another run, even if the other run is the present run.
 #[test]
 fn a_grant_of_a_run_that_has_not_registered_is_given_back() {
     let mut cluster = registered();

@@ -3,7 +3,7 @@
 use super::{AgentEntry, AgentProfile, Demand, Need, Registry};
 use hotlease_wire::ids::AgentId;
 
-/// The largest amounts of any one agent that grants leases. A refusal tells them to the user.
+/// The largest amounts of any one agent that grants leases. A refusal shows them to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// Largest number of cores, or places, free on one agent.
@@ -13,12 +13,12 @@ pub struct Capacity {
 }
 
 impl Registry {
-    /// The most cores or places of any agent that grants leases, for a refusal.
+    /// The largest numbers of cores or places of any agent that grants leases, for a refusal.
     pub fn capacity(&self, need: Need) -> Capacity {
         self.most(|record| Some(record.room(need)))
     }
 
-    /// The most GPUs of any agent that grants leases and also offers the cores or places in `beside`.
+    /// The largest numbers of GPUs of any agent that grants leases and also offers the cores or places in `beside`.
     pub fn gpu_capacity(&self, beside: Need) -> Capacity {
         let offers = |record: &AgentProfile| record.room(beside).1 >= beside.count();
         self.most(|record| offers(record).then_some((record.free_gpus, record.gpus)))
@@ -43,7 +43,7 @@ impl Registry {
         false
     }
 
-    /// Number of workers, each of which needs `each`, for which there is room by the last reports of agents. Counts the
+    /// Number of workers, each of which needs `each`, for which there is room according to the last reports. Counts the
     /// agents that grant leases and that `serves` accepts.
     pub(in crate::manager) fn free_workers(&self, each: Demand, serves: impl Fn(&AgentId) -> bool) -> u32 {
         let agents = self.agents.iter();

@@ -34,7 +34,7 @@ impl From<Need> for Demand {
 /// Number of cores, or of places on shared cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// Cores for this lease alone.
+    /// Cores for an exclusive lease.
     Cores(u32),
     /// Places for warm slots on shared cores.
     Places(u32),
@@ -42,7 +42,7 @@ pub enum Need {
 
 impl Need {
     /// Need of a lease whose slots run on these cores: a shared core occurs several times. (A shared lease with a
-    /// single slot is taken for an exclusive one, until the agent reports again.)
+    /// single slot is treated like an exclusive lease, until the agent reports again.)
     pub(in crate::manager) fn of(cores: &[u32]) -> Self {
         let count = cores.len() as u32;
         let different: BTreeSet<&u32> = cores.iter().collect();

@@ -1,4 +1,4 @@
-//! Runs of agents: which are over, and how a run that only seems to be over proves that it is alive.
+//! Runs of agents: the runs that are over, and the proof of a run that it is alive although it seems to be over.
 
 use super::AGENTS_MAX;
 use hotlease_wire::ids::{AgentId, BootId};
@@ -42,7 +42,8 @@ impl AgentRuns {
 
     pub fn challenge(&mut self, id: AgentId, boot: BootId) -> u64 {
         self.drop_challenge(id);
-        // Drops the challenge that has been unanswered for longest: a run that is alive asks again.
+        // Drops the challenge that has been unanswered for longest. A living run registers again, and gets a new
+        // challenge.
         if self.challenges.len() >= AGENTS_MAX
             && let Some((_, oldest)) = self.challenged.pop_first()
         {

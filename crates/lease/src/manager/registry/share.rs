@@ -5,23 +5,23 @@ use hotlease_wire::ids::AgentId;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Part of a spread request that one agent is asked for.
+/// Part of a spread request for which one agent is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::manager) struct PartShare {
     /// The agent that may have room for the part.
     pub agent: AgentId,
     /// Number of workers.
     pub workers: u32,
-    /// Number of workers for which the agent offers enough, free or not.
+    /// Number of workers for which the agent's offer is enough, free or not.
     pub offered: u32,
 }
 
 impl Registry {
-    /// Chooses the next agent to ask, and for how many of these workers; each worker needs `each`. `asked` holds
-    /// the agents that were asked already, and for how many workers each said that it has room.
+    /// Chooses the next agent to ask, and for how many of these workers. Each worker needs `each`. `asked` contains the
+    /// agents that were asked already, and for how many workers each reported room.
     ///
-    /// An agent with room for all workers comes first, the tightest fit before others; else the agent with the most
-    /// room, so that the parts are few. Agents that seem to be full come last, as only the agent itself knows.
+    /// If agents have room for all workers, the agent with the tightest fit is chosen. Else the agent with the most
+    /// room is chosen, so that the parts are few. Agents that seem to be full come last: they may have room by now.
     pub(in crate::manager) fn share(
         &self,
         workers: u32,
@@ -43,7 +43,7 @@ impl Registry {
         let fitting = |state| rooms.range(from(state, need)..=most(state));
         let some = |state| rooms.range(from(state, one)..from(state, need)).rev();
         let full = |state| rooms.range(from(state, 0)..from(state, one)).rev();
-        // Agents that were asked before may be passed over, so as many more are considered.
+        // Agents that were asked before may be skipped, so `asked.len()` more agents are considered.
         let looked_at = CANDIDATES_MAX + asked.len();
         let share = |room: &CandidateKey, hoped: bool| {
             let record = &self.agents.get(&room.3).filter(|_| serves(&room.3))?.record;
@@ -56,7 +56,8 @@ impl Registry {
             let room = match asked.get(&record.id) {
                 None if hoped => offered,
                 None => free,
-                // The agent's own answer is newer than its record, which lacks what was released since its last report.
+                // The agent's answer is newer than its record, in which resources that were released since the last
+                // report are missing.
                 Some(Some(room)) => *room,
                 Some(None) => 0,
             };

@@ -5,13 +5,13 @@ use crate::agent::HEARTBEAT;
 use hotlease_wire::ids::AgentId;
 use std::time::Duration;
 
-/// Largest number of reports of all agents together per second: with more agents than [`HEARTBEAT`] times this, each
-/// agent reports less often.
+/// Largest number of reports of all agents together per second. If there are more agents than [`HEARTBEAT`] times this
+/// number, each agent reports less often.
 pub const REPORTS_PER_SECOND_MAX: u32 = 5000;
-/// Pauses between reports that an agent may miss before it is suspected.
+/// Number of pauses between reports after which a silent agent is suspected.
 const MISSED_MAX: u32 = 3;
-/// Silence after which an agent is asked only when no other can help, while no pause is longer than [`HEARTBEAT`];
-/// see [`Registry::suspected_after`].
+/// Silence after which an agent is asked only if no other agent can serve the request. This value applies if the pause
+/// is [`HEARTBEAT`]; see [`Registry::suspected_after`].
 pub const SUSPECTED_AFTER: Duration = Duration::from_millis(1500);
 /// Silence after which an agent is not asked at all.
 pub const GONE_AFTER: Duration = Duration::from_secs(10);
@@ -20,18 +20,18 @@ pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
 impl Registry {
     /// Pause between reports of each agent: [`HEARTBEAT`], or longer if there are so many agents that their reports
-    /// alone would keep a manager busy.
+    /// would use up a manager's time.
     pub fn heartbeat_pause(&self) -> Duration {
         let agents = u32::try_from(self.agents.len()).unwrap_or(u32::MAX);
         HEARTBEAT.max(Duration::from_secs(1) * agents / REPORTS_PER_SECOND_MAX)
     }
 
-    /// Silence after which an agent is asked only when no other can help: three pauses.
+    /// Silence after which an agent is asked only if no other agent can serve the request: three pauses.
     pub fn suspected_after(&self) -> Duration {
         MISSED_MAX * self.heartbeat_pause()
     }
 
-    /// Applies the time: silent agents become suspected, then gone, then forgotten. Returns the forgotten ones.
+    /// Applies the time: silent agents become suspected, then gone, then forgotten. Returns the forgotten agents.
     pub fn tick(&mut self, now: Duration) -> Vec<AgentId> {
         let silent = |heard: Duration| now.saturating_sub(heard);
         let suspected_after = self.suspected_after();

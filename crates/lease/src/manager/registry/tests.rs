@@ -202,7 +202,7 @@ fn cores_just_granted_are_not_offered_before_the_next_report() {
     );
 }
 
-/// The candidates that [`Registry::candidates`] promises, computed without the registry's orders.
+/// The candidates that [`Registry::candidates`] promises, computed without the registry's sorted sets.
 fn candidates(registry: &Registry, need: Need) -> Vec<AgentId> {
     let heard = registry.agents().filter(|(_, state, _)| *state != AgentState::Gone);
     let mut able: Vec<_> = heard
@@ -224,7 +224,7 @@ fn candidates(registry: &Registry, need: Need) -> Vec<AgentId> {
 fn the_kept_orders_are_those_of_all_agents() {
     let mut random = 1_u64;
     let mut draw = |below: u64| {
-        // Numerical Recipes' generator is random enough to mix agents.
+        // The generator of Numerical Recipes is random enough to mix agents.
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
