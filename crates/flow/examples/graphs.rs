@@ -1,4 +1,4 @@
-//! Speed of the kernel alone: tasks that are done at once, in graphs of several shapes and sizes.
+//! Speed of the kernel alone: tasks that end at once, in graphs of several shapes and sizes.
 //!
 //! `cargo run --release --package hotlease-flow --example graphs [-- MOST]` prints one JSON object per line, for
 //! graphs of up to MOST tasks (10,000,000). Rates are per second of computing time. A transition is a submission, a
@@ -20,7 +20,7 @@ type Actions = Vec<FlowAction<Payload, u64, u64>>;
 
 const CREDITS: u32 = 64;
 const WORKERS: u32 = 4;
-/// Number of earlier tasks that a new one may depend on.
+/// Number of earlier tasks on which a new task may depend.
 const WINDOW: usize = 1000;
 
 /// Driver that ends each run at once.
@@ -65,7 +65,7 @@ impl Bench {
         }
     }
 
-    /// Ends the oldest run; `false`: nothing runs.
+    /// Ends the oldest run. Returns `false` if no task runs.
     fn end_one(&mut self) -> bool {
         let Some((task, attempt)) = self.runs.pop_front() else {
             return false;
@@ -81,7 +81,7 @@ impl Bench {
         true
     }
 
-    /// Submits a task, and ends others while there is no room.
+    /// Submits a task, and ends other tasks while there is no room.
     fn submit(&mut self, inputs: &[TaskId]) -> TaskId {
         let mut task = FlowTask::new([7, 7]);
         loop {
@@ -116,7 +116,7 @@ fn chain(bench: &mut Bench, tasks: u64) {
     bench.release(last);
 }
 
-/// Chains of a thousand tasks, one after the other: many, because computing time is counted in ticks.
+/// Chains of a thousand tasks, one after the other. There are many chains, because computing time is counted in ticks.
 fn chains(bench: &mut Bench, tasks: u64) {
     for _ in 0..tasks / 1000 {
         chain(bench, 1000);
@@ -124,7 +124,8 @@ fn chains(bench: &mut Bench, tasks: u64) {
     }
 }
 
-/// A root, then leaves that depend on it (seven eighths of all tasks), and sums of eight tasks each, down to one.
+/// A root, then leaves that depend on it (seven eighths of all tasks), then sums of eight tasks each, until one task is
+/// left.
 fn tree(bench: &mut Bench, tasks: u64) {
     let root = bench.submit(&[]);
     let mut rows: Vec<Vec<TaskId>> = vec![Vec::new()];
@@ -150,7 +151,7 @@ fn tree(bench: &mut Bench, tasks: u64) {
         .for_each(|task| bench.release(task));
 }
 
-/// A random graph: each task depends on up to three of the thousand before it.
+/// A random graph: each task depends on up to three of the thousand tasks before it.
 fn random(bench: &mut Bench, tasks: u64) {
     let mut random = StdRng::seed_from_u64(tasks);
     let mut held = VecDeque::with_capacity(WINDOW);
@@ -179,7 +180,7 @@ fn resident() -> u64 {
     kib.unwrap_or(0_u64) * 1024
 }
 
-/// Time that this process, which has one thread, was on a core: other programs do not count.
+/// Time for which this process, which has one thread, was on a core; time of other programs is not included.
 fn computed() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let ns = text.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());

@@ -1,9 +1,10 @@
 //! Checkpoints: results that outlive the program, by key, in a file.
 //!
-//! A checkpoint is a cache on disk. It is appended to, and read when a program starts; results in it need not be
-//! computed again ([`Flow::restore`](crate::Flow::restore)). Checksums in every record prove that it is whole and
-//! at the offset where it was written. A torn or damaged record is skipped and reported; it costs nothing but
-//! itself, and never gives a wrong result. One process at a time writes to a file; others may read it meanwhile.
+//! A checkpoint is a cache on disk. A program appends results to it, and reads it at its start; results in the
+//! checkpoint need not be computed again ([`Flow::restore`](crate::Flow::restore)). Checksums in every record prove
+//! that the record is whole and at the offset where it was written. A torn or damaged record is skipped and reported.
+//! It affects no other record, and never gives a wrong result. One process at a time writes to a file; other processes
+//! may read the file meanwhile.
 //!
 //! ```
 //! use hotlease_flow::{Checkpoint, MemoKey};
@@ -60,7 +61,7 @@ pub struct CheckpointRecord {
     pub offset: u64,
 }
 
-/// Errors of a checkpoint. No task is harmed: its result is computed again.
+/// Errors of a checkpoint. No task fails by them: a result that was not read or written is computed again.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// Another process, or this one, writes to the file.
@@ -93,7 +94,7 @@ pub enum CheckpointError {
         /// Version of the file.
         version: u16,
     },
-    /// The first 64 bytes are damaged, without which no record can be trusted; the file was not touched.
+    /// The first 64 bytes are damaged. Without them no record can be trusted. The file was not touched.
     #[error(
         "the beginning of the checkpoint {path} is damaged, so that nothing in it can be trusted: delete it or choose another file"
     )]
@@ -101,8 +102,8 @@ pub enum CheckpointError {
         /// The file.
         path: PathBuf,
     },
-    /// Some bytes are not a record, and were skipped; the others count. The end of a file after a crash is the
-    /// usual case.
+    /// Some bytes are not a record, and were skipped; the records around them are read. The usual case is the end of a
+    /// file after a crash.
     #[error(
         "{path}: {bytes} bytes from byte {offset} on are no whole record (a write cut short, or damage), and were skipped"
     )]
@@ -114,7 +115,7 @@ pub enum CheckpointError {
         /// Number of skipped bytes.
         bytes: u64,
     },
-    /// A result is too large to be kept; nothing was written.
+    /// A result is too large for a checkpoint; nothing was written.
     #[error(
         "a result of {bytes} bytes is too large for a checkpoint ({VALUE_BYTES_MAX} at most): it will be computed again"
     )]
@@ -144,8 +145,9 @@ fn failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> CheckpointEr
 
 /// A checkpoint that this process may write to, until it is dropped.
 ///
-/// Records are gathered in memory (256 KiB) and written together. [`Checkpoint::flush`] hands them to the system, which
-/// keeps them if the program dies; [`Checkpoint::sync`] writes them to the disk, which keeps them without power.
+/// Records are gathered in memory (256 KiB) and written together. [`Checkpoint::flush`] passes them to the system,
+/// where they survive the death of the program. [`Checkpoint::sync`] writes them to the disk, where they survive a loss
+/// of power.
 /// Dropping the checkpoint flushes.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -155,7 +157,8 @@ pub struct Checkpoint {
     /// Number of bytes in the file.
     end: u64,
     buffer: Vec<u8>,
-    /// Whether a sync has failed: Linux reports that once, and may have dropped the bytes that it could not write.
+    /// Whether a sync has failed: Linux reports a failure only once, and may have dropped the bytes that it could not
+    /// write.
     is_doubtful: bool,
 }
 
@@ -165,7 +168,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// All errors except [`CheckpointError::Damaged`] and [`CheckpointError::TooLarge`]; the file is left as it is.
+    /// All errors except [`CheckpointError::Damaged`] and [`CheckpointError::TooLarge`]. The file is not changed.
     pub fn open(path: &Path) -> Result<(Self, CheckpointReplay), CheckpointError> {
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600);
@@ -203,8 +206,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::open`] except [`CheckpointError::InUse`]; a file that is missing cannot be
-    /// opened.
+    /// The errors of [`Checkpoint::open`] except [`CheckpointError::InUse`]. A missing file is an error.
     pub fn read(path: &Path) -> Result<CheckpointReplay, CheckpointError> {
         let file = File::open(path).map_err(failed("open", path))?;
         check_owner(&file, path)?;
@@ -219,7 +221,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::TooLarge`], and those of [`Checkpoint::flush`].
+    /// [`CheckpointError::TooLarge`], and the errors of [`Checkpoint::flush`].
     pub fn append(&mut self, key: MemoKey, value: &[u8]) -> Result<(), CheckpointError> {
         if value.len() as u64 > VALUE_BYTES_MAX {
             return Err(CheckpointError::TooLarge {
@@ -237,7 +239,7 @@ impl Checkpoint {
         }
     }
 
-    /// Hands the added records to the system.
+    /// Passes the added records to the system.
     ///
     /// # Errors
     ///
@@ -247,8 +249,8 @@ impl Checkpoint {
         match &written {
             Ok(()) => self.end += self.buffer.len() as u64,
             Err(_) => {
-                // A part of the bytes may be in the file. Even if it cannot be cut off, the next record holds its
-                // own offset, and a reader looks for records behind any remains.
+                // A part of the bytes may be in the file. Even if they cannot be cut off, readers find the next record,
+                // which contains its own offset, behind the remains.
                 let _ = self.file.set_len(self.end);
                 self.end = self.file.metadata().map_err(failed("look at", &self.path))?.len();
             }
@@ -262,8 +264,9 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`], as for [`Checkpoint::flush`]. Once a sync has failed, each later one fails too:
-    /// records written before it may be gone. Open the checkpoint again to see which are there.
+    /// [`CheckpointError::Io`], as for [`Checkpoint::flush`]. Once a sync has failed, each later sync fails too,
+    /// because records that were written before may be gone. Open the checkpoint again to find out which records are in
+    /// the file.
     pub fn sync(&mut self) -> Result<(), CheckpointError> {
         self.flush()?;
         let done = match self.is_doubtful {
@@ -282,12 +285,12 @@ impl Checkpoint {
 
 impl Drop for Checkpoint {
     fn drop(&mut self) {
-        // An error cannot be reported here; a caller that needs to know calls sync.
+        // An error cannot be reported here; a caller that needs the result calls `sync` before.
         let _ = self.flush();
     }
 }
 
-/// Trusts a file only if no other user may write to it.
+/// Refuses a file to which another user may write.
 fn check_owner(file: &File, path: &Path) -> Result<(), CheckpointError> {
     let metadata = file.metadata().map_err(failed("look at", path))?;
     let why = if !metadata.is_file() {
@@ -303,7 +306,7 @@ fn check_owner(file: &File, path: &Path) -> Result<(), CheckpointError> {
     Err(CheckpointError::Unsafe { path, why })
 }
 
-/// Turns an empty file, or one whose header was never completed, into a checkpoint.
+/// Turns an empty file, or a file with an incomplete header, into a checkpoint.
 fn begin_file(file: &File, path: &Path) -> Result<FileId, CheckpointError> {
     let id: FileId = rand::random();
     let begun = || -> io::Result<()> {
@@ -329,8 +332,8 @@ fn identify(begin: &[u8], path: &Path) -> Result<FileId, CheckpointError> {
     })
 }
 
-/// Records of a checkpoint from its beginning, and [`CheckpointError::Damaged`] for bytes that were skipped between
-/// them. Holds one record in memory at a time. Ends after any other error.
+/// Iterator over the records of a checkpoint from its beginning. It returns [`CheckpointError::Damaged`] for bytes that
+/// were skipped between records, and ends after any other error. One record is in memory at a time.
 #[derive(Debug)]
 pub struct CheckpointReplay {
     path: PathBuf,
@@ -366,7 +369,7 @@ impl Iterator for CheckpointReplay {
     }
 }
 
-/// Reads a checkpoint as [`Checkpoint::read`] does, from bytes in memory; errors call it `name`.
+/// Reads a checkpoint as [`Checkpoint::read`] does, from bytes in memory. Errors contain `name` as the path.
 ///
 /// # Errors
 ///

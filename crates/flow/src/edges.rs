@@ -1,8 +1,8 @@
 //! Edges between tasks: one compact entry for each input of each task.
 //!
-//! An edge is in two lists at once: the inputs of its consumer, in their order, and the consumers of its producer.
-//! All edges are in one array and name each other by 32 bits. An edge takes 20 bytes and no allocation of its own,
-//! and is removed in constant time.
+//! An edge is in two lists at once: the inputs of its consumer, in their order, and the consumers of its producer. All
+//! edges are in one array and refer to each other by indices of 32 bits. An edge takes 20 bytes and no allocation of
+//! its own, and is removed in constant time.
 
 use crate::id::NIL;
 
@@ -12,7 +12,7 @@ pub(crate) struct Edge {
     pub producer: u32,
     /// Task that needs the result.
     pub consumer: u32,
-    /// Next input of the consumer; in a free entry, the next free one.
+    /// Next input of the consumer; in a free entry, the next free entry.
     pub next_input: u32,
     pub next_consumer: u32,
     pub previous_consumer: u32,
@@ -85,7 +85,7 @@ impl Edges {
         self.used += 1;
     }
 
-    /// Removes an edge from its producer's list and frees it. The caller mends the consumer's list.
+    /// Removes an edge from its producer's list and frees it. The caller must remove the edge from the consumer's list.
     pub fn unlink(&mut self, at: u32, consumers: &mut ConsumerList) {
         let edge = self.entries[at as usize];
         match edge.previous_consumer {
@@ -101,7 +101,7 @@ impl Edges {
         self.used -= 1;
     }
 
-    /// Makes this edge the only input of its consumer.
+    /// Ends the consumer's list of inputs after this edge.
     pub fn cut_after(&mut self, edge: u32) {
         self.entries[edge as usize].next_input = NIL;
     }

@@ -2,27 +2,28 @@
 
 use crate::id::{MemoKey, TaskId, WorkerIndex};
 
-/// Limits of the kernel. Beyond a limit a submission is refused, and says what to wait for; nothing is dropped or
-/// grows.
+/// Limits of the kernel. A submission that would exceed a limit is refused with an error that names what to wait for;
+/// no task is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowLimits {
     /// Largest number of tasks that have not ended.
     pub pending_max: u32,
-    /// Largest number of tasks that are known: the pending ones, and ended ones whose result is still held.
+    /// Largest number of known tasks: pending tasks, and ended tasks whose result is still held.
     pub tasks_max: u32,
     /// Largest number of inputs of all tasks together.
     pub inputs_max: u32,
-    /// Largest number of finished computations that are remembered by their key; the least recently used is forgotten.
+    /// Largest number of finished computations that are remembered by their key. Beyond it, the least recently used is
+    /// forgotten.
     pub memo_max: u32,
-    /// Largest number of bytes of the results of remembered computations.
+    /// Largest size of the results of all remembered computations together, bytes.
     pub memo_bytes_max: u64,
     /// Number of worker deaths after which a task is not tried again, even an idempotent one.
     pub deaths_max: u8,
 }
 
 impl Default for FlowLimits {
-    /// A million pending tasks, eight million known ones, 16 million inputs, a million keys with 1 GiB of results,
-    /// two deaths.
+    /// A million pending tasks, eight million known tasks, 16 million inputs, a million keys with 1 GiB of results, two
+    /// deaths.
     fn default() -> Self {
         Self {
             pending_max: 1 << 20,
@@ -35,14 +36,14 @@ impl Default for FlowLimits {
     }
 }
 
-/// A task to submit. `P` is what the driver runs: a closure, an object, a handle.
+/// A task to submit. `P` is the payload that the driver runs: a closure, an object, a handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowTask<P> {
-    /// The payload to run; it is handed back with the task's end, exactly once.
+    /// The payload to run. It is returned with the task's end, exactly once.
     pub payload: P,
     /// The driver's own number, kept as long as the task is known; see [`Flow::tag`](crate::Flow::tag).
     pub tag: u64,
-    /// Priority; tasks with a higher one run first.
+    /// Priority; tasks with a higher priority run first.
     pub priority: i32,
     /// How often the task is tried again after [`RunOutcome::Failed`].
     pub retries: u16,
@@ -53,7 +54,7 @@ pub struct FlowTask<P> {
 }
 
 impl<P> FlowTask<P> {
-    /// A task that runs once, with priority 0, and is not remembered.
+    /// Makes a task that runs once, with priority 0, and is not remembered.
     pub fn new(payload: P) -> Self {
         Self {
             payload,
@@ -80,7 +81,7 @@ impl<P> FlowTask<P> {
         Self { retries, ..self }
     }
 
-    /// Lets the task run again after its worker died during a run.
+    /// Allows that the task runs again after its worker died during a run.
     pub fn idempotent(self) -> Self {
         let idempotent = true;
         Self { idempotent, ..self }
@@ -98,7 +99,7 @@ impl<P> FlowTask<P> {
 pub enum Admission<P> {
     /// The submission made a new task.
     Accepted(TaskId),
-    /// The same computation is done or pending already. The payload is handed back, and will not run.
+    /// A task with the same key is done or pending already. The payload is returned, and will not run.
     Joined {
         /// Task of the computation.
         task: TaskId,
@@ -116,25 +117,25 @@ impl<P> Admission<P> {
     }
 }
 
-/// Reason why a submission was refused. Nothing has changed; the payload is handed back.
+/// Reason why a submission was refused. Nothing has changed, and the payload is returned.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SubmitError<P> {
-    /// A bound of [`FlowLimits`] is reached. [`FlowAction::Room`] says when to try again.
+    /// A bound of [`FlowLimits`] is reached. The submission can be tried again after [`FlowAction::Room`].
     #[error("{what} ({limit} at most): wait until {wait_for} of them are gone")]
     Full {
         /// The bound that is reached.
         what: LimitKind,
         /// Value of the bound.
         limit: u32,
-        /// How many must go before [`FlowAction::Room`] follows.
+        /// Number of entries that must be removed before [`FlowAction::Room`] follows.
         wait_for: u32,
         /// The submitted payload.
         payload: P,
     },
-    /// The task has more inputs than all tasks together may have: it will never fit.
+    /// The task has more inputs than all tasks together may have, so it can never be submitted.
     #[error("a task with {inputs} inputs will never fit: {limit} at most for all tasks together")]
     TooManyInputs {
-        /// Number of its inputs.
+        /// Number of the task's inputs.
         inputs: usize,
         /// Largest number of inputs of all tasks together.
         limit: u32,
@@ -168,7 +169,7 @@ pub enum LimitKind {
 /// Place of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultPlace {
-    /// With the driver: `R` is the value itself, and travels with the tasks that need it.
+    /// With the driver: `R` is the value itself, and is sent along with the tasks that need it.
     Here,
     /// On the worker that made it: `R` is only a stand-in.
     Worker,
@@ -181,19 +182,19 @@ pub enum RunOutcome<R, E> {
     Done {
         /// The result, or its stand-in.
         result: R,
-        /// Size of the result in bytes: placement and the memo's limit count it.
+        /// Size of the result in bytes, for placement and for the memo's limit.
         bytes: u64,
         /// Place of the result.
         place: ResultPlace,
     },
     /// The run failed, and is retried as often as the task allows.
     Failed(E),
-    /// The run failed in a way that another run would not mend.
+    /// The run failed in a way that makes another run useless.
     Fatal(E),
-    /// The worker died while the task ran, or may have run: retried only if idempotent, and up to
+    /// The worker died while the task ran, or may have run. The task is tried again only if it is idempotent, and up to
     /// [`FlowLimits::deaths_max`].
     Died(E),
-    /// The run did not start. The task is queued again, and this run does not count.
+    /// The run did not start. The task is queued again, and this run is not counted as a try.
     NotRun,
     /// The run was stopped, as ordered.
     Stopped,
@@ -202,21 +203,21 @@ pub enum RunOutcome<R, E> {
 /// Event that a driver reports to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlowEvent<R, E> {
-    /// A worker accepts this many tasks at a time from now on; 0 lets it finish its present tasks. For a known
-    /// worker, its credits change.
+    /// A worker accepts up to `credits` tasks at a time from now on. With 0 credits, it only finishes its present
+    /// tasks. If the worker is known, this changes its credits.
     WorkerUp {
         /// The worker.
         worker: WorkerIndex,
         /// Largest number of tasks that the worker may have at a time, up to [`CREDITS_MAX`](crate::CREDITS_MAX).
         credits: u32,
     },
-    /// A worker is gone, with the results that were on it. The driver reports each of its runs, because only the
-    /// driver knows how each ended.
+    /// A worker is gone, with the results that were on it. The driver must also report the end of each of the worker's
+    /// runs, because only the driver can find out how each run ended.
     WorkerDown {
         /// The worker.
         worker: WorkerIndex,
     },
-    /// A run ended. The end of a promise is reported by this too, as its attempt 0.
+    /// A run ended. The end of a promise is also reported by this event, as attempt 0.
     Ended {
         /// The task.
         task: TaskId,
@@ -225,8 +226,8 @@ pub enum FlowEvent<R, E> {
         /// How the run ended.
         outcome: RunOutcome<R, E>,
     },
-    /// A holder does not want the task any more. The tasks that wait for it fail. If others hold the task too, only
-    /// this claim is given up.
+    /// A holder does not want the task any more. Tasks that wait for it fail. If the task has other holders, only this
+    /// claim is released.
     Cancel {
         /// The task.
         task: TaskId,
@@ -237,18 +238,18 @@ pub enum FlowEvent<R, E> {
         task: TaskId,
     },
     /// Releases a claim. When the last claim of holders and dependent tasks is gone, an ended task is forgotten and
-    /// its result dropped; a pending task goes on.
+    /// its result dropped; a pending task continues.
     Release {
         /// The task.
         task: TaskId,
     },
-    /// The driver wants the value itself: [`FlowAction::Fetch`] follows once the task is done, unless the driver has
-    /// the value.
+    /// The driver wants the value itself: [`FlowAction::Fetch`] follows once the task is done, unless the driver
+    /// already has the value.
     Want {
         /// The task.
         task: TaskId,
     },
-    /// The driver has the value now; it replaces the stand-in, which is handed back.
+    /// The driver has the value now. The value replaces the stand-in, which is returned.
     Fetched {
         /// The task.
         task: TaskId,
@@ -269,24 +270,24 @@ pub enum FlowEvent<R, E> {
 pub enum Reaction {
     /// The event was applied.
     Applied,
-    /// The event names a task, run or worker that is over or unknown, or is beyond a limit. Nothing has changed; a
-    /// result or error in the event is handed back by [`FlowAction::Dropped`].
+    /// The event names a task, run or worker that is over or unknown, or exceeds a limit. Nothing has changed. A result
+    /// or error in the event is returned by [`FlowAction::Dropped`].
     Stale,
-    /// The task to cancel has ended before.
+    /// The task to cancel had already ended.
     TooLate,
     /// The task to cancel runs: [`FlowAction::Stop`] was ordered, and the task's end will be reported. If the run
-    /// returns nevertheless, the task is done.
+    /// returns a result nevertheless, the task is done.
     Stopping,
-    /// The task has other holders, too: it goes on for them.
+    /// The task has other holders, too, and continues for them.
     Shared,
 }
 
-/// Action that the kernel orders, or news that it tells. The order counts: inputs are forwarded before the run that
-/// needs them.
+/// Action that the kernel orders, or report of the kernel. The order is significant: inputs are forwarded before the
+/// run that needs them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlowAction<P, R, E> {
-    /// Run the task; [`Flow::payload`](crate::Flow::payload) and [`Flow::inputs`](crate::Flow::inputs) hold the
-    /// rest.
+    /// Run the task; [`Flow::payload`](crate::Flow::payload) and [`Flow::inputs`](crate::Flow::inputs) return payload
+    /// and inputs.
     Run {
         /// The task.
         task: TaskId,
@@ -295,7 +296,7 @@ pub enum FlowAction<P, R, E> {
         /// The worker that runs it.
         worker: WorkerIndex,
     },
-    /// Stop this run; its end is reported as usual.
+    /// Stop this run. The driver reports its end as usual.
     Stop {
         /// The task.
         task: TaskId,
@@ -304,7 +305,7 @@ pub enum FlowAction<P, R, E> {
         /// The worker that runs it.
         worker: WorkerIndex,
     },
-    /// Bring a result from one worker to another, where a run needs it.
+    /// Copy a result from one worker to another worker, where a run needs it.
     Forward {
         /// Task that made the result.
         task: TaskId,
@@ -315,7 +316,7 @@ pub enum FlowAction<P, R, E> {
         /// Worker that needs the result.
         to: WorkerIndex,
     },
-    /// Bring a result to the driver; [`FlowEvent::Fetched`] is the answer.
+    /// Copy a result to the driver; [`FlowEvent::Fetched`] is the answer.
     Fetch {
         /// Task that made the result.
         task: TaskId,
@@ -329,7 +330,7 @@ pub enum FlowAction<P, R, E> {
         /// The payload that ran.
         payload: Option<P>,
     },
-    /// A run failed, and another one will follow.
+    /// A run failed, and another run will follow.
     Retried {
         /// The task.
         task: TaskId,
@@ -338,13 +339,14 @@ pub enum FlowAction<P, R, E> {
         /// Reason of the failure.
         error: E,
     },
-    /// The task has failed; [`Flow::chain`](crate::Flow::chain) has the way to the task where the failure began.
+    /// The task has failed; [`Flow::chain`](crate::Flow::chain) returns the tasks from this task to the task where the
+    /// failure began.
     Failed {
         /// The task.
         task: TaskId,
         /// The payload that ran, or was to run.
         payload: Option<P>,
-        /// The task that failed first: this one, or one that it depends on.
+        /// The task that failed first: this task, or a task on which it depends.
         root: TaskId,
     },
     /// The task was cancelled.
@@ -370,7 +372,7 @@ pub enum FlowAction<P, R, E> {
     },
     /// No task, holder or driver needs this value any more: the driver may drop it.
     Dropped {
-        /// Task that the value belonged to.
+        /// Task to which the value belonged.
         task: TaskId,
         /// The result or error.
         value: Result<R, E>,

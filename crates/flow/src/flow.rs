@@ -17,16 +17,18 @@ use std::collections::HashMap;
 
 /// The dataflow kernel. See the [crate](crate) for how to use it.
 ///
-/// `P` is the payload to run, `R` a result or its stand-in, `E` an error. None of them is copied, compared or
-/// dropped here: each is handed back by an [`FlowAction`](crate::FlowAction), once. The kernel owns no thread and no lock.
+/// `P` is the payload to run, `R` a result or its stand-in, `E` an error. The kernel does not copy, compare or drop
+/// values of these types: each value is returned by a [`FlowAction`](crate::FlowAction), once. The kernel owns no
+/// thread and no lock.
 /// It is `Send` if its three types are; to share it between threads, put it behind a mutex.
 ///
 /// # Costs
 ///
-/// A task costs constant time for each of its inputs, plus `O(log n)` if it becomes ready in another order than
-/// tasks were submitted in. The end of a worker costs one look at every known task. Memory is 96 bytes for each
-/// task, with payload, result and error of 16 bytes, 20 for each input, 24 while the task is ready, and some 130
-/// with a key. Memory is kept for later tasks, so the largest number of tasks at a time determines its size.
+/// A task costs constant time for each of its inputs, plus `O(log n)` if tasks become ready in another order than that
+/// of their submission. The end of a worker costs one look at every known task. A task takes 96 bytes of memory, if
+/// payload, result and error have 16 bytes. To this add 20 bytes for each input, 24 bytes while the task is ready, and
+/// some 130 bytes if it has a key. Memory is reused for later tasks, so the largest number of tasks at a time
+/// determines its size.
 #[derive(Debug)]
 pub struct Flow<P, R, E> {
     limits: FlowLimits,
@@ -35,18 +37,19 @@ pub struct Flow<P, R, E> {
     ready: ReadyQueue,
     workers: Workers,
     memo: Memo,
-    /// Further workers that have a result, for the few results that are on several workers.
+    /// Further workers that have the result of a task, for the few results that are on several workers.
     copies: HashMap<u32, SmallVec<[u32; 4]>>,
     sequence: u64,
     pending: u32,
     running: u32,
     /// Largest number of inputs of a refused submission that waits for room.
     starved: Option<u32>,
-    /// Tasks that may not be needed any more: checked before a step ends.
+    /// Tasks that may not be needed any more; they are checked before a step ends.
     loose: Vec<u32>,
-    /// Failed tasks whose consumers are to fail too, each with the task where the failure began.
+    /// Failed tasks whose consumers must fail too, each with the task where the failure began.
     failing: Vec<(u32, u32)>,
-    /// Scratch of placement: bytes of a task's inputs by worker, and the workers whose entry is not zero.
+    /// Scratch memory of placement: bytes of a task's inputs by worker, and (`weighed`) the workers whose entry is not
+    /// zero.
     weights: Vec<u64>,
     weighed: Vec<u32>,
 }
@@ -68,7 +71,7 @@ pub enum TaskPhase {
     Done,
     /// The task failed.
     Failed,
-    /// A task that this one depends on failed, was cancelled or was lost.
+    /// A task on which this task depends failed, was cancelled or was lost.
     DependencyFailed,
     /// The task was cancelled.
     Cancelled,
@@ -104,15 +107,15 @@ pub struct TaskInput<'a, R> {
     pub result: &'a R,
     /// Size of the result, bytes.
     pub bytes: u64,
-    /// Whether this input has the only claim on the result: no other task, memo or driver has one.
+    /// Whether this input has the only claim on the result: no other task, no holder and no memo has a claim.
     pub alone: bool,
-    /// Whether the driver has the value; it then sends the value along if [`Flow::is_on`] says that the worker does
-    /// not have it.
+    /// Whether the driver has the value. If so, it sends the value with the task, unless [`Flow::is_on`] says that the
+    /// worker has it.
     pub place: ResultPlace,
 }
 
 impl<P, R, E> Flow<P, R, E> {
-    /// A kernel without tasks and workers.
+    /// Makes a kernel without tasks and workers.
     pub fn new(limits: FlowLimits) -> Self {
         // The last number means "none" in tables.
         let limits = FlowLimits {
@@ -139,7 +142,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Phase of a task's life; `None`: the task is not known any more.
+    /// Phase of a task's life; `None` if the task is not known any more.
     pub fn phase(&self, task: TaskId) -> Option<TaskPhase> {
         let index = self.nodes.find(task)?;
         match self.nodes.at(index).state {
@@ -189,8 +192,8 @@ impl<P, R, E> Flow<P, R, E> {
         Some(self.nodes.at(self.nodes.find(task)?).tag)
     }
 
-    /// The results that a task needs, in the order in which the task named them. A running task has all of them,
-    /// except those that were lost since it began.
+    /// The results that a task needs, in the order in which the task named them. All inputs of a running task are
+    /// returned, except those that were lost since it began.
     pub fn inputs(&self, task: TaskId) -> impl Iterator<Item = TaskInput<'_, R>> {
         let first = self
             .nodes
@@ -220,8 +223,9 @@ impl<P, R, E> Flow<P, R, E> {
         })
     }
 
-    /// The way of a failure to a task: the task itself, the input that failed, and so on to the task where the
-    /// failure began. Only the task itself if it did not fail by an input; nothing if it is not known.
+    /// Tasks that explain a task's failure: the task itself, its input that failed, that input's failed input, and so
+    /// on to the task where the failure began. Returns only the task itself if it did not fail by an input, and nothing
+    /// if it is not known.
     pub fn chain(&self, task: TaskId) -> impl Iterator<Item = TaskId> {
         let mut next = self.nodes.find(task);
         std::iter::from_fn(move || {
@@ -233,13 +237,13 @@ impl<P, R, E> Flow<P, R, E> {
         })
     }
 
-    /// Whether another task needs the result of this one.
+    /// Whether another task needs the result of this task.
     pub fn is_needed(&self, task: TaskId) -> bool {
         let found = self.nodes.find(task);
         found.is_some_and(|index| !self.nodes.at(index).consumers.is_empty())
     }
 
-    /// Whether a worker has the result of a task, or is being sent it.
+    /// Whether a worker has the result of a task, or the result is being sent to the worker.
     pub fn is_on(&self, task: TaskId, worker: WorkerIndex) -> bool {
         let found = self.nodes.find(task);
         found.is_some_and(|index| self.stands_on(index, worker.0))

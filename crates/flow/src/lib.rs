@@ -1,5 +1,5 @@
-//! L3: the dataflow kernel: which task may run, and where; how its end affects others; which results are still
-//! needed.
+//! L3: the dataflow kernel. It decides which task may run, and where, how the end of a task affects other tasks, and
+//! which results are still needed.
 //!
 //! ```text
 //!                    ┌── inputs done ──┐   credit of a worker      the driver reports
@@ -8,26 +8,27 @@
 //!                └── an input failed ──┴──▶ DependencyFailed     └── cancel ─▶ Cancelled  is left
 //! ```
 //!
-//! The kernel is pure: [`Flow::submit`] and [`Flow::step`] take what happened, and add the actions to carry out to
-//! a list. It has no clock, thread, lock or I/O, and knows nothing of the code that runs. Payloads, results and
-//! errors are types of the driver: the kernel carries them and hands each back exactly once. A driver (the Python
+//! The kernel is pure: [`Flow::submit`] and [`Flow::step`] take an event, and append the actions to carry out to a
+//! list. The kernel has no clock, thread, lock or I/O, and does not depend on the code that runs. Payloads, results and
+//! errors are types of the driver: the kernel stores such values and returns each exactly once. A driver (the Python
 //! package's, a thread pool, a simulator) owns the kernel, carries out its actions, and reports.
 //!
-//! * **Dependencies** are results of earlier tasks, so there are no cycles. Ready tasks go by priority, then age.
-//! * **Workers** have credits: the most tasks that each may have at a time.
+//! * **Dependencies** are results of earlier tasks, so there are no cycles. Ready tasks are ordered by priority, then
+//!   age.
+//! * **Workers** have credits: the largest number of tasks that a worker may have at a time.
 //! * **Results** stay where they were made. A task goes to the worker that has most bytes of its inputs; missing
-//!   inputs are forwarded from worker to worker, once. When neither a holder nor a task needs a result any more, it
-//!   is dropped and its workers are told.
-//! * **Failure** is retried within the task's limit. Then each dependent task fails once, with the
-//!   [chain](Flow::chain) that leads to the task where the failure began.
+//!   inputs are forwarded from worker to worker, once. When neither a holder nor a task needs a result any more, it is
+//!   dropped, also on its workers.
+//! * **Failure** of a run is retried within the task's limit. When the limit is reached, the task fails, and each
+//!   dependent task fails once, with the [chain](Flow::chain) that leads to the task where the failure began.
 //! * **Cancelling** a task that has not started ends it, and fails the tasks that depend on it. A running task is
-//!   stopped, and its own end counts: a cancelled task never starts again, and one that finished nevertheless is
-//!   done.
-//! * **Bounds**: beyond [`FlowLimits`] a submission is refused and says for how many tasks or inputs to wait;
-//!   [`FlowAction::Room`] says when to try again.
+//!   stopped, and its result depends on how the run ends: if it returned a result nevertheless, the task is done, else
+//!   it is cancelled and never starts again.
+//! * **Bounds**: beyond [`FlowLimits`] a submission is refused, with the number of tasks or inputs to wait for. It can
+//!   be tried again after [`FlowAction::Room`].
 //! * **Memoisation**: tasks with the same [`MemoKey`] are one computation, pending or done.
 //!
-//! Beside the kernel, [`pace`] decides how many tasks a driver sends to a worker ahead.
+//! Beside the kernel, [`pace`] decides how many tasks a driver sends ahead to a worker.
 //!
 //! ```
 //! use hotlease_flow::{FlowAction, FlowEvent, Flow, FlowLimits, RunOutcome, ResultPlace, FlowTask, WorkerIndex};

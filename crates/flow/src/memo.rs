@@ -1,4 +1,4 @@
-//! Memo of computations by their key: those that are pending, and a bounded number of those that are done.
+//! Memo of computations by their key: all pending computations, and a bounded number of done computations.
 
 use crate::id::MemoKey;
 use lru::LruCache;
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub(crate) struct Memo {
     pending: HashMap<MemoKey, u32>,
-    /// Tasks of done computations with their bytes; the least recently used goes first.
+    /// Tasks of done computations with the sizes of their results; the least recently used is dropped first.
     done: LruCache<MemoKey, (u32, u64)>,
     /// Keys of pending and done computations, by task.
     keys: HashMap<u32, MemoKey>,
@@ -50,7 +50,7 @@ impl Memo {
         self.keys.insert(index, key);
     }
 
-    /// Turns a pending computation into a done one.
+    /// Turns a pending computation into a done computation.
     pub fn finish(&mut self, index: u32, bytes: u64) {
         if let Some(key) = self.keys.get(&index).copied() {
             self.pending.remove(&key);

@@ -16,14 +16,15 @@ pub(crate) enum TaskState<P, R, E> {
     Running(P),
     /// Runs on a worker, and is to be stopped.
     Stopping(P),
-    /// Will be ended by the driver, without running here.
+    /// The driver will end the task, which does not run here.
     Promised,
     Done(R),
     Failed(E),
-    /// An input failed: the edge of the first input leads to it. The number is the task where the failure began.
+    /// An input failed. The edge of the first input leads to that input. The number is the task where the failure
+    /// began.
     Chained(u32),
     Cancelled,
-    /// Was done, and its result was lost with the only worker that had it.
+    /// The task was done, but its result was lost with the only worker that had it.
     Lost,
 }
 
@@ -50,14 +51,14 @@ pub(crate) struct TaskNode<P, R, E> {
     /// The driver's own number.
     pub tag: u64,
     pub generation: u32,
-    /// Claims on the result, other than those of tasks.
+    /// Number of claims on the result, without the claims of dependent tasks.
     pub holders: u32,
-    /// Number of inputs that are not there yet.
+    /// Number of inputs that are not done yet.
     pub unmet: u32,
-    /// Edge of the first input; in a vacant entry, the next vacant one.
+    /// Edge of the first input; in a vacant entry, the next vacant entry.
     pub first_input: u32,
     pub consumers: ConsumerList,
-    /// Worker on which the task runs, or its result is; `NIL`: none.
+    /// Worker on which the task runs, or on which its result is; `NIL` if there is none.
     pub worker: u32,
     pub priority: i32,
     /// Number of runs so far, the present one included.
@@ -82,7 +83,7 @@ impl<P, R, E> TaskState<P, R, E> {
 }
 
 impl<P, R, E> TaskNode<P, R, E> {
-    /// Replaces the state; returns the former one.
+    /// Replaces the state; returns the former state.
     pub fn replace_state(&mut self, state: TaskState<P, R, E>) -> TaskState<P, R, E> {
         std::mem::replace(&mut self.state, state)
     }
@@ -145,7 +146,7 @@ impl<P, R, E> TaskNodes<P, R, E> {
         if one < other { (low, high) } else { (high, low) }
     }
 
-    /// Index of this task's entry; `None`: the task is gone.
+    /// Index of this task's entry; `None` if the task is gone.
     pub fn find(&self, task: TaskId) -> Option<u32> {
         let node = self.entries.get(task.index as usize)?;
         let lives = node.generation == task.generation && !matches!(node.state, TaskState::Vacant);
@@ -213,7 +214,7 @@ impl<P, R, E> TaskNodes<P, R, E> {
 mod tests {
     use super::*;
 
-    /// The figure in the documentation of [`Flow`](crate::Flow).
+    /// Checks the figure in the documentation of [`Flow`](crate::Flow).
     #[test]
     fn a_task_takes_96_bytes() {
         assert_eq!(size_of::<TaskNode<[u64; 2], [u64; 2], [u64; 2]>>(), 96);

@@ -1,43 +1,45 @@
-//! Pace: how long the tasks of each function took lately, how much work may be under way on a slot, and how long a
-//! thread that waits for results may leave its core to a worker.
+//! Pace: recent durations of each function's tasks, the amount of work that may be under way on a slot, and the time
+//! for which a thread that waits for results may leave its core to a worker.
 //!
-//! Times are those of functions, not of slots, because each slot gets the next task of the same queue. With times of
-//! slots, one that had ended many short tasks would be sent many long ones ahead, while another that had ended few has
-//! one. An estimate may be wrong: what stands behind a task that takes longer than others do is taken back when another
-//! slot is idle ([`SlotPace::is_late`]).
+//! Times are measured for each function, not for each slot, because each slot gets the next task of the common queue.
+//! With times for each slot, a slot that had ended many short tasks would be sent many long tasks ahead, while a slot
+//! that had ended few would get one. An estimate may be wrong: if a task takes longer than expected, the tasks behind
+//! it are taken back when another slot is idle ([`SlotPace::is_late`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Work that may be under way on a slot. More hides the cost of a refill, but waits behind the first task, and cannot
-/// be cancelled.
+/// Work that may be under way on a slot. More work would hide the cost of a refill better, but it would wait behind the
+/// first task, and could not be cancelled.
 const AHEAD: Duration = Duration::from_millis(1);
-/// Duration below which a task is followed: a second one waits on the slot, so that the measured time is that of the task,
-/// without the time to send the next one.
+/// Duration below which a second task is sent behind a task. The measured time then does not include the time for
+/// sending the next task.
 const FOLLOWED: Duration = Duration::from_millis(10);
-/// Time without a result after which idle slots take over what a slot has not begun. Below it, moving tasks costs more
-/// than it saves.
+/// Time without a result after which idle slots take over the tasks that a slot has not begun. After a shorter time,
+/// moving tasks costs more than it saves.
 pub const LATE: Duration = Duration::from_micros(50);
 
-/// A shorter nap is not worth its system call, and during a longer one no thread collects results.
+/// Shortest nap; a shorter nap is not worth its system call. `NAP_MAX` limits the time in which no thread collects
+/// results.
 const NAP_MIN: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_micros(500);
 /// The result of a shorter task arrives sooner than a thread wakes up.
 const SHORT: Duration = Duration::from_micros(50);
-/// Number of tasks on each slot from which a thread hardly waits for one of them alone.
+/// If each slot has at least this number of tasks, the thread rarely waits for one particular task.
 const MANY: usize = 4;
 
-/// No time has been learned yet.
+/// Marks that no time has been learned yet.
 const UNKNOWN: u64 = u64::MAX;
 
 /// Way in which a thread waits for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultWait {
-    /// A core is free for the thread, or a result comes soon: poll for a while.
+    /// A core is free for the thread, or a result arrives soon: poll for a while.
     Spin,
     /// A worker needs the core: poll for a moment, then sleep until there is a result.
     Brief,
-    /// Slots have work for longer than this, and polling would disturb them: nap, then collect many results at once.
+    /// Slots have work for longer than this time, and polling would disturb them: nap, then collect many results at
+    /// once.
     Nap(Duration),
 }
 
@@ -45,7 +47,7 @@ impl ResultWait {
     /// Chooses how to wait on a core that a worker needs, while each busy slot has at least `tasks` tasks with at least
     /// this much work.
     pub fn on_busy_core(tasks: usize, work: Duration) -> Self {
-        // Half of it: a slot that runs dry costs more than one more look.
+        // Half of the work: a slot without work costs more than one additional look for results.
         let nap = (work / 2).min(NAP_MAX);
         if tasks >= MANY && nap >= NAP_MIN {
             Self::Nap(nap)
@@ -57,7 +59,7 @@ impl ResultWait {
     }
 }
 
-/// Estimate of how long a task of one function takes. Changed by one thread at a time.
+/// Estimate of how long a task of one function takes. Must be changed by one thread at a time.
 #[derive(Debug)]
 pub struct FunctionPace {
     task_ns: AtomicU64,
@@ -75,7 +77,7 @@ impl Default for FunctionPace {
 }
 
 impl FunctionPace {
-    /// Work that one more task is counted as, nanoseconds. An unknown task has one other behind it at most.
+    /// Work to count for one more task, nanoseconds. Behind a task of unknown duration at most one other task is sent.
     #[inline]
     pub fn work_ns(&self) -> u32 {
         match self.task_ns.load(Ordering::Relaxed) {
@@ -84,9 +86,9 @@ impl FunctionPace {
         }
     }
 
-    /// Learns how long a task took. The smaller of the last two values counts: one long value may be a pause of the
-    /// node, or what the first call imports; after the second the tasks are long. A short time must repeat to count; a
-    /// long one counts at once.
+    /// Learns how long a task took. The estimate follows the smaller of the last two times, because one long time may
+    /// be a pause of the node, or imports of the first call. If this time is longer than the estimate, it becomes the
+    /// estimate at once. If it is shorter, the estimate approaches it step by step.
     pub fn learn(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(UNKNOWN).min(UNKNOWN - 1);
         let last = self.last_ns.load(Ordering::Relaxed);
@@ -110,18 +112,18 @@ impl FunctionPace {
 pub struct SlotPace {
     /// Time of the last result, or of the first task sent.
     since: Instant,
-    /// Limit of the tasks under way by the slot's own results: doubles each time.
+    /// Limit of the tasks under way, which doubles with each result of the slot.
     grown: usize,
-    /// Number of the next replies that say nothing about tasks.
+    /// Number of the next replies that are not results of tasks.
     unlike: usize,
-    /// Number of tasks that the slot's channel holds.
+    /// Number of tasks for which the slot's channel has room.
     depth: usize,
     /// Whether tasks were taken back since the last result.
     is_overtaken: bool,
 }
 
 impl SlotPace {
-    /// Pace of a slot that has ended nothing, and whose channel holds `depth` tasks.
+    /// Makes the pace of a slot that has ended no task yet, and whose channel has room for `depth` tasks.
     pub fn new(depth: usize, now: Instant) -> Self {
         Self {
             since: now,
@@ -138,13 +140,14 @@ impl SlotPace {
         self.is_overtaken = false;
     }
 
-    /// Marks that one of the next replies says nothing about how long tasks take.
+    /// Marks that one of the next replies is not the result of a task, and so must not be used for times.
     pub fn skip_reply(&mut self) {
         self.unlike += 1;
     }
 
-    /// Whether the slot may be sent another task behind `under_way` tasks, which have `work_ns` of work. A slot that
-    /// has not ended anything yet, or has had its task for longer than the work that is sent ahead, gets no other task.
+    /// Whether another task may be sent to the slot behind `under_way` tasks, which have `work_ns` of work. A slot that
+    /// has not ended any task yet, or has been on its task for longer than the work that may be sent ahead, gets no
+    /// other task.
     #[inline]
     pub fn can_send(&self, under_way: usize, work_ns: u64, now: impl FnOnce() -> Instant) -> bool {
         if under_way == 0 {
@@ -157,7 +160,7 @@ impl SlotPace {
             && now().saturating_duration_since(self.since) < AHEAD
     }
 
-    /// Learns that replies of the slot have come; returns how long each task took, if that is known.
+    /// Records that replies of the slot have arrived; returns how long each task took, if that is known.
     pub fn end_tasks(&mut self, replies: usize, now: Instant) -> Option<Duration> {
         if replies == 0 {
             return None;
@@ -178,7 +181,7 @@ impl SlotPace {
         now.saturating_duration_since(self.since) >= LATE
     }
 
-    /// Marks that tasks were taken back: the slot gets no others before it has ended one.
+    /// Marks that tasks were taken back: the slot gets no other tasks before it has ended one.
     pub fn overtake(&mut self) {
         self.is_overtaken = true;
     }
@@ -190,7 +193,7 @@ mod tests {
 
     const LONG_AFTER: Duration = Duration::from_secs(60);
 
-    /// A function, and a slot that has ended batches of its tasks, at a time right after the last one.
+    /// A function, and a slot that has ended batches of its tasks, at a time right after the last batch.
     fn learned(task: Duration, batches: usize, results: u32) -> (FunctionPace, SlotPace, Instant) {
         let mut now = Instant::now();
         let (function, mut slot) = (FunctionPace::default(), SlotPace::new(512, now));

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Entry of a ready task; the greater of two runs first.
+/// Entry of a ready task; the greater of two entries runs first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     priority: i32,
@@ -13,11 +13,12 @@ struct Entry {
 
 /// Queue of ready tasks.
 ///
-/// Most tasks become ready in the order in which they were submitted, and with one priority: they are in a queue,
-/// whose two ends are compact in memory. The others are in a heap. The next task is the greater of the two fronts.
+/// Most tasks become ready in the order in which they were submitted, and with the same priority. These tasks are in a
+/// queue, whose two ends are compact in memory. All other tasks are in a heap. The next task is the greater of the two
+/// fronts.
 ///
-/// The entry of a cancelled task stays until it comes up, or until half of all entries are stale: then the stale
-/// ones are removed together. So the caller checks that a popped entry is still valid.
+/// The entry of a cancelled task stays until it is popped, or until half of all entries are stale and all stale entries
+/// are removed together. So the caller must check that a popped entry is still valid.
 #[derive(Debug)]
 pub(crate) struct ReadyQueue {
     queue: VecDeque<Entry>,
@@ -67,7 +68,7 @@ impl ReadyQueue {
         self.stale = self.stale.saturating_sub(1);
     }
 
-    /// Notes that an entry has become stale. `holds` says which entries are still valid.
+    /// Notes that an entry has become stale. `holds` returns whether an entry is still valid.
     pub fn note_stale(&mut self, holds: impl Fn(u32, u64) -> bool) {
         self.stale += 1;
         if self.stale > 64 && self.stale > (self.queue.len() + self.heap.len()) / 2 {

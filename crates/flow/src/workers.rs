@@ -4,7 +4,7 @@ use crate::id::{NIL, WorkerIndex};
 
 /// Largest number of tasks on a worker at a time.
 pub const CREDITS_MAX: u32 = 4096;
-/// Largest number of workers; each worker's number is below this.
+/// Largest number of workers; each worker's number is less than this.
 pub const WORKERS_MAX: u32 = 65_536;
 
 #[derive(Debug, Clone)]
@@ -13,24 +13,25 @@ struct Worker {
     up: bool,
     credits: u32,
     in_flight: u32,
-    /// Position in its bucket; `NIL`: the worker has no credit left.
+    /// Position in the worker's bucket; `NIL` if the worker has no credit left.
     place: u32,
 }
 
-/// Table of the workers. Workers with credit are in buckets by their number of tasks, so the least busy one is
+/// Table of the workers. Workers with credit are in buckets by their number of tasks, so the least busy worker is
 /// found, and moved, in constant time.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     all: Vec<Worker>,
     buckets: Vec<Vec<u32>>,
-    /// All buckets below this one are empty.
+    /// All buckets with smaller numbers are empty.
     lowest: usize,
     /// Number of unused credits of all workers.
     spare: u64,
 }
 
 impl Workers {
-    /// Sets a worker's credits: the most tasks that it accepts at a time. `false`: a number is beyond the limits.
+    /// Sets a worker's credits: the largest number of tasks that it accepts at a time. Returns `false` if a number
+    /// exceeds its limit.
     pub fn set(&mut self, worker: WorkerIndex, credits: u32) -> bool {
         if worker.0 >= WORKERS_MAX || credits > CREDITS_MAX {
             return false;
@@ -51,8 +52,8 @@ impl Workers {
         true
     }
 
-    /// Stops a worker from accepting tasks; `false`: it accepted none before. Its running tasks are still to be
-    /// reported.
+    /// Stops a worker from accepting tasks. Returns `false` if the worker accepted none before. The ends of its running
+    /// tasks must still be reported.
     pub fn stop(&mut self, worker: WorkerIndex) -> bool {
         if !self.is_up(worker.0) {
             return false;

@@ -1,7 +1,7 @@
 //! Memory of a pending task, and proof that nothing grows with the number of past tasks.
 //!
-//! It is one test, so that nothing else allocates in this process meanwhile. Memory is what the kernel counts as
-//! resident.
+//! This is a single test, so that no other test allocates memory in this process meanwhile. Memory is the resident
+//! memory that Linux reports.
 
 use hotlease_flow::{
     Flow, FlowAction, FlowEvent, FlowLimits, FlowTask, MemoKey, ResultPlace, RunOutcome, TaskId, WorkerIndex,

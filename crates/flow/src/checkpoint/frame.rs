@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Numbers are little-endian. The sum of a record's header covers the file's id and the record's own offset in the
-//! file, so that nothing else passes for a record: neither a result that is itself a piece of a checkpoint, nor
+//! file, so that no other bytes are taken for a record: neither a result that is itself a piece of a checkpoint, nor
 //! older bytes at the same offset.
 
 use crate::id::MemoKey;
@@ -30,11 +30,11 @@ pub(super) type FileId = [u8; 16];
 /// Reason why the beginning of a file is not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderError {
-    /// It is not a checkpoint's header.
+    /// The bytes are not a checkpoint's header.
     NotACheckpoint,
-    /// Its version is not known.
+    /// The version is not known.
     Version(u16),
-    /// It is damaged.
+    /// The header is damaged.
     Damaged,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn encode_file(id: FileId) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Whether these bytes may be the beginning of a header of which the rest was never written.
+/// Whether these bytes may be the beginning of a header whose rest was never written.
 pub(super) fn is_torn_file(bytes: &[u8]) -> bool {
     bytes.len() < HEADER_BYTES && bytes.iter().zip(FILE_MAGIC).all(|(byte, known)| *byte == known)
 }
@@ -65,7 +65,7 @@ pub(super) fn decode_file(header: &[u8; HEADER_BYTES]) -> Result<FileId, HeaderE
     if header[..8] != FILE_MAGIC {
         return Err(HeaderError::NotACheckpoint);
     }
-    // Checked before the sum, which another version may have at another offset.
+    // Checked before the sum, because another version may have its sum at another offset.
     let version = u16::from_le_bytes([header[8], header[9]]);
     if version != VERSION {
         return Err(HeaderError::Version(version));
@@ -103,9 +103,11 @@ pub(super) fn value_sum(value: &[u8]) -> [u8; 8] {
     checksum(&[value])
 }
 
-/// Decodes a record's header; `None`: the bytes are no header, or a damaged one, or one from another offset.
+/// Decodes a record's header. Returns `None` if the bytes are no header, a damaged header, or a header from another
+/// offset.
 pub(super) fn decode_record(id: FileId, offset: u64, header: &[u8; HEADER_BYTES]) -> Option<RecordHeader> {
-    // Comes first, because it is quick: in a damaged file every byte may be the beginning of a record.
+    // The check of the magic comes first, because it is quick: in a damaged file every byte may be the beginning of a
+    // record.
     if header[..4] != RECORD_MAGIC || header[SUM_AT..] != record_sum(id, offset, header) {
         return None;
     }

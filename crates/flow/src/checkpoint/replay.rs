@@ -11,7 +11,7 @@ const WINDOW: usize = 64 << 10;
 
 /// Source of the bytes: a file, or memory.
 pub(super) trait ByteSource {
-    /// Reads from this offset, at most to the end; fewer bytes than requested mean the end.
+    /// Reads from this offset, at most to the end. Returns fewer bytes than requested only at the end.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 }
 
@@ -72,7 +72,7 @@ impl<S: ByteSource> Scan<S> {
         }
     }
 
-    /// The next record or damage; `None`: the end. After an error nothing more is found.
+    /// Returns the next record or damage; `None` at the end, and after an error.
     pub fn next(&mut self) -> io::Result<Option<ScanItem>> {
         if let Some(record) = self.next.take() {
             return Ok(Some(ScanItem::Record(record)));
@@ -96,8 +96,8 @@ impl<S: ByteSource> Scan<S> {
         }))
     }
 
-    /// The next whole record from here on. A record may begin at any offset, even inside the value of a torn record,
-    /// because the next one was appended there.
+    /// Returns the next whole record from here on. A record may begin at any offset, even inside the value of a torn
+    /// record, because the next record was appended where the torn record ended.
     fn next_record(&mut self) -> io::Result<Option<CheckpointRecord>> {
         while self.at < self.end {
             if let Some(record) = self.record_here()? {

@@ -1,8 +1,8 @@
 //! Placement: the choice of a worker for each task, and the whereabouts of results.
 //!
-//! A result stays on the worker that made it. A task goes to the worker with credit that has most bytes of the
-//! task's inputs, or else to the least busy one. Missing inputs are forwarded from worker to worker, and are then
-//! on both workers. No worker is left idle in order to wait for a worker that has the data.
+//! A result stays on the worker that made it. A task goes to the worker with credit that has most bytes of the task's
+//! inputs, or else to the least busy worker. Missing inputs are forwarded from worker to worker, and are then on both
+//! workers. A task never waits for the worker that has its inputs while another worker is idle.
 
 use super::Flow;
 use crate::event::FlowAction;
@@ -10,7 +10,7 @@ use crate::id::{NIL, WorkerIndex};
 use crate::nodes::TaskState;
 
 impl<P, R, E> Flow<P, R, E> {
-    /// Gives out ready tasks while there is credit.
+    /// Sends ready tasks to workers while there is credit.
     pub(super) fn dispatch(&mut self, actions: &mut Vec<FlowAction<P, R, E>>) {
         while self.workers.any_has_credit() {
             let Some((index, sequence)) = self.ready.pop() else {
@@ -63,7 +63,7 @@ impl<P, R, E> Flow<P, R, E> {
                 if *weight == 0 {
                     self.weighed.push(worker);
                 }
-                // At least 1, so that an empty result counts, and no worker is pushed twice.
+                // At least 1, so that an empty result has a weight, and no worker is pushed twice.
                 *weight = weight.saturating_add(producer.bytes.max(1));
             }
         }
@@ -81,7 +81,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Forwards the inputs that a run needs and its worker lacks. Inputs that the driver has travel with the run.
+    /// Forwards the inputs that a run needs and its worker lacks. The driver sends its own inputs with the run.
     fn forward_inputs(&mut self, index: u32, to: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
         let mut edge = self.nodes.at(index).first_input;
         while edge != NIL {
@@ -133,7 +133,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Tells all workers that have a result that it is not needed any more.
+    /// Orders all workers that have a result to forget it.
     pub(super) fn forget_places(&mut self, index: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
         let node = self.nodes.at(index);
         if node.worker == NIL {

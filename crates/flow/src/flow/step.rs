@@ -80,7 +80,7 @@ impl<P, R, E> Flow<P, R, E> {
         Reaction::Applied
     }
 
-    /// Reports a failed run that another one follows, and queues the task again.
+    /// Reports a failed run that is retried, and queues the task again.
     fn retry_run(&mut self, index: u32, error: E, actions: &mut Vec<FlowAction<P, R, E>>) {
         actions.push(FlowAction::Retried {
             task: self.nodes.id(index),
@@ -127,7 +127,7 @@ impl<P, R, E> Flow<P, R, E> {
                     attempt: node.attempt,
                     worker: WorkerIndex(node.worker),
                 });
-                // A client that submits the same computation now has not cancelled it: that is a new task.
+                // A later submission of the same computation was not cancelled, so it must become a new task.
                 self.forget_key(index);
                 Reaction::Stopping
             }
@@ -228,7 +228,7 @@ fn applied_if(is_applied: bool) -> Reaction {
     if is_applied { Reaction::Applied } else { Reaction::Stale }
 }
 
-/// Hands back the value of a report that does not belong to the task's present run.
+/// Returns the value of a report that does not belong to the task's present run.
 fn hand_back_stale<P, R, E>(
     task: TaskId,
     outcome: RunOutcome<R, E>,

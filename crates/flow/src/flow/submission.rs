@@ -5,21 +5,21 @@ use crate::event::{Admission, FlowAction, FlowLimits, FlowTask, LimitKind, Submi
 use crate::id::{MemoKey, NIL, TaskId};
 use crate::nodes::TaskState;
 
-/// Level at which a full table counts as having room again: an eighth below its limit, so that a submitter wakes up
-/// for several tasks, not for each one.
+/// Number of entries at which a full table has room again: an eighth below its limit, so that a submitter wakes up once
+/// for several tasks.
 fn resume_at(limit: u32) -> u32 {
     limit.saturating_sub((limit / 8).max(1))
 }
 
 impl<P, R, E> Flow<P, R, E> {
-    /// Submits a task that needs the results of `inputs`, in this order; the same task may be named twice. The
-    /// caller has one claim on the new task's result, see [`FlowEvent::Release`](crate::FlowEvent::Release).
+    /// Submits a task that needs the results of `inputs`, in this order; an input may be named twice. The caller has
+    /// one claim on the new task's result, see [`FlowEvent::Release`](crate::FlowEvent::Release).
     ///
     /// If an input has failed already, the task fails at once, by an ordinary action.
     ///
     /// # Errors
     ///
-    /// [`SubmitError`] hands the payload back; nothing has changed.
+    /// [`SubmitError`], which returns the payload. Nothing has changed.
     pub fn submit(
         &mut self,
         task: FlowTask<P>,
@@ -60,7 +60,7 @@ impl<P, R, E> Flow<P, R, E> {
         node.priority = task.priority;
         node.retries_left = task.retries;
         node.flags.idempotent = task.idempotent;
-        // A key that is known gets here only if its task's claims are counted to the limit.
+        // A known key gets here only if the number of its task's claims is at its limit.
         if let Some(key) = task.key.filter(|key| self.memo.find(key).is_none()) {
             self.nodes.at_mut(index).flags.keyed = true;
             self.memo.begin(key, index);
@@ -76,8 +76,9 @@ impl<P, R, E> Flow<P, R, E> {
         Ok(Admission::Accepted(id))
     }
 
-    /// Makes a task that the driver will end itself, by [`FlowEvent::Ended`](crate::FlowEvent::Ended) as attempt 0. It
-    /// stands for a future that a task returned, or for a future of another library. Other tasks can depend on it.
+    /// Makes a promise: a task that does not run here, but that the driver ends by
+    /// [`FlowEvent::Ended`](crate::FlowEvent::Ended) with attempt 0. A promise stands for a future that a task
+    /// returned, or for a future of another library. Other tasks can depend on it.
     /// The caller has one claim on it.
     ///
     /// # Errors
@@ -98,11 +99,12 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Adds a computation that was done earlier, with its value from a checkpoint. Only the memo has a claim on it.
+    /// Adds a computation that was done earlier, with its value from a checkpoint. Only the memo has a claim on the
+    /// task.
     ///
     /// # Errors
     ///
-    /// Hands the result back if the key is known already, or there is no room among the known tasks.
+    /// Returns the result if the key is known already, or if the number of known tasks is at its limit.
     pub fn restore(
         &mut self,
         key: MemoKey,
@@ -118,7 +120,7 @@ impl<P, R, E> Flow<P, R, E> {
         let node = self.nodes.at_mut(index);
         (node.bytes, node.flags.local) = (bytes, true);
         node.flags.keyed = true;
-        // The claim that every new task has is the memo's.
+        // The claim with which every new task begins belongs to the memo.
         self.memo.remember(key, index, bytes);
         let id = self.nodes.id(index);
         self.bound_memo();
@@ -126,14 +128,14 @@ impl<P, R, E> Flow<P, R, E> {
         Ok(id)
     }
 
-    /// A done computation by its key, for drivers that learn the key only when the inputs are there. The call makes
-    /// no claim: the returned task is known until the next call.
+    /// Returns the task of a done computation by its key, for drivers that can compute the key only when the inputs are
+    /// done. The call makes no claim, so the returned task may be forgotten in the next call.
     pub fn recall(&mut self, key: &MemoKey) -> Option<TaskId> {
         self.memo.find_done(key).map(|index| self.nodes.id(index))
     }
 
-    /// Remembers a done task under a key that the driver learnt late. `false`: the task is not done, or the task or
-    /// the key is remembered already.
+    /// Remembers a done task under a key that the driver computed late. Returns `false` if the task is not done, or if
+    /// the task or the key is remembered already.
     pub fn memoise(&mut self, task: TaskId, key: MemoKey, actions: &mut Vec<FlowAction<P, R, E>>) -> bool {
         let Some(index) = self.nodes.find(task) else {
             return false;
@@ -161,7 +163,7 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     fn connect(&mut self, index: u32, inputs: &[TaskId]) {
-        // Backwards, as each edge is inserted before the others.
+        // In reverse order, because each edge is inserted before the others.
         for input in inputs.iter().rev() {
             let (node, producer) = self.nodes.pair_mut(index, input.index);
             self.edges
@@ -170,7 +172,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Edge of the first input that will never be there.
+    /// Edge of the first input that has ended without a result.
     pub(super) fn broken_input(&self, index: u32) -> Option<u32> {
         let mut edge = self.nodes.at(index).first_input;
         while edge != NIL {
@@ -184,8 +186,8 @@ impl<P, R, E> Flow<P, R, E> {
         None
     }
 
-    /// Table that has no room for a task with this many inputs, if there is one, with its limit and the number of entries
-    /// that must go.
+    /// Returns the table that has no room for a task with this many inputs, if any, with its limit and the number of
+    /// entries that must be removed.
     fn full(&mut self, inputs: u32) -> Option<(LimitKind, u32, u32)> {
         let FlowLimits {
             pending_max,
@@ -211,7 +213,7 @@ impl<P, R, E> Flow<P, R, E> {
         Some(found)
     }
 
-    /// Tells refused submitters when there is room again.
+    /// Reports to refused submitters when there is room again.
     pub(super) fn tell_room(&mut self, actions: &mut Vec<FlowAction<P, R, E>>) {
         let Some(inputs) = self.starved else {
             return;

@@ -1,13 +1,13 @@
-//! End of tasks, its effect on others, and when tasks are forgotten.
+//! End of tasks, the effect on dependent tasks, and the forgetting of tasks.
 //!
 //! ```text
-//!   done ──▶ consumers have one input more; the last one makes them ready
-//!   failed, cancelled, lost ──▶ each consumer fails, with an edge to the input that did it: the chain
+//!   done ──▶ consumers have one more input; the last input makes them ready
+//!   failed, cancelled, lost ──▶ each consumer fails, with an edge to its failed input: the chain
 //!                               └─▶ and its consumers in turn, until none is left
-//!   over, no claim, no consumer ──▶ forgotten; its edge goes, which may be the last that held its input
+//!   over, no claim, no consumer ──▶ forgotten; its edges are removed, perhaps the last claims on its inputs
 //! ```
 //!
-//! None of this recurses: a chain of a million tasks fails, and is forgotten, in one loop each.
+//! None of this is recursive: one loop fails a chain of a million tasks, and another loop forgets them.
 
 use super::Flow;
 use crate::event::FlowAction;
@@ -15,7 +15,7 @@ use crate::id::{NIL, WorkerIndex};
 use crate::nodes::TaskState;
 
 impl<P, R, E> Flow<P, R, E> {
-    /// Ends a task with a result, which is on this worker (`NIL`: with the driver).
+    /// Ends a task with a result, which is on this worker, or with the driver if `worker` is `NIL`.
     pub(super) fn finish_done(
         &mut self,
         index: u32,
@@ -80,7 +80,7 @@ impl<P, R, E> Flow<P, R, E> {
         self.fail_consumers(index, actions);
     }
 
-    /// Ends a task because of the input that this edge leads to.
+    /// Ends a task because of the failed input to which this edge leads.
     pub(super) fn fail_by(&mut self, index: u32, edge: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
         let producer = self.edges.get(edge).producer;
         let root = match self.nodes.at(producer).state {
@@ -120,7 +120,7 @@ impl<P, R, E> Flow<P, R, E> {
                 ) {
                     self.chain_to(consumer, edge, root, actions);
                 }
-                // Read only now: other edges between the two tasks are gone, but this one stays.
+                // Read only now: `chain_to` removes other edges between the two tasks, but not this edge.
                 edge = self.edges.get(edge).next_consumer;
             }
         }
@@ -161,7 +161,7 @@ impl<P, R, E> Flow<P, R, E> {
         self.fail_consumers(index, actions);
     }
 
-    /// Removes a task's edges to its inputs, except the edge `but`.
+    /// Removes a task's edges to its inputs, except the edge `but` (`NIL` for no exception).
     fn release_inputs(&mut self, index: u32, but: u32) {
         let mut edge = self.nodes.at(index).first_input;
         self.nodes.at_mut(index).first_input = but;

@@ -1,4 +1,4 @@
-//! Checkpoints: they survive crashes, damage and other processes ([`files`]), and any bytes ([`mutations`]).
+//! Tests that checkpoints survive crashes, damage and other processes ([`files`]), and any bytes ([`mutations`]).
 
 #[path = "../../../wire/tests/committed/mod.rs"]
 mod committed;

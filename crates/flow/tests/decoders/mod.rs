@@ -1,8 +1,8 @@
-//! The decoder of checkpoints, with the properties that must hold for any bytes given to it.
+//! The decoder of checkpoints, with the properties that must hold for any input.
 //!
-//! Shared by the mutation test beside it and by the fuzz target (`fuzz/`). The format is written down here a second
-//! time, by hand, so that files of today can be read tomorrow. Random bytes never hit a valid sum, so the check
-//! also looks at the same bytes with sums that fit.
+//! Shared by the mutation test and by the fuzz target (`fuzz/`). The format is written down here a second time, by
+//! hand, so that files of today can be read tomorrow. Random bytes never contain a valid sum, so the check also runs on
+//! a copy of the bytes in which the sums are made valid.
 
 use hotlease_flow::checkpoint::replay_bytes;
 use hotlease_flow::{CheckpointError, MemoKey};
@@ -63,7 +63,7 @@ pub fn record(id: &[u8], offset: usize, key: MemoKey, value: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Checks that accepted records are in the bytes exactly as they would be written, and that every other byte is
+/// Checks that `bytes` contains each accepted record exactly as it would be written, and that every other byte is
 /// reported as damaged. Returns the number of records.
 fn replay(bytes: &[u8]) -> Option<usize> {
     let found = replay_bytes(bytes, Path::new("bytes")).ok()?;
@@ -92,7 +92,7 @@ fn replay(bytes: &[u8]) -> Option<usize> {
     Some(records)
 }
 
-/// The same bytes as a file whose sums fit: wherever a record seems to begin, its sums are made valid.
+/// Returns the bytes as a file with valid sums: wherever a record seems to begin, its sums are made valid.
 fn summed(bytes: &[u8]) -> Vec<u8> {
     let mut file = file_header([7; 16]);
     file.extend(bytes.iter().skip(HEADER_BYTES));

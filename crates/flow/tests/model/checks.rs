@@ -171,7 +171,7 @@ impl RandomDriver {
     fn ended(&mut self, task: TaskId, payload: Option<u64>, as_: Phase) {
         let at = self.reference.find(task);
         let known = &mut self.reference.tasks[at];
-        // A result that is lost at once was reported as done before.
+        // A task whose result is lost at once is reported as done before that.
         let lost_since = as_ == Phase::Done && known.phase == Phase::Lost;
         assert!(known.phase == as_ || lost_since, "told {as_:?}: {known:?}");
         known.ends_told += 1;

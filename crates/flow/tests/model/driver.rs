@@ -1,4 +1,4 @@
-//! A driver that does anything at any time, and checks the kernel's answers against the reference.
+//! A driver that reports random events, and checks the kernel's answers against the reference.
 
 use crate::reference::{Phase, Reference, Task};
 use hotlease_flow::{
@@ -193,7 +193,7 @@ impl RandomDriver {
         self.check(Vec::new());
     }
 
-    /// Ends a run in a random way; `well`: with a result.
+    /// Ends a run in a random way, or with a result if `well`.
     fn end(&mut self, at: usize, well: bool) {
         let task = &self.reference.tasks[at];
         let (id, attempt, is_promise) = (task.id, task.attempt, task.is_promise);
@@ -301,7 +301,7 @@ impl RandomDriver {
                 Reaction::Applied
             },
         );
-        // Then reports the worker's runs, as a driver must; only afterwards is the number used again.
+        // Then reports the ends of the worker's runs, as a driver must. The number is used again only afterwards.
         let on_it = |task: &Task| matches!(task.phase, Phase::Running | Phase::Stopping) && task.worker == worker;
         while let Some(at) = self.reference.tasks.iter().position(on_it) {
             self.end(at, false);
@@ -413,8 +413,7 @@ impl RandomDriver {
         let key = self.below(8) as u8;
         let task = self.reference.tasks[at].id;
         let forgotten = self.reference.tasks[at].forgotten;
-        // A question for a key counts as a use of the key, but the driver does not ask for a task that is not
-        // known.
+        // A lookup of a key is a use of the key, but the kernel does not look up the key if the task is not known.
         let taken = !forgotten && self.reference.recall(key).is_some();
         let remembered = self.reference.memo.iter().any(|(_, known)| *known == at);
         let may = !forgotten && self.reference.tasks[at].phase == Phase::Done && !taken && !remembered;
@@ -426,7 +425,7 @@ impl RandomDriver {
         self.check(told);
     }
 
-    /// Gives the event to both; then they must agree.
+    /// Passes the event to kernel and reference; then both must agree.
     fn step(&mut self, event: FlowEvent<u64, u64>, expected: impl FnOnce(&mut Reference) -> Reaction) {
         let mut told = Vec::new();
         let shown = format!("{event:?}");

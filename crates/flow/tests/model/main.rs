@@ -1,6 +1,7 @@
-//! The kernel beside a reference that is as plain as possible, over random graphs and random events.
+//! Comparison of the kernel with a reference that is as plain as possible, over random graphs and random events.
 //!
-//! The seed is printed; `HOTLEASE_SEED=N` replays one. After every event the two must agree on every task.
+//! The seed is printed; `HOTLEASE_SEED=N` replays a run. After every event kernel and reference must agree on every
+//! task.
 
 mod checks;
 mod driver;

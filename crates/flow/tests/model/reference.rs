@@ -1,9 +1,9 @@
-//! Reference for the kernel, as plain as possible: one list of tasks, everything found by looking at all of them.
+//! Reference for the kernel, as plain as possible: one list of tasks, which each operation goes through.
 
 use hotlease_flow::{FlowAction, Reaction, TaskId};
 use std::collections::BTreeSet;
 
-/// Phase of a task; whether a queued one is ready follows from its inputs.
+/// Phase of a task. Whether a queued task is ready follows from its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Queued,
@@ -34,7 +34,7 @@ pub struct Task {
     pub places: BTreeSet<u32>,
     pub local: bool,
     pub bytes: u64,
-    /// The way of a failure to this task, as it was first reported.
+    /// Tasks from this task to the task where the failure began, as first reported.
     pub chain: Vec<usize>,
     pub is_promise: bool,
     pub ends_told: u32,
@@ -179,7 +179,7 @@ impl Reference {
         match task.phase {
             Phase::Running | Phase::Stopping => {
                 task.phase = Phase::Stopping;
-                // A client that submits the same computation has not cancelled it.
+                // A later submission of the same computation was not cancelled.
                 task.key = None;
                 Reaction::Stopping
             }
@@ -190,7 +190,7 @@ impl Reference {
         }
     }
 
-    /// Ends a run without a result. `retry_run`: its kind of end allows another try.
+    /// Ends a run without a result. `again`: whether the kind of end allows another try.
     pub fn not_done(&mut self, at: usize, value: Option<u64>, again: bool) {
         let task = &mut self.tasks[at];
         match task.phase {

@@ -1,4 +1,4 @@
-//! The kernel at work: closures on threads, submitted from several threads at once.
+//! The kernel with a driver: closures on threads, submitted from several threads at once.
 
 mod pool;
 

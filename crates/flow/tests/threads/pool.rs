@@ -18,7 +18,7 @@ pub type Job = Arc<dyn Fn(&[u64]) -> Result<u64, String> + Send + Sync>;
 pub enum End {
     Done(u64),
     Failed(String),
-    /// An input failed; with the chain, from the task to where the failure began.
+    /// An input failed; the chain has the tasks from this task to the task where the failure began.
     Dependency(Vec<TaskId>),
     Cancelled,
 }
