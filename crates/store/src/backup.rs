@@ -20,7 +20,7 @@ pub struct BackupSummary {
     pub rows: u64,
     /// Schema version of the copy's tables.
     pub schema: i64,
-    /// Directory that the replaced ledger was moved to (restore only).
+    /// Directory to which the replaced ledger was moved (restore only).
     pub replaced: Option<PathBuf>,
 }
 
@@ -32,7 +32,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
 }
 
 /// Copies the ledger of a state directory, as of one moment, into a new file. A manager may use the ledger meanwhile.
-/// The copy is durable when this returns. Fails if the file exists.
+/// The copy is durable when this function returns. Fails if the file exists.
 pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> {
     let from = directory.join(LEDGER_FILE);
     let answered = answered_commits(directory)?;
@@ -44,7 +44,7 @@ pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> 
             why: "there is nothing in it".into(),
         });
     }
-    // The file is private from its first byte. SQLite fills an empty file, and refuses any other.
+    // The file is private from its first byte. SQLite fills an empty file, and refuses a file that is not empty.
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to);
     made.map_err(failed("be copied to a new file"))?;
     let copied = source
@@ -60,14 +60,14 @@ pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> 
         Ok(summary)
     });
     if done.is_err() {
-        // An incomplete copy must not be mistaken for a whole one. An error of this removal would say less than
-        // `done` does.
+        // An incomplete copy must not be mistaken for a whole copy. An error of this removal is ignored, because `done`
+        // has the original error.
         let _ = fs::remove_file(to);
     }
     done
 }
 
-/// Parent directory of a file; it is synced to make the file's name durable.
+/// Parent directory of a file, which must be synced to make the file's name durable.
 fn parent(path: &Path) -> Option<&Path> {
     let parent = path.parent()?;
     Some(if parent.as_os_str().is_empty() {
@@ -78,7 +78,7 @@ fn parent(path: &Path) -> Option<&Path> {
 }
 
 /// Replaces a state directory's ledger by a copy, and keeps the old ledger in a directory beside it. Fails while a
-/// manager uses the directory, and for a copy that is damaged or was written by a newer version.
+/// manager uses the directory, and if the copy is damaged or was written by a newer version.
 pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreError> {
     let mut summary = check(from)?;
     let dir = StateDir::take(directory)?;
@@ -86,8 +86,8 @@ pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreErro
     copy(from, &restoring).map_err(failed("be restored"))?;
     check(&restoring)?;
     let ledger = dir.path().join(LEDGER_FILE);
-    // The write-ahead log belongs to the old ledger; SQLite makes the index of the log anew. The mark is moved last:
-    // while the ledger is there, the mark shows that its log is missing.
+    // The write-ahead log belongs to the old ledger; SQLite makes the index of the log anew. The mark is moved last: as
+    // long as the old ledger is in place, the mark shows that its log is missing.
     let old = ["ledger.db-wal", "ledger.db-shm", LEDGER_FILE, MARK_FILE];
     if old.iter().any(|name| dir.path().join(name).exists()) {
         let aside = (1..).map(|number| dir.path().join(format!("replaced-{number}")));

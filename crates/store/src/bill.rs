@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 pub(crate) struct Biller<'a> {
     query: &'a BillQuery,
     lines: BTreeMap<LineKey, BillLine>,
-    /// Usage that the lines by function bill, by tenant. It is subtracted from the tenant's line without a function, so
-    /// that it is not billed twice.
+    /// For each tenant, the usage in its lines by function. It is subtracted from the tenant's line without a function,
+    /// so that no usage is billed twice.
     attributed: BTreeMap<String, FunctionUse>,
     disputed: u64,
 }
@@ -26,7 +26,7 @@ pub(crate) struct FunctionRow<'a> {
     pub(crate) function: &'a FunctionId,
     /// Total usage of the function.
     pub(crate) used: FunctionUse,
-    /// Totals by period, in order of periods; read only if the query has a time range.
+    /// Totals by period, in the order of periods; used only if the query has a time range.
     pub(crate) periods: &'a [(u64, FunctionUse)],
 }
 
@@ -40,7 +40,7 @@ impl<'a> Biller<'a> {
         }
     }
 
-    /// Whether the query has a time range, so that usage by period is needed and not only the rows' totals.
+    /// Whether the query has a time range: then usage by period is needed, in addition to the rows' totals.
     pub(crate) fn is_ranged(&self) -> bool {
         self.query.since_ms.is_some() || self.query.until_ms.is_some()
     }
@@ -65,8 +65,8 @@ impl<'a> Biller<'a> {
         wanted(&self.query.tenant, tenant) && wanted(&self.query.job, job)
     }
 
-    /// Adds the usage of a function. All functions are read and added before the rows: a row may grow between the two
-    /// reads, and then still covers its functions.
+    /// Adds the usage of a function. All functions must be read and added before the rows: if a row grows between the
+    /// two reads, it still covers its functions.
     pub(crate) fn function(&mut self, row: &FunctionRow<'_>) -> Result<(), StoreError> {
         if row.disputed || !self.is_wanted(row.tenant, row.job) {
             return Ok(());
@@ -98,7 +98,7 @@ impl<'a> Biller<'a> {
         Ok(())
     }
 
-    /// Adds a row. `periods`: its totals by period, in order; read only if the query has a time range.
+    /// Adds a row. `periods` are its totals by period, in order; used only if the query has a time range.
     pub(crate) fn add(&mut self, row: &RowState, periods: &[(u64, UsageTotals)]) -> Result<(), StoreError> {
         if !self.is_wanted(&row.tenant, &row.job) {
             return Ok(());
@@ -179,7 +179,7 @@ impl<'a> Biller<'a> {
 
     /// Completes the bill. Usage of functions is subtracted from the tenant's line without a function. Functions are
     /// reported some seconds after their lease. So the usage of a function may be reported in the range of the bill
-    /// although the lease's usage was reported before the range. Such excess is left off the bill, so that the lines
+    /// although the lease's usage was reported before the range. This excess is left off the bill, so that the lines
     /// add up to the usage of the tenant.
     pub(crate) fn complete(mut self) -> Bill {
         for (tenant, attributed) in &self.attributed {

@@ -1,4 +1,4 @@
-//! Store in a database, with one connection that writes and one that reads.
+//! Store in a database, with one connection for writing and one for reading.
 
 use crate::sql::changes::{self, ACTIVE, LATEST_MS, StoreRules};
 use crate::sql::functions;
@@ -18,21 +18,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Counter of probes: writes that only test whether writing succeeds.
 const PROBES: &str = "probes";
 
-/// Parts of a store that only one kind of database has.
+/// Parts of a store that only a database in a directory has.
 pub(crate) struct DatabaseParts {
     /// Query that checks the database for damage: returns the word `ok`, or a row for each problem.
     pub(crate) check: String,
-    /// Directory of the database; locked as long as this exists.
+    /// Directory of the database; locked as long as this value exists.
     pub(crate) _dir: StateDir,
 }
 
 /// A [`Store`] in a database; made by [`open_sqlite`](crate::open_sqlite) or [`open_postgres`](crate::open_postgres).
 pub struct DatabaseStore {
     writer: DatabaseWriter,
-    /// Connection that sees committed data only; locked for one query at a time.
+    /// Connection that reads committed data only; locked for each query.
     reader: Mutex<Box<dyn Sql + Send>>,
     rules: StoreRules,
-    // Declared after the connections, so that it is dropped, and the directory unlocked, after them.
+    // Declared after the connections, so that the directory is unlocked after they are dropped.
     own: Option<DatabaseParts>,
 }
 
@@ -52,7 +52,8 @@ impl DatabaseStore {
         })
     }
 
-    /// Locks the reading connection. Reading changes nothing, so the connection is good even if the lock is poisoned.
+    /// Locks the reading connection. Queries change no data, so the connection can be used even if the lock is
+    /// poisoned.
     fn reader(&self) -> MutexGuard<'_, Box<dyn Sql + Send>> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }

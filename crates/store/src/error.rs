@@ -24,7 +24,7 @@ pub enum StoreError {
     MemberOfOther {
         /// The member.
         member: String,
-        /// The tenant that it belongs to.
+        /// The tenant to which the member belongs.
         tenant: String,
     },
     /// The tenant does not exist.
@@ -36,13 +36,13 @@ pub enum StoreError {
     /// The directory cannot be used, or another process uses it.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The disk is full. Nothing was changed; the request succeeds if it is repeated once there is room.
+    /// The disk is full. Nothing was changed. The request can be repeated once there is room.
     #[error("the ledger cannot grow ({why}); free some space where it is kept")]
     NoSpace {
         /// Error message of the database.
         why: String,
     },
-    /// Reading or writing failed. After a failed write it is unknown what the disk holds until the ledger is opened
+    /// Reading or writing failed. After a failed write the content of the disk is unknown until the ledger is opened
     /// again, so every later write is refused.
     #[error("the ledger cannot {what}: {why}")]
     Disk {
@@ -59,7 +59,7 @@ pub enum StoreError {
         /// Description of the fault.
         why: String,
     },
-    /// The ledger holds fewer commits than were acknowledged to callers.
+    /// The ledger contains fewer commits than were acknowledged to callers.
     #[error(
         "{path} has lost the last {lost} of {answered} commits that were answered: bytes of it or of its log ({path}-wal) \
          were overwritten, or an older copy is in its place. Restore a backup; or, to go on without these grants and reports, \
@@ -68,7 +68,7 @@ pub enum StoreError {
     Lost {
         /// Path of the ledger.
         path: std::path::PathBuf,
-        /// Path of the mark that tells how many commits were answered.
+        /// Path of the mark, which records how many commits were answered.
         mark: std::path::PathBuf,
         /// Number of commits that are missing, at least.
         lost: u64,
@@ -96,7 +96,7 @@ pub enum StoreError {
         /// Epoch of the manager that leads.
         leader: i64,
     },
-    /// The writer of the store has ended; the log says more.
+    /// The writer of the store has ended; the log has details.
     #[error("the ledger is closed: {why}; start the manager again")]
     Closed {
         /// Reason for the end.

@@ -13,7 +13,7 @@ pub struct Limits {
     pub ledger_rows: usize,
     /// Number of tenants with a folded total, and number of tenants that operators named.
     pub tenants: usize,
-    /// Number of keys, revoked ones included.
+    /// Number of keys, including revoked keys.
     pub keys: usize,
 }
 
@@ -27,7 +27,7 @@ impl Limits {
         tenants: 4096,
         keys: 4096,
     };
-    /// Limits of a database: what some gigabytes of disk hold.
+    /// Limits of a database, which some gigabytes of disk can hold.
     pub const DATABASE: Self = Self {
         agents: 16_384,
         active_leases: 262_144,

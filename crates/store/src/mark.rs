@@ -1,12 +1,12 @@
-//! Mark of a ledger: lower bound of the commits that were answered, in a file beside the database.
+//! Mark of a ledger: lower bound of the number of answered commits, in a file beside the database.
 //!
-//! SQLite ends its log at the first frame with a wrong checksum, and uses only what is before it. So overwritten bytes
-//! of the log would silently cost commits that were answered. Each commit therefore raises a count in the database, and
-//! once it is durable, the count is written to this file. A ledger with fewer commits than its mark has lost some.
+//! SQLite reads its log up to the first frame with a wrong checksum. So if bytes of the log are overwritten, answered
+//! commits would be lost silently. Each commit therefore raises a count in the database, and once the commit is
+//! durable, the count is written to this file. A ledger with fewer commits than its mark has lost commits.
 //!
-//! The mark is never ahead of the ledger. It is written after the sync of a commit has succeeded, and never after a
-//! sync that failed, so the ledger has all commits that a mark on the disk counts. The mark needs no sync of its own,
-//! because an older value is a lower bound, too. A torn write damages one of two slots; the other one stays.
+//! The mark is never ahead of the ledger. It is written only after the sync of a commit has succeeded, so the ledger
+//! has all commits that a mark on the disk counts. The mark needs no sync of its own, because an older value is also a
+//! lower bound. A torn write damages one of two slots; the other slot stays.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -19,8 +19,7 @@ pub(crate) const MARK_FILE: &str = "ledger.mark";
 const SECTOR_BYTES: usize = 512;
 const SLOT_BYTES: usize = 16;
 
-/// Number of commits, followed by its complement, so that a slot that is empty or half written is not taken for a
-/// number.
+/// Number of commits, followed by its complement, so that an empty or half written slot is not read as a number.
 fn slot(commits: u64) -> [u8; SLOT_BYTES] {
     let mut bytes = [0; SLOT_BYTES];
     let (number, complement) = bytes.split_at_mut(SLOT_BYTES / 2);
@@ -29,7 +28,7 @@ fn slot(commits: u64) -> [u8; SLOT_BYTES] {
     bytes
 }
 
-/// Greatest number in the slots of a mark; 0 if the file is missing or holds none.
+/// Greatest number in the slots of a mark; 0 if the file is missing or has no valid slot.
 pub(crate) fn read(directory: &Path) -> io::Result<u64> {
     let mut bytes = Vec::new();
     let file = match File::open(directory.join(MARK_FILE)) {
@@ -59,11 +58,11 @@ impl CommitMark {
         file.open(directory.join(MARK_FILE)).map(Self)
     }
 
-    /// Notes that a commit, and with it all before it, is durable.
+    /// Notes that a commit, and so all earlier commits, are durable.
     pub(crate) fn note(&self, commits: u64) {
         let offset = commits % 2 * SECTOR_BYTES as u64;
         if let Err(error) = self.0.write_all_at(&slot(commits), offset) {
-            // The mark then lags behind, which is allowed: it is a lower bound.
+            // The mark is then too low, which is allowed, because it is a lower bound.
             tracing::debug!(%error, "cannot write {MARK_FILE}");
         }
     }
@@ -88,7 +87,7 @@ mod tests {
             assert_eq!(read(dir.path()).expect("read"), commits);
             let new = fs::read(&path).expect("read");
             for kept in 1..SLOT_BYTES {
-                // The first bytes are those of the new write, the others those from before it.
+                // The first bytes are from the new write, the other bytes from before it.
                 let at = usize::try_from(commits % 2).expect("0 or 1") * SECTOR_BYTES;
                 let mut torn = old.clone();
                 torn.resize(torn.len().max(at + kept), 0);

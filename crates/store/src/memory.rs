@@ -1,7 +1,7 @@
 //! Store in memory: tables behind one lock.
 //!
-//! The store knows nothing of leases that were granted before its process started, so it believes agents about
-//! unknown leases: running leases survive a restart of the manager.
+//! The store has no record of leases that were granted before its process started. So it accepts agents' reports of
+//! unknown leases, and running leases survive a restart of the manager.
 
 mod people;
 mod row;
@@ -21,7 +21,7 @@ use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A [`Store`] in memory. Nothing survives the process, nothing grows past its [`Limits`], and no call blocks for
+/// A [`Store`] in memory. No record survives the process, no table grows beyond its [`Limits`], and no call blocks for
 /// longer than a scan of the tables.
 pub struct MemoryStore {
     limits: Limits,
@@ -35,10 +35,10 @@ struct MemoryState {
     /// Orders with a token, oldest first.
     orders: Vec<OrderRecord>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
-    /// Ended leases, each exactly once; the one that ended first is at the front.
+    /// Ended leases, each exactly once; the lease that ended first is at the front.
     ended: VecDeque<LeaseId>,
     rows: BTreeMap<RowKey, MemoryRow>,
-    /// Settled rows, each exactly once; the one that was settled first is at the front.
+    /// Settled rows, each exactly once; the row that was settled first is at the front.
     settled: VecDeque<RowKey>,
     /// Totals of folded rows by tenant: usage, and memory held.
     folded: BTreeMap<String, (UsageTotals, u64)>,
@@ -61,8 +61,8 @@ impl MemoryStore {
         }
     }
 
-    /// Locks the state. Every method leaves the state consistent wherever it could panic, so the data is good even if
-    /// the lock is poisoned.
+    /// Locks the state. At every point where a method could panic, the state is consistent, so the data can be used
+    /// even if the lock is poisoned.
     fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,8 +104,7 @@ impl MemoryState {
         }
     }
 
-    /// Notes a lease that an agent reported: takes over its epoch and cores, and its end; all else that is known
-    /// stays.
+    /// Notes a lease that an agent reported: takes over the epoch, the cores and the end; all other known facts stay.
     fn note(&mut self, lease: LeaseRecord) {
         match self.leases.get_mut(&lease.id) {
             Some(known) if known.state != LeaseState::Active => {}
@@ -199,8 +198,8 @@ impl MemoryState {
         Ok(())
     }
 
-    /// Checks whether the ledger can be brought back under its limits after these changes, made in this order, and
-    /// after the rows of `ends` are settled.
+    /// Checks whether the ledger can be reduced to its limits after these changes, made in this order, and after the
+    /// rows in `ends` are settled.
     fn check_rows(&self, changes: &[RowChange], ends: &[RowKey], limits: &Limits) -> Result<(), StoreError> {
         let latest: BTreeMap<RowKey, &RowState> =
             changes.iter().map(|changed| (changed.row.key, &changed.row)).collect();
@@ -237,7 +236,7 @@ impl MemoryState {
 }
 
 impl Store for MemoryStore {
-    /// Always succeeds: there is no disk that could fail.
+    /// Always succeeds, because there is no disk that could fail.
     fn probe(&self) -> Result<(), StoreError> {
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Store of a site in PostgreSQL, with several managers of which one writes.
+//! Store of a site in PostgreSQL, with several managers, one of which writes.
 //!
-//! One row of the database names the writer by its epoch. A manager that takes over raises the epoch. Each
-//! transaction first reads the epoch, and locks the row until its end. So a manager that was taken for dead and still
-//! runs changes nothing any more: its transactions are refused, and its writer ends.
+//! One row of the database names the writer by its epoch. A manager that takes over raises the epoch. Each transaction
+//! first reads the epoch, and locks the row until the transaction ends. So a manager that was regarded as dead, but
+//! still runs, can change nothing any more: its transactions are refused, and its writer ends.
 //!
 //! ```text
 //! old leader   begin │ epoch 1? yes, held │ ... │ commit
@@ -36,7 +36,7 @@ const BEAT_EVERY: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Time limit for connecting to the server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Lock that serialises migrations of managers that start at once: "hotlease", in ASCII.
+/// Lock that serialises migrations of managers that start at the same time: "hotlease", in ASCII.
 const MIGRATION_LOCK: i64 = 0x686f_746c_6561_7365;
 /// Limit of statements that a connection keeps prepared; there are a few dozen.
 const PREPARED_MAX: usize = 128;
@@ -46,8 +46,8 @@ const PREPARED_MAX: usize = 128;
 pub struct PostgresOptions {
     /// Limits of the store (default: [`Limits::DATABASE`]).
     pub limits: Limits,
-    /// Whether agents are believed about leases that no manager of this database granted (default: no; such usage is
-    /// recorded and not billed).
+    /// Whether agents are trusted in reports of leases that no manager of this database granted (default: no; usage of
+    /// these leases is recorded, but not billed).
     pub adopt_unknown: bool,
     /// Hook for tests, see [`SqliteOptions::hook`](crate::SqliteOptions::hook).
     pub hook: Option<WriterHook>,
@@ -63,7 +63,7 @@ impl Default for PostgresOptions {
     }
 }
 
-/// Opens a database and leads it at once, even if another manager leads it: see [`Candidate`].
+/// Opens a database and takes the lead at once, even if another manager leads it: see [`Candidate`].
 pub fn open_postgres(parameters: &str, options: PostgresOptions) -> Result<DatabaseStore, StoreError> {
     let mut candidate = Candidate::new(parameters, options)?;
     loop {
@@ -74,15 +74,15 @@ pub fn open_postgres(parameters: &str, options: PostgresOptions) -> Result<Datab
     }
 }
 
-/// Row of the leader as a candidate read it. Two equal reads mean that the leader did nothing in between.
+/// Row of the leader as a candidate read it. Two equal reads mean that the leader wrote no beat in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LeaderRow {
     epoch: i64,
-    /// Counter that rises as long as the leader lives; negative once it has left.
+    /// Counter that rises as long as the leader lives; negative once the leader has left.
     beat: i64,
 }
 
-/// A manager that waits to lead a database. All calls block on the network.
+/// A manager that waits for the lead of a database. All calls block on the network.
 ///
 /// ```text
 /// wait ──▶ look: a new epoch or beat? ──yes──▶ wait
@@ -94,14 +94,14 @@ pub struct Candidate {
     tls: Option<Tls>,
     options: PostgresOptions,
     sql: Option<PostgresSql>,
-    /// Leader that was read last, and the time since which it has not changed.
+    /// Leader's row that was read last, and the time since which it has not changed.
     seen: Option<(LeaderRow, Instant)>,
 }
 
 impl Candidate {
     /// Connects to the database, and migrates it to this version.
     ///
-    /// `parameters`: for example `host=/run/postgresql dbname=hotlease`, where the server learns the user from the
+    /// `parameters`: for example `host=/run/postgresql dbname=hotlease`, where the server gets the user from the
     /// kernel, or `postgresql://hotlease@db.example/hotlease?passfile=FILE` for a server on another host, over TLS.
     pub fn new(parameters: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let (mut config, tls) = parameters::read(parameters)?;
@@ -129,9 +129,9 @@ impl Candidate {
         Ok(self.sql.insert(sql))
     }
 
-    /// Waits until there is no leader or the leader is silent, and then leads. Returns `None` once `stop` returns
-    /// true; it is called several times a second. Keeps trying while the database cannot be reached: no manager leads
-    /// it then.
+    /// Waits until there is no leader or the leader is silent, and then leads. Returns `None` once `stop` returns true;
+    /// `stop` is called several times a second. While the database cannot be reached, the candidate tries again,
+    /// because no manager leads then.
     pub fn wait(mut self, stop: impl Fn() -> bool) -> Result<Option<DatabaseStore>, StoreError> {
         let mut unreachable = false;
         while !stop() {
@@ -200,7 +200,7 @@ impl Candidate {
     }
 }
 
-/// Message of the server, which the error itself shows only as its source.
+/// Message of the server, which is not in the error's own text, but only in its source.
 fn error_text(error: &postgres::Error) -> String {
     match error.as_db_error() {
         Some(said) => format!("{}: {}", said.severity(), said.message()),
@@ -212,7 +212,7 @@ fn error_text(error: &postgres::Error) -> String {
 }
 
 struct PostgresSql {
-    /// Connection; taken out only when this is dropped.
+    /// Connection; taken out only when `self` is dropped.
     client: Option<Client>,
     prepared: HashMap<String, Statement>,
     /// Epoch of this manager, once it leads.
@@ -232,10 +232,11 @@ impl PostgresSql {
         })
     }
 
-    /// Makes the server acknowledge a commit only when it is on the disk; fails if `fsync` is off.
+    /// Makes the server acknowledge a commit only when the commit is on the disk; fails if `fsync` is off.
     fn demand_durability(&mut self) -> Result<(), StoreError> {
         self.run("SET synchronous_commit = on", &[])?;
-        // A manager that is stopped within a transaction holds the leader's row: the server ends such a transaction.
+        // A manager that is stopped within a transaction would keep the leader's row locked, so the server ends idle
+        // transactions.
         self.run("SET idle_in_transaction_session_timeout = 2000", &[])?;
         let mut fsync = String::new();
         self.query(
@@ -309,8 +310,8 @@ impl PostgresSql {
         }
     }
 
-    /// Waits until a transaction of the earlier leader has ended, and raises the epoch if the row is still as it was
-    /// read.
+    /// Waits until a transaction of the earlier leader has ended. Then raises the epoch, if the row is still the same
+    /// as when it was read.
     fn raise_epoch(&mut self, seen: LeaderRow) -> Result<Option<i64>, StoreError> {
         let mut epoch = None;
         let raise = "UPDATE leader SET epoch = epoch + 1, beat = 0 WHERE epoch = $1 AND beat = $2 RETURNING epoch";
@@ -406,7 +407,7 @@ impl PostgresSql {
     }
 }
 
-/// Drops the client on a thread of its own: it ends its runtime when dropped, which must not happen on a thread of
+/// Drops the client on a thread of its own: a dropped client ends its runtime, which must not happen on a thread of
 /// another runtime.
 impl Drop for PostgresSql {
     fn drop(&mut self) {

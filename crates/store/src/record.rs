@@ -1,4 +1,4 @@
-//! Records that a store keeps, and what it returns about them.
+//! Records of a store, and results of its queries.
 
 use hotlease_lease::ledger::{Account, FunctionId, FunctionTotals};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
@@ -12,7 +12,7 @@ pub struct AgentRecord {
     pub id: AgentId,
     /// Run of the agent.
     pub boot: BootId,
-    /// Address of its gRPC socket.
+    /// Address of the agent's gRPC socket.
     pub address: String,
     /// Cores that the agent offers.
     pub cores: Vec<u32>,
@@ -23,27 +23,27 @@ pub struct AgentRecord {
 pub struct LeaseRecord {
     /// Identifier of the lease.
     pub id: LeaseId,
-    /// Agent that granted it.
+    /// Agent that granted the lease.
     pub agent: AgentId,
-    /// Run of the agent in which it was granted.
+    /// Run of the agent in which the lease was granted.
     pub boot: BootId,
-    /// Tenant that holds it.
+    /// Tenant that holds the lease.
     pub tenant: String,
-    /// Label that the holder gave it.
+    /// Label of the lease, given by the holder.
     pub label: String,
-    /// Batch job that the lease belongs to; empty: none.
+    /// Batch job to which the lease belongs; empty if there is none.
     pub job: String,
     /// Epoch of the lease.
     pub epoch: Epoch,
     /// Cores that were granted.
     pub cores: Vec<u32>,
-    /// Number of slots that were granted; of a lease on shared cores, the cores on which it was placed.
+    /// Number of slots that were granted; for a lease on shared cores, the number of cores on which it was placed.
     pub slots: u32,
     /// Number of slots that may compute at the same time; see [`Account::busy_slots`].
     pub busy_slots: u32,
-    /// Memory of all its workers together, bytes; 0: no limit was asked for.
+    /// Memory of all workers of the lease together, bytes; 0 if no limit was requested.
     pub memory_bytes: u64,
-    /// Number of GPUs of all its workers together.
+    /// Number of GPUs of all workers of the lease together.
     pub gpus: u32,
     /// Time when the manager asked for the lease, milliseconds since 1970 by its clock.
     pub granted_ms: u64,
@@ -58,7 +58,7 @@ pub enum LeaseState {
     Active,
     /// The lease has ended.
     Ended {
-        /// Reason in words: from its agent, or what the manager found out about the agent.
+        /// Reason in words: from the lease's agent, or the manager's finding about the agent.
         why: String,
     },
 }
@@ -107,7 +107,7 @@ pub struct LedgerRow {
     pub usage: UsageTotals,
     /// Usage of the lease's functions, as far as this report contains it.
     pub functions: FunctionTotals,
-    /// Whether the lease has ended: this total is its last.
+    /// Whether the lease has ended, so that this total is its last.
     pub settled: bool,
 }
 
@@ -122,17 +122,17 @@ pub struct ReportRecord {
     pub at_ms: u64,
     /// Leases with their current state.
     pub leases: Vec<LeaseRecord>,
-    /// Usage of those leases, and of leases of earlier runs.
+    /// Usage of these leases, and of leases of earlier runs.
     pub usage: Vec<LedgerRow>,
-    /// For a report that names every running lease: the leases that the previous report lacked. A lease that is
-    /// missing for the second time has ended without a message. `None`: this report is about some leases only.
+    /// For a report that names every running lease: the leases that were missing in the previous report. A lease that
+    /// is missing for the second time has ended without a message. `None` if this report names only some leases.
     pub missing_before: Option<BTreeSet<LeaseId>>,
 }
 
 /// Result of a [`ReportRecord`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReportResult {
-    /// Running leases that the report lacks for the first time.
+    /// Running leases that are missing in a report for the first time.
     pub missing: BTreeSet<LeaseId>,
     /// Rows for which the agent reported more than their accounts allow; the excess is not billed.
     pub capped: Vec<RowKey>,
@@ -173,8 +173,8 @@ pub enum BillGrouping {
     Job,
     /// One line for each lease.
     Lease,
-    /// One line for each tenant and function, and one for usage of the tenant's leases by no function: together the
-    /// lines add up to the tenant's line.
+    /// One line for each tenant and function, and one line for usage of the tenant's leases by no function. Together
+    /// these lines add up to the tenant's line.
     Function,
 }
 
@@ -193,7 +193,7 @@ pub struct BillQuery {
     pub by: BillGrouping,
 }
 
-/// Length of the periods by which usage is kept. Usage counts in the period in which it was reported.
+/// Length of the periods by which usage is kept. Usage is counted in the period in which it was reported.
 pub const PERIOD_MS: u64 = 3_600_000;
 
 /// Usage to be paid by one tenant, job, lease or function.
@@ -205,11 +205,11 @@ pub struct BillLine {
     pub job: String,
     /// Lease, if the lines are by lease.
     pub lease: Option<RowKey>,
-    /// Label of that lease.
+    /// Label of the lease, if the lines are by lease.
     pub label: String,
-    /// Function, if the lines are by function; `None`: the line has the usage that belongs to no function.
+    /// Function, if the lines are by function; `None` in the line for usage that belongs to no function.
     pub function: Option<FunctionId>,
-    /// Number of leases in this line; 0: rows that were folded into their tenant's total.
+    /// Number of leases in this line; 0 if it only has rows that were folded into their tenant's total.
     pub leases: u64,
     /// Usage.
     pub usage: UsageTotals,
@@ -222,7 +222,7 @@ pub struct BillLine {
 pub struct Bill {
     /// Lines of the bill.
     pub lines: Vec<BillLine>,
-    /// Number of rows that are not billed, because no grant of this manager stands behind them.
+    /// Number of rows that are not billed, because this manager recorded no grant for them.
     pub disputed: u64,
 }
 
@@ -231,9 +231,9 @@ pub struct Bill {
 pub struct Audit {
     /// Number of rows that were checked.
     pub rows: u64,
-    /// Rows that are not billed, because no grant of this manager stands behind them; at most [`FINDINGS_MAX`].
+    /// Rows that are not billed, because this manager recorded no grant for them; at most [`FINDINGS_MAX`].
     pub disputed: Vec<RowState>,
-    /// Faults in words; at most [`FINDINGS_MAX`]. Empty: none.
+    /// Faults in words; at most [`FINDINGS_MAX`]. Empty if there are none.
     pub problems: Vec<String>,
 }
 

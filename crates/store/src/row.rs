@@ -12,11 +12,11 @@ pub(crate) struct RowChange {
     pub(crate) capped: bool,
     /// Whether the row was opened by a report alone, without a grant.
     pub(crate) is_newly_disputed: bool,
-    /// Whether the report names another tenant than the row has.
+    /// Whether the tenant in the report is not the tenant of the row.
     pub(crate) is_foreign: bool,
 }
 
-/// Row after the manager noted a grant. If the agent's report came first, its usage counts as far as the manager's
+/// Row after the manager noted a grant. If the agent's report came first, its usage is billed as far as the manager's
 /// account allows.
 pub(crate) fn open_row(lease: &LeaseRecord, known: Option<RowState>, at_ms: u64) -> RowState {
     let mut account = lease.account();
@@ -47,9 +47,10 @@ pub(crate) fn open_row(lease: &LeaseRecord, known: Option<RowState>, at_ms: u64)
     }
 }
 
-/// Row after an agent's report. `lease`: the lease as the same report describes it; `adopt`: believe the agent about
-/// an unknown lease. A row keeps its tenant, who was granted the lease or has announced it: if the report names another
-/// tenant, the usage still counts for the row's tenant. A refusal would refuse all other rows of the report, too.
+/// Row after an agent's report. `lease` is the lease as the report describes it. If `adopt`, the agent's report of an
+/// unknown lease is accepted. A row keeps its tenant, which was granted the lease or has announced it: if the report
+/// names another tenant, the usage is still billed to the row's tenant. Such a report is not refused, because that
+/// would refuse all its other rows, too.
 pub(crate) fn report_row(
     told: &LedgerRow,
     lease: Option<&LeaseRecord>,
@@ -77,8 +78,8 @@ pub(crate) fn report_row(
     }
 }
 
-/// Makes a row for a lease that only an agent's report names. If the agent is believed, its word about the past
-/// counts too; from now on the manager's clock limits the usage.
+/// Makes a row for a lease that only an agent's report names. If the agent's report is accepted, it also determines
+/// when the lease began. From now on the manager's clock limits the usage.
 fn unknown_row(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms: u64) -> RowState {
     let slots = lease.map_or(1, |lease| lease.slots.max(1));
     let held_ms = told.usage.allocated_ns / 1_000_000 / u64::from(slots);
@@ -100,7 +101,7 @@ fn unknown_row(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms
     }
 }
 
-/// Settled row of an agent that is gone: no report follows unless the agent comes back. `ended`: it cannot come back.
+/// Settles a row of an agent that is gone: no report follows unless the agent returns. If `ended`, it cannot return.
 pub(crate) fn settle_row(mut row: RowState, ended: bool, at_ms: u64) -> RowState {
     row.settled = true;
     if ended {
@@ -109,14 +110,14 @@ pub(crate) fn settle_row(mut row: RowState, ended: bool, at_ms: u64) -> RowState
     row
 }
 
-/// Sums the functions of each lease during an audit; functions come in the order of their leases.
+/// Sums the functions of each lease during an audit. Functions must be passed in the order of their leases.
 #[derive(Default)]
 pub(crate) struct FunctionSums {
     current: Option<(RowKey, FunctionUse)>,
 }
 
 impl FunctionSums {
-    /// Checks the next function; returns what is wrong in words. `lease`: usage of the whole lease; `periods`: the
+    /// Checks the next function; describes a fault in words. `lease` is the usage of the whole lease; `periods` are the
     /// function's totals by period, in order.
     pub(crate) fn problem(
         &mut self,
@@ -145,7 +146,7 @@ impl FunctionSums {
     }
 }
 
-/// Checks a row; returns what is wrong in words. `periods`: its totals by period, in order.
+/// Checks a row; describes its faults in words. `periods` are the row's totals by period, in order.
 pub(crate) fn problems(row: &RowState, periods: &[(u64, UsageTotals)], now_ms: u64) -> Vec<String> {
     let mut problems = Vec::new();
     let key = row.key;

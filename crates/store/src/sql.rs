@@ -6,8 +6,8 @@
 //! ```
 //!
 //! There is one writer, so no two transactions ever conflict. It puts all waiting jobs, up to [`BATCH_MAX`], into one
-//! transaction: while a commit waits for the disk the next batch gathers, so that a thousand grants a second cost far
-//! fewer waits. Each job has a savepoint of its own, and is answered only when the commit is durable.
+//! transaction. While a commit waits for the disk, the next batch gathers, so a thousand grants a second need far fewer
+//! commits. Each job has a savepoint of its own, and is answered only when the commit is durable.
 
 pub(crate) mod changes;
 pub(crate) mod functions;
@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 const BATCH_MAX: usize = 256;
 /// Limit of waiting jobs; further callers block until there is space.
 const WAITING_MAX: usize = 2 * LATER_MAX;
-/// Limit of changes under way whose callers do not wait (methods that end in `_later`). Below this limit the next such
-/// change does not block, as long as no more than this number of threads wait for changes of their own.
+/// Limit of changes under way whose callers do not wait (methods whose names end in `_later`). Below this limit, the
+/// next call of such a method does not block, if at most this number of threads wait for changes of their own.
 pub const LATER_MAX: usize = 512;
 
 /// Value that a statement binds.
@@ -58,10 +58,10 @@ pub(crate) enum Cell {
 /// Cells of a row, in the order of the query's columns.
 pub(crate) type Cells = Vec<Cell>;
 
-/// A database connection. Statements have `$1`, `$2` ... for values, each mentioned for the first time in this order.
+/// A database connection. Statements have `$1`, `$2` ... for values, whose first mentions must be in this order.
 pub(crate) trait Sql {
-    /// Begins a transaction, if this connection may still write. If it may not, a transaction may be open after the
-    /// error.
+    /// Begins a transaction. Fails if this connection is not allowed to write any more; a transaction may then be open
+    /// after the error.
     fn begin(&mut self) -> Result<(), StoreError> {
         self.run("BEGIN", &[])
     }
@@ -77,7 +77,7 @@ pub(crate) trait Sql {
         each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
     ) -> Result<(), StoreError>;
 
-    /// Interval at which this database wants beats of its leader; `None`: never.
+    /// Interval at which this database needs beats of its leader; `None` if it needs none.
     fn beat_every(&self) -> Option<Duration> {
         None
     }
@@ -92,22 +92,22 @@ pub(crate) trait Sql {
         Ok(())
     }
 
-    /// Notes that the transaction that was sealed is durable.
+    /// Notes that the sealed transaction is durable.
     fn note_durable(&mut self) {}
 
-    /// Gives up the lead: nothing will be written any more.
+    /// Gives up the lead, after the last write.
     fn leave(&mut self) {}
 
-    /// Error by which the transaction was lost: some errors roll back all of it. `None`: the transaction is open.
+    /// Error that lost the transaction: some errors roll back the whole transaction. `None` if the transaction is open.
     fn lost(&mut self) -> Option<StoreError>;
 }
 
 /// Moment in the writer's cycle; fault tests end the process there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriterMoment {
-    /// Everything is written, but nothing is durable.
+    /// All changes are written, but none is durable.
     BeforeCommit,
-    /// Everything is durable, but no caller knows it.
+    /// All changes are durable, but no caller has an answer.
     AfterCommit,
     /// All callers have their answers.
     AfterAnswers,
@@ -117,15 +117,15 @@ pub enum WriterMoment {
 pub type WriterHook = Arc<dyn Fn(WriterMoment) + Send + Sync>;
 
 type JobAnswer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-/// Job of the writer: does its work; returns whether the work failed, and how to answer once the result of the commit
-/// is known.
+/// Job of the writer. It does its work, and returns whether the work failed, and the function that answers the caller
+/// once the result of the commit is known.
 type Job = Box<dyn FnOnce(&mut dyn Sql) -> (bool, JobAnswer) + Send>;
 
 /// Thread that writes to the database, and the queue of its jobs.
 pub(crate) struct DatabaseWriter {
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// Reason for which it ended.
+    /// Reason why the writer ended.
     ended: Arc<Mutex<String>>,
 }
 
@@ -151,19 +151,20 @@ impl DatabaseWriter {
         })
     }
 
-    /// Has the writer do `work`, alone or with other jobs in one transaction, and waits until that is durable.
+    /// Passes `work` to the writer, which does it alone or with other jobs in one transaction, and waits until the
+    /// result is durable.
     pub(crate) fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Sql) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (sender, answer) = mpsc::sync_channel(1);
-        // The caller may have given up waiting.
+        // The send fails if the caller waits no longer.
         self.submit(work, move |done| drop(sender.send(done)));
         answer.recv().unwrap_or_else(|_| Err(self.closed()))
     }
 
-    /// Has the writer do `work`, alone or with other jobs in one transaction. The writer's thread calls `told` when
-    /// that is durable.
+    /// Passes `work` to the writer, which does it alone or with other jobs in one transaction. The writer's thread
+    /// calls `told` when the result is durable.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Sql) -> Result<T, StoreError> + Send + 'static,
@@ -180,7 +181,7 @@ impl DatabaseWriter {
             let answer: JobAnswer = Box::new(move |committed| {
                 told.tell(match (done, committed) {
                     (Ok(value), Ok(())) => Ok(value),
-                    // Another manager leads: that is the reason, also for a job that was not tried at all.
+                    // Another manager leads. This is the error to report, also for a job that was not tried.
                     (_, Err(error @ StoreError::OtherLeader { .. })) => Err(error),
                     (Err(error), _) | (Ok(_), Err(error)) => Err(error),
                 });
@@ -209,7 +210,8 @@ fn closed(ended: &Mutex<String>) -> StoreError {
     StoreError::Closed { why: why.clone() }
 }
 
-/// Callback that is called in any case: if the guard is dropped first, with the error that the writer has ended.
+/// Callback that is called in any case. If the guard is dropped first, the callback gets the error that the writer has
+/// ended.
 struct DoneGuard<T, F: FnOnce(Result<T, StoreError>)> {
     told: Option<F>,
     ended: Arc<Mutex<String>>,
@@ -285,15 +287,16 @@ fn write(
             answer(copy(&committed));
         }
         at(WriterMoment::AfterAnswers);
-        // A failed write may have reached the disk or not: a second attempt that succeeds would prove nothing.
+        // It is unknown whether a failed write has reached the disk, and a second attempt that succeeds would not show
+        // that. So the writer ends.
         outcome?;
     }
     sql.leave();
     Ok(())
 }
 
-/// Commits one transaction with all jobs that succeed. A failed job is rolled back alone, unless the database lost
-/// the whole transaction.
+/// Commits one transaction with all jobs that succeed. Only the changes of a failed job are rolled back, unless the
+/// database lost the whole transaction.
 fn commit(sql: &mut dyn Sql, batch: Vec<Job>, at: &dyn Fn(WriterMoment)) -> (Vec<JobAnswer>, Result<(), StoreError>) {
     let mut answers = Vec::with_capacity(batch.len());
     let mut outcome = sql.begin();
@@ -360,7 +363,7 @@ fn copy(outcome: &Result<(), StoreError>) -> Result<(), StoreError> {
     }
 }
 
-/// Connection for jobs whose transaction is lost already. Every statement fails, so a job can only return its error.
+/// Connection for jobs whose transaction is already lost. Every statement fails, so the job can only return an error.
 struct LostTransaction;
 
 impl LostTransaction {

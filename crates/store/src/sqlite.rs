@@ -1,9 +1,9 @@
 //! Default store: SQLite in a directory of this node.
 //!
 //! The database uses WAL, so that readers never wait for the writer, and `synchronous = FULL`, so that a commit is on
-//! the disk before a caller gets its answer: acknowledged writes survive a crash of the node. The directory is
-//! locked. A directory on a network file system is refused: there neither locks nor the shared memory of SQLite's log
-//! are reliable.
+//! the disk before a caller gets its answer: acknowledged writes survive a crash of the node. The directory is locked.
+//! A directory on a network file system is refused, because neither locks nor the shared memory of SQLite's log are
+//! reliable there.
 
 use crate::database::{DatabaseParts, DatabaseStore};
 use crate::limits::Limits;
@@ -22,13 +22,13 @@ use std::time::Duration;
 pub const LEDGER_FILE: &str = "ledger.db";
 /// File that an interrupted restore leaves behind.
 pub(crate) const RESTORING_FILE: &str = "ledger.db.restoring";
-/// Marks hotlease's databases among all SQLite databases: "hlld".
+/// Application id that distinguishes hotlease's databases from other SQLite databases: "hlld".
 const APPLICATION_ID: i64 = 0x686c_6c64;
-/// Counter of commits, each of which counts itself.
+/// Counter of commits; each commit raises it by one.
 const COMMITS: &str = "commits";
-/// Longest wait of a write for another process that reads or copies the database.
+/// Longest time that a write waits for another process that reads or copies the database.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
-/// Size to which the write-ahead log is cut when possible, bytes.
+/// Size to which SQLite cuts the write-ahead log when possible, bytes.
 const LOG_BYTES: i64 = 16 << 20;
 
 /// Options of a store in SQLite.
@@ -36,12 +36,12 @@ const LOG_BYTES: i64 = 16 << 20;
 pub struct SqliteOptions {
     /// Limits of the store (default: [`Limits::DATABASE`]).
     pub limits: Limits,
-    /// Whether agents are believed about leases that this manager did not grant (default: no; such usage is recorded
-    /// and not billed).
+    /// Whether agents are trusted in reports of leases that this manager did not grant (default: no; usage of these
+    /// leases is recorded, but not billed).
     pub adopt_unknown: bool,
     /// Largest size of the database, bytes (default: SQLite's own limit, 16 TiB).
     pub bytes_max: Option<u64>,
-    /// Called by the writer at each [`WriterMoment`](crate::WriterMoment): for tests that end the process there
+    /// Called by the writer at each [`WriterMoment`](crate::WriterMoment), for tests that end the process at a moment
     /// (default: none).
     pub hook: Option<WriterHook>,
 }
@@ -74,7 +74,7 @@ pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseS
     let mut sql = SqliteSql::new(connection, path.clone());
     sql.set_up(options.bytes_max)?;
     sql.mark = Some(CommitMark::open(dir.path()).map_err(mark_error)?);
-    // Make the file's name durable before anything in the file is.
+    // Make the file's name durable before its first content is.
     sync_directory(dir.path()).map_err(|error| StoreError::Disk {
         what: "make its name durable",
         why: error.to_string(),
@@ -111,7 +111,7 @@ pub(crate) fn unusable(path: &Path, error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// Checks that the file is a ledger, and returns its version: 0 for an empty file.
+/// Checks that the file is a ledger, and returns its version; 0 for an empty file.
 pub(crate) fn version(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     let number = |pragma: &str| {
         let read = connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
@@ -146,14 +146,14 @@ fn mark_error(error: std::io::Error) -> StoreError {
     }
 }
 
-/// Lower bound of the number of a ledger's commits that were answered. It has to be read before the ledger is.
+/// Lower bound of the number of a ledger's answered commits. It must be read before the ledger.
 pub(crate) fn answered_commits(directory: &Path) -> Result<u64, StoreError> {
     mark::read(directory).map_err(mark_error)
 }
 
-/// Refuses a ledger that holds fewer commits than were answered, and leaves its files as they are.
+/// Refuses a ledger that contains fewer commits than were answered, and does not change its files.
 pub(crate) fn check_commits(connection: &Connection, path: &Path, answered: u64) -> Result<(), StoreError> {
-    // Otherwise closing the connection would remove the log, and with it what a person could still find there.
+    // Otherwise closing the connection would remove the log, from which a person could still recover data.
     let keep_log = |keep| {
         let set = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep);
         set.map(drop).map_err(|error| unusable(path, &error))
@@ -184,11 +184,11 @@ pub(crate) fn check_commits(connection: &Connection, path: &Path, answered: u64)
 pub(crate) struct SqliteSql {
     connection: Connection,
     path: PathBuf,
-    /// The last error (disk full or not, and its message), in case it cost the transaction.
+    /// The last error (whether the disk was full, and the message), to be reported if it lost the transaction.
     failed: Option<(bool, String)>,
     /// Number of the transaction that is being committed.
     commit: i64,
-    /// Mark to which the number of each durable commit is written; only the store's writer has one.
+    /// Mark to which the number of each durable commit is written; `None` except in the store's writer.
     mark: Option<CommitMark>,
 }
 
@@ -214,7 +214,7 @@ impl SqliteSql {
         }
     }
 
-    /// Sets how the database writes, and migrates its tables.
+    /// Sets the database's modes of writing, and migrates its tables.
     fn set_up(&mut self, bytes_max: Option<u64>) -> Result<(), StoreError> {
         let from = version(&self.connection, &self.path)?;
         let path = self.path.clone();
@@ -353,8 +353,8 @@ impl Sql for SqliteSql {
 mod tests {
     use super::*;
 
-    /// A commit must reach the disk before it is answered. Below FULL SQLite answers earlier, and no crash of a
-    /// process alone would show it.
+    /// A commit must reach the disk before it is answered. With a lower level than FULL, SQLite answers earlier, which
+    /// a crash of a process alone would not reveal.
     #[test]
     fn the_writer_waits_for_the_disk() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -7,13 +7,13 @@ use std::str::FromStr;
 
 /// Limit of members of one tenant.
 pub const MEMBERS_MAX: usize = 1024;
-/// Longest name of a member, without its issuer, or of a tenant, bytes.
+/// Longest name of a tenant, or of a member (without the issuer), bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// Position of a tenant's members, or of a key's bearer, in the site; set by an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Position {
-    /// Leases cores, and sees what belongs to its tenant.
+    /// Leases cores, and is shown only the data of its own tenant.
     #[default]
     User,
     /// Runs the site.
@@ -63,7 +63,7 @@ pub struct TenantRecord {
     pub position: Position,
     /// Resources that the tenant may hold.
     pub quota: Quota,
-    /// Window, in hours up to now, in which core-seconds count against the quota; `None`: all time.
+    /// Window, in hours up to now, in which core-seconds are counted for the quota; `None` for all time.
     pub window_hours: Option<u32>,
     /// Members, sorted: `uid:1000`, `cert:NAME`, `jwt:SUBJECT`, `jwt:ISSUER#SUBJECT`. Each member belongs to one tenant
     /// only.
@@ -81,11 +81,11 @@ pub struct KeyRecord {
     pub position: Position,
     /// BLAKE3 hash of the secret, 64 hexadecimal digits.
     pub hash: String,
-    /// Label that an operator gave it.
+    /// Label of the key, given by an operator.
     pub label: String,
     /// Time when the key was made, milliseconds since 1970.
     pub created_ms: u64,
-    /// Time when the key expires; `None`: never.
+    /// Time when the key expires; `None` if it never does.
     pub expires_ms: Option<u64>,
     /// Time when the key was revoked.
     pub revoked_ms: Option<u64>,
@@ -93,7 +93,7 @@ pub struct KeyRecord {
     pub used_ms: Option<u64>,
 }
 
-/// Condition on which a tenant's record is written.
+/// Condition for writing a tenant's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutCondition {
     /// There is no such tenant.
@@ -105,7 +105,7 @@ pub enum PutCondition {
 }
 
 impl PutCondition {
-    /// Whether the condition is met. `is_there`: whether the tenant exists.
+    /// Whether the condition is met. `is_there` is whether the tenant exists.
     pub(crate) fn is_met(self, is_there: bool) -> bool {
         match self {
             Self::New => !is_there,
@@ -115,16 +115,16 @@ impl PutCondition {
     }
 }
 
-/// State of a manager about tenants and keys; as durable as the rest of a [`Store`](crate::Store).
+/// State of a manager about tenants and keys. It is as durable as the other state in a [`Store`](crate::Store).
 pub trait TenantStore {
     /// All tenants, ordered by name.
     fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;
 
-    /// Adds a tenant, or replaces its record; returns false, and changes nothing, if the condition is not met. Fails if
-    /// one of its members belongs to another tenant.
+    /// Adds a tenant, or replaces its record. Returns `false`, and changes nothing, if the condition is not met. Fails
+    /// if a member of the tenant belongs to another tenant.
     fn put_tenant(&self, tenant: TenantRecord, condition: PutCondition) -> Result<bool, StoreError>;
 
-    /// Removes a tenant and its keys; its bills stay. Returns false if there was no such tenant.
+    /// Removes a tenant and its keys; its bills stay. Returns `false` if there was no tenant of this name.
     fn remove_tenant(&self, name: &str) -> Result<bool, StoreError>;
 
     /// All keys, ordered by id.

@@ -5,7 +5,7 @@ use crate::sql::people::{check_key, check_tenant};
 use crate::{KeyRecord, PutCondition, StoreError, TenantRecord, TenantStore};
 use std::collections::BTreeMap;
 
-/// Tenants and keys, by name and id.
+/// Tenants by name, and keys by id.
 #[derive(Default)]
 pub(super) struct PeopleTables {
     tenants: BTreeMap<String, TenantRecord>,

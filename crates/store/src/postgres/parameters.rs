@@ -1,9 +1,9 @@
-//! Parameters of a PostgreSQL server: those of the client library, those that this program adds, and the rules for
-//! both.
+//! Parameters of a PostgreSQL server: parameters of the client library, additional parameters of this program, and the
+//! rules for both kinds.
 //!
 //! A server of this host is reached over its Unix socket, without a password. A server of another host is reached over
-//! TCP, with TLS always, and its certificate must be valid for the host's name. Secrets are in files: a command line
-//! with a password is visible to all users of the host.
+//! TCP, always with TLS, and its certificate must be valid for the host's name. Secrets must be in files, because a
+//! command line with a password is visible to all users of the host.
 
 use super::tls::{ClientFiles, Tls};
 use crate::StoreError;
@@ -13,9 +13,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Parameters that the client library does not have. Their names and meanings are those of PostgreSQL's own programs.
+/// Parameters that the client library does not have. Names and meanings are taken from PostgreSQL's own programs.
 const OWN: [&str; 4] = ["sslrootcert", "sslcert", "sslkey", "passfile"];
-/// Values of `sslmode` that all mean the same here: TLS, and a certificate that is checked.
+/// Values of `sslmode` with one meaning here: TLS, and a certificate that is checked.
 const CHECKED: [&str; 3] = ["require", "verify-ca", "verify-full"];
 
 pub(super) fn unusable(why: impl Into<String>) -> StoreError {
@@ -72,7 +72,7 @@ pub(super) fn read(text: &str) -> Result<(Config, Option<Tls>), StoreError> {
 
 type OwnParameters = Vec<(&'static str, String)>;
 
-/// Divides parameters into those of the client library and our own.
+/// Divides parameters into the client library's and our own.
 fn split(text: &str) -> Result<(String, OwnParameters), StoreError> {
     if !["postgres://", "postgresql://"]
         .iter()
@@ -112,7 +112,7 @@ fn split(text: &str) -> Result<(String, OwnParameters), StoreError> {
 enum ParameterKind {
     /// One of our own parameters.
     Own(&'static str),
-    /// The parameter demands something that is always so here: it is left out.
+    /// The parameter demands what is always done here, so it is left out.
     Implied,
     /// A parameter of the client library.
     Other,

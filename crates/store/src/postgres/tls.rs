@@ -18,11 +18,11 @@ use tokio_rustls::client;
 
 /// Files of the client's side of TLS.
 pub(super) struct ClientFiles {
-    /// Authorities to trust; `None`: those of the system.
+    /// Authorities to trust; `None` for the authorities of the system.
     pub authority: Option<PathBuf>,
     /// Certificate of this client, with its chain.
     pub certificate: Option<PathBuf>,
-    /// The key of that certificate.
+    /// Key of the certificate.
     pub key: Option<PathBuf>,
 }
 

@@ -1,4 +1,4 @@
-//! Changes of the store: each function is one job of the writer, done whole or not at all.
+//! Changes of the store. Each function is one job of the writer, which is done whole or not at all.
 
 use super::functions;
 use super::queries::{self, LeaseSelection};
@@ -13,9 +13,9 @@ use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of counters. `ROWS`, `ACTIVE` and `ENDED` count rows of tables: counting them in the database takes as long as
-/// reading them. `LEASE_ENDS` and `ROW_ENDS` give the next number to a lease that ends and to a row that is settled.
-/// `LATEST_MS` is the latest time.
+/// Names of counters. `ROWS`, `ACTIVE` and `ENDED` are numbers of rows of tables, because counting rows in the database
+/// takes as long as reading them. `LEASE_ENDS` is the number of the last lease that ended, `ROW_ENDS` is the number of
+/// the last settled row. `LATEST_MS` is the latest time.
 const ROWS: &str = "ledger_rows";
 pub(crate) const ACTIVE: &str = "active_leases";
 const ENDED: &str = "ended_leases";
@@ -27,7 +27,7 @@ pub(crate) const LATEST_MS: &str = "latest_ms";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StoreRules {
     pub(crate) limits: Limits,
-    /// Whether agents are believed about leases that no manager granted.
+    /// Whether agents are trusted in reports of leases that no manager granted.
     pub(crate) adopt_unknown: bool,
 }
 
@@ -36,7 +36,7 @@ fn full(what: &'static str, limit: usize) -> StoreError {
 }
 
 /// Raises the latest time, which is exact to the millisecond. A manager that starts with its clock set back continues
-/// from this time; if it were rounded, the manager could end a lease before a time that is already billed.
+/// from this time. From a rounded time, the manager could end a lease before a time that is already billed.
 fn note_time(sql: &mut dyn Sql, at_ms: u64) -> Result<(), StoreError> {
     raise(sql, LATEST_MS, i64::try_from(at_ms).unwrap_or(i64::MAX))
 }
@@ -146,7 +146,7 @@ pub(crate) fn report(sql: &mut dyn Sql, rules: &StoreRules, report: &ReportRecor
     Ok(outcome)
 }
 
-/// Ends leases that are missing for the second time; returns those that are missing for the first time.
+/// Ends leases that are missing for the second time; returns the leases that are missing for the first time.
 fn end_missing_leases(
     sql: &mut dyn Sql,
     report: &ReportRecord,
@@ -210,7 +210,7 @@ fn note_lease(sql: &mut dyn Sql, rules: &StoreRules, lease: &LeaseRecord) -> Res
     }
 }
 
-/// Writes all of a lease but its end, which only [`end_lease`] writes.
+/// Writes all columns of a lease except its end, which only [`end_lease`] writes.
 fn write_lease(sql: &mut dyn Sql, lease: &LeaseRecord) -> Result<(), StoreError> {
     let (id, agent, boot) = (lease.id.to_string(), lease.agent.to_string(), lease.boot.to_string());
     let cores = queries::cores_text(&lease.cores);
@@ -302,7 +302,7 @@ fn put_row(sql: &mut dyn Sql, row: &RowState, at_ms: u64) -> Result<(), StoreErr
 }
 
 fn count_in_period(sql: &mut dyn Sql, row: &RowState, at_ms: u64) -> Result<(), StoreError> {
-    // If the clock was set back, usage counts in the last period that exists.
+    // If the clock was set back, usage is counted in the last period that exists.
     let last = queries::last_period(sql, row.key)?;
     let period = (at_ms / PERIOD_MS).max(last.unwrap_or(0));
     let key = KeyText::of(row.key);
@@ -310,7 +310,7 @@ fn count_in_period(sql: &mut dyn Sql, row: &RowState, at_ms: u64) -> Result<(), 
     upsert(sql, "periods", 4, &columns)
 }
 
-/// Brings every table back under its limit; fails, and so refuses the change, if that is impossible.
+/// Reduces every table to its limit. If that is impossible, fails, so that the change is refused.
 fn make_room(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> {
     let excess = |count: i64, limit: usize| count - i64::try_from(limit).unwrap_or(i64::MAX);
     let ended = excess(counter(sql, ENDED)?, rules.limits.ended_leases);
@@ -327,9 +327,9 @@ fn make_room(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Folds the row that was settled first into its tenant's total. A later report for this row would count as a new row.
-/// But for that an agent would have to repeat the final report of a lease after so many other leases have ended that
-/// they fill the ledger.
+/// Folds the row that was settled first into its tenant's total. A later report for this row would open a new row. This
+/// does not happen in practice: an agent would have to repeat the final report of a lease after so many other leases
+/// have ended that they fill the ledger.
 fn fold_oldest(sql: &mut dyn Sql, rules: &StoreRules) -> Result<(), StoreError> {
     let Some(row) = queries::oldest_settled(sql)? else {
         return Err(full("ledger rows of running leases", rules.limits.ledger_rows));

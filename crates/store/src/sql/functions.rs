@@ -29,7 +29,7 @@ fn used(row: &mut CellReader) -> Result<FunctionUse, StoreError> {
     })
 }
 
-/// Merges the reported usage of a lease's functions. `row`: the lease's row after the report.
+/// Merges the reported usage of a lease's functions. `row` is the lease's row after the report.
 pub(crate) fn merge(sql: &mut dyn Sql, row: &RowState, told: &FunctionTotals, at_ms: u64) -> Result<(), StoreError> {
     if told.is_empty() || row.disputed {
         return Ok(());
@@ -52,7 +52,7 @@ fn put(sql: &mut dyn Sql, key: RowKey, function: &FunctionId, used: FunctionUse,
                      WHERE agent = $1 AND boot = $2 AND lease = $3 AND library = $4 AND name = $5";
     let named = [agent.1, boot.1, lease.1, library.1, name.1];
     let last = read_rows(sql, statement, &named, CellReader::number_or_null::<u64>)?;
-    // If the clock was set back, usage counts in the last period that exists.
+    // If the clock was set back, usage is counted in the last period that exists.
     let period = (at_ms / PERIOD_MS).max(last.first().copied().flatten().unwrap_or(0));
     let (compute_ns, invocations) = (
         ("compute_ns", int(used.compute_ns)),
@@ -74,7 +74,7 @@ pub(crate) fn forget(sql: &mut dyn Sql, key: &[Value<'_>; 3]) -> Result<(), Stor
     Ok(())
 }
 
-/// Function of a ledger row, as it is read.
+/// Function of a ledger row, as read from the tables.
 struct FunctionRead {
     key: RowKey,
     tenant: String,

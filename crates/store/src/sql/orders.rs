@@ -1,4 +1,4 @@
-//! Orders for nodes that are known by the tokens of their callers, in a table.
+//! Orders for nodes that are remembered by the tokens of their callers, in a table.
 
 use super::queries::read_rows;
 use super::values::{int, upsert};
@@ -43,7 +43,7 @@ pub(crate) fn all(sql: &mut dyn Sql) -> Result<Vec<OrderRecord>, StoreError> {
             at_ms: row.number()?,
         })
     })?;
-    // Databases order texts by rules of their own.
+    // Sorted here, because databases sort text by rules of their own.
     orders.sort_by(|one, other| (one.at_ms, one.token.name()).cmp(&(other.at_ms, other.token.name())));
     Ok(orders)
 }

@@ -43,7 +43,7 @@ pub(crate) fn tenants(sql: &mut dyn Sql) -> Result<Vec<TenantRecord>, StoreError
             tenant.members.push(member);
         }
     }
-    // Sorted here: databases sort text by their locale.
+    // Sorted here, because databases sort text by their locale.
     let sorted = tenants.into_values().map(|mut tenant| {
         tenant.members.sort();
         tenant
@@ -83,7 +83,7 @@ pub(crate) fn put_tenant(
     Ok(true)
 }
 
-/// Checks that there is room for the tenant, and that no member of it belongs to another tenant.
+/// Checks that there is room for the tenant, and that none of its members belongs to another tenant.
 pub(crate) fn check_tenant(known: &[TenantRecord], limits: &Limits, tenant: &TenantRecord) -> Result<(), StoreError> {
     let is_new = known.iter().all(|known| known.name != tenant.name);
     if is_new && known.len() >= limits.tenants {

@@ -238,8 +238,8 @@ pub(crate) fn folded(sql: &mut dyn Sql) -> Result<Vec<(String, UsageTotals, u64)
 /// Number of a period, and the total at its end.
 type Period = (u64, UsageTotals);
 
-/// Calls `each` with every row and its periods, in the order of keys; one row at a time, so that a ledger of any size
-/// fits in memory.
+/// Calls `each` with every row and its periods, in the order of keys. Only one row is in memory at a time, so the
+/// ledger may be of any size.
 fn each_row(
     sql: &mut dyn Sql,
     mut each: impl FnMut(&RowState, &[Period]) -> Result<(), StoreError>,

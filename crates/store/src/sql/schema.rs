@@ -3,8 +3,8 @@
 use super::{Cell, Sql, Value};
 use crate::StoreError;
 
-/// Each step takes a database to the next version, in one transaction. A released step is never changed: a new step
-/// is added.
+/// Each step migrates a database to the next version, in one transaction. A released step must never be changed: add a
+/// new step instead.
 pub(crate) const MIGRATIONS: [&[&str]; 8] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
@@ -82,7 +82,8 @@ pub(crate) const MIGRATIONS: [&[&str]; 8] = [
 /// Schema version of this program.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Migrates a database of version `from` to this version. The caller stores the version, and runs the transaction.
+/// Migrates a database of version `from` to this version. The caller must begin and commit the transaction, and store
+/// the version in it.
 pub(crate) fn migrate(sql: &mut dyn Sql, from: i64) -> Result<(), StoreError> {
     for statements in MIGRATIONS.iter().skip(usize::try_from(from).unwrap_or(0)) {
         for statement in *statements {

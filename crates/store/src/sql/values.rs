@@ -1,15 +1,15 @@
-//! Values that several statements bind: whole numbers, usage, and the key of a row; and rows that are written whole.
+//! Values that several statements bind (whole numbers, usage, and the key of a row), and the writing of whole rows.
 
 use super::{Sql, Value};
 use crate::{RowKey, StoreError};
 use hotlease_wire::session::UsageTotals;
 
-/// A number; the largest that a database holds, if it is larger.
+/// Makes a value of a number, which is limited to the largest number of a database.
 pub(super) fn int(value: u64) -> Value<'static> {
     Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-/// Writes a row: inserts it, or replaces the row with the same key, which is the first `key` columns.
+/// Inserts a row, or replaces the row with the same key. The first `key` columns are the key.
 pub(super) fn upsert(sql: &mut dyn Sql, table: &str, key: usize, row: &[(&str, Value<'_>)]) -> Result<(), StoreError> {
     let (names, values): (Vec<&str>, Vec<Value<'_>>) = row.iter().copied().unzip();
     let places: Vec<String> = (1..=row.len()).map(|number| format!("${number}")).collect();

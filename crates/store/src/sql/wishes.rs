@@ -10,7 +10,7 @@ use hotlease_lease::manager::{NodeWish, OfferWish, WishedState};
 use hotlease_wire::ids::AgentId;
 use std::collections::BTreeSet;
 
-/// No offer is wished for.
+/// Text of a wish without an offer.
 const NONE: &str = "none";
 const UNCHANGED: &str = "unchanged";
 const ALL: &str = "all";
@@ -18,7 +18,7 @@ const ALL: &str = "all";
 const THESE: &str = "these:";
 /// Prefix of a number of cores or GPUs.
 const COUNT: &str = "count:";
-/// A number or GPUs that are not wished for, in the text of a state.
+/// Text for a number, or for GPUs, that a wish does not contain.
 const ABSENT: &str = "-";
 
 pub(crate) fn put(sql: &mut dyn Sql, rules: &StoreRules, agent: AgentId, wish: &NodeWish) -> Result<(), StoreError> {
@@ -86,7 +86,7 @@ pub(crate) fn all(sql: &mut dyn Sql) -> Result<Vec<(AgentId, NodeWish)>, StoreEr
     })
 }
 
-/// One line: deadline of a drain, cores, memory, GPUs, deadline of the offer.
+/// Text of a state, one line: deadline of a drain, cores, memory, GPUs, deadline of the offer.
 fn state_text(state: &WishedState) -> String {
     let number = |number: Option<u64>| number.map_or(ABSENT.into(), |number| number.to_string());
     let offer = state.offer.as_ref();

@@ -1,4 +1,4 @@
-//! Tests of what only PostgreSQL offers: several managers, of which one writes.
+//! Tests of a feature that only PostgreSQL offers: several managers, one of which writes.
 
 mod remote;
 #[path = "../sqlite/records.rs"]
@@ -54,8 +54,8 @@ fn a_deposed_leader_changes_nothing_any_more() {
     assert_eq!(new.rows(&[key(2)]).unwrap(), [None]);
 }
 
-/// The epoch is checked inside the transaction: a leader that is deposed between its check and its commit has
-/// committed before the new one begins, and not after.
+/// The epoch is checked inside the transaction. If a leader is deposed between its check and its commit, the new leader
+/// begins only after the commit.
 #[test]
 fn leaders_that_follow_each_other_never_write_at_the_same_time() {
     let Some(database) = server::new_database() else {
@@ -81,7 +81,7 @@ fn leaders_that_follow_each_other_never_write_at_the_same_time() {
         thread::yield_now();
     }
     let new = open(&database);
-    // The commit is done; its thread may not have said so yet.
+    // The commit is done, although its thread may not have reported it yet.
     assert!(
         new.lease(lease(1).id).unwrap().is_some(),
         "the new leader began while the old one could still commit"
@@ -112,7 +112,8 @@ fn a_candidate_waits_for_a_living_leader_and_leads_once_it_has_left() {
     drop(leader);
     let mut leader = next.join().unwrap().unwrap().expect("it leads");
     assert_eq!(invocations(&leader), 5);
-    // A leader that leaves needs no two seconds of silence. A busy node gets more attempts.
+    // If a leader leaves, the next manager need not wait for two seconds of silence. The test tries several times,
+    // because the node may be busy.
     let mut late = Vec::new();
     loop {
         let waiting = candidate(&database);
@@ -130,7 +131,7 @@ fn a_candidate_waits_for_a_living_leader_and_leads_once_it_has_left() {
     assert_eq!(invocations(&leader), 5);
 }
 
-/// Stops the leader's process outside a transaction, and within one, whose locks the server releases.
+/// Stops the leader outside a transaction, and within a transaction, whose locks the server releases.
 #[test]
 fn a_silent_leader_is_replaced_and_is_told() {
     for at in [WriterMoment::AfterAnswers, WriterMoment::BeforeCommit] {
@@ -216,7 +217,7 @@ fn a_server_elsewhere_is_reached_over_tls_with_a_password_from_a_file_and_its_ce
         panic!("a server of another authority was trusted");
     };
     assert!(why.contains("certificate"), "{why}");
-    // The server's certificate is not for this name, so the server does not get to see a password.
+    // The server's certificate is not for this name, so no password is sent to the server.
     std::fs::write(remote.folder().join("pass"), "*:*:*:remote:a\\:b\n").expect("written");
     let named = open_postgres(&at("127.0.0.1", "ca.pem"), PostgresOptions::default());
     let Err(StoreError::Unusable { why, .. }) = named else {

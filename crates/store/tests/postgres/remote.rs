@@ -1,4 +1,4 @@
-//! PostgreSQL server that is reached over TLS, as one on another host, with a certificate of an authority of its own.
+//! PostgreSQL server that is reached over TLS, like a server on another host, with a certificate of its own authority.
 
 use crate::server::{Server, UNPRIVILEGED, parameters, start};
 use postgres::{Client, NoTls};
@@ -8,15 +8,15 @@ use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 
-/// The server. Its clients' files are in its folder: `ca.pem`, `other.pem` (an authority that has certified nothing),
-/// and `pass`.
+/// The server. The clients' files are in its folder: `ca.pem`, `other.pem` (an authority that has issued no
+/// certificate), and `pass`.
 pub(crate) struct RemoteServer {
     pub(crate) server: Server,
     pub(crate) port: u16,
 }
 
 impl RemoteServer {
-    /// Starts it; `None`, with a message, if PostgreSQL is not installed.
+    /// Starts the server. Prints a message and returns `None` if PostgreSQL is not installed.
     pub(crate) fn start() -> Option<Self> {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
         let port = free.expect("a free port").port();
@@ -31,14 +31,14 @@ impl RemoteServer {
         Some(Self { server, port })
     }
 
-    /// Folder of its clients' files.
+    /// Folder of the clients' files.
     pub(crate) fn folder(&self) -> &Path {
         self.server.directory.path()
     }
 }
 
-/// Makes an authority, a certificate of the server for `localhost`, and the password file of its clients; admits
-/// clients from the network over TLS alone.
+/// Makes an authority, a certificate of the server for `localhost`, and the password file of its clients. Makes the
+/// server admit clients from the network only over TLS.
 fn certify(directory: &Path, data: &Path) {
     let authority = |file: &str| {
         let key = KeyPair::generate().expect("a key");

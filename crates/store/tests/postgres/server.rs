@@ -1,5 +1,5 @@
-//! PostgreSQL server of the tests: in a directory of its own, on a Unix socket, as a user without privileges; it ends
-//! with the tests.
+//! PostgreSQL server of the tests. It has a directory of its own and a Unix socket, runs as a user without privileges,
+//! and ends with the tests.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -18,10 +18,10 @@ use tempfile::TempDir;
 pub(crate) const UNPRIVILEGED: u32 = 65_534;
 /// Port of a server without TCP.
 const PORT: u16 = 5432;
-/// Time limit for its start, on a loaded node.
+/// Time limit for the server's start, on a loaded node.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// A server; ends, and its directory is removed, when it is dropped.
+/// A server. When it is dropped, it ends, and its directory is removed.
 pub(crate) struct Server {
     pub(crate) directory: TempDir,
     pid: Pid,
@@ -31,7 +31,7 @@ pub(crate) struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The server's word for: end at once, with all of your processes. It may have ended already.
+        // On this signal the server ends at once, with all its processes. It may have ended already.
         let _ = kill(self.pid, Signal::SIGQUIT);
         if let Some(waiter) = self.waiter.take() {
             let _ = waiter.join();
@@ -39,7 +39,7 @@ impl Drop for Server {
     }
 }
 
-/// An empty database, as the parameters of a connection to it.
+/// An empty database. Dereferences to the parameters of a connection to it.
 pub(crate) struct Database {
     parameters: String,
     _server: Arc<Server>,
@@ -61,7 +61,8 @@ fn program(name: &str) -> Option<PathBuf> {
     places.map(|place| place.join(name)).find(|program| program.is_file())
 }
 
-/// Command as a user that may run a server; it is killed when the thread that starts it ends.
+/// Command that runs `program` as a user who may run a server. The process is killed when the thread that starts it
+/// ends.
 fn command(program: &Path, directory: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
@@ -73,8 +74,8 @@ fn command(program: &Path, directory: &Path) -> Command {
     command
 }
 
-/// Makes the data of a server. What initdb makes takes it a second or two, and is the same each time: it is kept in
-/// Cargo's folder for files of tests, and copied from there.
+/// Makes the data of a server. initdb takes a second or two, and its result is the same each time. So the result is
+/// kept in Cargo's folder for files of tests, and copied from there.
 fn make_data(initdb: &Path, directory: &Path, data: &Path) {
     let version = Command::new(initdb).arg("--version").output().expect("initdb runs");
     let version =
@@ -98,7 +99,7 @@ fn make_data(initdb: &Path, directory: &Path, data: &Path) {
     assert!(output.status.success(), "initdb: {text}");
     let new = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     copy(data, &new.path().join("data"));
-    // Another test may have been faster; then this one's is removed.
+    // If another test was faster, the rename fails, and this test's data is removed.
     let _ = fs::rename(new.path().join("data"), &kept);
 }
 
@@ -109,8 +110,8 @@ fn copy(from: &Path, to: &Path) {
     assert!(output.status.success(), "cp: {text}");
 }
 
-/// Starts a server with these settings; `prepare` gets its folder and its data before it starts. `None`: PostgreSQL is
-/// not installed. The port is also in the name of its Unix socket.
+/// Starts a server with these settings; `prepare` gets the server's folder and its data before the start. Returns
+/// `None` if PostgreSQL is not installed. The port is also in the name of the Unix socket.
 pub(crate) fn start(port: u16, settings: &[&str], prepare: impl FnOnce(&Path, &Path)) -> Option<Server> {
     let (initdb, postgres) = (program("initdb")?, program("postgres")?);
     program("setpriv")?;
@@ -175,8 +176,8 @@ pub(crate) fn parameters(directory: &Path, port: u16, database: &str) -> String 
     )
 }
 
-/// A new, empty database; `None`, with a message, if PostgreSQL is not installed. All databases that a process has at
-/// the same time have one server.
+/// Makes a new, empty database. Prints a message and returns `None` if PostgreSQL is not installed. All databases that
+/// a process has at the same time are on one server.
 pub(crate) fn new_database() -> Option<Database> {
     static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
     static DATABASES: AtomicU64 = AtomicU64::new(0);

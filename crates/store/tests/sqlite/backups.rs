@@ -89,7 +89,8 @@ fn a_damaged_copy_is_refused_and_changes_nothing() {
     assert!(restore(&ledger, &dir.path().join("nothing")).is_err());
 }
 
-/// A crash after the old ledger was put aside must not look like an empty ledger.
+/// After a crash in a restore, when the old ledger was already moved away, the directory must not be opened as an empty
+/// ledger.
 #[test]
 fn an_interrupted_restore_is_noticed() {
     let dir = directory();

@@ -130,7 +130,7 @@ fn usage_without_a_grant_is_kept_and_not_billed() {
     let audit = store.audit(START_MS + 3_600_000).unwrap();
     assert_eq!(audit.disputed.len(), 1);
     assert!(audit.problems.is_empty());
-    // The grant was noted late: now the usage counts.
+    // The grant is noted late; from now on the usage is billed.
     store.open_lease(lease(1), START_MS + 3_600_000).unwrap();
     assert_eq!(invocations(&store), 5);
 }
@@ -164,7 +164,7 @@ fn files_of_others_and_of_newer_versions_are_refused_and_left_alone() {
     assert!(matches!(error, StoreError::TooNew { found: 999, .. }), "{error:?}");
 }
 
-/// The first version had no periods: earlier usage counts in the period in which the lease was granted.
+/// The first version had no periods, so earlier usage is counted in the period in which the lease was granted.
 #[test]
 fn a_ledger_of_the_first_version_is_migrated() {
     let dir = directory();

@@ -1,8 +1,8 @@
 //! Tests of `kill -9` around every durable write: this program starts itself as a child, which writes and dies at a
 //! chosen moment.
 //!
-//! The child writes each answer that it got into a pipe before it goes on. The parent then opens the ledger and finds
-//! every acknowledged write in it, whole, and at most one write that was not acknowledged yet.
+//! The child writes each answer that it got into a pipe before its next write. The parent then opens the ledger. Every
+//! acknowledged write must be in it, whole, and at most one write that was not acknowledged.
 
 use crate::directory::{directory, open};
 use crate::records::{START_MS, invocations, key, lease, report, row};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const CHILD: &str = "HOTLEASE_TEST_KILLED_AT";
 const DIRECTORY: &str = "HOTLEASE_TEST_LEDGER";
-/// Leases that the child uses, unless it dies before.
+/// Number of leases that the child uses, if it does not die before.
 const LEASES: u64 = 6;
 /// Invocations that are reported for each lease.
 const USED: u64 = 10;
@@ -27,7 +27,7 @@ fn kill_at(moments: u64) -> SqliteOptions {
         hook: Some(Arc::new(move |_: WriterMoment| {
             if passed.fetch_add(1, Ordering::Relaxed) == moments {
                 let own = nix::unistd::Pid::this();
-                // If the signal cannot be sent, nothing can be done: the parent sees that the child lived.
+                // If the signal cannot be sent, the child lives on, which the parent notices.
                 let _ = nix::sys::signal::kill(own, nix::sys::signal::Signal::SIGKILL);
                 loop {
                     std::thread::park();
@@ -63,7 +63,7 @@ fn child() {
     }
 }
 
-/// Runs the child; returns the answers that it got as (what, lease), and whether it finished.
+/// Runs the child. Returns the answers that the child got as (what, lease), and whether the child finished.
 fn run_child(directory: &Path, moments: u64) -> (Vec<(String, u64)>, bool) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kills::child", "--nocapture"])
@@ -118,7 +118,7 @@ fn an_acknowledged_row_is_never_lost_whenever_the_manager_is_killed() {
             }
             sure[*number as usize] = least;
         }
-        // Writes that were not acknowledged may be there, whole: at most the one that was under way.
+        // At most one write that was not acknowledged may be in the ledger, whole: the write that was under way.
         let billed = invocations(&store);
         let least: u64 = sure.iter().sum();
         assert!(

@@ -1,4 +1,4 @@
-//! Tests of what only a database on a disk promises: durability.
+//! Tests of a promise that only a database on a disk makes: durability.
 
 mod backups;
 mod directory;

@@ -1,4 +1,4 @@
-//! Tests of the mark: a ledger that has lost commits that were answered is noticed, and no other.
+//! Tests of the mark: a ledger is refused if it has lost answered commits, and only then.
 
 use crate::directory::{directory, open};
 use crate::records::{invocations, use_lease};
@@ -42,7 +42,7 @@ fn overwritten_bytes_of_the_log_are_noticed_wherever_they_are() {
     let whole = crashed(dir.path());
     assert_eq!(invocations(&open(whole.path())), LEASES, "nothing was overwritten");
     let length = fs::metadata(dir.path().join(LOG_FILE)).expect("a log").len() as usize;
-    // The first, the last, and others.
+    // The first byte, the last byte, and random bytes.
     let offsets: Vec<_> = [0, length - 1]
         .into_iter()
         .chain((0..40).map(|_| random.random_range(0..length)))
@@ -63,7 +63,7 @@ fn overwritten_bytes_of_the_log_are_noticed_wherever_they_are() {
             "a backup without what was lost"
         );
         assert_eq!(fs::read(&path).expect("a log"), log, "the log was changed");
-        // The operator goes on without what was lost.
+        // The operator accepts the loss.
         fs::remove_file(copy.path().join(MARK_FILE)).expect("removed");
         let store = open(copy.path());
         let left = invocations(&store);
@@ -99,10 +99,10 @@ fn a_ledger_that_was_cut_or_replaced_by_an_older_one_is_noticed() {
         ),
         "{error}"
     );
-    // A restore is no loss.
+    // A ledger that was restored is not refused.
     restore(&ledger, &copy).expect("restored");
     assert_eq!(invocations(&open(&ledger)), 1);
-    // A restore into a directory whose ledger was removed is no loss, either.
+    // A ledger that was restored into a directory whose ledger was removed is not refused, either.
     fs::remove_file(ledger.join(LEDGER_FILE)).expect("removed");
     restore(&ledger, &copy).expect("restored");
     assert_eq!(invocations(&open(&ledger)), 1);
@@ -117,7 +117,7 @@ fn a_ledger_without_a_mark_or_with_an_older_one_is_opened() {
     let older = fs::read(&mark).expect("a mark");
     use_lease(&store, 1, 1);
     drop(store);
-    // Marks as a crash of the machine, or a torn write, may leave them.
+    // Marks that a crash of the machine, or a torn write, may leave.
     for bytes in [Some(&older[..]), Some(&older[..older.len() / 2]), Some(&[]), None] {
         match bytes {
             Some(bytes) => fs::write(&mark, bytes).expect("written"),

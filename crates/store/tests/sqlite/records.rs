@@ -54,7 +54,7 @@ pub(crate) fn row(number: u64, invocations: u64) -> LedgerRow {
     }
 }
 
-/// Notes a grant, and a report with some usage of it.
+/// Notes a grant, and a report with some usage of the lease.
 pub(crate) fn use_lease(store: &dyn Store, number: u64, invocations: u64) {
     store.open_lease(lease(number), START_MS).expect("room");
     store.report(report(vec![row(number, invocations)])).expect("taken");

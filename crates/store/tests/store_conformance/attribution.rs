@@ -1,4 +1,4 @@
-//! Tests of bills by function: functions are billed a part of what their leases are billed.
+//! Tests of bills by function: the functions' lines are a part of their leases' bill.
 
 use crate::fixture::{START_MS, TENANT, TestStore, ended, functions, lease, limits, report, row, stores, used};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse, sum};
@@ -16,7 +16,7 @@ fn bill(scene: &TestStore, query: BillQuery) -> Vec<BillLine> {
     scene.store.bill(&query).expect("a bill").lines
 }
 
-/// Bill by function; checks that its lines add up to those by tenant.
+/// Returns the bill by function; checks that its lines add up to the bill by tenant.
 fn by_function(scene: &TestStore, query: BillQuery) -> Vec<BillLine> {
     let by = |by| bill(scene, BillQuery { by, ..query.clone() });
     let all = |lines: &[BillLine]| {
@@ -147,7 +147,7 @@ fn functions_are_filtered_by_tenant_job_and_time() {
     }
 }
 
-/// At the edge of a range a function may have been reported later than its lease.
+/// At the edge of a time range, a function's usage may have been reported later than its lease's usage.
 #[test]
 fn late_function_usage_is_not_billed_twice() {
     let hour = |number: u64| START_MS / PERIOD_MS * PERIOD_MS + number * PERIOD_MS;

@@ -1,4 +1,4 @@
-//! Tests of the ledger's clock: no recorded time is before what was billed.
+//! Tests of the ledger's clock: no recorded time is earlier than a time that was billed.
 
 use crate::fixture::{START_MS, lease, limits, report, row, stores};
 

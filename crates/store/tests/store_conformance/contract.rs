@@ -1,4 +1,4 @@
-//! Tests of each promise of a store by itself.
+//! Tests of each single promise of a store.
 
 use crate::fixture::{START_MS, TENANT, agent, ended, lease, limits, report, row, stores, used};
 use hotlease_store::{
@@ -73,7 +73,7 @@ fn an_agent_bills_no_more_than_its_lease_could_use() {
         let told = scene.store.report(report(at, vec![], vec![greedy.clone()])).unwrap();
         assert_eq!(told.capped, [key], "{}", scene.name);
         let kept = scene.store.rows(&[key]).unwrap()[0].clone().expect("there").usage;
-        // Two slots for ten seconds, a thousandth as allowance for the clocks, and a millisecond.
+        // Two slots for ten seconds, plus a thousandth as tolerance for the clocks, plus a millisecond.
         let most = 2 * 10_012_000_000;
         assert!(
             kept.allocated_ns <= most && kept.hot_ns + kept.compute_ns <= most,
@@ -202,7 +202,7 @@ fn a_lease_that_was_spread_over_more_cores_is_billed_what_it_computed_there() {
         };
         let key = granted.key();
         scene.store.open_lease(granted, START_MS).unwrap();
-        // Allocated: the one core of the grant, for ten seconds. Its memory is held for as long.
+        // Allocated: the one core of the grant, for ten seconds. The lease's memory is held for the same time.
         let usage = UsageTotals {
             allocated_ns: 10_000_000_000,
             compute_ns: 15_000_000_000,
@@ -310,7 +310,7 @@ fn an_ended_lease_stays_ended() {
         scene.store.open_lease(lease(1, 1), START_MS).unwrap();
         let over = report(LATER_MS, vec![ended(lease(1, 1))], vec![]);
         scene.store.report(over).unwrap();
-        // A report that arrives after the end, though it was sent before.
+        // A report that arrives after the end, although it was sent before the end.
         scene.store.report(report(LATER_MS, vec![lease(1, 1)], vec![])).unwrap();
         assert_eq!(scene.state(1), Some(ended(lease(1, 1)).state), "{}", scene.name);
         assert_eq!(scene.store.active_leases().unwrap(), 0, "{}", scene.name);
@@ -327,7 +327,7 @@ fn leases_die_with_the_boot_that_granted_them() {
         assert!(active(1), "{}", scene.name);
         scene.store.put_agent(agent(1, 2), LATER_MS).unwrap();
         assert!(!active(1), "{}: the agent was started again", scene.name);
-        // Usage that the run had not reported in time still counts.
+        // Usage that the run had not reported in time is still billed.
         let late = vec![row(lease(1, 1).key(), 7, true)];
         scene.store.report(report(LATER_MS + 5_000, vec![], late)).unwrap();
         assert_eq!(scene.invocations(TENANT), 7, "{}", scene.name);

@@ -33,7 +33,7 @@ pub(crate) fn limits() -> Limits {
     }
 }
 
-/// Stores that need no server, all with the same limits, and all believing agents about unknown leases.
+/// Stores that need no server. All have the same limits, and accept agents' reports of unknown leases.
 pub(crate) fn local_stores(limits: Limits) -> Vec<TestStore> {
     let directory = tempfile::tempdir().expect("a directory");
     let options = SqliteOptions {
@@ -132,7 +132,7 @@ pub(crate) fn row(key: RowKey, invocations: u64, settled: bool) -> LedgerRow {
     }
 }
 
-/// Usage of two functions; a tenth of the compute time belongs to neither.
+/// Usage of two functions; a tenth of the compute time belongs to no function.
 pub(crate) fn functions(invocations: u64) -> FunctionTotals {
     let most = invocations - invocations / 4;
     let used = |compute_ns, invocations| FunctionUse {

@@ -155,7 +155,7 @@ fn a_key_belongs_to_a_tenant_goes_with_it_and_stays_revoked() {
             ..key("1", "alice")
         };
         store.put_key(revoked.clone()).unwrap();
-        // The record with the use was read before the key was revoked.
+        // A record with a time of use, which was read before the key was revoked.
         let used = KeyRecord {
             used_ms: Some(10),
             ..key("1", "alice")

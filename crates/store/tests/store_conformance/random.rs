@@ -15,7 +15,7 @@ const SEEDS: u64 = 12;
 const SEEDS_ON_SERVERS: u64 = 2;
 const STEPS: usize = 120;
 
-/// Operation on a store; returns the answer as text, to compare.
+/// Operation on a store; returns the answer as text, to be compared.
 type Step = Box<dyn Fn(&dyn Store) -> String>;
 
 fn some_lease(random: &mut StdRng) -> LeaseRecord {
