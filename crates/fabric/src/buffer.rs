@@ -55,7 +55,7 @@ impl<T: Pod> Deref for SharedBuffer<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: the mapping is at least len * size_of::<T>() bytes, page-aligned, lives as long as self,
-        // and any bytes are a valid T (Pod). Exclusive use while no invocation writes is the API's rule.
+        // and any bytes are a valid T (Pod). By the API's rule the slice is not used while an invocation writes.
         unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast(), self.len) }
     }
 }

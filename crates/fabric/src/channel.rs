@@ -1,7 +1,7 @@
 //! A channel: a client's private connection to one slot.
 //!
 //! A channel has a request ring in the worker's memory and a reply ring in the client's, with `depth` entries each.
-//! Invocation `id` (counting from 0, wrapping) uses entry `id % depth` of both. Owner of entry `e` over time:
+//! Invocation `id` (counting from 0, wrapping) uses entry `id % depth` of both rings. Owner of entry `e` over time:
 //!
 //! ```text
 //!                 request entry e                    reply entry e

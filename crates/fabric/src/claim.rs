@@ -2,7 +2,7 @@
 //!
 //! A claim is a record lock (`fcntl(2)`, `F_SETLK`) on an empty, sealed memfd. The agent makes such a file for each
 //! shared core and passes it to the workers that have slots there. Claiming is one atomic operation of the kernel,
-//! which succeeds or fails at once, and so is releasing; together they take 1.3 us here. A word in shared memory would
+//! which succeeds or fails at once. Releasing is another; together they take 1.3 us here. A word in shared memory would
 //! cost 20 ns, but the workers run code of tenants who do not trust each other:
 //!
 //! | | word in memory | eventfd, counting | `flock`, `F_OFD_SETLK` | `F_SETLK` |
@@ -139,7 +139,7 @@ impl CoreClaim {
         self.turn.store(FREE, Ordering::Release);
     }
 
-    /// Replaces the file by that of another core, while no slot has the claim. Before that, `threads` moves the
+    /// Replaces the file by the file of another core, while no slot has the claim. Before that, `threads` moves the
     /// process's threads to the new core, or moves none and fails; `back` undoes what `threads` did.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl CoreClaim {
             }
             replaced.map_err(ClaimMoveError::File)
         });
-        // Closing any descriptor of a file gives up the process's claim of it, so this one is closed before a slot can
+        // Closing any descriptor of a file gives up the process's claim of it, so `file` is closed before a slot can
         // claim again.
         drop(file);
         // Release: the slot that claims next finds the new file.
@@ -172,8 +172,8 @@ impl CoreClaim {
     /// Replaces the old file by `file`, under the same descriptor number. Must be called only while the turn is MOVING.
     fn replace_file(&self, file: &OwnedFd) -> io::Result<()> {
         set(file, libc::F_UNLCK)?;
-        // SAFETY: both descriptors are open. The number stays ours: the kernel replaces the old file under it by the
-        // new file in one step, and no other thread uses the number meanwhile.
+        // SAFETY: both descriptors are open. The number stays ours: in one step, the kernel closes the old file and
+        // gives its number to the new file. No other thread uses the number meanwhile.
         let replaced = unsafe { libc::dup3(file.as_raw_fd(), self.file.as_raw_fd(), libc::O_CLOEXEC) };
         Errno::result(replaced)?;
         Ok(())
@@ -214,7 +214,7 @@ mod tests {
     /// Starts another process, which holds the claim until it is killed.
     fn another_holder(file: &ClaimFile) -> Pid {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
-        // SAFETY: the child does nothing that is not async-signal-safe: fcntl, write, pause.
+        // SAFETY: the child makes only async-signal-safe calls: fcntl, write, pause.
         match unsafe { fork() }.expect("another process") {
             ForkResult::Child => {
                 let claimed = fcntl(&file.0, FcntlArg::F_SETLK(&lock(libc::F_WRLCK))).is_ok();
@@ -359,7 +359,7 @@ mod tests {
     /// Holder of a claim, as another process sees it.
     fn seen_by_another(file: &ClaimFile) -> Option<u32> {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
-        // SAFETY: the child does nothing that is not async-signal-safe: fcntl, write, _exit.
+        // SAFETY: the child makes only async-signal-safe calls: fcntl, write, _exit.
         match unsafe { fork() }.expect("another process") {
             ForkResult::Child => {
                 let holder = file.holder().unwrap_or(0);

@@ -9,8 +9,8 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// Time-stamp counter, read without serialising: a few nanoseconds. Meaningful only as a difference, and on processors
-/// with an invariant counter, which all 64-bit servers of the last decade have.
+/// Reads the time-stamp counter without serialising, which takes a few nanoseconds. Only differences are meaningful,
+/// and only on processors with an invariant counter, which all 64-bit servers of the last decade have.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]

@@ -45,7 +45,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(160);
 const WAKE_UP: Duration = Duration::from_micros(25);
 /// Time from the end of a pause within which a computing thread preempts a polling thread.
 const SOON_AGAIN: Duration = Duration::from_millis(10);
-/// Time without a preemption after which the pauses begin anew.
+/// Time without a preemption after which the next pause is again as short as the first.
 const CALM: Duration = Duration::from_secs(1);
 
 /// Preemptions of a polling thread. Pure; times are numbers in a unit that the owner chooses.
@@ -59,7 +59,7 @@ pub struct CoreRecord {
     wake_up: u64,
     /// Number of answers that polling has brought since the last preemption or sleep.
     answers: u64,
-    /// Present or last pause; 0: there was none.
+    /// Present or last pause; 0 if there was none.
     pause: u64,
     /// Beginning of the pause.
     since: u64,
@@ -101,7 +101,7 @@ impl CoreRecord {
         }
     }
 
-    /// Notes an answer that came while the thread polled.
+    /// Notes an answer that arrived while the thread polled.
     #[inline]
     pub fn note_answer(&mut self) {
         self.answers += 1;
@@ -122,7 +122,7 @@ impl CoreRecord {
         self.pause = match self.pause {
             0 => self.pause_min,
             _ if since_pause >= self.calm => self.pause_min,
-            // The thread runs only now and then, such as a daemon's: a longer pause would gain nothing.
+            // The thread runs only now and then, like a thread of a daemon: a longer pause would gain nothing.
             pause if since_pause >= self.soon_again => (pause / 2).max(self.pause_min),
             pause => pause.saturating_mul(2).min(self.pause_max),
         };
@@ -200,7 +200,7 @@ pub fn is_contended() -> bool {
     THREAD.with_borrow(|thread| thread.is_contended(Instant::now()))
 }
 
-/// Notes an answer that came while the calling thread polled ([`CoreRecord::note_answer`]).
+/// Notes an answer that arrived while the calling thread polled ([`CoreRecord::note_answer`]).
 #[inline]
 pub fn note_answer() {
     THREAD.with_borrow_mut(|thread| thread.record.note_answer());

@@ -12,9 +12,10 @@
 //! ```
 //!
 //! One of the two fences comes first in the single total order, so either the sleeper's re-check sees the frame or the
-//! ringer sees the armed word. The futex closes the rest of the window, as it sleeps only if the word is still 1. A
-//! peer that writes nonsense into the word causes spurious wake-ups or misses its own answers, but never breaks memory
-//! safety. When no process sleeps, ringing is one fence and one load of a line that stays in the ringer's cache.
+//! ringer sees the armed word. The futex closes the rest of the window: with it a process sleeps only if the word is
+//! still 1. A peer that writes nonsense into the word causes spurious wake-ups or misses its own answers, but never
+//! breaks memory safety. When no process sleeps, ringing is one fence and one load of a line that stays in the ringer's
+//! cache.
 
 use crate::atomics::{AtomicU32, Ordering, fence};
 
@@ -27,7 +28,7 @@ pub(crate) fn arm(armed: &AtomicU32) {
 }
 
 /// Sleeps until `ready` returns true; returns false when `wait` reports that time is up. `wait` sleeps while the word
-/// is 1 (it may also return early) and returns whether to go on.
+/// is 1 (it may also return early) and returns whether time is left.
 fn sleep_unless(armed: &AtomicU32, mut ready: impl FnMut() -> bool, mut wait: impl FnMut() -> bool) -> bool {
     loop {
         arm(armed);
@@ -105,8 +106,8 @@ mod shared {
             futex_wake(self.armed());
         }
 
-        /// Sleeps until `ready` returns true (checked first, and after every wake-up) or until `timeout`; returns
-        /// whether it is ready.
+        /// Sleeps until `ready` returns true (checked first, and after every wake-up) or until `timeout`; returns the
+        /// last result of `ready`.
         pub fn sleep_unless(&self, ready: impl FnMut() -> bool, timeout: Option<Duration>) -> bool {
             let until = timeout.map(|timeout| Instant::now() + timeout);
             sleep_unless(self.armed(), ready, || {
@@ -190,7 +191,7 @@ mod loom_tests {
     use crate::atomics::AtomicU64;
     use loom::sync::{Arc, Condvar, Mutex};
 
-    /// Model of the kernel's futex: checks the word and sleeps in one step with respect to wakes.
+    /// Model of the kernel's futex: the check of the word and the sleep are one step with respect to wakes.
     #[derive(Default)]
     struct Futex {
         queue: Mutex<()>,

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! At least one of the two threads sees the other's write, as with a sequentially consistent fence on each side. The
-//! light fence costs no instruction: it only keeps the compiler from swapping its neighbours. The heavy fence makes the
-//! kernel run a full barrier on every processor that runs a thread of this process (`membarrier(2)`), which takes some
-//! microseconds. If a thread executes that barrier before its `write A`, it reads the new B; if after, the rare side
-//! reads the new A.
+//! light fence costs no instruction: it only keeps the compiler from reordering the accesses around it. The heavy fence
+//! makes the kernel run a full barrier on every processor that runs a thread of this process (`membarrier(2)`), which
+//! takes some microseconds. If a thread executes that barrier before its `write A`, it reads the new B; if after, the
+//! rare side reads the new A.
 
 use nix::errno::Errno;
 use std::sync::OnceLock;

@@ -1,7 +1,7 @@
 //! Descriptors that another process chose, and threads that close them.
 //!
 //! The last close of a descriptor may wait for minutes: a TCP socket with `SO_LINGER` waits for its peer, a file on a
-//! file server for the server, and a Unix socket closes the descriptors in its queue. The process that sends a
+//! file server waits for the server, and a Unix socket closes the descriptors in its queue. The process that sends a
 //! descriptor chooses its kind. So the receiver closes the descriptor on a thread for which no other work waits.
 
 use crate::forks::PerProcess;
@@ -65,10 +65,10 @@ fn close_all() {
 pub struct ForeignDescriptor(Option<OwnedFd>);
 
 impl ForeignDescriptor {
-    /// The descriptor, if it is memory (memfd_create(2)), whose close never waits.
+    /// Returns the descriptor if it is memory (memfd_create(2)), whose close never waits.
     ///
     /// # Errors
-    /// It is something else.
+    /// If the descriptor is not memory; it is then returned unchanged.
     pub fn into_memory(mut self) -> Result<OwnedFd, Self> {
         match self.0.take_if(|fd| fcntl(fd, FcntlArg::F_GET_SEALS).is_ok()) {
             Some(fd) => Ok(fd),
@@ -76,7 +76,8 @@ impl ForeignDescriptor {
         }
     }
 
-    /// The descriptor, for a receiver that trusts the sender, or closes it where a wait does no harm.
+    /// Returns the descriptor, for a receiver that trusts the sender, or that closes the descriptor where a wait does
+    /// no harm.
     pub fn into_trusted(mut self) -> OwnedFd {
         self.0.take().expect("taken only where `self` ends")
     }

@@ -1,7 +1,7 @@
 //! Forks of this process: marks of the process that made a value, and values that a child of a fork makes anew.
 //!
-//! A child has a copy of its parent's memory and none of its threads: a lock that another thread held stays locked, and
-//! threads on which the copied values rely do not exist.
+//! A child has a copy of its parent's memory, but none of the parent's threads: a lock that another thread held stays
+//! locked, and threads on which the copied values rely do not exist.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

@@ -9,8 +9,8 @@
 //!
 //! A line is published as in [`crate::ring`], so a short message is one cache line that goes from one core to the
 //! other. The pieces of a longer body follow each other in the bytes, and a line is published for each piece, so that
-//! the reader copies one out while the writer copies the next one in. Writer and reader count lines and bytes for
-//! themselves, and the reader reports its progress from time to time:
+//! the reader copies one piece out while the writer copies the next piece in. Writer and reader each count lines and
+//! bytes, and the reader reports its progress from time to time:
 //!
 //! ```text
 //!  writer                              reader
@@ -23,7 +23,7 @@
 //! so the writer overwrites only bytes that have been read.
 //!
 //! Neither side trusts a number from the other side. A reader works on private copies of lines and on positions of its
-//! own; its caller checks each length against what it expects. A writer refuses progress that is impossible. A hostile
+//! own; its caller checks that each length is as expected. A writer refuses progress that is impossible. A hostile
 //! writer can change bytes while they are copied; the reader then gets the changed bytes.
 
 #[cfg(not(loom))]

@@ -59,7 +59,7 @@ pub mod transport;
 pub mod usage;
 
 mod atomics {
-    //! The atomics of the lock-free parts: loom's under `--cfg loom`, the standard ones otherwise.
+    //! The atomics of the lock-free parts: loom's under `--cfg loom`, the standard library's otherwise.
     #[cfg(loom)]
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
     #[cfg(not(loom))]

@@ -1,7 +1,7 @@
 //! Memory of a caller, lent to an engine for as long as a closure runs.
 //!
-//! An engine that any thread may drive outlives the calls that give it memory, so it cannot hold `&[u8]`. It holds a
-//! [`LentBytes`] or a [`LentBytesMut`] instead, which own nothing and reach the bytes only while the closure of
+//! An engine that any thread may drive outlives the calls that pass memory to it, so it cannot hold `&[u8]`. Instead it
+//! holds a [`LentBytes`] or a [`LentBytesMut`]. These own no memory, and access the bytes only while the closure of
 //! [`lend`] or [`lend_mut`] runs. When the closure returns, or panics, the memory is taken back; the return waits for
 //! threads that are using the memory at that moment.
 //!

@@ -163,7 +163,8 @@ impl Memory {
         Self::map(sealed_memfd(name, size_bytes)?, size_bytes)
     }
 
-    /// Attaches a peer's memory, whose size the peer announced as `size_bytes`. Fails unless it is sealed and large enough.
+    /// Attaches a peer's memory, whose size the peer announced as `size_bytes`. Fails unless the memory is sealed and
+    /// large enough.
     pub fn attach(fd: OwnedFd, size_bytes: u64) -> Result<Self, MemoryError> {
         check_sealed(fd.as_fd(), size_bytes)?;
         Self::map(fd, size_bytes)

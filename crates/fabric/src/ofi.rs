@@ -38,7 +38,8 @@
 //! ahead, the RMA write must be visible at the peer before the message that follows it is received. Providers with
 //! FI_ORDER_SAW in both directions keep that order themselves. With other providers the write asks for
 //! FI_DELIVERY_COMPLETE, and the message is sent after the completion of the write.
-//! [`providers::Provider::keeps_write_order`] decides, from the provider's attributes and the table of providers.
+//! [`providers::Provider::keeps_write_order`] decides between the two, from the provider's attributes and the table of
+//! providers.
 //! Frames of different entries may overtake each other: a reader looks for one sequence word in one entry.
 //!
 //! # Credits
@@ -54,7 +55,7 @@
 //!
 //! A failed operation breaks its link: every ring over the link reports the break ([`OfiRing::break_reason`]) and drops
 //! frames published later. A peer that closes sends a goodbye. A silent peer is noticed when a send does not leave, or
-//! by [`Port::probe`]; a provider cannot tell a dead peer from an idle one.
+//! by [`Port::probe`]; a provider cannot distinguish a dead peer from an idle peer.
 //!
 //! # Messages
 //!
@@ -64,8 +65,8 @@
 //! # Threads and sleep
 //!
 //! One mutex guards a port's state; uncontended it costs nothing beside a fabric round trip. `progress` does not wait
-//! for it. Providers make progress only inside calls: while a peer reads or writes a process's memory, that process
-//! must call `progress`, or sleep in [`Port::sleep`].
+//! for the mutex. Providers make progress only inside calls: while a peer reads or writes a process's memory, that
+//! process must call `progress`, or sleep in [`Port::sleep`].
 //!
 //! # Trust
 //!

@@ -21,7 +21,7 @@ pub enum RuntimeDirError {
         /// Error of the system.
         source: io::Error,
     },
-    /// Another user could put sockets there.
+    /// Another user could put sockets into the directory.
     #[error("the runtime directory {path} is not safe: {why}; {remedy} or set HOTLEASE_RUNTIME_DIR to another place")]
     Unsafe {
         /// The directory.

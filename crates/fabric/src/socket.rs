@@ -1,7 +1,7 @@
 //! Unix sockets that keep message boundaries and carry descriptors: session, control and connection
 //! sockets.
 //!
-//! Messages are those of `hotlease-wire`. A received message is decoded from a private copy of bounded size;
+//! The messages are defined in `hotlease-wire`. A received message is decoded from a private copy of bounded size;
 //! descriptors that the receiver does not want are closed. A peer that is not trusted may send descriptors whose close
 //! waits: [`Socket::receive_foreign`] and [`Socket::receive_bytes`] are for the messages of such a peer, and
 //! [`Socket::closed_aside`] is for messages that are still unread when the socket is closed.
@@ -149,7 +149,7 @@ impl Socket {
         stream.set_read_timeout(timeout)
     }
 
-    /// Credentials of the peer. For a pair: those of the process that made it.
+    /// Credentials of the peer. For a pair, the credentials of the process that made the pair.
     pub fn peer(&self) -> io::Result<PeerCredentials> {
         let peer = getsockopt(self.fd(), PeerCredentialsOption)?;
         Ok(PeerCredentials {

@@ -19,7 +19,7 @@ pub enum TransportRing {
 }
 
 impl TransportRing {
-    /// Port that the ring sends through, if the ring is on a fabric.
+    /// Port through which the ring sends, if the ring is on a fabric.
     #[inline]
     pub fn port(&self) -> Option<&Arc<Port>> {
         match self {
@@ -28,7 +28,7 @@ impl TransportRing {
         }
     }
 
-    /// Reason why the ring is broken, if it is broken. A ring in shared memory never is.
+    /// Reason why the ring is broken, if it is broken. A ring in shared memory never breaks.
     pub fn break_reason(&self) -> Option<OfiError> {
         match self {
             Self::Shm(_) => None,

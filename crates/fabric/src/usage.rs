@@ -16,7 +16,7 @@ use hotlease_wire::limits::FUNCTIONS_BILLED_MAX;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Counters of one slot; two cache lines, so that neighbours do not share one.
+/// Counters of one slot; two cache lines, so that no two slots share a cache line.
 #[repr(C, align(128))]
 struct SlotCells {
     hot_ns: AtomicU64,
@@ -44,7 +44,7 @@ struct SlotCells {
 /// Usage of one function in one slot.
 #[repr(C)]
 struct FunctionCells {
-    /// Function index + 1; 0: free.
+    /// Function index + 1; 0 if the row is free.
     function: AtomicU64,
     compute_ns: AtomicU64,
     invocations: AtomicU64,
@@ -86,7 +86,7 @@ struct UsageHead {
     crash_slot: AtomicU64,
     /// Value of `SlotCells::running` of the slot that crashed.
     crash_function: AtomicU64,
-    /// Capacity of the overrun output + 1; 0: no overrun.
+    /// Capacity of the overrun output + 1; 0 if there was no overrun.
     crash_overrun: AtomicU64,
     /// Written by the agent: not 0 while another tenant has its turn on a shared core. (If a worker clears this word,
     /// the agent still sees that the worker uses the core.)
@@ -273,7 +273,7 @@ impl UsageBlock {
     fn failures(&self, slot: u16) -> &FailureLog {
         assert!(slot < self.slots, "slot {slot} of {}", self.slots);
         let before = size_of::<SlotCells>() + size_of::<FunctionRows>();
-        // SAFETY: the failures of all slots follow the rows of all slots; as `rows` otherwise.
+        // SAFETY: the failures of all slots follow the rows of all slots; otherwise as in `rows`.
         unsafe {
             self.memory
                 .start()

@@ -40,7 +40,7 @@ pub struct CallParameters {
     pub function: FunctionIndex,
     /// Flags for data in buffers; if any is set, the payload starts with the spans of these buffers.
     pub flags: Flags,
-    /// Time limit in microseconds; 0: unlimited.
+    /// Time limit in microseconds; 0 means no limit.
     pub timeout_us: u32,
     /// Largest number of output bytes that the caller wants in the ring; reduced to the reply ring's entry size.
     pub output_capacity: u32,
@@ -225,9 +225,9 @@ impl<F: FarRing> ClientChannel<F> {
     }
 
     /// Withdraws the request `number` of the ring. Its reply must not be harvested yet, and no other thread may free
-    /// its entry meanwhile. Returns `true` if the request will not run, and the worker touches none of its memory; a
-    /// reply that says so follows in the order of the ring. Returns `false` if the request has begun, or cannot be
-    /// withdrawn (without [`Flags::WITHDRAWABLE`], or over a fabric).
+    /// its entry meanwhile. Returns `true` if the request will not run: the worker then touches none of the request's
+    /// memory, and a reply reports the withdrawal, in the order of the ring. Returns `false` if the request has begun,
+    /// or cannot be withdrawn (without [`Flags::WITHDRAWABLE`], or over a fabric).
     pub fn withdraw(&self, number: u64) -> bool {
         let seq = Seq::new(self.generation, number);
         self.requests.withdraw(self.entry_of(number), seq)
@@ -289,7 +289,7 @@ impl<F: FarRing> ClientChannel<F> {
 pub struct ExpressEntry<'a, F: FarRing = ShmRing>(&'a ClientChannel<F>);
 
 impl<'a, F: FarRing> ExpressEntry<'a, F> {
-    /// See [`ClientChannel::publish_quiet`]. The caller owns the express entry.
+    /// See [`ClientChannel::publish_quiet`]. The caller must own the express entry.
     #[inline]
     pub fn publish_quiet(&self, number: u64, call: &CallParameters, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
         self.0.publish_in(EXPRESS_ENTRY, number, call, payload)

@@ -12,9 +12,9 @@ const THIS: Pid = Pid::from_raw(0);
 pub struct OwnProcessor(usize);
 
 impl OwnProcessor {
-    /// The processor of number `index` among those that the calling thread may use: one of each core first, then the
-    /// others of each core. Returns `None` if there are fewer processors, or if they are unknown (as on a host with
-    /// more than 1,024).
+    /// Returns number `index` of the processors that the calling thread may use, in this order: one processor of each
+    /// core, then the other processors. Returns `None` if there are fewer processors, or if they are unknown (as on a
+    /// host with more than 1,024).
     pub fn of(index: usize) -> Option<Self> {
         let all = sched_getaffinity(THIS).ok()?;
         let usable = (0..CpuSet::count()).filter(|processor| all.is_set(*processor) == Ok(true));
@@ -24,7 +24,7 @@ impl OwnProcessor {
     /// Moves the calling thread to this processor, if the thread may use it. The thread's affinity stays as it was.
     /// Returns `false` if the thread is there already, or cannot be moved. A move ends the thread's pause.
     ///
-    /// For threads that wait for each other and may have come to share a processor: they hardly ever run at the same
+    /// Meant for threads that wait for each other and happen to be on one processor: they hardly ever run at the same
     /// time, so the kernel does not separate them. From then on the kernel treats the affinity as set by the user, so
     /// the thread does not use processors that are added to its control group later.
     #[cold]

@@ -1,5 +1,5 @@
 //! The bell of a process that sleeps until one of its lanes has a message: a word in shared memory that says whether
-//! the process sleeps, and a pipe that wakes it, so that it can sleep on its sockets at the same time.
+//! the process sleeps, and a pipe that wakes it. A process can sleep on a pipe and on its sockets at the same time.
 //!
 //! The protocol is that of [`crate::doorbell`]: the sleeper arms the word, passes a fence, checks its lanes once more,
 //! and only then sleeps; the ringer publishes, passes a fence, and writes to the pipe if the word is armed.
@@ -157,7 +157,7 @@ impl PeerBell {
     #[inline]
     pub fn ring(&self) {
         doorbell::ring(&self.shared.page().armed, || {
-            // A full pipe has been rung already.
+            // An error does no harm: if the pipe is full, the bell has been rung already.
             let _ = (&self.pipe).write(&[1]);
         });
     }

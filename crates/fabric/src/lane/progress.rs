@@ -8,7 +8,7 @@ use crate::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 #[error("the other process has written nonsense into shared memory")]
 pub struct LaneError;
 
-/// Keeps the words that one side writes off the cache lines of the other side.
+/// Gives words cache lines of their own, so that the words of one side are not on the cache lines of the other side.
 #[repr(C, align(128))]
 struct CacheAligned<T>(T);
 
@@ -16,7 +16,7 @@ struct CacheAligned<T>(T);
 /// unused lane.
 #[repr(C)]
 pub(super) struct LaneControl {
-    /// Key of this memory. A process that opens the memory compares it, to know that it has opened the right one.
+    /// Key of this memory. A process that opens the memory compares the key, to check that this is the intended memory.
     pub(super) key: AtomicU64,
     taken: CacheAligned<[AtomicU64; 2]>,
     stalled: CacheAligned<AtomicU32>,
@@ -111,8 +111,8 @@ impl ReaderProgress {
     }
 
     /// Reports the reader's progress if it has read a quarter of the lines or bytes since its last report. So a writer
-    /// always gets the room that it waits for, which is at most half of the bytes. Returns whether the writer waits and
-    /// must be woken.
+    /// always gets the room for which it waits, which is at most half of the bytes. Returns whether the writer waits
+    /// and must be woken.
     #[inline]
     pub(super) fn report(&mut self, control: &LaneControl) -> bool {
         let lines = self.taken.lines - self.reported.lines;
@@ -181,13 +181,13 @@ mod loom_tests {
     use loom::cell::UnsafeCell;
     use loom::sync::{Arc, Condvar, Mutex};
 
-    /// A lane with one cell for bodies and one line for each message. The test checks when the cell is written again,
-    /// and that no side sleeps for ever.
+    /// A lane with one cell for bodies and one line for each message. The test checks that the cell is not written
+    /// again too early, and that no side sleeps for ever.
     struct Lane {
         control: LaneControl,
         lines: [Line; 2],
         cell: UnsafeCell<u64>,
-        /// Works as an eventfd: a wake-up is kept until the sleeper consumes it.
+        /// Works like an eventfd: a wake-up is kept until the sleeper consumes it.
         bell: (Mutex<bool>, Condvar),
     }
     // SAFETY: the test checks that accesses do not overlap: loom fails if both threads touch the cell at once.

@@ -60,8 +60,8 @@ impl LaneMemory {
 
     #[inline]
     fn control(&self) -> &LaneControl {
-        // SAFETY: at the beginning of the memory, which is aligned to pages, larger than this, and held by self; all
-        // fields are atomics.
+        // SAFETY: at the beginning of the memory, which is aligned to pages, larger than `LaneControl`, and mapped as
+        // long as self lives; all fields are atomics.
         unsafe { self.start.cast::<LaneControl>().as_ref() }
     }
 
@@ -72,8 +72,8 @@ impl LaneMemory {
         unsafe { self.start.add(at).cast::<Line>().as_ref() }
     }
 
-    /// The two contiguous runs of `bytes` bytes from a position on: those before the end of the memory, and the rest
-    /// from its beginning. Together they are at most the capacity.
+    /// The two contiguous runs that make up `bytes` bytes from a position on: the run up to the end of the memory, and
+    /// the rest from its beginning. Together the runs are at most as long as the capacity.
     fn runs(&self, position: u64, bytes: usize) -> [(NonNull<u8>, usize); 2] {
         let bytes = bytes.min(self.capacity);
         let at = position as usize & (self.capacity - 1);
@@ -106,7 +106,7 @@ fn rounded(bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(PIECE_ALIGN)
 }
 
-/// Writing end of a lane; it has made the memory.
+/// Writing end of a lane, which made the lane's memory.
 pub struct LaneWriter {
     space: LaneMemory,
     room: LaneRoom,
@@ -187,8 +187,8 @@ impl LaneWriter {
         Ok(gone)
     }
 
-    /// Announces that the writer waits for room; returns whether there is room after all. If not, the reader learns
-    /// that it must wake the writer ([`LaneReader::release`]).
+    /// Announces that the writer waits for room; returns whether there is room after all. If there is none, the reader
+    /// will wake the writer ([`LaneReader::release`]).
     pub fn announce_stall(&mut self) -> Result<bool, LaneError> {
         self.room.stall(self.space.control(), rounded(FIRST_BYTES))
     }
@@ -241,12 +241,12 @@ impl LaneLine {
         bytes_of(&self.0[1 + HEAD_WORDS..])
     }
 
-    /// Bytes of a longer body that come with its head.
+    /// Length of the first piece of a longer body, if this line is the first of a message.
     pub fn first_piece(&self) -> u64 {
         self.0[1 + HEAD_WORDS]
     }
 
-    /// Bytes of the next piece, if this line continues a body.
+    /// Length of the next piece, if this line continues a body.
     pub fn next_piece(&self) -> u64 {
         self.0[1]
     }
@@ -268,7 +268,7 @@ pub struct LaneReader {
 }
 
 impl LaneReader {
-    /// Opens the memory of a writer in another process, or in this one, and checks seals, size and key.
+    /// Opens the memory of a writer in another process, or in this process, and checks seals, size and key.
     pub fn open(process: u32, descriptor: u32, capacity: usize, key: u64) -> Result<Self, MemoryError> {
         let size = check(capacity)?;
         let memory = super::bell::open(process, descriptor).map_err(system("open", size))?;
@@ -310,8 +310,8 @@ impl LaneReader {
         Some(LaneLine(words))
     }
 
-    /// Copies a piece whose length is that of `into`, and advances to the bytes after the piece. Bytes of `into` beyond
-    /// the lane's capacity stay as they are.
+    /// Copies a piece of `into.len()` bytes, and advances to the bytes after the piece. Bytes of `into` beyond the
+    /// lane's capacity do not change.
     pub fn take(&mut self, into: &mut [u8]) {
         let length = into.len();
         let mut into = into;
@@ -331,7 +331,7 @@ impl LaneReader {
         self.progress.taken.bytes = self.progress.taken.bytes.wrapping_add(rounded(bytes));
     }
 
-    /// Lets the writer reuse the bytes that were read. Returns whether the writer waits for that and must be woken.
+    /// Lets the writer reuse the bytes that were read. Returns whether the writer waits for room and must be woken.
     #[inline]
     pub fn release(&mut self) -> bool {
         self.progress.report(self.space.control())

@@ -1,4 +1,4 @@
-//! Counts of what a port has received.
+//! Counts of a port's received messages.
 
 /// Counts of received messages. Refused frames change nothing but these counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,7 +4,7 @@ use crate::memory::MemoryError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// An error of a fabric. Cloneable, because a broken link is reported to every user of it.
+/// An error of a fabric. Cloneable, because a broken link is reported to every user of the link.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OfiError {
     /// There is no library to load: only `shm` is available.
@@ -57,7 +57,7 @@ pub enum OfiError {
         /// Reason.
         why: String,
     },
-    /// The peer's address is not one of this provider's.
+    /// The peer's address does not belong to this provider.
     #[error("not an address of {provider}: {why}")]
     BadAddress {
         /// Name of the provider.

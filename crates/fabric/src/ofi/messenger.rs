@@ -186,7 +186,7 @@ impl Messenger {
         self.address.provider()
     }
 
-    /// Description of this end that a peer needs to send messages here. Only that peer may get it.
+    /// Description of this end that a peer needs to send messages here. It must be sent to that peer only.
     ///
     /// # Panics
     /// If there is no peer of this number.

@@ -32,8 +32,8 @@ const SPIN: Duration = Duration::from_millis(1);
 pub struct PortOptions {
     /// Whether the port has a descriptor to sleep on, if the provider supports descriptors. Default: true.
     pub sleep: bool,
-    /// How long a frame may wait for room at the provider, or for its own staging entry, before its link
-    /// counts as broken. Default: 5 s.
+    /// How long a frame may wait for room at the provider, or for its own staging entry, before its link is treated as
+    /// broken. Default: 5 s.
     pub send_timeout: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Default for PortOptions {
     }
 }
 
-/// Memory access given to peers with a registration.
+/// Access of peers to registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// No access: only this end's own reads and writes use the memory.
@@ -90,7 +90,7 @@ pub struct PortResources {
     pub channels: usize,
     /// Links to peers.
     pub peers: usize,
-    /// Addresses of peers that the provider knows.
+    /// Addresses in the provider's address vector.
     pub addresses: usize,
     /// Sends, reads and writes under way.
     pub operations: usize,
@@ -196,7 +196,7 @@ impl Port {
         }
     }
 
-    /// Reason why the port as a whole does not work any more, if so.
+    /// Reason why the port as a whole does not work any more; `None` if it works.
     pub fn failure(&self) -> Option<OfiError> {
         self.lock().failed.clone()
     }

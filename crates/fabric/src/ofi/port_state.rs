@@ -74,7 +74,7 @@ pub(super) struct PortBuffers {
     pub(super) pitch: usize,
     pub(super) receives: u32,
     pub(super) free_control: Vec<u32>,
-    /// Receive operations that the provider had no room for.
+    /// Receive operations for which the provider had no room.
     pub(super) unposted: Vec<u32>,
 }
 

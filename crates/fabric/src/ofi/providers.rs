@@ -44,7 +44,7 @@ pub struct Quirks {
     pub reports_source: bool,
     /// Longest payload that is sent in the message; a longer payload is written ahead by RMA.
     pub eager_bytes: u32,
-    /// Receive buffers of a port; messages that find none wait in the provider or in the network.
+    /// Number of receive buffers of a port; messages for which none is free wait in the provider or in the network.
     pub receives: u32,
     /// Whether a completion queue has a descriptor to sleep on.
     pub wait_fd: bool,
@@ -59,11 +59,11 @@ pub struct Quirks {
     pub evidence: &'static str,
 }
 
-/// Eager limit of adapters: about where a copy costs as much as a second operation.
+/// Eager limit of adapters: the size at which a copy costs about as much as a second operation.
 const EAGER_BYTES: u32 = 4096;
-/// Eager limit of sockets, where a second operation costs each side one more system call: 8128 bytes and back took 1.10
-/// times the raw ping-pong as one message, and 1.53 times with the payload written ahead. A whole entry of the default
-/// size fits.
+/// Eager limit of sockets, where a second operation costs each side one more system call: a round trip of 8128 bytes
+/// took 1.10 times the raw ping-pong with one message, and 1.53 times with the payload written ahead. A whole entry of
+/// the default size fits.
 const EAGER_BYTES_SOCKETS: u32 = hotlease_wire::limits::ENTRY_BYTES_DEFAULT;
 
 /// Receive buffers of adapters. On an adapter a message that finds no buffer is refused, and sent again after a pause.
@@ -317,7 +317,7 @@ fn provider(library: &Arc<Libfabric>, quirks: &'static Quirks, source: Option<Ip
     let infos = library
         .infos(&hints, source_text.as_deref())
         .map_err(|result| library.error(quirks.name, "fi_getinfo", result))?;
-    // libfabric also answers with layers over the named provider.
+    // libfabric also returns layers over the named provider.
     let mut fitting: Vec<ProviderInfo> = infos
         .into_iter()
         .filter(|info| info.provider() == quirks.name)

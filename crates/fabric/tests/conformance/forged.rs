@@ -81,8 +81,8 @@ pub fn forged_frames_are_counted_and_change_nothing(fabric: &Fabric) {
     stranger_is_refused(fabric);
 }
 
-/// A client with a correct description, except for one field, sends one frame; the worker must not see it, but must see
-/// the next honest one.
+/// A client with a correct description, except for one field, sends one frame; the worker must not see this frame, but
+/// must see the next honest frame.
 fn refused(fabric: &Fabric, forgery: &Forgery) {
     let (client, slot) = (fabric.port(), fabric.port());
     let (to_worker, to_client) = connected(&client, &slot);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Time after which an operation is taken to hang: the deadline, and the time that a loaded machine and the provider's
-/// teardown add.
+/// Time after which an operation is regarded as hanging: the deadline, and the time that a loaded machine and the
+/// provider's teardown add.
 const HANGS: Duration = Duration::from_secs(20);
 
 fn crashes(fabric: &Fabric) -> bool {

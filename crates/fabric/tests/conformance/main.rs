@@ -1,9 +1,9 @@
 //! One suite for all transports: the promises of a channel hold over `shm` and over every libfabric provider of this
 //! machine, with each libfabric that is found.
 //!
-//! The suite uses the system's libfabric, and the one that `HOTLEASE_LIBFABRIC_TEST` names. A provider that a library
-//! does not have is skipped, with a line that reports it. Tests run one at a time: most of them keep two threads
-//! polling.
+//! The suite uses the system's libfabric, and the library that `HOTLEASE_LIBFABRIC_TEST` names. A provider that a
+//! library does not have is skipped, with a line that reports it. Tests run one at a time: most of them keep two
+//! threads polling.
 
 mod channels;
 mod forged;

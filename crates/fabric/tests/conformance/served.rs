@@ -58,7 +58,7 @@ pub fn echo<F: FarRing>(workers: &mut [WorkerChannel<F>], side: &Side, stop: &St
             while let Some(request) = worker.take() {
                 idle = false;
                 let (input, output) = (worker.input(&request), worker.output(&request));
-                // SAFETY: input and output are at least that long and do not overlap.
+                // SAFETY: input and output are at least `input.bytes` long and do not overlap.
                 unsafe {
                     std::ptr::copy_nonoverlapping(input.start.as_ptr(), output.as_ptr(), input.bytes);
                 }

@@ -112,7 +112,7 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
     let patience = Duration::from_secs(1);
     for what in ["right", "stale", "guessed"] {
         for write in [false, true] {
-            // New ports for each case: after such an error several providers no longer connect the same two ports.
+            // New ports for each case, because after an error several providers no longer connect the two ports.
             let (client, worker) = (fabric.port(), fabric.impatient_port(patience));
             let (_to_worker, to_client) = connected(&client, &worker);
             let (bystander, local) = (memory(4096), memory(4096));

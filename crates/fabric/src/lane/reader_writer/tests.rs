@@ -214,7 +214,7 @@ fn a_bell_wakes_a_sleeping_reader_and_is_not_rung_otherwise() {
     assert!(PeerBell::open(&super::super::BellAddress { key: 6, ..place }).is_err());
     let far = PeerBell::open(&place).expect("it is there");
     let is_rung = |bell: &Bell, timeout: u16| {
-        // SAFETY: it is open as long as the bell lives.
+        // SAFETY: the descriptor is open as long as the bell lives.
         let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(bell.descriptor()) };
         let mut polled = [PollFd::new(descriptor, PollFlags::POLLIN)];
         poll(&mut polled, PollTimeout::from(timeout)).expect("it can be polled") > 0

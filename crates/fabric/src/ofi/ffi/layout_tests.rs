@@ -1,4 +1,4 @@
-//! Test of the declared layouts against those of a C compiler.
+//! Comparison of the declared layouts with a C compiler's layouts.
 
 use super::*;
 use std::process::Command;
