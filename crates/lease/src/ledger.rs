@@ -67,8 +67,9 @@ impl Account {
         u64::try_from(limit).unwrap_or(TOTAL_MAX).min(TOTAL_MAX)
     }
 
-    /// Returns the totals for the ledger, which has `known`, when `reported` arrives, and whether more was reported
-    /// than the account allows. No counter ever falls. Polling and computing together are limited by the slots' time.
+    /// Returns the totals that the ledger must store, if it has `known` and `reported` arrives. Also returns whether
+    /// more was reported than the account allows. No counter ever falls. Polling and computing together are limited by
+    /// the slots' time.
     pub fn merge(&self, known: UsageTotals, reported: UsageTotals, now_ms: u64) -> (UsageTotals, bool) {
         let limit = self.busy_limit_ns(now_ms);
         let wanted = larger(known, reported);

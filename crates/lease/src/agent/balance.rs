@@ -17,9 +17,9 @@
 //! period, at most one worker leaves each core, and at most one is moved to each core. A worker that runs a function is
 //! not moved.
 //!
-//! Why workers do not move back and forth while the load stays the same: a worker is moved to a core that others use
-//! for less than [`IDLE_PART`], and only leaves a core that others use for more than [`BUSY_PART`], so it has no reason
-//! to leave again. The core that the worker left is not idle, because the other workers there still use it. If the load
+//! Workers do not move back and forth while the load stays the same. A worker is moved to a core that others use for
+//! less than [`IDLE_PART`], and leaves a core only if others use it for more than [`BUSY_PART`]. So it has no reason to
+//! leave again. The core that the worker left is not idle, because the other workers there still use it. If the load
 //! changes, a worker may be moved again, but not within [`REST`]: a move takes some 50 us of the worker's time, so
 //! moves take at most a 40,000th of its time.
 //!
@@ -32,8 +32,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Time over which the use of cores is compared. It has ten looks, so that a claim is seen that a worker holds without
-/// computing.
+/// Time over which the use of cores is compared. It has ten looks, so that claims which are held without computing are
+/// seen.
 const PERIOD: Duration = Duration::from_millis(100);
 /// A core is idle if it was used for at most 1/`IDLE_PART` of the period. A sleeping worker uses less.
 const IDLE_PART: u32 = 100;

@@ -9,7 +9,7 @@ pub enum CoreChoice {
     /// All cores that the agent may run on.
     #[default]
     All,
-    /// The last cores, this many, because most systems put their own work on the first cores.
+    /// This number of cores, counted from the end, because most systems put their own work on the first cores.
     Count(usize),
     /// These cores.
     List(Vec<u32>),

@@ -44,7 +44,7 @@ pub enum OfferedCores {
 /// GPUs to offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OfferedGpus {
-    /// The first GPUs, this many.
+    /// This number of GPUs: the first GPUs.
     Count(u32),
     /// The GPUs with these numbers, each of which the agent has. An empty set means no GPUs.
     These(BTreeSet<u32>),
@@ -160,7 +160,7 @@ pub enum BookEvent {
         epoch: Epoch,
         /// Usage of the worker (`allocated_ns` is ignored: the book computes the allocated time).
         used: UsageTotals,
-        /// The part of that usage by each function.
+        /// The part of the usage that each function has.
         functions: FunctionTotals,
     },
     /// A worker is on a crowded core while another core is idle: move the worker to the idle core.
@@ -194,8 +194,8 @@ pub enum BookEvent {
     },
     /// The node is offered again.
     Resume,
-    /// The node's offer changes. If it grows, it does so at once. If it shrinks, free cores are withdrawn first, and
-    /// leases that hold the other withdrawn cores end at the deadline.
+    /// The node's offer changes. A larger offer takes effect at once. If the offer shrinks, free cores are withdrawn
+    /// first, and leases that hold the other withdrawn cores end at the deadline.
     Offer(NodeOffer),
     /// A batch job begins on the node, or may use more or less than before. Resources that the job may use are not
     /// offered until it ends; leases that hold some of these resources end now.

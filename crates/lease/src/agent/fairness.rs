@@ -215,8 +215,8 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Workers whose clients call without a pause, and a core that one of the permitted workers, drawn at random, gets
-    /// for each invocation.
+    /// Workers whose clients call without a pause, and their core. For each invocation, one of the permitted workers is
+    /// drawn at random, and gets the core.
     struct Core {
         turns: Fairness,
         workers: Vec<(&'static str, Duration, u64)>,

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A manager may know another run of this agent, or may regard the present run as ended, because messages of an earlier
-//! run came late. It then does not trust a registration, which may have been sent long ago: it sends a challenge, and
-//! the agent registers again with the challenge as proof that it is alive.
+//! run arrived late. It then does not trust a registration, which may have been sent long ago: it sends a challenge,
+//! and the agent registers again with the challenge as proof that it is alive.
 //!
 //! One question is under way at a time. An answer that comes too late is ignored. The totals that it would have
 //! acknowledged are sent again; totals that arrive twice are billed once.
@@ -28,7 +28,7 @@ pub const HEARTBEAT_MAX: Duration = Duration::from_secs(10);
 pub const TOTALS_EVERY_MAX: Duration = Duration::from_secs(120);
 /// First pause after a failed attempt to register; it is doubled each time.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// Longest pause between attempts to register: a restarted manager knows its agents soon after.
+/// Longest pause between attempts to register, so that agents soon register again at a restarted manager.
 pub const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// How long the agent waits for an answer of the manager.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -97,7 +97,7 @@ pub enum MembershipAction {
         ask: QuestionId,
         /// Whether the report names every active lease.
         whole: bool,
-        /// Whether the report is the last one.
+        /// Whether this is the agent's last report.
         leaving: bool,
     },
     /// The totals in this report are in the ledger.

@@ -22,7 +22,7 @@ pub enum LeasePhase {
     Ending(EndReason),
 }
 
-/// Whether a node grants leases, and why not.
+/// Whether a node grants leases, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Availability {
     /// The node grants leases.
@@ -126,10 +126,10 @@ pub struct CoreLease {
     pub epoch: Epoch,
     /// When the lease was granted.
     pub granted: Duration,
-    /// When the lease ends unless renewed.
+    /// When the lease ends, if it is not renewed.
     pub expires: Duration,
     /// When the lease ends even if it is renewed, because its node is drained or no longer offers what the lease
-    /// holds, or because it will have lasted long enough.
+    /// holds, or because it will have lasted for the longest allowed duration.
     pub cut: Option<Duration>,
     /// When the lease has lasted as long as the node's operator allows; `None` if there is no such bound. Part of
     /// `cut`.
@@ -151,7 +151,7 @@ pub struct CoreLease {
     pub last_delegation: u32,
     /// Usage of the workers that are gone; `allocated_ns` is 0 here.
     pub retired: UsageTotals,
-    /// The part of that usage by each function.
+    /// The part of the usage that each function has.
     pub retired_functions: FunctionTotals,
 }
 
@@ -176,9 +176,9 @@ impl CoreLease {
         workers.flat_map(|worker| worker.gpus.iter().copied()).collect()
     }
 
-    /// Number of cores times the time for which they have been held. A shared core counts once, however many places on
-    /// it are held. Moves of workers do not change the number, because the agent decides about moves, while the holder
-    /// pays.
+    /// Number of cores times the time for which they have been held. A shared core is counted once, however many places
+    /// on it are held. Moves of workers do not change the number, because the agent decides about moves, while the
+    /// holder pays.
     pub fn allocated_ns(&self, now: Duration) -> u64 {
         let held = now.saturating_sub(self.granted).as_nanos();
         u64::try_from(held.saturating_mul(self.paid_cores.into())).unwrap_or(u64::MAX)
@@ -249,7 +249,7 @@ pub struct EndedLease {
     pub reason: EndReason,
     /// Total usage of the lease.
     pub usage: UsageTotals,
-    /// The part of that usage by each function.
+    /// The part of the usage that each function has.
     pub functions: FunctionTotals,
     /// When the cores became free.
     pub ended: Duration,

@@ -9,8 +9,8 @@
 //! *Refusals that do not pass.* Waiting helps only if the reason of a refusal may pass by itself
 //! ([`Rejection::may_pass`]). An agent that refuses for another reason is not asked again, and the next agent is asked
 //! at once. Once no agent is left that could serve the lease, the acquisition is over, however long the patience, and
-//! its error contains the reason of each agent. A manager's refusal counts for all agents. The client does not wait for
-//! agents that may join later, but asks an agent that joins during a pause at once.
+//! its error contains the reason of each agent. A manager refuses for all agents. The client does not wait for agents
+//! that may join later, but asks an agent that joins during a pause at once.
 
 use crate::request::EXCLUDED_MAX;
 use hotlease_wire::Rejection;
@@ -55,7 +55,7 @@ pub enum AcquisitionEvent {
     RefusedAt {
         /// The agent.
         agent: AgentId,
-        /// Name of its node, for people.
+        /// Name of the agent's node, for people.
         node: String,
         /// Reason of the refusal.
         refusal: Rejection,
@@ -484,7 +484,7 @@ mod tests {
         assert!(acquisition.next_step().is_some_and(|due| due > NOW), "it waits");
         let joined = acquisition.step(AcquisitionEvent::Agents(agents(3)), NOW);
         assert_eq!(joined, Some(AcquisitionAction::AskAgent(AgentId([2; 8]))));
-        // If another agent joins while this agent is asked, it is asked in the next round.
+        // If another agent joins while this agent is asked, the new agent is asked in the next round.
         assert_eq!(acquisition.step(AcquisitionEvent::Agents(agents(4)), NOW), None);
         assert_eq!(acquisition.step(AcquisitionEvent::Granted, NOW), None);
         assert!(acquisition.is_over());

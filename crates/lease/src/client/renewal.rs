@@ -1,10 +1,10 @@
 //! Renewal of a lease, and detection of its loss.
 //!
-//! The agent's time to live begins when it receives a renewal, which is after the client sent it. The client's begins
-//! at the sending. So the lease never expires later for the client than for the agent, as far as their clocks run
-//! equally fast. [`FENCED_AFTER`] is added so that a client does not lose its lease because the agent is silent for a
-//! moment. After this time the lease is lost, even if the agent reports otherwise later: the client has resolved its
-//! invocations and may have asked for another lease.
+//! The agent's time to live begins when it receives a renewal, which is after the client sent it. The client's time to
+//! live begins when it sends the renewal. So the lease never expires later for the client than for the agent, as far as
+//! their clocks run equally fast. [`FENCED_AFTER`] is added so that a client does not lose its lease because the agent
+//! is silent for a moment. After this time the lease is lost, even if the agent reports otherwise later: the client has
+//! resolved its invocations and may have asked for another lease.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub enum RenewalEvent {
     /// Like `Tick` or `NotRenewed`, but a request is pending that may take long at the agent. While the agent works on
     /// such a request, it renews the lease itself once each period.
     Pending {
-        /// Time for which the oldest such request has been pending. If it is less than a period, the agent may not have
-        /// renewed the lease for this request yet.
+        /// Time for which the oldest such request has been pending. If it is less than a period, the agent has perhaps
+        /// not renewed the lease during this request yet.
         oldest: Duration,
     },
 }

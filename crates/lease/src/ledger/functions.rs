@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// The name of the row that counts all functions beyond [`FUNCTIONS_BILLED_MAX`].
 const OTHERS: &str = "(others)";
-/// Number of digits of its hash in which a name that is too long ends.
+/// Number of digits of the hash at the end of a name that was cut.
 const DIGITS: usize = 16;
 
 /// Identity of a function: its library and its name.

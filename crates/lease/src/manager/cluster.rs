@@ -169,7 +169,7 @@ impl Cluster {
         RUNNING_TOTAL_EVERY * u32::try_from(self.active).unwrap_or(u32::MAX)
     }
 
-    /// Leases and amounts that a tenant holds, requests under way included.
+    /// Leases and amounts that a tenant holds, including requests under way.
     pub fn holdings_of(&self, tenant: &str) -> (u64, Amount) {
         self.holdings.of(tenant)
     }
@@ -179,7 +179,7 @@ impl Cluster {
         self.holdings.holder(lease)
     }
 
-    /// Starts challenges after this number, which no earlier manager may have reached.
+    /// Starts the numbers of challenges after this number, which no earlier manager must have reached.
     #[must_use]
     pub fn with_challenges_after(mut self, number: u64) -> Self {
         self.registry = self.registry.with_challenges_after(number);
@@ -336,8 +336,8 @@ impl Cluster {
         answer(request, ClusterAnswer::Registered, actions);
     }
 
-    /// Whether another run of this agent is known. Its leases end when this run registers, so a late registration of a
-    /// dead run must not be accepted.
+    /// Whether another run of this agent is known. The other run's leases end when this run registers, so a late
+    /// registration of a dead run must not be accepted.
     fn has_other_run(&self, agent: AgentId, boot: BootId) -> bool {
         let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
         let registering = self.registering.get(&agent).copied();

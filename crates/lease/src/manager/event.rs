@@ -177,7 +177,7 @@ pub struct LeaseNote {
 }
 
 impl LeaseNote {
-    /// Resources that count as held by the lease's tenant.
+    /// Resources that are counted as held by the lease's tenant.
     pub(super) fn amount(&self) -> Amount {
         Amount {
             cores: self.cores.len() as u64,
@@ -390,7 +390,7 @@ pub enum ClusterAction {
         /// The wish.
         wish: NodeWish,
     },
-    /// Answer a request, for the last time.
+    /// Answer a request, which is then finished.
     Answer {
         /// The request.
         request: RequestId,

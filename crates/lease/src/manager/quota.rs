@@ -37,7 +37,7 @@ pub struct Quota {
 pub struct Amount {
     /// Cores.
     pub cores: u64,
-    /// Memory of all workers, bytes; 0: no limit was requested.
+    /// Memory of all workers, bytes; 0 if no limit was requested.
     pub memory_bytes: u64,
     /// GPUs.
     pub gpus: u64,
@@ -180,7 +180,7 @@ impl Holdings {
         self.leases.get(&lease).map(|(tenant, _)| tenant.as_str())
     }
 
-    /// Leases and amounts of a tenant, requests under way included.
+    /// Leases and amounts of a tenant, including requests under way.
     pub fn of(&self, tenant: &str) -> (u64, Amount) {
         let held = self.tenants.get(tenant).copied().unwrap_or_default();
         (held.leases, held.amount)

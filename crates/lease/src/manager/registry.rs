@@ -110,7 +110,7 @@ pub enum AgentState {
     Serving,
     /// Silent, perhaps only slow.
     Suspected,
-    /// Silent for [`GONE_AFTER`]; a heartbeat brings it back.
+    /// Silent for [`GONE_AFTER`]; after a heartbeat the agent is serving again.
     Gone,
 }
 
@@ -251,7 +251,7 @@ impl Registry {
         Some(entry)
     }
 
-    /// Changes an entry, and its positions in the orders.
+    /// Changes an entry, and its positions in the sorted sets.
     fn change(&mut self, id: AgentId, change: impl FnOnce(&mut AgentEntry)) {
         if let Some(mut entry) = self.take(id) {
             change(&mut entry);
@@ -259,7 +259,7 @@ impl Registry {
         }
     }
 
-    /// Starts challenges after this number: a challenge of an earlier manager is not valid here.
+    /// Starts the numbers of challenges after this number, so that a challenge of an earlier manager is not valid.
     pub fn with_challenges_after(mut self, number: u64) -> Self {
         self.runs.begin_challenges_after(number);
         self

@@ -1,6 +1,6 @@
 //! Wishes of operators for nodes.
 //!
-//! An order changes the wish for its node. The wish is durable, and the manager repeats it to the node until the node
+//! An order changes the wish for a node. The wish is durable, and the manager repeats it to the node until the node
 //! reports that the order is carried out. So an order for a node that is away is carried out when the node registers
 //! again, and a node that was drained stays drained after a restart.
 //!

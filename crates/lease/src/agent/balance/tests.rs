@@ -74,7 +74,8 @@ impl Node {
             let mut called: Vec<&mut Worker> = on.collect();
             let count = called.len();
             for (position, worker) in called.iter_mut().enumerate() {
-                // Out of step with the periods: otherwise one worker would hold the core at the end of every period.
+                // The turns are out of step with the periods: otherwise one worker would hold the core at the end of
+                // every period.
                 worker.holds = position == (self.looks / 7) as usize % count;
                 if !worker.sleeps {
                     worker.computed += LOOK_PERIOD / count as u32;
@@ -136,7 +137,7 @@ fn workers_that_take_turns_beside_an_idle_core_are_moved_apart_once() {
 
 #[test]
 fn a_worker_that_is_refused_once_moves_away_from_a_long_invocation_which_stays() {
-    // The first worker's function sleeps: it computes nothing, and the kernel says that it holds the claim.
+    // The first worker's function sleeps: the worker computes nothing, but the kernel reports that it holds the claim.
     let long = Worker {
         sleeps: true,
         ..worker(1, 0, true)
@@ -191,7 +192,7 @@ fn one_worker_leaves_a_core_in_a_period_and_one_comes_to_a_core() {
 fn workers_of_one_lease_are_not_put_together() {
     let mut node = Node::new(2, vec![worker(1, 0, true), worker(1, 1, false), worker(2, 0, true)]);
     assert_eq!(node.looks(2 * LOOKS_PER_PERIOD), [CoreMove { worker: 2, core: 1 }]);
-    // A lease whose workers share a core already is spread.
+    // If workers of a lease already share a core, one of them is moved.
     let mut node = Node::new(2, vec![worker(1, 0, true), worker(1, 0, true)]);
     assert_eq!(node.looks(2 * LOOKS_PER_PERIOD).len(), 1);
 }

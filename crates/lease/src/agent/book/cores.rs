@@ -102,7 +102,7 @@ impl Cores {
         free.chain(gaps).collect()
     }
 
-    /// Whether two places of any core are taken.
+    /// Whether at least two places of any core are taken.
     pub(super) fn is_any_crowded(&self) -> bool {
         self.shared.values().any(|taken| *taken > 1)
     }

@@ -82,7 +82,7 @@ fn a_job_with_a_part_of_the_node_disturbs_no_lease_on_the_rest() {
         },
         ..request(1, 1)
     };
-    // Core and GPU 0, core and GPU 1, core 2.
+    // The leases get core 0 and GPU 0, core 1 and GPU 1, and core 2.
     let first = granted(&mut book, 1, with_gpu.clone(), Duration::ZERO);
     granted(&mut book, 2, with_gpu.clone(), Duration::ZERO);
     granted(&mut book, 3, request(1, 1), Duration::ZERO);
@@ -145,7 +145,7 @@ fn leases_that_ask_for_no_memory_take_none_of_a_job_s() {
     assert!(book.step(grant(3, request(1, 1)), SECOND).refusal.is_some());
     let _ = book.step(gone(id(1), 0, first), SECOND);
     assert!(book.has_room_for(JOB), "66 are held of 150");
-    // A job may have all memory and leave cores. A lease without a memory request is then refused: its share would be
+    // A job may use all memory, but not all cores. A lease without a memory request is then refused: its share would be
     // 0, and 0 means no limit.
     let _ = book.step(begin(JOB, part([3], [], 400)), SECOND);
     assert!(matches!(

@@ -230,7 +230,8 @@ fn an_agent_that_is_taken_for_an_ended_run_repeats_the_challenge() {
         challenge,
     };
     assert_eq!(membership.step(challenged(9, 5), now), [], "an answer to nothing");
-    // After the first challenge the agent registers at once; after further ones it waits as after any other failure.
+    // After the first challenge the agent registers at once. After a further challenge it waits, as after any other
+    // failure.
     let asked = membership.step(challenged(1, 7), now);
     assert_eq!(
         asked,

@@ -9,7 +9,8 @@
 //!
 //! A part is held only if the request can be served. If no agent alone has room enough, the manager first finds out how
 //! much room each agent has: it asks the agent for more than the agent can grant, and the refusal names the number of
-//! workers that fit. These questions hold no cores. Parts are requested once the agents together have room enough.
+//! workers that fit. No cores are held for these questions. Parts are requested once the agents together have room
+//! enough.
 //!
 //! An agent that is asked and has no room reports to the holders of idle leases that room is wanted. So if all agents
 //! together could not serve a request even without any leases, the manager asks none of them.
@@ -183,8 +184,8 @@ impl Cluster {
                         Some((next.agent, next.workers))
                     }
                     _ => {
-                        // Asks for more workers than the agent offers, so that its refusal names its room. If the agent
-                        // offers at least the least number that the request accepts, asks for that number.
+                        // Asks for more workers than the agent offers, so that its refusal names its room, but at most
+                        // for the least number that the request accepts.
                         let next = share(&|agent: &AgentId| serves(agent) && !asked.contains_key(agent))?;
                         Some((next.agent, least.min(next.offered + 1)))
                     }
@@ -289,7 +290,7 @@ impl Cluster {
             PlacementSpread::OneAgent => placement.wanted.spec.workers,
             PlacementSpread::Several { least } => least,
         };
-        // While the last agents were asked, the first may have been restarted.
+        // While the last agents were asked, the first agents may have been restarted.
         let lost = placement
             .parts
             .iter()

@@ -40,7 +40,7 @@ impl Rejections {
         self.never.contains(agent)
     }
 
-    /// Records an agent's rejection. Returns its free cores, places or GPUs, if their lack is the reason.
+    /// Records an agent's rejection. Returns the agent's free cores, places or GPUs, if a lack of them is the reason.
     pub fn add(&mut self, agent: AgentId, name: impl FnOnce() -> String, refusal: Rejection) -> Option<u32> {
         let most = match refusal {
             Rejection::NoGpus { .. } => &mut self.no_gpus,

@@ -4,7 +4,7 @@ use super::AGENTS_MAX;
 use hotlease_wire::ids::{AgentId, BootId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Largest number of runs that are remembered as over, so that a late message of such a run does not bring it back.
+/// Largest number of runs that are remembered as over, so that a late message of such a run is not accepted.
 const OVER_MAX: usize = 4096;
 
 /// The runs that are over, and the challenges that wait for proof.
