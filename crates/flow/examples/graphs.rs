@@ -203,7 +203,7 @@ fn measure(name: &str, tasks: u64, pending_max: u32, all_first: bool, graph: fn(
     let (elapsed, on_core) = (begin.elapsed(), computed() - computed_before);
     let load = bench.flow.load();
     assert_eq!((load.known, load.inputs, load.pending), (0, 0, 0), "something is left");
-    // Computing time is counted in ticks: small graphs take none.
+    // Computing time is counted in ticks, and so may be 0 for a small graph.
     let on_core = if on_core < 0.02 { elapsed.as_secs_f64() } else { on_core };
     let rate = bench.done as f64 / on_core;
     println!(

@@ -29,7 +29,7 @@
 //! ```
 //!
 //! The driver turns results into bytes and back. If it uses Python's pickle, a checkpoint must be trusted like a
-//! program: therefore a file that other users could have written to is refused.
+//! program. So a file to which other users could have written is refused.
 
 mod frame;
 mod replay;
@@ -64,7 +64,7 @@ pub struct CheckpointRecord {
 /// Errors of a checkpoint. No task fails by them: a result that was not read or written is computed again.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// Another process, or this one, writes to the file.
+    /// This process, or another process, writes to the file.
     #[error(
         "{path} is in use: one process at a time writes to a checkpoint; choose another file, or only read this one"
     )]
@@ -123,7 +123,8 @@ pub enum CheckpointError {
         /// Size of the result.
         bytes: u64,
     },
-    /// The system refused an operation. Records not yet written are lost with a failed write, and computed again.
+    /// The system refused an operation. If a write fails, records that were not written yet are lost; their results are
+    /// computed again.
     #[error("cannot {what} the checkpoint {path}: {source}")]
     Io {
         /// The operation.
@@ -143,7 +144,7 @@ fn failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> CheckpointEr
     }
 }
 
-/// A checkpoint that this process may write to, until it is dropped.
+/// A checkpoint to which this process may write, until it is dropped.
 ///
 /// Records are gathered in memory (256 KiB) and written together. [`Checkpoint::flush`] passes them to the system,
 /// where they survive the death of the program. [`Checkpoint::sync`] writes them to the disk, where they survive a loss
@@ -202,7 +203,7 @@ impl Checkpoint {
         Ok((checkpoint, CheckpointReplay::new(source, path, id, end)))
     }
 
-    /// Reads a checkpoint that another process may be writing to.
+    /// Reads a checkpoint to which another process may write meanwhile.
     ///
     /// # Errors
     ///
@@ -249,8 +250,8 @@ impl Checkpoint {
         match &written {
             Ok(()) => self.end += self.buffer.len() as u64,
             Err(_) => {
-                // A part of the bytes may be in the file. Even if they cannot be cut off, readers find the next record,
-                // which contains its own offset, behind the remains.
+                // A part of the bytes may be in the file. Even if these bytes cannot be cut off, readers find the next
+                // record, which contains its own offset, behind the remains.
                 let _ = self.file.set_len(self.end);
                 self.end = self.file.metadata().map_err(failed("look at", &self.path))?.len();
             }
@@ -393,7 +394,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (mut checkpoint, _) = Checkpoint::open(&folder.path().join("checkpoint")).expect("a checkpoint");
         checkpoint.sync().expect("synced");
-        // A pipe takes bytes, and cannot be synced.
+        // A pipe takes bytes, but cannot be synced.
         let (_reader, writer) = io::pipe().expect("a pipe");
         let file = std::mem::replace(
             &mut checkpoint.file,

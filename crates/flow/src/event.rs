@@ -12,12 +12,12 @@ pub struct FlowLimits {
     pub tasks_max: u32,
     /// Largest number of inputs of all tasks together.
     pub inputs_max: u32,
-    /// Largest number of finished computations that are remembered by their key. Beyond it, the least recently used is
-    /// forgotten.
+    /// Largest number of finished computations that are remembered by their key. Beyond it, the least recently used
+    /// computation is forgotten.
     pub memo_max: u32,
     /// Largest size of the results of all remembered computations together, bytes.
     pub memo_bytes_max: u64,
-    /// Number of worker deaths after which a task is not tried again, even an idempotent one.
+    /// Number of worker deaths after which a task is not tried again, even if it is idempotent.
     pub deaths_max: u8,
 }
 

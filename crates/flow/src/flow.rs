@@ -20,7 +20,7 @@ use std::collections::HashMap;
 /// `P` is the payload to run, `R` a result or its stand-in, `E` an error. The kernel does not copy, compare or drop
 /// values of these types: each value is returned by a [`FlowAction`](crate::FlowAction), once. The kernel owns no
 /// thread and no lock.
-/// It is `Send` if its three types are; to share it between threads, put it behind a mutex.
+/// It is `Send` if the three types are `Send`. To share it between threads, put it behind a mutex.
 ///
 /// # Costs
 ///
@@ -42,7 +42,7 @@ pub struct Flow<P, R, E> {
     sequence: u64,
     pending: u32,
     running: u32,
-    /// Largest number of inputs of a refused submission that waits for room.
+    /// Largest number of inputs of any refused submission that waits for room.
     starved: Option<u32>,
     /// Tasks that may not be needed any more; they are checked before a step ends.
     loose: Vec<u32>,
@@ -88,7 +88,7 @@ pub struct FlowLoad {
     pub ready: u32,
     /// Pending tasks that are on a worker.
     pub running: u32,
-    /// Tasks that are known, including ended ones.
+    /// Known tasks, including ended tasks.
     pub known: u32,
     /// Inputs of tasks.
     pub inputs: u32,
@@ -117,7 +117,7 @@ pub struct TaskInput<'a, R> {
 impl<P, R, E> Flow<P, R, E> {
     /// Makes a kernel without tasks and workers.
     pub fn new(limits: FlowLimits) -> Self {
-        // The last number means "none" in tables.
+        // The largest number of 32 bits means "none" in tables.
         let limits = FlowLimits {
             tasks_max: limits.tasks_max.min(NIL - 1),
             inputs_max: limits.inputs_max.min(NIL - 1),
@@ -249,7 +249,7 @@ impl<P, R, E> Flow<P, R, E> {
         found.is_some_and(|index| self.stands_on(index, worker.0))
     }
 
-    /// The tasks that have not ended, promises included. Costs one look at every known task.
+    /// The tasks that have not ended, including promises. Costs one look at every known task.
     pub fn pending(&self) -> impl Iterator<Item = TaskId> {
         let indices = 0..self.nodes.places();
         indices

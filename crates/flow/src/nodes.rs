@@ -61,7 +61,7 @@ pub(crate) struct TaskNode<P, R, E> {
     /// Worker on which the task runs, or on which its result is; `NIL` if there is none.
     pub worker: u32,
     pub priority: i32,
-    /// Number of runs so far, the present one included.
+    /// Number of runs so far, including the present run.
     pub attempt: u32,
     /// Number of failures that are still retried.
     pub retries_left: u16,

@@ -175,7 +175,7 @@ impl SlotPace {
         Some(took / u32::try_from(results).unwrap_or(u32::MAX))
     }
 
-    /// Whether the slot has not ended a task for a long time: idle slots then take over the tasks that it has not
+    /// Whether the slot has not ended a task for a long time: idle slots then take over the tasks that the slot has not
     /// begun.
     pub fn is_late(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.since) >= LATE

@@ -15,7 +15,7 @@ impl<P, R, E> Flow<P, R, E> {
     /// Submits a task that needs the results of `inputs`, in this order; an input may be named twice. The caller has
     /// one claim on the new task's result, see [`FlowEvent::Release`](crate::FlowEvent::Release).
     ///
-    /// If an input has failed already, the task fails at once, by an ordinary action.
+    /// If an input has failed already, the task fails at once, which an ordinary action reports.
     ///
     /// # Errors
     ///
@@ -60,7 +60,8 @@ impl<P, R, E> Flow<P, R, E> {
         node.priority = task.priority;
         node.retries_left = task.retries;
         node.flags.idempotent = task.idempotent;
-        // A known key gets here only if the number of its task's claims is at its limit.
+        // If the key is still known here, the number of its task's claims is at the limit. The new task then gets no
+        // key.
         if let Some(key) = task.key.filter(|key| self.memo.find(key).is_none()) {
             self.nodes.at_mut(index).flags.keyed = true;
             self.memo.begin(key, index);

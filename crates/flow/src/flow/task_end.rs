@@ -181,7 +181,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Runs after every event: forgets tasks that are not needed any more, and gives ready tasks to workers.
+    /// Runs after every event: forgets tasks that are not needed any more, and sends ready tasks to workers.
     pub(super) fn settle(&mut self, actions: &mut Vec<FlowAction<P, R, E>>) {
         while let Some(index) = self.loose.pop() {
             let node = self.nodes.at(index);

@@ -1,4 +1,4 @@
-//! Checkpoints over crashes, damage and other processes.
+//! Tests of checkpoints with crashes, damage and other processes.
 
 use crate::decoders;
 use hotlease_flow::checkpoint::replay_bytes;

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// One decoder.
 pub struct Decoder {
-    /// Name of its fuzz target and of its corpus folder.
+    /// Name of the decoder's fuzz target and corpus folder.
     pub name: &'static str,
     /// Checks the properties for these bytes; returns whether they were accepted.
     pub check: fn(&[u8]) -> bool,
@@ -137,7 +137,7 @@ fn seeds() -> Vec<Vec<u8>> {
         let next = record(&id, file.len(), MemoKey([number as u8; 32]), value);
         file.extend(next);
     }
-    // A file that was cut short, and appended to behind the cut.
+    // A file that was cut short, with a record appended behind the cut.
     let mut torn = file[..file.len() - 5].to_vec();
     let next = record(&id, torn.len(), MemoKey([9; 32]), b"after the crash");
     torn.extend(next);

@@ -6,7 +6,7 @@ use hotlease_flow::{FlowAction, TaskId, TaskPhase as FlowPhase};
 use std::collections::BTreeSet;
 
 impl RandomDriver {
-    /// Applies the kernel's actions to the reference; then the two must agree.
+    /// Applies the kernel's actions to the reference; then kernel and reference must agree.
     pub fn check(&mut self, told: Vec<TestAction>) {
         self.reference.fail_dependents();
         let mut forwarded = BTreeSet::new();

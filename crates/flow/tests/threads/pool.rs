@@ -197,7 +197,7 @@ impl Pool {
         }
     }
 
-    /// Load of the kernel once all tasks without a waiter have ended, or after ten seconds.
+    /// Load of the kernel once it has no tasks any more, or after ten seconds.
     pub fn load_at_rest(&self) -> FlowLoad {
         let state = self.shared.lock();
         let busy = |state: &mut State| state.flow.load().known > 0;
