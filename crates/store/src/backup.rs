@@ -1,4 +1,4 @@
-//! Backup and restore of a SQLite ledger. A backup may run while the ledger is in use; a restore may not.
+//! Backup and restore of a SQLite ledger. A backup may run while the ledger is in use; a restore must not.
 
 use crate::mark::MARK_FILE;
 use crate::sql::{Cell, Sql};

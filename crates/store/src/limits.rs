@@ -7,7 +7,7 @@ pub struct Limits {
     pub agents: usize,
     /// Number of running leases.
     pub active_leases: usize,
-    /// Number of ended leases; the lease that ended first makes room.
+    /// Number of ended leases; the lease that ended first is removed to make room.
     pub ended_leases: usize,
     /// Number of ledger rows; settled rows are folded into their tenant's total to make room.
     pub ledger_rows: usize,

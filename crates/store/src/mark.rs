@@ -48,7 +48,7 @@ pub(crate) fn read(directory: &Path) -> io::Result<u64> {
     Ok(most.unwrap_or(0))
 }
 
-/// Mark that the holder of the ledger writes.
+/// Mark, open for the process that writes the ledger.
 pub(crate) struct CommitMark(File);
 
 impl CommitMark {

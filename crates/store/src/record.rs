@@ -18,7 +18,7 @@ pub struct AgentRecord {
     pub cores: Vec<u32>,
 }
 
-/// Record of a lease, as the manager noted the grant or its agent last reported it.
+/// Record of a lease, as noted by the manager at the grant, or as last reported by the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
     /// Identifier of the lease.

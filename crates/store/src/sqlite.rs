@@ -1,7 +1,7 @@
 //! Default store: SQLite in a directory of this node.
 //!
-//! The database uses WAL, so that readers never wait for the writer, and `synchronous = FULL`, so that a commit is on
-//! the disk before a caller gets its answer: acknowledged writes survive a crash of the node. The directory is locked.
+//! The database uses WAL, so that readers never wait for the writer. With `synchronous = FULL`, a commit is on the disk
+//! before a caller gets its answer, so acknowledged writes survive a crash of the node. The directory is locked.
 //! A directory on a network file system is refused, because neither locks nor the shared memory of SQLite's log are
 //! reliable there.
 
@@ -41,8 +41,8 @@ pub struct SqliteOptions {
     pub adopt_unknown: bool,
     /// Largest size of the database, bytes (default: SQLite's own limit, 16 TiB).
     pub bytes_max: Option<u64>,
-    /// Called by the writer at each [`WriterMoment`](crate::WriterMoment), for tests that end the process at a moment
-    /// (default: none).
+    /// Called by the writer at each [`WriterMoment`](crate::WriterMoment), for tests that end the process at such a
+    /// moment (default: none).
     pub hook: Option<WriterHook>,
 }
 
@@ -74,7 +74,7 @@ pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseS
     let mut sql = SqliteSql::new(connection, path.clone());
     sql.set_up(options.bytes_max)?;
     sql.mark = Some(CommitMark::open(dir.path()).map_err(mark_error)?);
-    // Make the file's name durable before its first content is.
+    // The file's name must be durable before its content.
     sync_directory(dir.path()).map_err(|error| StoreError::Disk {
         what: "make its name durable",
         why: error.to_string(),

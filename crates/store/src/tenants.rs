@@ -89,7 +89,7 @@ pub struct KeyRecord {
     pub expires_ms: Option<u64>,
     /// Time when the key was revoked.
     pub revoked_ms: Option<u64>,
-    /// Time of the last use, to about a minute.
+    /// Time of the last use, accurate to about a minute.
     pub used_ms: Option<u64>,
 }
 
