@@ -298,7 +298,7 @@ mod tests {
         let failed = claim.move_to(unfit, || Ok(()), || undone = true);
         assert!(matches!(failed, Err(ClaimMoveError::File(_))) && undone, "{failed:?}");
         // After each failure the worker still claims the old core. Another process asks for the holder, because the
-        // kernel reports to a process only the claims of others.
+        // kernel reports to a process only the claims of other processes.
         assert!(claim.try_claim());
         assert_eq!((seen_by_another(&old), seen_by_another(&new)), (own, None));
         claim.release();

@@ -6,9 +6,9 @@
 //! in the median and 70 us at p99 beside a busy loop on the same core, Linux 6.18). On an uncontended core it is better
 //! to poll: a wake-up costs some ten times as much as a poll.
 //!
-//! So a thread that was preempted while it polled does not poll for a while ([`CoreRecord`]). Then it tries again. If
-//! it is soon preempted again, the next pause is twice as long. If it is not preempted for [`CALM`], the next pause is
-//! as short as the first.
+//! So a thread that was preempted while it polled does not poll for a while ([`CoreRecord`]). Then the thread polls
+//! again. If it is soon preempted again, the next pause is twice as long. If it is not preempted for [`CALM`], the next
+//! pause is as short as the first.
 //!
 //! A thread that gets its answers within a few microseconds should still poll: in each of its time slices it gets
 //! thousands of answers. With sleeps, each of these answers would cost a wake-up, in total many times the other

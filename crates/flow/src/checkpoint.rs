@@ -218,7 +218,7 @@ impl Checkpoint {
         Ok(CheckpointReplay::new(file, path, id, length))
     }
 
-    /// Adds a result. A later result of the same key replaces an earlier one.
+    /// Adds a result. A later result of the same key replaces the earlier result.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //!
 //! Times are measured for each function, not for each slot, because each slot gets the next task of the common queue.
 //! With times for each slot, a slot that had ended many short tasks would be sent many long tasks ahead, while a slot
-//! that had ended few would get one. An estimate may be wrong: if a task takes longer than expected, the tasks behind
-//! it are taken back when another slot is idle ([`SlotPace::is_late`]).
+//! that had ended few would get one task. An estimate may be wrong: if a task takes longer than expected, the tasks
+//! behind it are taken back when another slot is idle ([`SlotPace::is_late`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -181,7 +181,7 @@ impl SlotPace {
         now.saturating_duration_since(self.since) >= LATE
     }
 
-    /// Marks that tasks were taken back: the slot gets no other tasks before it has ended one.
+    /// Marks that tasks were taken back: the slot gets no other tasks before it has ended a task.
     pub fn overtake(&mut self) {
         self.is_overtaken = true;
     }

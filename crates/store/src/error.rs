@@ -85,7 +85,7 @@ pub enum StoreError {
         path: std::path::PathBuf,
         /// Schema version of the ledger.
         found: i64,
-        /// Newest schema version that this program knows.
+        /// Newest schema version that this program supports.
         known: i64,
     },
     /// Another manager leads the database: this manager must not write any more.

@@ -67,7 +67,7 @@ pub struct ClientChannel<F: FarRing = ShmRing> {
 
 impl ClientChannel {
     /// Opens the client's end, after the worker has opened its end. `generation`, the request ring and the slot's
-    /// doorbell come from the worker; `request` is the ring's shape that the client asked for.
+    /// doorbell come from the worker; `request` is the ring shape for which the client asked.
     pub fn open(
         reply: ReplyRing,
         generation: u32,

@@ -46,7 +46,7 @@ pub struct WorkerChannel<F: FarRing = ShmRing> {
     pub(super) next: u64,
     /// Number of the next request in the express entry, which counts its own requests.
     pub(super) express_next: u64,
-    /// Whether the last request came in the express entry; if so, the ring has the next turn.
+    /// Whether the last request arrived in the express entry; if so, the ring has the next turn.
     was_express: bool,
     /// Whether a reply was published since the last check of the client's doorbell.
     unsettled: bool,

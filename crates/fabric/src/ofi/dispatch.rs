@@ -215,7 +215,7 @@ mod tests {
         };
         let payload = ENTRY_BYTES as usize;
         for (length, payload_written, behind) in [
-            // No line, a part of one, and more than one.
+            // No line, a part of a line, and more than one line.
             (0, false, 0),
             (0, false, LINE / 2 - 1),
             (0, false, LINE + 8),

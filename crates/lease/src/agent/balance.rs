@@ -79,7 +79,7 @@ struct Load {
     holds: bool,
     used: Duration,
     was_refused: bool,
-    /// Whether the worker came to its core in this period.
+    /// Whether the worker was started on its core or moved there in this period.
     is_new: bool,
     rests_until: Duration,
 }

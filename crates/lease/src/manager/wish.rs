@@ -131,8 +131,8 @@ impl NodeWish {
         })
     }
 
-    /// Returns the wish after the node has rejected it, which wants the last earlier state. Returns `None` if there is
-    /// no earlier state: an earlier run of the node, with more resources, has carried out the wish.
+    /// Returns the wish as it is after the node has rejected it: it wants the last earlier state. Returns `None` if
+    /// there is no earlier state: an earlier run of the node, with more resources, has carried out the wish.
     pub(super) fn rejected(&self) -> Option<Self> {
         let mut earlier = self.earlier.clone();
         let state = earlier.pop()?;

@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 impl Endpoint {
-    /// Opens an endpoint, with a descriptor to sleep on if `sleep` is set and the provider has one.
+    /// Opens an endpoint, with a descriptor to sleep on if `sleep` is set and the provider has such a descriptor.
     pub fn open(provider: &Provider, sleep: bool) -> Result<Self, OfiError> {
         let library = provider.library().clone();
         let fail = |call| {
