@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 
-/// Addresses of the manager that serves this batch job, with commas between them; empty if it is starting; `None` if
-/// the job has no platform of its own.
+/// Returns the addresses of the manager that serves this batch job, separated by commas: an empty string if the manager
+/// is starting, `None` if the job has no platform of its own.
 #[pyfunction]
 pub fn _job_managers() -> Option<String> {
     // If the folder cannot be used, the executor fails with the reason: it does not use another platform instead.

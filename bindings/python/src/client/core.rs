@@ -1,10 +1,11 @@
-//! Core of the executor: a queue, the slots, and the results. It takes the GIL only where a future is watched.
+//! Core of the executor: a queue, the slots, and the results. The core takes the GIL only where a future is watched.
 //!
-//! Threads and locks. `state` guards queue and slots. It is mostly held for a microsecond, but also while a large task
-//! is copied into shared memory or new memory is registered with workers; so `submit` releases the GIL where it has to
-//! wait for `state` ([`ExecutorCore::with_state`]). A thread never waits for the GIL while it holds `state`.
-//! `collecting` belongs to the thread that collects results: a thread that waits for a result (so that no other thread
-//! stands between a result and its caller), else the core's own thread ([`crate::client::core::keeper`]).
+//! Threads and locks. `state` guards queue and slots. A thread mostly holds it for a microsecond, but for longer while
+//! a large task is copied into shared memory or new memory is registered with workers. So `submit` releases the GIL
+//! while it waits for `state` ([`ExecutorCore::with_state`]). A thread never waits for the GIL while it holds `state`.
+//! The thread that collects results holds `collecting`. It is a thread that waits for a result, so that no other thread
+//! is between the result and its caller. If no thread waits, it is the core's own thread
+//! ([`crate::client::core::keeper`]).
 
 pub mod collect;
 pub mod dataflow;
@@ -41,12 +42,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
-/// Limit of the tasks in flight on a slot: twice as many as on the slot with the fewest, and this number more. Without
-/// the limit, where long tasks follow short ones, a slot that has learned to take many tasks ahead would keep them all
-/// while other slots are idle.
+/// Part of the limit of a slot's tasks in flight. The limit is twice the number of tasks on the slot with the fewest,
+/// plus this number. Without the limit, if long tasks follow short tasks, a slot that is sent many tasks ahead would
+/// keep all of them while other slots are idle.
 const LEAD: usize = 64;
-/// How often a thread tries to take a held lock before it releases the GIL: the lock is mostly released sooner than the
-/// GIL could be.
+/// Number of attempts to take a held lock before a thread releases the GIL: the lock is mostly free again before the
+/// GIL could be released.
 const LOCK_TRIES: u32 = 64;
 
 /// Reason why no task is accepted any more.
@@ -69,18 +70,20 @@ pub struct CoreState {
     pub lease: LendingPhase,
     /// Later requests for workers that were missing at first.
     pub growth: LaterGrowth,
-    /// Time since when the tasks that are marked have waited; `None`: there are workers.
+    /// Time when the tasks that wait for a worker were last marked (`TaskJob::is_late`); `None` if none was marked
+    /// since there was a worker.
     pub waiting_since: Option<Instant>,
     /// Number of tasks without an outcome.
     pub pending: usize,
-    /// Workers in a row that ended before they were prepared.
+    /// Number of consecutive workers that ended before they were prepared.
     pub unprepared: u8,
-    /// Tasks that depend on others, or need more than one run (retries, memoisation).
+    /// Tasks that depend on other tasks, are retried, or are memoised.
     pub graph: Graph,
 }
 
 impl CoreState {
-    /// The slot with the fewest tasks, among those with room. `near`: preferred slot among equals.
+    /// Returns the slot with the fewest tasks, among the slots with room. `near` is preferred among slots with equally
+    /// many tasks.
     fn lane_with_room(&self, near: Option<usize>, clock: &TurnClock) -> Option<usize> {
         let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_usable());
         let least = usable().map(|(_, lane)| lane.flights.len()).min()?;
@@ -97,7 +100,7 @@ impl CoreState {
     }
 }
 
-/// Time of a turn, in which a thread sends one task or many: read once, when it is first needed.
+/// Time of a turn, in which a thread sends one or more tasks. The clock is read once, when the time is first needed.
 #[derive(Default)]
 pub struct TurnClock(Cell<Option<Instant>>);
 
@@ -114,20 +117,20 @@ pub struct ExecutorCore {
     pub invoker: Invoker,
     pub state: Mutex<CoreState>,
     pub pool: Arc<BufferPool>,
-    /// Changes when an idle slot is sent a task.
+    /// Rises when a waiting thread has to look at the slots again, for example because an idle slot was sent a task.
     pub version: AtomicU64,
     /// Task that prepares a worker.
     pub initializer: Option<(Arc<Target>, Box<[u8]>)>,
-    /// Bytes of tasks that may wait in the queue.
+    /// Limit of the bytes of tasks that wait in the queue.
     pub queue_bytes_max: usize,
-    /// Number of tasks that may be pending.
+    /// Limit of the pending tasks.
     pub pending_max: usize,
     pub collecting: Mutex<Vec<u8>>,
     /// Cores that this process may use.
     pub cores: usize,
     /// Number of threads that wait for a result.
     pub waiters: AtomicUsize,
-    /// Number of these threads that sleep until another thread has collected results.
+    /// Number of threads that wait for a result and sleep until another thread has collected results.
     pub followers: AtomicUsize,
     pub progress: (Mutex<()>, Condvar),
     /// Watched tasks that have an outcome and are not finished yet.
@@ -138,7 +141,7 @@ pub struct ExecutorCore {
     pub keeper: KeeperHandle,
     /// Output of tasks.
     pub showing: Arc<OutputQueue>,
-    /// Results that outlive the program.
+    /// Checkpoint file, for results that outlive the program.
     pub memory: CheckpointFile,
     /// Number of tasks that were submitted.
     pub submitted: AtomicU64,
@@ -146,8 +149,8 @@ pub struct ExecutorCore {
     pub releases: Arc<Releases>,
     /// Number of slots that tasks are sent to.
     pub slots: AtomicUsize,
-    /// Process that made the core. In a fork of it, the core shows the parent's state, and the core's threads do not
-    /// exist.
+    /// Process that made the core. In a fork of that process, the core shows the parent's state, and the core's threads
+    /// do not exist.
     made_by: ProcessMark,
     /// Whether the program was told that tasks wait for workers.
     pub wait_notice: WaitNotice,
@@ -164,7 +167,7 @@ fn lanes_from(invoker: &Invoker, first: usize) -> Result<Vec<Lane>, Error> {
     let options = invoker.options();
     let function = invoker.function(super::FUNCTION)?;
     let function = match options.workers {
-        // There is no other slot that could take over its tasks.
+        // No other slot could take over a withdrawn task.
         1 => function,
         _ => function.withdrawable(),
     };
@@ -226,10 +229,10 @@ impl ExecutorCore {
         Ok(core)
     }
 
-    /// Adds the slots that have joined since, prepares them and sends them tasks.
+    /// Adds the slots that the invoker has and the core does not, prepares them, and sends them tasks.
     pub fn adopt(&self) -> Result<(), Error> {
         let first = self.state().lanes.len();
-        // Done without the lock: a slot that was lost already is repaired first.
+        // Done without the lock, because a slot that was lost already is repaired first.
         let lanes = lanes_from(&self.invoker, first)?;
         let mut guard = self.state();
         let state = &mut *guard;
@@ -250,8 +253,8 @@ impl ExecutorCore {
         Ok(())
     }
 
-    /// Classes that results may contain, if results may come from sandboxes and are therefore read as untrusted;
-    /// `None`: they are read without a check.
+    /// Returns the classes that results may contain, if results may come from sandboxes. Returns `None` if results are
+    /// read without a check.
     #[inline]
     pub fn guard(&self) -> Option<&Py<PyAny>> {
         self.classes.as_ref().filter(|_| self.invoker.is_confined())
@@ -296,10 +299,10 @@ impl ExecutorCore {
         let payload = TaskPayload::Own(payload.clone());
         let job = TaskJob::new(Waiter::Worker, target.clone(), payload);
         match state.lanes[at].send(job, &self.invoker, &self.pool) {
-            // Collected like a task.
+            // The initializer is pending like a task, until its result is collected.
             Ok(()) => state.pending += 1,
             Err((_, Some(error))) => self.close(state, Closed::Lost(*error)),
-            // This worker is gone already; the next one is prepared.
+            // The worker is gone already; the next worker of the slot is prepared.
             Err((_, None)) => {}
         }
     }

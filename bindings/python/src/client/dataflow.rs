@@ -1,4 +1,4 @@
-//! Tasks that need the results of others, equal tasks of which one runs, and memoised results.
+//! Tasks that need results of other tasks, equal tasks that run only once, and memoised results.
 
 pub mod checkpoint;
 pub mod graph;

@@ -50,7 +50,7 @@ pub(super) struct Opened {
     pub(super) functions: Functions,
     future: Py<PyAny>,
     pub(super) rerun: Rerun,
-    /// Defaults for tasks, if neither they nor their functions set them.
+    /// Defaults for options that neither a task nor its function sets.
     plan: TaskPlan,
     hint: Hint,
     /// Records the times of tasks, if the options ask for that.
@@ -66,7 +66,7 @@ impl Client {
 }
 
 impl Opened {
-    /// Submits a task. `settled`: how the function is sent, if that is known.
+    /// Submits a task. `settled`: target of the function, if it is known already.
     pub(super) fn submit<'py>(
         &self,
         asked: Option<&TaskPlan>,
@@ -139,8 +139,8 @@ impl Opened {
         }
     }
 
-    /// Submits a task that depends on others, or is to be retried or memoised. Also returns how long it waited for
-    /// room.
+    /// Submits a task that depends on other tasks, or is to be retried or memoised. Returns its future, and the time
+    /// spent waiting for room.
     fn plan<'py>(
         &self,
         asked: Option<&TaskPlan>,
@@ -297,7 +297,7 @@ impl Client {
         opened.submit(Some(&asking.get().0), (function, None), args, kwargs)
     }
 
-    /// Gives memory for an array of the program, which tasks get without a copy; see ``Executor.empty``.
+    /// Returns memory for an array of the program; tasks get the array without a copy. See ``Executor.empty``.
     fn _memory(&self, py: Python<'_>, bytes: usize) -> PyResult<ResultView> {
         let core = &self.opened()?.core;
         if core.is_foreign() {
@@ -321,7 +321,7 @@ impl Client {
     /// Number of tasks that have not ended.
     fn _pending(&self) -> PyResult<usize> {
         let core = &self.opened()?.core;
-        // A lock may have been held when the process was forked, and nothing is pending here.
+        // In a fork no task is pending, and the lock may have been held when the process was forked.
         Ok(if core.is_foreign() { 0 } else { core.state().pending })
     }
 
@@ -351,7 +351,7 @@ impl Client {
     }
 }
 
-/// Takes the lease. Meanwhile Python imports what the first task needs, which takes as long.
+/// Takes the lease. Meanwhile Python imports the modules that the first task needs, which takes about the same time.
 fn allocate(py: Python<'_>, lease: LeaseOptions) -> PyResult<Invoker> {
     let take = || Invoker::allocate(&Code::python(), lease);
     let (taken, imported) = if decode::is_imported(py) {
@@ -368,7 +368,7 @@ fn allocate(py: Python<'_>, lease: LeaseOptions) -> PyResult<Invoker> {
     match (taken, imported) {
         (Ok(invoker), Ok(())) => Ok(invoker),
         (Ok(invoker), Err(error)) => {
-            // Ctrl-C, for instance. Releasing the lease waits for the agent.
+            // For instance Ctrl-C. The GIL is released, because dropping the invoker waits for the agent.
             py.detach(|| drop(invoker));
             Err(error)
         }
@@ -452,7 +452,7 @@ fn unsendable<'py>(
     target: Option<Arc<Target>>,
     error: PyErr,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // The lock is not held here: the code below runs Python code.
+    // The lock is not held any more below, because `not_sent` and `make` run Python code.
     let closed = opened.core.state().closed.clone();
     if let Some(closed) = closed {
         return Err(closed_error(py, &closed));

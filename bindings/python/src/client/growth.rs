@@ -1,10 +1,10 @@
 //! Late workers. An executor that got fewer workers than it asked for gets the rest when cores are free. An executor
 //! that has lent its cores, or has lost its workers, gets other workers.
 //!
-//! A manager learns that cores were released when their agent reports next. So an executor that is made right after
-//! another one was shut down finds some of them still taken; it starts with what it got, and a thread asks for the
-//! rest. Cores that batch jobs have come back minutes later. So an executor with more tasks than workers goes on
-//! asking: one request at a time, after pauses that grow.
+//! A manager learns of released cores only from the next report of their agent. So an executor that is made right after
+//! another executor was shut down may find some cores still taken. It starts with the workers that it got, and a thread
+//! asks for the rest. Cores that batch jobs use may become free minutes later. So an executor with more tasks than
+//! workers continues to ask, one request at a time, with growing pauses.
 
 mod search;
 
@@ -17,22 +17,23 @@ use std::time::{Duration, Instant};
 
 pub use search::{WaitNotice, WorkerSearch};
 
-/// Time limit of asking for the missing workers: agents report every half second, thousands of them every two seconds.
+/// Time limit of the first requests for missing workers: agents report every half second, or every two seconds if there
+/// are thousands of agents.
 const WITHIN: Duration = Duration::from_millis(2500);
 /// First and longest pause between later requests for missing workers, while more tasks than workers are pending.
 const LATER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// Time without the missing workers after which the program is told.
+/// Time after which the program is told that workers are missing.
 const TELL_AFTER: Duration = Duration::from_secs(10);
 
 /// Later requests for workers that were missing at first.
 #[derive(Default)]
 pub struct LaterGrowth {
-    /// Time of the next request, the pause after it, and when the first was made; `None`: requests do not help, or no
-    /// request was refused yet.
+    /// Time of the next request, the pause after it, and the time of the first request; `None`: requests do not help,
+    /// or no request was refused yet.
     next: Option<(Instant, Duration, Instant)>,
 }
 
-/// Starts a thread that asks for the workers that are missing out of those that the executor was made with.
+/// Starts a thread that asks for missing workers, if the executor got fewer workers than it asked for.
 pub fn start(core: &Arc<ExecutorCore>) {
     if core.invoker.slots() >= wanted_workers(core) {
         return;
@@ -50,11 +51,11 @@ fn wanted_workers(core: &ExecutorCore) -> usize {
     usize::from(core.invoker.options().workers)
 }
 
-/// Takes workers, as many as are available now, and makes them slots of the executor.
+/// Takes the missing workers that become available in the time `within`, and makes them slots of the executor.
 fn take_workers(core: &ExecutorCore, within: Duration) -> Result<(), Error> {
     core.invoker.complete(within)?;
     core.adopt().inspect_err(|_| {
-        // Leases of which no task knows would be paid for nothing. A lease whose agent does not answer ends by itself.
+        // Leases that no task uses would be paid for nothing. A lease whose agent does not answer ends by itself.
         let slots = core.state().lanes.len();
         drop(core.invoker.suspend_from(slots));
     })
@@ -68,9 +69,10 @@ fn ask_for_the_rest(core: &Arc<ExecutorCore>) {
         let left = end.saturating_duration_since(Instant::now());
         match take_workers(core, left) {
             Ok(()) => {}
-            // New workers were lost at once.
+            // The new workers were lost at once; the next request asks again.
             Err(error) if may_pass(&error) && !left.is_zero() => {}
-            // If there are no more workers, or the executor has ended, the executor goes on with those it has.
+            // If there are no more workers, or the executor has ended, the executor goes on with the workers that it
+            // has.
             Err(error) => {
                 refused = Some(error);
                 break;
@@ -89,14 +91,14 @@ impl LaterGrowth {
         self.next = Some((Instant::now() + LATER.0, LATER.0, since));
     }
 
-    /// Notes the end of a request. Returns the refusal if workers have been missing for so long that the program is
-    /// told.
+    /// Notes the end of a request. Returns the refusal if workers have been missing for so long that the program has to
+    /// be told.
     fn note(&mut self, taken: Result<(), Error>, is_complete: bool) -> Option<Error> {
         let now = Instant::now();
         let (_, pause, since) = self.next?;
         let missing_for = now - since;
         let pause = LATER.1.min(2 * pause);
-        // No pause passes over the time at which the program is told.
+        // A pause does not extend beyond the time at which the program has to be told.
         let next = match TELL_AFTER.saturating_sub(missing_for) {
             Duration::ZERO => now + pause,
             left => now + pause.min(left),
@@ -118,8 +120,8 @@ impl LaterGrowth {
     }
 }
 
-/// Starts a thread that asks once more for workers that are missing, if it is time to: more tasks are pending than
-/// there are workers. The caller holds the state's lock.
+/// Starts a thread that asks once more for missing workers, if the next request is due and more tasks than workers are
+/// pending. The caller holds the state's lock.
 pub fn ask_later(core: &Arc<ExecutorCore>, state: &mut CoreState) {
     let live = state.lanes.iter().filter(|lane| lane.is_usable()).count();
     let is_wanted = state.lease == LendingPhase::Held && state.growth.is_due();
@@ -139,7 +141,7 @@ pub fn ask_later(core: &Arc<ExecutorCore>, state: &mut CoreState) {
 fn ask_once(core: &Arc<ExecutorCore>) {
     let taken = take_workers(core, Duration::ZERO);
     let is_complete = core.invoker.slots() >= wanted_workers(core);
-    // A statement of its own: the lock is free before the program is told.
+    // This is a separate statement, so that the lock is released before the program is told.
     let refused = core.state().growth.note(taken, is_complete);
     if let Some(error) = refused {
         tell_missing(core, &error);
@@ -159,7 +161,7 @@ fn tell_missing(core: &ExecutorCore, error: &Error) {
     });
 }
 
-/// Starts a thread that takes workers for an executor without any, as soon as there is room.
+/// Starts a thread that takes workers for an executor without workers, as soon as there is room.
 pub fn start_again(core: &Arc<ExecutorCore>) {
     let taking = core.clone();
     let thread = std::thread::Builder::new().name("hotlease-growth".into());
@@ -187,7 +189,7 @@ fn take_again(core: &Arc<ExecutorCore>) {
     }
 }
 
-/// Ends the search for workers if no task waits for them any more.
+/// Ends the search for workers if no task waits for them any more. Returns whether the search has ended.
 fn give_up_idle(core: &Arc<ExecutorCore>) -> bool {
     let mut state = core.state();
     let is_idle = state.pending == 0;
@@ -199,7 +201,7 @@ fn give_up_idle(core: &Arc<ExecutorCore>) -> bool {
     is_idle
 }
 
-/// Ends the tasks of an executor that gets no workers; without tasks it may try again.
+/// Fails the tasks of an executor that gets no workers. An executor without tasks stays open, and may try again.
 fn lose(core: &Arc<ExecutorCore>, error: Error) {
     let mut state = core.state();
     state.lease = LendingPhase::Lent;

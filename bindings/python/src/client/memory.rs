@@ -13,28 +13,30 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Limit of the bytes that a pool keeps.
 const POOL_BYTES: usize = 256 << 20;
-/// The smallest buffer.
+/// Bytes of the smallest buffer.
 const SMALLEST: usize = 64 << 10;
-/// The largest buffer whose size is a power of two.
+/// Bytes of the largest buffer whose size is a power of two.
 const COARSE_MAX: usize = 16 << 20;
 /// A buffer has at most this many times the bytes that are needed.
 const WASTED_MAX: usize = 8;
-/// Limit of the buffers in use for purposes that can do without one. Each buffer is a descriptor, and a process has
-/// about a thousand of them by default.
+/// Limit of the buffers in use by callers that can do without a buffer. Each buffer holds a descriptor, and a process
+/// may have about a thousand descriptors by default.
 const IN_USE_MAX: usize = 128;
-/// A pool has at most one buffer in use for this many descriptors that the process may have.
+/// The limit of the buffers in use is at most the limit of the process's descriptors divided by this number.
 const DESCRIPTORS_EACH: usize = 4;
 /// Results of at least this size may use the whole limit.
 const LARGE: usize = 1 << 20;
 
-/// Bytes at the beginning of each buffer that stay free: the front of a request goes there when the rest is in the
-/// buffer already, so that the rest is not copied. One page, so that the rest keeps any alignment a caller may need.
+/// Bytes that stay free at the beginning of each buffer. If most of a request is in the buffer already, the front of
+/// the request is put there, so that the rest is not copied. The size is one page, so that the rest keeps any alignment
+/// that a caller may need.
 pub const HEADROOM: usize = 4096;
 
-/// Pool of buffers for reuse: a new buffer costs a page fault for each page that is touched first.
+/// Pool of buffers for reuse: a new buffer costs a page fault when each page is first touched.
 pub struct BufferPool {
     kept: Mutex<Vec<Buffer<u8>>>,
-    /// Limit of the buffers in use for purposes that can do without one. Half as many are kept for reuse.
+    /// Limit of the buffers in use by callers that can do without a buffer. At most half this number of buffers is kept
+    /// for reuse.
     in_use_max: usize,
     in_use: AtomicUsize,
     /// Memory that the program has for its own arrays.
@@ -71,8 +73,8 @@ impl BufferPool {
         self.in_use.load(Ordering::Relaxed) >= self.in_use_max
     }
 
-    /// Whether a result of this size has to do without a buffer: those below [`LARGE`] leave half of the limit to
-    /// larger ones.
+    /// Whether a result of this size has to do without a buffer: results below [`LARGE`] leave half of the limit to
+    /// larger results.
     pub fn is_full_for(&self, bytes: usize) -> bool {
         let all = self.in_use_max;
         let most = if bytes < LARGE { all.div_ceil(2) } else { all };
@@ -83,7 +85,7 @@ impl BufferPool {
     pub fn take(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<PoolBuffer, Error> {
         let bytes = bytes.saturating_add(HEADROOM);
         let mut kept = locked(&self.kept);
-        // Among equals the last one that came back: it is the likeliest to be in a cache.
+        // Among buffers of equal size, the last returned buffer is taken: it is the likeliest to be in a cache.
         let fitting = kept.iter().enumerate().rev();
         // A buffer that is far too large stays for a caller that needs it.
         let fitting = fitting
@@ -94,7 +96,7 @@ impl BufferPool {
         let buffer = match buffer {
             Some(buffer) => buffer,
             None => match invoker.buffer(size_of_buffer(bytes)) {
-                // Each memory that is kept holds a descriptor, too.
+                // Each buffer that is kept for reuse holds a descriptor, too.
                 Err(error) if error.lacks_descriptors() && self.forget_kept() => {
                     invoker.buffer(size_of_buffer(bytes))?
                 }
@@ -121,13 +123,14 @@ impl BufferPool {
         Ok(ResultView(extent))
     }
 
-    /// The program's memory that starts at an address, if no task uses it.
+    /// Returns the program's memory that starts at an address, if no task uses that memory.
     pub fn find_given(&self, address: *const u8, bytes: usize) -> Option<Extent> {
         let given = locked(&self.given);
         let memory = given.iter().filter_map(Weak::upgrade);
         let mut memory = memory.filter(|memory| std::ptr::eq(&memory.buffer[HEADROOM], address));
         let memory = memory.next()?;
-        // The other reference is the program's. A task that uses the memory holds one more, until the task has ended.
+        // One reference is held here, the other by the program. A task that uses the memory holds a third until the
+        // task has ended.
         let is_free = Arc::strong_count(&memory) == 2 && !memory.is_lent.load(Ordering::Relaxed);
         is_free.then_some(Extent {
             memory,
@@ -148,7 +151,7 @@ impl BufferPool {
         }
         let mut kept = locked(&self.kept);
         kept.push(buffer);
-        // The oldest go: the one used last is the likeliest to be needed next.
+        // The oldest buffers are dropped: the buffer used last is the likeliest to be needed next.
         let mut bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();
         let mut over = kept.len().saturating_sub(self.in_use_max.div_ceil(2));
         bytes -= kept[..over].iter().map(|buffer| buffer.len()).sum::<usize>();
@@ -157,14 +160,14 @@ impl BufferPool {
             over += 1;
         }
         let gone: Vec<_> = kept.drain(..over).collect();
-        // Freeing memory takes time.
+        // The buffers are freed outside the lock, because freeing takes time.
         drop(kept);
         drop(gone);
     }
 }
 
-/// Size of a buffer for at least `bytes`: a power of two, so that it fits other uses; if that is large, a multiple of a
-/// sixteenth of it.
+/// Size of a buffer for at least `bytes`: the next power of two, so that the buffer fits other uses. The size of a
+/// large buffer is a multiple of a sixteenth of that power.
 fn size_of_buffer(bytes: usize) -> usize {
     match bytes.checked_next_power_of_two() {
         Some(power) if power <= COARSE_MAX => power.max(SMALLEST),
@@ -173,8 +176,8 @@ fn size_of_buffer(bytes: usize) -> usize {
     }
 }
 
-/// A buffer of a pool; it returns there when dropped, unless a worker may still use it. The client library keeps such
-/// memory as long as a worker may.
+/// A buffer of a pool. When dropped, it returns to the pool, unless a worker may still use it. The client library keeps
+/// memory as long as a worker may use it.
 pub struct PoolBuffer {
     buffer: ManuallyDrop<Buffer<u8>>,
     /// Whether a worker may be using the buffer.
@@ -185,12 +188,13 @@ pub struct PoolBuffer {
 }
 
 impl PoolBuffer {
-    /// Usable bytes, of memory without other holders.
+    /// Usable bytes of the buffer; it has no other holder.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.buffer[HEADROOM..]
     }
 
-    /// The room as a place for a result. Before it is lent it has no other user; afterwards the worker writes to it.
+    /// Usable bytes as a place for a result. Until the buffer is lent, it has no other user; afterwards the worker
+    /// writes to it.
     pub fn place(&self) -> BufferSliceMut<'_> {
         self.buffer.slice_shared(HEADROOM..)
     }
@@ -210,7 +214,7 @@ impl PoolBuffer {
         self.buffer.len() > bytes.saturating_mul(WASTED_MAX)
     }
 
-    /// Whether the buffer is an array of the program; a task may not make a result of it.
+    /// Whether the buffer is an array of the program; a task must not put its result there.
     pub fn is_given(&self) -> bool {
         self.is_given
     }
@@ -250,7 +254,8 @@ impl Extent {
         &self.memory
     }
 
-    /// Whether `bytes` can be put before the byte at `from` so that all that follows keeps its alignment.
+    /// Whether `bytes` bytes can be put before the byte at `from`, so that the bytes from there on keep their
+    /// alignment.
     pub fn has_room_before(&self, from: usize, bytes: usize) -> bool {
         let at = self.start + from;
         from <= self.bytes && at.is_multiple_of(ALIGNMENT) && bytes.is_multiple_of(ALIGNMENT) && bytes <= at
@@ -264,9 +269,9 @@ impl Extent {
         }
     }
 
-    /// Puts `front` before the byte at `from`, over what is there: both together are another request. The caller
-    /// guarantees that no other thread or worker reads the bytes before `from`. `None` where
-    /// [`Extent::has_room_before`] says no.
+    /// Overwrites the bytes before the byte at `from` with `front`. The result, from the start of `front` to the end of
+    /// the extent, is another request or reply. The caller guarantees that no other thread or worker reads the bytes
+    /// before `from`. Returns `None` if [`Extent::has_room_before`] returns `false`.
     pub fn put_before(&self, from: usize, front: &[u8]) -> Option<Self> {
         if !self.has_room_before(from, front.len()) {
             return None;
@@ -286,7 +291,7 @@ impl Extent {
 
 impl Drop for PoolBuffer {
     fn drop(&mut self) {
-        // SAFETY: taken here only, and not used again.
+        // SAFETY: the buffer is taken only here, and is not used again.
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
         if let Some(pool) = self.pool.upgrade() {
             pool.in_use.fetch_sub(1, Ordering::Relaxed);
@@ -302,7 +307,7 @@ impl Drop for PoolBuffer {
 pub struct ResultView(Extent);
 
 impl ResultView {
-    /// Part of a reply: `bytes` from `start` on; `None` if that is beyond its end.
+    /// Makes a view of the `bytes` bytes of a reply from `start` on. Returns `None` if they extend beyond the reply.
     pub fn new(of: &Extent, start: usize, bytes: usize) -> Option<Self> {
         of.bytes().get(start..)?.get(..bytes)?;
         let (memory, start) = (of.memory.clone(), of.start + start);

@@ -7,7 +7,7 @@
 //! | `calls` | calls to requests: arguments, options, native functions |
 //! | `futures` | the base of `Future`, outcomes to objects, futures among the arguments of a call |
 //! | `tasks` | tasks themselves: functions, requests, states, outcomes, times; results that stay with workers |
-//! | `dataflow` | tasks that depend on others, equal tasks of which one runs, memoised results |
+//! | `dataflow` | tasks that depend on others, equal tasks that run only once, memoised results |
 //! | `core` | the queue and the slots; collection of results, retries, replacement of dead workers; collecting threads |
 //! | `kill` | the end of an executor before its tasks have ended |
 //! | `growth` | workers that become free a little later |
@@ -32,7 +32,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-/// The one function of a library of Python workers.
+/// The only function of a library of Python workers.
 const FUNCTION: &str = "hotlease.call";
 
 create_exception!(

@@ -1,11 +1,12 @@
 //! Output of tasks on its way from their replies to the program: kept here until a thread that holds the GIL shows it.
 //!
-//! A thread that collects a reply leaves the task's output here before the task has its outcome: so a caller that sees
-//! the task done finds its output here or shown. It is shown by a thread that waits for a result, before it returns; by
-//! the keeper, before it calls callbacks; else soon by a separate thread, so that the keeper, which sends queued tasks,
-//! need not wait for the GIL. One thread shows at a time, in the order of arrival. Showing runs Python code (a stream,
-//! a handler of log records, a callable), which may submit tasks, wait for them, or wait for a lock that another
-//! waiting thread holds: so no lock is held meanwhile, and no thread waits without a limit for the thread that shows.
+//! A thread that collects a reply puts the task's output here before it sets the outcome. So when a caller sees that a
+//! task is done, the output is here or was shown. A thread that waits for a result shows the output before it returns,
+//! and the keeper shows it before it calls callbacks. If neither does so, a separate thread shows it soon, so that the
+//! keeper, which sends queued tasks, need not wait for the GIL. One thread shows at a time, in the order of arrival.
+//! Showing runs Python code (a stream, a handler of log records, a callable), which may submit tasks, wait for tasks,
+//! or wait for a lock that another waiting thread holds. So no lock is held while output is shown, and no thread waits
+//! without a limit for the thread that shows.
 
 use crate::client::tasks::target::Target;
 use crate::locks::locked;
@@ -20,16 +21,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{Thread, ThreadId};
 use std::time::{Duration, Instant};
 
-/// Limit of the bytes that wait to be shown; over it, the oldest are left out.
+/// Limit of the bytes that wait to be shown; over this limit, the oldest output is left out.
 const BYTES_MAX: usize = 16 << 20;
-/// Bytes that each entry counts for in addition to its output.
+/// Bytes that are counted for each entry in addition to its output.
 const ENTRY_BYTES: usize = 128;
-/// Time in which a thread that waits for an entry's task can show the entry; after that the separate thread does.
+/// Time in which a thread that waits for an entry's task can show the entry; afterwards the separate thread shows it.
 const DELAY: Duration = Duration::from_millis(5);
 /// Time limit of waiting for another thread that shows earlier entries and makes no progress.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// The same time limit at the end of the executor. After it no output is shown any more, even if another thread has
-/// waited in vain before.
+/// Time limit of such a wait at the end of the executor, which applies even if another thread has waited in vain
+/// before. After this time, no output is shown any more.
 pub const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Output of one task.
@@ -45,12 +46,12 @@ struct PendingOutput {
     bytes: usize,
     /// Bytes that were left out before the first entry.
     left_out: u64,
-    /// Number of entries that have arrived, and of those that were shown or left out.
+    /// Number of entries that have arrived, and, in `over`, number of entries that were shown or left out.
     arrived: u64,
     over: u64,
     /// The thread that shows.
     by: Option<ThreadId>,
-    /// Whether another thread has waited in vain for the thread that shows since the last progress.
+    /// Whether a thread has waited in vain for the thread that shows, since that thread last made progress.
     is_stuck: bool,
     /// Whether the separate thread has nothing to do.
     is_asleep: bool,
@@ -100,7 +101,7 @@ impl OutputQueue {
         locked(&self.waiting)
     }
 
-    /// Leaves the output of a task.
+    /// Adds the output of a task.
     #[cold]
     pub fn leave(self: &Arc<Self>, target: &Arc<Target>, worker: usize, pieces: &[u8]) {
         let mut waiting = self.waiting();
@@ -133,8 +134,8 @@ impl OutputQueue {
         started.ok().map(|started| started.thread().clone())
     }
 
-    /// Sleeps until there is output, and for a short delay; then shows what is there. Returns false when no more output
-    /// will be shown.
+    /// If there is no output, sleeps until there is some. Otherwise sleeps for a short delay, and then shows the
+    /// output. Returns `false` when no more output will be shown.
     fn show_what_is_left(&self) -> bool {
         let mut waiting = self.waiting();
         if waiting.has_ended {
@@ -164,7 +165,8 @@ impl OutputQueue {
     }
 
     /// Shows the output that has arrived, or waits at most `patience` until another thread has shown it. Fails only
-    /// with exceptions that are meant to end programs or calls, such as `KeyboardInterrupt`: other ones are written.
+    /// with exceptions that are meant to end programs or calls, such as `KeyboardInterrupt`: other exceptions are only
+    /// reported.
     #[cold]
     pub fn show(&self, py: Python<'_>, patience: Duration) -> PyResult<()> {
         let Some((_turn, upto)) = py.detach(|| self.turn(patience)) else {
@@ -180,8 +182,8 @@ impl OutputQueue {
         shown
     }
 
-    /// Takes the right to show the entries that have arrived; returns their count, too. `None`: they are shown, or
-    /// another thread shows them.
+    /// Takes the right to show the entries that have arrived, and also returns their number. Returns `None` if they
+    /// were shown, or if another thread shows them.
     fn turn(&self, patience: Duration) -> Option<(ShowRight<'_>, u64)> {
         let me = std::thread::current().id();
         let mut waiting = self.waiting();
@@ -258,7 +260,7 @@ impl OutputQueue {
             thread.unpark();
         }
         let show = self.callable().take();
-        // Dropped without the lock: this may run Python code.
+        // Dropped without the lock, because dropping may run Python code.
         Python::try_attach(|_| drop(show));
     }
 

@@ -4,8 +4,9 @@ use crate::client::executor::Client;
 use pyo3::prelude::*;
 use std::time::Duration;
 
-/// Seconds of grant, image, sandbox, boot, interpreter, imports, connect and in total, if there was such a step; number
-/// of workers from the pool; number of workers that had to be started; and why.
+/// Seconds of the steps grant, image, sandbox, boot, interpreter, imports and connect, and of all steps together
+/// (`None`: there was no such step); number of workers from the pool; number of workers that had to be started; reason
+/// why they had to be started.
 type StartPhases = ([Option<f64>; 8], u32, u32, String);
 
 /// See `Executor.cold_start`.
@@ -28,19 +29,19 @@ pub fn _cold_start(client: PyRef<'_, Client>) -> PyResult<StartPhases> {
     Ok((seconds, start.pooled, start.started, start.cold))
 }
 
-/// Whether results of its tasks may come from sandboxes.
+/// Whether results of the executor's tasks may come from sandboxes.
 #[pyfunction]
 pub fn _is_confined(client: PyRef<'_, Client>) -> PyResult<bool> {
     Ok(client.opened()?.core.invoker.is_confined())
 }
 
-/// Whether its workers have a network, as their lease states.
+/// Whether the executor's workers have a network, according to their lease.
 #[pyfunction]
 pub fn _has_network(client: PyRef<'_, Client>) -> PyResult<bool> {
     Ok(client.opened()?.core.invoker.phases().reach.network)
 }
 
-/// Folders of the import path that its workers do not see.
+/// Folders of the import path that the executor's workers do not see.
 #[pyfunction]
 pub fn _hidden(client: PyRef<'_, Client>) -> PyResult<Vec<String>> {
     Ok(client.opened()?.core.invoker.phases().hidden)

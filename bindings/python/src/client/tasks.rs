@@ -1,4 +1,4 @@
-//! Tasks: the functions that they call, their requests, states and outcomes. Nothing here knows an executor.
+//! Tasks: the functions that they call, their requests, states and outcomes. Nothing here depends on an executor.
 
 pub mod expected;
 pub mod hint;

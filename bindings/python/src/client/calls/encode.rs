@@ -22,7 +22,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-/// Number of functions that are remembered by identity; when it is reached, the table is emptied.
+/// Limit of the functions in each table of [`Functions`]; a full table is emptied.
 const FUNCTIONS_MAX: usize = 4096;
 
 /// Tables of the functions that were submitted.
@@ -32,10 +32,11 @@ pub struct Functions {
     wrappers: Mutex<WrapperTable>,
 }
 
-/// Functions by the address of their object, which is kept alive, and the way each is sent.
+/// Function objects by their address, each with its target. The table keeps the objects alive.
 type TargetTable = HashMap<usize, (Py<PyAny>, Arc<Target>)>;
 
-/// Functions that call one of the program's functions, by their key and the name of the program's function.
+/// Targets of functions that call one of the program's functions, by the key of the calling function and the name of
+/// the program's function.
 type WrapperTable = HashMap<(FunctionKey, Box<str>), Arc<Target>>;
 
 /// Declarations of a function for its tasks: idempotent, retries, priority, memo.
@@ -72,8 +73,8 @@ fn plan_of(declared: Declared<'_>) -> PyResult<TaskPlan> {
 pub enum Callable {
     /// Sent as the function of the task.
     Target(Arc<Target>),
-    /// Sent as the first argument of a function that calls it: the callable has its own state, which each task gets
-    /// afresh.
+    /// The callable has state of its own. So it is sent as the first argument of a function that calls it, and each
+    /// task gets a fresh copy.
     Argument(Arc<Target>),
 }
 
@@ -122,7 +123,7 @@ impl Functions {
     /// Returns how to send this function.
     pub fn find(&self, function: &Bound<'_, PyAny>, rerun: Rerun) -> PyResult<Callable> {
         let address = function.as_ptr() as usize;
-        // The table keeps its objects alive, so that an address means one object.
+        // Addresses are unique, because the table keeps its objects alive.
         if let Some((_, target)) = self.lock_targets().get(&address) {
             return Ok(Callable::Target(target.clone()));
         }
@@ -132,7 +133,7 @@ impl Functions {
             let forgotten = (known.len() >= FUNCTIONS_MAX).then(|| std::mem::take(&mut *known));
             known.insert(address, (function.clone().unbind(), target));
             drop(known);
-            // Outside the lock: dropping objects runs Python code.
+            // Dropped outside the lock, because dropping objects runs Python code.
             drop(forgotten);
         };
         if let Ok(of_library) = function.cast::<Native>() {
@@ -176,7 +177,7 @@ impl Functions {
         }
     }
 
-    /// Forgets the functions, for the garbage collector: they are described anew.
+    /// Forgets the functions, for the garbage collector. The next call of a function describes it anew.
     pub fn clear(&self) {
         let known = self.known.try_lock().map(|mut known| std::mem::take(&mut *known));
         drop(known);
@@ -205,8 +206,8 @@ pub fn call(
     Ok((payload, gather.inputs))
 }
 
-/// Encodes the request for a call whose worker keeps the arguments: all of them are in the pickle, none in memory that
-/// is lent for the call.
+/// Encodes the request for a call whose worker keeps the arguments. All arguments are in the pickle, and none is in
+/// memory that is lent only for the call.
 pub fn encode_kept(target: &Target, args: &Bound<'_, PyTuple>) -> PyResult<Box<[u8]>> {
     let py = args.py();
     let pickle = called(py, intern!(py, "dump_kept"))?
@@ -281,15 +282,16 @@ fn pickled(
         [buffer] if buffer.len_bytes() > limit => pool.find_given(buffer.buf_ptr().cast(), buffer.len_bytes()),
         _ => None,
     };
-    // A task may not write to memory that the program sees.
+    // A task must not write to memory that the program sees.
     let kind = (request::PICKLED, given.is_none());
     let request = PickledBody::request(kind, &target.key, object.pickle(), &object.lengths)
         .ok_or_else(|| PyValueError::new_err("the arguments have too many buffers, or are larger than any memory"))?;
     put(py, &request, given, (invoker, pool), |into| object.fill(&request, into))
 }
 
-/// Puts a request into memory: before its only buffer, if that is in memory that was given to the program; into private
-/// memory, if it is small or there is no other; else into shared memory.
+/// Puts a request into memory. If its only buffer is in memory that was given to the program, the request is put before
+/// that buffer. Otherwise a small request, or one for which there is no shared memory, is put into private memory, and
+/// any other request into shared memory.
 pub fn put(
     py: Python<'_>,
     request: &PickledBody<'_>,
@@ -315,8 +317,8 @@ pub fn put(
     Ok(TaskPayload::Shared(memory.into_extent(end).into()))
 }
 
-/// Takes shared memory of this size. `None` while others use as many buffers as there may be: a copy of the request
-/// then waits for one.
+/// Takes shared memory of this size. Returns `None` if the pool is full or no descriptor is free: the request then
+/// waits in private memory.
 fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<BufferPool>, bytes: usize) -> PyResult<Option<PoolBuffer>> {
     if pool.is_full() {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! Encoding of native calls to requests: no pickle, and no copy except that of the input into memory that its worker
-//! shares, unless it is there already.
+//! Encoding of native calls to requests, without a pickle. Only the input is copied, to memory that the worker shares,
+//! unless it is in such memory already.
 
 use crate::client::calls::encode::put;
 use crate::client::core::ExecutorCore;
@@ -39,7 +39,7 @@ pub fn target(function: &Native, plan: TaskPlan, rerun: Rerun) -> Target {
 enum Input<'py> {
     /// The memory of this object.
     Value(Bound<'py, PyAny>),
-    /// The result of another task, the first and only one.
+    /// The result of another task, which is the only result that the request needs.
     Result,
 }
 
@@ -111,7 +111,7 @@ pub fn request<'py>(
     })
 }
 
-/// Reads an argument: a value, or the future of one.
+/// Reads an argument, which is a value or a future.
 fn look<'py>(value: Bound<'py, PyAny>, gather: &mut Gather<'_>) -> PyResult<Input<'py>> {
     match gather.look(&value)? {
         Some(Replacement::Result(_)) => return Ok(Input::Result),

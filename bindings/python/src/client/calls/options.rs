@@ -1,4 +1,4 @@
-//! Options of an executor, as Python gives them.
+//! Options of an executor, read from a Python dict.
 
 use crate::client::calls::encode::memo_of;
 use crate::client::tasks::target::{Rerun, TaskPlan};
@@ -13,7 +13,7 @@ use std::time::Duration;
 const QUEUE_BYTES: usize = 1 << 30;
 /// Default limit of the tasks that may be pending.
 const PENDING_MAX: u32 = 1_000_000;
-/// Depth of the rings: enough for no-op tasks between two collections by the keeper.
+/// Depth of the rings: enough for the no-op tasks that run between two collections of results by the keeper.
 const DEPTH: u32 = 512;
 /// Options of an executor.
 pub struct ExecutorOptions {
@@ -21,11 +21,11 @@ pub struct ExecutorOptions {
     pub rerun: Rerun,
     pub queue_bytes: usize,
     pub pending_max: u32,
-    /// Defaults for its tasks.
+    /// Defaults for the executor's tasks.
     pub plan: TaskPlan,
     /// Checkpoint file for memoised results.
     pub checkpoint: Option<PathBuf>,
-    /// Whether other programs get its cores while it is idle.
+    /// Whether other programs get the executor's cores while the executor is idle.
     pub lends: bool,
     /// Number of tasks whose times are kept.
     pub timing: u32,
@@ -35,7 +35,7 @@ pub struct ExecutorOptions {
     pub classes: Option<Py<PyAny>>,
 }
 
-/// Options of tasks that are submitted with it; see `Executor.options`.
+/// Options of the tasks that are submitted with this object; see `Executor.options`.
 #[pyclass(frozen, module = "hotlease._core")]
 pub struct TaskOptions(pub TaskPlan);
 

@@ -1,5 +1,5 @@
 //! Functions that are described once for many calls. A function that uses globals of the program is otherwise pickled
-//! anew for each call, because they may have changed.
+//! anew for each call, because the globals may have changed.
 
 use crate::client::calls::encode::Callable;
 use crate::client::executor::Client;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[pyclass(module = "hotlease._core", frozen)]
 pub struct SettledFunction(Py<PyAny>, Arc<Target>);
 
-/// Describes a function for many calls; `None` if each call has to describe it.
+/// Describes a function for many calls. Returns `None` if each call has to describe the function.
 #[pyfunction]
 pub fn _settle(client: &Bound<'_, Client>, function: &Bound<'_, PyAny>) -> PyResult<Option<SettledFunction>> {
     let opened = client.get().opened()?;
@@ -20,7 +20,7 @@ pub fn _settle(client: &Bound<'_, Client>, function: &Bound<'_, PyAny>) -> PyRes
         Ok(Callable::Target(target)) if !target.name.is_empty() => {
             Ok(Some(SettledFunction(function.clone().unbind(), target)))
         }
-        // A function that cannot be described fails each call, whose future tells so.
+        // If the function cannot be described, each call returns a future that raises the reason.
         Ok(_) | Err(_) => Ok(None),
     }
 }

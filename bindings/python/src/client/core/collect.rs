@@ -16,14 +16,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Results collected from one slot before other threads get the lock.
+/// Limit of the results that one call collects from each slot, after which other threads get the lock.
 const BATCH: usize = 64;
 /// Results below this size are copied out of the memory that they were fetched into.
 const COPIED_BELOW: usize = 128 << 10;
-/// Workers in a row that may end before they start the initializer.
+/// Limit of the consecutive workers that end before they start the initializer.
 const UNPREPARED_MAX: u8 = 8;
 
-/// The function of the tasks that have ended together. If it is not the same for all, the time of each cannot be told.
+/// Function of the tasks that have ended together. If their functions differ, the time of each is unknown.
 enum EndedFunction {
     None,
     One(Arc<Target>),
@@ -148,8 +148,8 @@ impl ExecutorCore {
             flight.return_memory();
         }
         if did_not_run || flight.prepares() || !matches!(flight, Flight::Task(..)) {
-            // Initializers are ignored by the pace: after a quick one, the first task may still be long, and no other
-            // may wait behind it.
+            // The pace ignores initializers: after a quick initializer, the first task may still be long, and no other
+            // task should wait behind it.
             state.lanes[at].beat.skip_reply();
         }
         match flight {
@@ -187,12 +187,12 @@ impl ExecutorCore {
         let bytes = reply.bytes().unwrap_or_default();
         let kind = bytes.first().copied();
         let in_request = match (kind, extent) {
-            // A worker that has only a copy of the request was not asked to leave its result there.
+            // A worker that has only a copy of the request was not asked to leave its result in the request.
             (Some(reply::IN_REQUEST), Some(extent)) if state.lanes[at].shares_memory => in_request(&extent, bytes),
             _ => None,
         };
         if kind.is_some_and(lacks_something) && !job.prepares() {
-            // The task did not run, so the time until this reply is not that of a task.
+            // The task did not run, so the time until this reply is not the time of a task.
             state.lanes[at].beat.skip_reply();
         }
         match kind {
@@ -233,7 +233,7 @@ impl ExecutorCore {
         let length = match result {
             Ok(ArrivedResult::InPlace(length) | ArrivedResult::Bytes(length)) => length,
             Ok(ArrivedResult::Owned(bytes)) => bytes.len(),
-            // Only the request to fetch did not run; the function did.
+            // Only the request to fetch the result did not run; the function of the task did.
             Err(error) if error.ran() == RunCertainty::No && !to.prepares() => {
                 return self.lose_kept(state, to, &format!("its result was not fetched: {error}"));
             }
@@ -270,13 +270,13 @@ impl ExecutorCore {
         }
     }
 
-    /// Counts the end of a request that had memory for its result: another request may have that memory now.
+    /// Counts the end of a request that had memory for its result, and asks for kept results.
     fn free_place(&self, state: &mut CoreState, at: usize) {
         state.lanes[at].free_place();
         self.fetch_kept(state, at);
     }
 
-    /// Outcome of a reply that was written to its own memory.
+    /// Outcome of a reply that was written to memory of its own.
     fn placed_outcome(&self, whose: ReplyOwner<'_>, at: usize, mut place: PoolBuffer, length: usize) -> TaskOutcome {
         let room = place.room();
         let length = length.min(room.len());
@@ -294,8 +294,8 @@ impl ExecutorCore {
         })
     }
 
-    /// Keeps a large result in its memory and copies any other. Each result in memory holds a descriptor: copying
-    /// limits how many unread results hold one.
+    /// Keeps a large result in its memory, and copies any other result. Each result in memory holds a descriptor, so
+    /// copying limits how many descriptors unread results hold.
     fn extent_outcome(&self, extent: Extent) -> TaskOutcome {
         let length = extent.bytes().len();
         let is_wasted = extent.memory().is_far_too_large_for(length);
@@ -350,7 +350,8 @@ impl ExecutorCore {
         if job.prepares() {
             state.pending -= 1;
             state.unprepared = state.unprepared.saturating_add(1);
-            // The next worker is prepared anew.
+            // If the worker was lost before it ran the initializer, the next worker is prepared, a limited number of
+            // times. After any other error, the executor closes.
             if !(is_loss(&error) && state.unprepared <= UNPREPARED_MAX && error.ran() == RunCertainty::No) {
                 let why = format!("the worker did not survive it: {error}");
                 self.close(state, Closed::Unprepared(why));
@@ -362,8 +363,7 @@ impl ExecutorCore {
         }
     }
 
-    /// Handles a task that ran but whose result cannot be fetched from its worker: it is sent again if it may run
-    /// twice.
+    /// Handles a task that ran, but whose result is lost. The task is sent again if it may run twice.
     pub fn lose_result(&self, state: &mut CoreState, mut job: TaskJob, why: &str) {
         if job.count_lost_result() && state.can_resend() {
             state.queue.push_front(job);
@@ -372,7 +372,7 @@ impl ExecutorCore {
         }
     }
 
-    /// Starts a thread that gets another worker for a slot and then returns the slot.
+    /// Starts a thread that gets another worker for a slot and then puts the slot back into use.
     fn replace_worker(self: &Arc<Self>, state: &mut CoreState, at: usize, scratch: &mut [u8]) {
         if matches!(state.closed, Some(Closed::ShutDown)) && state.pending == 0 {
             state.lanes[at].is_dead = true;
@@ -391,7 +391,7 @@ impl ExecutorCore {
                 flights.push(flight);
                 continue;
             }
-            // The pipeline accepts another worker only after all of these results are drawn.
+            // The pipeline accepts another worker only after all results in its ring are taken.
             let popped = pipeline
                 .try_pop(scratch)
                 .and_then(|popped| popped.ok_or_else(unanswered));
@@ -401,7 +401,7 @@ impl ExecutorCore {
         for to in state.lanes[at].forget_kept() {
             self.lose_kept(state, to, "its worker died before the result was fetched");
         }
-        // Shared with the thread, not moved: if no thread starts, they are still here.
+        // Shared with the thread, not moved, because this function needs both if the thread does not start.
         let taken = Arc::new(Mutex::new(Some((pipeline, flights))));
         let (core, given) = (self.clone(), taken.clone());
         let replace = move || {
@@ -432,14 +432,14 @@ impl ExecutorCore {
     }
 
     fn replaced(self: &Arc<Self>, at: usize, mut pipeline: Pipeline, flights: Vec<Flight>) {
-        // This is done before another worker is there: threads that wait for tasks that have ended are told now. The
-        // other tasks go to the new worker, after its initializer.
+        // Done before another worker is available, so that threads that wait for ended tasks are told now. The other
+        // tasks are sent again when the new worker has been sent its initializer.
         let mut guard = self.state();
         for mut flight in flights {
             let result = flight.try_take().unwrap_or_else(|| Err(unanswered()));
             self.land(&mut guard, at, flight, result, &[]);
         }
-        // No task runs any more: another worker would only be prepared, and might die of that, too.
+        // No task runs any more. Another worker would only run the initializer, and might die of it, too.
         let is_broken = matches!(guard.closed, Some(Closed::Unprepared(_) | Closed::Lost(_)));
         guard.lanes[at].is_dead |= is_broken;
         drop(guard);
@@ -456,7 +456,7 @@ impl ExecutorCore {
                 self.end_waiting(state);
                 self.prepare(state, at);
             }
-            // The pipeline has no worker now; the next task makes it look for one again.
+            // The pipeline has no worker now. The next task starts another search.
             Ok(false) => state.lanes[at].pipeline = Some(pipeline),
             Err(error) => {
                 state.lanes[at].is_dead = true;
@@ -472,8 +472,8 @@ impl ExecutorCore {
         self.keeper.wake(&self.invoker);
     }
 
-    /// Gets another worker for a slot. Tries again while tasks wait for workers and workers may still come. Returns
-    /// false if there is none, and no task waits.
+    /// Gets another worker for a slot. Tries again while tasks wait and workers may still become available. Returns
+    /// `false` if there is no worker and no task waits.
     fn repair(&self, pipeline: &mut Pipeline) -> Result<bool, Error> {
         let mut search = WorkerSearch::new(self);
         loop {
@@ -492,7 +492,7 @@ impl ExecutorCore {
     }
 }
 
-/// Error of a task on a closed slot for which no result has arrived.
+/// Error of a task that has no result, on a slot that is closed.
 fn unanswered() -> Error {
     Error::OutcomeUnknown {
         why: "its worker is gone, and the slot does not know of it".into(),

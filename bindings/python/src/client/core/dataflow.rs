@@ -1,5 +1,6 @@
 //! Tasks that depend on others, are retried, or are memoised: the core's calls to the dataflow kernel
-//! ([`crate::client::dataflow`]), and the execution of its actions. All under the `state` lock and without the GIL.
+//! ([`crate::client::dataflow`]), and the execution of its actions. All of it happens under the `state` lock and
+//! without the GIL.
 
 use super::{Closed, CoreState, ExecutorCore};
 use crate::client::dataflow::graph::{EndCause, GraphAction, local_run_outcome};
@@ -17,7 +18,7 @@ use std::sync::{Arc, MutexGuard};
 pub enum PlannedInput {
     /// A task of this executor.
     Task(Arc<TaskCell>, Option<Arc<Target>>),
-    /// A foreign future, by the kernel's name.
+    /// A foreign future, by the identifier of its promise in the kernel.
     Foreign(TaskId),
 }
 
@@ -25,13 +26,13 @@ pub enum PlannedInput {
 pub enum PlanRefusal {
     /// The executor is closed.
     Closed(Closed),
-    /// There are too many tasks; this one is returned.
+    /// There are too many tasks; the refused task is returned.
     Full(Box<PlannedTask>),
     /// A result that the task needs was decoded meanwhile: the task has to be encoded again.
     Encode(Box<PlannedTask>),
 }
 
-/// Location of these results: all in this process, or some with workers.
+/// Returns the location of these results: all are in this process, or some are with workers.
 fn place_of(state: &CoreState, results: &[Arc<TaskOutcome>]) -> InputPlace {
     let away = || results.iter().filter_map(|result| result.remote_result());
     if away().all(|away| away.local_outcome().is_some()) {
@@ -44,8 +45,8 @@ fn place_of(state: &CoreState, results: &[Arc<TaskOutcome>]) -> InputPlace {
 }
 
 impl ExecutorCore {
-    /// Accepts a task that depends on others, or may need more than one run. `sources`: the futures among its
-    /// arguments. No other thread knows the task's cell yet.
+    /// Accepts a task that depends on other tasks, or may need more than one run. `sources`: the futures among its
+    /// arguments. The caller guarantees that no other thread has the task's cell yet.
     pub fn plan(&self, py: Python<'_>, planned: Box<PlannedTask>, sources: &[PlannedInput]) -> Result<(), PlanRefusal> {
         self.with_state(py, |state| self.plan_into(state, planned, sources))
     }
@@ -93,7 +94,7 @@ impl ExecutorCore {
             self.act(state);
             return Ok(());
         }
-        // There are at most `RESULTS_MAX` sources.
+        // The cast is exact, because there are at most `RESULTS_MAX` sources.
         (planned.inputs, planned.done) = (sources.len() as u32, done.into());
         if nodes.is_empty() && self.finish_memoised(state, &mut planned) {
             return Ok(());
@@ -122,7 +123,7 @@ impl ExecutorCore {
         Ok(())
     }
 
-    /// Finishes a task at once if its result is memoised; returns whether it was.
+    /// Finishes a task at once if its result is memoised. Returns whether the task was finished.
     fn finish_memoised(&self, state: &mut CoreState, planned: &mut Box<PlannedTask>) -> bool {
         let results: Vec<_> = planned.done.iter().map(|(_, outcome)| outcome.clone()).collect();
         if planned.is_key_unknown_yet(&results) {
@@ -134,18 +135,19 @@ impl ExecutorCore {
                 planned.cell.resolve(TaskOutcome::Shared(outcome));
                 return true;
             }
-            // Another thread may have set it at the same time, to an equal value.
+            // Another thread may have set the key at the same time, to an equal value.
             let _ = planned.key.set(Box::new(key));
         }
         false
     }
 
-    /// Makes a promise for a foreign future, which `end_foreign` resolves; `None` if there are too many tasks.
+    /// Makes a promise for a foreign future; `end_foreign` resolves the promise. Returns `None` if there are too many
+    /// tasks.
     pub fn promise(&self) -> Option<TaskId> {
         self.state().graph.flow.promise(0).ok()
     }
 
-    /// Resolves the promise of a foreign future; `None`: the future was cancelled.
+    /// Resolves the promise of a foreign future. An `outcome` of `None` means that the future was cancelled.
     pub fn end_foreign(&self, task: TaskId, outcome: Option<Arc<TaskOutcome>>) {
         let mut state = self.state();
         self.end_promise(&mut state, task, None, outcome);
@@ -166,7 +168,8 @@ impl ExecutorCore {
     ) {
         use hotlease_flow::RunOutcome as End;
         let end = match outcome {
-            // Moved, so that no reference stays here: a result with one holder may be passed on without a copy.
+            // The outcome is moved, so that this function keeps no reference: a result with one holder may be passed on
+            // without a copy.
             Some(outcome) if outcome.is_result() => local_run_outcome(outcome),
             outcome => {
                 state.graph.causes.insert(task, (target, outcome.clone()));
@@ -182,7 +185,7 @@ impl ExecutorCore {
         self.act(state);
     }
 
-    /// Tells the kernel the end of a run of one of its tasks.
+    /// Reports the end of a run of a task to the kernel.
     pub fn end_run(&self, state: &mut CoreState, (task, attempt): (TaskId, u32), outcome: TaskOutcome) {
         use hotlease_flow::RunOutcome as End;
         let outcome = outcome.share();
@@ -204,7 +207,7 @@ impl ExecutorCore {
         self.act(state);
     }
 
-    /// The tasks that wait for others, or for their turn.
+    /// Returns the kernel's tasks that have not ended, each with its cell and function.
     pub fn planned(&self, state: &CoreState) -> Vec<(TaskId, Arc<TaskCell>, Arc<Target>)> {
         let flow = &state.graph.flow;
         let known = |task| {
@@ -233,7 +236,7 @@ impl ExecutorCore {
     /// Carries out the kernel's actions.
     pub fn act(&self, state: &mut CoreState) {
         if std::mem::replace(&mut state.graph.is_acting, true) {
-            // A call that is running already carries these actions out, too.
+            // A call of this function that is running already carries out these actions, too.
             return;
         }
         while !state.graph.actions.is_empty() {
@@ -302,7 +305,7 @@ impl ExecutorCore {
         }
     }
 
-    /// Outcome of a task that failed: its own error, or the chain that leads to the error that it follows from.
+    /// Outcome of a task that failed: its own error, or else the chain of tasks that leads to the first error.
     fn failure(&self, state: &CoreState, task: TaskId, root: TaskId, target: &Arc<Target>) -> Arc<TaskOutcome> {
         let graph = &state.graph;
         if task == root
@@ -353,7 +356,7 @@ impl ExecutorCore {
         if planned.key.get().is_none()
             && let Some(key) = planned.key_of(&results)
         {
-            // Another thread may have set it at the same time, to an equal value.
+            // Another thread may have set the key at the same time, to an equal value.
             let _ = planned.key.set(Box::new(key));
         }
         if let Some(key) = planned.key.get().map(|key| **key) {
@@ -369,8 +372,8 @@ impl ExecutorCore {
         self.start(state, (task, attempt), &results, alone);
     }
 
-    /// Handles the end of a task that others with the same key may wait for; starts one of them if it has to run
-    /// itself.
+    /// Handles the end of a task for which tasks with the same key may wait. If the task has no result for them, starts
+    /// the next of them.
     fn end_computation(
         &self,
         state: &mut CoreState,
@@ -378,7 +381,8 @@ impl ExecutorCore {
         planned: &PlannedTask,
         result: Option<&Arc<TaskOutcome>>,
     ) {
-        // The first lease in a sandbox may have come after the key was computed.
+        // The key of an unguarded request was computed before the executor's first lease in a sandbox: a result that
+        // may come from a sandbox is not memoised under such a key.
         let result = result.filter(|_| planned.payload.is_guarded() || self.guard().is_none());
         let graph = &mut state.graph;
         if let Some(run) = graph.end_computation(task, planned, result)

@@ -1,8 +1,9 @@
-//! Keeper, the core's own thread: collects results while no thread waits for one, and tells the watchers of futures.
+//! Keeper, the core's own thread: collects results while no thread waits for a result, and tells the watchers of
+//! futures.
 //!
 //! The keeper costs other threads little: a program that alternates submitting and waiting never wakes it. After work
-//! it naps for a while, so that the next submitted task need not wake it either; later it parks, and the next task
-//! wakes it.
+//! the keeper naps for a while, and a task that is submitted meanwhile need not wake it either. Later the keeper parks,
+//! and the next task wakes it.
 
 use crate::client::core::lane::Lane;
 use crate::client::core::lending::IdleSpan;
@@ -14,27 +15,27 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Nap while a stream of short tasks runs: all results that come in this time are collected at once.
+/// Nap while a stream of short tasks runs: all results that arrive in this time are collected at once.
 const STREAM_NAP: Duration = Duration::from_micros(150);
-/// Nap while other threads collect results, or nothing is pending.
+/// Nap while other threads collect results, or no task is pending.
 const NAP: Duration = Duration::from_millis(1);
-/// Number of naps before it parks.
+/// Number of naps before the keeper parks.
 const NAPS: u32 = 20;
 /// Time to spin before a sleep, if a future is watched.
 const SPIN: Duration = Duration::from_micros(20);
-/// Limit of a sleep while something is pending.
+/// Limit of a sleep while tasks are pending.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Number of results collected at once that make a stream.
+/// Number of results in one collection that shows a stream of short tasks.
 const STREAM: usize = 8;
 
 const ACTIVE: u8 = 0;
 const NAPPING: u8 = 1;
 const PARKED: u8 = 2;
 
-/// Tells the watchers of a core's ended tasks that these have ended.
+/// Function that tells the watchers of a core's ended tasks that these tasks have ended.
 pub type FinishAll = fn(Python<'_>, &ExecutorCore);
 
-/// Handle of the thread for other threads.
+/// Handle of the keeper for other threads.
 #[derive(Default)]
 pub struct KeeperHandle {
     thread: OnceLock<Thread>,
@@ -44,7 +45,7 @@ pub struct KeeperHandle {
 }
 
 impl KeeperHandle {
-    /// Tells the thread that there is a new task. `queued`: the task waits until results are collected.
+    /// Tells the keeper that there is a new task. `queued`: the task waits until results are collected.
     #[inline]
     pub fn tell(&self, queued: bool) {
         let mode = self.mode.load(Ordering::SeqCst);
@@ -53,7 +54,7 @@ impl KeeperHandle {
         }
     }
 
-    /// Tells the thread that a future is watched, or has to be finished.
+    /// Tells the keeper that a future is watched, or has to be finished.
     pub fn attend(&self) {
         if self.mode.load(Ordering::SeqCst) != ACTIVE {
             self.unpark();
@@ -68,19 +69,19 @@ impl KeeperHandle {
         }
     }
 
-    /// Whether the caller is this thread.
+    /// Whether the caller is the keeper.
     pub fn is_current(&self) -> bool {
         self.thread
             .get()
             .is_some_and(|thread| thread.id() == std::thread::current().id())
     }
 
-    /// Whether the thread is collecting results.
+    /// Whether the keeper is collecting results.
     pub fn has_lead(&self) -> bool {
         self.has_lead.load(Ordering::Acquire)
     }
 
-    /// Makes the thread look again, also if it sleeps or waits for results.
+    /// Makes the keeper look for work again, even if it sleeps or waits for results.
     pub fn wake(&self, invoker: &Invoker) {
         self.is_woken.store(true, Ordering::Release);
         self.unpark();
@@ -90,7 +91,7 @@ impl KeeperHandle {
     /// Sleeps, unless there is work.
     fn rest(&self, mode: u8, limit: Option<Duration>, busy: impl Fn() -> bool) {
         self.mode.store(mode, Ordering::SeqCst);
-        // A thread that adds a task after this sees the mode; a task added before it is seen here.
+        // A thread that adds a task after this store sees the mode; `busy` sees a task that was added before the store.
         if !busy() && !self.is_woken.swap(false, Ordering::AcqRel) {
             match limit {
                 Some(limit) => std::thread::park_timeout(limit),
@@ -101,8 +102,8 @@ impl KeeperHandle {
     }
 }
 
-/// Starts the thread of a core. It ends when the core is closed and nothing is pending, and then releases the lease.
-/// `finish_all`: tells the watchers of tasks that have ended.
+/// Starts the thread of a core. The thread ends when the core is closed and no task is pending, and then releases the
+/// lease. `finish_all`: tells the watchers of tasks that have ended.
 pub fn start(core: &Arc<ExecutorCore>, finish_all: FinishAll) -> std::io::Result<()> {
     let kept = core.clone();
     let thread = std::thread::Builder::new()
@@ -196,7 +197,7 @@ fn finish_watched(core: &Arc<ExecutorCore>, finish_all: FinishAll) {
     }
 }
 
-/// Writes memoised results to the checkpoint file; syncs them to the disk if it is the `last` time.
+/// Writes memoised results to the checkpoint file; syncs them to the disk if this is the `last` write.
 fn write_checkpoint(core: &ExecutorCore, last: bool) {
     core.memory.write(last, || match &mut core.state().graph.unwritten {
         Some(unwritten) if !unwritten.is_empty() => Some(std::mem::take(unwritten)),
@@ -214,7 +215,7 @@ fn give_back(core: &Arc<ExecutorCore>) {
     };
     drop(lanes);
     if let Err(error) = core.invoker.clone().deallocate() {
-        // The lease then ends by itself; its loss may also be why the core was closed.
+        // The error is ignored: the lease ends by itself, or its loss was the reason why the core was closed.
         let _ = error;
     }
     core.showing.end();

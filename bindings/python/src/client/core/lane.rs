@@ -1,4 +1,4 @@
-//! Lane: the executor's state of one slot, with the tasks that were sent there and the limits on them.
+//! Lane: the executor's state of one slot, with the tasks that were sent to the slot and their limits.
 
 use crate::client::core::output::ReplyOwner;
 use crate::client::memory::{BufferPool, Extent, PoolBuffer};
@@ -19,8 +19,8 @@ use std::time::Instant;
 
 /// Largest number of results under way that have memory of their own; each holds a descriptor.
 const PLACES_MAX: usize = 32;
-/// Largest number of functions that a worker is assumed to know. A worker that was sent more may have forgotten some,
-/// and reports that when it is asked for one.
+/// Largest number of functions that a worker is assumed to remember. A worker that was sent more functions may have
+/// forgotten some; it reports that when a task needs such a function.
 const KNOWN_MAX: usize = 512;
 
 /// Path by which a task was sent.
@@ -46,7 +46,7 @@ impl SendPath {
 
 /// A request under way.
 pub enum Flight {
-    /// A task, and the work that it is counted as, nanoseconds.
+    /// A task, and its estimated work in nanoseconds.
     Task(TaskJob, SendPath, u32),
     /// Fetches, into this memory, a result that the worker keeps.
     Fetch(Recipient, BufferInvocation, PoolBuffer),
@@ -54,16 +54,16 @@ pub enum Flight {
     Release,
 }
 
-/// Party that needs a result which its worker keeps.
+/// Party that needs a result which a worker keeps.
 pub enum Recipient {
-    /// The task that made the result, which did not fit.
+    /// The task that made the result; the result did not fit into the memory for its reply.
     Task(TaskJob),
     /// The client, which does not have this result yet.
     Client(Arc<RemoteResult>),
 }
 
 impl Recipient {
-    /// Whether the result is that of an initializer.
+    /// Whether the result belongs to an initializer.
     pub fn prepares(&self) -> bool {
         matches!(self, Self::Task(job) if job.prepares())
     }
@@ -95,7 +95,7 @@ pub enum ArrivedResult {
 }
 
 impl Flight {
-    /// Whether its reply comes through the ring.
+    /// Whether the reply arrives through the ring.
     #[inline]
     pub fn is_in_ring(&self) -> bool {
         matches!(self, Self::Task(_, SendPath::Ring, _) | Self::Release)
@@ -124,7 +124,7 @@ impl Flight {
         }
     }
 
-    /// Work that it is counted as, nanoseconds.
+    /// Estimated work of the flight in nanoseconds.
     #[inline]
     pub fn work_ns(&self) -> u64 {
         match self {
@@ -133,7 +133,7 @@ impl Flight {
         }
     }
 
-    /// Marks the memory as returned: the request has ended, and no worker uses it.
+    /// Marks the memory as returned: the request has ended, and no worker uses the memory.
     #[inline]
     pub fn return_memory(&self) {
         match self {
@@ -152,29 +152,29 @@ impl Flight {
 pub struct Lane {
     /// `None` while its worker is being replaced.
     pub pipeline: Option<Pipeline>,
-    /// The slot's function, for tasks that do not go through the pipeline; the slot's deadlines apply to both. It
-    /// submits a task only once. A task that the worker did not run returns to the executor, which counts the workers
-    /// that die of a task, and runs the initializer on the next worker first.
+    /// Function of the slot, for tasks that do not go through the pipeline; the slot's deadlines apply to both kinds of
+    /// tasks. The function does not resubmit a task that the worker did not run. Such a task returns to the executor,
+    /// which counts the workers that die of a task, and runs the initializer first on the next worker.
     function: Function,
     pub flights: VecDeque<Flight>,
     /// Sum of the work of the flights, nanoseconds.
     pub work_ns: u64,
     /// Number of flights that have memory for their results.
     pub(super) places: usize,
-    /// Results that the worker keeps until others have been fetched.
+    /// Results that the worker keeps until they can be fetched.
     kept: VecDeque<KeptResult>,
     /// Functions that the worker was sent.
     known: HashSet<FunctionKey>,
     request_bytes: usize,
     reply_bytes: usize,
     depth: usize,
-    /// Pace at which its results come.
+    /// Pace at which the slot's results arrive.
     pub beat: SlotPace,
     /// Whether its worker uses this process's memory in place; false over a fabric.
     pub shares_memory: bool,
-    /// Number of workers that the slot had before this one.
+    /// Number of workers that the slot had before the current worker.
     pub worker: u64,
-    /// Whether its worker died and no other was available.
+    /// Whether the slot's worker died and no other worker was available.
     pub is_dead: bool,
 }
 
@@ -212,7 +212,7 @@ impl Lane {
         pipeline.is_some_and(|pipeline| !pipeline.is_closed())
     }
 
-    /// Sends a task. If that is impossible now, returns the task; if it never will be possible, also the reason.
+    /// Sends a task. If the task cannot be sent now, returns it; if it can never be sent, also returns the reason.
     pub fn send(
         &mut self,
         mut job: TaskJob,
@@ -234,18 +234,19 @@ impl Lane {
         let declared = native::reply_bytes(job.payload.bytes());
         let mut expected = declared.unwrap_or_else(|| job.target.estimates.size.of(job.size()));
         if expected > self.reply_bytes && !self.shares_memory && declared.is_none() {
-            // Over a fabric, result memory costs something even if nothing is written to it.
+            // Over a fabric, memory for a result costs something even if nothing is written to it, so none is reserved
+            // for a result of unknown size.
             expected = job.target.estimates.size.of(0);
         }
-        // Only when the task has ended is it known whether the program needs the result. A result that may be large
-        // stays with its worker until then, and is fetched if the program needs it.
+        // Whether the program needs the result is known only when the task has ended. Until then, a result that may be
+        // large stays with its worker; it is fetched if the program needs it.
         let stays = !self.shares_memory
             && job.waiter.lets_result_stay()
             && (expected <= self.reply_bytes || expected >= LEFT_BYTES_MIN);
         let place = match expected > self.reply_bytes && !stays {
             // While results of other tasks hold all memory, the slot gets one task at a time.
             true if self.places > 0 && pool.is_full_for(expected) => return Err((job, None)),
-            // Without memory here, the worker keeps a result that does not fit into the ring.
+            // If there is no memory, the worker keeps a result that does not fit into the ring.
             true => pool.take(invoker, expected).ok(),
             false => None,
         };
@@ -260,8 +261,8 @@ impl Lane {
         if let Some(extent) = &extent
             && job.rerun == Rerun::Forbidden
         {
-            // A task that is not idempotent is sent again only if no worker has written to the request, which may then
-            // hold the function as well.
+            // A task that is not idempotent is sent again only if no worker has written to its request. So the request
+            // in shared memory can be kept for that, even if it contains the function.
             job.payload = TaskPayload::Shared(extent.clone().into());
         }
         let bytes = match &mut own {
@@ -291,7 +292,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Lays out the request of a task in shared memory, function included if there is a `whole`.
+    /// Lays out the request of a task in shared memory, with the function if there is a `whole`.
     fn lay_out(
         &self,
         job: &TaskJob,
@@ -299,7 +300,8 @@ impl Lane {
         invoker: &Invoker,
         pool: &Arc<BufferPool>,
     ) -> Result<Extent, Option<Box<Error>>> {
-        // The worker may write to the request, and another worker may need it unchanged.
+        // Other requests are copied: the worker may write to its request, and another worker may need the request
+        // unchanged.
         if let (TaskPayload::Shared(extent), Rerun::Forbidden) = (&job.payload, job.rerun) {
             let front = match &whole {
                 None => return Ok((**extent).clone()),
@@ -325,7 +327,7 @@ impl Lane {
         Ok(memory.into_extent(size))
     }
 
-    /// Sends a request: `bytes`, or those in `extent`, with memory for the result if there is a `place`.
+    /// Sends a request, which is in `extent` if there is one, else in `bytes`. `place`: memory for the result.
     fn submit(
         &mut self,
         bytes: &[u8],
@@ -333,7 +335,8 @@ impl Lane {
         place: Option<PoolBuffer>,
         stays: bool,
     ) -> Result<SendPath, Option<Box<Error>>> {
-        // After this task nothing needs the memory, unless it is an array of the program.
+        // The worker may leave its result in the memory of the request: nothing needs that memory after the task,
+        // unless it is an array of the program.
         let yields = |extent: &Extent| self.shares_memory && !extent.memory().is_given();
         let extent = extent.map(|extent| {
             let extent = with_flag(&extent, request::YIELDED, yields(&extent));
@@ -349,13 +352,13 @@ impl Lane {
                 self.places += 1;
                 return Ok(SendPath::Placed(invocation, extent, place));
             }
-            // The reason may be only that no more memory can be registered: the task is sent without memory for the
+            // The reason may only be that no more memory can be registered, so the task is sent without memory for the
             // result.
         }
         if let Some(extent) = extent {
             let invocation = match self.function.submit_from_buffer(extent.slice()) {
                 Ok(invocation) => invocation,
-                // The worker has died: noticed when results are collected.
+                // The worker has died; the collection of results handles that.
                 Err(_) if !self.is_usable() => return Err(None),
                 Err(error) => return Err(Some(Box::new(error))),
             };
@@ -365,16 +368,16 @@ impl Lane {
         let Some(pipeline) = &mut self.pipeline else {
             return Err(None);
         };
-        // `push_open` gets no other worker if this one is gone: a new worker has to be prepared first, and a thread of
-        // its own gets it, without the executor's lock.
+        // If the worker is gone, `push_open` does not replace it: a separate thread gets the new worker, without the
+        // executor's lock, and the new worker has to be prepared first.
         match pipeline.push_open(bytes) {
             Ok(()) => {
-                // A push does not always wake the slot, and no other push may follow soon.
+                // A push does not always wake the slot, and it may take long until another push does.
                 pipeline.flush();
                 Ok(SendPath::Ring)
             }
             Err(Error::NoCredit) => Err(None),
-            // The worker has died: noticed when results are collected.
+            // The worker has died; the collection of results handles that.
             Err(_) if pipeline.is_closed() => Err(None),
             Err(error) => Err(Some(Box::new(error))),
         }
@@ -408,9 +411,10 @@ impl Lane {
         self.kept.push_back(KeptResult { to, ticket, bytes });
     }
 
-    /// Asks for kept results, as many as may be fetched now. Returns the first one that cannot be fetched.
+    /// Asks for as many kept results as may be fetched now. Returns the first result that cannot be fetched, with the
+    /// error.
     pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<BufferPool>) -> Result<(), Box<(Recipient, Error)>> {
-        // Tickets are valid only at the worker that keeps the results, so it must be alive.
+        // Tickets are valid only at the worker that keeps the results, so that worker must be alive.
         while self.places < PLACES_MAX && self.is_usable() && (self.places == 0 || !pool.is_full()) {
             let Some(KeptResult { to, ticket, bytes }) = self.kept.pop_front() else {
                 return Ok(());
@@ -426,9 +430,9 @@ impl Lane {
                     self.places += 1;
                     self.flights.push_back(Flight::Fetch(to, invocation, place));
                 }
-                // The worker has died: noticed when results are collected.
+                // The worker has died; the collection of results handles that.
                 Err(_) if !self.is_usable() => self.kept.push_front(KeptResult { to, ticket, bytes }),
-                // Fetched once another place is free.
+                // The result is fetched once another place is free.
                 Err(error) if error.lacks_descriptors() && self.places > 0 => {
                     self.kept.push_front(KeptResult { to, ticket, bytes });
                     return Ok(());

@@ -1,5 +1,5 @@
-//! Lending of the cores of an idle executor: it gives up its leases when another program finds no room, and takes
-//! others when it is given tasks.
+//! Lending of an idle executor's cores: the executor gives up its leases when another program finds no room, and takes
+//! new leases when it is given tasks.
 
 use super::{CoreState, ExecutorCore};
 use crate::client::growth;
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Time without a task after which an executor gives up its leases. Programs with shorter pauses between tasks keep
-/// theirs.
+/// Time without a task after which an executor gives up its leases. A program with shorter pauses between tasks keeps
+/// its leases.
 const IDLE: Duration = Duration::from_secs(1);
-/// Time for which a notice counts. A program that waits for room asks at least every second, and each refusal is
-/// noticed.
+/// Time for which a notice is valid. A program that waits for room asks at least every second, and each refusal causes
+/// a notice.
 const NOTICE_LASTS: Duration = Duration::from_millis(1200);
 /// Time within which the notices of the executor's own requests have arrived.
 const OWN_NOTICES: Duration = Duration::from_millis(500);
@@ -20,24 +20,24 @@ const OWN_NOTICES: Duration = Duration::from_millis(500);
 /// Phase of an executor's leases.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum LendingPhase {
-    /// It has slots.
+    /// The executor has slots.
     Held,
-    /// It has slots, and a thread asks for more.
+    /// The executor has slots, and a thread asks for more slots.
     Growing,
-    /// It has given up its leases, and no task needs new ones.
+    /// The executor has given up its leases, and no task needs new leases.
     Lent,
-    /// It has no slots, and a thread takes leases for its tasks.
+    /// The executor has no slots, and a thread takes leases for its tasks.
     Returning,
 }
 
-/// Notices by which agents tell that a request found no room. A notice does not name the request, and goes to all
-/// holders of leases. So an executor that asks for more workers also gets the notices of its own requests. Times are of
-/// the monotonic clock.
+/// Notices of agents that a request found no room. A notice does not name the request, and goes to all holders of
+/// leases. So an executor that asks for more workers also gets the notices of its own requests. Times are of the
+/// monotonic clock.
 #[derive(Default)]
 pub struct RoomNotices {
-    /// Time of the latest notice; 0: none counts.
+    /// Time of the latest notice; 0 if no notice is valid.
     latest_ns: AtomicU64,
-    /// Notices up to this time may be those of the executor's own requests.
+    /// Notices up to this time may belong to the executor's own requests.
     own_until_ns: AtomicU64,
 }
 
@@ -71,12 +71,12 @@ impl RoomNotices {
 /// Time for which an executor has had no task.
 pub struct IdleSpan {
     since: Instant,
-    /// Number of tasks that it had been given by then.
+    /// Number of tasks that the executor had been given at that time.
     submitted: u64,
 }
 
 impl IdleSpan {
-    /// Begins now.
+    /// Begins a span now.
     pub fn begin(core: &ExecutorCore) -> Self {
         Self {
             since: Instant::now(),
@@ -84,7 +84,7 @@ impl IdleSpan {
         }
     }
 
-    /// Begins anew if the executor was given tasks since: short ones may have ended unseen.
+    /// Begins the span anew if the executor was given tasks since it began: short tasks may have ended unnoticed.
     pub fn follow(&mut self, core: &ExecutorCore) {
         if self.is_interrupted(core) {
             *self = Self::begin(core);
@@ -113,7 +113,8 @@ impl ExecutorCore {
         self.room_notices.count(monotonic_ns())
     }
 
-    /// Gives up the leases if they are wanted, after the executor was idle for a while. Returns the time to look again.
+    /// Gives up the leases if another program waits for room and the executor was idle for a while. If the executor has
+    /// to be idle for longer, returns the time that is left.
     pub fn lend(&self, idle: &IdleSpan) -> Option<Duration> {
         if !self.is_room_wanted() {
             return None;
@@ -137,8 +138,8 @@ impl ExecutorCore {
         None
     }
 
-    /// Returns whether tasks are pending. Takes leases again for those that wait, and further ones if there are fewer
-    /// workers than were asked for; ends all searches for workers once no task will need any.
+    /// Returns whether tasks are pending. If so, takes leases again if the executor has lent its cores, and asks for
+    /// missing workers. Ends all searches for workers once no task will need workers.
     pub fn begin_turn(self: &Arc<Self>) -> bool {
         let mut state = self.state();
         let is_busy = state.pending > 0;
@@ -157,7 +158,7 @@ impl ExecutorCore {
         is_busy
     }
 
-    /// Whether no task is pending, and none will be.
+    /// Whether no task is pending, and no more tasks are accepted.
     pub fn is_unwanted(&self) -> bool {
         self.state().is_unwanted()
     }
@@ -170,13 +171,13 @@ impl ExecutorCore {
 }
 
 impl CoreState {
-    /// Whether no task is pending, and none will be.
+    /// Whether no task is pending, and no more tasks are accepted.
     pub fn is_unwanted(&self) -> bool {
         self.pending == 0 && self.closed.is_some()
     }
 
-    /// Whether the executor has no tasks, and no result is on a worker alone. Over a fabric, results may be only there,
-    /// so such an executor lends nothing.
+    /// Whether the executor has no tasks, and no result exists only on a worker. Over a fabric a worker may have the
+    /// only copy of a result, so an executor with such slots lends nothing.
     fn can_lend(&self) -> bool {
         let is_idle = self.pending == 0 && self.closed.is_none() && self.lease == LendingPhase::Held;
         is_idle && self.lanes.iter().all(|lane| lane.is_idle() && lane.shares_memory)

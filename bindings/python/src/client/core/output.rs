@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub type ReplyOwner<'a> = (&'a Arc<Target>, Option<&'a Arc<TaskTimes>>);
 
 impl ExecutorCore {
-    /// Removes from a reply its task's output, which is shown later, and the running time, if that was asked for.
+    /// Removes the task's output from a reply, and the running time if it was asked for. The output is shown later.
     /// Returns the length that is left.
     #[inline]
     pub fn strip_output(&self, (target, times): ReplyOwner<'_>, worker: usize, reply: &mut [u8]) -> usize {

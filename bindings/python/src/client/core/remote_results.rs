@@ -16,15 +16,18 @@ use hotlease_wire::task::request;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Limit of the argument bytes that the client keeps to make a result again; over it, the result is fetched at once.
+/// Limit of the argument bytes that the client keeps to make a result again; over this limit, the result is fetched at
+/// once.
 const AGAIN_BYTES_MAX: usize = 1 << 20;
-/// Limit of a chain of results in which each can only be made again from the one before, and so keeps that one alive.
+/// Limit of the length of a chain of results. Each result of a chain can only be made again from the previous result,
+/// and so keeps the previous result alive.
 const AGAIN_DEPTH_MAX: usize = 16;
 /// Limit of results in one release request to a worker.
 const RELEASED_AT_ONCE: usize = 64;
 
 impl CoreState {
-    /// Slot that holds the result, if the same worker still serves it.
+    /// Returns the slot whose worker has the result. Returns `None` if that worker is gone, or the result is at the
+    /// client.
     pub fn lane_of(&self, away: &RemoteResult) -> Option<usize> {
         let lane = self.lanes.get(away.place.lane)?;
         (away.local_outcome().is_none() && lane.worker == away.place.worker && lane.is_usable())
@@ -33,11 +36,11 @@ impl CoreState {
 }
 
 impl ExecutorCore {
-    /// Handles a reply that says that the worker keeps the result. The result stays there if only tasks need it; else
-    /// it is fetched.
+    /// Handles a reply which says that the worker keeps the result. The result stays with the worker if only tasks need
+    /// it; otherwise it is fetched.
     pub fn keep_remote(&self, state: &mut CoreState, at: usize, job: TaskJob, told: &[u8]) {
         let left = match LeftResult::decode(told) {
-            // The client asks for that only where no memory is shared.
+            // The client asks workers to keep results only where no memory is shared.
             Ok(left) if !state.lanes[at].shares_memory => left,
             _ => return self.lose_result(state, job, "its reply does not say where its result is"),
         };
@@ -73,8 +76,8 @@ impl ExecutorCore {
         self.resolve(state, job, TaskOutcome::Away(Arc::new(away)));
     }
 
-    /// Restarts a task that did not run because its worker could not fetch a remote result: its results are brought to
-    /// the client.
+    /// Restarts a task that did not run because its worker could not fetch a remote result. First, the results that the
+    /// task needs are brought to the client.
     pub fn restart_with_inputs(&self, state: &mut CoreState, job: TaskJob) {
         let Waiter::Graph(GraphRun {
             run,
@@ -97,8 +100,8 @@ impl ExecutorCore {
         self.act(state);
     }
 
-    /// Whether a run has to wait until remote results are at the client, or has ended because one of them is lost.
-    /// `all`: the run needs the bytes of all of them.
+    /// Returns `true` if a run has to wait until remote results are at the client, or has ended because such a result
+    /// is lost. `all`: the run needs the bytes of all its results.
     pub fn await_inputs(&self, state: &mut CoreState, run: Run, results: &[Arc<TaskOutcome>], all: bool) -> bool {
         let missing = |away: &&Arc<RemoteResult>| {
             away.local_outcome().is_none() && (all || away.lock_fetch().is_wanted || state.lane_of(away).is_none())
@@ -129,7 +132,7 @@ impl ExecutorCore {
         true
     }
 
-    /// Brings a result to the client; `run` continues when it is there.
+    /// Brings a result to the client; `run` continues when the result has arrived.
     fn bring(&self, state: &mut CoreState, away: &Arc<RemoteResult>, run: Run) {
         // The result may have arrived, or been lost, since the caller looked.
         let mut wanted = away.lock_fetch();
@@ -163,7 +166,7 @@ impl ExecutorCore {
         self.act(state);
     }
 
-    /// Handles the loss of a result: the task that made it runs again, if it may.
+    /// Handles the loss of a result: the task that made it runs again, if that is allowed.
     fn remake(&self, state: &mut CoreState, away: &Arc<RemoteResult>, why: String) {
         let lost = |core: &Self, state: &mut CoreState| {
             let text = format!("{why}, and the program had not fetched the result, because only tasks needed it");
@@ -204,7 +207,7 @@ impl ExecutorCore {
                 continue;
             };
             match planned.key.get() {
-                // This run has already looked up its result in the memo table.
+                // A run with a key has already looked up its result in the memo table.
                 Some(_) => {
                     let (results, alone) = graph.results(run.0, planned);
                     self.start(state, run, &results, alone);
@@ -232,7 +235,7 @@ impl ExecutorCore {
         self.releases.any.store(false, Ordering::Release);
         let mut list = std::mem::take(&mut *self.releases.list());
         for (at, lane) in state.lanes.iter_mut().enumerate() {
-            // Results of an earlier worker of the slot went with that worker.
+            // Results of an earlier worker of the slot are gone with that worker.
             list.retain(|place| place.lane != at || place.worker == lane.worker && !lane.is_dead);
             let is_its = |place: &&RemotePlace| place.lane == at;
             let its: Vec<_> = list.iter().filter(is_its).take(RELEASED_AT_ONCE).collect();
@@ -264,7 +267,7 @@ impl ExecutorCore {
 
 /// Whether only other tasks need the result of a task: its future is dropped, and the result is not memoised.
 fn is_for_tasks_only(state: &CoreState, job: &TaskJob) -> bool {
-    // A task of the graph holds one reference itself.
+    // For a task of the graph, the graph has one more reference to the cell.
     let (cell, holders) = match &job.waiter {
         Waiter::Future(cell) => (cell, 1),
         Waiter::Graph(GraphRun { cell, .. }) => (cell, 2),
@@ -274,7 +277,7 @@ fn is_for_tasks_only(state: &CoreState, job: &TaskJob) -> bool {
     Arc::strong_count(cell) <= holders && node.is_some_and(|node| state.graph.flow.is_needed(node))
 }
 
-/// Returns how to make a result again; `None`: what has to be kept for that exceeds its limits.
+/// Returns what is needed to make a result again. Returns `None` if that exceeds the limits of bytes or depth.
 fn again(state: &CoreState, job: &TaskJob) -> Option<Remake> {
     let (payload, inputs) = match job.waiter.run() {
         None => (&job.payload, Vec::new()),

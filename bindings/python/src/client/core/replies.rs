@@ -4,11 +4,11 @@ use crate::client::memory::Extent;
 use crate::pickled::PickledBody;
 use hotlease_wire::task::{TaskReply, reply};
 
-/// Bytes of an initializer's exception that are reported.
+/// Limit of the bytes of an initializer's exception that are reported.
 const TOLD_BYTES: usize = 2000;
 
-/// A result that stayed in the memory of its request, laid out as a reply: its head and pickle are put before it.
-/// `None` if that is impossible.
+/// Returns a result that stayed in the memory of its request, laid out as a reply: head and pickle are put before the
+/// result. Returns `None` if that is impossible.
 pub(super) fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
     let number = |at: usize| usize::try_from(word(bytes, at)?).ok();
     let (at, length) = (number(0)?, number(8)?);

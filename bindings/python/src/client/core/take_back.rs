@@ -1,8 +1,8 @@
-//! Taking back tasks that wait on a slot behind a long one, while another slot is idle.
+//! Withdrawal of tasks that wait on a slot behind a long task, while another slot is idle.
 //!
-//! A slot claims each request before it runs it, and the client withdraws one by the same claim
-//! ([`hotlease_wire::frame::RequestClaim`]): so a task runs once. Half of the tasks that wait go back to the queue,
-//! from the end, and from there to idle slots. Requests over a fabric cannot be withdrawn.
+//! A slot claims each request before it runs the request, and the client withdraws a request by the same claim
+//! ([`hotlease_wire::frame::RequestClaim`]). So a task runs only once. Half of the waiting tasks go back to the queue,
+//! the last task first, and from the queue to idle slots. Requests over a fabric cannot be withdrawn.
 
 use super::lane::{Flight, Lane, SendPath};
 use super::{CoreState, ExecutorCore};
@@ -11,7 +11,7 @@ use hotlease_client::Pipeline;
 use std::time::Instant;
 
 impl ExecutorCore {
-    /// Sends to idle slots what waits behind others on slots that are late.
+    /// Takes tasks back that wait on slots which are late, and sends them to idle slots.
     pub fn take_back(&self, state: &mut CoreState) {
         if !state.is_uneven() {
             return;
@@ -23,7 +23,7 @@ impl ExecutorCore {
                 continue;
             }
             let places = lane.places;
-            // The last one comes first, and so ends up behind the others.
+            // The last task is pushed first, and so ends up behind the others.
             for job in lane.take_back() {
                 state.queue.push_front(job);
             }
@@ -39,12 +39,12 @@ impl ExecutorCore {
 }
 
 impl CoreState {
-    /// Whether a slot has nothing to do, and no task is left for it.
+    /// Whether a slot has nothing to do, and the queue is empty.
     fn has_idle_slot(&self) -> bool {
         self.queue.is_empty() && self.lanes.iter().any(Lane::is_idle)
     }
 
-    /// Whether tasks may have to be taken back soon, although nothing else happens.
+    /// Whether tasks may have to be taken back soon, even if no result arrives.
     pub fn is_uneven(&self) -> bool {
         self.lanes.iter().any(Lane::can_be_relieved) && self.has_idle_slot()
     }
@@ -56,7 +56,7 @@ impl Lane {
         self.flights.is_empty() && self.is_usable()
     }
 
-    /// Whether a task waits there behind others.
+    /// Whether a task waits on the slot behind others.
     fn can_be_relieved(&self) -> bool {
         let waits = matches!(self.flights.back(), Some(Flight::Task(job, ..)) if !job.prepares());
         waits && self.flights.len() > 1 && self.shares_memory
@@ -92,7 +92,7 @@ impl Lane {
 }
 
 impl SendPath {
-    /// Withdraws the request, so that no worker uses its memory; returns the path of one that has begun.
+    /// Withdraws the request, so that no worker uses its memory. Returns the path if the request has begun.
     #[allow(clippy::result_large_err, reason = "it is the path itself, which goes on")]
     fn withdraw(self, pipeline: &mut Pipeline) -> Result<(), Self> {
         match self {

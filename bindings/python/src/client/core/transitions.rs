@@ -1,4 +1,5 @@
-//! Transitions of tasks in the core: accepted, sent, ended, cancelled. They take place under its `state` lock.
+//! Transitions of tasks in the core: accepted, sent, ended, cancelled. All transitions take place under the core's
+//! `state` lock.
 //!
 //! ```text
 //!   plan: PlannedTask, in the graph
@@ -9,9 +10,9 @@
 //!               └── its worker died ──────────┘
 //! ```
 //!
-//! The future of a task sees the same as stages of its `TaskCell`, whose transitions are in
-//! [`crate::client::tasks::state`]. A task is in one of the places at a time, and moved from one to the next; only the
-//! graph keeps its part until the task has ended.
+//! The future of a task sees these transitions as stages of the `TaskCell`; [`crate::client::tasks::state`] has the
+//! transitions of stages. A task is in one place of the diagram at a time. Only the graph keeps its `PlannedTask` until
+//! the task has ended.
 
 use super::{Closed, CoreState, ExecutorCore, TurnClock};
 use crate::client::tasks::job::{GraphRun, TaskJob, Waiter};
@@ -50,7 +51,8 @@ impl ExecutorCore {
         if let Some(job) = left {
             state.queue.push_back(job);
         }
-        // No result is pending that would cause the task to be sent.
+        // If a slot has room for the queued task, the keeper has to send it: perhaps no result is pending that would
+        // cause that.
         let could_go = queued && state.lane_with_room(None, &clock).is_some();
         drop(state);
         self.keeper.tell(queued);
@@ -78,7 +80,7 @@ impl ExecutorCore {
             return Some(job);
         };
         if state.graph.is_overtaken(job.waiter.run()) || !job.waiter.start() {
-            // It waits for an equal task, or was cancelled.
+            // The task waits for an equal task, or was cancelled.
             state.drop_cancelled(&job);
             return None;
         }
@@ -95,7 +97,7 @@ impl ExecutorCore {
                 }
             }
             Err((job, None)) => return Some(job),
-            // Tasks under way will return descriptors.
+            // The task is sent later, because tasks under way will free descriptors.
             Err((job, Some(error)))
                 if error.lacks_descriptors() && state.lanes.iter().any(|lane| !lane.flights.is_empty()) =>
             {
@@ -117,7 +119,7 @@ impl ExecutorCore {
         }
     }
 
-    /// Ends a task without a reply.
+    /// Fails a task with an error of the client library.
     pub fn fail(&self, state: &mut CoreState, job: TaskJob, error: Error) {
         if job.prepares() {
             state.pending -= 1;
@@ -127,7 +129,7 @@ impl ExecutorCore {
         self.resolve(state, job, outcome);
     }
 
-    /// Gives a task its outcome.
+    /// Sets the outcome of a task.
     #[inline]
     pub fn resolve(&self, state: &mut CoreState, job: TaskJob, outcome: TaskOutcome) {
         let TaskJob {
@@ -136,7 +138,7 @@ impl ExecutorCore {
             payload,
             ..
         } = job;
-        // The payload is dropped first: the receiver of the result may want to send the same memory again.
+        // The payload is dropped first: the receiver of the result may send the same memory again.
         drop(payload);
         match waiter {
             Waiter::Future(cell) => {
@@ -152,7 +154,8 @@ impl ExecutorCore {
                 }
             }
             Waiter::Graph(GraphRun { cell, run, .. }) => {
-                // The cell holds a reference to the result, which may be passed on in place.
+                // Dropped first: if the cell outlived its future, it would have a reference to the result, which is
+                // passed on in place only if there is no other reference.
                 drop(cell);
                 self.end_run(state, run, outcome);
             }
@@ -195,7 +198,7 @@ impl ExecutorCore {
         let mut guard = self.state();
         let state = &mut *guard;
         let mut cancelled = Vec::new();
-        // Cancels all of them before any is finished, so that none fails because of another one.
+        // All tasks are cancelled before any is finished, so that no task fails because of another cancelled task.
         for (task, cell, target) in self.planned(state) {
             if let Cancellation::Done(CancelNotices { is_watched, .. }) = cell.cancel() {
                 cancelled.push((cell, is_watched, Some(task), target));
@@ -209,7 +212,7 @@ impl ExecutorCore {
                     cancelled.push((cell.clone(), notices.is_watched, notices.graph, job.target.clone()));
                 }
                 (Some(Cancellation::Earlier), Waiter::Future(_)) => state.pending -= 1,
-                // The graph is told where the task's cell is cancelled.
+                // The loop above has cancelled the graph's tasks, and the loop below tells the graph.
                 (Some(_), Waiter::Graph(_) | Waiter::Worker) => {}
             }
         }
@@ -234,7 +237,7 @@ impl ExecutorCore {
 }
 
 impl CoreState {
-    /// Drops a job of the queue that is not to be sent. The canceller of a task has told all parties.
+    /// Drops a job of the queue that must not be sent. The thread that cancelled a task has told all parties.
     fn drop_cancelled(&mut self, job: &TaskJob) {
         if let Waiter::Future(_) = job.waiter {
             self.pending -= 1;
@@ -243,7 +246,7 @@ impl CoreState {
 }
 
 impl Closed {
-    /// Outcome of the tasks that are not run for this reason; `None`: they are run.
+    /// Outcome of tasks that do not run for this reason; `None` if accepted tasks still run.
     fn outcome(&self) -> Option<TaskOutcome> {
         match self {
             Self::Lost(error) => Some(TaskOutcome::Failed(Box::new(Failed {

@@ -14,13 +14,15 @@ use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock.
 const POLLS: u32 = 64;
-/// Time that a thread spins for a result before it sleeps; compared with longer tasks, the time to wake up is small.
+/// Time that a thread spins for a result before it sleeps. For tasks that take longer, the time to wake up is small in
+/// comparison.
 const SPIN: Duration = Duration::from_micros(100);
 /// Time that a thread spins if every core has a busy worker.
 const SPIN_CROWDED: Duration = Duration::from_micros(20);
 /// Interval at which a thread that waits for room looks for it.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
-/// Limit of the sleep of a thread that does not collect results itself, in case the collecting thread has just left.
+/// Limit of the sleep of a thread that does not collect results itself, because the collecting thread may have just
+/// left.
 const FOLLOW_MAX: Duration = Duration::from_millis(5);
 
 impl CoreState {
@@ -55,7 +57,8 @@ impl ExecutorCore {
         }
     }
 
-    /// Makes room for a thread that waits for it: collects results, if no other thread does, and sleeps for a moment.
+    /// Makes room for a thread that waits for room: collects results if no other thread does. If no result was
+    /// collected, sleeps for a moment.
     pub fn make_room(self: &Arc<Self>) {
         let taken = match self.try_collecting() {
             Some(mut scratch) => self.collect(&mut scratch),
@@ -91,8 +94,8 @@ impl ExecutorCore {
         }
     }
 
-    /// Waits until something has arrived or changed, or the time is over: spins unless other threads want the core,
-    /// then sleeps.
+    /// Waits until a result has arrived, something has changed, or the time is over. Spins at first, unless other
+    /// threads need the core, and then sleeps.
     pub fn await_any(&self, awaited: &mut Vec<AwaitedCall>, spin: Duration, until: Instant, enough: impl Fn() -> bool) {
         let version = self.version.load(Ordering::Acquire);
         self.awaited(awaited);
@@ -122,18 +125,18 @@ impl ExecutorCore {
         }
         if !limit.is_zero() {
             self.invoker.sleep(awaited, limit, changed);
-            // Workers on other hosts do not want the cores of this one.
+            // Only workers on this host compete for its cores.
             polling.note_sleep(awaited.iter().any(|call| call.is_near() && call.is_ready()));
         }
     }
 
-    /// Collects the places to look at for new results.
+    /// Collects the oldest call of each slot, whose result arrives next.
     pub fn awaited(&self, into: &mut Vec<AwaitedCall>) {
         into.clear();
         into.extend(self.state().lanes.iter().filter_map(Lane::oldest));
     }
 
-    /// Whether nothing is pending and nothing will be.
+    /// Whether no task is pending, no more tasks are accepted, and no worker is being replaced.
     pub fn is_finished(&self) -> bool {
         let state = self.state();
         let busy = state.lanes.iter().any(|lane| lane.pipeline.is_none() && !lane.is_dead);

@@ -43,8 +43,8 @@ impl CheckpointFile {
         }
     }
 
-    /// Writes results and flushes them to the kernel; syncs them to the disk if it is the `last` time. `unwritten`
-    /// gives the results to write; `None`: nothing is to be written. It is called if there is a file.
+    /// Writes results and flushes them to the kernel; syncs them to the disk if this is the `last` call. `unwritten` is
+    /// called if there is a file. It returns the results to write, or `None` if there is nothing to do.
     pub fn write(&self, last: bool, unwritten: impl FnOnce() -> Option<Unwritten>) {
         let mut file = locked(&self.file);
         let Some(checkpoint) = &mut *file else { return };
@@ -65,7 +65,7 @@ impl CheckpointFile {
         }
     }
 
-    /// Problems since the last call; none of them concerns a task.
+    /// Returns the problems since the last call. They do not affect any task.
     pub fn warnings(&self) -> Vec<String> {
         std::mem::take(&mut *locked(&self.warnings))
     }

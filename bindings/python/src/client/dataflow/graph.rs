@@ -1,10 +1,11 @@
 //! Tasks that depend on others, are retried, or are memoised: the dataflow kernel (`hotlease-flow`) behind the
 //! executor. All of it happens under the core's `state` lock, without the GIL.
 //!
-//! Other tasks do not use this module. A task that another one needs is linked: the kernel has a promise for it, which
-//! the end of the task resolves. A task that the kernel wants to run goes into the core's queue like any job, with the
-//! bytes of the results that it needs. So the kernel sees one worker, the core. Results are passed on in the form in
-//! which they arrived, and are released as soon as neither a future nor a task needs them.
+//! Other tasks do not use this module, unless a task of the kernel needs their result. Such a task is linked: the
+//! kernel has a promise for it, and the end of the task resolves the promise. When the kernel starts a task, the task
+//! goes into the core's queue like any job, with the bytes of the results that it needs. So the kernel sees one worker,
+//! the core. Results are passed on in the form in which they arrived, and are released as soon as neither a future nor
+//! a task needs them.
 
 use super::join_table::JoinTable;
 use crate::client::tasks::outcome::{TaskOutcome, is_result};
@@ -18,7 +19,7 @@ use hotlease_flow::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Limit of the foreign futures that may be waited for.
+/// Limit of the foreign futures for which tasks wait.
 const FOREIGN_MAX: u32 = 1 << 20;
 
 /// An action of the kernel.
@@ -49,7 +50,7 @@ pub struct Graph {
 
 impl Graph {
     /// Makes a graph for at most this many pending tasks. The core enforces this limit; the limit of the kernel is
-    /// higher, because it also counts the promises that tasks wait for.
+    /// higher, because the kernel also counts the promises that tasks wait for.
     pub fn new(pending_max: u32) -> Self {
         let limits = FlowLimits {
             pending_max: pending_max.saturating_mul(2).saturating_add(FOREIGN_MAX),
@@ -73,8 +74,8 @@ impl Graph {
         graph
     }
 
-    /// Restores a result of an earlier program from its checkpoint; false: its key is known already, or there is no
-    /// room.
+    /// Restores a result of an earlier program from its checkpoint. Returns `false` if the reply is not a result, its
+    /// key is known already, or there is no room.
     pub fn restore(&mut self, key: MemoKey, reply: Vec<u8>) -> bool {
         if !is_result(reply.first().copied()) {
             return false;
@@ -97,7 +98,7 @@ impl Graph {
         self.flow.result(task).cloned()
     }
 
-    /// Links a task that has not ended; returns the kernel's name of it. `None`: it was cancelled.
+    /// Links a task that has not ended. Returns its identifier in the kernel, or `None` if the task was cancelled.
     pub fn link(&mut self, cell: &TaskCell) -> Result<Option<TaskId>, SubmitError<()>> {
         if let Some(node) = cell.node() {
             return Ok(Some(node));
@@ -111,7 +112,8 @@ impl Graph {
         Ok(None)
     }
 
-    /// The results that a task needs, in the order of their numbers, and whether no other task needs any of them.
+    /// Returns the results that a task needs, in the order of their numbers, and whether no other task needs any of
+    /// them.
     pub fn results(&self, task: TaskId, planned: &PlannedTask) -> (Vec<Arc<TaskOutcome>>, bool) {
         let mut done = planned.done.iter().peekable();
         let mut others = self.flow.inputs(task);

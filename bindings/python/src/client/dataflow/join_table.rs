@@ -1,9 +1,10 @@
 //! Joining of equal computations: one of them runs, and the others wait for its result.
 //!
-//! Computations are equal if they have the same memo key. To the kernel, a task that waits for an equal one is running;
-//! to everyone else it is pending and can be cancelled. Only a result is shared: if the running task fails or is
-//! cancelled, the next one runs as if it had been alone, with its own retries, and no task gets the failure of another
-//! one. Each future decodes the shared result for itself; see [`crate::client::futures::decode::shared`].
+//! Computations are equal if they have the same memo key. For the kernel, a task that waits for an equal task is
+//! running; for all other parties, it is pending and can be cancelled. Only results are shared. If the running task
+//! fails or is cancelled, the next task runs with its own retries, as if there were no equal task; no task gets the
+//! failure of another task. Each future decodes the shared result for itself; see
+//! [`crate::client::futures::decode::shared`].
 
 use super::graph::{Graph, local_run_outcome};
 use crate::client::tasks::Run;
@@ -21,7 +22,7 @@ pub struct JoinTable {
     under_way: HashMap<MemoKey, Computation>,
     /// Number of tasks that wait, over all computations.
     waiting: usize,
-    /// Credits that the kernel was given for these.
+    /// Credits that the kernel was given for waiting tasks.
     credits: usize,
 }
 
@@ -34,7 +35,7 @@ struct Computation {
     gone: usize,
 }
 
-/// A run that waits for the result of an equal one.
+/// A run that waits for the result of an equal run.
 struct WaitingRun {
     run: Run,
     /// Whether the run still has a job in the queue, where an equal run of higher priority has overtaken it.
@@ -42,8 +43,8 @@ struct WaitingRun {
 }
 
 impl Graph {
-    /// Joins the task to an equal one that is under way. Returns whether the task waits for it; if not, the task is the
-    /// one to run.
+    /// Joins a task to an equal task that is under way. Returns `true` if the task waits for the equal task, `false` if
+    /// the task itself has to run.
     pub fn join(&mut self, key: MemoKey, run: Run) -> bool {
         let under_way = match self.joined.under_way.entry(key) {
             Entry::Occupied(place) => place.into_mut(),
@@ -63,7 +64,7 @@ impl Graph {
             planned.policy.priority > first.policy.priority && first.cell.stage() == Stage::Pending
         });
         if overtakes {
-            // The new task gets a job of its own: with the old task's job it would wait behind tasks of that task's
+            // The new task gets a job of its own. With the old task's job, it would wait behind tasks of the old task's
             // lower priority.
             let first = std::mem::replace(&mut under_way.run, run);
             let is_queued = true;
@@ -77,7 +78,7 @@ impl Graph {
         !overtakes
     }
 
-    /// Whether an equal task of a higher priority runs instead of this one, whose job has just left the queue.
+    /// Whether an equal task of higher priority runs instead of this task, whose job has just left the queue.
     pub fn is_overtaken(&mut self, run: Option<Run>) -> bool {
         let Some((task, _)) = run else { return false };
         let key = self.flow.payload(task).and_then(|planned| planned.key.get());
@@ -100,7 +101,7 @@ impl Graph {
         };
         under_way.gone += 1;
         let before = under_way.waiting.len();
-        // Not after each cancelled task: that would visit all waiting ones each time.
+        // Not done after each cancelled task, because it visits all waiting tasks.
         if under_way.gone > before / 2 {
             let flow = &self.flow;
             under_way
@@ -112,7 +113,8 @@ impl Graph {
         }
     }
 
-    /// Chooses the next waiting task that is not cancelled as the one to run. Returns it if it has no job in the queue.
+    /// Chooses the next waiting task that is not cancelled as the task to run. Returns that task if it has no job in
+    /// the queue.
     fn next_of(&mut self, key: &MemoKey) -> Option<Run> {
         let under_way = self.joined.under_way.get_mut(key)?;
         let before = under_way.waiting.len();
@@ -134,8 +136,8 @@ impl Graph {
         next.filter(|next| !next.is_queued).map(|next| next.run)
     }
 
-    /// Adjusts the kernel's credits. A waiting task may not use up a place on a worker: the kernel gets one credit more
-    /// for each, on extra workers that exist only for that.
+    /// Adjusts the kernel's credits. A waiting task must not use up a credit of the core's worker. So the kernel gets
+    /// one more credit for each waiting task, on extra workers that exist only for this purpose.
     fn adjust_credits(&mut self) {
         let (each, wanted) = (CREDITS_MAX as usize, self.joined.waiting);
         let had = std::mem::replace(&mut self.joined.credits, wanted);
@@ -146,8 +148,8 @@ impl Graph {
         }
     }
 
-    /// Handles the end of a task. With a result: it is memoised, and equal tasks that wait get it, too. Without one:
-    /// returns the next of them, which is to be put into the queue.
+    /// Handles the end of a task. A result is memoised, and equal tasks that wait get it, too. Without a result,
+    /// returns the next of these tasks, which the caller puts into the queue.
     pub fn end_computation(
         &mut self,
         task: TaskId,
@@ -157,7 +159,7 @@ impl Graph {
         let key = planned.key.get().map(|key| **key)?;
         let under_way = self.joined.under_way.get(&key);
         if under_way.is_none_or(|under_way| under_way.run.0 != task) {
-            // The task has the result of another task; or it waited, and was cancelled.
+            // The task got the result of another task, or was cancelled while it waited.
             self.count_cancelled(&key);
             return None;
         }

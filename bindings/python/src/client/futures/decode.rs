@@ -1,5 +1,5 @@
-//! Decoding of outcomes to Python objects. Nothing fails here: an outcome that cannot be decoded becomes the task's
-//! exception.
+//! Decoding of outcomes to Python objects. Decoding does not fail: if an outcome cannot be decoded, the error becomes
+//! the task's exception.
 
 use crate::client::core::ExecutorCore;
 use crate::client::memory::{Extent, ResultView};
@@ -23,17 +23,17 @@ pub enum Decoded {
     Raised(Py<PyAny>),
 }
 
-/// How the result of a task is read.
+/// Way in which the result of a task is read.
 #[derive(Clone, Copy)]
 pub struct Reading<'a> {
-    /// Classes that a result from a sandbox may contain; `None`: it is read without a check.
+    /// Classes that a result from a sandbox may contain; `None` if the result is read without a check.
     guard: Option<&'a Py<PyAny>>,
     /// Name of the task's function.
     function: &'a str,
 }
 
 impl<'a> Reading<'a> {
-    /// Reading of the result of a task of this executor.
+    /// Returns how to read the result of a task of this executor.
     pub fn of(core: &'a ExecutorCore, target: Option<&'a Target>) -> Self {
         Self {
             guard: core.guard(),
@@ -44,12 +44,12 @@ impl<'a> Reading<'a> {
 
 static CALLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// An attribute of `hotlease._called`.
+/// Returns an attribute of `hotlease._called`.
 pub fn called<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
     imported(py)?.bind(py).getattr(name)
 }
 
-/// Whether [`called`] needs no import, which takes milliseconds.
+/// Whether `hotlease._called` is imported already; its import takes milliseconds.
 pub fn is_imported(py: Python<'_>) -> bool {
     CALLED.get(py).is_some()
 }
@@ -107,7 +107,7 @@ pub fn shared(py: Python<'_>, outcome: &TaskOutcome, reading: Reading<'_>) -> De
     decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
 }
 
-/// Makes the exception of a task that was not run because of another one.
+/// Makes the exception of a task that was not run because of another task.
 fn dependency(py: Python<'_>, chain: &FailureChain, reading: Reading<'_>) -> PyResult<Py<PyAny>> {
     let cause = match &chain.cause {
         None => raise(py, intern!(py, "CancelledError"), ()).into_value(py).into_any(),
@@ -137,7 +137,8 @@ fn of_bytes(py: Python<'_>, bytes: &[u8], reading: Reading<'_>) -> PyResult<Deco
     of_reply(py, &reply, bytes, reading)
 }
 
-/// Decodes a reply in memory to which its worker can still write: text is checked and used in a copy.
+/// Decodes a reply in memory to which its worker can still write. Text is copied first, and the copy is checked and
+/// used.
 fn of_shared_memory(py: Python<'_>, reply: &TaskReply, extent: &Extent, reading: Reading<'_>) -> PyResult<Decoded> {
     match reply.kind {
         // A pickle and its buffers are copied to Python objects before they are read.
@@ -159,7 +160,7 @@ fn of_reply(py: Python<'_>, reply: &TaskReply, bytes: &[u8], reading: Reading<'_
         reply::PICKLED => {
             let buffers = PyList::empty(py);
             for &(start, length) in &reply.body.buffers {
-                // The buffer is writable, as that of a result that is not pickled.
+                // The buffer is writable, as the memory of an object that was not pickled would be.
                 let buffer = pyo3::types::PyByteArray::new(py, &bytes[start..][..length]);
                 buffers.append(buffer)?;
             }

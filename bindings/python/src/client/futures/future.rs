@@ -26,8 +26,8 @@ const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 type FutureParts = (Arc<TaskCell>, Arc<ExecutorCore>, Option<Arc<Target>>);
 
 thread_local! {
-    /// Parts of the next future that this thread makes. They are passed here because the class is defined in Python: an
-    /// object of it is made only by a call of the class.
+    /// Parts of the next future that this thread makes. They are passed in this variable because the class is defined
+    /// in Python: only a call of the class makes an object of it.
     static NEXT: RefCell<Option<FutureParts>> = const { RefCell::new(None) };
 }
 
@@ -86,7 +86,7 @@ impl Task {
             .ok_or_else(|| PyRuntimeError::new_err("a watch was lost"))
     }
 
-    /// Waits until the task is done; false: the timeout passed first.
+    /// Waits until the task is done. Returns `false` if the timeout passed first.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         if self.cell.is_done() {
             self.core.show(py)?;
@@ -102,8 +102,7 @@ impl Task {
             let look = Instant::now() + SIGNAL_LOOK;
             let next = until.map_or(look, |until| until.min(look));
             py.detach(|| self.core.wait(&self.cell, next));
-            // The task's output arrived before its end, and is shown before this thread lets anyone see the task as
-            // done.
+            // The task's output arrived before its end. So it is shown before this thread makes the end visible.
             let has_ended = self.cell.has_ended();
             self.core.show(py)?;
             finish_others(py, &self.core);
@@ -126,7 +125,8 @@ impl Task {
                 return Ok(decoded);
             }
             match self.cell.take_outcome() {
-                // Decoding runs Python code, which may let other threads run; those find the outcome taken.
+                // Decoding runs Python code, so other threads may run meanwhile. They find no outcome, and yield until
+                // it is decoded.
                 Some(outcome) => {
                     let times = self.cell.times.as_ref().map(|times| (times, monotonic_ns()));
                     let reading = Reading::of(&self.core, self.target.as_deref());
@@ -251,7 +251,8 @@ impl Task {
         }
     }
 
-    /// Calls `function` with the future when the task has ended or was cancelled; at once if that is so already.
+    /// Calls `function` with the future when the task has ended or was cancelled; calls it at once if the task has
+    /// ended already.
     fn add_done_callback(slf: &Bound<'_, Self>, function: Bound<'_, PyAny>) -> PyResult<()> {
         let this = slf.get();
         if this.is_lost() {
@@ -260,7 +261,8 @@ impl Task {
         if !this.cell.is_done() {
             let watch = Self::watch(slf)?;
             let mut callbacks = Self::callbacks(watch);
-            // The thread that finishes the task takes the callbacks after the task has become done.
+            // A task that is not done here will call this callback: the thread that finishes it takes the callbacks
+            // only after it has become done.
             if !this.cell.is_done() {
                 callbacks.push(function.unbind());
                 return Ok(());
@@ -272,7 +274,7 @@ impl Task {
         Ok(())
     }
 
-    /// Pickles the future as an argument of a task of its executor: a placeholder for its result.
+    /// Pickles the future as an argument of a task of its executor: as a placeholder for its result.
     fn __reduce_ex__<'py>(
         slf: &Bound<'py, Self>,
         _protocol: &Bound<'py, PyAny>,
@@ -300,8 +302,8 @@ impl Task {
         self.cell.times.as_ref().map(|times| times.row())
     }
 
-    // The garbage collector needs these two, because futures are often in a cycle: a future holds an exception, its
-    // traceback holds frames, and one of the frames holds the future.
+    // The garbage collector needs the next two methods, because futures are often in a cycle: a future holds an
+    // exception, its traceback holds frames, and one of the frames holds the future.
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         if let Some(Decoded::Value(object) | Decoded::Raised(object)) = self.decoded.get() {
@@ -318,8 +320,8 @@ impl Task {
         Ok(())
     }
 
-    /// Drops the callbacks, but keeps the outcome: a holder of the future may still ask for it. The cycle is broken all
-    /// the same, because exceptions and frames drop their own references.
+    /// Drops the callbacks, but keeps the outcome: a holder of the future may still ask for the outcome. The cycle is
+    /// broken nevertheless, because exceptions and frames drop their own references.
     fn __clear__(&self) {
         if let Some(watch) = self.watch.get() {
             let callbacks = watch.callbacks.try_lock().map(|mut list| std::mem::take(&mut *list));
@@ -367,12 +369,13 @@ impl Task {
     }
 }
 
-/// Finishes the watched tasks that have an outcome, and tells their watchers. Only for the core's own thread: callbacks
-/// are called here, and may want a lock that any other thread holds while it waits for its own task.
+/// Finishes the watched tasks that have an outcome, and tells their watchers. Only the core's own thread may call this
+/// function: it calls callbacks, and a callback may need a lock that another thread holds while that thread waits for
+/// its own task.
 pub fn finish_all(py: Python<'_>, core: &ExecutorCore) {
     while core.has_to_finish.swap(false, Ordering::AcqRel) {
         let cells = std::mem::take(&mut *locked(&core.to_finish));
-        // The output of these tasks arrived before their outcomes.
+        // The output of these tasks arrived before their outcomes, and is shown first.
         core.show_or_tell(py);
         for cell in cells {
             finish_watched(py, core, &cell);
@@ -457,7 +460,7 @@ fn tell_waiters(
         },
     };
     let mut told = Ok(());
-    // A copy: waiters that are told may remove themselves.
+    // The loop uses a copy, because waiters that are told may remove themselves.
     for waiter in waiters.get_slice(0, waiters.len()) {
         told = told.and(waiter.call_method1(name, (future,)).map(drop));
     }

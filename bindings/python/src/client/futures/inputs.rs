@@ -1,8 +1,9 @@
-//! Futures among the arguments of a call: found while arguments are encoded, so that the search costs nothing.
+//! Futures among the arguments of a call: they are found while the arguments are encoded, so that the search costs
+//! nothing.
 //!
-//! Among plain arguments a future is one of the values that are not plain. In lists, dicts and objects the pickler
-//! meets it and asks how it is pickled: as a call that returns the result of its task, by number, in the worker. A
-//! foreign future (`concurrent.futures.Future`, or one of another executor) does not pickle; `hotlease._pickles`
+//! Among plain arguments, a future is found because it is not a plain value. In lists, dicts and objects, the pickler
+//! finds it, and asks how to pickle it: as a call in the worker that returns the result with the future's number. A
+//! foreign future (`concurrent.futures.Future`, or a future of another executor) cannot be pickled; `hotlease._pickles`
 //! reports it here.
 
 use crate::client::core::ExecutorCore;
@@ -67,7 +68,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Returns the placeholder for a value that may be a future.
+    /// Returns the replacement for a value that is a future; `None` for other values.
     pub fn look<'py>(&mut self, value: &Bound<'py, PyAny>) -> PyResult<Option<Replacement<'py>>> {
         look(self.core, &mut self.inputs, value)
     }
@@ -77,7 +78,7 @@ impl<'a> Gather<'a> {
         push(&mut self.inputs, FutureInput::Foreign(future.clone().unbind()))
     }
 
-    /// Calls `pickle`, during which futures are registered.
+    /// Calls `pickle`, and collects the futures that are registered during the call.
     pub fn during<T>(&mut self, pickle: impl FnOnce() -> T) -> T {
         let gathering = PickleGather {
             core: self.core.clone(),
@@ -116,12 +117,12 @@ fn look<'py>(
         FutureInput::Foreign(value.clone().unbind())
     };
     let number = push(inputs, input)?;
-    // In range: see `RESULTS_MAX`.
+    // The cast is exact: the number is less than `RESULTS_MAX`.
     Ok(Some(Replacement::Result(number as u16)))
 }
 
 fn gathering<T>(with: impl FnOnce(&mut PickleGather) -> PyResult<T>) -> PyResult<T> {
-    // No borrow is held here: Python code may run.
+    // The gather is taken out, not borrowed, because Python code may run in `with`.
     let Some(mut gather) = GATHERING.take() else {
         return Err(PyTypeError::new_err(
             "a future cannot be pickled: pass it as an argument of submit, whose task then gets its result",
@@ -132,7 +133,7 @@ fn gathering<T>(with: impl FnOnce(&mut PickleGather) -> PyResult<T>) -> PyResult
     done
 }
 
-/// Pickles a future: a function and its arguments, for the worker to call.
+/// Pickles a future as a function and its arguments, which the worker calls.
 pub fn reduce<'py>(future: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
     let py = future.py();
     let instead = gathering(|gather| look(&gather.core, &mut gather.inputs, future))?;
@@ -143,8 +144,8 @@ pub fn reduce<'py>(future: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, B
     })
 }
 
-/// Forgets the futures found so far, because the arguments are pickled once more from the beginning. Returns false if
-/// what is pickled is not the arguments of a task: then it may contain no futures.
+/// Forgets the futures found so far, because the arguments are pickled once more from the beginning. Returns `False` if
+/// the pickled object is not the arguments of a task; such an object must not contain futures.
 #[pyfunction]
 fn _gather_anew() -> bool {
     GATHERING.with_borrow_mut(|gathering| gathering.as_mut().map(|gather| gather.inputs.clear()).is_some())
@@ -156,17 +157,18 @@ fn _gather(future: Py<PyAny>) -> PyResult<usize> {
     gathering(|gather| push(&mut gather.inputs, FutureInput::Foreign(future)))
 }
 
-/// Hashes what a function means, unless that is known.
+/// Hashes the content of a function, unless the hash is known.
 pub fn hash_function(target: &Target, function: &Bound<'_, PyAny>) -> PyResult<()> {
     if target.content.get().is_none() {
         let content = decode::called(function.py(), intern!(function.py(), "content"))?.call1((function,))?;
-        // Set by another thread at the same time: an equal value.
+        // Another thread may have set the hash at the same time, to an equal value.
         let _ = target.content.set(content.extract::<[u8; 32]>()?);
     }
     Ok(())
 }
 
-/// Hashes what the arguments of a request mean; `None`: they are plain, or only their pickle says it.
+/// Hashes the meaning of a request's arguments. Returns `None` if they are plain, or if the hash of their pickle is
+/// needed instead.
 pub fn meaning<'py>(
     core: &Arc<ExecutorCore>,
     payload: &TaskPayload,
@@ -183,7 +185,7 @@ pub fn meaning<'py>(
     Ok(hash.map(Box::new))
 }
 
-/// Foreign futures, by their names in the graph and as Python objects.
+/// Foreign futures: the identifier in the graph and the Python object of each.
 pub type Awaited = Vec<(TaskId, Py<PyAny>)>;
 
 /// Returns the sources for the graph, and the foreign futures that need a callback.
@@ -204,7 +206,7 @@ pub fn sources(core: &ExecutorCore, inputs: Vec<FutureInput>) -> PyResult<(Vec<P
     Ok((sources, foreign))
 }
 
-/// Callback of a foreign future: tells the graph when it is done.
+/// Callback of a foreign future: tells the graph when the future is done.
 #[pyclass(frozen, module = "hotlease._core")]
 struct ForeignCallback {
     core: Weak<ExecutorCore>,

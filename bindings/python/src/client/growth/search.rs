@@ -1,4 +1,5 @@
-//! Search for workers, while tasks wait for them: how long it goes on, what it says, and which tasks give up waiting.
+//! Search for workers while tasks wait: how long the search continues, what the program is told, and which tasks fail
+//! because they have waited too long.
 
 use crate::client::core::{CoreState, ExecutorCore};
 use crate::locks::locked;
@@ -9,25 +10,25 @@ use std::time::{Duration, Instant};
 
 /// First and longest pause after an attempt that was refused at once.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// An attempt that took this long is followed by no pause: it has waited itself.
+/// No pause follows an attempt that took this long, because the attempt itself has waited.
 const LONG: Duration = Duration::from_secs(2);
-/// Time for which a platform of this host may be away before it is started anew: one that is restarted is back by
-/// then.
+/// Time for which a platform of this host may be away before it is started anew: a platform that is being restarted is
+/// available again earlier.
 const RESTART_AFTER: Duration = Duration::from_secs(4);
-/// Quota that other leases use up for good.
+/// Name of a quota that leases use up for good: their end returns nothing to it.
 const CORE_TIME: &str = "core-seconds";
 /// Time for which tasks wait for a platform that does not answer, or for workers that do not start.
 const TROUBLE_MAX: Duration = Duration::from_secs(60);
 /// Time after which the program is told that its tasks wait.
 const TELL_AFTER: Duration = Duration::from_secs(5);
 
-/// Whether the program was told that its tasks wait for workers. It is told once, and again only after workers have
-/// come.
+/// Whether the program was told that its tasks wait for workers. The program is told once, and again only after workers
+/// have become available.
 #[derive(Default)]
 pub struct WaitNotice(AtomicBool);
 
 impl WaitNotice {
-    /// Marks that workers have come.
+    /// Marks that workers have become available.
     pub fn end(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -38,23 +39,25 @@ impl WaitNotice {
             return;
         }
         let text = text();
-        // `None` while the interpreter ends: no one reads it then.
+        // `None` while the interpreter ends: no one reads the line then.
         let told = Python::try_attach(|py| py.import("hotlease._platform")?.call_method1("tell", (text,)).map(drop));
         drop(told);
     }
 }
 
-/// Search for workers, for tasks that wait: one attempt after the other.
+/// Search for workers while tasks wait, one attempt after the other.
 pub struct WorkerSearch {
     since: Instant,
     /// Pause after the next attempt that is refused at once.
     pause: Duration,
-    /// Begin of the attempts that have failed for another reason than lack of room, and whether a platform was started.
+    /// Start of the consecutive attempts that failed for a reason other than lack of room, and whether a platform was
+    /// started since.
     trouble: Option<(Instant, bool)>,
 }
 
 impl WorkerSearch {
-    /// Search before its first attempt.
+    /// Makes a search before its first attempt, and fails tasks that have waited for longer than the executor's
+    /// timeout.
     pub fn new(core: &ExecutorCore) -> Self {
         core.give_up_late_tasks();
         Self {
@@ -64,8 +67,9 @@ impl WorkerSearch {
         }
     }
 
-    /// Whether another attempt may succeed after one that began at `begun` and has failed. Tells the program if the
-    /// search takes long, and fails tasks that have waited for longer than the executor's timeout.
+    /// Returns whether another attempt may succeed after an attempt that began at `begun` and failed with `error`.
+    /// Tells the program if the search takes long, and fails tasks that have waited for longer than the executor's
+    /// timeout.
     pub fn goes_on(&mut self, core: &ExecutorCore, begun: Instant, error: &Error) -> bool {
         let goes_on = self.may_succeed(core, begun, error);
         if goes_on {
@@ -94,7 +98,7 @@ impl WorkerSearch {
         true
     }
 
-    /// Sleeps before the next attempt, if the last one, begun at this time, was refused at once.
+    /// Sleeps before the next attempt, if the last attempt, which began at `begun`, was refused at once.
     pub fn pause(&mut self, core: &ExecutorCore, begun: Instant) {
         if begun.elapsed() < LONG {
             core.sleep_while_wanted(self.pause);
@@ -103,11 +107,11 @@ impl WorkerSearch {
     }
 }
 
-/// Whether only resources are missing, for which tasks wait without a limit: they are held by leases of other tenants
-/// or of this program's tenant, batch jobs have their nodes, or there are no nodes now.
+/// Whether only resources are missing; tasks wait for resources without a time limit. The resources are used by leases
+/// of any tenant or by batch jobs, or there are no nodes now.
 pub(super) fn lacks_room(error: &Error) -> bool {
     let is_held = |refusal: &Rejection| match refusal {
-        // A budget of core time does not come back while others work.
+        // The end of other leases does not return core time to a budget.
         Rejection::QuotaExceeded { what, used, .. } => *used > 0 && what != CORE_TIME,
         // The end of a worker does not show that resources are missing.
         Rejection::WorkerDied { .. } | Rejection::Timeout { .. } => false,
@@ -121,8 +125,8 @@ pub(super) fn may_pass(error: &Error) -> bool {
     error.retryable() || matches!(error, Error::OutcomeUnknown { .. })
 }
 
-/// Starts the platform of this host, unless the executor uses another one. A platform that a program has started ends
-/// when there are no leases, even if an executor has only lent its cores and wants them back.
+/// Starts the platform of this host, unless the executor uses another platform. A platform that a program has started
+/// ends when there are no leases, even if an executor has only lent its cores and will need them again.
 fn start_platform(core: &ExecutorCore) {
     let options = core.invoker.options();
     if options.manager.is_some() || options.runtime_dir.is_some() {
@@ -135,7 +139,7 @@ fn start_platform(core: &ExecutorCore) {
         }
         PyResult::Ok(())
     };
-    // `None` while the interpreter ends. If the platform does not start, the next attempt fails because it is not
+    // `None` while the interpreter ends. If the platform does not start, the next attempt fails because no platform is
     // running.
     drop(Python::try_attach(start));
 }
@@ -152,8 +156,9 @@ impl ExecutorCore {
         }
     }
 
-    /// Fails the tasks that have waited for a worker for as long as a task may take. The beginning of each task's wait
-    /// is not recorded: all waiting tasks are marked, and marked tasks that are still there after that time fail.
+    /// Fails the tasks that have waited for a worker for longer than the executor's timeout. The beginning of each
+    /// task's wait is not recorded. Instead, all waiting tasks are marked, and marked tasks that still wait after the
+    /// timeout fail.
     fn give_up_late_tasks(&self) {
         let Some(timeout) = self.invoker.options().timeout else {
             return;
@@ -161,7 +166,7 @@ impl ExecutorCore {
         let mut guard = self.state();
         let state = &mut *guard;
         if state.lanes.iter().any(|lane| lane.is_usable()) {
-            // Tasks run: the others wait for these.
+            // Some tasks run, and the other tasks wait for them.
             return;
         }
         let is_over = match state.waiting_since {

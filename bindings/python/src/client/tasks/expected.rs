@@ -1,5 +1,5 @@
 //! Prediction of a function's next result size. A worker that was given enough memory of the client writes its result
-//! once, straight into it.
+//! once, directly into that memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +11,7 @@ const PATIENCE: usize = 8;
 /// Sizes of a function's recent results. Changed under the core's `state` only.
 pub struct Expected {
     bytes: AtomicUsize,
-    /// Smaller results since the last one that was not smaller, and the size of the largest of them.
+    /// Number of results since the last result that reached the prediction, and the size of the largest of them.
     smaller: AtomicUsize,
     largest: AtomicUsize,
 }
@@ -27,9 +27,9 @@ impl Default for Expected {
 }
 
 impl Expected {
-    /// Predicted bytes of the next reply, to a request of `request_bytes`. An unknown function is predicted to return
-    /// as many bytes as it gets: a prediction that is too large costs only untouched memory, one that is too small a
-    /// second copy of the result and a second round trip.
+    /// Predicts the bytes of the next reply, to a request of `request_bytes`. The first result of a function is
+    /// predicted to have the size of its request. A prediction that is too large costs only untouched memory. A
+    /// prediction that is too small costs a second copy of the result and a second round trip.
     #[inline]
     pub fn of(&self, request_bytes: usize) -> usize {
         match self.bytes.load(Ordering::Relaxed) {
@@ -38,8 +38,9 @@ impl Expected {
         }
     }
 
-    /// Learns the size of a result. The prediction grows at once, and shrinks to the largest of the last results after
-    /// a few: results of different sizes fit, and a single large one is forgotten.
+    /// Learns the size of a result. A larger result raises the prediction at once. After [`PATIENCE`] smaller results,
+    /// the prediction shrinks to the largest of them. So results of different sizes fit, and a single large result is
+    /// forgotten.
     pub fn learn(&self, bytes: usize) {
         let bytes = bytes.min(UNKNOWN - 1);
         let before = self.bytes.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Hint to a program whose tasks take longer to submit than to run: measures both for one task in [`EVERY`].
+//! Hint to a program whose tasks take longer to submit than to run. Both times are measured for one task in [`EVERY`].
 
 use crate::client::tasks::task_times::TaskTimes;
 use crate::locks::locked;
@@ -13,7 +13,7 @@ const SAMPLES: usize = 16;
 /// Limit of the measured tasks under way.
 const AWAITED_MAX: usize = 256;
 
-/// Whether the hint was given or is not wanted. It is given once in the whole program.
+/// Whether the hint was given. It is given once in the whole program.
 static GIVEN: AtomicBool = AtomicBool::new(false);
 
 /// Measurements.
@@ -43,8 +43,8 @@ impl Hint {
         }
     }
 
-    /// Median times, in nanoseconds, of submitting and of running a task; `None` unless the first is larger and no hint
-    /// was given yet.
+    /// Returns the median times of submitting and of running a task, in nanoseconds. Returns `None` if too few tasks
+    /// were measured, if submitting does not take longer than running, or if the hint was given before.
     pub fn give(&self) -> Option<(u64, u64)> {
         let mut guard = locked(&self.seen);
         let seen = &mut *guard;

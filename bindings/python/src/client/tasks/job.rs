@@ -1,4 +1,4 @@
-//! Jobs: tasks that are ready to run, with what is sent and what is kept to send it again.
+//! Jobs: tasks that are ready to run, with their requests and the state that is needed to send them again.
 
 use super::Run;
 use super::outcome::{Failed, TaskOutcome};
@@ -10,12 +10,13 @@ use crate::client::memory::HEADROOM;
 use hotlease_client::{EndReason, Error, RunCertainty};
 use std::sync::Arc;
 
-/// Workers that may die of one task.
+/// Number of workers that die of one task before it is not sent again.
 const DEATHS_MAX: u8 = 2;
-/// Workers that may end before they start a task: a bound, as the client library has one for other invocations.
+/// Limit of the workers that end before they start a task. The client library has a similar limit for other
+/// invocations.
 const MOVES_MAX: u8 = 64;
 
-/// A task in the queue or on a slot. It is copied from one to the other, so it has 64 bytes.
+/// A task in the queue or on a slot. Jobs are copied from the queue to slots, so a job has only 64 bytes.
 pub struct TaskJob {
     pub waiter: Waiter,
     pub target: Arc<Target>,
@@ -23,7 +24,7 @@ pub struct TaskJob {
     /// Higher priorities are sent first.
     pub priority: i32,
     pub rerun: Rerun,
-    /// Whether it has waited since `CoreState::waiting_since`, without any worker.
+    /// Whether the task was marked at `CoreState::waiting_since`, because it waited and there was no worker.
     pub is_late: bool,
     /// Number of workers that died of the task.
     deaths: u8,
@@ -56,24 +57,24 @@ pub struct GraphRun {
 pub enum InputPlace {
     /// In its request.
     Request,
-    /// Some are with workers, from which the worker of the run fetches them.
+    /// Some are with workers; the worker of the run fetches these results from there.
     Workers {
-        /// The slot that holds the largest of these results, if the worker that made it is still there.
+        /// The slot whose worker has the largest of these results, if that worker still serves the slot.
         nearest: Option<u32>,
     },
 }
 
-/// Where a large result goes if no future waits for it.
+/// Place of a large result for which no future waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ResultHome {
-    /// It may stay with its worker.
+    /// The result may stay with its worker.
     Worker,
-    /// The client needs it.
+    /// The client needs the result.
     Client,
 }
 
 impl TaskJob {
-    /// A job that was not sent.
+    /// Makes a job that was not sent.
     pub fn new(waiter: Waiter, target: Arc<Target>, payload: TaskPayload) -> Self {
         Self {
             waiter,
@@ -98,7 +99,7 @@ impl TaskJob {
         matches!(self.waiter, Waiter::Worker)
     }
 
-    /// Whether all of it may have to be copied to be sent.
+    /// Whether the whole request may have to be copied to be sent.
     pub fn is_copied(&self) -> bool {
         let is_shared = matches!(self.payload, TaskPayload::Shared(_));
         self.rerun == Rerun::Allowed || !is_shared || self.target.blob.len() > HEADROOM / 2
@@ -145,7 +146,7 @@ impl TaskJob {
 }
 
 impl Waiter {
-    /// State of the task; `None`: a job that prepares a worker has none.
+    /// State of the task; `None` for a job that prepares a worker.
     #[inline]
     pub fn cell(&self) -> Option<&Arc<TaskCell>> {
         match self {
@@ -160,13 +161,13 @@ impl Waiter {
         self.cell()?.times.as_ref()
     }
 
-    /// Marks the task as about to be sent; false: it was cancelled.
+    /// Marks the task as about to be sent. Returns `false` if the task was cancelled.
     #[inline]
     pub fn start(&self) -> bool {
         self.cell().is_none_or(|cell| cell.start())
     }
 
-    /// The graph's name of the run.
+    /// The run of a task of the graph; `None` for other jobs.
     #[inline]
     pub fn run(&self) -> Option<Run> {
         match self {
@@ -175,7 +176,7 @@ impl Waiter {
         }
     }
 
-    /// The slot that holds most of the bytes that the task needs.
+    /// The slot whose worker has the largest remote result that the task needs.
     #[inline]
     pub fn nearest(&self) -> Option<usize> {
         match self {
@@ -187,7 +188,7 @@ impl Waiter {
         }
     }
 
-    /// Whether its result may stay with its worker.
+    /// Whether the result of the job may stay with its worker.
     #[inline]
     pub fn lets_result_stay(&self) -> bool {
         !matches!(self, Self::Graph(graph) if graph.result == ResultHome::Client)

@@ -10,23 +10,23 @@ use std::sync::Arc;
 
 /// End of a task.
 pub enum TaskOutcome {
-    /// With the bytes of a reply.
+    /// The task has a reply, in these bytes.
     Reply(Box<[u8]>),
-    /// With a reply in shared memory.
+    /// The task has a reply in shared memory.
     Large(Box<Extent>),
-    /// With a reply that stays with a worker.
+    /// The task has a reply that stays with a worker.
     Away(Arc<RemoteResult>),
-    /// Without a reply.
+    /// The task has no reply.
     Failed(Box<Failed>),
     /// The function ran, but its result is lost for this reason.
     Lost(Box<str>),
-    /// With this exception.
+    /// The task has this exception.
     Raised(Py<PyAny>),
     /// The task was not sent: no worker can be prepared, for this reason.
     Unprepared(Box<str>),
     /// A task that this one needs has no result.
     Dependency(Box<FailureChain>),
-    /// With this outcome, which other tasks share.
+    /// The task has this outcome, which other tasks share.
     Shared(Arc<TaskOutcome>),
 }
 
@@ -39,7 +39,7 @@ impl TaskOutcome {
         }
     }
 
-    /// Whether a task that this one needs has no result.
+    /// Whether the task was not run because a task that it needs has no result.
     pub fn is_dependency(&self) -> bool {
         match self {
             Self::Dependency(_) => true,
@@ -48,7 +48,7 @@ impl TaskOutcome {
         }
     }
 
-    /// The bytes of a reply.
+    /// Returns the bytes of the reply; `None` if there is no reply, or if it is not at the client.
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Reply(bytes) => Some(bytes),
@@ -59,7 +59,7 @@ impl TaskOutcome {
         }
     }
 
-    /// The remote result behind this outcome, if it is, or was, one.
+    /// Returns the remote result of this outcome, also after it was brought to the client; `None` for other outcomes.
     pub fn remote_result(&self) -> Option<&Arc<RemoteResult>> {
         match self {
             Self::Away(away) => Some(away),
@@ -68,7 +68,8 @@ impl TaskOutcome {
         }
     }
 
-    /// Bytes that dependent tasks are sent: the reply, or the location reply of a remote result.
+    /// Bytes that are sent with dependent tasks: the reply, or the location reply of a remote result that is not at the
+    /// client.
     pub fn sent_bytes(&self) -> Option<&[u8]> {
         match self.remote_result() {
             Some(away) => away.sent_bytes(),
@@ -97,7 +98,7 @@ pub struct FailureChain {
     pub root: Option<Arc<Target>>,
     /// The failure; `None`: the first task was cancelled.
     pub cause: Option<Arc<TaskOutcome>>,
-    /// The task that was not run, the task that it needs, the task that this one needs, and so on towards `root`; at
+    /// The task that was not run, and the tasks between it and `root`: each task needs the next one in the list. At
     /// most [`FailureChain::NAMED_MAX`].
     pub nearest: Vec<Arc<Target>>,
     /// Number of tasks between the last of `nearest` and `root`.
@@ -108,7 +109,8 @@ impl FailureChain {
     /// Limit of the tasks that are named.
     const NAMED_MAX: usize = 8;
 
-    /// Chain of a task that needs a task that failed or that was itself not run.
+    /// Makes the chain of the task `target`, which was not run because of the task `needed`. `outcome`: the failure of
+    /// `needed`, or the chain because of which `needed` was not run either.
     pub fn of(target: Arc<Target>, needed: Option<&Arc<Target>>, outcome: Option<&Arc<TaskOutcome>>) -> Self {
         if let Some(TaskOutcome::Dependency(chain)) = outcome.map(|outcome| &**outcome) {
             let mut nearest = vec![target];
@@ -133,12 +135,12 @@ impl FailureChain {
 pub struct Failed {
     /// Error of the client library.
     pub error: Error,
-    /// Number of workers that died of the task, this time included.
+    /// Number of workers that died of the task, the last worker included.
     pub deaths: u8,
 }
 
-/// The error of a task, with the name of the task's function: for workers, one function runs all tasks, and the error
-/// names that one.
+/// Puts the name of the task's function into an error. Without this, the error names the function of the worker that
+/// runs all tasks.
 pub fn named(mut error: Error, target: &Target) -> Error {
     if let Error::WorkerDied {
         function: Some(function),

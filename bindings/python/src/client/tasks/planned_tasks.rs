@@ -1,4 +1,4 @@
-//! Planned tasks: tasks as the dataflow kernel carries them, and their inputs.
+//! Planned tasks: tasks in the dataflow kernel, and their inputs.
 
 use super::Run;
 use super::job::{GraphRun, InputPlace, ResultHome, TaskJob, Waiter};
@@ -14,7 +14,7 @@ use hotlease_wire::task::request;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-/// A task, as the kernel carries it. A hundred thousand may wait, so rare fields are behind pointers.
+/// A task in the kernel. A hundred thousand tasks may wait, so rare fields are behind pointers.
 pub struct PlannedTask {
     pub cell: Arc<TaskCell>,
     pub target: Arc<Target>,
@@ -25,16 +25,16 @@ pub struct PlannedTask {
     pub done: Box<[(u32, Arc<TaskOutcome>)]>,
     /// Number of results that the task needs, including those in `done`.
     pub inputs: u32,
-    /// Memo key of its result, once it is known.
+    /// Memo key of the result, once the key is known.
     pub key: OnceCell<Box<MemoKey>>,
-    /// Hash of what its arguments mean, if they are not plain and its result is memoised.
+    /// Hash of the meaning of the arguments, if they are not plain and the result is memoised.
     pub meaning: Option<Box<[u8; 32]>>,
     /// The remote result that this task makes again.
     pub makes: Option<Arc<RemoteResult>>,
 }
 
 impl PlannedTask {
-    /// A task that was not submitted.
+    /// Makes a task that was not submitted.
     pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: TaskPayload, policy: TaskPolicy) -> Box<Self> {
         Box::new(Self {
             cell,
@@ -54,7 +54,7 @@ impl PlannedTask {
         self.payload.bytes().len()
     }
 
-    /// Builds the request with the results that the task needs. `alone`: no other task needs any of them.
+    /// Builds the request with the results that the task needs. `alone`: no other task needs any of these results.
     pub fn request(
         &self,
         results: &[Arc<TaskOutcome>],
@@ -111,8 +111,8 @@ impl PlannedTask {
         job
     }
 
-    /// Memo key of the computation: function, arguments and inputs. Results from sandboxes have keys of their own: a
-    /// program that reads results without a check finds none of them in its checkpoint.
+    /// Memo key of the computation: function, arguments and inputs. Results from sandboxes have different keys, so that
+    /// a program that reads results without a check finds no result from a sandbox in its checkpoint.
     pub fn key_of(&self, results: &[Arc<TaskOutcome>]) -> Option<MemoKey> {
         let key = self.computation(results)?;
         Some(match self.payload.is_guarded() {
@@ -130,8 +130,8 @@ impl PlannedTask {
                 hasher.update(self.target.content.get()?);
                 let payload = self.payload.bytes();
                 hasher.update(&payload[..1]);
-                // The head is not part of the key. It has flags, and the hash of the function's pickle, which depends
-                // on where the function's code is.
+                // The head is not part of the key. It contains flags, and the hash of the function's pickle, which
+                // depends on the location of the function's code.
                 let arguments = &payload[request::HEAD_BYTES..];
                 let arguments = self.meaning.as_ref().map_or(arguments, |meaning| &meaning[..]);
                 hasher.update(&(arguments.len() as u64).to_le_bytes());
@@ -158,8 +158,8 @@ impl PlannedTask {
     }
 }
 
-/// Memory of the only result that a task needs, if nothing else uses it. The two references are the list's, and that of
-/// the graph or of the task's own list. A future that still exists would be a third.
+/// Memory of the only result that a task needs, if no other party uses that memory. Then there are two references: one
+/// in `results`, and one in the graph or in the task's `done`. A future that still exists would have a third.
 fn sole(results: &[Arc<TaskOutcome>]) -> Option<&Extent> {
     match results {
         [result] if Arc::strong_count(result) == 2 => match &**result {

@@ -31,12 +31,12 @@ impl Queue {
         }
     }
 
-    /// Adds a task behind all of its priority.
+    /// Adds a task behind all tasks of its priority.
     pub fn push_back(&mut self, job: TaskJob) {
         self.add(&job).push_back(job);
     }
 
-    /// Adds a task before all of its priority: it was sent before.
+    /// Adds a task that was sent before, in front of all tasks of its priority.
     pub fn push_front(&mut self, job: TaskJob) {
         self.add(&job).push_front(job);
     }

@@ -1,5 +1,5 @@
-//! Remote results: results that stay with their workers on other hosts because only other tasks need them. Those tasks
-//! fetch them from worker to worker; no byte of them crosses the client.
+//! Remote results: results that stay with their workers on other hosts because only other tasks need them. The workers
+//! of those tasks fetch the results directly from the workers that made them; no byte passes through the client.
 //!
 //! ```text
 //!   LEFT reply from worker       needed at the client           the worker has it        rerun, if allowed
@@ -8,10 +8,11 @@
 //!                       └── no user left: the worker is told to release it                 lost ◄──────────┘ else
 //! ```
 //!
-//! A worker that keeps a result answers with a location reply (`LEFT`), which says where the result is. A task that
-//! needs the result is sent this reply, and the worker of the task fetches the result with it. If the fetch fails (no
-//! route from one host to the other, or the maker is gone), the task did not run: the result is brought to the client
-//! and sent with the task, as if it had never been remote. All of it happens under the core's `state` lock.
+//! A worker that keeps a result answers with a location reply (`LEFT`), which says where the result is. This reply is
+//! sent with a task that needs the result, and the worker of the task uses it to fetch the result. If the fetch fails
+//! (no route between the hosts, or the worker with the result is gone), the task does not run. Then the result is
+//! brought to the client, and sent with the task like any other result. All of it happens under the core's `state`
+//! lock.
 
 use super::outcome::TaskOutcome;
 use super::request::TaskPayload;
@@ -25,7 +26,7 @@ use std::thread::Thread;
 
 /// A result that stays with its worker.
 pub struct RemoteResult {
-    /// Location reply; dependent tasks are sent this in place of the result.
+    /// Location reply, which is sent with dependent tasks in place of the result.
     pub told: [u8; LEFT_REPLY_BYTES],
     pub place: RemotePlace,
     pub bytes: usize,
@@ -51,7 +52,7 @@ pub struct RemotePlace {
 /// State of bringing a result to the client.
 #[derive(Default)]
 pub struct FetchState {
-    /// Whether dependent tasks cannot fetch the result from its worker, so that it must come to the client.
+    /// Whether dependent tasks cannot fetch the result from its worker, so that it must be brought to the client.
     pub is_wanted: bool,
     /// Whether the request to the worker is under way.
     pub is_asked: bool,
@@ -67,12 +68,12 @@ pub struct Remake {
 }
 
 impl RemoteResult {
-    /// Outcome of bringing the result to the client; `None`: it was not brought yet.
+    /// The result, or the reason why it could not be brought to the client; `None` if that has not ended.
     pub fn local_outcome(&self) -> Option<&Arc<TaskOutcome>> {
         self.here.get()
     }
 
-    /// Bytes that dependent tasks are sent: the result if it is at the client, else the location reply.
+    /// Bytes that are sent with dependent tasks: the result if it is at the client, else the location reply.
     pub fn sent_bytes(&self) -> Option<&[u8]> {
         self.local_outcome().map_or(Some(&self.told), |here| here.bytes())
     }
@@ -82,7 +83,7 @@ impl RemoteResult {
         self.bytes
     }
 
-    /// How many results have to be made again before this one, at most.
+    /// Largest number of results that have to be made again before this result.
     pub fn depth(&self) -> usize {
         self.again.as_ref().map_or(0, |again| again.depth)
     }

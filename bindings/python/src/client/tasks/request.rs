@@ -1,4 +1,4 @@
-//! Requests of tasks: what is kept of them to send them again, and how they are assembled.
+//! Requests of tasks: the payload, which is kept to send a task again, and the assembly of a request.
 
 use super::target::Target;
 use crate::client::memory::Extent;
@@ -53,7 +53,7 @@ impl TaskPayload {
     }
 }
 
-/// Sets or clears a flag of a request; writes nothing if it is so already.
+/// Sets or clears a flag of a request; writes nothing if the flag has that value already.
 #[inline]
 pub fn set_flag(bytes: &mut [u8], flag: u8, is_set: bool) {
     if (bytes[1] & flag != 0) != is_set {
@@ -63,7 +63,7 @@ pub fn set_flag(bytes: &mut [u8], flag: u8, is_set: bool) {
 
 /// Sets or clears a flag of a request that no worker is reading, and returns the request.
 pub fn with_flag(extent: &Extent, flag: u8, is_set: bool) -> Extent {
-    // Long enough: such a request has a buffer or a result, which starts at this offset at the earliest.
+    // The request is long enough: it has a buffer or a result, which starts at this offset or later.
     let front = extent.bytes().first_chunk::<ALIGNMENT>().copied();
     let same = front.and_then(|mut front| {
         front[1] = front[1] & !flag | if is_set { flag } else { 0 };
@@ -72,7 +72,7 @@ pub fn with_flag(extent: &Extent, flag: u8, is_set: bool) -> Extent {
     same.unwrap_or_else(|| extent.clone())
 }
 
-/// A request that is assembled: a request without function and results, with a function or results added.
+/// Assembly of a request, to which a function or results of other tasks are added.
 pub struct Assembly<'a> {
     bytes: &'a [u8],
     without: TaskRequest,
@@ -85,7 +85,7 @@ pub struct Assembly<'a> {
 }
 
 impl<'a> Assembly<'a> {
-    /// Adds the function to a request. `None` if the result is larger than any memory.
+    /// Adds the function to a request. Returns `None` if the assembled request is larger than any memory.
     pub fn with_function(bytes: &'a [u8], target: &'a Target) -> Option<Self> {
         let without = decoded(bytes)?;
         let results = without.results.iter();
@@ -94,7 +94,8 @@ impl<'a> Assembly<'a> {
         Self::new(bytes, without, target, &target.blob, results)
     }
 
-    /// Adds results of other tasks to a request. `None` if there are too many, or they are larger than any memory.
+    /// Adds results of other tasks to a request. Returns `None` if there are too many results, or they are larger than
+    /// any memory.
     pub fn with_results(bytes: &'a [u8], target: &'a Target, results: Vec<&'a [u8]>) -> Option<Self> {
         Self::new(bytes, decoded(bytes)?, target, &[], results)
     }
@@ -155,11 +156,12 @@ impl<'a> Assembly<'a> {
         fixed.into_iter().chain(buffers).chain(results)
     }
 
-    /// Writes the request into `into`. A shorter `into` gets its beginning, up to where a part starts.
+    /// Writes the request into `into`. If `into` is shorter, it must end where a part starts, and gets the parts before
+    /// that place.
     pub fn fill(&self, into: &mut [u8]) {
         let (mut end, until) = (0, into.len());
         for (start, bytes) in self.parts().take_while(|(start, _)| *start < until) {
-            // Earlier content of the memory may not reach the worker.
+            // Earlier content of the memory must not reach the worker.
             into[end..start].fill(0);
             end = start + bytes.len();
             into[start..end].copy_from_slice(bytes);
@@ -167,9 +169,9 @@ impl<'a> Assembly<'a> {
         into[end..].fill(0);
     }
 
-    /// Returns how to assemble the request in place: the offset in `of` of the part from which on all bytes may stay,
-    /// as their distances do not change, and the new bytes to put before it. `None` if there is no such part, or no
-    /// room.
+    /// Returns how to assemble the request in place, in the memory `of` of the old request: an offset, and the new
+    /// bytes to put before it. All bytes from that offset on stay, because the distances between them do not change.
+    /// Returns `None` if no bytes can stay, or there is no room.
     pub fn front(&self, of: &Extent) -> Option<(usize, Vec<u8>)> {
         let arguments = &self.without.arguments;
         let (from, until) = match (arguments.buffers.first(), self.without.results.first()) {
@@ -180,7 +182,8 @@ impl<'a> Assembly<'a> {
         of.has_room_before(from, until).then(|| (from, self.before(until)))
     }
 
-    /// Returns the bytes before the only result of another task, if `of` has room for them.
+    /// Returns the bytes to put before the only result of another task. Returns `None` if `of`, which has the result,
+    /// has no room for them.
     pub fn before_result(&self, of: &Extent) -> Option<Vec<u8>> {
         let &[(until, _)] = &*self.places else { return None };
         of.has_room_before(0, until).then(|| self.before(until))
@@ -205,7 +208,7 @@ fn decoded(bytes: &[u8]) -> Option<TaskRequest> {
     TaskRequest::decode(bytes.len(), at).ok()
 }
 
-/// Request to fetch a result that did not fit.
+/// Makes the request to fetch a result that its worker keeps.
 pub fn fetch_request(ticket: u64) -> Vec<u8> {
     let mut bytes = vec![0; request::HEAD_BYTES];
     bytes[0] = request::TAKE;

@@ -1,4 +1,4 @@
-//! State of a task, which the core and the task's future share, and all transitions of it. No transition needs the GIL.
+//! State of a task, which the core and the task's future share, and all its transitions. No transition needs the GIL.
 //!
 //! | stage | the task | content | next stage |
 //! |---|---|---|---|
@@ -13,13 +13,13 @@
 //!
 //! A future is *watched*, for good, once a caller has asked for its condition or added a callback.
 //! `concurrent.futures.wait` and `as_completed` hold the condition while they count the finished futures, so a watched
-//! task must not become `Finished` at that time: a holder of the GIL finishes it under its condition. An unwatched
-//! future has no condition yet.
+//! task must not become `Finished` at that time: a thread that holds the GIL finishes the task under the future's
+//! condition. An unwatched future has no condition yet.
 //!
-//! The stage is a byte beside the lock: the core starts a task, and any thread looks at it, without the lock. Only
-//! `start` and `cancel` leave `Pending`, and one exchange of the byte decides between them. All other transitions
-//! change content and stage under the lock, `finish` only the stage; so the lock decides whether resolving or watching
-//! came first.
+//! The stage is a byte outside the lock: the core starts a task, and any thread reads the stage, without the lock. Only
+//! `start` and `cancel` leave `Pending`, and one exchange of the byte decides between them. `resolve` and `cancel`
+//! change content and stage under the lock, and `watch` sets the watcher under the lock. So the lock decides whether a
+//! task was resolved first or watched first. `finish` changes only the stage.
 
 use super::outcome::TaskOutcome;
 use super::task_times::{Ending, TaskTimes};
@@ -29,7 +29,8 @@ use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Stage of a task; see the module. From `Cancelling` on the task has ended, from `Finished` on its future says so.
+/// Stage of a task; see the module. From the stage `Cancelling` on, the task has ended; from `Finished` on, its future
+/// says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
@@ -45,7 +46,7 @@ pub enum Stage {
 enum StageContent {
     /// There is no outcome yet.
     Open {
-        /// The graph's name of the task, if the graph is told of its end.
+        /// Identifier of the task in the graph, if the graph is told of the task's end.
         node: Option<TaskId>,
         /// Whether other tasks need the outcome.
         is_needed: bool,
@@ -61,15 +62,16 @@ enum StageContent {
 
 struct CellContent {
     content: StageContent,
-    /// The future, once it is watched: it must live until its watchers are told.
+    /// The future, once it is watched: the future must stay alive until its watchers are told.
     watcher: Option<Py<PyAny>>,
 }
 
 /// State that a task and its future share.
 ///
-/// With its alignment, a cell in an `Arc` has 80 bytes, and so another size class of glibc's allocator than a small
-/// request (64). If both had one class, cells would take the places of requests, which live shorter, and no neighbours
-/// would be free at the same time: with 30,000 futures held, a submission then took 1.4 us instead of 0.7 us.
+/// Because of its alignment, a cell in an `Arc` has 80 bytes. So glibc's allocator does not put it into the size class
+/// of a small request (64 bytes). In the same class, cells would take the places of requests, which have shorter lives,
+/// and neighbouring places would not be free at the same time: with 30,000 futures held, a submission then took 1.4 us
+/// instead of 0.7 us.
 #[repr(align(16))]
 pub struct TaskCell {
     stage: AtomicU8,
@@ -80,7 +82,7 @@ pub struct TaskCell {
 
 const _: () = assert!(size_of::<TaskCell>() == 64);
 
-/// State of a task as an argument of another one.
+/// State of a task as an argument of another task.
 pub enum InputState {
     /// The task has no outcome yet.
     Pending,
@@ -97,7 +99,7 @@ pub enum InputState {
 pub struct EndNotices {
     /// Whether a future is watched, so that a thread that holds the GIL has to call [`TaskCell::finish`].
     pub is_watched: bool,
-    /// The graph, under this name, if tasks need the outcome.
+    /// Identifier of the task in the graph, and its outcome, if other tasks need the outcome.
     pub graph: Option<(TaskId, Arc<TaskOutcome>)>,
 }
 
@@ -105,7 +107,7 @@ pub struct EndNotices {
 pub struct CancelNotices {
     /// Whether a future is watched, so that a thread that holds the GIL has to call [`TaskCell::finish`].
     pub is_watched: bool,
-    /// The graph, under this name.
+    /// Identifier of the task in the graph, if the graph has to be told.
     pub graph: Option<TaskId>,
 }
 
@@ -120,13 +122,13 @@ pub enum Cancellation {
 }
 
 impl TaskCell {
-    /// State of a task that waits.
+    /// Makes the state of a task that waits.
     pub fn new(times: Option<Arc<TaskTimes>>) -> Self {
         let (node, is_needed) = (None, false);
         Self::with(Stage::Pending, StageContent::Open { node, is_needed }, times)
     }
 
-    /// State of a task that ended before it could be sent.
+    /// Makes the state of a task that ended before it could be sent.
     pub fn with_outcome(outcome: TaskOutcome) -> Self {
         Self::with(Stage::Finished, StageContent::Ended(outcome), None)
     }
@@ -168,7 +170,7 @@ impl TaskCell {
             .compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// Marks the task as about to be sent, for the first time or again; false: it was cancelled.
+    /// Marks the task as about to be sent, for the first time or again. Returns `false` if the task was cancelled.
     #[inline]
     pub fn start(&self) -> bool {
         let started = self.exchange(Stage::Pending, Stage::Running);
@@ -226,7 +228,7 @@ impl TaskCell {
         EndNotices { is_watched, graph }
     }
 
-    /// Makes a watched task that has its outcome, or was cancelled, visibly so.
+    /// Makes the end of a watched task visible: `Ending` becomes `Finished`, and `Cancelling` becomes `Cancelled`.
     pub fn finish(&self) {
         let end = match self.stage() {
             Stage::Ending => Stage::Finished,
@@ -236,7 +238,8 @@ impl TaskCell {
         self.stage.store(end as u8, Ordering::Release);
     }
 
-    /// Links the task to the graph's `node`, which is told of its end from now on; false: it has ended.
+    /// Links the task to the graph's task `to`, so that the graph is told of its end. Returns `false` if the task has
+    /// ended.
     pub fn link(&self, to: TaskId) -> bool {
         match &mut self.inside().content {
             StageContent::Open { node, .. } => {
@@ -247,7 +250,7 @@ impl TaskCell {
         }
     }
 
-    /// The graph's name of a task that has not ended.
+    /// Identifier in the graph of a task that has not ended; `None` if the task is not linked, or has ended.
     pub fn node(&self) -> Option<TaskId> {
         match self.inside().content {
             StageContent::Open { node, .. } => node,
@@ -255,7 +258,7 @@ impl TaskCell {
         }
     }
 
-    /// State of the task as an argument of others; its outcome is kept from now on.
+    /// State of the task as an argument of other tasks; its outcome is kept from now on.
     pub fn as_input(&self) -> InputState {
         match &mut self.inside().content {
             StageContent::Open { is_needed, .. } => {
@@ -267,11 +270,12 @@ impl TaskCell {
         }
     }
 
-    /// Makes `future` the watcher, which is told of the end from now on. Returns whether the task was done already.
+    /// Makes `future` the watcher, which will be told of the end. Returns `true` if the task had ended already.
     pub fn watch(&self, future: Py<PyAny>) -> bool {
         let mut inside = self.inside();
         let is_open = matches!(inside.content, StageContent::Open { .. });
-        // No thread would ask a done task for its watcher, which would keep itself alive.
+        // A task that has ended gets no watcher: no thread would take the watcher out, so the future would keep itself
+        // alive.
         if is_open {
             inside.watcher = Some(future);
         }
@@ -289,10 +293,10 @@ impl TaskCell {
         self.inside().watcher.take()
     }
 
-    /// Takes the outcome, which exists once, or a share of it if other tasks need it.
+    /// Takes the outcome. If other tasks need the outcome, too, returns a shared reference to it.
     pub fn take_outcome(&self) -> Option<TaskOutcome> {
         let mut inside = self.inside();
-        // A dependency error stays: it holds more than the exception that is made of it.
+        // A dependency error stays: it contains more than the exception that is made from it.
         if matches!(&inside.content, StageContent::Ended(outcome) if !outcome.is_dependency())
             && let StageContent::Ended(outcome) = std::mem::replace(&mut inside.content, StageContent::Taken)
         {
@@ -307,7 +311,7 @@ impl TaskCell {
 }
 
 impl StageContent {
-    /// A share of the outcome, which stays here from now on.
+    /// Returns a shared reference to the outcome, which stays here from now on.
     fn share(&mut self) -> Option<Arc<TaskOutcome>> {
         let shared = match std::mem::replace(self, Self::Taken) {
             Self::Ended(outcome) => outcome.share(),

@@ -14,13 +14,13 @@ pub struct Target {
     /// Function or library, as it is sent to workers.
     pub blob: Blob,
     pub rerun: Rerun,
-    /// Name shown to users; empty: that of the function which this one calls.
+    /// Name shown to users; empty if users are shown the name of the function that this function calls.
     pub name: Box<str>,
     /// Declarations of the function for its tasks.
     pub plan: TaskPlan,
     /// Hash of the function's content, for memoisation; computed on first use.
     pub content: OnceLock<[u8; 32]>,
-    /// Estimates for its next tasks.
+    /// Estimates for the function's next tasks.
     pub estimates: Estimates,
 }
 
@@ -70,14 +70,14 @@ impl Deref for Blob {
     }
 }
 
-/// Options that say when a task is sent, whether it is sent again, and whether at all; `None`: not set.
+/// Options that decide when a task is sent, whether it is sent again, and whether it is sent at all; `None`: not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskPlan {
     /// Number of retries after the task raised an exception.
     pub retries: Option<u16>,
     /// Higher priorities are sent first.
     pub priority: Option<i32>,
-    /// Whether and how its result is memoised.
+    /// Whether the result is memoised, and under which key.
     pub memo: Option<MemoChoice>,
     pub rerun: Option<Rerun>,
 }
@@ -102,7 +102,7 @@ pub enum MemoChoice {
 }
 
 impl TaskPlan {
-    /// Returns these options, with those of `other` for the ones that are not set.
+    /// Returns these options; an option that is not set is taken from `other`.
     pub fn or(&self, other: &Self) -> Self {
         Self {
             retries: self.retries.or(other.retries),

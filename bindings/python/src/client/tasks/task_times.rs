@@ -1,7 +1,8 @@
-//! Times of a task's stages: of all tasks with `ExecutorOptions(timing=...)`, otherwise of one task in many.
+//! Times of a task's stages. They are recorded for all tasks with `ExecutorOptions(timing=...)`, otherwise for one task
+//! in many.
 //!
-//! All of them are measured on the client, except the running time of the function, which its worker measures and its
-//! reply carries (`FORMAT.md`): clocks of different nodes are not compared.
+//! All times are measured on the client, except the running time of the function: the worker measures it, and the reply
+//! contains it (`FORMAT.md`). So clocks of different nodes are never compared.
 
 use crate::client::tasks::outcome::TaskOutcome;
 use crate::client::tasks::target::Target;
@@ -16,13 +17,13 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 pub enum Ending {
-    /// With a result.
+    /// The task returned a result.
     Returned = 1,
-    /// With an exception of its own.
+    /// The task raised an exception of its own.
     Raised = 2,
-    /// Without a result or an exception of its own.
+    /// The task ended without a result or an exception of its own.
     Failed = 3,
-    /// It was cancelled.
+    /// The task was cancelled.
     Cancelled = 4,
 }
 
@@ -49,7 +50,7 @@ pub struct TaskTimes {
 pub type TimesRow = (u64, u64, u64, u64, u64, u64, u64, u32, u32, u8);
 
 impl TaskTimes {
-    /// Times of a task that is about to be submitted.
+    /// Makes the times of a task that is about to be submitted.
     pub fn begin() -> Arc<Self> {
         let times = Self::default();
         times.submitted.store(monotonic_ns(), Ordering::Relaxed);
@@ -63,7 +64,7 @@ impl TaskTimes {
         self.ready.store(now, Ordering::Relaxed);
     }
 
-    /// Records that all inputs of the task are there.
+    /// Records that all inputs of the task are available.
     pub fn ready(&self) {
         self.ready.store(monotonic_ns(), Ordering::Relaxed);
     }
@@ -154,7 +155,7 @@ pub struct TimesRecorder {
 }
 
 impl TimesRecorder {
-    /// Recorder for at most `kept_max` tasks.
+    /// Makes a recorder for at most `kept_max` tasks.
     pub fn new(kept_max: usize) -> Self {
         Self {
             kept_max,
