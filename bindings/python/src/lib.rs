@@ -11,7 +11,7 @@
 //! | `locks` | locks whose holder may have panicked |
 //! | `task_output` | output of tasks, in bounded memory and in bytes, for both sides |
 //!
-//! The bytes of tasks and results, of both sides, are defined in `hotlease_wire::task`; in words: `FORMAT.md`.
+//! `hotlease_wire::task` defines the bytes of tasks and results for both sides; `FORMAT.md` describes them.
 
 mod client;
 mod locks;

@@ -1,4 +1,4 @@
-//! Pickles and their buffers, as they lie in requests and replies of both sides.
+//! Pickles and their buffers, in the layout of requests and replies, for both sides.
 
 use hotlease_wire::task::{FunctionKey, TaskLayout, TaskReply, TaskRequest, reply};
 use pyo3::buffer::PyBuffer;
@@ -13,7 +13,7 @@ pub struct PickledBody<'a> {
 }
 
 impl<'a> PickledBody<'a> {
-    /// Request of a kind; `None`: it has too many buffers, or is larger than any memory.
+    /// Makes a request of a kind. Returns `None` if it has too many buffers, or is larger than any memory.
     pub fn request(
         (kind, writable): (u8, bool),
         key: &FunctionKey,
@@ -24,7 +24,7 @@ impl<'a> PickledBody<'a> {
         Self::new(head, pickle, lengths)
     }
 
-    /// Reply with a result; `None`: it has too many buffers, or is larger than any memory.
+    /// Makes a reply with a result. Returns `None` if it has too many buffers, or is larger than any memory.
     pub fn reply(pickle: &'a [u8], lengths: &[usize]) -> Option<Self> {
         let head = TaskReply::head(reply::PICKLED, 0, pickle.len(), lengths)?;
         Self::new(head, pickle, lengths)
@@ -35,13 +35,13 @@ impl<'a> PickledBody<'a> {
         Some(Self { head, pickle, layout })
     }
 
-    /// Writes head and pickle, and lets `copy` write the buffer of each number.
+    /// Writes head and pickle, and calls `copy` with the number and the place of each buffer.
     pub fn fill<E>(&self, into: &mut [u8], mut copy: impl FnMut(usize, &mut [u8]) -> Result<(), E>) -> Result<(), E> {
         let mut end = self.layout.pickle + self.pickle.len();
         into[..self.head.len()].copy_from_slice(&self.head);
         into[self.layout.pickle..end].copy_from_slice(self.pickle);
         for (number, &(start, length)) in self.layout.buffers.iter().enumerate() {
-            // Earlier content of the memory may not reach the other side.
+            // Earlier content of the memory must not reach the other side.
             into[end..start].fill(0);
             end = start + length;
             copy(number, &mut into[start..end])?;
@@ -49,7 +49,7 @@ impl<'a> PickledBody<'a> {
         Ok(())
     }
 
-    /// The bytes before the only buffer; `None`: there are none, or several.
+    /// Returns the bytes before the only buffer; `None` if there is no buffer, or more than one.
     pub fn front(&self) -> Option<Vec<u8>> {
         let &[(until, _)] = &self.layout.buffers[..] else {
             return None;
@@ -60,7 +60,7 @@ impl<'a> PickledBody<'a> {
     }
 }
 
-/// An object as `hotlease._called.dump_arguments` pickles it.
+/// Pickle and buffers of an object, from `hotlease._called.dump_arguments`.
 pub struct PickledObject<'py> {
     pickle: Bound<'py, PyBytes>,
     pub buffers: Vec<PyBuffer<u8>>,

@@ -1,5 +1,6 @@
 //! Encoding of small plain values: `None`, `bool`, `int`, `float`, `str`, `bytes`, and tuples of these. A pickle of
-//! them costs several times as much (and runs code when it is read). Their bytes: `hotlease_wire::task::plain`.
+//! such a value costs several times as much, and runs code when it is read. `hotlease_wire::task::plain` defines the
+//! bytes.
 
 use hotlease_wire::task::FormatError;
 use hotlease_wire::task::plain::{self, DEPTH_MAX, PlainItem, tag};
@@ -9,14 +10,14 @@ use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple};
 
 /// Replacement for a value that is not plain.
 pub enum Replacement<'py> {
-    /// The result of another task, of this number.
+    /// The result of another task, with this number.
     Result(u16),
     /// Another value.
     Value(Bound<'py, PyAny>),
 }
 
-/// Appends the value, if it is plain and the buffer stays within `limit` bytes. Otherwise returns false, and the bytes
-/// appended so far are meaningless.
+/// Appends the value, if it is plain and the buffer stays within `limit` bytes. Otherwise returns `false`, and the
+/// bytes appended so far are meaningless.
 pub fn encode(value: &Bound<'_, PyAny>, into: &mut Vec<u8>, limit: usize) -> bool {
     append(value, into, limit, DEPTH_MAX, &mut |_| None)
 }

@@ -1,33 +1,33 @@
-//! Output and log records of a task: kept in bounded memory while it runs, and encoded behind its reply. Pure: nothing
-//! here depends on Python.
+//! Output and log records of a task: kept in bounded memory while the task runs, and encoded behind its reply. Pure:
+//! nothing here depends on Python.
 
 use std::collections::VecDeque;
 
 /// Flag of a reply's first byte: the output of the task follows the reply.
 pub const FLAG: u8 = 0x80;
 
-/// Kinds of pieces: text on standard output.
+/// Kind of a piece: text on standard output.
 pub const STDOUT: u8 = 1;
-/// Text on standard error.
+/// Kind of a piece: text on standard error.
 pub const STDERR: u8 = 2;
-/// A log record: plain values, in the form of `hotlease._records`.
+/// Kind of a piece: a log record of plain values, in the form of `hotlease._records`.
 pub const RECORD: u8 = 3;
-/// Number of bytes that were left out here (u64).
+/// Kind of a piece: number of bytes that were left out here (u64).
 pub const LEFT_OUT: u8 = 4;
-/// Name of the function, if it is not the one that was submitted.
+/// Kind of a piece: name of the function, if it is not the submitted function.
 pub const NAME: u8 = 5;
 
-/// Limit of the first bytes that are kept of one task, and also of the last ones.
+/// Limit of the bytes that are kept from the beginning of a task's output, and of the bytes from its end.
 pub const HALF_BYTES: usize = 32 << 10;
 /// Limit of the bytes of one record.
 pub const RECORD_BYTES_MAX: usize = 24 << 10;
-/// Bytes that a piece counts for in addition to its content: more than its head has.
+/// Bytes that are counted for each piece in addition to its content: more than its head has.
 const PIECE_BYTES: usize = 16;
 /// Text among the last bytes is split into pieces of at most this size, which are dropped one at a time.
 const CHUNK_BYTES: usize = 1 << 10;
-/// Kind and length of a piece.
+/// Bytes of the head of a piece: its kind and length.
 const HEAD_BYTES: usize = 5;
-/// Length of all pieces, behind them.
+/// Bytes of the trailer behind all pieces: their length.
 const TRAILER_BYTES: usize = 4;
 
 struct Piece {
@@ -39,7 +39,7 @@ struct Piece {
 pub struct TaskOutput {
     first: Vec<Piece>,
     last: VecDeque<Piece>,
-    /// Bytes that the pieces in `first` count for.
+    /// Bytes that are counted for the pieces in `first`.
     first_bytes: usize,
     last_bytes: usize,
     left_out: u64,
@@ -109,11 +109,11 @@ impl TaskOutput {
 
     /// Upper bound of the bytes that [`TaskOutput::take`] would return.
     pub fn bytes(&self) -> usize {
-        // The name, the mark for omitted bytes, the trailer.
+        // The last term covers the head of the name, the piece for omitted bytes, and the trailer.
         self.first_bytes + self.last_bytes + self.name.len() + 3 * PIECE_BYTES
     }
 
-    /// Takes all output, encoded as it follows a reply; none is left.
+    /// Takes all output, in the encoding that follows a reply.
     pub fn take(&mut self) -> Vec<u8> {
         let taken = std::mem::replace(self, Self::new());
         let mut bytes = Vec::with_capacity(taken.bytes());
@@ -137,8 +137,8 @@ impl TaskOutput {
         self.drop_oldest();
     }
 
-    /// Drops the oldest of the last pieces while these exceed the limit. Each piece is smaller than the limit, so at
-    /// least one is left.
+    /// Drops the oldest pieces of `last` while its pieces exceed the limit. Each piece is smaller than the limit, so at
+    /// least one piece is left.
     fn drop_oldest(&mut self) {
         while self.last_bytes > HALF_BYTES
             && let Some(piece) = self.last.pop_front()
@@ -169,7 +169,7 @@ pub fn push(bytes: &mut Vec<u8>, kind: u8, piece: &[u8]) {
     bytes.extend_from_slice(piece);
 }
 
-/// Offset at which to cut a text of which `room` bytes fit: before a character, if it is UTF-8.
+/// Offset at which to cut a text if at most `room` bytes fit. UTF-8 text is cut before a character.
 fn cut(text: &[u8], room: usize) -> usize {
     if room >= text.len() {
         return text.len();
@@ -179,8 +179,8 @@ fn cut(text: &[u8], room: usize) -> usize {
     cut.unwrap_or(room)
 }
 
-/// Splits a reply with the flag: the length of the reply itself, and the output of its task. `None`: there is no
-/// output, or it is damaged.
+/// Splits a reply with the flag: returns the length of the reply itself, and the output of its task. Returns `None` if
+/// there is no output, or it is damaged.
 #[inline]
 pub fn split(reply: &[u8]) -> Option<(usize, &[u8])> {
     if reply.first()? & FLAG == 0 {
@@ -192,7 +192,7 @@ pub fn split(reply: &[u8]) -> Option<(usize, &[u8])> {
     Some((end, &rest[end..]))
 }
 
-/// Iterator over the kinds and bytes of pieces, up to the first damaged one.
+/// Iterator over the kinds and bytes of pieces, up to the first damaged piece.
 pub struct OutputPieces<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for OutputPieces<'a> {

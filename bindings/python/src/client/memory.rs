@@ -96,7 +96,7 @@ impl BufferPool {
         let buffer = match buffer {
             Some(buffer) => buffer,
             None => match invoker.buffer(size_of_buffer(bytes)) {
-                // Each buffer that is kept for reuse holds a descriptor, too.
+                // The buffers that are kept for reuse hold descriptors, too.
                 Err(error) if error.lacks_descriptors() && self.forget_kept() => {
                     invoker.buffer(size_of_buffer(bytes))?
                 }
@@ -269,9 +269,9 @@ impl Extent {
         }
     }
 
-    /// Overwrites the bytes before the byte at `from` with `front`. The result, from the start of `front` to the end of
-    /// the extent, is another request or reply. The caller guarantees that no other thread or worker reads the bytes
-    /// before `from`. Returns `None` if [`Extent::has_room_before`] returns `false`.
+    /// Overwrites the bytes before the byte at `from` with `front`: `front` and the bytes from `from` on form another
+    /// request or reply. The caller guarantees that no other thread or worker reads the bytes before `from`. Returns
+    /// `None` if [`Extent::has_room_before`] returns `false`.
     pub fn put_before(&self, from: usize, front: &[u8]) -> Option<Self> {
         if !self.has_room_before(from, front.len()) {
             return None;

@@ -29,8 +29,8 @@ const ENTRY_BYTES: usize = 128;
 const DELAY: Duration = Duration::from_millis(5);
 /// Time limit of waiting for another thread that shows earlier entries and makes no progress.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// Time limit of such a wait at the end of the executor, which applies even if another thread has waited in vain
-/// before. After this time, no output is shown any more.
+/// Time limit of waiting for another thread that shows entries, at the end of the executor. It applies even if another
+/// thread has waited in vain before; afterwards no output is shown any more.
 pub const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Output of one task.

@@ -75,7 +75,7 @@ impl BufferBlocks {
         })
     }
 
-    /// Blocks that were packed one after the other; `counts` counts their elements.
+    /// Makes blocks that were packed one after the other; `counts` has the number of elements of each block.
     fn packed(
         pinned: Option<PinnedBuffer>,
         packed: PackedBuffer,
@@ -90,7 +90,7 @@ impl BufferBlocks {
         }
     }
 
-    /// A block for each rank, each of its own type, as bytes: `[array, counts, displacements, types]`.
+    /// Reads a block for each rank, each of its own type, as bytes: `[array, counts, displacements, types]`.
     pub fn of_types(spec: &Bound<'_, PyAny>, access: BufferAccess, ranks: usize, what: &str) -> PyResult<Self> {
         let wrong = || PyValueError::new_err(format!("{what}: [array, counts, displacements in bytes, types]"));
         let mut items = spec.try_iter()?.collect::<PyResult<Vec<_>>>()?;
@@ -145,7 +145,7 @@ impl BufferBlocks {
         }
     }
 
-    /// Counts the blocks in bytes.
+    /// Converts the counts and displacements of the blocks to bytes.
     pub fn into_bytes(mut self) -> Self {
         let size = self.part.kind.size();
         for number in self.counts.iter_mut().chain(&mut self.displacements) {
@@ -156,7 +156,7 @@ impl BufferBlocks {
     }
 }
 
-/// Reads one number for each rank, or (`Err`) one for all.
+/// Reads one number for each rank. Returns a single number for all ranks as the inner `Err`.
 fn read_each(given: &Bound<'_, PyAny>, name: &str, ranks: usize, what: &str) -> PyResult<Result<Vec<usize>, usize>> {
     if let Ok(one) = given.extract::<i64>() {
         return usize::try_from(one)

@@ -2,8 +2,8 @@
 //!
 //! | argument | meaning |
 //! |---|---|
-//! | `array` | all of it, of its own type |
-//! | `[array, MPI.DOUBLE]`, `[array, "d"]` | all of it, as if it were of this type |
+//! | `array` | the whole array, of its own type |
+//! | `[array, MPI.DOUBLE]`, `[array, "d"]` | the whole array, as elements of this type |
 //! | `[array, count]`, `[array, count, type]` | this many elements |
 //! | `[array, (count, displacement), type]`, `[array, count, displacement, type]` | this many elements from the displacement on |
 //! | `[array, counts, displacements, type]`, `[array, (counts, displacements), type]` | a block for each rank |
@@ -31,7 +31,7 @@ pub struct BufferPart {
     pub kind: Kind,
     /// Type by which numpy reduces the elements ([`ElementType::reduced_as`]).
     pub reduced_as: Option<&'static str>,
-    /// Copy of the elements that is used instead of them, if they have gaps; the offset is 0 then.
+    /// Copy without gaps that is used instead of elements with gaps; the offset is then 0.
     packed: Option<Box<PackedBuffer>>,
 }
 
@@ -53,7 +53,8 @@ impl<'py> BufferSpec<'py> {
         }
     }
 
-    /// `is_pair`: whether the object in the place of a count is a pair of count and displacement.
+    /// Parses a buffer argument. `is_pair`: whether the object in the place of a count is a pair of count and
+    /// displacement.
     pub fn of(spec: &Bound<'py, PyAny>, what: &str, is_pair: impl Fn(&Bound<'py, PyAny>) -> bool) -> PyResult<Self> {
         if spec.is_none() {
             return Ok(Self::whole(None));
@@ -101,7 +102,7 @@ impl<'py> BufferSpec<'py> {
         Ok(said)
     }
 
-    /// Pins all of the memory; also returns the type of its elements.
+    /// Pins the whole memory; also returns the type of its elements.
     pub fn pin(&mut self, access: BufferAccess, what: &str) -> PyResult<(Option<PinnedBuffer>, ElementType)> {
         let Some(memory) = &self.memory else {
             return Ok((None, self.element.take().unwrap_or_else(|| Kind::Bytes.into())));
@@ -143,7 +144,7 @@ pub fn segment(element: &ElementType, count: usize, place: usize) -> Option<Segm
         .ok()
         .and_then(|place| layout.extent.checked_mul(place));
     Some(Segment {
-        // Out of bounds, as any buffer is too short for it.
+        // An offset that is too large is replaced by this value, which is beyond the end of any buffer.
         at: at.unwrap_or(i64::MAX),
         layout,
         count,
@@ -182,7 +183,7 @@ impl BufferPart {
         Self::of_blocks(spec, access, 1, what)
     }
 
-    /// Reads as many runs as there are ranks, of one length, one after the other.
+    /// Reads one run of elements for each rank; the runs are of equal length, one after the other.
     pub fn of_blocks(spec: &Bound<'_, PyAny>, access: BufferAccess, ranks: usize, what: &str) -> PyResult<Self> {
         let mut said = BufferSpec::of(spec, what, |count| {
             count.is_instance_of::<PyTuple>() || count.is_instance_of::<PyList>()
@@ -233,7 +234,7 @@ impl BufferPart {
         })
     }
 
-    /// Packs as many runs of elements with gaps as there are ranks.
+    /// Packs one run of elements with gaps for each rank.
     fn packed(
         said: &BufferSpec<'_>,
         pinned: Option<PinnedBuffer>,
@@ -260,7 +261,7 @@ impl BufferPart {
         })
     }
 
-    /// Part of this memory; its caller counts the elements.
+    /// Makes a part of this memory; the caller sets the number of elements.
     pub fn of_memory(pinned: Option<PinnedBuffer>, packed: Option<PackedBuffer>, element: &ElementType) -> Self {
         Self {
             packed: packed.map(Box::new),
@@ -272,8 +273,8 @@ impl BufferPart {
         }
     }
 
-    /// Address of the first element, or of its copy if the elements were packed. Callers compare it, to see whether two
-    /// parts are the same.
+    /// Address of the first element, or of its copy if the elements were packed. Callers compare addresses to find out
+    /// whether two parts are the same memory.
     pub fn address(&self) -> Option<usize> {
         let packed = self.packed.as_ref().map(|packed| packed.bytes().as_ptr() as usize);
         packed.or_else(|| self.pinned.as_ref().map(|pinned| pinned.start() as usize + self.offset))
@@ -284,7 +285,7 @@ impl BufferPart {
         self.count * self.kind.size()
     }
 
-    /// Counts the part in bytes.
+    /// Converts the count to bytes.
     pub fn as_bytes(&mut self) {
         (self.count, self.kind) = (self.bytes(), Kind::Bytes);
     }
@@ -345,7 +346,8 @@ impl BufferPart {
     /// Lends the first bytes for writing, until the loan is dropped.
     pub fn lend_mut(mut self, bytes: usize) -> Loan<LentBytesMut> {
         let start = self.start(bytes);
-        // SAFETY: the loan holds the pin, and releases it after the memory was taken back; it was pinned writable.
+        // SAFETY: the loan holds the pin, and releases it after the memory was taken back; the memory was pinned
+        // writable.
         let lent = unsafe { LentBytesMut::from_raw(start, bytes) };
         Loan {
             lent,
@@ -372,10 +374,10 @@ impl LoanHandle for LentBytesMut {
     }
 }
 
-/// Memory that an operation uses, lent until this is dropped.
+/// Memory that an operation uses, lent until the loan is dropped.
 pub struct Loan<L: LoanHandle> {
     lent: L,
-    /// Released after the loan, as `pinned` is: fields are dropped after `drop`.
+    /// Released after the loan, like `pinned`, because fields are dropped after `drop` has run.
     packed: Option<Box<PackedBuffer>>,
     pinned: Option<PinnedBuffer>,
 }
@@ -387,7 +389,7 @@ impl<L: LoanHandle> Loan<L> {
 }
 
 impl Loan<LentBytesMut> {
-    /// Ends the loan of packed elements, and puts them where they belong.
+    /// Ends the loan of packed elements, and writes the elements to the places where they belong.
     pub fn unpack(&mut self) {
         if let (Some(packed), Some(pinned)) = (self.packed.take(), &self.pinned) {
             self.lent.take_back();

@@ -21,7 +21,7 @@ type Spec<'a, 'py> = &'a Bound<'py, PyAny>;
 /// `MPI.IN_PLACE`.
 static IN_PLACE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// Whether the caller's data is where the result will be. As in mpi4py, `None` also means this.
+/// Whether the caller's data is in the buffer for the result: the argument is `MPI.IN_PLACE`, or, as in mpi4py, `None`.
 fn check_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
     let py = spec.py();
     if spec.is_none() {
@@ -43,7 +43,7 @@ pub struct CommunicatorGuard {
     size: usize,
 }
 
-/// File and line of the calling program, if collectives are checked: errors name it.
+/// File and line of the calling program, if collectives are checked: errors name the line.
 fn site(py: Python<'_>) -> PyResult<Option<String>> {
     static IS_CHECKED: OnceLock<bool> = OnceLock::new();
     let asked = || std::env::var_os("HOTLEASE_COMM_CHECKED").is_some_and(|value| value == "1");
@@ -175,7 +175,8 @@ impl CommunicatorGuard {
         self.start(sent.py(), call, (part, memory), None, start)
     }
 
-    /// This rank's part of the data that all ranks send or receive. `blocks`: the blocks of all ranks.
+    /// Reads this rank's own buffer. `blocks`: the blocks of all ranks. Also returns the blocks, and whether the data
+    /// is in place.
     fn own_block(
         &self,
         spec: Spec<'_, '_>,
@@ -287,7 +288,8 @@ impl CommunicatorGuard {
         )
     }
 
-    /// Buffers of a reduction, and whether it is in place: `IN_PLACE` is given, or both are the same memory.
+    /// Reads the buffers of a reduction. Also returns whether it is in place: `IN_PLACE` is given, or both buffers are
+    /// the same memory.
     fn reduction_buffers(
         &self,
         sent: Spec<'_, '_>,
@@ -327,7 +329,7 @@ impl CommunicatorGuard {
         self.start(sent.py(), call, (part, into), raised, start)
     }
 
-    /// A reduction whose result has as many elements as each rank gives.
+    /// Starts a reduction whose result has the same number of elements as the data of each rank.
     pub fn reduce_all<R>(
         &self,
         sent: Spec<'_, '_>,
@@ -435,8 +437,8 @@ impl CommunicatorGuard {
     }
 }
 
-/// This rank's own buffer of `blocks` blocks, each as long as a block of `all`, and whether the data is in place: the
-/// buffer is then empty.
+/// Reads this rank's own buffer of `blocks` blocks, each as long as a block of `all`. Also returns whether the data is
+/// in place; the buffer is then empty.
 fn own_buffer(
     spec: Spec<'_, '_>,
     access: BufferAccess,

@@ -51,7 +51,7 @@ impl Collectives {
         Ok(PyClassInitializer::from(Messages::made_of(of)?).add_subclass(Self))
     }
 
-    /// Waits until all ranks have called it.
+    /// Waits until all ranks have called this method.
     fn Barrier(slf: &Bound<'_, Self>) -> PyResult<()> {
         group(slf)?.barrier(slf.py(), run)
     }
@@ -345,7 +345,7 @@ impl Collectives {
         group(slf)?.reduce_all(sendbuf, recvbuf, &op, scan, begin)
     }
 
-    /// Reduces at rank `i` the elements of ranks 0 to `i - 1`; leaves the receive buffer of rank 0 as it is.
+    /// Reduces at rank `i` the elements of ranks 0 to `i - 1`; does not change the receive buffer of rank 0.
     #[pyo3(signature = (sendbuf, recvbuf, op=None))]
     fn Exscan(
         slf: &Bound<'_, Self>,

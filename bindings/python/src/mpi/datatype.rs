@@ -1,4 +1,4 @@
-//! Datatypes: `MPI.Datatype`, and those that a program derives from others.
+//! Datatypes: `MPI.Datatype`, predefined or derived by a program from other datatypes.
 
 use super::element::{ElementType, code_of, of_code, record};
 use super::layout::{Distribution, ElementLayout, Part};
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use std::num::NonZeroU32;
 
 const NULL: &str = "MPI_DATATYPE_NULL";
-/// Order of the dimensions in memory in which the last index changes first; the other one is `ORDER_FORTRAN`.
+/// Order of the dimensions in memory: the last index changes fastest. The other order is `ORDER_FORTRAN`.
 const ORDER_C: i64 = 0;
 
 /// Type of the elements of a buffer.
@@ -31,7 +31,7 @@ impl Datatype {
         }
     }
 
-    /// Its element; an error for `MPI.DATATYPE_NULL`.
+    /// Type of the elements; an error for `MPI.DATATYPE_NULL`.
     pub fn element(&self) -> PyResult<&ElementType> {
         if self.name == NULL {
             return Err(PyTypeError::new_err("MPI.DATATYPE_NULL is no datatype"));
@@ -47,7 +47,8 @@ impl Datatype {
         }
     }
 
-    /// A datatype of these blocks of elements of this one: counts and offsets.
+    /// Makes a datatype of blocks of elements of this datatype. Each block has a count of elements, and an offset in
+    /// bytes.
     fn of_blocks(&self, blocks: impl IntoIterator<Item = (usize, i64)>) -> PyResult<Self> {
         let element = self.element()?;
         let own = element.layout();
@@ -56,7 +57,7 @@ impl Datatype {
         Ok(Self::derived(element.kind, layout))
     }
 
-    /// An offset in elements, in bytes.
+    /// Converts an offset in elements to bytes.
     fn bytes_of(&self, elements: i64) -> PyResult<i64> {
         let bytes = self.element.extent().checked_mul(elements);
         bytes.ok_or_else(|| PyValueError::new_err(format!("an offset of {elements} elements is too large")))
@@ -101,7 +102,7 @@ impl Datatype {
         (layout.lower, layout.extent)
     }
 
-    /// Offset of the first byte of data, and bytes from there to the end of the last.
+    /// Offset of the first byte of data, and bytes from there to the end of the last byte of data.
     fn Get_true_extent(&self) -> (i64, i64) {
         let (low, high) = self.element.layout().true_bounds(1).unwrap_or((0, 0));
         (low, high - low)
@@ -111,7 +112,8 @@ impl Datatype {
         &self.name
     }
 
-    /// Datatype for `count` elements of this type as one, which an operator of the program gets whole.
+    /// Datatype with `count` elements of this type in each element. An operator of the program gets such an element
+    /// whole.
     fn Create_contiguous(&self, count: u32) -> PyResult<Self> {
         let made = self.of_blocks([(count as usize, 0)])?;
         let size = u32::try_from(made.element.size()).ok().and_then(NonZeroU32::new);
@@ -132,7 +134,7 @@ impl Datatype {
             let offset = i64::from(index).checked_mul(stride);
             offset.ok_or_else(|| PyValueError::new_err(format!("{count} blocks that are {stride} bytes apart")))
         };
-        // The last place is the farthest one.
+        // The last place is the farthest, so its check is enough for all places.
         place(count)?;
         self.of_blocks((0..count).map(|index| (blocklength, i64::from(index) * stride)))
     }
@@ -217,8 +219,8 @@ impl Datatype {
         moved.Create_resized(0, stride)
     }
 
-    /// Datatype for the part that one of `size` processes has of an array of `gsizes`, distributed over a grid of
-    /// `psizes`.
+    /// Datatype for the part of an array that one of `size` processes has. The array has the shape `gsizes`, and is
+    /// distributed over a grid of processes of the shape `psizes`.
     #[pyo3(signature = (size, rank, gsizes, distribs, dargs, psizes, order=ORDER_C))]
     #[allow(clippy::too_many_arguments, reason = "those of MPI")]
     fn Create_darray(
@@ -238,7 +240,7 @@ impl Datatype {
                 "rank {rank} of {size} processes in a grid of {psizes:?}"
             )));
         }
-        // The last dimension of the grid changes first, in either order in memory.
+        // The last dimension of the grid changes fastest, with both orders in memory.
         let (mut dimensions, mut rest) = (Vec::new(), rank);
         for at in (0..gsizes.len()).rev() {
             let place = rest % psizes[at];
@@ -274,14 +276,14 @@ impl Datatype {
         self.element().map(|_| Self { name, ..self.clone() })
     }
 
-    /// Does nothing: a datatype is ready when it is made. For programs that call it.
+    /// Does nothing, because a datatype is ready when it is made. Exists for programs that call it.
     fn Commit<'py>(slf: Bound<'py, Self>) -> Bound<'py, Self> {
         slf
     }
 
     fn Free(&self) {}
 
-    /// Packs elements behind what is in a buffer; returns where they end.
+    /// Packs elements into a buffer, from `position` on; returns the position of their end.
     #[pyo3(signature = (inbuf, outbuf, position, comm=None))]
     fn Pack(
         &self,
@@ -294,7 +296,7 @@ impl Datatype {
         packed::pack(self.element()?, inbuf, outbuf, position)
     }
 
-    /// Unpacks elements from a place in a buffer; returns where they end.
+    /// Unpacks elements from a buffer, from `position` on; returns the position of their end.
     #[pyo3(signature = (inbuf, position, outbuf, comm=None))]
     fn Unpack(
         &self,

@@ -1,4 +1,4 @@
-//! Types of the elements of a buffer: named by a datatype, by a code of numpy's, or by the buffer itself.
+//! Types of the elements of a buffer: named by a datatype, by a numpy code, or by the buffer itself.
 
 use super::datatype::Datatype;
 use super::layout::ElementLayout;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 pub struct ElementType {
     /// Type for collectives. For a derived datatype: the type of its basic elements, if all have the same type.
     pub kind: Kind,
-    /// Layout of a derived datatype. `None`: elements of `kind`.
+    /// Layout of a derived datatype; `None` if the elements are of `kind`.
     layout: Option<Arc<ElementLayout>>,
-    /// Numpy's code of the type by which numpy reduces the elements, if the library cannot. For pairs of a value and
-    /// its index: both codes, with `=` before them if the pairs are packed.
+    /// Numpy's code of the type by which numpy reduces the elements, if the communication library cannot reduce them.
+    /// For pairs of a value and its index: both codes, with `=` before them if the pairs are packed.
     pub reduced_as: Option<&'static str>,
 }
 
@@ -33,7 +33,7 @@ impl From<Kind> for ElementType {
 }
 
 impl ElementType {
-    /// A derived type: of basic elements of this type, with this layout.
+    /// Makes a derived type of basic elements of the type `kind`, with this layout.
     pub fn derived(kind: Kind, layout: ElementLayout) -> Self {
         Self {
             layout: Some(Arc::new(layout)),
@@ -48,7 +48,7 @@ impl ElementType {
         })
     }
 
-    /// Layout of an element that has to be packed, because there are gaps.
+    /// Layout of elements that have to be packed, because they have gaps; `None` for other elements.
     pub fn gaps(&self) -> Option<&Arc<ElementLayout>> {
         self.layout.as_ref().filter(|layout| !layout.is_dense())
     }
@@ -91,8 +91,9 @@ impl ElementType {
         }
     }
 
-    /// Chooses between the type that a program names and the buffer's own. A packed array of pairs keeps its own type
-    /// if the program names C's type of such pairs, which may have gaps.
+    /// Chooses between the type that a program names and the buffer's own type. The named type is chosen, with one
+    /// exception: a packed array of pairs keeps its own type if the program names C's type of such pairs, which may
+    /// have gaps.
     pub fn chosen(named: Option<Self>, own: Option<Self>) -> Option<Self> {
         match (named, own) {
             (Some(named), Some(own)) if own.pair().strip_prefix('=') == Some(named.pair()) => Some(own),
@@ -125,7 +126,7 @@ pub fn record(size: usize) -> Option<ElementType> {
     NonZeroU32::new(u32::try_from(size).ok()?).map(|size| Kind::Record(size).into())
 }
 
-/// Type of one code of `struct` or numpy (its `char`, or kind and size).
+/// Type of one code of `struct`, or of numpy (numpy's `char`, or kind and size).
 pub fn of_code(code: &str) -> Option<ElementType> {
     let kind = match code {
         "b" | "c" | "i1" => Kind::I8,
@@ -158,7 +159,7 @@ pub fn of_code(code: &str) -> Option<ElementType> {
     Some(kind.into())
 }
 
-/// Code of a type.
+/// Code of a type in `struct` and numpy; `None` if the type has no code.
 pub fn code_of(kind: Kind) -> Option<&'static str> {
     Some(match kind {
         Kind::I8 => "b",
@@ -178,8 +179,8 @@ pub fn code_of(kind: Kind) -> Option<&'static str> {
     })
 }
 
-/// Type of the elements of a buffer; `None` if they are objects, or in the other byte order. Elements that are not
-/// numbers are records.
+/// Type of the elements of a buffer; `None` if they are objects, or not in the byte order of this host. Elements that
+/// are not numbers are records.
 pub fn of_format(format: &[u8], size: usize) -> Option<ElementType> {
     let (order, rest) = match format {
         [order @ (b'@' | b'=' | b'<' | b'>' | b'!'), rest @ ..] => (*order, rest),
@@ -202,8 +203,8 @@ pub fn of_format(format: &[u8], size: usize) -> Option<ElementType> {
         (b"d" | b"g", 8) => Kind::F64,
         (b"Zf" | b"F", 8) => Kind::Complex64,
         (b"Zd" | b"D", 16) => Kind::Complex128,
-        // References to objects, also as a field. A format that has an `O` in a field name is rejected, too; only a
-        // copy helps there.
+        // References to objects, also as a field. A format with an `O` in the name of a field is rejected, too; the
+        // program then has to copy the array.
         _ if rest.contains(&b'O') => return None,
         _ if rest.contains(&b'>') && size > 1 => return None,
         (b"e", 2) => return ElementType::reduced_as(2, "e"),
@@ -214,10 +215,10 @@ pub fn of_format(format: &[u8], size: usize) -> Option<ElementType> {
     Some(kind.into())
 }
 
-/// Type of a record of a value and its index, as C lays it out or packed.
+/// Type of a record of a value and its index, in C's layout or packed.
 fn pair_of(format: &[u8], size: usize) -> Option<ElementType> {
     let fields = format.strip_prefix(b"T{")?.strip_suffix(b"}")?;
-    // Leaves out byte orders, padding, and the names of the fields, which stand between colons.
+    // Leaves out byte orders, padding, and the names of the fields, which are between colons.
     let parts = fields.split(|byte| *byte == b':').step_by(2).flatten();
     let is_type = |byte: &u8| !byte.is_ascii_digit() && !b"=<@^x".contains(byte);
     let types: Vec<u8> = parts.copied().filter(is_type).collect();

@@ -1,8 +1,8 @@
-//! Layouts: where the bytes of an element of a derived datatype lie, relative to the element's address.
+//! Layouts: offsets of the bytes of an element of a derived datatype, relative to the element's address.
 
 use hotlease_comm::Datatype as Kind;
 
-/// Limit of the runs of bytes in a layout. The offsets of more runs would need more memory than most messages have.
+/// Limit of the runs of bytes in a layout. The offsets of more runs would need more memory than most messages.
 const RUNS_MAX: usize = 1 << 22;
 const TOO_LARGE: &str = "a datatype whose places do not fit in 64 bits";
 
@@ -16,13 +16,13 @@ pub struct ElementLayout {
     pub lower: i64,
     /// Bytes from one element to the next.
     pub extent: i64,
-    /// Alignment of the basic types, to which a structure is rounded up, as in C.
+    /// Alignment of the basic types. The extent of a structure is rounded up to the alignment, as in C.
     alignment: usize,
     /// Whether the program has set the extent.
     is_resized: bool,
 }
 
-/// Part of a layout that is being built: a layout of elements, how many of them there are, and the offset of the first.
+/// Part of a layout that is being built: the layout of its elements, their number, and the offset of the first element.
 pub type Part<'a> = (&'a ElementLayout, usize, i64);
 
 fn alignment_of(kind: Kind) -> usize {
@@ -47,7 +47,7 @@ impl ElementLayout {
         }
     }
 
-    /// Puts parts one after the other. `is_structure`: the extent is rounded up as C does.
+    /// Makes a layout of parts, in the order in which they are sent. `is_structure`: the extent is rounded up, as in C.
     pub fn of_parts<'a>(parts: impl IntoIterator<Item = Part<'a>>, is_structure: bool) -> Result<Self, String> {
         let too_large = || TOO_LARGE.to_owned();
         let mut made = Self {
@@ -122,7 +122,7 @@ impl ElementLayout {
         Ok(())
     }
 
-    /// The same bytes with other bounds.
+    /// Returns a layout of the same bytes with other bounds.
     pub fn resized(&self, lower: i64, extent: i64) -> Self {
         Self {
             lower,
@@ -141,7 +141,7 @@ impl ElementLayout {
         self.size == 0 || self.runs == [(0, self.size)] && self.lower == 0 && self.extent == self.size as i64
     }
 
-    /// Offsets of the first byte of data and of the end of the last, in this many elements.
+    /// Offsets of the beginning and the end of the data of this many elements; `None` if they do not fit in 64 bits.
     pub fn true_bounds(&self, count: usize) -> Option<(i64, i64)> {
         let low = self.runs.iter().map(|(start, _)| *start).min();
         let high = self.runs.iter().map(|(start, length)| start + *length as i64).max();
@@ -152,7 +152,8 @@ impl ElementLayout {
         Some((low.checked_add(last.min(0))?, high.checked_add(last.max(0))?))
     }
 
-    /// Runs of this many elements from an offset on, which were checked against the memory by [`Self::true_bounds`].
+    /// Runs of this many elements from an offset on. The caller has checked them against the memory with
+    /// [`Self::true_bounds`].
     pub fn runs(&self, count: usize, offset: i64) -> impl Iterator<Item = std::ops::Range<usize>> {
         (0..count as i64).flat_map(move |index| {
             let at = offset + index * self.extent;
@@ -164,15 +165,16 @@ impl ElementLayout {
     }
 }
 
-/// Way in which the indices of a dimension are distributed over processes; numbers as in `_constants.py`.
+/// Way in which the indices of a dimension are distributed over processes. Its kinds have the numbers of
+/// `_constants.py`.
 #[derive(Debug, Clone, Copy)]
 pub struct Distribution {
     /// Number of indices.
     size: usize,
-    /// Number of processes in the dimension, and the place of one of them.
+    /// Number of processes in the dimension, and the place of the process whose indices these are.
     processes: usize,
     place: usize,
-    /// Indices that are next to each other at one process.
+    /// Number of consecutive indices that one process has.
     block: usize,
 }
 
@@ -182,7 +184,7 @@ impl Distribution {
     const NONE: i64 = 2;
     const DEFAULT: i64 = -1;
 
-    /// Distribution of this kind, with its argument (`DISTRIBUTE_DFLT_DARG`: none).
+    /// Distribution of this kind, with its argument (`DISTRIBUTE_DFLT_DARG`: the default).
     pub fn new(kind: i64, argument: i64, size: usize, processes: usize, place: usize) -> Result<Self, String> {
         let given = match argument {
             Self::DEFAULT => None,

@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Runs blocking work in a separate thread, so that Ctrl-C ends the wait for it; the work goes on then.
+/// Runs blocking work in a separate thread, so that Ctrl-C ends the wait; the work itself then continues.
 pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (told, answer) = mpsc::channel();
     let thread = std::thread::Builder::new().name("comm-wait".into());
@@ -36,7 +36,7 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
     }
 }
 
-/// A communicator; no thread waits for it with the GIL, and a forked process never finishes it.
+/// A communicator. Threads release the GIL while they wait for it, and a forked process never finishes it.
 pub struct SharedCommunicator {
     communicator: Option<Communicator>,
     made_by: ProcessMark,
@@ -95,13 +95,13 @@ impl Drop for SharedCommunicator {
 }
 
 enum MemberState {
-    /// The communicator of the environment, joined on first use; one of this process alone if the environment names
-    /// none.
+    /// The communicator that the environment names, joined on first use. If the environment names none, a communicator
+    /// of this process alone.
     World,
     /// A communicator of this process alone, made on first use.
     Own,
     Joined(Arc<SharedCommunicator>),
-    /// No communicator, and the reason.
+    /// There is no communicator, for this reason.
     Absent(&'static str),
 }
 
@@ -128,7 +128,7 @@ impl Member {
         member
     }
 
-    /// Returns the communicator; joins it if that was not done yet.
+    /// Returns the communicator; joins it first if it was not joined yet.
     pub fn shared(&self, py: Python<'_>) -> PyResult<Arc<SharedCommunicator>> {
         let mut state = self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         let joined = match &*state {
@@ -172,13 +172,13 @@ impl Member {
         ended.map_err(|error| failure::of(py, &error))
     }
 
-    /// Keeps abandoned work until it has ended: its memory is in use.
+    /// Keeps an abandoned operation until it has ended, because the operation uses its memory.
     pub fn keep_until_end(&self, left: RunningOperation) {
         self.left.lock().unwrap_or_else(PoisonError::into_inner).push(left);
         self.has_left.store(true, Ordering::Relaxed);
     }
 
-    /// Drops abandoned work that has ended.
+    /// Drops abandoned operations that have ended.
     pub fn sweep(&self, py: Python<'_>) {
         if !self.has_left.load(Ordering::Relaxed) {
             return;
@@ -205,7 +205,7 @@ pub fn end_all(py: Python<'_>, gives_up: bool) -> PyResult<()> {
 const ENDED: &str = "this communicator has finished (MPI.Finalize, or the end of the program)";
 const FREED: &str = "this communicator has finished (Free)";
 
-/// Handle that a `Comm` is made of.
+/// Handle from which a `Comm` is made.
 #[pyclass(frozen, module = "hotlease._core")]
 pub struct Handle(pub Arc<Member>);
 
@@ -219,7 +219,7 @@ impl Handle {
 
 #[pymethods]
 impl Handle {
-    /// The communicator of the environment, joined on first use.
+    /// The communicator that the environment names, joined on first use.
     #[staticmethod]
     fn world() -> Self {
         Self(Member::new(MemberState::World))
@@ -272,12 +272,12 @@ impl Handle {
         joined.map(Self::of).map_err(failed)
     }
 
-    /// Finishes, or aborts, which the other members learn at once.
+    /// Finishes the communicator, or aborts it; the other members learn of an abort at once.
     fn end(&self, py: Python<'_>, gives_up: bool) -> PyResult<()> {
         self.0.end(py, FREED, gives_up)
     }
 
-    /// Whether this is no communicator: `MPI.COMM_NULL`, or one that was freed.
+    /// Whether this is no communicator: `MPI.COMM_NULL`, or a communicator that was freed.
     fn is_null(&self, py: Python<'_>) -> bool {
         let state = self
             .0

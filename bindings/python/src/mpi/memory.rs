@@ -57,7 +57,7 @@ impl MemoryObject {
     #[staticmethod]
     #[pyo3(signature = (buf, readonly=false))]
     fn frombuffer(buf: &Bound<'_, PyAny>, readonly: bool) -> PyResult<Self> {
-        // Tells what to do if this is no buffer, or not in one piece.
+        // This call fails with advice if the object has no buffer, or its memory is not in one piece.
         let access = if readonly {
             BufferAccess::Read
         } else {
@@ -72,7 +72,7 @@ impl MemoryObject {
         Ok(Self::of(if readonly { read_only(&view)? } else { view }))
     }
 
-    /// Memory at an address of this process. The caller must know that the memory exists, and keep it.
+    /// Memory at an address of this process. The caller must ensure that the memory exists as long as it is used.
     #[staticmethod]
     #[pyo3(signature = (address, nbytes, readonly=false))]
     fn fromaddress(py: Python<'_>, address: usize, nbytes: isize, readonly: bool) -> PyResult<Self> {
@@ -140,12 +140,12 @@ impl MemoryObject {
         self.view(py)?.call_method0("tobytes")
     }
 
-    /// The same memory, which cannot be written.
+    /// Returns an object of the same memory that cannot be written.
     fn toreadonly(&self, py: Python<'_>) -> PyResult<Self> {
         read_only(&self.view(py)?).map(Self::of)
     }
 
-    /// Gives the memory up: this object cannot be used any more.
+    /// Releases the memory: this object cannot be used any more.
     fn release(&self, py: Python<'_>) {
         *self.view.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -171,7 +171,7 @@ impl MemoryObject {
             return Err(PyBufferError::new_err("no view to fill"));
         }
         let inner = slf.get().view(slf.py())?;
-        // SAFETY: a view to fill, by the object whose memory it is, which then owns it.
+        // SAFETY: a view to fill. The object whose memory it shows fills it, and the view keeps that object alive.
         match unsafe { ffi::PyObject_GetBuffer(inner.as_ptr(), view, flags) } {
             0 => Ok(()),
             _ => Err(PyErr::fetch(slf.py())),
@@ -187,8 +187,8 @@ pub struct BufferBytes {
 }
 
 impl BufferBytes {
-    /// Writes a copy's elements back to where they belong, if the copy was written. The lock that this takes is never
-    /// held by a thread that waits for the interpreter.
+    /// Writes the elements of a copy to the places where they belong, if the copy is for writing. Takes a lock that is
+    /// never held by a thread that waits for the interpreter.
     pub fn put_back(&self) {
         if self.is_written {
             self.part.lock().unwrap_or_else(PoisonError::into_inner).unpack();
@@ -209,7 +209,7 @@ impl BufferBytes {
         Ok(Self { part, is_written })
     }
 
-    /// Puts what was written to a copy where it belongs.
+    /// Writes the elements of a copy to the places where they belong, if the copy is for writing.
     fn unpack(&self, py: Python<'_>) {
         let part = self.part.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         if self.is_written {

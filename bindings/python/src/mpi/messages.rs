@@ -22,7 +22,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Makes the object from a handle, or from another communicator, to which it is then equal.
+    /// Makes the object from a handle, or from another communicator; the object is then equal to that communicator.
     pub fn made_of(of: &Bound<'_, PyAny>) -> PyResult<Self> {
         let member = if let Ok(handle) = of.cast::<Handle>() {
             Arc::clone(&handle.get().0)
@@ -40,7 +40,7 @@ impl Messages {
 /// Beginning of a send: [`Communicator::isend_lent`] or [`Communicator::issend_lent`].
 type Begin = fn(&Communicator, &LentBytes, u32, u32) -> Result<hotlease_comm::Request, Error>;
 
-/// Rank of the receiver; `None`: `MPI.PROC_NULL`.
+/// Rank of the receiver; `None` for `MPI.PROC_NULL`.
 fn receiver(py: Python<'_>, shared: &SharedCommunicator, dest: i64) -> PyResult<Option<u32>> {
     if dest == PROC_NULL {
         return Ok(None);
@@ -66,7 +66,7 @@ fn tag(py: Python<'_>, tag: i64) -> PyResult<u32> {
     })
 }
 
-/// Pattern of a receive; `None`: from `MPI.PROC_NULL`.
+/// Pattern of a receive; `None` if the source is `MPI.PROC_NULL`.
 fn pattern(py: Python<'_>, shared: &SharedCommunicator, source: i64, wanted: i64) -> PyResult<Option<Pattern>> {
     let tag = match wanted {
         ANY_TAG => None,
@@ -87,7 +87,7 @@ impl Messages {
         self.member.shared(py)
     }
 
-    /// Makes another communicator of this one; Ctrl-C ends the wait.
+    /// Makes another communicator from this communicator; Ctrl-C ends the wait.
     fn make(
         &self,
         py: Python<'_>,
@@ -220,7 +220,7 @@ impl Messages {
         self.Get_size(py)
     }
 
-    /// Handle that the communicator is made of.
+    /// Handle from which the communicator was made.
     #[getter]
     fn _handle(&self) -> Handle {
         Handle(Arc::clone(&self.member))
@@ -272,7 +272,8 @@ impl Messages {
         Ok(())
     }
 
-    /// Sends and receives at once: two members can do so with each other, and all members in a ring.
+    /// Sends and receives at the same time. So two members can exchange messages, and all members can pass messages
+    /// around a ring.
     #[pyo3(signature = (sendbuf, dest, sendtag=0, recvbuf=None, source=ANY_SOURCE, recvtag=ANY_TAG, status=None))]
     #[allow(clippy::too_many_arguments, reason = "mpi4py's")]
     fn Sendrecv(
@@ -300,7 +301,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Sends and receives at once, from and to one buffer.
+    /// Sends and receives at the same time, with the same buffer.
     #[pyo3(signature = (buf, dest, sendtag=0, source=ANY_SOURCE, recvtag=ANY_TAG, status=None))]
     #[allow(clippy::too_many_arguments, reason = "mpi4py's")]
     fn Sendrecv_replace(
@@ -448,7 +449,7 @@ impl Messages {
         Ok(Some(Bytes::new(received.bytes)))
     }
 
-    /// Starts to receive an object, which `loads` makes of the message's bytes.
+    /// Starts to receive an object, which `loads` makes from the message's bytes.
     fn _irecv(&self, py: Python<'_>, source: i64, tag: i64, loads: Py<PyAny>) -> PyResult<Request> {
         let shared = self.shared(py)?;
         let Some(pattern) = pattern(py, &shared, source, tag)? else {
@@ -460,7 +461,7 @@ impl Messages {
         Ok(Request::of_object(&self.member, receiving, loads))
     }
 
-    /// Splits the communicator by colour; `None`: this member joins no part.
+    /// Splits the communicator by colour. With a `color` of `None`, this member joins no part.
     fn _split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Handle>> {
         let shared = self.shared(py)?;
         let made = interruptible(py, move || shared.split(color, key))?;
@@ -480,12 +481,13 @@ impl Messages {
         self.make(py, move |shared| shared.grow(joining))
     }
 
-    /// Makes a communicator of these ranks, which alone call it.
+    /// Makes a communicator of these ranks; only these ranks call this method.
     fn _create(&self, py: Python<'_>, ranks: Vec<u32>, tag: u32) -> PyResult<Handle> {
         self.make(py, move |shared| shared.create_group(&ranks, tag))
     }
 
-    /// Number of the group that has met, and each member's rank in it. They tell one process from another.
+    /// Number of the group that met at the rendezvous, and each member's rank in that group. The two together identify
+    /// a process.
     fn _places(&self, py: Python<'_>) -> PyResult<([u8; 16], Vec<u32>)> {
         let shared = self.shared(py)?;
         let (group, ranks) = shared.places();

@@ -6,8 +6,8 @@
 //! | `pinned_buffer` | pinned memory of an object |
 //! | `buffer_spec`, `buffer_blocks` | buffer arguments: `array`, `[array, MPI.DOUBLE]`; with a block for each rank |
 //! | `memory` | `MPI.memory`: memory as an object with an address |
-//! | `datatype`, `operator`, `status` | these objects |
-//! | `element`, `layout` | types of elements, and where the bytes of derived ones lie |
+//! | `datatype`, `operator`, `status` | `MPI.Datatype`, `MPI.Op`, `MPI.Status` |
+//! | `element`, `layout` | types of elements, and layouts of derived types |
 //! | `packed` | copies without gaps, which are sent and received in place of elements with gaps |
 //! | `member` | a communicator that joins on first use, and is not used in a forked process |
 //! | `operation` | operations on pinned memory: waits that Ctrl-C interrupts, and abandoned operations |
@@ -42,7 +42,7 @@ mod status;
 
 use pyo3::prelude::*;
 
-/// Makes the module of the classes in Rust. Called when `hotlease.MPI` is imported and not before: few programs import
+/// Makes the module of the classes in Rust. Called only when `hotlease.MPI` is imported, because few programs import
 /// it.
 #[pyfunction]
 pub fn _mpi(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {

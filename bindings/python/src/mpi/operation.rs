@@ -113,7 +113,7 @@ impl RunningOperation {
         }
     }
 
-    /// Waits for the end. After Ctrl-C the operation goes on by itself, if it cannot be cancelled.
+    /// Waits for the end. After Ctrl-C, the operation continues by itself if it cannot be cancelled.
     pub fn wait(mut self, py: Python<'_>, member: &Member) -> PyResult<MessageStatus> {
         loop {
             if let Err(interrupt) = py.check_signals() {
@@ -126,7 +126,7 @@ impl RunningOperation {
         }
     }
 
-    /// Returns the result, once, if the operation ends within `at_most`.
+    /// Returns the result if the operation ends within `at_most`. The result is returned only once.
     pub fn poll(&mut self, at_most: Duration) -> Option<Result<MessageStatus, OperationError>> {
         let result = self.request.wait_for(at_most)?;
         if result.is_ok() {
@@ -135,14 +135,14 @@ impl RunningOperation {
         Some(result.map_err(|error| self.failed(error)))
     }
 
-    /// Puts received elements where they belong, if they were received into a copy.
+    /// Writes received elements to the places where they belong, if they were received into a copy.
     fn unpack(&mut self) {
         if let Some(written) = &mut self.memory.written {
             written.unpack();
         }
     }
 
-    /// Watch on the end.
+    /// Watch on the end of the operation.
     pub fn watch(&self) -> Watch {
         self.request.watch()
     }
@@ -157,7 +157,7 @@ impl RunningOperation {
         self.request.cancel()
     }
 
-    /// Gives the operation up: the program waits for it no more.
+    /// Abandons the operation: the program does not wait for it any more.
     pub fn abandon(mut self, py: Python<'_>, member: &Member) {
         let has_ended = py.detach(|| {
             self.cancel();

@@ -28,7 +28,7 @@ impl RaisedError {
 #[pyclass(frozen, module = "hotlease.MPI")]
 pub struct Op {
     name: String,
-    /// `None`: the name is not that of a reduction.
+    /// `None` if no reduction has this name.
     operator: Option<Operator>,
     /// Function for two objects.
     call: Py<PyAny>,
@@ -36,7 +36,8 @@ pub struct Op {
 }
 
 impl Op {
-    /// The operator for the elements of a buffer, and where its exceptions are stored if it is a function in Python.
+    /// Returns the operator for the elements of a buffer, and the store for its exceptions if it is a function in
+    /// Python.
     pub fn operator(&self, py: Python<'_>, part: &BufferPart) -> PyResult<(Operator, Option<RaisedError>)> {
         if let (None, Some(code)) = (&self.raised, part.reduced_as)
             && let Some(by_numpy) = self.by_numpy(py, code)?
@@ -55,7 +56,7 @@ impl Op {
 }
 
 impl Op {
-    /// This predefined operator, computed by a function of numpy; `None` if numpy has none for the type.
+    /// Returns this predefined operator, computed by a function of numpy; `None` if numpy has no function for the type.
     fn by_numpy(&self, py: Python<'_>, code: &str) -> PyResult<Option<(Operator, Option<RaisedError>)>> {
         let functions = py.import("hotlease.MPI._reductions")?;
         let function = functions.call_method1("function", (&*self.name, code))?;
@@ -67,7 +68,7 @@ impl Op {
     }
 }
 
-/// Operator of a function in Python.
+/// Makes an operator from a function in Python.
 fn of_function(function: Py<PyAny>, raised: &RaisedError, commutes: bool) -> Operator {
     let raised = raised.clone();
     let user = move |left: &[u8], right: &mut [u8], kind: Kind| reduce(&function, &raised, left, right, kind);
@@ -97,7 +98,7 @@ fn predefined(name: &str) -> Option<Operator> {
 
 #[pymethods]
 impl Op {
-    /// Predefined operator, and its function for two objects.
+    /// Makes a predefined operator from its name and its function for two objects.
     #[new]
     fn new(name: &str, call: Py<PyAny>) -> Self {
         Self {
@@ -108,10 +109,11 @@ impl Op {
         }
     }
 
-    /// Makes an operator of a function of the program.
+    /// Makes an operator from a function of the program.
     ///
     /// `function(a, b, datatype)` gets two buffers of elements in the order of their ranks, and writes `a op b` to `b`;
-    /// both are valid until it returns. With lower-case calls it gets two objects and None, and returns an object.
+    /// both buffers are valid until the function returns. In lower-case calls, the function gets two objects and None,
+    /// and returns an object.
     #[staticmethod]
     #[pyo3(signature = (function, commute=false))]
     fn Create(py: Python<'_>, function: Py<PyAny>, commute: bool) -> Self {
@@ -176,8 +178,8 @@ impl Op {
     }
 }
 
-/// Calls the function of the program. If it raises, panics without a message on stderr; the library reports that to all
-/// ranks.
+/// Calls the function of the program. If the function raises, panics without a message on stderr; the library reports
+/// the panic to all ranks.
 fn reduce(function: &Py<PyAny>, raised: &RaisedError, left: &[u8], right: &mut [u8], kind: Kind) {
     let called = Python::try_attach(|py| {
         called(py, function, left, right, kind).map_err(|error| {
@@ -210,8 +212,8 @@ fn called(py: Python<'_>, function: &Py<PyAny>, left: &[u8], right: &mut [u8], k
     if let Err(error) = &done
         && let Some(traceback) = error.traceback(py)
     {
-        // The frames of the traceback hold objects that the function made of the views (arrays, say), and with such an
-        // object a view cannot be released.
+        // The frames of the traceback hold objects that the function made from the views, such as arrays. A view cannot
+        // be released while such an object exists.
         py.import("traceback")?.call_method1("clear_frames", (traceback,))?;
     }
     for view in [first, second] {

@@ -1,5 +1,5 @@
-//! Packed elements: a copy without gaps of elements of a derived datatype. An operation sends the copy, or receives
-//! into it; then the elements are unpacked.
+//! Packed elements: a copy without gaps of elements of a derived datatype. An operation sends the copy. Or it receives
+//! into the copy, and the elements are unpacked afterwards.
 
 use super::element::ElementType;
 use super::layout::ElementLayout;
@@ -19,7 +19,7 @@ pub struct Segment {
 
 /// Elements that were packed; see the module.
 pub struct PackedBuffer {
-    /// Kept in a vector, whose memory may be used through a pointer while the vector moves.
+    /// The memory of a vector may be used through a pointer while the vector itself is moved.
     bytes: Vec<u8>,
     segments: Vec<Segment>,
 }
@@ -47,21 +47,22 @@ fn bytes_of(pinned: &PinnedBuffer) -> &[u8] {
     }
 }
 
-/// Copies runs of bytes to a buffer that was pinned for writing; `from` has them one after the other.
+/// Copies runs of bytes to a buffer that was pinned for writing; `from` contains the runs one after the other.
 fn scatter(pinned: &PinnedBuffer, runs: impl Iterator<Item = Range<usize>>, mut from: &[u8]) {
     for run in runs {
         let Some((bytes, rest)) = from.split_at_checked(run.len()) else {
             return;
         };
         assert!(run.end <= pinned.bytes(), "the bounds were checked");
-        // SAFETY: inside of the buffer, as just checked, and of no other buffer of ours.
+        // SAFETY: the run is inside the buffer, as just checked, and `from` is other memory.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pinned.start().add(run.start), run.len()) };
         from = rest;
     }
 }
 
 impl PackedBuffer {
-    /// Packs elements of a buffer, also those that will be received: a message may be shorter than there is room for.
+    /// Packs elements of a buffer. Elements that will be received are packed as well, because a message may be shorter
+    /// than the buffer, and the rest keeps its content.
     pub fn of(pinned: Option<&PinnedBuffer>, segments: Vec<Segment>, what: &str) -> PyResult<Self> {
         let from = pinned.map_or(&[][..], bytes_of);
         for Segment { layout, at, count } in &segments {
@@ -102,7 +103,7 @@ impl PackedBuffer {
     }
 }
 
-/// Elements in a buffer, as far as it holds whole ones.
+/// Number of whole elements in a buffer.
 fn count_in(layout: &ElementLayout, bytes: usize) -> usize {
     usize::try_from(layout.extent)
         .ok()
@@ -110,7 +111,7 @@ fn count_in(layout: &ElementLayout, bytes: usize) -> usize {
         .map_or(0, |extent| bytes / extent)
 }
 
-/// Packs all elements of a buffer into another one, from a position on; returns where they end.
+/// Packs all elements of a buffer into another buffer, from a position on; returns the position of their end.
 pub fn pack(
     element: &ElementType,
     from: &Bound<'_, PyAny>,
@@ -137,7 +138,8 @@ pub fn pack(
     Ok(end)
 }
 
-/// Unpacks as many elements as fill a buffer, from a position in another one on; returns where they end.
+/// Fills the buffer `into` with elements that it unpacks from the buffer `from`, from a position on; returns the
+/// position of their end.
 pub fn unpack(
     element: &ElementType,
     from: &Bound<'_, PyAny>,

@@ -41,7 +41,7 @@ impl PinnedBuffer {
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) } != 0 {
             return Err(PyErr::fetch(object.py()));
         }
-        // SAFETY: filled, as just checked. It stays in its box: it may point into itself.
+        // SAFETY: filled, as just checked. The view stays in its box, because it may point into itself.
         Ok(Self(unsafe { view.assume_init() }))
     }
 
@@ -69,7 +69,7 @@ impl PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
-        // Without an interpreter there is no object left to release it to.
+        // Without an interpreter, there is no object left to which the buffer could be released.
         // SAFETY: filled, and released once, under the GIL.
         Python::try_attach(|_| unsafe { ffi::PyBuffer_Release(&mut *self.0) });
     }

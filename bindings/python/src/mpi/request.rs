@@ -51,7 +51,7 @@ impl Bytes {
         self.0.len()
     }
 
-    /// Copies the bytes to the beginning of a buffer; if they do not fit, returns the room of the buffer.
+    /// Copies the bytes to the beginning of a buffer; if they do not fit, returns the size of the buffer.
     fn _copy_to(&self, buf: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let part = BufferPart::of(buf, BufferAccess::Write, "the receive buffer")?;
         let room = part.bytes();
@@ -65,18 +65,20 @@ impl Bytes {
     }
 }
 
-/// An operation that was started. Its memory is kept until it has ended, also if the program does not wait for it.
+/// An operation that was started. Its memory is kept until the operation has ended, even if the program does not wait
+/// for the end.
 #[pyclass(frozen, subclass, module = "hotlease.MPI")]
 pub struct Request {
     /// `None`: the operation has ended, and its end was reported.
     task: Mutex<Option<RequestOperation>>,
-    /// Member whose operation this is; empty if every operation so far had ended when it was made.
+    /// Member whose operation this is; empty if each operation of the request so far had ended before the request got
+    /// it.
     member: OnceLock<Arc<Member>>,
 }
 
-/// Result of a wait: an object, if one was received.
+/// Result of a wait: the received object, if there is one; otherwise Python's `None`.
 pub type WaitResult<'py> = Bound<'py, PyAny>;
-/// Indices and objects of requests that have ended; `None`: all had ended before.
+/// Indices and objects of requests that have ended; `None` if all requests had ended before.
 type EndedLists<'py> = (Option<Vec<i64>>, Option<Vec<WaitResult<'py>>>);
 
 impl Request {
@@ -119,7 +121,7 @@ impl Request {
         self.task.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports the end, if it comes within `at_most`. `None`: it has not come.
+    /// Reports the end if the operation ends within `at_most`; otherwise returns `None`.
     pub fn take<'py>(
         &self,
         py: Python<'py>,
@@ -200,8 +202,8 @@ impl Request {
         Self { task, member }
     }
 
-    /// Joins requests: the new one ends when the operations of all have ended, and then unpacks the blocks. The given
-    /// requests lose their operations, as if these had ended.
+    /// Joins requests: the new request ends when the operations of all requests have ended, and then unpacks the
+    /// blocks. The given requests lose their operations, as if the operations had ended.
     #[staticmethod]
     fn _joined(py: Python<'_>, requests: Requests<'_>, blocks: Vec<Py<BufferBytes>>) -> Self {
         let (rest, failed) = (
@@ -218,8 +220,8 @@ impl Request {
         }
     }
 
-    /// Takes over the operation of another request, which is as if it had ended from then on. This request must have
-    /// ended.
+    /// Takes over the operation of the request `by`, which from then on behaves as if it had ended. This request must
+    /// have ended before.
     fn _renew(&self, py: Python<'_>, by: &Bound<'_, Self>) {
         let by = by.get();
         if let Some(member) = by.member.get() {
@@ -255,13 +257,13 @@ impl Request {
         Ok(true)
     }
 
-    /// Waits for the end; returns the object, if one is received.
+    /// Waits for the end; returns the received object, if there is one.
     #[pyo3(signature = (status=None))]
     fn wait<'py>(&self, py: Python<'py>, status: Option<&Bound<'py, Status>>) -> PyResult<WaitResult<'py>> {
         self.await_end(py, status)
     }
 
-    /// Whether the operation has ended, and the object, if one was received.
+    /// Whether the operation has ended, and the received object, if there is one.
     #[pyo3(signature = (status=None))]
     fn test<'py>(
         &self,
@@ -273,7 +275,7 @@ impl Request {
     }
 
     /// Cancels the operation if that is possible: a receive without a matching message, or a send that has not started.
-    /// The program still has to wait for the request; the status says whether it was cancelled.
+    /// The program still has to wait for the request; the status says whether the operation was cancelled.
     fn Cancel(&self, py: Python<'_>) {
         if let Some(task) = &mut *self.task(py) {
             py.detach(|| task.cancel());
@@ -284,7 +286,7 @@ impl Request {
         self.Cancel(py);
     }
 
-    /// Gives the request up. The operation goes on by itself, and its memory is kept until it ends.
+    /// Abandons the request. The operation continues by itself, and its memory is kept until it ends.
     fn Free(&self, py: Python<'_>) {
         let task = self.task(py).take();
         if let (Some(task), Some(member)) = (task, self.member.get()) {
@@ -292,7 +294,8 @@ impl Request {
         }
     }
 
-    /// Waits for all requests. Then, if operations failed, raises the exception of the first failed one in the list.
+    /// Waits for all requests. Then, if operations failed, raises the exception of the first request in the list that
+    /// failed.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Waitall(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
@@ -327,7 +330,7 @@ impl Request {
         requests::wait_any(py, &requests, status)
     }
 
-    /// Waits until some of the requests have ended; returns their indices, or None if all had ended before.
+    /// Waits until some of the requests have ended; returns their indices, or None if all requests had ended before.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Waitsome(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<Option<Vec<i64>>> {
@@ -344,7 +347,7 @@ impl Request {
         requests::wait_some(py, &requests, statuses).map(Option::unzip)
     }
 
-    /// Whether all requests have ended. The call that finds them all ended reports each end, once.
+    /// Whether all requests have ended. The call which finds that all have ended reports their ends, each once.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Testall(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
@@ -361,7 +364,7 @@ impl Request {
         requests::test_all(py, &requests, statuses).map(|got| (got.is_some(), got))
     }
 
-    /// Index of a request that has ended, and whether there is one.
+    /// Index of a request that has ended, and whether there is such a request.
     #[staticmethod]
     #[pyo3(signature = (requests, status=None))]
     fn Testany<'py>(
@@ -403,7 +406,7 @@ impl Request {
         self.is_active(py)
     }
 
-    /// Requests that have ended are all equal, to `MPI.REQUEST_NULL` as well.
+    /// Requests that have ended are equal to each other, and to `MPI.REQUEST_NULL`.
     fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> bool {
         let py = slf.py();
         let is_null = |request: &Self| request.task(py).is_none();

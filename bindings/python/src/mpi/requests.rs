@@ -10,9 +10,10 @@ use pyo3::types::PyList;
 use std::time::Duration;
 
 pub type Requests<'py> = Vec<Bound<'py, Request>>;
-/// Statuses to fill, one for each request, or for each that has ended; to a list, missing ones are appended.
+/// Statuses to fill, one for each request, or for each request that has ended. If they are a list, missing statuses are
+/// appended.
 pub type Statuses<'a, 'py> = Option<&'a Bound<'py, PyAny>>;
-/// Indices of the requests that have ended, and their objects; `None`: all had ended before.
+/// Indices of the requests that have ended, and their objects; `None` if all requests had ended before.
 pub type EndedRequests<'py> = Option<(Vec<i64>, Vec<WaitResult<'py>>)>;
 
 fn status_of<'py>(py: Python<'py>, statuses: Statuses<'_, 'py>, index: usize) -> PyResult<Option<Bound<'py, Status>>> {

@@ -28,7 +28,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Fills it for no message: after a receive from `PROC_NULL`, or a wait for an empty request.
+    /// Fills the status when there is no message: after a receive from `PROC_NULL`, or a wait for an empty request.
     pub fn fill_empty(&mut self, source: i64) {
         *self = Self::new();
         self.source = source;
@@ -57,7 +57,7 @@ pub fn tell(status: Option<&Bound<'_, Status>>, known: &Known) {
     }
 }
 
-/// Fills the status of a call, if it has one, for no message from `MPI.PROC_NULL`.
+/// Fills the status of a call, if it has one, after a receive from `MPI.PROC_NULL`.
 pub fn fill_null_status(status: Option<&Bound<'_, Status>>) {
     if let Some(status) = status {
         status.borrow_mut().fill_empty(PROC_NULL);
@@ -105,7 +105,7 @@ impl Status {
         self.error = error;
     }
 
-    /// Number of elements in the message; `MPI.UNDEFINED` if it is not a whole number of them.
+    /// Number of elements in the message; `MPI.UNDEFINED` if the message is not a whole number of elements.
     #[pyo3(signature = (datatype=None))]
     fn Get_count(&self, datatype: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
         let size = datatype.map_or(Ok(1), |datatype| {

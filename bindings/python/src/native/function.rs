@@ -24,16 +24,16 @@ fn uid() -> u32 {
     unsafe { libc::getuid() }
 }
 
-/// Bytes of a result, and the recipe that makes an object of them.
+/// Bytes of a result, and the recipe that makes an object from them.
 type CallResult<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>);
 
 /// Size and recipe of a function's result.
 pub enum NativeResult {
     /// Fixed room, and recipe.
     Fixed(u64, Box<[u8]>),
-    /// Room for as many items as the input has, of the dtype in this pickle.
+    /// Room for as many items as the input has; this pickle contains their dtype.
     AsInput(Box<[u8]>),
-    /// Result of the method `_output_of` for each input.
+    /// Room and recipe that the method `_output_of` returns for each input.
     Asked,
 }
 
@@ -58,8 +58,8 @@ impl Native {
 
 #[pymethods]
 impl Native {
-    /// Function of a library, given as bytes or as the file `library`. `output`: room (`None`: as the input) and
-    /// recipe; `None`: see [`NativeResult::Asked`].
+    /// Makes a function of a library, which is given as `bytes`, or else as the file `library`. `output`: room and
+    /// recipe. A room of `None` means [`NativeResult::AsInput`]; an `output` of `None` means [`NativeResult::Asked`].
     #[new]
     fn new(
         py: Python<'_>,
@@ -102,7 +102,7 @@ impl Native {
         PyBytes::new(py, self.code.bytes())
     }
 
-    /// Calls the function in this process; returns the bytes of its result, and the recipe that makes an object of
+    /// Calls the function in this process; returns the bytes of its result, and the recipe that makes an object from
     /// them.
     fn _call<'py>(slf: &Bound<'py, Self>, value: &Bound<'py, PyAny>) -> PyResult<CallResult<'py>> {
         let (py, this) = (slf.py(), slf.get());
@@ -128,7 +128,7 @@ impl Native {
             .filter(|bytes| isize::try_from(*bytes).is_ok());
         let whole = whole.ok_or_else(|| PyMemoryError::new_err("the result is larger than any memory"))?;
         let block = PyByteArray::new_with(py, whole, |_| Ok(()))?;
-        // SAFETY: just made and not shared yet: no other code moves or reads it during the write.
+        // SAFETY: the block was just made and is not shared yet: no other code moves or reads it during the write.
         let bytes = unsafe { block.as_bytes_mut() };
         let offset = bytes.as_ptr().align_offset(ALIGNMENT);
         let output = &mut bytes[offset..][..capacity];
@@ -141,8 +141,8 @@ impl Native {
                 bytes: capacity as u64,
             },
         };
-        // SAFETY: the view keeps the input, the output is ours; the context is this thread's, which runs only this
-        // call.
+        // SAFETY: the view keeps the input, and only this call uses the output. The context belongs to this thread,
+        // which runs only this call.
         let outcome = py.detach(move || unsafe { call.make() });
         let produced = produced(py, &this.name, outcome, output, room)?;
         let (start, end) = (offset as isize, (offset + produced) as isize);

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Limit of the libraries of one process.
 const LIBRARIES_MAX: usize = 256;
-/// Limit of their bytes together.
+/// Limit of the bytes of all libraries together.
 const BYTES_MAX: usize = 1 << 30;
 
 struct LibraryTable {
     loaded: BTreeMap<FunctionKey, Arc<Library>>,
-    /// Number of libraries that are loaded or being loaded; `bytes` counts the same.
+    /// Number of libraries that are loaded or being loaded; `bytes` has the sum of their bytes.
     number: usize,
     bytes: usize,
 }
@@ -36,7 +36,8 @@ pub fn find(key: &FunctionKey) -> Option<Arc<Library>> {
     table().loaded.get(key).cloned()
 }
 
-/// Loads these bytes, of this key. Must be called without the GIL: initialisers of the library may take it.
+/// Loads the library of this key from its bytes. Must be called without the GIL, because initialisers of the library
+/// may take it.
 pub fn load(key: FunctionKey, bytes: &[u8]) -> Result<Arc<Library>, String> {
     let mut reserved = table();
     if reserved.number >= LIBRARIES_MAX || reserved.bytes.saturating_add(bytes.len()) > BYTES_MAX {
@@ -76,7 +77,7 @@ pub struct NativeCall {
 unsafe impl Send for NativeCall {}
 
 impl NativeCall {
-    /// Makes the call; the thread keeps its floating-point state.
+    /// Makes the call, and restores the floating-point state of the thread.
     ///
     /// # Safety
     /// As for [`LoadedFunction::call`].

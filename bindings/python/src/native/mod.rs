@@ -1,5 +1,5 @@
-//! Native functions: functions of shared libraries, called on bytes in place. For both sides, as a program may call
-//! them itself.
+//! Native functions: functions of shared libraries, called on bytes in place. Both sides need them, because a program
+//! may call them itself.
 //!
 //! | module | job |
 //! |---|---|
@@ -27,8 +27,8 @@ pub const ROOM_MIN: usize = 512;
 /// Limit of the bytes of a function's message that are reported.
 const MESSAGE_BYTES: usize = 16 << 10;
 
-/// Number of result bytes in the output, or the exception of the function. The function was called with `output`, of
-/// which `room` bytes are for the result.
+/// Returns the number of result bytes in the output, or the exception of the function. The function was called with
+/// `output`; `room` bytes of it are for the result.
 pub fn produced(
     py: Python<'_>,
     name: &str,
@@ -47,7 +47,7 @@ pub fn produced(
         }
     };
     if outcome.status == InvocationStatus::FunctionError {
-        // At most as many bytes as `output` has: see `OutputTooLarge`.
+        // In range: with more bytes than `output` has, the status is `OutputTooLarge`.
         let message = &output[..(outcome.bytes as usize).min(MESSAGE_BYTES)];
         let message = String::from_utf8_lossy(message);
         return Err(failed(py, "FunctionFailed", (name, outcome.code, message)));

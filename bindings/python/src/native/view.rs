@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// The memory of an object; keeps it in place.
+/// The memory of an object, which stays in place until the view is dropped.
 pub struct InputView(Box<ffi::Py_buffer>);
 
 // SAFETY: a pointer and its owner; released under the GIL. Holders of the object may change the bytes at any time, as
@@ -24,7 +24,7 @@ impl InputView {
         unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
     }
 
-    /// View of an object.
+    /// Makes a view of an object.
     ///
     /// # Errors
     /// `TypeError` with advice, if the object has no memory in one piece, or its memory holds references to objects.
@@ -72,7 +72,7 @@ impl InputView {
         }
     }
 
-    /// Copies the bytes; they may change meanwhile, so that no decision may rest on them.
+    /// Copies the bytes. They may change meanwhile, so no decision may depend on them.
     pub fn copy_to(&self, into: &mut [u8]) {
         assert_eq!(into.len() as u64, self.place().bytes);
         // SAFETY: while the view lives it has this many bytes, and `into` is exclusive, so the two do not overlap.

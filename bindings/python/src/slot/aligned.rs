@@ -10,10 +10,11 @@ pub struct AlignedMemory {
 }
 
 impl AlignedMemory {
-    /// Memory of this size; `None`: not available.
+    /// Allocates memory of this size. Returns `None` if so much memory is not available.
     pub fn new(bytes: usize) -> Option<Self> {
         let whole = bytes.checked_add(ALIGNMENT)?;
-        // Only checks whether that much memory is available: pages that the kernel zeroes are not touched before use.
+        // This only checks whether so much memory is available. The memory itself is zeroed by the kernel, page by
+        // page, when it is used.
         Vec::<u8>::new().try_reserve_exact(whole).ok()?;
         let mut memory = vec![0; whole];
         let offset = memory.as_ptr().align_offset(ALIGNMENT);

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 pub enum TaskFailure {
     /// The function raised, or the task does not unpickle.
     Raised(PyErr),
-    /// The function is not here.
+    /// The worker does not have the function.
     Unknown,
     /// A result of another task could not be fetched from its worker.
     Unfetched(String),
@@ -29,8 +29,9 @@ impl From<FormatError> for TaskFailure {
     }
 }
 
-/// Replaces an exception that would end the program which reads it (`SystemExit`, for instance), and that was raised
-/// while `what` was pickled or unpickled, and not by the task's function. `ran`: whether that had run.
+/// Replaces an exception that would end the program which reads it, such as `SystemExit`. It was not raised by the
+/// task's function, but while an object was pickled or unpickled; `what` describes that. `ran`: whether the function
+/// had run.
 pub fn harmless(py: Python<'_>, error: PyErr, what: &str, ran: bool) -> PyErr {
     if error.is_instance_of::<PyException>(py) {
         return error;

@@ -1,4 +1,4 @@
-//! Results of other tasks that stayed with their workers: fetched from there, without the GIL.
+//! Fetching of other tasks' results that stayed with their workers, without the GIL.
 
 use super::aligned::AlignedMemory;
 use super::failure::TaskFailure;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Limit of the time until the other end has proved its identity.
 const PROVING: Duration = Duration::from_secs(5);
-/// Limit of the time without any bytes.
+/// Limit of the time in which no byte arrives.
 const STALLED: Duration = Duration::from_secs(10);
 /// Bytes that are read before they are hashed.
 const PART_BYTES: usize = 1 << 20;
@@ -24,7 +24,7 @@ pub fn damaged(_: FormatError) -> TaskFailure {
     TaskFailure::Refused("the result of another task is damaged".into())
 }
 
-/// Location of a result of another task, if it is not in the request but stayed with its worker.
+/// Returns the location of another task's result if it stayed with its worker; `None` if the result is in the request.
 pub fn left_at(input: &RequestBytes, start: usize, length: usize) -> Result<Option<LeftResult>, TaskFailure> {
     let mut told = [0; LEFT_REPLY_BYTES];
     let Some(told) = told.get_mut(..length) else {
@@ -37,12 +37,12 @@ pub fn left_at(input: &RequestBytes, start: usize, length: usize) -> Result<Opti
     }
 }
 
-/// Fetches a result; an error is a text for people.
+/// Fetches a result. The error is a text for users.
 pub fn pull(left: &LeftResult) -> Result<AlignedMemory, String> {
     let bytes = usize::try_from(left.bytes).map_err(|_| "it is larger than any memory".to_owned())?;
     if let Some(standing) = shelf::find(left) {
         let mut pulled = AlignedMemory::new(bytes).ok_or("there is no memory for it")?;
-        // A copy: another task may need it unchanged.
+        // The result is copied, because another task may need it unchanged.
         pulled.bytes_mut().copy_from_slice(&standing.whole);
         return Ok(pulled);
     }
@@ -70,7 +70,7 @@ fn receive(stream: &mut TcpStream, left: &LeftResult, bytes: usize, until: Insta
     read_until(stream, &mut delivery, until)?;
     let size = exchange.delivered(&delivery);
     let size = size.ok_or_else(|| other("the listener there does not have the secret of the worker"))?;
-    // Checked before memory is allocated for the result.
+    // The size is checked before memory is allocated for the result.
     if size != left.bytes {
         return Err(other("it has another length than its worker said first"));
     }

@@ -1,12 +1,12 @@
 //! Processes that tasks fork.
 //!
-//! A child that returns from its task must not go on as a copy of its worker: both would answer.
+//! A child that returns from its task must not continue as a copy of its worker, because both processes would answer.
 
 use hotlease_worker::is_child;
 use pyo3::exceptions::PySystemExit;
 use pyo3::prelude::*;
 
-/// After a task: ends the process if it is a child of the worker, as Python would have ended it.
+/// Ends the process after a task if it is a child of the worker, with the exit status that Python would return.
 #[inline]
 pub fn end_child(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) {
     if is_child() {
@@ -14,8 +14,8 @@ pub fn end_child(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) {
     }
 }
 
-/// After a native function: ends the process if it is a child of the worker, without the GIL, which a child may not
-/// have.
+/// Ends the process after a native function if it is a child of the worker. Does not need the GIL, which a child may be
+/// unable to take.
 #[inline]
 pub fn end_native_child() {
     if is_child() {
@@ -38,7 +38,7 @@ fn end(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) -> ! {
         }
     };
     for stream in ["stdout", "stderr"] {
-        // No reader of the error is left.
+        // An error is ignored, because no reader of it is left.
         let _ = py
             .import("sys")
             .and_then(|sys| sys.getattr(stream)?.call_method0("flush"));

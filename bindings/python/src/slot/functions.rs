@@ -7,14 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Limit of the functions that are kept.
 const FUNCTIONS_MAX: usize = 512;
-/// Limit of the bytes of their pickles together.
+/// Limit of the bytes of the pickles of all kept functions together.
 const BYTES_MAX: usize = 256 << 20;
 
-/// Whether a definition with which some function was loaded has been replaced since.
+/// Whether a definition that a loaded function uses has been replaced since the function was loaded.
 static ARE_STALE: AtomicBool = AtomicBool::new(false);
 
-/// Makes this worker ask for each function once more, because a definition with which some of them were loaded has been
-/// replaced.
+/// Makes this worker ask for each function once more, because a definition that loaded functions use has been replaced.
 #[pyfunction]
 pub fn _forget_functions() {
     ARE_STALE.store(true, Ordering::Relaxed);
@@ -35,7 +34,8 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Takes the functions that were loaded with replaced definitions: dropping them may run code.
+    /// Takes all functions if a definition that they use was replaced. The caller drops them, because dropping may run
+    /// code.
     #[must_use]
     #[inline]
     pub fn take_stale(&mut self) -> Vec<Py<PyAny>> {
@@ -55,8 +55,8 @@ impl Functions {
         Some(known.function.bind(py).clone())
     }
 
-    /// Adds a function whose pickle has `bytes` bytes. Returns the functions that were dropped for it: dropping them
-    /// may run code.
+    /// Adds a function whose pickle has `bytes` bytes. Returns the functions that were removed for it. The caller drops
+    /// them, because dropping may run code.
     #[must_use]
     pub fn insert(&mut self, key: FunctionKey, function: Py<PyAny>, bytes: usize) -> Vec<Py<PyAny>> {
         self.uses += 1;

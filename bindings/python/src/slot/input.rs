@@ -24,7 +24,8 @@ struct Region {
     closed: AtomicBool,
 }
 
-// SAFETY: a pointer to memory that is used under the GIL while the task runs; after that it is not followed.
+// SAFETY: a pointer to memory that is used under the GIL while the task runs; afterwards the pointer is not
+// dereferenced.
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`; the fields that change are atomic.
 unsafe impl Sync for Region {}
@@ -64,7 +65,7 @@ impl Region {
 #[derive(Default)]
 pub struct LentViews {
     regions: Vec<Py<Region>>,
-    /// Results of other workers, whose memory some of the regions are in.
+    /// Results of other workers; some of the regions are in their memory.
     pulled: Vec<AlignedMemory>,
 }
 
@@ -122,11 +123,11 @@ impl LentViews {
         place
     }
 
-    /// Closes the views: none can be made afterwards. Returns whether none is held.
+    /// Closes the regions: no view can be made afterwards. Returns `true` if no view is held any more.
     pub fn close(&mut self, py: Python<'_>) -> bool {
         let is_back = self.close_regions(py);
         if !is_back {
-            // A view of it is still held. The process ends soon.
+            // A view of this memory may still be held, so the memory is not freed. The process ends soon.
             std::mem::forget(std::mem::take(&mut self.pulled));
         }
         is_back
@@ -147,7 +148,7 @@ impl LentViews {
         if none() {
             return true;
         }
-        // Cycles, of a traceback and an exception for example, keep unreachable views.
+        // Reference cycles, for example of a traceback and an exception, may keep unreachable views.
         let collected = py.import("gc").and_then(|gc| gc.call_method0("collect"));
         collected.is_ok() && none()
     }

@@ -1,10 +1,10 @@
-//! State of the running invocation, for its function, from any of its threads.
+//! State of the running invocation, which any thread of its function may read.
 
 use hotlease_worker::FunctionContext;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-/// Context of the running task; null between tasks. It is the slot's, which lives until the process ends.
+/// Context of the running task; null between tasks. The slot owns the context, which exists until the process ends.
 static CONTEXT: AtomicPtr<FunctionContext> = AtomicPtr::new(std::ptr::null_mut());
 /// Deadline of the running task, CLOCK_MONOTONIC, nanoseconds; 0: none.
 static DEADLINE_NS: AtomicU64 = AtomicU64::new(0);
@@ -49,7 +49,7 @@ pub fn cancelled() -> bool {
     unsafe { context.as_ref() }.is_some_and(FunctionContext::is_cancelled)
 }
 
-/// Deadline of the running task, on the clock of `time.monotonic()`; `None`: it has none, or no task runs.
+/// Deadline of the running task, on the clock of `time.monotonic()`; `None` if it has no deadline, or no task runs.
 #[pyfunction]
 pub fn deadline() -> Option<f64> {
     match DEADLINE_NS.load(Ordering::Relaxed) {

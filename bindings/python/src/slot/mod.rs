@@ -1,7 +1,7 @@
 //! The worker's side: the process that `hotlease._slot` runs in.
 //!
-//! The loop that polls, sleeps and counts is the one of `hotlease-worker`, on Python's main thread and without the GIL;
-//! this module is the function that the loop calls for each task. One process has one slot.
+//! The loop of `hotlease-worker` polls, sleeps and counts, on Python's main thread and without the GIL. It calls a
+//! function of this module for each task. One process has one slot.
 //!
 //! | module | job |
 //! |---|---|
@@ -67,7 +67,7 @@ impl Slot {
     }
 
     /// Waits for a lease, then runs tasks. `load`, `dump` and `describe`: see `hotlease._slot`; `imports_ns`: time that
-    /// imports have taken so far; `tasks_max`: tasks after which the process ends, 0: it does not.
+    /// imports have taken so far; `tasks_max`: number of tasks after which the process ends; 0: no limit.
     #[pyo3(signature = (load, dump, describe, imports_ns = 0, tasks_max = 0))]
     fn serve(
         &mut self,
@@ -85,7 +85,7 @@ impl Slot {
         let hosted = py
             .detach(|| worker.host(task::call, Some(state::FUNCTIONS)))
             .map_err(PyOSError::new_err)?;
-        // Python has read its environment before the lease was known.
+        // The variable is set here, because Python read its environment before the lease was known.
         if let Ok(gpus) = std::env::var("HOTLEASE_GPUS") {
             let environment = py.import("os")?.getattr("environ")?;
             environment.set_item("HOTLEASE_GPUS", PyString::new(py, &gpus))?;

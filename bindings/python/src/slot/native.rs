@@ -17,8 +17,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs the task and writes its reply. `results`: results of other tasks that came with it. `took` is set to the
-/// running time if the request asks for it.
+/// Runs the task and writes its reply. `results`: results of other tasks that arrived with the request. `took` is set
+/// to the running time if the request asks for it.
 pub fn run(
     py: Python<'_>,
     input: &RequestBytes,
@@ -84,8 +84,8 @@ pub fn run(
     };
     let begun = Instant::now();
     let outcome = py.detach(move || {
-        // SAFETY: the input stays as long as the task and its results, the output is this function's alone; the context
-        // is the slot's, which waits for this call.
+        // SAFETY: the input exists as long as the task and its results, and only this function uses the output. The
+        // context belongs to the slot, which waits for this call.
         let outcome = unsafe { call.make() };
         forks::end_native_child();
         outcome
@@ -94,7 +94,7 @@ pub fn run(
     let produced = native::produced(py, arguments.name, outcome, into, room)?;
     match &mut elsewhere {
         None => output.end_in_place(recipe, start, produced),
-        // The memory held more than that.
+        // The return value is ignored: memory for a larger result was available.
         Some(memory) => {
             output.write_pickle(kept, recipe, &[&memory.bytes_mut()[..produced]]);
         }

@@ -11,18 +11,18 @@ use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
-/// Limit of the kept results: a client may have filled a ring before it sees the first of them.
+/// Limit of the kept results: a client may have filled a ring before it sees the first kept result.
 const KEPT_MAX: usize = RING_DEPTH_MAX as usize;
-/// Limit of their bytes together; the youngest one may be larger.
+/// Limit of the bytes of all kept results together; the youngest result may be larger than the limit.
 const KEPT_BYTES_MAX: usize = 1 << 30;
 
 /// Destination of a reply.
 pub struct ReplyDestination<'a> {
     /// Output memory of the invocation.
     pub place: &'a mut [u8],
-    /// Bytes of the whole reply, also if they do not fit.
+    /// Bytes of the whole reply, even if they do not fit.
     pub produced: usize,
-    /// Whether a large result may stay here.
+    /// Whether a large result may stay with this worker.
     pub stays: bool,
 }
 
@@ -42,7 +42,7 @@ impl ReplyDestination<'_> {
         self.produced = total;
     }
 
-    /// Writes a pickled result with its buffers. `false`: it is too large, or has too many buffers.
+    /// Writes a pickled result with its buffers. Returns `false` if it is too large, or has too many buffers.
     pub fn write_pickle(&mut self, kept: &mut KeptResults, pickle: &[u8], buffers: &[&[u8]]) -> bool {
         let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len()).collect();
         let Some(body) = PickledBody::reply(pickle, &lengths) else {
@@ -87,14 +87,14 @@ impl ReplyDestination<'_> {
         self.say(reply::NOT_HAD, why);
     }
 
-    /// Writes a pickled result whose only buffer stays in the request, from offset `at` on. `false`: there is no room
-    /// for the reply and `following` more bytes.
+    /// Writes a pickled result whose only buffer stays in the request, from offset `at` on. Returns `false` if there is
+    /// no room for the reply and `following` more bytes.
     pub fn write_in_request(&mut self, pickle: &[u8], at: usize, bytes: usize, following: usize) -> bool {
         let mut head = [0; reply::HEAD_BYTES + reply::IN_REQUEST_BYTES];
         head[0] = reply::IN_REQUEST;
         head[reply::HEAD_BYTES..][..8].copy_from_slice(&(at as u64).to_le_bytes());
         head[reply::HEAD_BYTES + 8..].copy_from_slice(&(bytes as u64).to_le_bytes());
-        // Such a reply is not kept for later: by then the memory holds another request.
+        // Such a reply cannot be kept for later, because the memory will then contain another request.
         let fits = head.len() + pickle.len() + following <= self.place.len();
         if fits {
             self.write(&mut KeptResults::default(), &head, &[pickle]);
@@ -104,17 +104,17 @@ impl ReplyDestination<'_> {
 
     /// Completes a pickled result with one buffer, whose bytes are already in place, at `start`.
     pub fn end_in_place(&mut self, pickle: &[u8], start: usize, bytes: usize) {
-        // One buffer is within the limit.
+        // `head` does not return `None`, because one buffer is within the limit.
         let head = TaskReply::head(reply::PICKLED, 0, pickle.len(), &[bytes]).unwrap_or_default();
         let (before, behind) = (head.len(), head.len() + pickle.len());
         self.place[..before].copy_from_slice(&head);
         self.place[before..behind].copy_from_slice(pickle);
-        // Earlier content of the memory may not reach the client.
+        // Earlier content of the memory must not reach the client.
         self.place[behind..start].fill(0);
         self.produced = start + bytes;
     }
 
-    /// Writes what is wrong with the request.
+    /// Writes a refusal, with the reason why the request cannot be served.
     pub fn refuse(&mut self, why: &str) {
         self.say(reply::REFUSED, why);
     }
@@ -142,7 +142,7 @@ impl ReplyDestination<'_> {
         }
     }
 
-    /// Appends the output of the task to the last reply; if both do not fit, they are kept together.
+    /// Appends the output of the task to the last reply; if they do not fit together, both are kept.
     #[cold]
     pub fn append(&mut self, kept: &mut KeptResults, printed: &[u8]) {
         let end = self.produced + printed.len();
@@ -162,7 +162,8 @@ impl ReplyDestination<'_> {
                 self.place[0] |= task_output::FLAG;
                 self.produced = end;
             }
-            // This reply cannot be kept. It was written only after checking that the output so far fits as well.
+            // This reply cannot be kept, so output that does not fit is dropped. The reply was written only after a
+            // check that the output until then fits as well.
             (Some(&reply::IN_REQUEST), _) => {}
             _ => {
                 let mut whole = [&self.place[..self.produced], printed].concat();
@@ -194,7 +195,7 @@ pub struct KeptResults {
 }
 
 impl KeptResults {
-    /// Whether the client has fetched all of them.
+    /// Whether no kept result is left.
     pub fn is_empty(&self) -> bool {
         self.results.is_empty()
     }
@@ -220,10 +221,10 @@ impl KeptResults {
         self.tickets
     }
 
-    /// Writes a result out, if it is here; it stays if it does not fit.
+    /// Writes the result of a ticket. A kept result that does not fit stays.
     pub fn take(&mut self, ticket: u64, output: &mut ReplyDestination<'_>) {
         if let Some(standing) = shelf::take(ticket) {
-            // The client gives as much room as the result has bytes.
+            // The client provides room for all bytes of the result.
             return match standing.whole.len() <= output.place.len() {
                 true => output.write(self, &standing.whole, &[]),
                 false => output.refuse("the result does not fit"),
@@ -243,8 +244,9 @@ impl KeptResults {
     }
 }
 
-/// First ticket of a worker, random so that a successor of the worker starts elsewhere. Workers may be forks of one
-/// process, with the same hash seeds, and have the same process id in separate namespaces.
+/// First ticket of a worker, which is random so that a successor of the worker starts with another number. It also
+/// depends on the time, because workers may be forks of one process, with the same hash seeds, and may have the same
+/// process id in separate namespaces.
 fn first_ticket() -> u64 {
     RandomState::new().hash_one((std::process::id(), SystemTime::now()))
 }

@@ -1,4 +1,5 @@
-//! Output and log records of this process, until the next reply carries them: from any thread, under the GIL.
+//! Output and log records of this process, from all threads, until the next reply carries them. They are added under
+//! the GIL.
 
 use crate::locks::locked;
 use crate::plain;
@@ -16,7 +17,7 @@ use std::thread::ThreadId;
 const OPEN_MAX: usize = 64;
 const OPEN_BYTES_MAX: usize = 8 << 10;
 
-/// Checked first, so that a task without output costs one load.
+/// Whether there may be output. Checked first, so that a task without output costs one load.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 static PRINTING: Mutex<OutputCollector> = Mutex::new(OutputCollector {
     printed: TaskOutput::new(),
@@ -28,13 +29,13 @@ struct OpenLine {
     thread: ThreadId,
     stream: u8,
     text: Vec<u8>,
-    /// Bytes of it that went to the stream already.
+    /// Bytes of the text that were written to the stream already.
     written: usize,
 }
 
 struct OutputCollector {
     printed: TaskOutput,
-    /// Held back, so that lines of several threads stay whole.
+    /// Unfinished lines, held back so that lines of several threads stay whole.
     open: Vec<OpenLine>,
 }
 
@@ -59,12 +60,13 @@ pub fn bytes() -> usize {
     printing.printed.bytes()
 }
 
-/// This process's output, as its agent keeps it: a task may have put something else in the place of its descriptor.
+/// The pipe to the agent, which keeps this process's output. It is a duplicate, because a task may replace the original
+/// descriptor.
 static AGENT_S_PIPE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Notes the process's output.
+/// Duplicates the descriptor of the process's output.
 pub fn note_pipe() {
-    // Without it, a death is reported with the output of earlier tasks, too.
+    // Without the duplicate, a worker's death is reported with the output of earlier tasks, too.
     if let Ok(pipe) = std::io::stdout().as_fd().try_clone_to_owned() {
         let _ = AGENT_S_PIPE.set(pipe);
     }
@@ -80,15 +82,15 @@ pub fn mark_end() {
     }
 }
 
-/// Takes the output, encoded as it follows a reply.
+/// Takes the output, in the encoding that follows a reply.
 pub fn take() -> Vec<u8> {
     let taken = printing().take();
     IS_ANY.store(false, Ordering::Relaxed);
     taken
 }
 
-/// Sets the function's name for the output. If hotlease's own function calls a function of the program, that function's
-/// name is set.
+/// Sets the function's name for the output. If hotlease's own function calls a function of the program, the name of the
+/// program's function is set.
 #[cold]
 pub fn name(function: &Bound<'_, PyAny>, arguments: &Bound<'_, PyTuple>) {
     let named = function.py().import("hotlease._printing");
@@ -99,7 +101,7 @@ pub fn name(function: &Bound<'_, PyAny>, arguments: &Bound<'_, PyTuple>) {
     }
 }
 
-/// Adds a log record; false: it is not of plain values, or too large.
+/// Adds a log record. Returns `False` if it is not of plain values, or too large.
 #[pyfunction]
 pub fn _logged(record: &Bound<'_, PyTuple>) -> bool {
     let mut bytes = Vec::with_capacity(256);
@@ -110,8 +112,7 @@ pub fn _logged(record: &Bound<'_, PyTuple>) -> bool {
     fits
 }
 
-/// Layer between a text stream of this process and its file: each line that is written goes to both, the next reply and
-/// the file.
+/// Layer between a text stream of this process and its file: each written line goes to the next reply and to the file.
 #[pyclass(frozen, module = "hotlease._core")]
 pub struct Tee {
     stream: u8,
@@ -207,7 +208,7 @@ impl OutputCollector {
         lines
     }
 
-    /// The part of this thread's unfinished line that did not go to the stream's file yet.
+    /// Returns the part of this thread's unfinished line that was not written to the stream's file yet.
     fn flush(&mut self, stream: u8) -> Vec<u8> {
         let Some(at) = self.mine(stream) else {
             return Vec::new();

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::ptr::NonNull;
 
-/// Buffers below this size are copied: there a copy costs as much as a view, and the function may keep it.
+/// Buffers below this size are copied: such a copy costs no more than a view, and the function may keep the copy.
 pub const COPIED_BELOW: usize = 32 << 10;
 
 /// Bytes of a request; their owner may change them at any time.
@@ -44,7 +44,8 @@ impl RequestBytes {
         unsafe { self.start.add(from) }
     }
 
-    /// Offset of a buffer that may stay in the request: it is large, and aligned as requests and replies need it.
+    /// Returns the offset of a buffer that may stay in the request: it is inside the request, large, and aligned as
+    /// requests and replies require.
     #[inline]
     pub fn place_of(&self, part: &[u8]) -> Option<usize> {
         let at = (part.as_ptr() as usize).checked_sub(self.start.as_ptr() as usize)?;

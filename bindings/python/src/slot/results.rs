@@ -1,4 +1,4 @@
-//! Results of other tasks that came with a request, for as long as its arguments are unpickled.
+//! Results of other tasks that arrived with a request, kept while its arguments are unpickled.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -12,12 +12,13 @@ thread_local! {
 pub fn during<T>(results: Vec<Py<PyAny>>, load: impl FnOnce() -> T) -> T {
     let before = RESULTS.replace(results);
     let loaded = load();
-    // Dropped outside of the cell: dropping runs Python code.
+    // Dropped outside of the cell, because dropping runs Python code.
     drop(RESULTS.replace(before));
     loaded
 }
 
-/// Result of this number in the request whose arguments are being unpickled; see `hotlease._remote.result`.
+/// Returns the result with this number in the request whose arguments are being unpickled; see
+/// `hotlease._remote.result`.
 #[pyfunction]
 pub fn _result(py: Python<'_>, number: usize) -> PyResult<Py<PyAny>> {
     let found = RESULTS.with_borrow(|results| results.get(number).map(|result| result.clone_ref(py)));

@@ -1,9 +1,9 @@
 //! Shelf: results that stay here until no task needs them, and their delivery to other workers.
 //!
 //! A peer that has a result's secret gets the result ([`hotlease_wire::task::left_results`]). The secret is in the
-//! reply to the client, and the client passes it to the workers that need the result. Nothing here needs Python:
-//! separate threads serve the connections, a few of them, each for a limited time. A peer without the secret gets a
-//! nonce, and is cut off after [`PROVING`].
+//! reply to the client, and the client passes it to the workers that need the result. Nothing here needs Python.
+//! Separate threads serve the connections; their number and the time of each are limited. A peer without the secret
+//! gets a nonce, and is cut off after [`PROVING`].
 
 use crate::locks::locked;
 use crate::slot::output::{KeptResults, ReplyDestination};
@@ -20,18 +20,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Limit of the connections at a time; more are closed, and their peers get the result from the client instead.
+/// Limit of the simultaneous connections. Further connections are closed, and their peers get the result from the
+/// client instead.
 const CONNECTIONS_MAX: usize = 64;
 /// Time in which a peer has to prove that it has a secret.
 const PROVING: Duration = Duration::from_secs(2);
-/// Time for which a peer may accept no bytes.
+/// Time after which a connection ends if its peer accepts no bytes.
 const STALLED: Duration = Duration::from_secs(10);
 /// Pause between two accept attempts, after one failed for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Stack of each thread of a shelf, bytes.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Shelf of this process, once a result was left; `None`: no peer could reach it.
+/// Shelf of this process, made when the first result is left; `None` if no peer could reach it.
 static SHELF: OnceLock<Option<Arc<Shelf>>> = OnceLock::new();
 
 /// A reply on the shelf.
@@ -53,7 +54,7 @@ struct Shelf {
     connections: AtomicUsize,
 }
 
-/// Keeps a reply here. Returns it if it cannot stay: there is no room, or peers cannot reach this host.
+/// Puts a reply on the shelf. Returns the reply as the error if there is no room, or peers cannot reach this host.
 pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<LeftResult, Vec<u8>> {
     let Some(shelf) = SHELF.get_or_init(|| open().ok()) else {
         return Err(whole);
@@ -84,7 +85,7 @@ pub fn release(input: &RequestBytes, task: &TaskRequest, output: &mut ReplyDesti
     input.copy(task.arguments.pickle, &mut tickets);
     for ticket in tickets.chunks_exact(8) {
         let ticket = ticket.first_chunk().copied().map(u64::from_le_bytes);
-        // None if the client has fetched the result meanwhile.
+        // `take` returns `None` if the client has fetched the result meanwhile.
         drop(ticket.and_then(take));
     }
     // A plain reply with the value `None`.
@@ -92,7 +93,7 @@ pub fn release(input: &RequestBytes, task: &TaskRequest, output: &mut ReplyDesti
     output.write(&mut KeptResults::default(), &told, &[]);
 }
 
-/// Removes a reply, if it is here.
+/// Removes a reply from the shelf, and returns it; `None` if it is not there.
 pub fn take(ticket: u64) -> Option<Arc<ShelvedReply>> {
     let mut results = SHELF.get()?.as_ref()?.results();
     let standing = results.standing.remove(&ticket)?;
@@ -100,7 +101,7 @@ pub fn take(ticket: u64) -> Option<Arc<ShelvedReply>> {
     Some(standing)
 }
 
-/// Whether no reply is here.
+/// Whether no reply is on the shelf.
 pub fn is_empty() -> bool {
     let shelf = SHELF.get().and_then(Option::as_ref);
     shelf.is_none_or(|shelf| shelf.results().standing.is_empty())
@@ -128,7 +129,7 @@ pub fn random() -> io::Result<[u8; 32]> {
     }
 }
 
-/// Fills `bytes`; fails if they have not all arrived at `until`, even if some arrive again and again.
+/// Fills `bytes`. Fails if not all of them have arrived by `until`, even if some keep arriving.
 pub fn read_until(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
@@ -155,7 +156,7 @@ impl Shelf {
     }
 }
 
-/// Opens the shelf at the address where clients reach this host; other workers reach it there, too.
+/// Opens the shelf at the address where clients reach this host; other workers reach it at this address, too.
 fn open() -> io::Result<Arc<Shelf>> {
     let host = address_for_clients().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let listener = TcpListener::bind((host, 0))?;
@@ -182,7 +183,7 @@ fn accept(shelf: &Arc<Shelf>, listener: &TcpListener) {
         };
         let served = ConnectionSlot::begin(shelf);
         if let Some(served) = served {
-            // Without a thread the connection is closed, and the peer asks the client.
+            // If no thread starts, the connection is closed, and the peer asks the client.
             let _ = thread("hotlease-giving", move || {
                 let _ = give(&served.0, stream);
             });

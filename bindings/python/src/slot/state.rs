@@ -20,7 +20,7 @@ fn restore(pipe: &mut File, bytes: u64) -> Result<(), String> {
     in_python(|module| {
         let py = module.py();
         let length = usize::try_from(bytes)?;
-        // Writable, so that a numpy array can use it in place.
+        // The memory is writable, so that a numpy array can use it in place.
         let state = PyByteArray::new_with(py, length, |place| Ok(pipe.read_exact(place)?))?;
         module.call_method1("restore", (state,)).map(drop)
     })
@@ -31,7 +31,7 @@ fn save(pieces: &mut StatePieces<File>) -> Result<(), String> {
         let py = module.py();
         let state: PyBuffer<u8> = PyBuffer::get(&module.call_method0("save")?)?;
         let (start, length) = (state.buf_ptr() as usize, state.len_bytes());
-        // Other threads of the program go on meanwhile; one that changes the state now changes the saved state.
+        // Other threads of the program run meanwhile. A thread that changes the state now changes the saved state.
         py.detach(|| match length {
             0 => Ok(()),
             length => write_from(pieces.pipe(length)?, start, length),
@@ -40,7 +40,7 @@ fn save(pieces: &mut StatePieces<File>) -> Result<(), String> {
     })
 }
 
-/// Like `write_all`, but of memory that another thread may be changing.
+/// Writes memory that another thread may be changing; otherwise like `write_all`.
 fn write_from(pipe: &File, start: usize, length: usize) -> io::Result<()> {
     let mut written = 0;
     while written < length {
@@ -65,7 +65,7 @@ fn in_python(what: impl FnOnce(&Bound<'_, PyModule>) -> PyResult<()>) -> Result<
         let module = PyModule::import(py, "hotlease._state").map_err(|error| error.to_string())?;
         what(&module).map_err(
             |error| match error.is_instance_of::<pyo3::exceptions::PyRuntimeError>(py) {
-                // The text of such an error is complete.
+                // The text of a `RuntimeError` is complete.
                 true => error.value(py).to_string(),
                 false => error.to_string(),
             },

@@ -88,7 +88,7 @@ pub unsafe extern "C" fn call(
     let start = NonNull::new(input.cast_mut().cast()).unwrap_or(NonNull::dangling());
     // SAFETY: by the contract of this function.
     let input = unsafe { RequestBytes::new(start, size as usize) };
-    // SAFETY: by the contract of this function; the client does not read it before there is a reply.
+    // SAFETY: by the contract of this function; the client does not read the output before there is a reply.
     let place = unsafe { std::slice::from_raw_parts_mut(output.cast::<u8>(), capacity as usize) };
     let mut output = ReplyDestination {
         place,
@@ -197,7 +197,8 @@ impl SlotState {
         native::run(py, input, task, &results, (output, kept), took)
     }
 
-    /// Runs the function of the task. Arguments are dropped when it returns, except those that the result holds.
+    /// Runs the function of the task. Arguments are dropped when the function returns, except arguments that the result
+    /// holds.
     #[inline]
     fn result<'py>(
         &mut self,
@@ -206,8 +207,8 @@ impl SlotState {
         task: &TaskRequest,
         lent: &mut LentViews,
     ) -> Result<Bound<'py, PyAny>, TaskFailure> {
-        // Unpickling may import modules that change the floating-point state: it is restored, so that the first run of
-        // a function computes like later runs.
+        // Unpickling may import modules that change the floating-point state. The state is restored, so that the first
+        // run of a function computes like later runs.
         let unpickles = task.kind != request::PLAIN || task.blob.is_some() || !task.results.is_empty();
         let floats = unpickles.then(FloatState::current);
         let function = self.function(py, input, task)?;
@@ -247,8 +248,7 @@ impl SlotState {
         let function = self.load.bind(py).call1((blob,));
         let function =
             function.map_err(|error| harmless(py, error, "the function does not unpickle in the worker", false))?;
-        // Stale functions are dropped before this function is added, because it has the definitions that replaced
-        // theirs.
+        // Stale functions are dropped before this function is added, because this function has the new definitions.
         drop(self.functions.take_stale());
         if !function.is_callable() {
             let kind = function.get_type().qualname()?;
@@ -331,7 +331,8 @@ impl SlotState {
         let buffers = PyList::empty(py);
         for (start, length) in &layout.buffers {
             let place = (input.at(*start), *length);
-            // SAFETY: a part of the decoded request, until the reply; the client says whether others use it.
+            // SAFETY: a part of the decoded request, until the reply; the client says by `writable` whether other code
+            // uses it.
             buffers.append(unsafe { lent.buffer(py, place, writable) }?)?;
         }
         let named = PyDict::new(py);
@@ -339,7 +340,8 @@ impl SlotState {
         load.call((pickle,), Some(&named))
     }
 
-    /// Decodes the results of other tasks that came with the request; fetches those that were left with other workers.
+    /// Decodes the results of other tasks that arrived with the request; fetches results that were left with other
+    /// workers.
     fn results(
         &mut self,
         py: Python<'_>,
@@ -449,7 +451,7 @@ impl SlotState {
     #[cold]
     fn reply_error(&mut self, py: Python<'_>, error: PyErr, output: &mut ReplyDestination<'_>) {
         type Described<'py> = (Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
-        // `value` would lose the traceback.
+        // `into_value` keeps the traceback, which `value` would lose.
         let error = error.into_value(py).into_bound(py);
         let described = self.describe.bind(py).call1((&error,));
         let (traceback, pickle, text) = match described.and_then(|described| described.extract::<Described<'_>>()) {
@@ -467,14 +469,14 @@ impl SlotState {
         };
         let mut head = [0; reply::HEAD_BYTES];
         head[0] = kind;
-        // Bounded by `describe`.
+        // The cast is exact, because `describe` limits the length.
         head[4..].copy_from_slice(&(traceback.as_bytes().len() as u32).to_le_bytes());
         output.write(&mut self.kept, &head, &[traceback.as_bytes(), last.as_bytes()]);
     }
 }
 
-/// Decodes plain arguments: a tuple, then pairs of names and values. `results`: results of other tasks that they refer
-/// to.
+/// Decodes plain arguments: a tuple, then pairs of names and values. `results`: results of other tasks to which the
+/// arguments refer.
 fn plain_arguments<'py>(py: Python<'py>, bytes: &[u8], results: &[Py<PyAny>]) -> Result<Arguments<'py>, TaskFailure> {
     let mut reader = plain::ValueReader::with_results(bytes, results);
     let arguments = reader.value(py)?.cast_into::<PyTuple>();

@@ -32,8 +32,8 @@ impl ForkHooks for Interpreter {
 
 #[pymethods]
 impl Zygote {
-    /// Becomes a zygote: standard input is the agent's control socket, and fork orders come over a descriptor that came
-    /// with it.
+    /// Becomes a zygote: standard input is the agent's control socket, and fork orders arrive over another descriptor
+    /// that the process was started with.
     #[new]
     fn new() -> PyResult<Self> {
         let failed = |error| PyOSError::new_err(format!("this process was not started as a zygote: {error}"));
@@ -60,7 +60,7 @@ impl Zygote {
             unsafe { ffi::PyOS_AfterFork_Child() };
             return Ok(());
         }
-        // No code of a tenant may run at the end of a process that has only waited.
+        // Code of a tenant must not run at the end of a process that has only waited.
         // SAFETY: ends the process.
         unsafe { libc::_exit(0) }
     }

@@ -15,18 +15,18 @@ pub enum RequestOperation {
         first: Option<RunningOperation>,
         last: RunningOperation,
     },
-    /// A receive of an object, and the function that makes the object of bytes.
+    /// A receive of an object, and the function that makes the object from bytes.
     Object {
         receiving: ReceiveRequest,
         loads: Option<Py<PyAny>>,
     },
-    /// Operations that are reported as one, when all have ended.
+    /// Operations that are reported as one operation, when all have ended.
     Several {
         /// Operations that have not ended.
         rest: Vec<RequestOperation>,
         /// First failure of the operations that have ended.
         failed: Option<OperationError>,
-        /// Copies of elements with gaps that are received into, to be unpacked at the end.
+        /// Copies without gaps into which elements with gaps are received; they are unpacked at the end.
         blocks: Vec<Py<BufferBytes>>,
     },
     /// An operation that has ended, whose end was not reported yet.
@@ -56,8 +56,8 @@ impl RequestEnd {
 }
 
 impl RequestOperation {
-    /// Returns the end, once, if it comes within `at_most`. Of several operations, each may take that long after the
-    /// end of the one before.
+    /// Returns the end, once, if the operation ends within `at_most`. If there are several operations, the limit
+    /// applies to each, from the end of the previous operation on.
     pub fn poll(&mut self, at_most: Duration) -> Option<Result<RequestEnd, OperationError>> {
         let result = match self {
             Self::Works { first, last } => {
@@ -98,7 +98,7 @@ impl RequestOperation {
         }
     }
 
-    /// Watch on the end; `None`: it has ended.
+    /// Watch on the end of the operation; `None` if it has ended.
     pub fn watch(&self) -> Option<Watch> {
         match self {
             Self::Works { first, last } => Some(first.as_ref().unwrap_or(last).watch()),
@@ -123,7 +123,7 @@ impl RequestOperation {
         }
     }
 
-    /// Gives the operation up: the program waits for it no more.
+    /// Abandons the operation: the program does not wait for it any more.
     pub fn abandon(self, py: Python<'_>, member: &Member) {
         match self {
             Self::Works { first, last } => {
