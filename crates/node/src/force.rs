@@ -1,4 +1,4 @@
-//! The last resort: an agent that does not answer is killed, with all its workers.
+//! Last resort: killing of an agent that does not answer, with all its workers.
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -12,30 +12,32 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for stopping all processes below the agent.
+/// Time limit for stopping all processes below the agent.
 const STOP_LIMIT: Duration = Duration::from_millis(100);
-/// Time that killed processes have to give back their memory.
+/// Time limit for killed processes to free their memory.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
-/// Pause between two looks at them.
+/// Pause between two checks of killed processes.
 const DEATH_LOOK: Duration = Duration::from_millis(1);
 
 /// Processes that were killed.
 pub struct Forced {
     /// Process id of the agent.
     pub agent: i32,
-    /// Number of processes that it had started.
+    /// Number of killed processes below the agent.
     pub processes: usize,
-    /// Number of killed processes that have not given back their memory yet.
+    /// Number of killed processes that have not freed their memory yet.
     pub dying: usize,
 }
 
-/// Kills the agent that listens at the first of these sockets that takes a connection, and all processes below it.
+/// Finds the first of these sockets that accepts a connection. Kills the agent that listens there, and all processes
+/// below the agent.
 pub fn kill_agent(sockets: &[&Path]) -> io::Result<Forced> {
     let (socket, agent) = first_listener(sockets)?;
     let send = |pid: i32, signal: Signal| kill(Pid::from_raw(pid), signal).is_ok();
-    // The agent is stopped first, so that it starts nothing while its processes are counted.
+    // The agent is stopped first, so that it starts no process while its processes are counted.
     kill(Pid::from_raw(agent), Signal::SIGSTOP)?;
-    // The agent may have ended before that, and its number may be another process's: that one does not listen.
+    // The agent may have ended before it was stopped, and another process may have its number. Such a process does not
+    // listen at the socket.
     match listener(socket) {
         Ok(now) if now == agent => {}
         // A stopped agent accepts nothing, so its queue may be full now.
@@ -46,7 +48,8 @@ pub fn kill_agent(sockets: &[&Path]) -> io::Result<Forced> {
         }
     }
     let below = stop_below(agent);
-    // Children before their parents: a stopped parent does not reap, so no number belongs to another process yet.
+    // Children are killed before their parents: a stopped parent does not reap, so no other process has a child's
+    // number yet.
     let processes = below.iter().rev().filter(|pid| send(**pid, Signal::SIGKILL)).count();
     send(agent, Signal::SIGKILL);
     let dying = wait_for_deaths(below.iter().chain([&agent]));
@@ -68,7 +71,8 @@ fn first_listener<'s>(sockets: &[&'s Path]) -> io::Result<(&'s Path, i32)> {
     Err(failed)
 }
 
-/// Process that listens at a socket, whether or not it still accepts. Does not wait: a queue that is full is an error.
+/// Returns the process that listens at a socket, even if it accepts no more connections. Does not wait: a full queue is
+/// an error.
 fn listener(path: &Path) -> io::Result<i32> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let owner = std::fs::metadata(folder)?.uid();
@@ -79,11 +83,12 @@ fn listener(path: &Path) -> io::Result<i32> {
     checked_agent((peer.pid(), peer.uid()), owner).map_err(io::Error::other)
 }
 
-/// The process of a listener, if it can be an agent whose sockets lie in a folder of `owner`. That user could put a link
-/// to the socket of any other program there, such as one of process 1, below which all others are.
+/// Returns the process of a listener, if it can be an agent whose sockets are in a folder of `owner`. That user could
+/// put a link to another program's socket there, for example to a socket of process 1; all other processes are below
+/// process 1.
 fn checked_agent((pid, uid): (i32, u32), owner: u32) -> Result<i32, String> {
     match pid {
-        // To the kernel 0 and less are groups of processes, this program's too.
+        // For the kernel, 0 and negative numbers mean groups of processes, including this program's group.
         ..=0 => Err("the agent is in another namespace of processes".into()),
         1 => Err("process 1 listens at its socket".into()),
         _ if uid != owner => Err(format!(
@@ -93,8 +98,8 @@ fn checked_agent((pid, uid): (i32, u32), owner: u32) -> Result<i32, String> {
     }
 }
 
-/// Stops all processes below this stopped one; returns them, parents before children. One that forks meanwhile is found
-/// with its children: the looks go on until all are stopped.
+/// Stops all processes below the stopped process `top`; returns them, parents before children. The search is repeated
+/// until all are stopped, so it also finds the children of processes that fork meanwhile.
 fn stop_below(top: i32) -> Vec<i32> {
     let until = Instant::now() + STOP_LIMIT;
     let mut signalled = HashSet::new();
@@ -114,14 +119,15 @@ fn stop_below(top: i32) -> Vec<i32> {
             }
         }
     }
-    // A process that is not found any more had ended before its signal, and another process has its number.
+    // If a signalled process is not below the agent any more, the right process had ended before the signal, and
+    // another process has its number. That process is continued.
     for other in signalled.iter().filter(|pid| !found.contains(pid)) {
         let _ = kill(Pid::from_raw(*other), Signal::SIGCONT);
     }
     found
 }
 
-/// Waits until these processes have given back their memory; returns the number of those that have not.
+/// Waits until these processes have freed their memory; returns the number of processes that have not done so in time.
 fn wait_for_deaths<'p>(processes: impl Iterator<Item = &'p i32> + Clone) -> usize {
     let until = Instant::now() + DEATH_LIMIT;
     loop {
@@ -138,7 +144,7 @@ fn wait_for_deaths<'p>(processes: impl Iterator<Item = &'p i32> + Clone) -> usiz
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     parent: i32,
-    /// Whether it runs nothing until it gets a signal, or is dead.
+    /// Whether the process is stopped by a signal, or dead.
     is_still: bool,
     is_dead: bool,
 }
@@ -149,7 +155,7 @@ fn process_table() -> io::Result<HashMap<i32, Process>> {
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let pid = name.to_str().and_then(|name| name.parse().ok());
-        // A process that has ended meanwhile has no parent any more.
+        // A process that has ended meanwhile is left out.
         table.extend(pid.and_then(|pid| Some((pid, process(pid)?))));
     }
     Ok(table)
@@ -159,7 +165,7 @@ fn process(pid: i32) -> Option<Process> {
     process_in(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Process of a text of `/proc/PID/stat`: state and parent stand behind the program's name, which may contain anything.
+/// Parses a text of `/proc/PID/stat`. State and parent follow the program's name, which may contain any characters.
 fn process_in(stat: &str) -> Option<Process> {
     let mut words = stat.rsplit_once(") ")?.1.split(' ');
     let state = words.next()?;
@@ -171,7 +177,7 @@ fn process_in(stat: &str) -> Option<Process> {
     })
 }
 
-/// All processes below this one, parents before children.
+/// Returns all processes below the process `top`, parents before children.
 fn below(top: i32, table: &HashMap<i32, Process>) -> Vec<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for (pid, process) in table {
@@ -195,7 +201,7 @@ mod tests {
     use std::path::PathBuf;
     use std::process::{Child, Command};
 
-    /// Names the socket of the test's agent in its environment.
+    /// Environment variable that names the socket of a test's agent.
     const SOCKET: &str = "HOTLEASE_TEST_FORCE_SOCKET";
 
     #[test]
@@ -255,7 +261,7 @@ mod tests {
         assert_eq!(found, other);
     }
 
-    /// Process that is killed at the end of its test, too.
+    /// Process that is killed at the end of its test, even if the test fails.
     struct TestAgent(Child);
 
     impl Drop for TestAgent {
@@ -265,13 +271,13 @@ mod tests {
         }
     }
 
-    /// Not a test by itself: the agent of the next one, with children that start children all the time.
+    /// Not a test by itself: the agent of the next test, with children that start children all the time.
     #[test]
     fn agent_of_a_test() {
         let Some(path) = std::env::var_os(SOCKET).map(PathBuf::from) else {
             return;
         };
-        // Ends with its parent, in case the test fails.
+        // Each shell ends with its parent, in case the test fails.
         let forks = "while kill -0 $PPID 2>/dev/null; do sleep 0.001; done";
         let forking = || Command::new("sh").args(["-c", forks]).spawn();
         let _children: Vec<Child> = (0..4).map(|_| forking().expect("a shell")).collect();

@@ -6,8 +6,8 @@ use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
 use std::collections::BTreeSet;
 use std::env;
 
-/// The job of this environment. The agent gets the whole node ready for it: which part it may use stands in its control
-/// groups only after it has begun.
+/// Returns the job that the environment describes. The agent frees the whole node for the job, because the job's
+/// control groups show only after it has begun which part of the node it may use.
 pub fn of_environment() -> Result<BatchJob, String> {
     of(|name| env::var(name).ok())
 }
@@ -22,14 +22,14 @@ fn of(variable: impl Fn(&str) -> Option<String>) -> Result<BatchJob, String> {
         let text = variable(name).unwrap_or_default();
         text.chars().take(NAME_BYTES_MAX / 4).collect::<String>()
     };
-    // Slurm 22.05 has no word on sharing here, later ones do.
+    // Slurm 22.05 does not set this variable; later versions do.
     let sharing = variable("SLURM_JOB_OVERSUBSCRIBE").unwrap_or_default();
     let nodes = variable("SLURM_JOB_NUM_NODES").and_then(|nodes| nodes.parse().ok());
     Ok(BatchJob {
         user: name("SLURM_JOB_USER"),
         partition: name("SLURM_JOB_PARTITION"),
         account: name("SLURM_JOB_ACCOUNT"),
-        // Cut in the middle, these could say something else.
+        // Constraints that are too long are left out: if they were cut, they could have another meaning.
         constraint: variable("SLURM_JOB_CONSTRAINTS")
             .filter(|text| text.len() <= NAME_BYTES_MAX)
             .unwrap_or_default(),
@@ -37,13 +37,13 @@ fn of(variable: impl Fn(&str) -> Option<String>) -> Result<BatchJob, String> {
         nodes: nodes.unwrap_or(0),
         sharing: JobSharing::of_slurm(&sharing),
         gpus: variable("SLURM_JOB_GPUS").and_then(|text| gpus_in(&text)),
-        // Versions that name control groups by it are not tried.
+        // Versions of Slurm that name control groups by this id were not tested.
         group: name("SLURM_JOB_SLUID"),
         ..BatchJob::unknown(JobId(id))
     })
 }
 
-/// GPUs of a list such as `0,2-3`.
+/// Reads the GPUs of a list such as `0,2-3`.
 fn gpus_in(text: &str) -> Option<BTreeSet<u32>> {
     let mut gpus = BTreeSet::new();
     for part in text.split(',') {
@@ -57,7 +57,7 @@ fn gpus_in(text: &str) -> Option<BTreeSet<u32>> {
     Some(gpus)
 }
 
-/// The beginning of a text that is short enough, without the word at which it is cut.
+/// Returns the text. If it is too long, returns its beginning, up to the last whole word that fits.
 fn first_words(text: &str) -> &str {
     if text.len() <= NAME_BYTES_MAX {
         return text;

@@ -1,12 +1,12 @@
 //! Program that a batch system runs on a node before and after each job: `hotlease-node yield` in its prolog,
 //! `hotlease-node retake` in its epilog.
 //!
-//! It speaks to the agent of this node alone, by the node socket: it asks no batch system and uses no network. An
-//! agent that has not answered within [`LIMIT`] is killed, unless it lives and waits for workers to die, which takes the
-//! kernel longer if they held much memory. The exit status is 0 in each case, because a prolog that fails drains the
-//! node. What was done is in the system's log (syslog, facility daemon).
+//! The program talks only to the agent of this node, through the node socket: it asks no batch system and uses no
+//! network. It kills an agent that has not answered within [`LIMIT`], unless the agent is alive and waits for the end
+//! of its workers. Their end takes the kernel longer if they used much memory. The exit status is always 0, because a
+//! prolog that fails drains the node. The system's log (syslog, facility daemon) records what was done.
 //!
-//! It keeps a file for each job that runs (`--jobs`), for an agent that starts meanwhile.
+//! The program keeps a file for each running job (`--jobs`), which an agent that starts meanwhile reads.
 
 #![forbid(unsafe_code)]
 
@@ -20,12 +20,12 @@ use request::Places;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Time that the agent has to free what a job may use.
+/// Time limit for the agent to free the resources that a job may use.
 const LIMIT: Duration = Duration::from_millis(200);
 
 /// Name of the agent's socket in its runtime directory.
 const NODE_SOCKET: &str = "node.sock";
-/// Name of its socket for sessions of clients there.
+/// Name of the agent's socket for sessions of clients in its runtime directory.
 const SESSION_SOCKET: &str = "session.sock";
 
 /// Tells the agent of this node which batch jobs begin and end. The job is the one that the environment describes
@@ -55,7 +55,7 @@ fn main() {
     let begin = Instant::now();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        // Help and version are for people.
+        // Help and version are printed for people, and not logged.
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => return system_log::error(&format!("did nothing: {error}")),
     };

@@ -1,4 +1,4 @@
-//! A request to the agent of the node, and what is done without its answer.
+//! A request to the agent of the node, and the actions if no answer arrives.
 
 use crate::force::{self, Forced};
 use crate::system_log;
@@ -15,26 +15,27 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time in which a living agent closes a connection that asks for nothing.
+/// Time limit for a live agent to close a connection on which no request arrives.
 const SIGN_LIMIT: Duration = Duration::from_millis(100);
-/// Time in which the workers that a living agent has killed must be gone: the kernel takes up to 0.2 s for each GiB of
-/// a process (measured), and would take as long if the agent were killed, too.
+/// Time limit for the end of workers that a live agent has killed. The kernel takes up to 0.2 s for each GiB of a
+/// process (measured), and would take the same time if the agent were killed, too.
 const DYING_LIMIT: Duration = Duration::from_secs(10);
 
 /// Paths at which the agent and the running jobs are found.
 pub struct Places {
     /// Node socket of the agent.
     pub socket: PathBuf,
-    /// Its socket for sessions of clients.
+    /// The agent's socket for sessions of clients.
     pub session_socket: PathBuf,
     /// Folder with a file of each running job, named by its number.
     pub jobs: PathBuf,
 }
 
-/// Has the agent free what a job may use. Without an answer until `until`, kills the agent with all its workers.
+/// Makes the agent free the resources that a job may use. If no answer arrives by `until`, kills the agent with all its
+/// workers.
 pub fn yield_to(places: &Places, job: BatchJob, until: Instant) {
     let id = job.id;
-    // First: an agent that starts now reads it.
+    // The file is written first, because an agent that starts now reads it.
     if let Err(error) = keep(&places.jobs, &job) {
         system_log::error(&format!(
             "job {id}: an agent that starts now does not learn of it: {error}"
@@ -73,8 +74,8 @@ pub fn retake(places: &Places, job: JobId, until: Instant) {
     }
 }
 
-/// Sends a request to free what a job may use. Waits for the answer until `until`, or longer if the agent lives and waits
-/// for its workers.
+/// Sends a request to free the resources of a job. Waits for the answer until `until`, or longer if the agent is alive
+/// and waits for the end of its workers.
 fn free(socket: &Path, request: NodeRequest, until: Instant) -> Result<NodeAnswer, AskError> {
     let answered = send(socket, request)?;
     let longer = || match lives(socket) {
@@ -85,7 +86,7 @@ fn free(socket: &Path, request: NodeRequest, until: Instant) -> Result<NodeAnswe
     answer.unwrap_or_else(|| Err(AskError::in_time()))
 }
 
-/// Whether the agent serves its socket: it closes a connection that asks for nothing.
+/// Whether the agent serves its socket: if so, it closes a connection on which no request arrives.
 fn lives(socket: &Path) -> bool {
     let path = socket.to_owned();
     let closes = move || {
@@ -103,7 +104,7 @@ fn lives(socket: &Path) -> bool {
 enum AskError {
     /// There is no agent.
     NoAgent(String),
-    /// There is an agent, and it has not answered.
+    /// There is an agent, but it has not answered.
     NoAnswer(String),
 }
 
@@ -125,7 +126,7 @@ fn send(socket: &Path, request: NodeRequest) -> Result<Receiver<Result<NodeAnswe
     asked.map_err(|error| AskError::NoAnswer(format!("it was not asked: {error}")))
 }
 
-/// Does something on a thread of its own: a connection to an agent that is stopped may wait for ever.
+/// Does the work on a separate thread, because a connection to a stopped agent may wait for ever.
 fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Receiver<T>> {
     let (results, result) = mpsc::channel();
     thread::Builder::new().spawn(move || {
@@ -157,11 +158,11 @@ fn ask_at(path: &Path, request: &NodeRequest) -> Result<NodeAnswer, AskError> {
     }
 }
 
-/// Writes the file of a job. Whole or not at all.
+/// Writes the file of a job, completely or not at all.
 fn keep(folder: &Path, job: &BatchJob) -> io::Result<()> {
     make_folder(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    // The agent reads it as its own user; only root writes here.
+    // The agent reads the file as its own user; only root writes to the folder.
     file.as_file().set_permissions(Permissions::from_mode(0o644))?;
     file.write_all(&hotlease_wire::encode(job))?;
     file.persist(folder.join(job.id.to_string()))?;
@@ -172,7 +173,8 @@ fn keep(folder: &Path, job: &BatchJob) -> io::Result<()> {
 fn make_folder(folder: &Path) -> io::Result<()> {
     if !fs::exists(folder)? {
         fs::create_dir_all(folder)?;
-        // The agent reads it as its own user, also if the batch system's programs let others read nothing (umask).
+        // The agent reads the folder as its own user, so the mode must not depend on the umask of the batch system's
+        // programs.
         fs::set_permissions(folder, Permissions::from_mode(0o755))?;
     }
     check_folder(folder)
@@ -218,7 +220,8 @@ mod tests {
     const SOON: Duration = Duration::from_millis(50);
     const REQUEST: NodeRequest = NodeRequest::Retake(JobId(7));
 
-    /// Answers a request once a connection has asked for nothing, which comes when the time for the answer is over.
+    /// Answers a request only after a connection without a request. The program makes that connection when the time for
+    /// the answer is over.
     fn answer_late(listener: &SocketListener) {
         let (mut asked, mut is_over) = (None, false);
         while asked.is_none() || !is_over {
@@ -242,7 +245,8 @@ mod tests {
         let _listener = SocketListener::bind(&stopped).expect("bound");
         let answer = free(&stopped, REQUEST, Instant::now() + SOON);
         assert!(matches!(answer, Err(AskError::NoAnswer(_))), "{answer:?}");
-        // A busy host closes the connection too late once, an agent that is given no time each time.
+        // On a busy host, the connection may be closed too late once. If the agent got no more time, each attempt would
+        // fail.
         let lasts = (0..3).any(|attempt| {
             let path = folder.path().join(format!("{attempt}.sock"));
             let listener = SocketListener::bind(&path).expect("bound");
