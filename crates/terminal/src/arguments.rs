@@ -37,7 +37,7 @@ impl ContainerArgs {
         };
         let mut args = vec!["--sandbox-container".into(), runtime];
         if let Some(image) = &self.image {
-            // If there is no such file, it is an image's name.
+            // If there is no such file, the value is an image's name.
             let image = if image.exists() { absolute(image) } else { image.clone() };
             args.extend(["--sandbox-image".into(), image.into()]);
         }

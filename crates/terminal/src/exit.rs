@@ -73,7 +73,7 @@ pub enum CommandError {
     RunsAlready {
         /// Runtime directory.
         dir: String,
-        /// Pid of the holder, if it wrote one.
+        /// Pid of the holder, if the holder wrote it.
         pid: Option<u32>,
     },
     /// The batch job has a platform of its own.
@@ -113,11 +113,11 @@ pub enum CommandError {
     /// The background process reported why it cannot serve.
     #[error("the platform did not start: {why}; its log is {log}")]
     NotStarted {
-        /// Its exit status.
+        /// Exit status of the background process.
         status: u8,
-        /// Its error.
+        /// Error of the background process.
         why: String,
-        /// Path of its log.
+        /// Path of the background process's log.
         log: String,
     },
 }

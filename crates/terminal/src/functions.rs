@@ -13,7 +13,7 @@ pub fn functions() -> anyhow::Result<Code> {
     library("hotlease-bench-functions")
 }
 
-/// Library of these functions and of the peers of the fabric baselines.
+/// Library of the functions that benchmarks and checks invoke, and of the peers of the fabric baselines.
 ///
 /// # Errors
 /// If the library is not there, or cannot be read.
@@ -21,7 +21,7 @@ pub fn fabric_functions() -> anyhow::Result<Code> {
     library("hotlease-bench-fabric-functions")
 }
 
-/// Library that a package builds, from next to this program or where `make install` puts it.
+/// Opens the library that a package builds. The library is next to this program, or where `make install` puts it.
 fn library(package: &str) -> anyhow::Result<Code> {
     let exe = env::current_exe().context("cannot find this program")?;
     let exe = exe.canonicalize().unwrap_or(exe);

@@ -1,7 +1,7 @@
-//! L4: what the programs `hotlease` and `hotlease-lab` share towards the terminal and the running platform.
+//! L4: code that the programs `hotlease` and `hotlease-lab` share, for the terminal and the running platform.
 //!
-//! * [`output`]: results on stdout, as text for people or JSON for programs; [`quantity`]: times and sizes in them, and
-//!   on the command line.
+//! * [`output`]: results on stdout, as text for people or JSON for programs; [`quantity`]: times and
+//!   sizes in results and on the command line.
 //! * [`exit`]: exit status and text of errors.
 //! * [`log`]: the log on stderr.
 //! * [`platform`]: the manager that a command talks to.

@@ -35,7 +35,7 @@ impl Printer {
     }
 
     /// Prints a list: an object per row for programs, or a table. Prints `empty` instead of a table without rows.
-    /// `columns` has the headings, separated by `, `; `>` before a heading aligns its column to the right, as numbers are.
+    /// `columns` has the headings, separated by `, `; `>` before a heading aligns its column to the right, for numbers.
     pub fn list<R: Serialize>(
         &mut self,
         rows: &[R],

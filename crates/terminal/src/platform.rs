@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tonic::transport::Endpoint;
 use tonic::{Response, Status};
 
-/// Longest wait for any response. The manager's own limits for requests to agents are below this.
+/// Longest wait for any response. The manager's own limits for requests to agents are below this limit.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Longest listing, bytes.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
@@ -51,7 +51,7 @@ pub struct SiteArgs {
 }
 
 impl SiteArgs {
-    /// Site that the arguments, the environment or the batch job name, if it is not this host's platform.
+    /// Returns the site that the arguments, the environment or the batch job name; `None` for this host's platform.
     pub fn site(&self) -> anyhow::Result<Option<SiteAccess>> {
         let credential = self.credential();
         Ok(SiteAccess::find(SiteOptions {
@@ -88,8 +88,8 @@ impl Platform {
         Ok(Self { runtime, client })
     }
 
-    /// Connects to the manager that the arguments name. Fails as [`connect`](Self::connect), or at the first
-    /// request.
+    /// Connects to the manager that the arguments name. Fails like [`connect`](Self::connect), or, for a manager on
+    /// another host, at the first request.
     pub fn of(args: &SiteArgs) -> anyhow::Result<Self> {
         match args.site()? {
             Some(site) => Self::of_site(&site),
@@ -135,7 +135,7 @@ impl Platform {
 
 async fn connect(socket: &Path) -> anyhow::Result<ManagerClient<SiteChannel>> {
     let shown = socket.display().to_string();
-    // A plain connection first: it distinguishes a platform that is not running from one with a fault.
+    // A plain connection is tried first: it distinguishes a platform that is not running from a platform with a fault.
     if let Err(error) = UnixStream::connect(socket).await {
         return Err(match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => CommandError::NotRunning { socket: shown }.into(),

@@ -42,7 +42,7 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     format!("{scaled:.digits$} {unit}")
 }
 
-/// Text of core numbers, with consecutive ones joined: `0-3,6`.
+/// Text of core numbers, with consecutive numbers joined: `0-3,6`.
 pub fn cores(cores: &[u32]) -> String {
     let mut sorted = cores.to_vec();
     sorted.sort_unstable();
@@ -96,7 +96,8 @@ fn unit_ns(unit: &str) -> Result<u64, String> {
     })
 }
 
-/// Reads a size from the command line: `4096`, `64K`, `10M`, `2GiB` are powers of 1024, `1MB` and the like of 1000.
+/// Reads a size from the command line: `4096`, `64K`, `10M`, `2GiB`, `1MB`. Units are powers of 1024, but KB, MB, GB
+/// and TB are powers of 1000.
 pub fn parse_bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = split(text)?;
     let bytes = match unit.to_ascii_lowercase().as_str() {
@@ -132,7 +133,7 @@ fn split(text: &str) -> Result<(u64, &str), String> {
     Ok((number, unit.trim()))
 }
 
-/// Text `free/all` for a column of a table; `-` if there are none at all.
+/// Text `free/all` for a column of a table; `-` if `all` is 0.
 pub fn free_of(free: u32, all: u32) -> String {
     match all {
         0 => "-".into(),
