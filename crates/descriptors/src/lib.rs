@@ -12,7 +12,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Descriptors that one message can carry, by the kernel's limit (unix(7)).
+/// The kernel's limit of the descriptors in one message (unix(7)).
 pub const SCM_MAX_FD: usize = 253;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(SCM_MAX_FD));
@@ -44,14 +44,14 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     }
 }
 
-/// A received message, or as much of it as there was room for.
+/// A received message, without the bytes and descriptors for which there was no room.
 #[derive(Debug)]
 pub struct Received {
     /// Bytes that were received; 0 when the peer has closed.
     pub length: usize,
-    /// Descriptors that came with it, closed on exec.
+    /// Descriptors of the message, closed on exec.
     pub descriptors: Vec<OwnedFd>,
-    /// Whether bytes or descriptors are missing, for which there was no room.
+    /// Whether bytes or descriptors are missing, because there was no room for them.
     pub is_truncated: bool,
 }
 
@@ -62,9 +62,9 @@ pub fn receive_all(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Received> 
     receive_into(socket, bytes, RecvAncillaryBuffer::new(&mut space))
 }
 
-/// Receives the next message into `bytes`; returns its length, which is 0 when the peer has closed. Takes no
-/// descriptors: a message with any is an error, and the kernel closes them in this call. Their close may take as long as
-/// the sender likes, so this is for a thread that serves one peer alone.
+/// Receives the next message into `bytes`; returns its length, which is 0 when the peer has closed. Accepts no
+/// descriptors: a message with descriptors is an error, and the kernel closes them in this call. The sender can make
+/// their close take any time, so only a thread that serves a single peer should call this function.
 pub fn receive_bytes(socket: impl AsFd, bytes: &mut [u8]) -> Result<usize, ReceiveError> {
     let received = receive_into(socket, bytes, RecvAncillaryBuffer::default())?;
     match received.is_truncated {
@@ -96,9 +96,10 @@ fn receive_into(socket: impl AsFd, bytes: &mut [u8], mut control: RecvAncillaryB
     })
 }
 
-/// Receives the next message into `bytes`. Returns its length, which is 0 when the peer has closed, and its descriptors,
-/// which are closed on exec. A message that is longer than `bytes`, or has more than `most` descriptors, is an error, and
-/// all of its descriptors are closed, which may wait: this is for peers that are trusted.
+/// Receives the next message into `bytes`. Returns its length, which is 0 when the peer has closed, and its
+/// descriptors, which are closed on exec. A message that is longer than `bytes`, or has more than `most` descriptors,
+/// is an error, and all of its descriptors are closed. Their close may take long, so this function is for trusted
+/// peers.
 pub fn receive(socket: impl AsFd, bytes: &mut [u8], most: usize) -> Result<(usize, Vec<OwnedFd>), ReceiveError> {
     let received = receive_all(socket, bytes)?;
     if received.is_truncated || received.descriptors.len() > most {
@@ -138,7 +139,7 @@ mod tests {
     fn too_many_descriptors_or_bytes_are_refused_and_the_descriptors_closed() {
         for (count, most, length) in [(9, 8, 1), (SCM_MAX_FD, 8, 1), (SCM_MAX_FD, 252, 1), (2, 8, 5)] {
             let (a, b) = pair();
-            // The only read ends of this pipe are in flight, so that it breaks when all are closed.
+            // The only read ends of this pipe are in flight, so that the pipe breaks when all of them are closed.
             let (reader, mut writer) = std::io::pipe().expect("a pipe");
             send(&a, &vec![1; length], &vec![reader.as_fd(); count]).expect("sent");
             drop(reader);
