@@ -11,7 +11,7 @@ const RESERVED_IN_PATHS: &AsciiSet = &RESERVED.remove(b'/');
 /// Decodes a text; `None` if its encoding is invalid or the result is not UTF-8.
 pub(crate) fn decode(text: &str) -> Option<String> {
     let begins_with_digits = |after: &str| after.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
-    // The decoder would leave an invalid escape as it is.
+    // The decoder would leave an invalid escape unchanged.
     if !text.split('%').skip(1).all(begins_with_digits) {
         return None;
     }

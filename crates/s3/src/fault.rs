@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Error response. Nothing was carried out.
+/// Error response to a request that was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
     /// HTTP status.

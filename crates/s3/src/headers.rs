@@ -1,4 +1,4 @@
-//! Headers of requests: those that are passed on to a store, and the one that describes the body.
+//! Headers of requests: headers that are passed on to a store, and the header with the digest of the body.
 
 use crate::fault::Fault;
 use crate::request::{S3Request, SOURCE, source_header};
@@ -50,12 +50,12 @@ const S3_PREFIXES: &[&str] = &["x-amz-checksum-", "x-amz-meta-"];
 /// Headers of S3 that are dropped, because they mean nothing to a store or are written anew.
 const DROPPED: &[&str] = &[DIGEST, DATE, SOURCE, "x-amz-user-agent"];
 
-/// Digest of the body, or the word that stands for it, as the request states it.
+/// Value of the digest header of a request: the digest of the body, or a word in place of the digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodyDigest(String);
 
 impl BodyDigest {
-    /// Reads the header; the store compares it with the body.
+    /// Reads the header; the store compares the digest with the body.
     pub fn of(headers: &HeaderMap) -> Result<Self, Fault> {
         let text = single_value(headers, DIGEST)?
             .ok_or_else(|| Fault::bad(format!("there is no {DIGEST}, which S3 asks for")))?;

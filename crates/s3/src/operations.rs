@@ -5,7 +5,7 @@
 pub enum S3Operation {
     /// Read an object or its metadata.
     Read,
-    /// Write or remove an object, or a part of one.
+    /// Write or remove an object, or a part of an object.
     Write,
     /// List objects, or uploads that are not finished.
     List,
@@ -21,12 +21,12 @@ struct RequestRow {
     of_key: bool,
     /// Query parameters that are required.
     marks: &'static [&'static str],
-    /// Query parameters that are allowed besides.
+    /// Query parameters that are allowed in addition.
     may: &'static [&'static str],
     operation: S3Operation,
 }
 
-/// Query parameter by which SDKs tell which of their functions was called.
+/// Query parameter in which SDKs name the function that the program called.
 const ALWAYS: &str = "x-id";
 
 const READING: &[&str] = &[
@@ -113,7 +113,8 @@ const fn row(
     }
 }
 
-/// Operation of a request with this method and these names of query parameters.
+/// Returns the operation of a request with this method and these names of query parameters; `None` if it is not
+/// supported.
 pub(crate) fn operation(method: &str, of_key: bool, names: &[&str]) -> Option<S3Operation> {
     let fits = |row: &&RequestRow| {
         row.method == method

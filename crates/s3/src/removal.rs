@@ -1,7 +1,7 @@
 //! Body of a request that removes several objects at once.
 //!
-//! Only the plainest form is accepted, which all XML parsers understand alike: the body is passed on to the store
-//! byte for byte.
+//! The body is passed on to the store byte for byte. So only the plainest form is accepted, which all XML parsers
+//! understand alike.
 //!
 //! ```text
 //! [<?xml ...?>] <Delete [xmlns="..."]> (<Object><Key>TEXT</Key></Object> | <Quiet>BOOL</Quiet>)* </Delete>
@@ -11,10 +11,10 @@ use crate::fault::Fault;
 
 /// Longest body, bytes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
-/// Limit of objects in a body; the same as that of S3.
+/// Limit of objects in a body; S3 has the same limit.
 const OBJECTS_MAX: usize = 1000;
 
-/// Keys that the body names.
+/// Returns the keys that the body names.
 pub fn parse_removal(body: &[u8]) -> Result<Vec<String>, Fault> {
     let text = std::str::from_utf8(body)
         .ok()

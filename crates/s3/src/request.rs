@@ -22,9 +22,9 @@ pub struct S3Request {
     pub operation: S3Operation,
     /// Bucket and key of the object to copy from.
     pub source: Option<(String, String)>,
-    /// Path as it was sent, in the canonical form that is signed.
+    /// Path in the canonical form, which is signed.
     path: String,
-    /// Names and values of the query in the order of signatures; each name occurs once.
+    /// Names and values of the query, in the order in which they are signed; each name occurs once.
     query: Vec<(String, String)>,
 }
 
@@ -153,10 +153,11 @@ impl S3Request {
         prefix.map_or("", |(_, value)| value)
     }
 
-    /// Checks whether an object that the body names may be removed. It must be in a writable place.
+    /// Checks whether an object that the body names may be removed. The object must be in the writable place with the
+    /// index `place`.
     pub fn check_removal(&self, key: &str, places: &[StoragePlace], place: usize) -> Result<(), Fault> {
         check_key(key)?;
-        // The place of the request itself, because the request goes to one store.
+        // Only the place of the request itself is checked, because the request is sent to one store.
         let covers = |place: &StoragePlace| place.writable && place.covers(&self.bucket, key);
         match places.get(place).is_some_and(covers) {
             true => Ok(()),
@@ -220,7 +221,7 @@ fn source(headers: &HeaderMap) -> Result<Option<(String, String)>, Fault> {
     Ok(Some((bucket.to_owned(), key.to_owned())))
 }
 
-/// Value of the header that is passed on.
+/// Value of the header `SOURCE` that is passed on.
 pub(crate) fn source_header((bucket, key): &(String, String)) -> String {
     format!("{bucket}/{}", encode(key, true))
 }
@@ -235,7 +236,7 @@ fn pairs(query: &str) -> Result<Vec<(String, String)>, Fault> {
         };
         pairs.push((name, value));
     }
-    // All names consist of letters and `-`, whose order the encoding keeps.
+    // The encoding does not change the order, because all names consist of letters and `-`.
     pairs.sort();
     if pairs.windows(2).any(|two| two[0].0 == two[1].0) {
         return Err(invalid("the query has a name twice"));

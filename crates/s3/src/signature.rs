@@ -1,5 +1,5 @@
 //! Signatures of version 4 in the form of S3. The same code checks them with a lease's keys and makes them with the
-//! site's.
+//! site's keys.
 
 use crate::fault::Fault;
 use crate::headers::{BodyDigest, DATE, DIGEST, single_value};
@@ -158,7 +158,7 @@ impl<'a> Authorization<'a> {
         let theirs = hex::decode(self.signature).unwrap_or_default();
         let is_of_day = self.day == moment.day();
         let code = signature_mac(keys, &scope, &canonical(part, &signed, payload.text()));
-        // In constant time: the duration does not reveal how many bytes match.
+        // The comparison takes constant time, so that the duration does not reveal how many bytes match.
         match code.verify_slice(&theirs) {
             Ok(()) if is_of_day && self.id == keys.id => Ok(()),
             _ => Err(Fault::new(

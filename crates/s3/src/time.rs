@@ -9,7 +9,7 @@ const FORMAT: StaticFormatDescription = format_description!("[year][month][day]T
 /// Length of a time in this format, bytes.
 const TEXT_BYTES: usize = 16;
 
-/// Largest difference between the signer's clock and ours.
+/// Largest difference between the signer's clock and this host's clock.
 const SKEW: Duration = Duration::minutes(15);
 
 /// Time of a signature, to the second.
@@ -23,7 +23,7 @@ impl SignatureTime {
     }
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        // The parser would also read a signed year.
+        // The parser would also accept a year with a sign.
         let has_length = text.len() == TEXT_BYTES;
         let read = has_length.then(|| PrimitiveDateTime::parse(text, FORMAT).ok())??;
         Some(Self(read.assume_utc()))

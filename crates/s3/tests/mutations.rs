@@ -1,4 +1,5 @@
-//! Tests with a hundred thousand mutated requests and bodies: none is passed on that should not be, and none panics.
+//! Tests with a hundred thousand mutated requests and bodies: no request is passed on that must be refused, and no
+//! decoder panics.
 //!
 //! The seed is printed; `HOTLEASE_SEED=N` replays a run. `HOTLEASE_WRITE_CORPUS=1` writes the committed corpus anew.
 

@@ -1,6 +1,6 @@
 //! Decoders of requests and bodies from functions, with the properties that must hold for any bytes given to them.
 //!
-//! Shared by the mutation test beside it and by the fuzz target (`fuzz/`).
+//! Shared by the mutation test (`mutations.rs`) and the fuzz target (`fuzz/`).
 
 use hotlease_s3::{Authorization, BodyDigest, S3Operation, S3Request, forward_headers, parse_removal};
 use hotlease_wire::storage::StoragePlace;
@@ -9,7 +9,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 /// Decoder with its checks.
 pub struct Decoder {
-    /// Name of its fuzz target and of its corpus folder.
+    /// Name of the decoder's fuzz target and corpus folder.
     pub name: &'static str,
     /// Checks the properties for these bytes; returns whether the bytes were accepted.
     pub check: fn(&[u8]) -> bool,
@@ -50,7 +50,7 @@ fn request(bytes: &[u8]) -> bool {
     let Some((method, target, headers)) = parsed(bytes) else {
         return false;
     };
-    // Any result is right, as long as there is one.
+    // Any result is right, but a panic is not.
     let _ = Authorization::of(&headers);
     let _ = BodyDigest::of(&headers);
     let Ok(asked) = S3Request::read(&method, &target, &headers) else {
@@ -61,7 +61,7 @@ fn request(bytes: &[u8]) -> bool {
             assert!(!on.contains_key(name), "{name} goes on");
         }
     }
-    // What is passed on is parsed to the same request.
+    // The parts that are passed on are parsed to the same request.
     let (path, query) = (asked.path(), asked.query());
     let again = S3Request::read(&method, &format!("{path}?{query}"), &headers).expect("it was understood");
     assert_eq!(again, asked);
@@ -70,7 +70,7 @@ fn request(bytes: &[u8]) -> bool {
     let Ok(judged) = asked.check(&places) else {
         return true;
     };
-    // Checked in another way than by `judged`.
+    // The places are checked in another way than by `S3Request::check`.
     let is_beneath =
         |bucket: &str, key: &str| bucket == "shared" || (bucket == "data" && (key == "ann" || key.starts_with("ann/")));
     let climbs = path.split('/').any(|part| matches!(part, "." | ".."));
